@@ -1,0 +1,1 @@
+"""The lab: scenarios, private servers, faults, the checker and its reports."""
