@@ -253,7 +253,7 @@ class Server:
             self._process.kill()
             self._process.wait()
 
-    def _ask(self, question: bytes) -> bytes:
+    def ask(self, question: bytes) -> bytes:
         """The first bytes the server says, after the question if there is one."""
         with socket.create_connection((HOST, self.port), timeout=1) as connection:
             connection.sendall(question)

@@ -90,7 +90,7 @@ class MariaDb(Server):
 
     def answers(self) -> bool:
         # The greeting: four bytes of header, then the protocol version, or 255 for an error.
-        return self._ask(b"")[4:5] == b"\x0a"
+        return self.ask(b"")[4:5] == b"\x0a"
 
     @property
     def _sql(self) -> Path:
@@ -124,10 +124,12 @@ class Redis(Server):
         options += ["--save", "", "--appendonly", "no"]
         if self.replica_of is not None:
             options += ["--replicaof", HOST, str(self.replica_of.port)]
+        # A master waits five seconds for more replicas to come, unless told otherwise.
+        options += ["--repl-diskless-sync-delay", "0"]
         return [self._program(), *options, *self.config]
 
     def answers(self) -> bool:
-        return self._ask(b"PING\r\n").startswith(b"+PONG")
+        return self.ask(b"PING\r\n").startswith(b"+PONG")
 
     def _program(self) -> str:
         finders = [self._debian, _embedded_valkey]
@@ -178,7 +180,7 @@ class ZooKeeperNode(Server):
 
     def answers(self) -> bool:
         # A node that has found no quorum says that it is not currently serving requests.
-        return b"Mode:" in self._ask(b"srvr")
+        return b"Mode:" in self.ask(b"srvr")
 
     def stop(self) -> None:
         super().stop()

@@ -1,0 +1,110 @@
+"""Private real servers for the whole session, one set per pytest process.
+
+The addresses are chosen here, before Django reads its settings; a server starts when the first
+test asks for its fixture. A test that kills or pauses a server starts one of its own.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import django
+import pytest
+
+from loadtest.servers import MariaDb, Redis, ServerMissing, ZooKeeper, start_all, stop_all
+
+_CI = os.environ.get("CI") == "true"
+_ON_MARIADB = os.environ.get("TEST_STORE") == "mariadb"
+_var = Path(tempfile.mkdtemp(prefix="seckill-tests-"))
+_redis = Redis()
+_redis_five = [Redis() for _ in range(5)]
+_mariadb = MariaDb()
+_zookeeper = ZooKeeper(nodes=3)
+
+# Never the developer's own stores, whatever the environment says.
+os.environ.update(
+    DJANGO_SETTINGS_MODULE="shop.settings",
+    SHOP_VAR=str(_var),
+    DATABASE_URL=_mariadb.url if _ON_MARIADB else f"sqlite:///{_var / 'db.sqlite3'}",
+    REDIS_URL=_redis.url,
+    CELERY_BROKER_URL=_redis.url,
+    REDLOCK_URLS=",".join(server.url for server in _redis_five),
+    ZOOKEEPER_HOSTS=_zookeeper.hosts,
+)
+django.setup()
+
+
+def pytest_unconfigure() -> None:
+    stop_all([_redis, *_redis_five, _mariadb, *_zookeeper.nodes])
+    shutil.rmtree(_var, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup() -> Generator[None, Any, Any]:
+    return (yield from _skip_what_is_missing())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, Any, Any]:
+    return (yield from _skip_what_is_missing())
+
+
+def _skip_what_is_missing() -> Generator[None, Any, Any]:
+    """A server that is not installed skips the test and says how to install it; CI has them all."""
+    try:
+        return (yield)
+    except ServerMissing as missing:
+        if _CI:
+            raise
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def redis_server() -> Redis:
+    """The Redis of the settings: cache, broker and locks. Always up."""
+    _redis.start()
+    return _redis
+
+
+@pytest.fixture(scope="session")
+def redis_five() -> list[Redis]:
+    """The five independent masters of the `redlock` backend."""
+    start_all(_redis_five)
+    return _redis_five
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> MariaDb:
+    """The shop's own database when TEST_STORE=mariadb, a spare one otherwise."""
+    _mariadb.start()
+    return _mariadb
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> ZooKeeper:
+    """The ensemble of three of the `zookeeper` backend."""
+    _zookeeper.start()
+    return _zookeeper
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(request: pytest.FixtureRequest) -> None:
+    """The test database is one that other processes can open: a file, or MariaDB."""
+    if _ON_MARIADB:
+        request.getfixturevalue("mariadb")
+        return
+    from django.db import connection
+
+    connection.settings_dict["TEST"]["NAME"] = str(_var / "test.sqlite3")
+
+
+@pytest.fixture
+def database_url(transactional_db: None) -> str:
+    """DATABASE_URL for processes that a test starts; they see what the test has committed."""
+    from django.db import connection
+
+    name = connection.settings_dict["NAME"]
+    return _mariadb.url.replace("/shop", f"/{name}") if _ON_MARIADB else f"sqlite:///{name}"

@@ -1,0 +1,215 @@
+"""The private servers: they start, crash, come back, and never outlive whoever started them."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import MySQLdb
+import pytest
+import redis as client
+from kazoo.client import KazooClient
+
+from loadtest.processes import HOST, reserve_port
+from loadtest.servers import (
+    MariaDb,
+    Redis,
+    Server,
+    ServerFailed,
+    ServerMissing,
+    ZooKeeper,
+    start_all,
+    stop_all,
+)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; one that nobody has waited for yet is dead."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("prefer", ["installed", "embedded"])
+def test_redis_serves_and_leaves_nothing(prefer: str) -> None:
+    with Redis(prefer=prefer) as server, client.Redis.from_url(server.url) as connection:
+        assert connection.set("name", "李")
+        kind = "valkey_version" if prefer == "embedded" else "redis_version"
+        assert kind in connection.info("server")
+        pid, folder = server.pid, server.folder
+    assert not alive(pid)
+    assert not folder.exists()
+
+
+def test_redis_forgets_in_a_crash_unless_told_to_append() -> None:
+    durable = ("--appendonly", "yes", "--appendfsync", "always")
+    for config, kept in (((), None), (durable, b"1")):
+        with Redis(config=config) as server:
+            port = server.port
+            with client.Redis.from_url(server.url) as connection:
+                connection.set("key", 1)
+            server.kill()
+            assert not server.running
+            server.start()
+            with client.Redis.from_url(server.url) as connection:
+                assert (server.port, connection.get("key")) == (port, kept)
+
+
+def test_restart_without_data_is_empty() -> None:
+    with Redis(config=("--appendonly", "yes")) as server:
+        with client.Redis.from_url(server.url) as connection:
+            connection.set("key", 1)
+        server.restart(keep_data=False)
+        with client.Redis.from_url(server.url) as connection:
+            assert connection.get("key") is None
+
+
+def test_paused_server_is_silent_until_resumed() -> None:
+    with Redis() as server, client.Redis.from_url(server.url, socket_timeout=0.2) as connection:
+        server.pause()
+        with pytest.raises(client.TimeoutError):
+            connection.ping()
+        server.resume()
+        wait_until(lambda: bool(connection.ping()))
+
+
+def test_replica_follows_its_master() -> None:
+    with Redis() as master, Redis(replica_of=master) as replica:
+        with client.Redis.from_url(master.url) as connection:
+            connection.set("key", 1)
+        with client.Redis.from_url(replica.url) as connection:
+            wait_until(lambda: connection.get("key") == b"1")
+
+
+def test_mariadb_keeps_a_commit_and_chinese_through_a_crash() -> None:
+    def query(sql: str) -> tuple[tuple[str, ...], ...]:
+        connection = MySQLdb.connect(
+            host=HOST, port=server.port, user="root", db="shop", charset="utf8mb4", autocommit=True
+        )
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(sql)
+                return tuple(cursor.fetchall())
+        finally:
+            connection.close()
+
+    with MariaDb() as server:
+        query("CREATE TABLE product (name VARCHAR(20))")
+        query("INSERT INTO product VALUES ('抢购')")
+        server.kill()
+        server.start()
+        assert query("SELECT name FROM product") == (("抢购",),)
+
+
+def test_zookeeper_survives_the_loss_of_one_of_three() -> None:
+    with ZooKeeper(nodes=3) as ensemble:
+        zookeeper = KazooClient(ensemble.hosts, timeout=4)
+        zookeeper.start(timeout=10)
+        try:
+            zookeeper.create("/seat", b"taken")
+            ensemble.nodes[0].kill()
+            assert zookeeper.retry(zookeeper.get, "/seat")[0] == b"taken"
+            ensemble.nodes[0].start()
+        finally:
+            zookeeper.stop()
+            zookeeper.close()
+
+
+def test_single_zookeeper() -> None:
+    with ZooKeeper(nodes=1) as alone:
+        assert b"standalone" in alone.nodes[0].ask(b"srvr")
+
+
+def test_what_cannot_start_says_why_and_leaves_nothing() -> None:
+    server = Redis(config=("--no-such-setting", "1"))
+    with pytest.raises(ServerFailed, match="no-such-setting"), server:
+        pass
+    assert not server.folder.exists()
+
+
+def test_one_that_fails_takes_the_others_down() -> None:
+    servers = [Redis(), Redis(config=("--no-such-setting", "1"))]
+    with pytest.raises(ServerFailed):
+        start_all(servers)
+    assert not any(server.running or server.folder.exists() for server in servers)
+
+
+def test_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadtest.processes.shutil.which", lambda *args, **kwargs: None)
+    with pytest.raises(ServerMissing, match=r"apt-get install .* mariadb-server-core"), MariaDb():
+        pass
+
+
+def test_debian_redis_tools_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_tools(program: str) -> str | None:
+        return None if program == "redis-server" else f"/usr/bin/{program}"
+
+    monkeypatch.setattr("loadtest.servers.installed", only_tools)
+    with Redis() as server, client.Redis.from_url(server.url) as connection:
+        assert connection.ping()
+
+
+def test_a_server_outlives_the_thread_that_started_it() -> None:
+    """The kernel ties a child to the thread that made it; `_spawner` is there for this."""
+    with Redis() as server:
+        server.kill()
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(server.start).result()
+        assert server.running
+        assert server.answers()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the kernel's death signal")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_servers_die_with_their_starter(how: signal.Signals, tmp_path: Path) -> None:
+    code = (
+        "import pathlib, sys; from loadtest.servers import Redis;"
+        "s = Redis(folder=pathlib.Path(sys.argv[1])); s.start(); print(s.pid, flush=True); input()"
+    )
+    starter = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+    )
+    with starter:
+        assert starter.stdout is not None
+        pid = int(starter.stdout.readline())
+        assert alive(pid)
+        os.kill(starter.pid, how)
+        wait_until(lambda: not alive(pid))
+
+
+def test_reserved_ports_are_free_and_never_given_twice() -> None:
+    reserved = [reserve_port() for _ in range(200)]
+    try:
+        assert len({port for port, _ in reserved}) == 200
+        with socket.socket() as probe:
+            probe.bind((HOST, reserved[0][0]))
+    finally:
+        for _, mark in reserved:
+            mark.close()
+
+
+def test_stop_all_stops_the_paused_and_the_dead_too() -> None:
+    servers: list[Server] = [Redis(), Redis(), Redis()]
+    start_all(servers)
+    pids = [server.pid for server in servers]
+    servers[0].pause()
+    servers[1].kill()
+    stop_all(servers)
+    assert not any(alive(pid) for pid in pids)
