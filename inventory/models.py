@@ -1,0 +1,106 @@
+"""Products, stock rows and the ledger of every change of stock."""
+
+from django.core.validators import MinValueValidator
+from django.db import models
+from django.utils.translation import get_language
+from django.utils.translation import gettext_lazy as _
+
+
+class Product(models.Model):
+    """Something to sell, in two languages."""
+
+    slug = models.SlugField(unique=True)
+    name = models.CharField(max_length=120)
+    name_zh = models.CharField(_("name (Chinese)"), max_length=120, blank=True)
+    description = models.TextField(blank=True)
+    description_zh = models.TextField(_("description (Chinese)"), blank=True)
+    price = models.DecimalField(
+        max_digits=10, decimal_places=2, validators=[MinValueValidator(0)]
+    )
+    picture = models.CharField(
+        max_length=120, blank=True, help_text=_("Path below static/, e.g. products/kettle.svg")
+    )
+    is_listed = models.BooleanField(default=True)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(condition=models.Q(price__gte=0), name="product_price_positive")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def _in_language(self, field: str) -> str:
+        chinese = (get_language() or "").startswith("zh")
+        return (chinese and getattr(self, f"{field}_zh")) or getattr(self, field)
+
+    @property
+    def title(self) -> str:
+        """The name in the reader's language."""
+        return self._in_language("name")
+
+    @property
+    def text(self) -> str:
+        """The description in the reader's language."""
+        return self._in_language("description")
+
+
+class Stock(models.Model):
+    """The pieces set aside for one sale. Written by inventory.services only.
+
+    `fence_epoch` and `fence_token` are the newest fence that touched the row: a holder with an older
+    one is refused.
+    """
+
+    product = models.ForeignKey(Product, on_delete=models.PROTECT, related_name="stocks")
+    quantity = models.PositiveIntegerField(default=0)
+    fence_epoch = models.PositiveIntegerField(default=0)
+    fence_token = models.BigIntegerField(default=0)
+    stale_writes_refused = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        verbose_name_plural = _("stock")
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(quantity__gte=0), name="stock_quantity_positive"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.quantity} x {self.product}"
+
+
+class StockMovement(models.Model):
+    """One change of a stock row; its primary key is the running sequence. Never changed, never deleted."""
+
+    class Reason(models.TextChoices):
+        """Why the stock changed."""
+
+        STOCKED = "stocked", _("stocked")
+        RESERVED = "reserved", _("reserved for an order")
+        RETURNED = "returned", _("returned by an order")
+
+    stock = models.ForeignKey(Stock, on_delete=models.PROTECT, related_name="movements")
+    delta = models.IntegerField()
+    reason = models.CharField(max_length=10, choices=Reason.choices)
+    # NULL, not "": unique below, and every database lets NULLs repeat.
+    order_number = models.CharField(max_length=32, blank=True, null=True)  # noqa: DJ001
+    quantity_after = models.IntegerField(
+        null=True, help_text=_("What the writer left behind, where it computed that itself.")
+    )
+    fence_epoch = models.PositiveIntegerField(default=0)
+    fence_token = models.BigIntegerField(default=0)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["pk"]
+        constraints = [
+            # A piece goes out once and comes back at most once per order.
+            models.UniqueConstraint(
+                fields=["order_number", "reason"], name="one_movement_per_order_and_reason"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.delta:+d} {self.reason}"

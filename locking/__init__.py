@@ -1,0 +1,54 @@
+"""Distributed locks for Django: one interface, every store.
+
+    from locking import lock
+
+    with lock("sale:42", timeout=2) as lease:  # LockTimeout when nobody lets go in 2 s
+        ...                                    # lease.token grows with every grant
+
+Names are loaded on first use, because Django reads this package before its settings are ready.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from locking.exceptions import (
+        LockError,
+        LockLost,
+        LockMisuse,
+        LockTimeout,
+        LockUnavailable,
+    )
+    from locking.guard import lock
+    from locking.handler import locks
+    from locking.lease import Lease, Lock
+
+_HOMES = {
+    "Lease": "lease",
+    "Lock": "lease",
+    "LockError": "exceptions",
+    "LockLost": "exceptions",
+    "LockMisuse": "exceptions",
+    "LockTimeout": "exceptions",
+    "LockUnavailable": "exceptions",
+    "lock": "guard",
+    "locks": "handler",
+}
+
+__all__ = [
+    "Lease",
+    "Lock",
+    "LockError",
+    "LockLost",
+    "LockMisuse",
+    "LockTimeout",
+    "LockUnavailable",
+    "lock",
+    "locks",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"locking.{_HOMES[name]}"), name)

@@ -1,0 +1,198 @@
+"""What a backend must do, and what it declares about itself.
+
+A backend is five methods over a store (`acquire`, `release`, `extend`, `inspect`, `probe`); owners,
+re-entry, time limits, renewal, errors' wording and metrics are the business of `locking.lease`.
+Each declares its `Capabilities` once: docs, admin and the contract tests all read them from there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from django.core.checks import CheckMessage
+
+from locking.exceptions import LockMisuse
+
+if TYPE_CHECKING:
+    from locking.lease import Lease, Lock
+
+MAX_NAME = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """The properties of REQUIREMENTS L14, each proved by a contract test."""
+
+    summary: str
+    """One line for people who choose."""
+    exclusion: Literal["none", "process", "machines"]
+    """How far mutual exclusion reaches while leases are honoured."""
+    reentrant: bool = True
+    """The thread (or task) that holds the lock may take it again."""
+    counts_in_store: bool = False
+    """The re-entry count can be read in the store."""
+    fair: bool = False
+    """Waiters are served in the order in which they came."""
+    expires: bool = False
+    """A grant ends by itself after its ttl."""
+    session_bound: bool = False
+    """A grant ends with the holder's session at the service."""
+    fencing: bool = False
+    """Tokens grow over all processes, so that the guarded resource can refuse a stale holder."""
+    survives_minority: bool = False
+    """Keeps granting while a minority of its nodes is down."""
+    wakes_waiters: bool = False
+    """The store wakes a waiter; nobody polls."""
+    lists_holders: bool = False
+    """`inspect()` sees the holders of every process, not only of this one."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Claim:
+    """One attempt to own `name`: who asks, and for how long an unrenewed grant shall live."""
+
+    name: str
+    owner: str
+    ttl: float
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    interrupt: Callable[[], None] | None = None
+    """Set by a backend while it waits in a place that `cancelled` alone cannot wake."""
+
+    def cancel(self) -> None:
+        """Make the wait of another thread end soon; it then withdraws and returns None."""
+        self.cancelled.set()
+        if self.interrupt is not None:
+            self.interrupt()
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The store's yes: a fencing token, and the monotonic time at which it ends unrenewed."""
+
+    token: int
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One lock as `inspect()` sees it. None where the store cannot tell."""
+
+    name: str
+    owner: str
+    token: int | None = None
+    expires_in: float | None = None
+    """Seconds until the grant ends unrenewed."""
+    count: int | None = None
+    waiters: int | None = None
+
+
+class Backend(ABC):
+    """Base of all backends; thread-safe, one instance per alias and process.
+
+    Clients are opened on first use and forgotten in a forked child, so a backend made before
+    `fork` works on both sides of it.
+    """
+
+    capabilities: ClassVar[Capabilities]
+
+    def __init__(
+        self,
+        alias: str,
+        *,
+        location: str | list[str] = "",
+        ttl: float = 6.0,
+        timeout: float = 2.0,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.alias = alias
+        self.location = location
+        self.ttl = ttl
+        self.timeout = timeout
+        self.options = dict(options or {})
+        self.held: dict[tuple[str, object], Lease] = {}
+        """What this process holds, by name and thread or task."""
+        _alive.add(self)
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: float | None = None,
+        timeout: float | None = None,
+        renew: bool = True,
+        on_lost: Callable[[Lease], object] | None = None,
+    ) -> Lock:
+        """A lock on `name`; see `locking.lease.Lock`."""
+        from locking.lease import Lock
+
+        return Lock(self, name, ttl=ttl, timeout=timeout, renew=renew, on_lost=on_lost)
+
+    @classmethod
+    def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
+        """System checks of this backend's own settings."""
+        return []
+
+    @abstractmethod
+    def acquire(self, claim: Claim, timeout: float) -> Grant | None:
+        """Take the lock, waiting up to `timeout` seconds (0 tries once, inf waits for ever).
+
+        Returns None when it stayed held, or when `claim.cancelled` was set, and then leaves no
+        trace in the store. That holds for any exception that interrupts the wait, too.
+        Raises LockUnavailable when the store does not answer within bounded time.
+        """
+
+    @abstractmethod
+    def release(self, claim: Claim, token: int) -> None:
+        """Free the lock if `claim.owner` still has it, else raise LockLost and change nothing."""
+
+    @abstractmethod
+    def extend(self, claim: Claim, token: int, ttl: float) -> float:
+        """Let the grant live `ttl` seconds from now; returns the new monotonic deadline.
+
+        Raises LockLost when `claim.owner` no longer has it, LockUnavailable when nobody answers.
+        """
+
+    @abstractmethod
+    def inspect(self) -> list[Held]:
+        """What is held now; over all processes where `lists_holders` is declared."""
+
+    @abstractmethod
+    def probe(self) -> None:
+        """Ask the store for a sign of life; raises LockUnavailable within bounded time."""
+
+    def recount(self, claim: Claim, token: int, count: int) -> None:  # noqa: B027
+        """Record that the holder is `count` deep; raises LockLost. Where the store keeps counts."""
+
+    def break_lock(self, name: str) -> bool:
+        """Take `name` away from whoever holds it; False when nobody did. For operators."""
+        raise LockMisuse(f"{self.alias} locks cannot be broken from outside.")
+
+    def observe(self, name: str, token: int) -> None:  # noqa: B027
+        """Be told of a token seen elsewhere: later grants of `name` must be above it.
+
+        Only a store that can lose its memory needs this (see the redis backend).
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Close this process's clients. The backend opens them again when it is used again."""
+
+    def forget(self) -> None:
+        """In a forked child: drop the parent's clients without talking to anybody."""
+        self.held.clear()
+
+
+_alive: weakref.WeakSet[Backend] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for backend in list(_alive):
+        backend.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

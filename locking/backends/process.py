@@ -1,0 +1,122 @@
+"""A lock inside one process (REQUIREMENTS L2): right among its threads, blind to the next process."""
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+
+from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
+from locking.exceptions import LockLost
+from locking.tokens import clock_token
+
+
+@dataclass(slots=True)
+class _Waiter:
+    claim: Claim
+    woken: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(slots=True)
+class _Owned:
+    """Who has a name now, and who comes next. Exists only while somebody has it."""
+
+    owner: str
+    token: int
+    queue: deque[_Waiter] = field(default_factory=deque)
+
+
+class ProcessBackend(Backend):
+    """First come, first served among the threads of one process; a release names its successor."""
+
+    capabilities = Capabilities(
+        summary="One process only: two of them oversell.",
+        exclusion="process",
+        fair=True,
+        session_bound=True,
+        wakes_waiters=True,
+    )
+
+    def forget(self) -> None:
+        """A child process starts with nothing held."""
+        super().forget()
+        self._guard = threading.Lock()
+        self._owned: dict[str, _Owned] = {}
+
+    def __init__(self, alias: str, **settings: object) -> None:
+        super().__init__(alias, **settings)  # type: ignore[arg-type]
+        self.forget()
+
+    def acquire(self, claim: Claim, timeout: float) -> Grant | None:
+        """Take it, or queue behind whoever came before."""
+        with self._guard:
+            owned = self._owned.get(claim.name)
+            if owned is None:
+                self._owned[claim.name] = owned = _Owned(claim.owner, clock_token())
+                return Grant(owned.token, float("inf"))
+            if timeout <= 0:
+                return None
+            waiter = _Waiter(claim)
+            owned.queue.append(waiter)
+        claim.interrupt = waiter.woken.set
+        try:
+            if not claim.cancelled.is_set():
+                waiter.woken.wait(min(timeout, threading.TIMEOUT_MAX))
+        except BaseException:
+            if self._withdraw(waiter) is not None:
+                self.release(claim, 0)
+            raise
+        token = self._withdraw(waiter)
+        return None if token is None else Grant(token, float("inf"))
+
+    def _withdraw(self, waiter: _Waiter) -> int | None:
+        """Leave the queue; the token, when the lock was handed over meanwhile."""
+        with self._guard:
+            owned = self._owned.get(waiter.claim.name)
+            if owned is not None and owned.owner == waiter.claim.owner:
+                return owned.token
+            if owned is not None and waiter in owned.queue:
+                owned.queue.remove(waiter)
+            return None
+
+    def release(self, claim: Claim, token: int) -> None:
+        """Hand it to the next in the queue."""
+        with self._guard:
+            owned = self._owned.get(claim.name)
+            if owned is None or owned.owner != claim.owner:
+                raise LockLost(f"{claim.name!r} is not held by {claim.owner}.")
+            self._pass_on(claim.name, owned)
+
+    def _pass_on(self, name: str, owned: _Owned) -> None:
+        if not owned.queue:
+            del self._owned[name]
+            return
+        waiter = owned.queue.popleft()
+        owned.owner, owned.token = waiter.claim.owner, clock_token()
+        waiter.woken.set()
+
+    def extend(self, claim: Claim, token: int, ttl: float) -> float:
+        """A grant here lasts as long as the process."""
+        with self._guard:
+            owned = self._owned.get(claim.name)
+            if owned is None or owned.owner != claim.owner:
+                raise LockLost(f"{claim.name!r} is not held by {claim.owner}.")
+        return float("inf")
+
+    def inspect(self) -> list[Held]:
+        """This process's own holders."""
+        with self._guard:
+            return [
+                Held(name=name, owner=owned.owner, token=owned.token, waiters=len(owned.queue))
+                for name, owned in self._owned.items()
+            ]
+
+    def probe(self) -> None:
+        """Memory answers."""
+
+    def break_lock(self, name: str) -> bool:
+        """Hand it to the next in the queue whoever has it; the holder finds out at release."""
+        with self._guard:
+            owned = self._owned.get(name)
+            if owned is None:
+                return False
+            self._pass_on(name, owned)
+            return True

@@ -1,0 +1,49 @@
+"""System checks of `settings.LOCKS`: a bad setting is refused before it guards anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, register
+from django.core.exceptions import ImproperlyConfigured
+
+from locking.handler import KEYS, backend_class
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+@register()
+def check_locks(**kwargs: Any) -> list[CheckMessage]:
+    """Unknown backends, impossible times, and whatever a backend's own `check` refuses."""
+    found: list[CheckMessage] = []
+    for alias, conf in settings.LOCKS.items():
+        where = f"LOCKS[{alias!r}]"
+        unknown = sorted(set(conf) - KEYS)
+        if unknown:
+            found.append(Error(f"{where} has unknown keys: {', '.join(unknown)}.", id="locking.E001"))
+        try:
+            cls = backend_class(conf)
+        except ImproperlyConfigured as error:
+            found.append(Error(f"{where}: {error}", id="locking.E002"))
+            continue
+        if not _is_positive(conf.get("TTL", 1)):
+            found.append(
+                Error(f"{where} TTL is {conf['TTL']!r}, not seconds above 0.", id="locking.E003")
+            )
+        if not _is_positive(conf.get("TIMEOUT", 1)):
+            found.append(
+                Error(
+                    f"{where} TIMEOUT is {conf['TIMEOUT']!r}, not seconds above 0.",
+                    id="locking.E004",
+                )
+            )
+        found.extend(cls.check(alias, conf))
+    policy = settings.LOCK_POLICY
+    if policy.get("BACKEND") not in settings.LOCKS:
+        found.append(
+            Error(f"LOCK_POLICY BACKEND {policy.get('BACKEND')!r} is not in LOCKS.", id="locking.E005")
+        )
+    return found

@@ -1,0 +1,106 @@
+"""`settings.LOCKS` to backends: one of each alias per process, made on first use.
+
+    LOCKS = {
+        "redis": {
+            "BACKEND": "locking.backends.redis.RedisBackend",
+            "LOCATION": "redis://...",
+            "TTL": 6.0,        # seconds a grant lives unrenewed
+            "TIMEOUT": 2.0,    # seconds a `with` statement waits
+            "OPTIONS": {},     # the backend's own
+        },
+    }
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+
+from locking.backends.base import Backend
+from locking.exceptions import LockMisuse
+
+KEYS = {"BACKEND", "LOCATION", "TTL", "TIMEOUT", "OPTIONS"}
+
+
+class LockHandler:
+    """Mapping of aliases to backends, like django.core.cache.caches."""
+
+    def __init__(self) -> None:
+        self._backends: dict[str, Backend] = {}
+        self._guard = threading.RLock()
+
+    def __getitem__(self, alias: str) -> Backend:
+        backend = self._backends.get(alias)
+        if backend is not None:
+            return backend
+        with self._guard:
+            if alias not in self._backends:
+                self._backends[alias] = self._create(alias)
+            return self._backends[alias]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(settings.LOCKS)
+
+    def __contains__(self, alias: object) -> bool:
+        return alias in settings.LOCKS
+
+    def __len__(self) -> int:
+        return len(settings.LOCKS)
+
+    def _create(self, alias: str) -> Backend:
+        conf: dict[str, Any] | None = settings.LOCKS.get(alias)
+        if conf is None:
+            known = ", ".join(settings.LOCKS) or "none"
+            raise LockMisuse(f"There is no lock backend {alias!r} in LOCKS; there are: {known}.")
+        return create(alias, conf)
+
+    def close(self) -> None:
+        """Close every client of this process; a backend used again opens its own again."""
+        with self._guard:
+            backends, self._backends = self._backends, {}
+        for backend in backends.values():
+            backend.close()
+
+
+def backend_class(conf: dict[str, Any]) -> type[Backend]:
+    """The class that a LOCKS entry names; ImproperlyConfigured when there is none."""
+    try:
+        cls = import_string(conf["BACKEND"])
+    except (ImportError, KeyError) as error:
+        raise ImproperlyConfigured(f"LOCKS names no usable BACKEND: {error}") from error
+    if not (isinstance(cls, type) and issubclass(cls, Backend)):
+        raise ImproperlyConfigured(f"{conf['BACKEND']} is no locking.backends.base.Backend.")
+    return cls
+
+
+def create(alias: str, conf: dict[str, Any]) -> Backend:
+    """A backend from one entry of LOCKS."""
+    unknown = set(conf) - KEYS
+    if unknown:
+        raise ImproperlyConfigured(f"LOCKS[{alias!r}] has unknown keys: {', '.join(unknown)}.")
+    return backend_class(conf)(
+        alias,
+        location=conf.get("LOCATION", ""),
+        ttl=conf.get("TTL", 6.0),
+        timeout=conf.get("TIMEOUT", 2.0),
+        options=conf.get("OPTIONS"),
+    )
+
+
+locks = LockHandler()
+atexit.register(locks.close)
+
+
+def _settings_changed(*, setting: str, **kwargs: object) -> None:
+    if setting == "LOCKS":
+        locks.close()
+
+
+setting_changed.connect(_settings_changed)

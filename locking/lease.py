@@ -1,0 +1,396 @@
+"""What a caller holds: a `Lock` to ask with, and the `Lease` that a grant gives.
+
+    with locks["redis"].lock("sale:42", timeout=2) as lease:
+        lease.token     # grows with every grant; hand it to what the lock guards
+
+`acquire` is threading's: it waits for ever unless told, and says True or False. The `with` statement
+waits the lock's `timeout` and raises instead. A lock object may be shared by threads; each thread
+(or asyncio task) holds for itself and may take again what it holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from locking import metrics
+from locking.backends.base import MAX_NAME, Backend, Claim, Grant
+from locking.exceptions import LockLost, LockMisuse, LockTimeout, LockUnavailable
+from locking.watchdog import watchdog
+
+if TYPE_CHECKING:
+    from locking.policy import Policy
+
+logger = logging.getLogger("locking")
+
+_host = socket.gethostname()
+_serial = itertools.count(1)
+_secret = ""
+
+
+def _new_secret() -> None:
+    global _secret
+    _secret = f"{_host}:{os.getpid()}:%x:{secrets.token_hex(8)}-%x"
+
+
+_new_secret()
+os.register_at_fork(after_in_child=_new_secret)
+
+
+def new_owner() -> str:
+    """A name for one claim: host, process and thread to read, 64 random bits that none can guess."""
+    return _secret % (threading.get_ident(), next(_serial))
+
+
+def context() -> object:
+    """Whoever holds a lock: the running asyncio task, else the thread."""
+    try:
+        return asyncio.current_task() or threading.get_ident()
+    except RuntimeError:
+        return threading.get_ident()
+
+
+class Lease:
+    """A grant in force. `lost` and `check()` tell the holder when it is not in force any more."""
+
+    __slots__ = (
+        "_gone",
+        "backend",
+        "claim",
+        "context",
+        "count",
+        "deadline",
+        "granted_at",
+        "on_lost",
+        "policy",
+        "renew_at",
+        "token",
+    )
+
+    def __init__(
+        self,
+        backend: Backend,
+        claim: Claim,
+        grant: Grant,
+        context: object,
+        on_lost: Callable[[Lease], object] | None,
+    ) -> None:
+        self.backend = backend
+        self.claim = claim
+        self.token = grant.token
+        self.deadline = grant.deadline
+        """Monotonic time at which the grant ends unrenewed; inf where it is bound to a session."""
+        self.context = context
+        self.count = 1
+        self.granted_at = time.monotonic()
+        self.renew_at = self.granted_at + claim.ttl / 3
+        self.on_lost = on_lost
+        self.policy: Policy | None = None
+        """The policy under which it was granted, where `locking.lock` granted it."""
+        self._gone = False
+
+    @property
+    def name(self) -> str:
+        """What is locked."""
+        return self.claim.name
+
+    @property
+    def owner(self) -> str:
+        """Who holds it: host:process:thread:secret."""
+        return self.claim.owner
+
+    @property
+    def fence(self) -> tuple[int, int]:
+        """Policy epoch and token: grows over switches of the backend too."""
+        return (self.policy.epoch if self.policy else 0, self.token)
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the grant ends unrenewed; never negative."""
+        return max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def lost(self) -> bool:
+        """True once the grant has ended without the holder's doing."""
+        return self._gone or time.monotonic() >= self.deadline
+
+    def check(self) -> None:
+        """Raise LockLost when `lost`. A pause may still follow: what is written needs the fence."""
+        if self.lost:
+            raise LockLost(f"{self.name!r} is no longer held by {self.owner}.")
+
+    def mark_lost(self) -> None:
+        """For backends and the watchdog: the store says that it is gone."""
+        if self._gone:
+            return
+        self._gone = True
+        metrics.lost(self)
+        logger.warning("lock lost", extra=self.log_fields())
+        if self.on_lost is not None:
+            try:
+                self.on_lost(self)
+            except Exception:
+                logger.exception("on_lost failed", extra=self.log_fields())
+
+    def log_fields(self) -> dict[str, object]:
+        """What a structured log line says of a lease."""
+        return {
+            "lock_name": self.name,
+            "lock_owner": self.owner,
+            "lock_token": self.token,
+            "lock_backend": self.backend.alias,
+        }
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.name!r} token={self.token} owner={self.owner} lost={self.lost}>"
+
+
+class Lock:
+    """A lock on one name in one backend.
+
+    ttl: seconds a grant lives unrenewed. timeout: seconds that the `with` statement waits. renew:
+    let the watchdog extend the grant every third of its ttl while it is held. on_lost: called once
+    with the lease when it is found lost. What is None comes from the backend's settings.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        name: str,
+        *,
+        ttl: float | None = None,
+        timeout: float | None = None,
+        renew: bool = True,
+        on_lost: Callable[[Lease], object] | None = None,
+    ) -> None:
+        check_name(name)
+        self.backend = backend
+        self.name = name
+        self.ttl = backend.ttl if ttl is None else ttl
+        if not 0 < self.ttl < math.inf:
+            raise LockMisuse(f"ttl is {self.ttl}: give a positive number of seconds.")
+        check_timeout(timeout)
+        self.timeout = timeout
+        self.renew = renew
+        self.on_lost = on_lost
+
+    @property
+    def lease(self) -> Lease | None:
+        """The caller's lease, while it has one."""
+        return self.backend.held.get((self.name, context()))
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        """Take the lock; True when it was taken.
+
+        Waits `timeout` seconds, else those given to the lock, else for ever. Raises LockUnavailable
+        when the store does not answer, LockLost when the caller's own earlier grant was lost.
+        """
+        wait = check_wait(blocking, timeout, self.timeout)
+        me = context()
+        lease = self.backend.held.get((self.name, me))
+        if lease is not None:
+            self._enter_again(lease)
+            return True
+        claim = Claim(name=self.name, owner=new_owner(), ttl=self.ttl)
+        return self._claim(claim, wait, me) is not None
+
+    def _claim(self, claim: Claim, wait: float, me: object) -> Lease | None:
+        started = time.monotonic()
+        try:
+            grant = self.backend.acquire(claim, wait)
+        except LockUnavailable:
+            metrics.unavailable(self.backend, self.name)
+            raise
+        waited = time.monotonic() - started
+        if grant is None:
+            metrics.timed_out(self.backend, self.name, waited)
+            return None
+        lease = Lease(self.backend, claim, grant, me, self.on_lost)
+        self.backend.held[(self.name, me)] = lease
+        metrics.acquired(self.backend, self.name, waited)
+        if self.renew and lease.deadline < math.inf:
+            watchdog.add(lease)
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("lock acquired", extra=lease.log_fields())
+        return lease
+
+    def _enter_again(self, lease: Lease) -> None:
+        lease.check()
+        try:
+            self.backend.recount(lease.claim, lease.token, lease.count + 1)
+        except LockLost:
+            lease.mark_lost()
+            raise
+        lease.count += 1
+
+    def release(self) -> None:
+        """Leave the lock, freeing it when it was entered once.
+
+        Raises LockLost when it was lost before, and leaves the successor's lock alone; LockMisuse
+        when the caller does not hold it.
+        """
+        lease = self.lease
+        if lease is None:
+            raise LockMisuse(f"{self.name!r} is not held by this thread or task: acquire it first.")
+        release(lease)
+
+    def extend(self, ttl: float | None = None) -> None:
+        """Let the grant live `ttl` seconds from now (the lock's own ttl by default)."""
+        lease = self.lease
+        if lease is None:
+            raise LockMisuse(f"{self.name!r} is not held by this thread or task: acquire it first.")
+        ttl = self.ttl if ttl is None else ttl
+        if not 0 < ttl < math.inf:
+            raise LockMisuse(f"ttl is {ttl}: give a positive number of seconds.")
+        lease.check()
+        lease.claim.ttl = ttl
+        extend(lease)
+
+    def locked(self) -> bool:
+        """True while anybody holds it, as far as this process can see."""
+        if any(lease.name == self.name and not lease.lost for lease in self._mine()):
+            return True
+        return any(held.name == self.name for held in self.backend.inspect())
+
+    def _mine(self) -> list[Lease]:
+        return list(self.backend.held.values())
+
+    def __enter__(self) -> Lease:
+        wait = self.backend.timeout if self.timeout is None else self.timeout
+        if not self.acquire(timeout=wait):
+            raise LockTimeout(f"{self.name!r} stayed held for {wait:g} s.")
+        lease = self.lease
+        assert lease is not None
+        return lease
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        leave(self.release, error)
+
+    async def aacquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        """`acquire` for asyncio: the task waits, the event loop does not.
+
+        Cancelling the task withdraws the claim; a grant that came at that moment is given back.
+        """
+        from locking.aio import claim_in_thread, run_in_thread
+
+        wait = check_wait(blocking, timeout, self.timeout)
+        me = context()
+        lease = self.backend.held.get((self.name, me))
+        if lease is not None:
+            await run_in_thread(self._enter_again, lease)
+            return True
+        claim = Claim(name=self.name, owner=new_owner(), ttl=self.ttl)
+        return await claim_in_thread(self._claim, claim, wait, me) is not None
+
+    async def arelease(self) -> None:
+        """`release` for asyncio."""
+        from locking.aio import run_in_thread
+
+        lease = self.lease
+        if lease is None:
+            raise LockMisuse(f"{self.name!r} is not held by this thread or task: acquire it first.")
+        await run_in_thread(release, lease)
+
+    async def __aenter__(self) -> Lease:
+        wait = self.backend.timeout if self.timeout is None else self.timeout
+        if not await self.aacquire(timeout=wait):
+            raise LockTimeout(f"{self.name!r} stayed held for {wait:g} s.")
+        lease = self.lease
+        assert lease is not None
+        return lease
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self.arelease()
+        except LockLost:
+            if error is None:
+                raise
+
+
+def check_name(name: str) -> None:
+    """Refuse names that some store could not keep."""
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
+        raise LockMisuse(
+            f"{name!r:.40} is no lock name: give 1 to {MAX_NAME} printable characters."
+        )
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Refuse times that nobody can wait."""
+    if timeout is not None and not timeout >= 0:
+        raise LockMisuse(f"timeout is {timeout}: give seconds, 0 or more; math.inf waits for ever.")
+
+
+def check_wait(blocking: bool, timeout: float | None, default: float | None) -> float:
+    """The seconds to wait that a call of `acquire` means."""
+    check_timeout(timeout)
+    if not blocking:
+        if timeout is not None:
+            raise LockMisuse("A timeout makes no sense with blocking=False: give one of them.")
+        return 0.0
+    if timeout is not None:
+        return timeout
+    return math.inf if default is None else default
+
+
+def extend(lease: Lease) -> None:
+    """Renew a lease for its ttl, and mark it when it turns out to be lost."""
+    try:
+        lease.deadline = lease.backend.extend(lease.claim, lease.token, lease.claim.ttl)
+    except LockLost:
+        lease.mark_lost()
+        raise
+    lease.renew_at = time.monotonic() + lease.claim.ttl / 3
+
+
+def release(lease: Lease) -> None:
+    """Give a lease back: one level of it, or the lock itself at the last."""
+    if lease.count > 1:
+        lease.count -= 1
+        if not lease.lost:
+            lease.backend.recount(lease.claim, lease.token, lease.count)
+        return
+    watchdog.remove(lease)
+    lease.backend.held.pop((lease.name, lease.context), None)
+    known_lost = lease.lost
+    metrics.released(lease)
+    try:
+        lease.backend.release(lease.claim, lease.token)
+    except LockLost:
+        lease.mark_lost()
+        raise
+    if known_lost:
+        lease.mark_lost()
+        raise LockLost(f"{lease.name!r} was lost before its release by {lease.owner}.")
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("lock released", extra=lease.log_fields())
+
+
+def leave(release: Callable[[], None], error: BaseException | None) -> None:
+    """End of a `with` block: a lost lock is an error, but never hides the block's own."""
+    try:
+        release()
+    except (LockLost, LockUnavailable):
+        if error is None:
+            raise
+        logger.warning("lock not released cleanly", exc_info=True)

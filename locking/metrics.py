@@ -1,0 +1,84 @@
+"""Counters and histograms of the locks, for Prometheus.
+
+Labelled by backend and by the kind of the name, which is what stands before its first colon. A lock's
+whole name is never a label; when more kinds than `MAX_KINDS` turn up, the rest are called "other".
+"""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from prometheus_client import Counter, Histogram
+
+if TYPE_CHECKING:
+    from locking.backends.base import Backend
+    from locking.lease import Lease
+
+MAX_KINDS = 32
+BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+OUTCOMES = Counter(
+    "locking_attempts_total", "Attempts to take a lock", ["backend", "kind", "outcome"]
+)
+LOST = Counter("locking_lost_total", "Leases that ended before their release", ["backend", "kind"])
+WAIT = Histogram(
+    "locking_wait_seconds", "From asking to the grant", ["backend", "kind"], buckets=BUCKETS
+)
+HOLD = Histogram(
+    "locking_hold_seconds", "From the grant to the release", ["backend", "kind"], buckets=BUCKETS
+)
+
+_kinds: set[str] = set()
+
+
+def kind_of(name: str) -> str:
+    """The bounded label of a lock's name."""
+    kind, colon, _ = name.partition(":")
+    if not colon:
+        return "plain"
+    if kind not in _kinds:
+        if len(_kinds) >= MAX_KINDS:
+            return "other"
+        _kinds.add(kind)
+    return kind
+
+
+# labels() hashes and locks on every call; the children are few and live for ever.
+@lru_cache(maxsize=1024)
+def _outcome(backend: str, kind: str, outcome: str) -> Counter:
+    return OUTCOMES.labels(backend, kind, outcome)
+
+
+@lru_cache(maxsize=1024)
+def _times(backend: str, kind: str) -> tuple[Histogram, Histogram]:
+    return WAIT.labels(backend, kind), HOLD.labels(backend, kind)
+
+
+def acquired(backend: Backend, name: str, waited: float) -> None:
+    """A grant after `waited` seconds."""
+    kind = kind_of(name)
+    _outcome(backend.alias, kind, "acquired").inc()
+    _times(backend.alias, kind)[0].observe(waited)
+
+
+def timed_out(backend: Backend, name: str, waited: float) -> None:
+    """No grant within the caller's time."""
+    _outcome(backend.alias, kind_of(name), "timeout").inc()
+
+
+def unavailable(backend: Backend, name: str) -> None:
+    """The store did not answer."""
+    _outcome(backend.alias, kind_of(name), "unavailable").inc()
+
+
+def released(lease: Lease) -> None:
+    """A lease given back by its holder."""
+    held = time.monotonic() - lease.granted_at
+    _times(lease.backend.alias, kind_of(lease.name))[1].observe(held)
+
+
+def lost(lease: Lease) -> None:
+    """A lease that ended without its holder's doing."""
+    LOST.labels(lease.backend.alias, kind_of(lease.name)).inc()

@@ -1,0 +1,235 @@
+"""Which lock is in force, and how one is put in the place of another while buyers buy.
+
+A process acts on a policy that it read at most `MAX_AGE` ago. A switch therefore goes through
+DRAINING: after `MAX_AGE` no process grants under the old backend any more (a grant that comes later
+is given back, see `locking.guard`); when the old holders are gone, or their longest lease is over,
+one UPDATE brings the new backend and epoch + 1. The epoch stands in front of every fencing token, so
+that even a forced switch cannot let a holder of the old backend write after one of the new.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.conf import settings
+from django.db import DatabaseError, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from locking.exceptions import LockError, LockMisuse, LockUnavailable
+from locking.handler import locks
+from locking.models import Discipline, LockPolicy, LockPolicyChange
+
+MAX_AGE = 1.0
+"""Seconds for which a process may act on the policy that it read."""
+FRESH = 0.5
+"""Seconds after which one thread reads it again while the others go on."""
+DRAIN_POLL = 0.02
+
+SAFE_EXCLUSION = "machines"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The policy as one process read it."""
+
+    backend: str
+    discipline: str
+    epoch: int
+    draining: bool
+    read_at: float
+    """Monotonic time before the read."""
+
+    @property
+    def is_safe(self) -> bool:
+        """False where the shop can oversell: a naive write needs a lock that reaches every machine."""
+        exclusion = locks[self.backend].capabilities.exclusion
+        return self.discipline != Discipline.NAIVE or exclusion == SAFE_EXCLUSION
+
+
+_cached: Policy | None = None
+_reading = threading.Lock()
+
+
+def current(max_age: float = MAX_AGE) -> Policy:
+    """The policy in force, read at most `max_age` seconds ago.
+
+    Raises LockUnavailable when it has to be read and the database does not answer.
+    """
+    cached = _cached
+    age = time.monotonic() - cached.read_at if cached else float("inf")
+    if cached and age < min(FRESH, max_age):
+        return cached
+    # One reads; the others go on with what they have while it is young enough.
+    if _reading.acquire(blocking=cached is None or age >= max_age):
+        try:
+            if _cached is not cached and _cached is not None:
+                return _cached
+            return _read()
+        finally:
+            _reading.release()
+    assert cached is not None
+    return cached
+
+
+def _read() -> Policy:
+    global _cached
+    read_at = time.monotonic()
+    row = _row()
+    _cached = Policy(
+        backend=row.backend,
+        discipline=row.discipline,
+        epoch=row.epoch,
+        draining=row.state == LockPolicy.State.DRAINING,
+        read_at=read_at,
+    )
+    return _cached
+
+
+def _row() -> LockPolicy:
+    start = {
+        "backend": settings.LOCK_POLICY["BACKEND"],
+        "discipline": settings.LOCK_POLICY["DISCIPLINE"],
+    }
+    try:
+        row = LockPolicy.objects.filter(pk=1).first()
+        return row or LockPolicy.objects.get_or_create(pk=1, defaults=start)[0]
+    except DatabaseError as error:
+        raise LockUnavailable("The lock policy cannot be read: no database.") from error
+
+
+def forget() -> None:
+    """Read the policy afresh at the next look."""
+    global _cached
+    _cached = None
+
+
+def switch(
+    *,
+    backend: str,
+    discipline: str | None = None,
+    changed_by: str = "",
+    reason: str = "",
+    force: bool = False,
+) -> LockPolicy:
+    """Put another backend or discipline in force, and return the policy then in force.
+
+    Probes the target first; LockUnavailable leaves everything as it was. Blocks while the old
+    holders drain: at most MAX_AGE plus the longest of the old backend's leases. `force` does not
+    wait for them, which is for an old backend that is dead.
+    """
+    begin_switch(
+        backend=backend, discipline=discipline, changed_by=changed_by, reason=reason, force=force
+    )
+    return finish_switch(force=force)
+
+
+def begin_switch(
+    *,
+    backend: str,
+    discipline: str | None = None,
+    changed_by: str = "",
+    reason: str = "",
+    force: bool = False,
+) -> LockPolicy:
+    """Probe the target and start draining; LockMisuse when another switch is under way."""
+    if backend not in locks:
+        raise LockMisuse(f"There is no lock backend {backend!r}; there are: {', '.join(locks)}.")
+    row = _row()
+    discipline = discipline or row.discipline
+    if discipline not in Discipline.values:
+        raise LockMisuse(f"{discipline!r} is no discipline; there are: {Discipline.values}.")
+    locks[backend].probe()
+    startable = LockPolicy.objects.filter(pk=1)
+    if not force:
+        startable = startable.filter(state=LockPolicy.State.STEADY)
+    started = startable.update(
+        state=LockPolicy.State.DRAINING,
+        next_backend=backend,
+        next_discipline=discipline,
+        changed_by=changed_by[:150],
+        reason=reason[:200],
+        changed_at=timezone.now(),
+    )
+    if not started:
+        raise LockMisuse("A switch is under way: wait for it, cancel it or force this one.")
+    forget()
+    return _row()
+
+
+def cancel_switch() -> bool:
+    """Stop draining and stay with the old backend; False when nothing was draining."""
+    cancelled = LockPolicy.objects.filter(pk=1, state=LockPolicy.State.DRAINING).update(
+        state=LockPolicy.State.STEADY, next_backend="", next_discipline=""
+    )
+    forget()
+    return bool(cancelled)
+
+
+def finish_switch(*, force: bool = False) -> LockPolicy:
+    """Wait until the old holders are gone, then put the target in force. Any process may do it."""
+    row = _row()
+    while row.state == LockPolicy.State.DRAINING:
+        if force or drained(row):
+            _flip(row, forced=force)
+        else:
+            time.sleep(DRAIN_POLL)
+        row = _row()
+    forget()
+    return row
+
+
+def drained(row: LockPolicy) -> bool:
+    """Whether nobody can hold a lock of the old backend under this policy any more."""
+    age = timezone.now() - row.changed_at
+    if age < timedelta(seconds=MAX_AGE):
+        return False
+    old = locks[row.backend]
+    if age >= timedelta(seconds=MAX_AGE + old.ttl):
+        return True
+    if not old.capabilities.lists_holders:
+        return False
+    try:
+        return not old.inspect()
+    except LockError:
+        return False
+
+
+def _flip(row: LockPolicy, *, forced: bool) -> None:
+    with transaction.atomic():
+        flipped = LockPolicy.objects.filter(
+            pk=1, epoch=row.epoch, state=LockPolicy.State.DRAINING, changed_at=row.changed_at
+        ).update(
+            backend=row.next_backend,
+            discipline=row.next_discipline,
+            epoch=F("epoch") + 1,
+            state=LockPolicy.State.STEADY,
+            next_backend="",
+            next_discipline="",
+            changed_at=timezone.now(),
+        )
+        if flipped:  # another process may have got there first
+            waited = timezone.now() - row.changed_at
+            LockPolicyChange.objects.create(
+                epoch=row.epoch + 1,
+                from_backend=row.backend,
+                from_discipline=row.discipline,
+                to_backend=row.next_backend,
+                to_discipline=row.next_discipline,
+                changed_by=row.changed_by,
+                reason=row.reason,
+                forced=forced,
+                drained_ms=waited // timedelta(milliseconds=1),
+            )
+
+
+def finish_overdue_switch() -> None:
+    """Complete a switch whose process died while it drained. Called by whoever meets it."""
+    row = _row()
+    if row.state == LockPolicy.State.DRAINING and drained(row):
+        _flip(row, forced=False)
+        forget()
+

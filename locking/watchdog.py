@@ -1,0 +1,92 @@
+"""One thread per process that renews every lease which asked for it.
+
+A lease is renewed every third of its ttl. A renewal that gets no answer is tried again until the
+lease's own deadline, and only the store's word or that deadline ends it: the holder is then told
+through `lease.lost`. The thread starts with the first lease and again in a forked child.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from locking.exceptions import LockError, LockLost
+
+if TYPE_CHECKING:
+    from locking.lease import Lease
+
+logger = logging.getLogger("locking")
+
+RETRIES_PER_TTL = 20
+
+
+class Watchdog:
+    """Renews leases. Adding and removing cost a set operation; the thread sleeps until one is due."""
+
+    def __init__(self) -> None:
+        self._leases: set[Lease] = set()
+        self._wake = threading.Condition()
+        self._next = math.inf
+        self._thread: threading.Thread | None = None
+
+    def add(self, lease: Lease) -> None:
+        """Renew `lease` until it is removed or lost."""
+        self._leases.add(lease)
+        if self._thread is None or lease.renew_at < self._next:
+            with self._wake:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+                    self._thread.start()
+                self._wake.notify()
+
+    def remove(self, lease: Lease) -> None:
+        """Leave `lease` alone from now on."""
+        self._leases.discard(lease)
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                leases = list(self._leases.copy())
+                self._next = min((lease.renew_at for lease in leases), default=math.inf)
+                pause = self._next - time.monotonic()
+                if pause > 0:
+                    self._wake.wait(min(pause, threading.TIMEOUT_MAX))
+                    continue
+            for lease in leases:
+                if lease.renew_at <= time.monotonic() and lease in self._leases:
+                    self._renew(lease)
+
+    def _renew(self, lease: Lease) -> None:
+        from locking.lease import extend
+
+        if lease.lost:
+            self.remove(lease)
+            lease.mark_lost()
+            return
+        try:
+            extend(lease)
+        except LockLost:
+            self.remove(lease)
+        except LockError:
+            lease.renew_at = time.monotonic() + lease.claim.ttl / RETRIES_PER_TTL
+            logger.warning("lease not renewed, will retry", extra=lease.log_fields())
+        except Exception:
+            lease.renew_at = time.monotonic() + lease.claim.ttl / RETRIES_PER_TTL
+            logger.exception("lease not renewed, will retry", extra=lease.log_fields())
+
+
+watchdog = Watchdog()
+
+
+def _after_fork() -> None:
+    watchdog.__init__()  # type: ignore[misc]
+
+
+os.register_at_fork(after_in_child=_after_fork)

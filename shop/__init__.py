@@ -1,0 +1,5 @@
+"""The Django project and the storefront."""
+
+from shop.celery import app as celery_app
+
+__all__ = ["celery_app"]

@@ -1,0 +1,81 @@
+"""Conservation: initial = available + held + sold, for every sale, by counting orders and ledger.
+
+The verdict of every load test and of `manage.py audit_stock`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+from inventory.selectors import ledger_of
+from shop.models import Order, Sale
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StockAudit:
+    """The books of one sale."""
+
+    sale: str
+    initial: int
+    available: int
+    held: int
+    sold: int
+    oversold: int
+    """Pieces promised beyond those there were."""
+    lost: int
+    """Pieces neither available nor promised to anybody."""
+    stale_writes_refused: int
+    breaches: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the books add up."""
+        return not self.breaches
+
+
+def audit_sale(*, sale: Sale) -> StockAudit:
+    """Count one sale's orders against its stock row and its ledger."""
+    ledger = ledger_of(stock_id=sale.stock_id)
+    orders = list(
+        Order.objects.filter(sale=sale, status__in=Order.LIVE).values_list(
+            "number", "quantity", "status"
+        )
+    )
+    held = sum(quantity for _, quantity, status in orders if status == Order.Status.PENDING)
+    sold = sum(quantity for _, quantity, status in orders if status == Order.Status.PAID)
+    promised = held + sold
+    breaches = []
+    if promised > ledger.stocked:
+        breaches.append(f"oversold: {promised} promised of {ledger.stocked}")
+    if promised + ledger.available != ledger.stocked:
+        breaches.append(
+            f"{ledger.stocked} initial != {ledger.available} available + {held} held + {sold} sold"
+        )
+    if ledger.stocked - ledger.out != ledger.available:
+        breaches.append(
+            f"the ledger leaves {ledger.stocked - ledger.out}, the row says {ledger.available}"
+        )
+    live = {number: quantity for number, quantity, _ in orders}
+    wrong = sorted(
+        number
+        for number in live.keys() | ledger.per_order.keys()
+        if live.get(number, 0) != ledger.per_order.get(number, 0)
+    )
+    if wrong:
+        breaches.append(f"orders that the ledger tells otherwise: {', '.join(wrong[:5])}")
+    return StockAudit(
+        sale=sale.slug,
+        initial=ledger.stocked,
+        available=ledger.available,
+        held=held,
+        sold=sold,
+        oversold=max(0, promised - ledger.stocked),
+        lost=max(0, ledger.stocked - promised - ledger.available),
+        stale_writes_refused=ledger.stale_writes_refused,
+        breaches=tuple(breaches),
+    )
+
+
+def audit_all() -> Iterable[StockAudit]:
+    """The books of every sale, oldest first."""
+    return (audit_sale(sale=sale) for sale in Sale.objects.order_by("pk"))

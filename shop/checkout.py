@@ -1,0 +1,179 @@
+"""One purchase, from the form to the order.
+
+    key -> open? -> sold out? -> limit? -> lock [ look | order, allowance, stock, ledger ] -> answer
+
+Each step is dearer and rarer than the one before. The lock is around the transaction, so that the
+next holder sees what this one committed. Nothing in front of the lock is the only guard of anything:
+the key, the limit and the stock are each checked again by the statement that writes them.
+"""
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.conf import settings
+from django.db import IntegrityError, OperationalError, connection, transaction
+from django.db.models import F, Q
+from django.utils import timezone
+
+from inventory import services as stock
+from inventory.exceptions import OutOfStock, StaleFence
+from locking import Lease, LockLost, LockTimeout, LockUnavailable, lock
+from locking.failpoints import reach
+from shop.errors import Busy, KeyReused, LimitReached, NotOpen, SoldOut, StoreDown
+from shop.models import Allowance, Order, Sale, User
+
+logger = logging.getLogger("shop")
+
+LOCK_TIMEOUT = 2.0
+"""Seconds that a buyer waits for the lock before being told that the shop is busy."""
+TRIES = 3
+"""A deadlock, a stale fence or a second form of the same buyer is tried again so often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """The order, and whether this very form had placed it before."""
+
+    order: Order
+    replayed: bool
+
+
+def digest(key: str) -> str:
+    """How an idempotency key is stored: every database compares these alike."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def lock_name(sale_id: int) -> str:
+    """The lock that guards the stock of a sale."""
+    return f"sale:{sale_id}"
+
+
+def fence_of(lease: Lease) -> stock.Fence:
+    """What the stock row needs to know of a lease."""
+    epoch, token = lease.fence
+    return stock.Fence(epoch=epoch, token=token if lease.backend.capabilities.fencing else None)
+
+
+def place_order(*, customer: User, sale: Sale, quantity: int, key: str) -> Placed:
+    """Buy `quantity` pieces of `sale`, once for each key.
+
+    `sale` comes with its stock. Raises NotOpen, SoldOut, LimitReached, KeyReused, and Busy or
+    StoreDown when nothing was decided: the same key may then be sent again.
+    """
+    hashed = digest(key)
+    earlier = _orders_of(customer, sale, hashed)
+    if (sent := _sent_before(earlier, sale, quantity, hashed)) is not None:
+        return Placed(order=sent, replayed=True)
+    _admit(earlier, sale, quantity)
+    is_first = not earlier
+    for _ in range(TRIES):
+        try:
+            order = _buy(customer, sale, quantity, hashed, is_first=is_first)
+        except OutOfStock:
+            raise SoldOut from None
+        except StaleFence:
+            stock.count_stale_write(stock_id=sale.stock_id)
+        except IntegrityError:
+            # The same form, or another one of the same customer, got there first.
+            earlier, is_first = _orders_of(customer, sale, hashed), False
+            if (sent := _sent_before(earlier, sale, quantity, hashed)) is not None:
+                return Placed(order=sent, replayed=True)
+        except OperationalError as error:
+            logger.warning("purchase will be tried again: %s", error)
+            connection.close_if_unusable_or_obsolete()
+        else:
+            return Placed(order=order, replayed=False)
+    raise Busy
+
+
+def _orders_of(customer: User, sale: Sale, hashed: str) -> list[Order]:
+    """The customer's orders in this sale, and whichever was sent with this key."""
+    return list(Order.objects.filter(Q(key=hashed) | Q(sale=sale), customer=customer))
+
+
+def _sent_before(
+    earlier: Sequence[Order], sale: Sale, quantity: int, hashed: str
+) -> Order | None:
+    for order in earlier:
+        if order.key == hashed:
+            if (order.sale_id, order.quantity) != (sale.pk, quantity):
+                raise KeyReused
+            return order
+    return None
+
+
+def _admit(earlier: Sequence[Order], sale: Sale, quantity: int) -> None:
+    """Refuse what cannot succeed before it costs a lock."""
+    phase = sale.phase()
+    if phase in (Sale.Phase.BEFORE, Sale.Phase.ENDED):
+        raise NotOpen
+    live = sum(
+        order.quantity
+        for order in earlier
+        if order.sale_id == sale.pk and order.status in Order.LIVE
+    )
+    if live + quantity > sale.limit_per_customer:
+        raise LimitReached
+    if sale.stock.quantity < quantity:
+        raise SoldOut
+
+
+def _buy(customer: User, sale: Sale, quantity: int, hashed: str, *, is_first: bool) -> Order:
+    guard = lock(lock_name(sale.pk), timeout=LOCK_TIMEOUT)
+    order = None
+    try:
+        with guard as lease:
+            policy = lease.policy
+            assert policy is not None
+            seen = stock.look(
+                stock_id=sale.stock_id, discipline=policy.discipline, fence=fence_of(lease)
+            )
+            reach("purchase.check")
+            with transaction.atomic(durable=True):
+                order = _write(customer, sale, quantity, hashed, seen, is_first=is_first)
+            reach("purchase.committed")
+    except LockTimeout:
+        raise Busy from None
+    except LockUnavailable as error:
+        if order is None:
+            raise StoreDown from error
+        logger.warning("order %s stands, its lock was not released: %s", order.number, error)
+    except LockLost as error:
+        # The order is committed and the row took its fence: the sale stands, the lock did not.
+        if order is None:
+            raise Busy from error
+        logger.warning("order %s stands, its lock was lost: %s", order.number, error)
+    assert order is not None
+    return order
+
+
+def _write(
+    customer: User, sale: Sale, quantity: int, hashed: str, seen: stock.Look, *, is_first: bool
+) -> Order:
+    """Everything a purchase writes, in one transaction; the hot stock row last but one."""
+    now = timezone.now()
+    order = Order.objects.create(
+        customer=customer,
+        sale=sale,
+        quantity=quantity,
+        unit_price=sale.price,
+        key=hashed,
+        pay_by=now + timedelta(seconds=settings.PAY_WITHIN_SECONDS),
+    )
+    _take_allowance(customer, sale, quantity, is_first=is_first)
+    stock.take(seen=seen, quantity=quantity, order_number=order.number)
+    return order
+
+
+def _take_allowance(customer: User, sale: Sale, quantity: int, *, is_first: bool) -> None:
+    mine = Allowance.objects.filter(customer=customer, sale=sale)
+    if not is_first:
+        room = mine.filter(taken__lte=sale.limit_per_customer - quantity)
+        if room.update(taken=F("taken") + quantity):
+            return
+        if mine.exists():
+            raise LimitReached
+    Allowance.objects.create(customer=customer, sale=sale, taken=quantity)

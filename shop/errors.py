@@ -1,0 +1,188 @@
+"""The shop's refusals, and the one place where each becomes an answer.
+
+    ShopError            code      status
+    ├── BadInput         bad_input    400   nothing was understood, nothing changed
+    ├── NotFound         not_found    404
+    ├── NotOpen          not_open     409   also once ended
+    ├── SoldOut          sold_out     409
+    ├── LimitReached     limit        409
+    ├── WrongStep        wrong_step   409   the order is past that
+    ├── KeyReused        key_reused   422   same key, other form
+    ├── TooMany          too_many     429   Retry-After
+    └── Busy             busy         503   Retry-After; the same key may be sent again
+        └── StoreDown    store_down   503
+"""
+
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+
+from django.db import InterfaceError, OperationalError
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
+from django.utils.translation import gettext_lazy as _
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+
+from locking import LockError
+
+logger = logging.getLogger("shop")
+
+
+class ShopError(Exception):
+    """A refusal that the customer can understand."""
+
+    status = HTTPStatus.CONFLICT
+    code = "refused"
+    title = _("That did not work")
+    advice = _("Please go back and try again.")
+    retry_after: int | None = None
+
+    def __init__(self, advice: str | None = None, *, retry_after: int | None = None) -> None:
+        self.advice = advice or self.advice
+        self.retry_after = self.retry_after if retry_after is None else retry_after
+        super().__init__(str(self.advice))
+
+
+class BadInput(ShopError):
+    """The form cannot be understood."""
+
+    status = HTTPStatus.BAD_REQUEST
+    code = "bad_input"
+    title = _("The form cannot be read")
+
+
+class UnsupportedType(BadInput):
+    """The body is of a type that nobody asked for."""
+
+    status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+    code = "unsupported_type"
+
+
+class SignInFirst(ShopError):
+    """Only customers who signed in may do that."""
+
+    status = HTTPStatus.UNAUTHORIZED
+    code = "sign_in"
+    title = _("Please sign in")
+    advice = _("Sign in, then send it again.")
+
+
+class NotFound(ShopError):
+    """There is nothing there, or nothing that is yours."""
+
+    status = HTTPStatus.NOT_FOUND
+    code = "not_found"
+    title = _("There is nothing here")
+    advice = _("The page may have moved, or the address is mistyped.")
+
+
+class NotOpen(ShopError):
+    """The sale has not opened, or has ended."""
+
+    code = "not_open"
+    title = _("This sale is not open")
+    advice = _("It opens by the shop's clock; the sale page counts down to it.")
+
+
+class SoldOut(ShopError):
+    """Nothing is left, or less than was asked for."""
+
+    code = "sold_out"
+    title = _("Sold out")
+    advice = _("A few pieces may return if orders stay unpaid.")
+
+
+class LimitReached(ShopError):
+    """The customer has as many as one may have."""
+
+    code = "limit"
+    title = _("You have your share")
+    advice = _("Each customer may buy only so many in this sale.")
+
+
+class WrongStep(ShopError):
+    """The order is past that."""
+
+    code = "wrong_step"
+    title = _("The order is past that")
+    advice = _("It has been paid, cancelled or has expired already.")
+
+
+class KeyReused(ShopError):
+    """The same idempotency key came with another form."""
+
+    status = HTTPStatus.UNPROCESSABLE_ENTITY
+    code = "key_reused"
+    title = _("This form was sent before with other contents")
+    advice = _("Open the sale page again for a fresh form.")
+
+
+class TooMany(ShopError):
+    """More requests than one person sends."""
+
+    status = HTTPStatus.TOO_MANY_REQUESTS
+    code = "too_many"
+    title = _("Too many tries")
+    advice = _("Please wait a moment before you try again.")
+    retry_after = 10
+
+
+class Busy(ShopError):
+    """Too much is going on; nothing has been decided."""
+
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    code = "busy"
+    title = _("Everyone is buying at once")
+    advice = _("Nothing was bought and nothing is lost. Try again: the same form counts only once.")
+    retry_after = 1
+
+
+class StoreDown(Busy):
+    """A store that the shop needs does not answer."""
+
+    code = "store_down"
+    title = _("The shop has to catch its breath")
+    retry_after = 2
+
+
+STORE_ERRORS = (OperationalError, InterfaceError, RedisError, RedisConnectionError, LockError)
+
+
+def wants_json(request: HttpRequest) -> bool:
+    """Whether the client asked for, or speaks, JSON rather than pages."""
+    accept = request.headers.get("Accept", "")
+    if "application/json" in accept and "text/html" not in accept:
+        return True
+    return request.content_type == "application/json" and "text/html" not in accept
+
+
+def answer(request: HttpRequest, error: ShopError) -> HttpResponse:
+    """A page, or JSON, that says what happened and what to do next."""
+    if wants_json(request):
+        body = {"error": error.code, "title": str(error.title), "message": str(error.advice)}
+        response: HttpResponse = JsonResponse(body, status=error.status)
+    else:
+        response = render(request, "shop/error.html", {"error": error}, status=error.status)
+    if error.retry_after is not None:
+        response["Retry-After"] = str(error.retry_after)
+    return response
+
+
+class DomainErrorMiddleware:
+    """Turns refusals and silent stores into answers. Everything else is a bug and stays a 500."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        """Answer what a view raised."""
+        if isinstance(error, ShopError):
+            return answer(request, error)
+        if isinstance(error, STORE_ERRORS):
+            logger.warning("a store does not answer: %s", error)
+            return answer(request, StoreDown())
+        return None

@@ -1,0 +1,38 @@
+"""`manage.py audit_stock [--json]`: do the books of every sale add up?"""
+
+from json import dumps
+from argparse import ArgumentParser
+from dataclasses import asdict
+
+from django.core.management.base import BaseCommand
+from rich.console import Console
+from rich.table import Table
+
+from shop.audit import audit_all
+
+
+class Command(BaseCommand):
+    """Prints a line a sale; exit code 1 on any breach."""
+
+    help = "Prove initial = available + held + sold for every sale; exit 1 on any breach."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """--json."""
+        parser.add_argument("--json", action="store_true", help="one JSON object")
+
+    def handle(self, *, json: bool, **options: object) -> None:
+        """Audit and say so."""
+        audits = list(audit_all())
+        broken = [audit for audit in audits if not audit.ok]
+        if json:
+            sales = [{**asdict(audit), "ok": audit.ok} for audit in audits]
+            self.stdout.write(dumps({"ok": not broken, "sales": sales}))
+        else:
+            table = Table("sale", "initial", "available", "held", "sold", "verdict")
+            for audit in audits:
+                counts = (audit.initial, audit.available, audit.held, audit.sold)
+                verdict = "ok" if audit.ok else "; ".join(audit.breaches)
+                table.add_row(audit.sale, *map(str, counts), verdict)
+            Console(file=self.stdout).print(table)  # type: ignore[arg-type]
+        if broken:
+            raise SystemExit(1)

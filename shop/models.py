@@ -1,0 +1,142 @@
+"""Customers, sales and orders."""
+
+import secrets
+from datetime import datetime
+
+from django.conf import settings
+from django.contrib.auth.models import AbstractUser
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from inventory.models import Product, Stock
+
+
+class User(AbstractUser):
+    """A customer or a member of staff."""
+
+
+class Sale(models.Model):
+    """A product at a price for a time, with pieces set aside for it."""
+
+    class Phase(models.TextChoices):
+        """Where a sale stands by the server's clock."""
+
+        BEFORE = "before", _("Upcoming")
+        OPEN = "open", _("Live")
+        SOLD_OUT = "sold_out", _("Sold out")
+        ENDED = "ended", _("Ended")
+
+    slug = models.SlugField(unique=True)
+    product = models.ForeignKey(Product, on_delete=models.PROTECT, related_name="sales")
+    stock = models.OneToOneField(Stock, on_delete=models.PROTECT, related_name="sale")
+    price = models.DecimalField(max_digits=10, decimal_places=2, validators=[MinValueValidator(0)])
+    limit_per_customer = models.PositiveSmallIntegerField(
+        default=1, validators=[MinValueValidator(1), MaxValueValidator(100)]
+    )
+    opens_at = models.DateTimeField(db_index=True)
+    closes_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["opens_at", "pk"]
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(closes_at__gt=models.F("opens_at")), name="sale_closes_after_open"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(limit_per_customer__gte=1), name="sale_limit_positive"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.product} @ {self.price}"
+
+    def get_absolute_url(self) -> str:
+        """The sale page."""
+        return reverse("sale", args=[self.slug])
+
+    def phase(self, now: datetime | None = None) -> Phase:
+        """Where the sale stands at `now`, the server's clock by default."""
+        now = now or timezone.now()
+        if now < self.opens_at:
+            return self.Phase.BEFORE
+        if now >= self.closes_at:
+            return self.Phase.ENDED
+        return self.Phase.OPEN if self.stock.quantity > 0 else self.Phase.SOLD_OUT
+
+
+class Allowance(models.Model):
+    """How much of a sale a customer has taken: what makes the limit hold without any lock."""
+
+    customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
+    sale = models.ForeignKey(Sale, on_delete=models.CASCADE)
+    taken = models.PositiveSmallIntegerField(default=0)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["customer", "sale"], name="one_allowance_per_sale")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.taken} of {self.sale_id} by {self.customer_id}"
+
+
+def new_order_number() -> str:
+    """Sixteen characters that nobody can guess or count up from."""
+    return secrets.token_hex(8).upper()
+
+
+class Order(models.Model):
+    """Pieces promised to a customer at a price fixed when the order was placed."""
+
+    class Status(models.TextChoices):
+        """Pending is the only status that another may follow."""
+
+        PENDING = "pending", _("Waiting for payment")
+        PAID = "paid", _("Paid")
+        CANCELLED = "cancelled", _("Cancelled")
+        EXPIRED = "expired", _("Expired")
+
+    LIVE = (Status.PENDING, Status.PAID)
+
+    number = models.CharField(max_length=32, unique=True, default=new_order_number)
+    customer = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="orders"
+    )
+    sale = models.ForeignKey(Sale, on_delete=models.PROTECT, related_name="orders")
+    quantity = models.PositiveSmallIntegerField(validators=[MinValueValidator(1)])
+    unit_price = models.DecimalField(max_digits=10, decimal_places=2)
+    status = models.CharField(max_length=10, choices=Status.choices, default=Status.PENDING)
+    key = models.CharField(max_length=64, help_text=_("SHA-256 of the idempotency key."))
+    created_at = models.DateTimeField(auto_now_add=True)
+    pay_by = models.DateTimeField()
+    closed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-created_at", "-pk"]
+        constraints = [
+            models.UniqueConstraint(fields=["customer", "key"], name="one_order_per_key"),
+            models.CheckConstraint(
+                condition=models.Q(quantity__gte=1), name="order_quantity_positive"
+            ),
+        ]
+        indexes = [models.Index(fields=["status", "pay_by"], name="orders_to_expire")]
+
+    def __str__(self) -> str:
+        return self.number
+
+    def get_absolute_url(self) -> str:
+        """The order page."""
+        return reverse("order", args=[self.number])
+
+    @property
+    def total(self) -> object:
+        """What the customer pays."""
+        return self.unit_price * self.quantity
+
+    @property
+    def is_payable(self) -> bool:
+        """Whether it can still be paid."""
+        return self.status == self.Status.PENDING and timezone.now() < self.pay_by

@@ -1,0 +1,108 @@
+"""The life of an order after it was placed.
+
+    pending -> paid
+    pending -> cancelled | expired      and its pieces go back, exactly once
+
+Each step is one conditional UPDATE: whoever changes the row from pending has won, the others find
+that the order is past that.
+"""
+
+import logging
+from collections.abc import Iterable
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from inventory import services as stock
+from inventory.exceptions import StaleFence
+from locking import LockError, LockTimeout, LockUnavailable, lock
+from shop.checkout import LOCK_TIMEOUT, TRIES, fence_of, lock_name
+from shop.errors import Busy, NotFound, StoreDown, WrongStep
+from shop.models import Allowance, Order, User
+
+logger = logging.getLogger("shop")
+
+Status = Order.Status
+
+
+def orders_of(*, customer: User) -> Iterable[Order]:
+    """A customer's orders, newest first."""
+    return Order.objects.filter(customer=customer).select_related("sale__product", "sale__stock")
+
+
+def get_order(*, customer: User, number: str) -> Order:
+    """One of the customer's own orders; NotFound for everybody else's too."""
+    order = orders_of(customer=customer).filter(number=number).first()  # type: ignore[attr-defined]
+    if order is None:
+        raise NotFound
+    return order
+
+
+def pay_order(*, order: Order) -> None:
+    """Mark a pending order as paid. Raises WrongStep when it is past that, or past its time."""
+    now = timezone.now()
+    payable = Order.objects.filter(pk=order.pk, status=Status.PENDING, pay_by__gt=now)
+    if not payable.update(status=Status.PAID, closed_at=now):
+        raise WrongStep
+    order.refresh_from_db(fields=["status", "closed_at"])
+
+
+def cancel_order(*, order: Order) -> None:
+    """Give a pending order's pieces back. Raises WrongStep when it is past that."""
+    _close(order, Status.CANCELLED)
+
+
+def expire_unpaid_orders(*, now: datetime | None = None, limit: int = 500) -> int:
+    """Close pending orders whose time is over and return their pieces; how many were closed."""
+    now = now or timezone.now()
+    due = Order.objects.filter(status=Status.PENDING, pay_by__lte=now).select_related("sale")
+    closed = 0
+    for order in due.order_by("pay_by")[:limit]:
+        try:
+            _close(order, Status.EXPIRED)
+        except WrongStep:
+            continue  # paid or cancelled since we looked
+        except Busy as error:
+            logger.warning("order %s expires at the next round: %s", order.number, error)
+            continue
+        closed += 1
+    return closed
+
+
+def _close(order: Order, status: Status) -> None:
+    for _ in range(TRIES):
+        try:
+            with lock(lock_name(order.sale_id), timeout=LOCK_TIMEOUT) as lease:
+                fence = fence_of(lease)
+                with transaction.atomic(durable=True):
+                    _return_pieces(order, status, fence)
+        except StaleFence:
+            stock.count_stale_write(stock_id=order.sale.stock_id)
+            continue
+        except LockTimeout:
+            raise Busy from None
+        except LockError as error:
+            order.refresh_from_db(fields=["status", "closed_at"])
+            if order.status != status:
+                raise (StoreDown if isinstance(error, LockUnavailable) else Busy) from error
+            logger.warning("order %s is %s, its lock was lost: %s", order.number, status, error)
+        order.refresh_from_db(fields=["status", "closed_at"])
+        return
+    raise Busy
+
+
+def _return_pieces(order: Order, status: Status, fence: stock.Fence) -> None:
+    pending = Order.objects.filter(pk=order.pk, status=Status.PENDING)
+    if not pending.update(status=status, closed_at=timezone.now()):
+        raise WrongStep
+    Allowance.objects.filter(customer_id=order.customer_id, sale_id=order.sale_id).update(
+        taken=F("taken") - order.quantity
+    )
+    stock.put_back(
+        stock_id=order.sale.stock_id,
+        quantity=order.quantity,
+        order_number=order.number,
+        fence=fence,
+    )

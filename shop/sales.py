@@ -1,0 +1,64 @@
+"""Sales: finding them, making them."""
+
+from datetime import datetime
+from decimal import Decimal
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from inventory import services as stock
+from inventory.models import Product
+from shop.errors import NotFound
+from shop.models import Sale
+
+
+def get_sale(*, slug: str) -> Sale:
+    """A sale with its product and stock; NotFound when there is none."""
+    sale = _all().filter(slug=slug).first()
+    if sale is None:
+        raise NotFound
+    return sale
+
+
+def live_sales(*, now: datetime | None = None) -> QuerySet[Sale]:
+    """Open by the clock, sold out or not; the first to close first."""
+    now = now or timezone.now()
+    return _all().filter(opens_at__lte=now, closes_at__gt=now).order_by("closes_at")
+
+
+def upcoming_sales(*, now: datetime | None = None) -> QuerySet[Sale]:
+    """Not open yet; the next to open first."""
+    return _all().filter(opens_at__gt=now or timezone.now()).order_by("opens_at")
+
+
+def past_sales(*, now: datetime | None = None) -> QuerySet[Sale]:
+    """Over; the last to close first."""
+    return _all().filter(closes_at__lte=now or timezone.now()).order_by("-closes_at")
+
+
+def _all() -> QuerySet[Sale]:
+    return Sale.objects.select_related("product", "stock").filter(product__is_listed=True)
+
+
+@transaction.atomic
+def create_sale(
+    *,
+    product: Product,
+    slug: str,
+    price: Decimal,
+    quantity: int,
+    opens_at: datetime,
+    closes_at: datetime,
+    limit_per_customer: int = 1,
+) -> Sale:
+    """Put `quantity` pieces of a product on sale."""
+    return Sale.objects.create(
+        slug=slug,
+        product=product,
+        stock=stock.stock_up(product=product, quantity=quantity),
+        price=price,
+        opens_at=opens_at,
+        closes_at=closes_at,
+        limit_per_customer=limit_per_customer,
+    )

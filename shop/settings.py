@@ -1,0 +1,174 @@
+"""Settings, all from the environment; with none set the shop runs embedded (see docs/operations.md).
+
+DATABASE_URL, REDIS_URL, REDLOCK_URLS, ZOOKEEPER_HOSTS and CELERY_BROKER_URL choose the stores. When
+none is set, `var/embedded.env` is read, which the demo's supervisor writes with its private servers.
+"""
+
+from pathlib import Path
+
+import environ
+from django.utils.translation import gettext_lazy as _
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+env = environ.Env()
+VAR = Path(env.str("SHOP_VAR", default=str(BASE_DIR / "var")))
+STORES = ("DATABASE_URL", "REDIS_URL", "REDLOCK_URLS", "ZOOKEEPER_HOSTS", "CELERY_BROKER_URL")
+if not any(name in env.ENVIRON for name in STORES):
+    environ.Env.read_env(VAR / "embedded.env")
+
+DEBUG = env.bool("DEBUG", default=False)
+SECRET_KEY = env.str("SECRET_KEY", default="insecure-demo-key-that-production-refuses")
+ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+
+INSTALLED_APPS = [
+    "loadtest",
+    "shop",
+    "inventory",
+    "locking",
+    "django_htmx",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.humanize",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "shop.errors.DomainErrorMiddleware",
+]
+
+ROOT_URLCONF = "shop.urls"
+WSGI_APPLICATION = "shop.wsgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.template.context_processors.i18n",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "shop.context.guard",
+            ]
+        },
+    }
+]
+
+# --- Stores ------------------------------------------------------------------------------------
+
+DATABASES = {"default": env.db("DATABASE_URL", default=f"sqlite:///{VAR / 'shop.sqlite3'}")}
+_database = DATABASES["default"]
+_database.setdefault("CONN_MAX_AGE", 60)
+if _database["ENGINE"].endswith("sqlite3"):
+    # IMMEDIATE: a transaction that will write takes the write lock at once and waits its turn,
+    # instead of failing when it upgrades from reading.
+    _database.setdefault("OPTIONS", {}).update(
+        transaction_mode="IMMEDIATE",
+        timeout=10,
+        init_command="PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-8000;",
+    )
+elif _database["ENGINE"].endswith("mysql"):
+    _database.setdefault("OPTIONS", {}).update(
+        charset="utf8mb4",
+        isolation_level="read committed",
+        connect_timeout=2,
+        read_timeout=10,
+        write_timeout=10,
+        # A statement waits for a row no longer than a buyer would; strict, so nothing is truncated.
+        init_command="SET innodb_lock_wait_timeout=3, sql_mode='STRICT_TRANS_TABLES'",
+    )
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+REDIS_URL = env.str("REDIS_URL", default="redis://127.0.0.1:6379/0")
+REDLOCK_URLS = env.list("REDLOCK_URLS", default=[])
+ZOOKEEPER_HOSTS = env.str("ZOOKEEPER_HOSTS", default="")
+
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": REDIS_URL,
+        "KEY_PREFIX": "shop",
+        "OPTIONS": {"socket_timeout": 2, "socket_connect_timeout": 1},
+    }
+}
+SESSION_ENGINE = "django.contrib.sessions.backends.cached_db"
+
+# --- Locks -------------------------------------------------------------------------------------
+
+LOCKS = {
+    "none": {"BACKEND": "locking.backends.none.NoneBackend"},
+    "process": {"BACKEND": "locking.backends.process.ProcessBackend"},
+    "database": {"BACKEND": "locking.backends.database.DatabaseBackend", "LOCATION": "default"},
+    "redis": {"BACKEND": "locking.backends.redis.RedisBackend", "LOCATION": REDIS_URL},
+}
+LOCK_POLICY = {"BACKEND": "redis", "DISCIPLINE": "conditional"}
+
+# --- Celery ------------------------------------------------------------------------------------
+
+CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default=REDIS_URL)
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_TIME_LIMIT = 300
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BEAT_SCHEDULE_FILENAME = str(VAR / "celerybeat-schedule")
+CELERY_BEAT_SCHEDULE = {
+    "expire-unpaid-orders": {"task": "shop.tasks.expire_unpaid_orders", "schedule": 5.0},
+}
+
+# --- People, pages, languages ------------------------------------------------------------------
+
+AUTH_USER_MODEL = "shop.User"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "home"
+LOGOUT_REDIRECT_URL = "home"
+
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", _("English")), ("zh-hans", _("Simplified Chinese"))]
+LOCALE_PATHS = [BASE_DIR / "locale"]
+TIME_ZONE = "Asia/Shanghai"
+USE_TZ = True
+
+STATIC_URL = "static/"
+STATIC_ROOT = VAR / "static"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+WHITENOISE_USE_FINDERS = DEBUG
+
+DATA_UPLOAD_MAX_MEMORY_SIZE = 2_621_440
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 1000
+
+PAY_WITHIN_SECONDS = env.int("PAY_WITHIN_SECONDS", default=900)
+"""How long a pending order keeps its pieces."""
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="INFO")},
+}
