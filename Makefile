@@ -1,0 +1,40 @@
+# One name per thing one does here; `make` alone lists them.
+.PHONY: help demo test lint lock clean
+.DEFAULT_GOAL := help
+
+SETUP := sh tools/python.sh
+BIN := .venv/bin
+JOBS ?= 2
+UV ?= uv
+EXPORT = $(UV) export --quiet --no-header --no-annotate --no-emit-project --no-default-groups
+
+help: ## list these targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
+
+demo: ## serve the shop, a worker and beat with embedded stores; PORT=8000, REDLOCK=1 for five more masters
+	@exec $(SETUP) tools/setup.py demo tools/demo.py
+
+test: ## install what the tests need, then run them all on private real servers; JOBS=2
+	@$(SETUP) --install tools/setup.py test
+	@status=0; \
+	$(BIN)/pytest -n $(JOBS) --dist loadfile || status=$$?; \
+	echo "The tests that depend on the database, again on MariaDB:"; \
+	TEST_STORE=mariadb $(BIN)/pytest -n $(JOBS) --dist loadfile -m stores || status=$$?; \
+	exit $$status
+
+lint: ## ruff and mypy, strict for locking/
+	@$(SETUP) --install tools/setup.py test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy .
+
+lock: ## pin the newest versions that pyproject.toml allows (needs uv)
+	$(UV) lock --upgrade
+	$(EXPORT) -o requirements/demo.txt
+	$(EXPORT) --extra mysql -o requirements/production.txt
+	$(EXPORT) --extra mysql --group dev -o requirements/dev.txt
+	$(EXPORT) --only-group peers -o requirements/peers.txt
+
+clean: ## remove the virtual environment and the demo's data
+	rm -rf .venv var staticfiles .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,150 @@
+"""Set up this machine for the demo or the tests, then run what the demo asks for.
+
+    setup.py demo SCRIPT [ARGUMENT ...]    the packages of the demo, then SCRIPT in their place
+    setup.py test                          Debian's packages and those of the tests
+    setup.py peers                         what `manage.py lab bench` compares with
+
+Standard library only. What is already there is left alone, so a second run takes no time.
+"""
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+# A set and those that it contains.
+SETS = {"demo": ("demo",), "test": ("dev", "demo"), "peers": ("peers",)}
+SPACE_MB = {"demo": 400, "test": 1500, "peers": 300}
+DEBIAN = (
+    "mariadb-server-core mariadb-client-core redis-tools libzookeeper-java default-jre-headless "
+    "libmariadb-dev pkg-config gcc libc6-dev chromium fonts-wqy-zenhei gettext"
+)
+# What pip says, and what it means; the first that fits.
+REASONS = {
+    "No space left": "The disk is full.",
+    "DO NOT MATCH THE HASHES": "The package index served a package other than the pinned one.",
+    "NewConnectionError": "The package index cannot be reached: check the network.",
+    "ConnectTimeout": "The package index does not answer: check the network.",
+    "Read timed out": "The package index does not answer: check the network.",
+    "ProxyError": "The package index cannot be reached through the proxy: check the network.",
+    "SSLError": "The package index cannot be reached safely: check its certificate.",
+    "No matching distribution": "The package index does not have what is pinned.",
+    "mysql": "mysqlclient does not compile; it needs libmariadb-dev, pkg-config and gcc.",
+}
+
+
+def fail(sentence: str) -> NoReturn:
+    sys.exit(f"\n{sentence}")
+
+
+def say(sentence: str) -> None:
+    print(sentence, flush=True)
+
+
+def run(command: Sequence[str | Path], **options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        env={**os.environ, **options},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+def check_space(megabytes: int) -> None:
+    free = shutil.disk_usage(ROOT).free >> 20
+    if free < megabytes:
+        fail(f"The disk is full: {megabytes} MB are needed in {ROOT}, {free} MB are free.")
+
+
+def install_debian_packages() -> None:
+    """Those that are missing, if this is Debian and we may; else say which they are."""
+    if shutil.which("dpkg-query") is None:
+        say(f"Not a Debian system; the tests need what Debian calls {DEBIAN}.")
+        return
+    wanted = DEBIAN.split()
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        wanted.append("python3-dev")
+    listed = run(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *wanted]).stdout
+    missing = [package for package in wanted if f"{package} installed" not in listed.splitlines()]
+    if not missing:
+        return
+    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    install = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
+    if sudo and (shutil.which("sudo") is None or run([*sudo, "true"]).returncode):
+        fail(f"The tests need Debian packages. As root: {' '.join(install)}")
+    say(f"Installing Debian packages: {' '.join(missing)} ...")
+    for command in (["apt-get", "update"], install):
+        done = run(
+            [*sudo, *command, "-qq", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3"],
+            DEBIAN_FRONTEND="noninteractive",
+        )
+        if done.returncode:
+            fail(f"{done.stdout[-2000:]}\nDebian's packages cannot be installed; see above.")
+
+
+def make_venv() -> None:
+    if PYTHON.exists() and not run([PYTHON, "-c", "import pip"]).returncode:
+        return
+    say(f"Creating .venv with Python {sys.version.split()[0]} ...")
+    done = run([sys.executable, "-m", "venv", "--clear", VENV])
+    if done.returncode:
+        why = next((REASONS[said] for said in REASONS if said in done.stdout), "")
+        fail(f"{done.stdout[-2000:]}\nThe virtual environment cannot be made. {why}")
+
+
+def install(name: str) -> None:
+    """The packages of the set, unless the stamp says that they are the pinned ones already."""
+    pins = {part: ROOT / "requirements" / f"{part}.txt" for part in SETS[name]}
+    hashes = {part: hashlib.sha256(file.read_bytes()).hexdigest() for part, file in pins.items()}
+    first = SETS[name][0]
+    stamps = {part: VENV / f"{part}.sha256" for part in hashes}
+    if stamps[first].exists() and stamps[first].read_text() == hashes[first]:
+        return
+    check_space(SPACE_MB[name])
+    make_venv()
+    count = pins[first].read_text().count("==")
+    say(f"Installing {count} Python packages into .venv ...")
+    command = [PYTHON, "-m", "pip", "install", "--quiet", "--no-input", "--no-compile"]
+    command += ["--retries", "2", "--disable-pip-version-check", "--require-hashes"]
+    done = run([*command, "-r", pins[first]])
+    if done.returncode:
+        why = next((REASONS[said] for said in REASONS if said in done.stdout), "")
+        fail(f"{done.stdout[-2000:]}\nThe Python packages cannot be installed. {why}")
+    for part, stamp in stamps.items():
+        stamp.write_text(hashes[part])
+
+
+def main(name: str, *command: str) -> None:
+    os.environ.setdefault("SETUP_STARTED", str(time.time()))
+    # Raised, so that subprocess ends pip or apt-get on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if name == "test":
+        install_debian_packages()
+    try:
+        install(name)
+    except OSError as error:
+        fail(f"The set-up stopped: {error}.")
+    if command:
+        os.chdir(ROOT)
+        os.execv(PYTHON, [str(PYTHON), *command])
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1] not in SETS:
+        sys.exit(__doc__)
+    try:
+        main(*sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit(130)
