@@ -1,8 +1,8 @@
 """What can go wrong with stock.
 
-    InventoryError
-    ├── OutOfStock    fewer pieces are left than were asked for
-    └── StaleFence    a newer holder has touched the row: this one's lock is no longer good
+InventoryError
+├── OutOfStock    fewer pieces are left than were asked for
+└── StaleFence    a newer holder has touched the row: this one's lock is no longer good
 """
 
 

@@ -14,9 +14,7 @@ class Product(models.Model):
     name_zh = models.CharField(_("name (Chinese)"), max_length=120, blank=True)
     description = models.TextField(blank=True)
     description_zh = models.TextField(_("description (Chinese)"), blank=True)
-    price = models.DecimalField(
-        max_digits=10, decimal_places=2, validators=[MinValueValidator(0)]
-    )
+    price = models.DecimalField(max_digits=10, decimal_places=2, validators=[MinValueValidator(0)])
     picture = models.CharField(
         max_length=120, blank=True, help_text=_("Path below static/, e.g. products/kettle.svg")
     )
@@ -49,8 +47,8 @@ class Product(models.Model):
 class Stock(models.Model):
     """The pieces set aside for one sale. Written by inventory.services only.
 
-    `fence_epoch` and `fence_token` are the newest fence that touched the row: a holder with an older
-    one is refused.
+    `fence_epoch` and `fence_token` are the newest fence that touched the row: a holder with an
+    older one is refused.
     """
 
     product = models.ForeignKey(Product, on_delete=models.PROTECT, related_name="stocks")
@@ -72,7 +70,7 @@ class Stock(models.Model):
 
 
 class StockMovement(models.Model):
-    """One change of a stock row; its primary key is the running sequence. Never changed, never deleted."""
+    """One change of a stock row; its primary key is the running sequence. Never changed."""
 
     class Reason(models.TextChoices):
         """Why the stock changed."""

@@ -41,9 +41,7 @@ def _not_newer(fence: Fence) -> Q:
     """Rows that no newer holder has touched."""
     if fence.token is None:
         return Q(fence_epoch__lte=fence.epoch)
-    return Q(fence_epoch__lt=fence.epoch) | Q(
-        fence_epoch=fence.epoch, fence_token__lte=fence.token
-    )
+    return Q(fence_epoch__lt=fence.epoch) | Q(fence_epoch=fence.epoch, fence_token__lte=fence.token)
 
 
 def look(*, stock_id: int, discipline: str, fence: Fence) -> Look:

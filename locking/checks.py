@@ -23,7 +23,9 @@ def check_locks(**kwargs: Any) -> list[CheckMessage]:
         where = f"LOCKS[{alias!r}]"
         unknown = sorted(set(conf) - KEYS)
         if unknown:
-            found.append(Error(f"{where} has unknown keys: {', '.join(unknown)}.", id="locking.E001"))
+            found.append(
+                Error(f"{where} has unknown keys: {', '.join(unknown)}.", id="locking.E001")
+            )
         try:
             cls = backend_class(conf)
         except ImproperlyConfigured as error:
@@ -44,6 +46,8 @@ def check_locks(**kwargs: Any) -> list[CheckMessage]:
     policy = settings.LOCK_POLICY
     if policy.get("BACKEND") not in settings.LOCKS:
         found.append(
-            Error(f"LOCK_POLICY BACKEND {policy.get('BACKEND')!r} is not in LOCKS.", id="locking.E005")
+            Error(
+                f"LOCK_POLICY BACKEND {policy.get('BACKEND')!r} is not in LOCKS.", id="locking.E005"
+            )
         )
     return found

@@ -54,9 +54,7 @@ class PolicyLock:
         return _held.get((self.name, context()))
 
     def _in(self, alias: str) -> Lock:
-        return locks[alias].lock(
-            self.name, ttl=self.ttl, renew=self.renew, on_lost=self.on_lost
-        )
+        return locks[alias].lock(self.name, ttl=self.ttl, renew=self.renew, on_lost=self.on_lost)
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """As `Lock.acquire`; while the policy drains, the caller waits for the new backend."""
@@ -80,7 +78,7 @@ class PolicyLock:
             policy.current(max_age=DRAIN_PAUSE)
 
     def _keep(self, lock: Lock, in_force: policy.Policy) -> bool:
-        """Whether the policy is still the one under which the grant was asked; else give it back."""
+        """Whether the policy is the one under which the grant was asked; else give it back."""
         try:
             now = policy.current()
         except LockError:

@@ -1,14 +1,14 @@
 """`settings.LOCKS` to backends: one of each alias per process, made on first use.
 
-    LOCKS = {
-        "redis": {
-            "BACKEND": "locking.backends.redis.RedisBackend",
-            "LOCATION": "redis://...",
-            "TTL": 6.0,        # seconds a grant lives unrenewed
-            "TIMEOUT": 2.0,    # seconds a `with` statement waits
-            "OPTIONS": {},     # the backend's own
-        },
-    }
+LOCKS = {
+    "redis": {
+        "BACKEND": "locking.backends.redis.RedisBackend",
+        "LOCATION": "redis://...",
+        "TTL": 6.0,        # seconds a grant lives unrenewed
+        "TIMEOUT": 2.0,    # seconds a `with` statement waits
+        "OPTIONS": {},     # the backend's own
+    },
+}
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     with locks["redis"].lock("sale:42", timeout=2) as lease:
         lease.token     # grows with every grant; hand it to what the lock guards
 
-`acquire` is threading's: it waits for ever unless told, and says True or False. The `with` statement
-waits the lock's `timeout` and raises instead. A lock object may be shared by threads; each thread
+`acquire` is threading's: it waits for ever unless told, and says True or False. The `with`
+statement waits the lock's `timeout` and raises instead. A lock object may be shared by threads; each thread
 (or asyncio task) holds for itself and may take again what it holds.
 """
 
@@ -48,7 +48,7 @@ os.register_at_fork(after_in_child=_new_secret)
 
 
 def new_owner() -> str:
-    """A name for one claim: host, process and thread to read, 64 random bits that none can guess."""
+    """A name for one claim: host, process and thread to read, 64 random bits to hide."""
     return _secret % (threading.get_ident(), next(_serial))
 
 

@@ -13,7 +13,7 @@ class Discipline(models.TextChoices):
 
 
 class LockPolicy(models.Model):
-    """One row: which lock guards the stock, and how the stock is written. Written by policy.py only."""
+    """One row: which lock guards the stock, and how stock is written. For policy.py only."""
 
     class State(models.TextChoices):
         """Draining: no new holder until those of the old backend are gone."""

@@ -3,8 +3,8 @@
 A process acts on a policy that it read at most `MAX_AGE` ago. A switch therefore goes through
 DRAINING: after `MAX_AGE` no process grants under the old backend any more (a grant that comes later
 is given back, see `locking.guard`); when the old holders are gone, or their longest lease is over,
-one UPDATE brings the new backend and epoch + 1. The epoch stands in front of every fencing token, so
-that even a forced switch cannot let a holder of the old backend write after one of the new.
+one UPDATE brings the new backend and epoch + 1. The epoch stands in front of every fencing token,
+so that even a forced switch cannot let a holder of the old backend write after one of the new.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Policy:
 
     @property
     def is_safe(self) -> bool:
-        """False where the shop can oversell: a naive write needs a lock that reaches every machine."""
+        """False where the shop can oversell: a naive write needs a lock that reaches all machines."""
         exclusion = locks[self.backend].capabilities.exclusion
         return self.discipline != Discipline.NAIVE or exclusion == SAFE_EXCLUSION
 
@@ -232,4 +232,3 @@ def finish_overdue_switch() -> None:
     if row.state == LockPolicy.State.DRAINING and drained(row):
         _flip(row, forced=False)
         forget()
-

@@ -25,7 +25,7 @@ RETRIES_PER_TTL = 20
 
 
 class Watchdog:
-    """Renews leases. Adding and removing cost a set operation; the thread sleeps until one is due."""
+    """Renews leases. Adding and removing cost a set operation; it sleeps until one is due."""
 
     def __init__(self) -> None:
         self._leases: set[Lease] = set()

@@ -6,7 +6,9 @@ The verdict of every load test and of `manage.py audit_stock`.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from django.db import transaction
 
+from inventory.models import Stock
 from inventory.selectors import ledger_of
 from shop.models import Order, Sale
 
@@ -35,12 +37,11 @@ class StockAudit:
 
 def audit_sale(*, sale: Sale) -> StockAudit:
     """Count one sale's orders against its stock row and its ledger."""
-    ledger = ledger_of(stock_id=sale.stock_id)
-    orders = list(
-        Order.objects.filter(sale=sale, status__in=Order.LIVE).values_list(
-            "number", "quantity", "status"
-        )
-    )
+    # The stock row is the last that a purchase writes: who holds it sees none of them half done.
+    with transaction.atomic():
+        Stock.objects.select_for_update().get(pk=sale.stock_id)
+        ledger = ledger_of(stock_id=sale.stock_id)
+        orders = _live_orders(sale)
     held = sum(quantity for _, quantity, status in orders if status == Order.Status.PENDING)
     sold = sum(quantity for _, quantity, status in orders if status == Order.Status.PAID)
     promised = held + sold
@@ -74,6 +75,11 @@ def audit_sale(*, sale: Sale) -> StockAudit:
         stale_writes_refused=ledger.stale_writes_refused,
         breaches=tuple(breaches),
     )
+
+
+def _live_orders(sale: Sale) -> list[tuple[str, int, str]]:
+    live = Order.objects.filter(sale=sale, status__in=Order.LIVE)
+    return list(live.values_list("number", "quantity", "status"))
 
 
 def audit_all() -> Iterable[StockAudit]:

@@ -3,8 +3,8 @@
     key -> open? -> sold out? -> limit? -> lock [ look | order, allowance, stock, ledger ] -> answer
 
 Each step is dearer and rarer than the one before. The lock is around the transaction, so that the
-next holder sees what this one committed. Nothing in front of the lock is the only guard of anything:
-the key, the limit and the stock are each checked again by the statement that writes them.
+next holder sees what this one committed. Nothing in front of the lock is the only guard of
+anything: the key, the limit and the stock are each checked again by the statement that writes them.
 """
 
 import hashlib
@@ -94,9 +94,7 @@ def _orders_of(customer: User, sale: Sale, hashed: str) -> list[Order]:
     return list(Order.objects.filter(Q(key=hashed) | Q(sale=sale), customer=customer))
 
 
-def _sent_before(
-    earlier: Sequence[Order], sale: Sale, quantity: int, hashed: str
-) -> Order | None:
+def _sent_before(earlier: Sequence[Order], sale: Sale, quantity: int, hashed: str) -> Order | None:
     for order in earlier:
         if order.key == hashed:
             if (order.sale_id, order.quantity) != (sale.pk, quantity):

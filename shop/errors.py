@@ -1,16 +1,16 @@
 """The shop's refusals, and the one place where each becomes an answer.
 
-    ShopError            code      status
-    ├── BadInput         bad_input    400   nothing was understood, nothing changed
-    ├── NotFound         not_found    404
-    ├── NotOpen          not_open     409   also once ended
-    ├── SoldOut          sold_out     409
-    ├── LimitReached     limit        409
-    ├── WrongStep        wrong_step   409   the order is past that
-    ├── KeyReused        key_reused   422   same key, other form
-    ├── TooMany          too_many     429   Retry-After
-    └── Busy             busy         503   Retry-After; the same key may be sent again
-        └── StoreDown    store_down   503
+ShopError            code      status
+├── BadInput         bad_input    400   nothing was understood, nothing changed
+├── NotFound         not_found    404
+├── NotOpen          not_open     409   also once ended
+├── SoldOut          sold_out     409
+├── LimitReached     limit        409
+├── WrongStep        wrong_step   409   the order is past that
+├── KeyReused        key_reused   422   same key, other form
+├── TooMany          too_many     429   Retry-After
+└── Busy             busy         503   Retry-After; the same key may be sent again
+    └── StoreDown    store_down   503
 """
 
 import logging

@@ -43,7 +43,8 @@ class Sale(models.Model):
         ordering = ["opens_at", "pk"]
         constraints = [
             models.CheckConstraint(
-                condition=models.Q(closes_at__gt=models.F("opens_at")), name="sale_closes_after_open"
+                condition=models.Q(closes_at__gt=models.F("opens_at")),
+                name="sale_closes_after_open",
             ),
             models.CheckConstraint(
                 condition=models.Q(limit_per_customer__gte=1), name="sale_limit_positive"

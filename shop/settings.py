@@ -1,7 +1,7 @@
-"""Settings, all from the environment; with none set the shop runs embedded (see docs/operations.md).
+"""Settings, all from the environment; with none set the shop runs embedded.
 
 DATABASE_URL, REDIS_URL, REDLOCK_URLS, ZOOKEEPER_HOSTS and CELERY_BROKER_URL choose the stores. When
-none is set, `var/embedded.env` is read, which the demo's supervisor writes with its private servers.
+none is set, `var/embedded.env` is read, which the demo's supervisor writes for its servers.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A lock inside one process (REQUIREMENTS L2): right among its threads, blind to the next process."""
+"""A lock inside one process (REQUIREMENTS L2): right among its threads, blind to the next."""
 
 import threading
 from collections import deque

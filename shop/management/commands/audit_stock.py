@@ -1,8 +1,8 @@
 """`manage.py audit_stock [--json]`: do the books of every sale add up?"""
 
-from json import dumps
 from argparse import ArgumentParser
 from dataclasses import asdict
+from json import dumps
 
 from django.core.management.base import BaseCommand
 from rich.console import Console
