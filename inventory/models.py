@@ -31,7 +31,7 @@ class Product(models.Model):
 
     def _in_language(self, field: str) -> str:
         chinese = (get_language() or "").startswith("zh")
-        return (chinese and getattr(self, f"{field}_zh")) or getattr(self, field)
+        return str((chinese and getattr(self, f"{field}_zh")) or getattr(self, field))
 
     @property
     def title(self) -> str:

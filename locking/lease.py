@@ -4,8 +4,8 @@
         lease.token     # grows with every grant; hand it to what the lock guards
 
 `acquire` is threading's: it waits for ever unless told, and says True or False. The `with`
-statement waits the lock's `timeout` and raises instead. A lock object may be shared by threads; each thread
-(or asyncio task) holds for itself and may take again what it holds.
+statement waits the lock's `timeout` and raises instead. A lock object may be shared by threads; each
+thread (or asyncio task) holds for itself and may take again what it holds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Counters and histograms of the locks, for Prometheus.
 
 Labelled by backend and by the kind of the name, which is what stands before its first colon. A
-lock's whole name is never a label; when more kinds than `MAX_KINDS` turn up, the rest are called "other".
+lock's whole name is never a label; when more kinds than `MAX_KINDS` turn up, the
+rest are called "other".
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Policy:
 
     @property
     def is_safe(self) -> bool:
-        """False where the shop can oversell: a naive write needs a lock that reaches all machines."""
+        """False where the shop can oversell: naive writes need a lock that reaches all machines."""
         exclusion = locks[self.backend].capabilities.exclusion
         return self.discipline != Discipline.NAIVE or exclusion == SAFE_EXCLUSION
 
