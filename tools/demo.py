@@ -1,0 +1,221 @@
+"""The demo's supervisor: embedded stores, web, worker and beat in one foreground process.
+
+    PORT=8000 REDLOCK=1 .venv/bin/python tools/demo.py
+
+Everything it keeps is in SHOP_VAR (default: var/). Whatever ends it ends what it started: Ctrl-C,
+SIGTERM, a closed terminal, one part's failure and, through the kernel on Linux, even SIGKILL.
+"""
+
+import fcntl
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from loadtest.processes import HOST, ServerError, start_all, stop_all, tethered  # noqa: E402
+from loadtest.servers import Redis  # noqa: E402
+
+STOP_SECONDS = 8.0
+FIRST_PAGE_SECONDS = 60.0
+SPACE_MB = 100
+STORES = ("DATABASE_URL", "REDIS_URL", "REDLOCK_URLS", "ZOOKEEPER_HOSTS", "CELERY_BROKER_URL")
+KEEP = ("--appendonly", "yes", "--maxmemory-policy", "noeviction")
+COLOURS = {"web": 36, "worker": 33, "beat": 35}
+
+
+class DemoError(Exception):
+    """Why the demo cannot start, in one sentence."""
+
+
+def say(text: str) -> None:
+    with suppress(BrokenPipeError):
+        print(text, flush=True)
+
+
+class Part:
+    """One process of the demo; its lines are printed with its name, its end is put in a queue."""
+
+    def __init__(self, name: str, command: list[str], ended: "queue.SimpleQueue[str]") -> None:
+        self.name = name
+        self.process = subprocess.Popen(
+            # Asked rather than killed when we die, so that it ends its own children too.
+            tethered([sys.executable, "-m", *command], death=signal.SIGTERM),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None
+        threading.Thread(target=self._relay, args=(self.process.stdout, ended), daemon=True).start()
+
+    def _relay(self, lines: IO[str], ended: "queue.SimpleQueue[str]") -> None:
+        label = f"{self.name:<6} |"
+        if sys.stdout.isatty():
+            label = f"\x1b[{COLOURS[self.name]}m{label}\x1b[0m"
+        for line in lines:
+            say(f"{label} {line.rstrip()}")
+        ended.put(f"{self.name} ended with exit code {self.process.wait()}")
+
+    def signal(self, how: signal.Signals) -> None:
+        """Signal the whole session, children that lost their parent included."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, how)
+
+
+def stop_parts(parts: list[Part], ended: "queue.SimpleQueue[str]") -> None:
+    """Ask, wait, then kill; a second Ctrl-C shortens the waiting."""
+    for part in parts:
+        with suppress(ProcessLookupError):
+            part.process.terminate()
+    deadline = time.monotonic() + STOP_SECONDS
+    running = list(parts)
+    while running and time.monotonic() < deadline:
+        with suppress(queue.Empty):
+            if ended.get(timeout=0.1).startswith("SIG"):
+                break
+        running = [part for part in running if part.process.poll() is None]
+    for part in parts:
+        part.signal(signal.SIGKILL)
+        part.process.wait()
+
+
+def claim(var: Path, port: int) -> IO[str]:
+    """The lock of the folder, once it is sure that this start can succeed."""
+    try:
+        var.mkdir(parents=True, exist_ok=True)
+        lock = (var / "demo.lock").open("a+")
+    except OSError as error:
+        raise DemoError(f"The demo cannot write to {var}: {error.strerror}.") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise DemoError(f"A demo is running already with its data in {var}.") from None
+    if (free := shutil.disk_usage(var).free >> 20) < SPACE_MB:
+        raise DemoError(f"The disk is full: {SPACE_MB} MB are needed in {var}, {free} MB are free.")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise DemoError(
+                f"Port {port} cannot be used ({error.strerror}): choose another, as in "
+                f"make demo PORT={port + 1 if port < 65535 else port - 1}"
+            ) from error
+    return lock
+
+
+def embed(stack: ExitStack, var: Path) -> None:
+    """Start the Redis for cache, broker and locks, and five masters more if RedLock is wanted."""
+    if any(name in os.environ for name in STORES):
+        say("Using the stores that the environment names.")
+        return
+    folders = [var / "redis"]
+    if os.environ.get("REDLOCK", "0") not in ("", "0"):
+        folders += [var / f"redlock-{number}" for number in range(1, 6)]
+    servers = [Redis(prefer="embedded", folder=folder, config=KEEP) for folder in folders]
+    stack.callback(stop_all, servers)
+    start_all(servers)
+    urls = {"REDIS_URL": servers[0].url, "CELERY_BROKER_URL": servers[0].url}
+    if len(servers) > 1:
+        urls["REDLOCK_URLS"] = ",".join(server.url for server in servers[1:])
+    # For `manage.py` in another terminal; our own processes inherit the environment.
+    embedded = var / "embedded.env"
+    embedded.write_text("".join(f"{name}={url}\n" for name, url in urls.items()))
+    stack.callback(embedded.unlink, missing_ok=True)
+    os.environ.update(urls)
+
+
+def prepare() -> list[str]:
+    """Bring database and static files up to date; what to tell about the demo accounts."""
+    import django
+    from django.contrib.auth import get_user_model
+    from django.core.management import CommandError, call_command
+    from django.db import DatabaseError, connection
+
+    django.setup()
+    from shop.management.commands.seed import DEMO_ACCOUNTS
+
+    say("Preparing the database and the static files ...")
+    try:
+        call_command("migrate", interactive=False, verbosity=0)
+        call_command("collectstatic", interactive=False, verbosity=0)
+        if not get_user_model().objects.exists():
+            call_command("seed")
+    except (CommandError, DatabaseError) as error:
+        raise DemoError(f"The shop's data cannot be prepared: {error}.") from error
+    connection.close()
+    return [f"  {account}" for account in DEMO_ACCOUNTS]
+
+
+def wait_for_first_page(url: str, ended: "queue.SimpleQueue[str]") -> str | None:
+    """None once the page is served, else why it is not."""
+    deadline = time.monotonic() + FIRST_PAGE_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(OSError), urllib.request.urlopen(url, timeout=5):  # noqa: S310
+            return None
+        with suppress(queue.Empty):
+            return ended.get(timeout=0.1)
+    return f"no page in {FIRST_PAGE_SECONDS:g} s"
+
+
+def serve(port: int, accounts: list[str], started: float) -> int:
+    ended: queue.SimpleQueue[str] = queue.SimpleQueue()
+    for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(how, lambda number, _: ended.put(signal.Signals(number).name))
+    gunicorn = ["gunicorn", "shop.wsgi", "--bind", f"{HOST}:{port}", "--no-control-socket"]
+    gunicorn += ["--worker-class", "gthread", "--workers", "2", "--threads", "8"]
+    gunicorn += ["--graceful-timeout", "3"]
+    celery = ["celery", "-A", "shop"]
+    parts: list[Part] = []
+    try:
+        parts.append(Part("web", gunicorn, ended))
+        parts.append(Part("worker", [*celery, "worker", "--concurrency", "2"], ended))
+        parts.append(Part("beat", [*celery, "beat"], ended))
+        url = f"http://{HOST}:{port}/"
+        why = wait_for_first_page(url, ended)
+        if why is None:
+            ready = f"The shop is at {url} (ready {time.time() - started:.1f} s after the start)"
+            say("\n".join(["", ready, *accounts, "Ctrl-C stops everything.", ""]))
+            why = ended.get()
+    finally:
+        stop_parts(parts, ended)
+    say(f"{why}: everything is stopped.")
+    return 0 if why.startswith("SIG") else 1
+
+
+def main() -> int:
+    started = float(os.environ.get("SETUP_STARTED", time.time()))
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+    var = Path(os.environ.setdefault("SHOP_VAR", str(ROOT / "var"))).resolve()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    port = os.environ.get("PORT") or "8000"
+    try:
+        if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            raise DemoError(f"PORT={port} is not a port: it is a number from 1 to 65535.")
+        with claim(var, int(port)), ExitStack() as stack:
+            embed(stack, var)
+            return serve(int(port), prepare(), started)
+    except (DemoError, ServerError, OSError) as error:
+        sys.exit(f"\n{error}")
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
