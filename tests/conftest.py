@@ -34,6 +34,7 @@ os.environ.update(
     REDLOCK_URLS=",".join(server.url for server in _redis_five),
     ZOOKEEPER_HOSTS=_zookeeper.hosts,
 )
+(_var / "static").mkdir()  # WhiteNoise warns when nothing was ever collected.
 django.setup()
 
 

@@ -1,0 +1,144 @@
+"""docker-compose.yml and its image, as far as they can be checked without an engine."""
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from django.core.management import get_commands
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parent.parent
+JOBS = {"migrate"}
+FILES = ("docker-compose.yml", "Dockerfile", "deploy/nginx.conf")
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    return YAML(typ="safe").load(ROOT / "docker-compose.yml")
+
+
+@pytest.fixture(scope="module")
+def services(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return compose["services"]
+
+
+def validate(file: Path) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name("check-jsonschema")
+    return subprocess.run(
+        [program, "--builtin-schema", "vendor.compose-spec", file],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_follows_the_compose_specification(tmp_path: Path) -> None:
+    good = validate(ROOT / "docker-compose.yml")
+    assert good.returncode == 0, good.stdout
+    # The control: the same check finds a planted error.
+    planted = tmp_path / "docker-compose.yml"
+    text = (ROOT / "docker-compose.yml").read_text()
+    planted.write_text(text.replace("restart: unless-stopped", "restart: [unless-stopped]"))
+    assert validate(planted).returncode != 0
+
+
+def test_has_every_part(services: dict[str, dict[str, Any]]) -> None:
+    assert {"mysql", "redis", "migrate", "web", "worker", "beat", "proxy"} <= set(services)
+    assert len([name for name in services if name.startswith("redlock-")]) == 5
+    assert len([name for name in services if name.startswith("zookeeper-")]) == 3
+
+
+def test_every_lasting_service_says_whether_it_is_well(
+    services: dict[str, dict[str, Any]],
+) -> None:
+    assert {name for name in services if "healthcheck" not in services[name]} == JOBS
+
+
+def test_references_lead_somewhere(
+    compose: dict[str, Any], services: dict[str, dict[str, Any]]
+) -> None:
+    for name, service in services.items():
+        for other, wanted in service.get("depends_on", {}).items():
+            assert (other in JOBS) == (wanted["condition"] == "service_completed_successfully")
+            assert other in services, name
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                assert (ROOT / source).is_file(), source
+            else:
+                assert source in compose["volumes"], source
+
+
+def test_urls_name_services(services: dict[str, dict[str, Any]]) -> None:
+    environment = services["web"]["environment"]
+    for variable in ("DATABASE_URL", "REDIS_URL", "REDLOCK_URLS", "ZOOKEEPER_HOSTS"):
+        for address in environment[variable].split(","):
+            host = address.rpartition("@")[2].rpartition("//")[2].split(":")[0]
+            assert host in services, f"{variable}: {host}"
+    assert environment["REDLOCK_URLS"].count("redis://") == 5
+    assert services["proxy"]["depends_on"]["web"]
+    upstream = re.search(r"server (\w+):8000;", (ROOT / "deploy/nginx.conf").read_text())
+    assert upstream
+    assert upstream[1] in services
+
+
+def test_settings_read_what_the_stack_sets(services: dict[str, dict[str, Any]]) -> None:
+    settings = (ROOT / "shop/settings.py").read_text()
+    for_gunicorn = {"WEB_CONCURRENCY"}
+    unread = {name for name in services["web"]["environment"] if f'"{name}"' not in settings}
+    assert unread == for_gunicorn
+
+
+def test_secrets_come_from_the_environment(services: dict[str, dict[str, Any]]) -> None:
+    for name, service in services.items():
+        for variable, value in service.get("environment", {}).items():
+            if variable in {"SECRET_KEY", "MYSQL_PASSWORD"}:
+                assert value.startswith(f"${{{variable}:?"), name
+    assert "${MYSQL_PASSWORD:?" in services["web"]["environment"]["DATABASE_URL"]
+
+
+def test_redis_never_evicts(services: dict[str, dict[str, Any]]) -> None:
+    for name, service in services.items():
+        if service.get("image", "").startswith("redis:"):
+            assert "noeviction" in service["command"], name
+
+
+def test_commands_exist(services: dict[str, dict[str, Any]]) -> None:
+    assert services["migrate"]["command"][:2] == ["python", "manage.py"]
+    assert services["migrate"]["command"][2] in get_commands()
+    for name in ("worker", "beat"):
+        assert services[name]["command"][:4] == ["celery", "-A", "shop", name]
+    assert isinstance(import_module("shop.celery").app, Celery)
+    image = (ROOT / "Dockerfile").read_text()
+    assert '"gunicorn", "shop.wsgi"' in image
+    assert callable(import_module("shop.wsgi").application)
+
+
+def test_image_copies_what_exists_and_runs_as_nobody_special() -> None:
+    image = (ROOT / "Dockerfile").read_text()
+    for line in re.findall(r"^COPY (?!--from)(.+)$", image, re.MULTILINE):
+        for source in line.split()[:-1]:
+            assert (ROOT / source).exists(), source
+    users = re.findall(r"^USER (\w+)$", image, re.MULTILINE)
+    assert users
+    assert users[-1] not in {"root", "0"}
+    assert "--require-hashes" in image
+
+
+@pytest.mark.parametrize(
+    "room", ["locking", "inventory", "shop", "loadtest", "templates", "static"]
+)
+def test_image_contains_the_rooms(room: str) -> None:
+    assert f"!{room}" in (ROOT / ".dockerignore").read_text().splitlines()
+
+
+def test_pins_name_no_index() -> None:
+    for file in [ROOT / name for name in FILES] + sorted((ROOT / "requirements").iterdir()):
+        assert not re.search(r"--(extra-)?index-url|--find-links", file.read_text()), file
+    for file in (ROOT / "requirements").iterdir():
+        assert "://" not in file.read_text(), file
