@@ -1,0 +1,174 @@
+"""Another process that takes locks on command: to be killed, paused, or raced against.
+
+    with Actor(conf) as other:
+        other.acquire("sale:1", timeout=0)      # -> {"ok": True, "owner": ..., "token": ...}
+        other.kill()                            # SIGKILL while it holds
+
+The parent writes one JSON command a line, the child answers with one JSON line each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+ROOT = Path(__file__).resolve().parents[2]
+ANSWER_SECONDS = 60.0
+
+
+class Actor:
+    """The parent's handle of one child process with one backend, made from a LOCKS entry."""
+
+    def __init__(self, conf: Mapping[str, Any], *, env: Mapping[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.locking.actor"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            env={**os.environ, **(env or {})},
+        )
+        self.pid = self._process.pid
+        self.send({"conf": dict(conf)})
+        self.answer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.kill()
+
+    def send(self, command: Mapping[str, Any]) -> None:
+        """Give a command without waiting for its answer."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def answered(self, seconds: float = 0.0) -> bool:
+        """Whether the answer to the last command has come."""
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], seconds)[0])
+
+    def answer(self) -> dict[str, Any]:
+        """The answer to the last command; fails the test when none comes."""
+        assert self._process.stdout is not None
+        assert self.answered(ANSWER_SECONDS), "the other process did not answer"
+        line = self._process.stdout.readline()
+        assert line, "the other process has died"
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def acquire(self, name: str, **options: Any) -> dict[str, Any]:
+        """Take a lock there; options: timeout, ttl, renew."""
+        self.send({"do": "acquire", "name": name, **options})
+        return self.answer()
+
+    def release(self, name: str) -> dict[str, Any]:
+        """Release it there."""
+        self.send({"do": "release", "name": name})
+        return self.answer()
+
+    def lease(self, name: str) -> dict[str, Any]:
+        """What the holder there believes."""
+        self.send({"do": "lease", "name": name})
+        return self.answer()
+
+    def count_up(self, path: Path, name: str, times: int) -> None:
+        """Let it read, add one and write the number in a file `times` times, under the lock."""
+        self.send({"do": "count", "path": str(path), "name": name, "times": times})
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL, wherever it is."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+
+def _serve() -> None:
+    import django
+
+    django.setup()
+    from locking.backends.base import Backend
+    from locking.exceptions import LockError
+    from locking.handler import create
+    from locking.lease import Lock
+
+    backend: Backend | None = None
+    held: dict[str, Lock] = {}
+
+    def obey(command: dict[str, Any]) -> dict[str, Any]:
+        nonlocal backend
+        if "conf" in command:
+            backend = create("actor", command["conf"])
+            return {"ok": True}
+        assert backend is not None
+        name = command["name"]
+        match command["do"]:
+            case "acquire":
+                lock = backend.lock(name, ttl=command.get("ttl"), renew=command.get("renew", True))
+                timeout = command.get("timeout")
+                if not lock.acquire(timeout=timeout):
+                    return {"ok": False}
+                held[name] = lock
+                lease = lock.lease
+                assert lease is not None
+                return {"ok": True, "owner": lease.owner, "token": lease.token}
+            case "release":
+                held.pop(name).release()
+                return {"ok": True}
+            case "lease":
+                lease = held[name].lease
+                assert lease is not None
+                return {"ok": True, "lost": lease.lost, "token": lease.token}
+            case "count":
+                return _count(backend, Path(command["path"]), name, command["times"])
+        raise ValueError(command)
+
+    for line in sys.stdin:
+        try:
+            answer = obey(json.loads(line))
+        except LockError as error:
+            answer = {"ok": False, "error": type(error).__name__, "message": str(error)}
+        print(json.dumps(answer), flush=True)  # noqa: T201
+
+
+def _count(backend: Any, path: Path, name: str, times: int) -> dict[str, Any]:
+    """The critical section that a lock is for: nothing in it is atomic."""
+    tokens = []
+    for _ in range(times):
+        lock = backend.lock(name)
+        lock.acquire()
+        lease = lock.lease
+        with path.open("r+") as file:
+            number = int(file.read())
+            # A think time, the same for every backend: what makes an unguarded race visible.
+            time.sleep(0.001)
+            file.seek(0)
+            file.write(f"{number + 1:08d}")
+        tokens.append(lease.token)
+        lock.release()
+    return {"ok": True, "tokens": tokens}
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+    _serve()
