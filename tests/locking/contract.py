@@ -18,8 +18,9 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ from locking.handler import backend_class, create
 from tests.locking.actor import Actor
 
 Test = TypeVar("Test", bound=Callable[..., object])
+Another = Callable[[], Actor]
 PATIENCE = 20.0
 """Seconds after which something that must happen is said not to happen."""
 
@@ -87,7 +89,18 @@ class Contract:
         return {"BACKEND": self.path, "LOCATION": location, "OPTIONS": options}
 
     @pytest.fixture
-    def backend(self, conf: Mapping[str, Any]) -> Iterator[Backend]:
+    def env(self) -> dict[str, str]:
+        """What other processes need in their environment to find the same store."""
+        return {}
+
+    @pytest.fixture
+    def another(self, conf: dict[str, Any], env: dict[str, str]) -> Iterator[Another]:
+        """Starts another process with the same backend; killed with the test."""
+        with ExitStack() as stack:
+            yield lambda: stack.enter_context(Actor(conf, env=env))
+
+    @pytest.fixture
+    def backend(self, conf: dict[str, Any]) -> Iterator[Backend]:
         made = create("contract", conf)
         yield made
         made.close()
@@ -160,7 +173,7 @@ class Contract:
         return True
 
     def test_what_is_held_can_be_seen(
-        self, backend: Backend, can: Capabilities, conf: Mapping[str, Any], name: str
+        self, backend: Backend, can: Capabilities, another: Another, name: str
     ) -> None:
         if can.exclusion == "none":
             assert not backend.inspect()
@@ -176,7 +189,7 @@ class Contract:
         assert not backend.lock(name).locked()
         assert name not in {held.name for held in backend.inspect()}
         if can.lists_holders:
-            with Actor(conf) as other:
+            with another() as other:
                 taken = other.acquire(name, timeout=5)
                 assert {held.name: held.owner for held in backend.inspect()}[name] == taken["owner"]
                 assert backend.lock(name).locked()
@@ -184,18 +197,14 @@ class Contract:
     # --- mutual exclusion -----------------------------------------------------------------
 
     def test_processes_exclude_each_other_as_far_as_declared(
-        self, can: Capabilities, conf: Mapping[str, Any], name: str, tmp_path: Path
+        self, can: Capabilities, another: Another, name: str, tmp_path: Path
     ) -> None:
         path, processes, times = tmp_path / "number", 3, 40
         path.write_text(f"{0:08d}")
-        actors = [Actor(conf) for _ in range(processes)]
-        try:
-            for actor in actors:
-                actor.count_up(path, name, times)
-            answers = [actor.answer() for actor in actors]
-        finally:
-            for actor in actors:
-                actor.kill()
+        actors = [another() for _ in range(processes)]
+        for actor in actors:
+            actor.count_up(path, name, times)
+        answers = [actor.answer() for actor in actors]
         assert all(answer["ok"] for answer in answers), answers
         counted = int(path.read_text())
         if can.exclusion != "machines":
@@ -251,14 +260,14 @@ class Contract:
     # --- tokens and order -----------------------------------------------------------------
 
     def test_tokens_grow_with_every_grant(
-        self, backend: Backend, can: Capabilities, conf: Mapping[str, Any], name: str
+        self, backend: Backend, can: Capabilities, another: Another, name: str
     ) -> None:
         tokens = []
         for _ in range(20):
             with backend.lock(name, timeout=5) as lease:
                 tokens.append(lease.token)
         if can.fencing:
-            with Actor(conf) as other:
+            with another() as other:
                 tokens.append(other.acquire(name, timeout=5)["token"])
                 assert other.release(name)["ok"]
             with backend.lock(name, timeout=5) as lease:
@@ -303,10 +312,10 @@ class Contract:
 
     @needs(lambda can: can.exclusion == "machines")
     def test_a_killed_holder_is_replaced(
-        self, backend: Backend, can: Capabilities, conf: Mapping[str, Any], name: str
+        self, backend: Backend, can: Capabilities, another: Another, name: str
     ) -> None:
         assert can.expires or can.session_bound
-        with Actor(conf) as other:
+        with another() as other:
             assert other.acquire(name, timeout=5, ttl=self.TTL)["ok"]
             assert not backend.lock(name).acquire(blocking=False)
             other.kill()
@@ -315,9 +324,9 @@ class Contract:
 
     @needs(lambda can: can.exclusion == "machines")
     def test_a_killed_waiter_is_passed_over(
-        self, backend: Backend, can: Capabilities, conf: Mapping[str, Any], name: str
+        self, backend: Backend, can: Capabilities, another: Another, name: str
     ) -> None:
-        with Actor(conf) as other:
+        with another() as other:
             with backend.lock(name, timeout=5):
                 other.send({"do": "acquire", "name": name, "timeout": 60, "ttl": self.TTL})
                 if self.waiting(backend, name) is not None:
