@@ -30,6 +30,7 @@ from .processes import (
 )
 
 __all__ = [
+    "STORES",
     "MariaDb",
     "Redis",
     "Server",
@@ -42,6 +43,8 @@ __all__ = [
     "stop_all",
 ]
 
+# The variables that name stores; with none of them set, the shop's settings run embedded ones.
+STORES = ("DATABASE_URL", "REDIS_URL", "REDLOCK_URLS", "ZOOKEEPER_HOSTS", "CELERY_BROKER_URL")
 _JARS = Path("/usr/share/java")
 
 

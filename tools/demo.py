@@ -18,7 +18,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -26,13 +27,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from loadtest.processes import HOST, ServerError, start_all, stop_all, tethered  # noqa: E402
-from loadtest.servers import Redis  # noqa: E402
+from loadtest.servers import STORES, Redis  # noqa: E402
 
 STOP_SECONDS = 8.0
 FIRST_PAGE_SECONDS = 60.0
 SPACE_MB = 100
-STORES = ("DATABASE_URL", "REDIS_URL", "REDLOCK_URLS", "ZOOKEEPER_HOSTS", "CELERY_BROKER_URL")
 KEEP = ("--appendonly", "yes", "--maxmemory-policy", "noeviction")
+# Celery's warning to root, eight lines long: here root is somebody who tries it in a container.
+QUIET = "ignore:You're running the worker with superuser privileges"
 COLOURS = {"web": 36, "worker": 33, "beat": 35}
 
 
@@ -52,7 +54,7 @@ class Part:
         self.name = name
         self.process = subprocess.Popen(
             # Asked rather than killed when we die, so that it ends its own children too.
-            tethered([sys.executable, "-m", *command], death=signal.SIGTERM),
+            tethered([sys.executable, "-W", QUIET, "-m", *command], death=signal.SIGTERM),
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -95,29 +97,33 @@ def stop_parts(parts: list[Part], ended: "queue.SimpleQueue[str]") -> None:
         part.process.wait()
 
 
-def claim(var: Path, port: int) -> IO[str]:
-    """The lock of the folder, once it is sure that this start can succeed."""
+@contextmanager
+def claim(var: Path, port: int) -> Iterator[None]:
+    """The folder is ours alone, and nothing known stands in the way of this start."""
     try:
         var.mkdir(parents=True, exist_ok=True)
-        lock = (var / "demo.lock").open("a+")
+        lock = (var / "demo.lock").open("a")
     except OSError as error:
         raise DemoError(f"The demo cannot write to {var}: {error.strerror}.") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise DemoError(f"A demo is running already with its data in {var}.") from None
-    if (free := shutil.disk_usage(var).free >> 20) < SPACE_MB:
-        raise DemoError(f"The disk is full: {SPACE_MB} MB are needed in {var}, {free} MB are free.")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with lock:
         try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            raise DemoError(
-                f"Port {port} cannot be used ({error.strerror}): choose another, as in "
-                f"make demo PORT={port + 1 if port < 65535 else port - 1}"
-            ) from error
-    return lock
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DemoError(f"A demo is running already with its data in {var}.") from None
+        free = shutil.disk_usage(var).free >> 20
+        if free < SPACE_MB:
+            raise DemoError(f"The disk is full: {var} needs {SPACE_MB} MB, {free} MB are free.")
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError as error:
+                other = port + 1 if port < 65535 else port - 1
+                raise DemoError(
+                    f"Port {port} cannot be used ({error.strerror}): "
+                    f"choose another, as in make demo PORT={other}"
+                ) from error
+        yield
 
 
 def embed(stack: ExitStack, var: Path) -> None:
@@ -181,7 +187,7 @@ def serve(port: int, accounts: list[str], started: float) -> int:
     gunicorn = ["gunicorn", "shop.wsgi", "--bind", f"{HOST}:{port}", "--no-control-socket"]
     gunicorn += ["--worker-class", "gthread", "--workers", "2", "--threads", "8"]
     gunicorn += ["--graceful-timeout", "3"]
-    celery = ["celery", "-A", "shop"]
+    celery = ["celery", "--quiet", "-A", "shop"]
     parts: list[Part] = []
     try:
         parts.append(Part("web", gunicorn, ended))

@@ -29,7 +29,7 @@ DEBIAN = (
     "mariadb-server-core mariadb-client-core redis-tools libzookeeper-java default-jre-headless "
     "libmariadb-dev pkg-config gcc libc6-dev chromium fonts-wqy-zenhei gettext"
 )
-# What pip says, and what it means; the first that fits.
+# What pip and apt-get say, and what it means; the first that fits.
 REASONS = {
     "No space left": "The disk is full.",
     "DO NOT MATCH THE HASHES": "The package index served a package other than the pinned one.",
@@ -39,12 +39,19 @@ REASONS = {
     "ProxyError": "The package index cannot be reached through the proxy: check the network.",
     "SSLError": "The package index cannot be reached safely: check its certificate.",
     "No matching distribution": "The package index does not have what is pinned.",
-    "mysql": "mysqlclient does not compile; it needs libmariadb-dev, pkg-config and gcc.",
+    "Temporary failure resolving": "Debian's servers cannot be reached: check the network.",
+    "mysqlclient": "mysqlclient does not compile; it needs libmariadb-dev, pkg-config and gcc.",
 }
 
 
 def fail(sentence: str) -> NoReturn:
     sys.exit(f"\n{sentence}")
+
+
+def fail_with(output: str, sentence: str) -> NoReturn:
+    """End with the sentence and the reason behind the output, or the output if it is a new one."""
+    why = next((REASONS[said] for said in REASONS if said in output), None)
+    fail(f"{sentence} {why}" if why else f"{output[-3000:]}\n{sentence}")
 
 
 def say(sentence: str) -> None:
@@ -91,7 +98,7 @@ def install_debian_packages() -> None:
             DEBIAN_FRONTEND="noninteractive",
         )
         if done.returncode:
-            fail(f"{done.stdout[-2000:]}\nDebian's packages cannot be installed; see above.")
+            fail_with(done.stdout, "Debian's packages cannot be installed.")
 
 
 def make_venv() -> None:
@@ -100,14 +107,17 @@ def make_venv() -> None:
     say(f"Creating .venv with Python {sys.version.split()[0]} ...")
     done = run([sys.executable, "-m", "venv", "--clear", VENV])
     if done.returncode:
-        why = next((REASONS[said] for said in REASONS if said in done.stdout), "")
-        fail(f"{done.stdout[-2000:]}\nThe virtual environment cannot be made. {why}")
+        fail_with(done.stdout, "The virtual environment cannot be made.")
+
+
+def sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def install(name: str) -> None:
     """The packages of the set, unless the stamp says that they are the pinned ones already."""
     pins = {part: ROOT / "requirements" / f"{part}.txt" for part in SETS[name]}
-    hashes = {part: hashlib.sha256(file.read_bytes()).hexdigest() for part, file in pins.items()}
+    hashes = {part: sha256(file) for part, file in pins.items()}
     first = SETS[name][0]
     stamps = {part: VENV / f"{part}.sha256" for part in hashes}
     if stamps[first].exists() and stamps[first].read_text() == hashes[first]:
@@ -120,8 +130,7 @@ def install(name: str) -> None:
     command += ["--retries", "2", "--disable-pip-version-check", "--require-hashes"]
     done = run([*command, "-r", pins[first]])
     if done.returncode:
-        why = next((REASONS[said] for said in REASONS if said in done.stdout), "")
-        fail(f"{done.stdout[-2000:]}\nThe Python packages cannot be installed. {why}")
+        fail_with(done.stdout, "The Python packages cannot be installed.")
     for part, stamp in stamps.items():
         stamp.write_text(hashes[part])
 

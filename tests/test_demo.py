@@ -1,0 +1,236 @@
+"""`make demo`: it serves, keeps its data, leaves no process behind and says what stops it."""
+
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import redis
+
+from loadtest.processes import HOST, reserve_port
+from loadtest.servers import STORES
+from tools import demo, setup
+
+ROOT = Path(__file__).parent.parent
+SHELL = "/bin/sh"
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    number, mark = reserve_port()
+    yield number
+    mark.close()
+
+
+def test_stores_are_those_of_the_settings() -> None:
+    assert import_module("shop.settings").STORES == STORES
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Ours without the stores of the test session, as a new user's would be."""
+    kept = {name: value for name, value in os.environ.items() if name not in STORES}
+    return kept | changes
+
+
+def processes_of(var: Path) -> list[int]:
+    """Every process that inherited this SHOP_VAR, wherever it hangs in the tree."""
+    mark = f"SHOP_VAR={var}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+@contextmanager
+def running(var: Path, port: int, **changes: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A demo that has said where it serves, and all that it said until then."""
+    supervisor = subprocess.Popen(
+        [sys.executable, "tools/demo.py"],
+        cwd=ROOT,
+        env=environment(SHOP_VAR=str(var), PORT=str(port), **changes),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    with supervisor:
+        try:
+            assert supervisor.stdout is not None
+            said = ""
+            for line in supervisor.stdout:
+                said += line
+                if "Ctrl-C" in line:
+                    break
+            assert "Ctrl-C" in said, said
+            yield supervisor, said
+        finally:
+            supervisor.kill()
+
+
+def refused(var: Path, **changes: str) -> str:
+    """What a demo says that cannot start."""
+    done = subprocess.run(
+        [sys.executable, "tools/demo.py"],
+        cwd=ROOT,
+        env=environment(SHOP_VAR=str(var), **changes),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert processes_of(var) == []
+    return done.stderr.strip()
+
+
+def embedded(var: Path) -> dict[str, str]:
+    lines = (var / "embedded.env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
+def test_every_end_leaves_nothing_and_the_next_start_has_the_data(
+    tmp_path: Path, port: int
+) -> None:
+    for number, how in enumerate([signal.SIGKILL, signal.SIGINT, signal.SIGTERM]):
+        with running(tmp_path, port, REDLOCK=str(number % 2)) as (supervisor, said):
+            assert f"http://{HOST}:{port}/" in said
+            assert ("Catalogue" in said or "seed" in said.lower()) == (number == 0), said
+            with urllib.request.urlopen(f"http://{HOST}:{port}/") as page:
+                assert page.status == 200
+            # Supervisor, gunicorn and two, worker and two, beat, and the stores.
+            assert len(processes_of(tmp_path)) == 9 + (5 if number % 2 else 0)
+            urls = embedded(tmp_path)
+            assert urls.get("REDLOCK_URLS", "").count("redis://") == (5 if number % 2 else 0)
+            with redis.Redis.from_url(urls["REDIS_URL"]) as connection:
+                assert connection.incr("starts") == number + 1
+                # Appended to disk once a second; SIGKILL comes after that.
+                wait_until(lambda c=connection: c.info()["aof_pending_bio_fsync"] == 0, 5)
+            os.killpg(supervisor.pid, how)
+            if how is not signal.SIGKILL:
+                assert supervisor.wait(15) == 0
+            wait_until(lambda: processes_of(tmp_path) == [], 15)
+
+
+def test_port_in_use(tmp_path: Path, port: int) -> None:
+    with socket.socket() as other:
+        other.bind((HOST, port))
+        other.listen()
+        said = refused(tmp_path, PORT=str(port))
+    assert f"Port {port} cannot be used" in said
+    assert f"make demo PORT={port + 1}" in said
+
+
+@pytest.mark.parametrize("text", ["0", "65536", "web", "-1", "٣"])
+def test_port_that_is_none(tmp_path: Path, text: str) -> None:
+    assert "is not a port" in refused(tmp_path, PORT=text)
+
+
+def test_second_demo_in_the_same_folder(tmp_path: Path, port: int) -> None:
+    with (tmp_path / "demo.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "running already" in refused(tmp_path, PORT=str(port))
+
+
+def test_folder_that_cannot_be_made(tmp_path: Path, port: int) -> None:
+    (tmp_path / "file").write_text("")
+    assert "cannot write" in refused(tmp_path / "file" / "var", PORT=str(port))
+
+
+def test_no_space(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = type(shutil.disk_usage(tmp_path))(10**9, 10**9, 0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    with pytest.raises(demo.DemoError, match="The disk is full"), demo.claim(tmp_path, port):
+        pass
+    with pytest.raises(SystemExit, match="The disk is full"):
+        setup.check_space(1)
+
+
+def python_sh(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [SHELL, "tools/python.sh", *arguments],
+        cwd=ROOT,
+        env={"PATH": str(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def program(file: Path, script: str) -> None:
+    file.write_text(f"#!{SHELL}\n{script}\n")
+    file.chmod(0o755)
+
+
+def test_no_python(tmp_path: Path) -> None:
+    program(tmp_path / "python3", "exit 127")
+    done = python_sh(tmp_path, "-c", "pass")
+    assert done.returncode == 1
+    assert "No usable Python: version 3.11, 3.12 or 3.13" in done.stderr
+
+
+def test_python_that_only_seems_to_be_there_is_passed_over(tmp_path: Path) -> None:
+    program(tmp_path / "python3", "echo 'pyenv: command not found' >&2; exit 127")
+    program(tmp_path / "python3.13", "exit 1")
+    program(tmp_path / "python3.12", f'exec {sys.executable} "$@"')
+    done = python_sh(tmp_path, "-c", "print('served')")
+    assert (done.returncode, done.stdout) == (0, "served\n"), done.stderr
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What the set-up needs of the project, in a folder of its own."""
+    for folder in ("tools", "requirements"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    return tmp_path
+
+
+def run_setup(clone: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    mine = {name: value for name, value in environment().items() if not name.startswith("PIP_")}
+    return subprocess.run(
+        [sys.executable, "tools/setup.py", "demo", "-c", "print('ready')"],
+        cwd=clone,
+        env=mine | changes,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_no_network(clone: Path, port: int) -> None:
+    nobody = f"http://{HOST}:{port}/"
+    done = run_setup(clone, PIP_INDEX_URL=nobody, PIP_CONFIG_FILE=os.devnull)
+    assert done.returncode == 1
+    assert "The package index cannot be reached: check the network." in done.stderr
+    assert not (clone / ".venv/demo.sha256").exists()
+
+
+def test_set_up_once(clone: Path) -> None:
+    """With the stamp of these pins there is nothing to say, to make or to ask the index for."""
+    python = clone / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    digest = setup.sha256(clone / "requirements/demo.txt")
+    (clone / ".venv/demo.sha256").write_text(digest)
+    done = run_setup(clone)
+    assert (done.returncode, done.stdout) == (0, "ready\n"), done.stderr
