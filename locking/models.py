@@ -21,6 +21,8 @@ class LockPolicy(models.Model):
         STEADY = "steady", _("steady")
         DRAINING = "draining", _("draining")
 
+    # Not AUTO_INCREMENT, on which MariaDB allows no check.
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
     backend = models.CharField(max_length=50)
     discipline = models.CharField(
         max_length=20, choices=Discipline.choices, default=Discipline.CONDITIONAL

@@ -34,7 +34,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='LockPolicy',
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('id', models.PositiveSmallIntegerField(default=1, editable=False, primary_key=True, serialize=False)),
                 ('backend', models.CharField(max_length=50)),
                 ('discipline', models.CharField(choices=[('naive', 'naive: read, compute, write back'), ('fenced', 'fenced: claim the row with the token first'), ('conditional', 'conditional: one UPDATE that checks')], default='conditional', max_length=20)),
                 ('epoch', models.PositiveIntegerField(default=1)),
