@@ -126,9 +126,9 @@ def install(name: str) -> None:
     make_venv()
     count = pins[first].read_text().count("==")
     say(f"Installing {count} Python packages into .venv ...")
-    command = [PYTHON, "-m", "pip", "install", "--quiet", "--no-input", "--no-compile"]
-    command += ["--retries", "2", "--disable-pip-version-check", "--require-hashes"]
-    done = run([*command, "-r", pins[first]])
+    pip = [PYTHON, "-m", "pip", "install", "--quiet", "--no-input", "--no-compile"]
+    options = ["--retries", "2", "--disable-pip-version-check", "--require-hashes"]
+    done = run([*pip, *options, "-r", pins[first]])
     if done.returncode:
         fail_with(done.stdout, "The Python packages cannot be installed.")
     for part, stamp in stamps.items():
