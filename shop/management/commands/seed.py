@@ -1,0 +1,188 @@
+"""`manage.py seed [--reset]`: the demonstration's people, products and sales."""
+
+from argparse import ArgumentParser
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import NamedTuple
+
+from django.contrib.auth.hashers import make_password
+from django.core.management.base import BaseCommand
+from django.db import transaction
+from django.utils import timezone
+
+from inventory import services as stock
+from inventory.importing import import_products
+from inventory.models import Product, Stock, StockMovement
+from locking.models import Discipline
+from shop.checkout import digest
+from shop.models import Allowance, Order, Sale, User
+from shop.sales import create_sale
+
+CATALOGUE = Path(__file__).resolve().parents[2] / "catalogue.csv"
+
+
+class Account(NamedTuple):
+    """Somebody to sign in as."""
+
+    username: str
+    password: str
+    role: str
+
+    def __str__(self) -> str:
+        return f"{self.username:<6} password {self.password}  {self.role}"
+
+
+# One password, so that one slow hash serves all.
+PASSWORD = "red-kettle"  # noqa: S105
+DEMO_ACCOUNTS = [
+    Account("li", PASSWORD, "buyer"),
+    Account("wang", PASSWORD, "buyer"),
+    Account("zhang", PASSWORD, "buyer"),
+    Account("amy", PASSWORD, "staff: /admin/ and /lab/"),
+]
+STAFF = "amy"
+GUESTS = 60
+"""Customers without a password, who bought what is sold when the shop opens."""
+
+
+class Offer(NamedTuple):
+    """A sale of the demonstration; times are from now."""
+
+    product: str
+    price: int
+    quantity: int
+    limit: int
+    opens: timedelta
+    closes: timedelta
+    sold: int = 0
+    """Pieces already bought, one a guest."""
+
+
+def _in(**time: float) -> timedelta:
+    return timedelta(**time)
+
+
+OFFERS = [
+    Offer("phone-x", 999, 100, 1, _in(minutes=-10), _in(hours=8), sold=37),
+    Offer("headphones", 599, 50, 2, _in(hours=-1), _in(days=1), sold=12),
+    Offer("teapot", 260, 30, 2, _in(hours=-3), _in(days=3), sold=4),
+    Offer("sneakers", 349, 200, 3, _in(days=-1), _in(days=14), sold=55),
+    Offer("kettle", 199, 40, 2, _in(minutes=-1), _in(days=30)),
+    Offer("speaker", 149, 25, 1, _in(hours=-6), _in(days=7), sold=22),
+    Offer("camera", 790, 20, 1, _in(minutes=1), _in(days=30)),
+    Offer("bicycle", 1340, 10, 1, _in(hours=3), _in(days=30)),
+    Offer("watch", 590, 40, 1, _in(days=1), _in(days=31)),
+    Offer("tent", 495, 60, 2, _in(days=7), _in(days=37)),
+    Offer("lamp", 99, 20, 1, _in(hours=-2), _in(days=30), sold=20),
+    Offer("keyboard", 449, 50, 1, _in(days=-2), _in(days=-1), sold=43),
+]
+
+
+class Command(BaseCommand):
+    """Adds what is missing; with --reset, begins again. Prints the accounts."""
+
+    help = "Fill the shop with the demonstration's products, sales and accounts."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """--reset."""
+        parser.add_argument(
+            "--reset",
+            action="store_true",
+            help="first delete every order, sale, stock row and product; accounts stay",
+        )
+
+    def handle(self, *, reset: bool, **options: object) -> None:
+        """All or nothing."""
+        with transaction.atomic():
+            if reset:
+                _wipe()
+            guests = _people()
+            _catalogue()
+            now = timezone.now()
+            for offer in OFFERS:
+                if not Sale.objects.filter(slug=offer.product).exists():
+                    _offer(offer, now, guests)
+        self.stdout.write(
+            f"{Product.objects.count()} products, {Sale.objects.count()} sales. Sign in as:"
+        )
+        for account in DEMO_ACCOUNTS:
+            self.stdout.write(f"  {account}")
+
+
+def _wipe() -> None:
+    for model in (Order, StockMovement, Allowance, Sale, Stock, Product):
+        model.objects.all().delete()
+
+
+def _people() -> list[User]:
+    """Create who is missing; returns the guests."""
+    names = {account.username for account in DEMO_ACCOUNTS}
+    missing = names - set(
+        User.objects.filter(username__in=names).values_list("username", flat=True)
+    )
+    if missing:
+        hashed = make_password(PASSWORD)
+        User.objects.bulk_create(
+            User(
+                username=name,
+                password=hashed,
+                is_staff=name == STAFF,
+                is_superuser=name == STAFF,
+            )
+            for name in sorted(missing)
+        )
+    names = {f"guest-{number:02}" for number in range(1, GUESTS + 1)}
+    guests = User.objects.filter(username__in=names).order_by("username")
+    missing = names - set(guests.values_list("username", flat=True))
+    User.objects.bulk_create(
+        User(username=name, password=make_password(None)) for name in sorted(missing)
+    )
+    return list(guests.all())
+
+
+def _catalogue() -> None:
+    """A catalogue that somebody has changed stays as it is."""
+    if not Product.objects.exists():
+        with CATALOGUE.open(encoding="utf-8", newline="") as lines:
+            import_products(lines)
+
+
+def _offer(offer: Offer, now: datetime, guests: list[User]) -> None:
+    product = Product.objects.filter(slug=offer.product).first()
+    if product is None:
+        return
+    sale = create_sale(
+        product=product,
+        slug=offer.product,
+        price=Decimal(offer.price),
+        quantity=offer.quantity,
+        opens_at=now + offer.opens,
+        closes_at=now + offer.closes,
+        limit_per_customer=offer.limit,
+    )
+    for guest in guests[: offer.sold]:
+        _sell(sale, guest)
+    # The orders were placed while the sale was open, not all at this moment.
+    Order.objects.filter(sale=sale).update(created_at=sale.opens_at)
+
+
+def _sell(sale: Sale, guest: User) -> None:
+    """A paid order with its ledger row, without lock and clock: nobody else is buying yet."""
+    order = Order.objects.create(
+        customer=guest,
+        sale=sale,
+        quantity=1,
+        unit_price=sale.price,
+        status=Order.Status.PAID,
+        key=digest(f"seed:{sale.slug}"),
+        pay_by=sale.opens_at,
+        closed_at=sale.opens_at,
+    )
+    Allowance.objects.create(customer=guest, sale=sale, taken=1)
+    seen = stock.look(
+        stock_id=sale.stock_id,
+        discipline=Discipline.CONDITIONAL,
+        fence=stock.Fence(epoch=0, token=None),
+    )
+    stock.take(seen=seen, quantity=1, order_number=order.number)
