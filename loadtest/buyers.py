@@ -1,0 +1,120 @@
+"""One process full of buyers: its threads wait at the start line, then buy as the pages do."""
+
+import ctypes
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
+from typing import Protocol
+
+from django.db import close_old_connections, connection, connections
+
+from loadtest.plan import Plan
+from locking import failpoints, locks, policy
+from shop.checkout import place_order
+from shop.errors import STORE_ERRORS, Busy, ShopError
+from shop.models import User
+from shop.sales import get_sale
+
+THINK_AT = "purchase.check"
+START_SECONDS = 30.0
+PAUSE_SECONDS = (0.02, 0.1)
+"""How long a buyer who was told "busy" waits before sending the form again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a buyer was told in the end. Times are monotonic seconds, the same in all processes."""
+
+    kind: str
+    sends: int
+    began: float
+    ended: float
+
+
+class Counters(Protocol):
+    """Shared memory: one counter per thread, so that none needs a lock."""
+
+    def __getitem__(self, index: int) -> int: ...
+    def __setitem__(self, index: int, value: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crowd:
+    """The buyers of one run, of all processes."""
+
+    plan: Plan
+    slug: str
+    customers: Sequence[User]
+    start: Barrier
+    served: Counters
+    results: Sequence[tuple[Connection, Connection]]
+
+
+def run(crowd: Crowd, process: int) -> None:
+    """The main function of a process: let its share of the buyers buy, and report."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    policy.forget()
+    answers: list[Answer] = []
+    errors: list[str] = []
+    threads = [
+        threading.Thread(
+            target=_queue, args=(crowd, process * crowd.plan.threads + i, answers, errors)
+        )
+        for i in range(crowd.plan.threads)
+    ]
+    with failpoints.armed(THINK_AT, partial(time.sleep, crowd.plan.think_ms / 1000)):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    locks.close()
+    crowd.results[process][1].send((answers, errors))
+
+
+def _queue(crowd: Crowd, slot: int, answers: list[Answer], errors: list[str]) -> None:
+    """One thread: its buyers buy one after the other."""
+    mine = crowd.customers[slot :: crowd.plan.processes * crowd.plan.threads]
+    pauses = random.Random(f"{crowd.plan.seed}:{slot}")
+    try:
+        connection.ensure_connection()
+        policy.current()
+        crowd.start.wait(START_SECONDS)
+        for customer in mine:
+            answers.append(_buy(crowd, customer, pauses))
+            crowd.served[slot] += 1
+    except Exception as error:  # noqa: BLE001 - whatever it is, the run has to say so
+        errors.append(f"{type(error).__name__}: {error}")
+    finally:
+        connections.close_all()
+
+
+def _buy(crowd: Crowd, customer: User, pauses: random.Random) -> Answer:
+    """Send the form, and the same one again while the shop says that nothing was decided."""
+    key = f"{crowd.slug}:{customer.pk}"
+    began = time.monotonic()
+    sends = 0
+    while True:
+        sends += 1
+        is_final = True
+        try:
+            sale = get_sale(slug=crowd.slug)
+            place_order(customer=customer, sale=sale, quantity=1, key=key)
+            kind = "order"
+        except ShopError as error:
+            kind, is_final = error.code, not isinstance(error, Busy)
+        except STORE_ERRORS:
+            kind, is_final = "store_down", False
+            close_old_connections()
+        ended = time.monotonic()
+        if is_final or ended - began >= crowd.plan.patience:
+            return Answer(kind, sends, began, ended)
+        time.sleep(pauses.uniform(*PAUSE_SECONDS))

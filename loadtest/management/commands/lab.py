@@ -1,0 +1,119 @@
+"""`manage.py lab run`: sell out a sale under one guard after another, and count what was sold."""
+
+import json
+import signal
+import sys
+from argparse import ArgumentParser
+from dataclasses import fields
+from typing import Any, NoReturn
+
+from django.core.management.base import BaseCommand, CommandError
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from loadtest import report
+from loadtest.plan import BACKENDS, STORES, Plan, PlanError
+from loadtest.run import met, run
+from locking.models import Discipline
+
+INTERRUPTED = 130
+
+
+class Command(BaseCommand):
+    """The lab: everything it starts is private, and gone when it ends."""
+
+    help = "Load tests on private stores; the shop's own are never touched."
+    requires_system_checks = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """One subcommand an experiment."""
+        actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+        self._run_arguments(actions.add_parser("run", help="sell out a sale; exit 1 on a surprise"))
+
+    def _run_arguments(self, parser: ArgumentParser) -> None:
+        known = {field.name: field.default for field in fields(Plan)}
+        parser.add_argument(
+            "--backend",
+            action="append",
+            dest="backends",
+            metavar="NAME",
+            help=f"may be repeated; one of {', '.join(BACKENDS)} (default: none and redis)",
+        )
+        parser.add_argument(
+            "--discipline",
+            action="append",
+            dest="disciplines",
+            metavar="NAME",
+            help=f"may be repeated; one of {', '.join(Discipline.values)} (default: naive)",
+        )
+        for name, kind, meaning in (
+            ("buyers", int, "people who want one piece each"),
+            ("stock", int, "pieces there are"),
+            ("processes", int, "worker processes"),
+            ("threads", int, "threads of each process"),
+            ("think-ms", float, "payment check between look and write"),
+            ("seed", int, "orders the buyers and their pauses"),
+            ("repeats", int, "runs of every backend"),
+            ("patience", float, "seconds for which a buyer told 'busy' tries again"),
+        ):
+            default = known[name.replace("-", "_")]
+            parser.add_argument(
+                f"--{name}", type=kind, default=default, help=f"{meaning} (default: {default})"
+            )
+        parser.add_argument(
+            "--store", choices=STORES, default=known["store"], help="the private database"
+        )
+        parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+
+    def handle(self, *, action: str, **options: Any) -> None:
+        """Do it; no process, port or folder is left, however it ends."""
+        signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            getattr(self, f"_{action}")(**options)
+        except PlanError as error:
+            raise CommandError(str(error), returncode=2) from error
+        except KeyboardInterrupt:
+            self.stderr.write("interrupted")
+            sys.exit(INTERRUPTED)
+
+    def _run(self, **options: Any) -> None:
+        plan = Plan(
+            backends=tuple(options["backends"] or ("none", "redis")),
+            disciplines=tuple(options["disciplines"] or ("naive",)),
+            **{
+                field.name: options[field.name]
+                for field in fields(Plan)
+                if field.name not in ("backends", "disciplines")
+            },
+        )
+        if options["json"]:
+            result = run(plan)
+            self.stdout.write(json.dumps(result))
+        else:
+            with _Bar() as bar:
+                result = run(plan, bar.show)
+            Console(file=self.stdout).print(report.table(result["runs"]))  # type: ignore[arg-type]
+        if not all(map(met, result["runs"])):
+            sys.exit(1)
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+class _Bar(Progress):
+    """A bar for each run, on stderr."""
+
+    def __init__(self) -> None:
+        columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn())
+        super().__init__(*columns, console=Console(stderr=True), transient=True)
+        self._runs: dict[tuple[object, ...], TaskID] = {}
+
+    def show(self, event: dict[str, Any]) -> None:
+        """Draw an event of `loadtest.run`."""
+        if event["event"] != "progress":
+            return
+        names = (event["backend"], event["discipline"], event["repeat"])
+        if names not in self._runs:
+            self._runs[names] = self.add_task("{} + {} #{}".format(*names), total=event["of"])
+        self.update(self._runs[names], completed=event["served"])

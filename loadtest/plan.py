@@ -1,0 +1,83 @@
+"""What a load test is asked to do, and the limits within which it can."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from locking.models import Discipline
+
+STORES = ("sqlite", "mariadb")
+# The servers that a backend needs beside the database.
+BACKENDS: dict[str, str | None] = {
+    "none": None,
+    "process": None,
+    "database": None,
+    "mysql_session": None,
+    "redis": "redis",
+    "redlock": "redlock",
+    "zookeeper": "zookeeper",
+}
+LIMITS = {
+    "buyers": (1, 100_000),
+    "stock": (1, 100_000),
+    "processes": (1, 32),
+    "threads": (1, 32),
+    "think_ms": (0, 1000),
+    "repeats": (1, 100),
+    "patience": (1, 600),
+    "seed": (0, 2**63 - 1),
+}
+# A thread may need two connections, and the private MariaDB allows 400.
+MOST_THREADS = 150
+
+
+class PlanError(ValueError):
+    """A load test that cannot be run as asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One `lab run`: every backend under every discipline, `repeats` times."""
+
+    backends: tuple[str, ...]
+    disciplines: tuple[str, ...]
+    buyers: int = 200
+    stock: int = 50
+    processes: int = 4
+    threads: int = 8
+    """Of each process: so many of its buyers are in the shop at once."""
+    think_ms: float = 5.0
+    """Between look and write, where a shop checks the payment; the same for every backend."""
+    seed: int = 42
+    """Orders the buyers and their pauses; who wins a race is up to the machine."""
+    repeats: int = 1
+    store: str = "sqlite"
+    patience: float = 30.0
+    """Seconds for which a buyer who is told "busy" sends the same form again."""
+
+    def __post_init__(self) -> None:
+        for field, known in (("backends", tuple(BACKENDS)), ("disciplines", Discipline.values)):
+            asked = getattr(self, field)
+            if not asked:
+                raise PlanError(f"{field}: name at least one of {', '.join(known)}")
+            if unknown := [one for one in asked if one not in known]:
+                raise PlanError(f"{field}: no {unknown[0]!r}; there are: {', '.join(known)}")
+            if len(set(asked)) < len(asked):
+                raise PlanError(f"{field}: the same one is named twice")
+        if self.store not in STORES:
+            raise PlanError(f"store: no {self.store!r}; there are: {', '.join(STORES)}")
+        for field, (least, most) in LIMITS.items():
+            if not least <= getattr(self, field) <= most:
+                raise PlanError(f"{field}: {getattr(self, field)} is not within {least} to {most}")
+        if self.processes * self.threads > MOST_THREADS:
+            raise PlanError(f"processes x threads: at most {MOST_THREADS}")
+        if "mysql_session" in self.backends and self.store != "mariadb":
+            raise PlanError("backends: mysql_session needs store mariadb")
+
+    @property
+    def contenders(self) -> int:
+        """Buyers in the shop at once."""
+        return min(self.buyers, self.processes * self.threads)
+
+    def settings(self) -> dict[str, Any]:
+        """As the report prints them."""
+        return asdict(self)
