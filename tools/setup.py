@@ -126,7 +126,15 @@ def install(name: str) -> None:
     make_venv()
     count = pins[first].read_text().count("==")
     say(f"Installing {count} Python packages into .venv ...")
-    pip = [PYTHON, "-m", "pip", "install", "--quiet", "--no-input", "--no-compile"]
+    pip: list[str | Path] = [
+        PYTHON,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-input",
+        "--no-compile",
+    ]
     options = ["--retries", "2", "--disable-pip-version-check", "--require-hashes"]
     done = run([*pip, *options, "-r", pins[first]])
     if done.returncode:
