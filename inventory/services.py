@@ -127,9 +127,15 @@ def restock(*, stock_id: int, quantity: int) -> None:
     _record(stock_id, quantity, StockMovement.Reason.STOCKED, None, fence, None)
 
 
-def count_stale_write(*, stock_id: int) -> None:
-    """Remember that a stale writer was refused; outside the transaction that it lost."""
-    Stock.objects.filter(pk=stock_id).update(stale_writes_refused=F("stale_writes_refused") + 1)
+def count_stale_write(*, stock_id: int) -> Fence:
+    """Remember that a stale writer was refused, and return the fence that refused it.
+
+    Outside the transaction that the writer lost.
+    """
+    rows = Stock.objects.filter(pk=stock_id)
+    rows.update(stale_writes_refused=F("stale_writes_refused") + 1)
+    epoch, token = rows.values_list("fence_epoch", "fence_token").get()
+    return Fence(epoch=epoch, token=token)
 
 
 def _mark(fence: Fence) -> dict[str, object]:

@@ -4,7 +4,7 @@
         lease.token     # grows with every grant; hand it to what the lock guards
 
 `acquire` is threading's: it waits for ever unless told, and says True or False. The `with`
-statement waits the lock's `timeout` and raises instead. A lock object may be shared by threads; each
+statement waits the lock's `timeout` and raises instead. A lock object may be shared: each
 thread (or asyncio task) holds for itself and may take again what it holds.
 """
 
@@ -71,6 +71,7 @@ class Lease:
         "count",
         "deadline",
         "granted_at",
+        "holder",
         "on_lost",
         "policy",
         "renew_at",
@@ -91,6 +92,7 @@ class Lease:
         self.deadline = grant.deadline
         """Monotonic time at which the grant ends unrenewed; inf where it is bound to a session."""
         self.context = context
+        self.holder = threading.current_thread() if isinstance(context, int) else context
         self.count = 1
         self.granted_at = time.monotonic()
         self.renew_at = self.granted_at + claim.ttl / 3
@@ -128,6 +130,19 @@ class Lease:
         """Raise LockLost when `lost`. A pause may still follow: what is written needs the fence."""
         if self.lost:
             raise LockLost(f"{self.name!r} is no longer held by {self.owner}.")
+
+    @property
+    def orphaned(self) -> bool:
+        """True when the thread or task that holds it has ended without releasing it."""
+        if isinstance(self.holder, threading.Thread):
+            return not self.holder.is_alive()
+        return isinstance(self.holder, asyncio.Task) and self.holder.done()
+
+    def forget(self) -> None:
+        """Take it off this process's list of what it holds."""
+        key = (self.name, self.context)
+        if self.backend.held.get(key) is self:  # a later thread may have the same ident
+            del self.backend.held[key]
 
     def mark_lost(self) -> None:
         """For backends and the watchdog: the store says that it is gone."""
@@ -371,7 +386,7 @@ def release(lease: Lease) -> None:
             lease.backend.recount(lease.claim, lease.token, lease.count)
         return
     watchdog.remove(lease)
-    lease.backend.held.pop((lease.name, lease.context), None)
+    lease.forget()
     known_lost = lease.lost
     metrics.released(lease)
     try:

@@ -66,9 +66,11 @@ class Watchdog:
     def _renew(self, lease: Lease) -> None:
         from locking.lease import extend
 
-        if lease.lost:
+        if lease.lost or lease.orphaned:
             self.remove(lease)
             lease.mark_lost()
+            if lease.orphaned:  # nobody is left to release it: it ends with its ttl
+                lease.forget()
             return
         try:
             extend(lease)

@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from inventory import services as stock
 from inventory.exceptions import OutOfStock, StaleFence
-from locking import Lease, LockLost, LockTimeout, LockUnavailable, lock
+from locking import Lease, LockLost, LockTimeout, LockUnavailable, lock, locks, policy
 from locking.failpoints import reach
 from shop.errors import Busy, KeyReused, LimitReached, NotOpen, SoldOut, StoreDown
 from shop.models import Allowance, Order, Sale, User
@@ -57,6 +57,17 @@ def fence_of(lease: Lease) -> stock.Fence:
     return stock.Fence(epoch=epoch, token=token if lease.backend.capabilities.fencing else None)
 
 
+def learn_newer_fence(sale: Sale) -> None:
+    """After a refusal: look at the policy afresh, and let no later token be an older one.
+
+    The second matters to a store that lost its memory and its clock's time with it.
+    """
+    newest = stock.count_stale_write(stock_id=sale.stock_id)
+    policy.forget()
+    if newest.token is not None and policy.current().epoch == newest.epoch:
+        locks[policy.current().backend].observe(lock_name(sale.pk), newest.token)
+
+
 def place_order(*, customer: User, sale: Sale, quantity: int, key: str) -> Placed:
     """Buy `quantity` pieces of `sale`, once for each key.
 
@@ -75,7 +86,7 @@ def place_order(*, customer: User, sale: Sale, quantity: int, key: str) -> Place
         except OutOfStock:
             raise SoldOut from None
         except StaleFence:
-            stock.count_stale_write(stock_id=sale.stock_id)
+            learn_newer_fence(sale)
         except IntegrityError:
             # The same form, or another one of the same customer, got there first.
             earlier, is_first = _orders_of(customer, sale, hashed), False
@@ -124,10 +135,9 @@ def _buy(customer: User, sale: Sale, quantity: int, hashed: str, *, is_first: bo
     order = None
     try:
         with guard as lease:
-            policy = lease.policy
-            assert policy is not None
+            assert lease.policy is not None
             seen = stock.look(
-                stock_id=sale.stock_id, discipline=policy.discipline, fence=fence_of(lease)
+                stock_id=sale.stock_id, discipline=lease.policy.discipline, fence=fence_of(lease)
             )
             reach("purchase.check")
             with transaction.atomic(durable=True):

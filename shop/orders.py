@@ -18,7 +18,7 @@ from django.utils import timezone
 from inventory import services as stock
 from inventory.exceptions import StaleFence
 from locking import LockError, LockTimeout, LockUnavailable, lock
-from shop.checkout import LOCK_TIMEOUT, TRIES, fence_of, lock_name
+from shop.checkout import LOCK_TIMEOUT, TRIES, fence_of, learn_newer_fence, lock_name
 from shop.errors import Busy, NotFound, StoreDown, WrongStep
 from shop.models import Allowance, Order, User
 
@@ -79,7 +79,7 @@ def _close(order: Order, status: Status) -> None:
                 with transaction.atomic(durable=True):
                     _return_pieces(order, status, fence)
         except StaleFence:
-            stock.count_stale_write(stock_id=order.sale.stock_id)
+            learn_newer_fence(order.sale)
             continue
         except LockTimeout:
             raise Busy from None

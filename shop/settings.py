@@ -81,7 +81,7 @@ if _database["ENGINE"].endswith("sqlite3"):
     _database.setdefault("OPTIONS", {}).update(
         transaction_mode="IMMEDIATE",
         timeout=10,
-        init_command="PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-8000;",
+        init_command="PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA cache_size=-8000;",
     )
 elif _database["ENGINE"].endswith("mysql"):
     _database.setdefault("OPTIONS", {}).update(
