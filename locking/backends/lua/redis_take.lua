@@ -1,0 +1,44 @@
+-- Takes the lock, or says how long it is taken for and queues up. Running it again is harmless:
+-- it finds the grant or the place that the first run got.
+--
+-- KEYS  1 lock, 2 queue, 3 clock (see redis_queue.lua)
+-- ARGV  1 owner, 2 floor, 3 fair (see there)
+--       4 ttl    ms that the grant shall live
+--       5 entry  how to queue up, "channel ttl floor owner"; '' does not wait
+-- Returns {token or 0, ms left of the present grant, ticks now, place in the queue}
+
+local SLACK = 10000 -- ms; a waiter runs this again soon after the present grant has ended
+local ttl, entry = ARGV[4], ARGV[5]
+
+local holder = redis.call('HGET', lock, 'owner')
+if not holder then
+  holder = fair and pass_on()
+  if not holder then
+    grant(asker, ttl, next_token(0))
+    if entry ~= '' and not fair then
+      redis.call('LREM', queue, 1, entry)
+    end
+    holder = asker
+  end
+end
+
+local state = redis.call('HMGET', lock, 'token', 'ttl')
+local left = redis.call('PTTL', lock)
+-- A clock that was set back would make the grant outlive what was asked for it.
+local longest = tonumber(state[2]) or 1000
+if left < 0 or left > longest then
+  redis.call('PEXPIRE', lock, longest)
+  left = longest
+end
+if holder == asker then
+  return {tonumber(state[1]), left, ticks(), 0}
+end
+if entry == '' then
+  return {0, left, 0, 0}
+end
+local place = redis.call('LPOS', queue, entry)
+if not place then
+  place = redis.call('RPUSH', queue, entry) - 1
+end
+redis.call('PEXPIRE', queue, left + SLACK)
+return {0, left, ticks(), place}

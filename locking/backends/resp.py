@@ -1,0 +1,249 @@
+"""One bare connection to a Redis, and a pool of them.
+
+redis-py makes the connection (address, TLS, password, database), then stays out of the way: a
+command costs one `sendall` and one `recv`, which halves the time of a lock. RESP3 lets a connection
+that is subscribed send commands too, so a waiter needs no second connection and no thread.
+
+Every error of the client library, the network or the server arrives as LockUnavailable with its
+cause, within the connection's `timeout` in seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import select
+import socket
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import hiredis
+import redis
+
+from locking.exceptions import LockUnavailable
+
+MAX_IDLE = 64
+"""Connections that a pool keeps while nobody uses them."""
+
+NOTHING: Any = object()
+"""What `Wire.take` returns when no whole reply has arrived."""
+
+Argument = str | int | float | bytes
+
+_LUA = Path(__file__).parent / "lua"
+
+
+class Disconnected(LockUnavailable):
+    """The connection broke or the server stayed silent: a command may or may not have run."""
+
+
+class Refused(LockUnavailable):
+    """The server answered with an error."""
+
+
+class Script:
+    """A Lua script, joined from files of `lua/`; called by its hash."""
+
+    def __init__(self, *files: str) -> None:
+        self.source = "\n".join((_LUA / file).read_text() for file in files)
+        self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+
+    def pack(
+        self, keys: Sequence[str], args: Iterable[Argument] = (), *, whole: bool = False
+    ) -> bytes:
+        """The command that runs it: EVALSHA, or EVAL with the `whole` source."""
+        head = ("EVAL", self.source) if whole else ("EVALSHA", self.sha)
+        return pack(*head, len(keys), *keys, *args)
+
+
+def pack(*command: Argument) -> bytes:
+    """One command as the bytes to send."""
+    return hiredis.pack_command(command)  # type: ignore[no-any-return, arg-type]
+
+
+class Wire:
+    """One connection, subscribed to `channel` when there is one.
+
+    Whatever interrupts a request closes it, since the next reply may be a late one. Not
+    thread-safe, except for `interrupt`.
+    """
+
+    def __init__(
+        self, url: str, *, timeout: float = 1.0, connect_timeout: float = 1.0, channel: str = ""
+    ) -> None:
+        self.timeout = timeout
+        self.channel = channel
+        self.closed = False
+        self._reader = hiredis.Reader(
+            encoding="utf-8", errors="surrogateescape", notEnoughData=NOTHING
+        )
+        try:
+            pool: Any = redis.ConnectionPool.from_url(
+                url, protocol=3, socket_timeout=timeout, socket_connect_timeout=connect_timeout
+            )
+            self._connection = pool.make_connection()
+            self._connection.connect()
+        except (redis.RedisError, OSError, ValueError) as error:
+            raise Disconnected(f"No connection to Redis: {error}") from error
+        self._socket: socket.socket = self._connection._sock  # there is no public way to it
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        if channel:
+            self.send(pack("SUBSCRIBE", channel))
+            if self.push(time.monotonic() + timeout) is None:
+                self._fail(TimeoutError())
+
+    def fileno(self) -> int:
+        """For selectors."""
+        return self._socket.fileno()
+
+    def send(self, packed: bytes) -> None:
+        """Send commands; a `reply` is due for each, in order."""
+        try:
+            self._socket.sendall(packed)
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def receive(self) -> None:
+        """Take in what has arrived, or the first that arrives within the timeout."""
+        try:
+            data = self._socket.recv(65536)
+            if not data:
+                raise EOFError("the server closed it")
+            self._reader.feed(data)
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def take(self) -> Any:
+        """The next reply or push that was received whole, else NOTHING. Errors are returned."""
+        try:
+            return self._reader.gets()
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def reply(self) -> Any:
+        """The reply to the oldest command that has none yet. Pushes on the way are dropped."""
+        while True:
+            item = self.take()
+            if item is NOTHING:
+                self.receive()
+            elif isinstance(item, hiredis.ReplyError):
+                # A READONLY or LOADING server may be another one after the next connect.
+                if not str(item).startswith("NOSCRIPT"):
+                    self.close()
+                raise Refused(f"Redis refuses: {item}") from item
+            elif not isinstance(item, hiredis.PushNotification):
+                return item
+
+    def push(self, until: float) -> list[Any] | None:
+        """The next push, or None when none came until that monotonic time."""
+        while True:
+            item = self.take()
+            if isinstance(item, hiredis.PushNotification):
+                return list(item)
+            if item is NOTHING:
+                left = until - time.monotonic()
+                if left <= 0 or not self._readable(left):
+                    return None
+                self.receive()
+
+    def _readable(self, seconds: float) -> bool:
+        pending = getattr(self._socket, "pending", None)  # what TLS has already decoded
+        if pending is not None and pending():
+            return True
+        try:
+            return bool(self._poll.poll(seconds * 1000))
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def command(self, *command: Argument) -> Any:
+        """Send one command and return its reply."""
+        self.send(pack(*command))
+        return self.reply()
+
+    def run(self, script: Script, keys: Sequence[str], args: Iterable[Argument] = ()) -> Any:
+        """Run a script, teaching it to a server that does not know it."""
+        self.send(script.pack(keys, args))
+        try:
+            return self.reply()
+        except Refused:
+            if self.closed:
+                raise
+        self.send(script.pack(keys, args, whole=True))
+        return self.reply()
+
+    def interrupt(self) -> None:
+        """From another thread: end whatever it waits for. It is closed by that."""
+        with suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RD)
+
+    def close(self) -> None:
+        """Say goodbye to the server; in a forked child only forget it."""
+        self.closed = True
+        self._connection.disconnect()
+
+    def _fail(self, error: BaseException) -> None:
+        """Close, and translate what a caller can do nothing about."""
+        self.close()
+        if isinstance(error, TimeoutError):
+            raise Disconnected(f"Redis was silent for {self.timeout:g} s.") from error
+        if isinstance(error, OSError | EOFError | ValueError | hiredis.HiredisError):
+            raise Disconnected(f"The connection to Redis broke: {error}") from error
+
+
+class WirePool:
+    """Wires to one server, the one used last first. Thread-safe; empty again in a forked child."""
+
+    def __init__(self, url: str, *, timeout: float = 1.0, connect_timeout: float = 1.0) -> None:
+        self.url = url
+        self.timeout = timeout
+        self.connect_timeout = connect_timeout
+        self._idle: deque[Wire] = deque()
+        self._all: weakref.WeakSet[Wire] = weakref.WeakSet()
+
+    def open(self, channel: str = "") -> Wire:
+        """A new wire."""
+        wire = Wire(
+            self.url,
+            timeout=self.timeout,
+            connect_timeout=self.connect_timeout,
+            channel=channel,
+        )
+        self._all.add(wire)
+        return wire
+
+    def take(self) -> Wire | None:
+        """An idle wire, if there is one. The server may have closed it meanwhile."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def give(self, wire: Wire) -> None:
+        """Keep a wire that has no reply due for the next user."""
+        if wire.closed:
+            return
+        if len(self._idle) < MAX_IDLE:
+            self._idle.append(wire)
+        else:
+            wire.close()
+
+    def close(self) -> None:
+        """Close what is idle."""
+        while (wire := self.take()) is not None:
+            wire.close()
+
+    def forget(self) -> None:
+        """In a forked child: let go of the parent's sockets, those in use there included."""
+        self._idle.clear()
+        for wire in list(self._all):
+            wire.close()
+        self._all.clear()
