@@ -173,8 +173,13 @@ def wait_for_first_page(url: str, ended: "queue.SimpleQueue[str]") -> str | None
     """None once the page is served, else why it is not."""
     deadline = time.monotonic() + FIRST_PAGE_SECONDS
     while time.monotonic() < deadline:
-        with suppress(OSError), urllib.request.urlopen(url, timeout=5):  # noqa: S310
-            return None
+        try:
+            with urllib.request.urlopen(url, timeout=5):  # noqa: S310
+                return None
+        except urllib.error.HTTPError as error:
+            return f"the first page answered {error.code}"
+        except OSError:
+            pass  # Nobody listens yet.
         with suppress(queue.Empty):
             return ended.get(timeout=0.1)
     return f"no page in {FIRST_PAGE_SECONDS:g} s"
