@@ -32,11 +32,6 @@ def run(plan: Plan, progress: Progress = lambda event: None) -> Report:
     return report
 
 
-def met(run: dict[str, Any]) -> bool:
-    """Whether a run shows what its guard promises."""
-    return run["verdict"] != "not-run" and run["expected"] in (None, run["verdict"])
-
-
 def _none_of_them(plan: Plan, why: str) -> list[dict[str, Any]]:
     return [
         {

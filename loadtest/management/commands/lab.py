@@ -13,10 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from loadtest import report
 from loadtest.plan import BACKENDS, STORES, Plan, PlanError
-from loadtest.run import met, run
+from loadtest.run import run
 from locking.models import Discipline
 
 INTERRUPTED = 130
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PAGE_WIDTH = 100
 
 
 class Command(BaseCommand):
@@ -67,7 +69,8 @@ class Command(BaseCommand):
 
     def handle(self, *, action: str, **options: Any) -> None:
         """Do it; no process, port or folder is left, however it ends."""
-        signal.signal(signal.SIGTERM, _interrupt)
+        for signum in SIGNALS:
+            signal.signal(signum, _interrupt)
         try:
             getattr(self, f"_{action}")(**options)
         except PlanError as error:
@@ -92,12 +95,18 @@ class Command(BaseCommand):
         else:
             with _Bar() as bar:
                 result = run(plan, bar.show)
-            Console(file=self.stdout).print(report.table(result["runs"]))  # type: ignore[arg-type]
-        if not all(map(met, result["runs"])):
+            width = None if self.stdout.isatty() else PAGE_WIDTH
+            console = Console(file=self.stdout, width=width)  # type: ignore[arg-type]
+            console.print(report.table(result["runs"]))
+            for line in report.surprises(result["runs"]):
+                console.print(line, style="bold red", soft_wrap=True)
+        if not all(map(report.met, result["runs"])):
             sys.exit(1)
 
 
 def _interrupt(*_: object) -> NoReturn:
+    for signum in SIGNALS:  # once is enough: a second one would break off the tidying up
+        signal.signal(signum, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
