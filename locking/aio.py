@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from locking.exceptions import LockError
 
 if TYPE_CHECKING:
     from locking.backends.base import Claim
@@ -23,21 +26,30 @@ async def run_in_thread(call: Callable[..., T], *args: Any) -> T:
     return await asyncio.shield(_start(call, *args))
 
 
-async def claim_in_thread(
-    call: Callable[..., Lease | None], claim: Claim, *args: Any
+async def enter_in_thread(
+    claim: Claim, call: Callable[..., Lease | None], *args: Any
 ) -> Lease | None:
-    """Await a claim; cancelling the task withdraws it, and a grant that came too late is freed."""
+    """Await a grant or a re-entry; cancelling the task withdraws it, or gives back what came."""
     from locking.lease import release
 
-    future = _start(call, claim, *args)
+    entering = _start(call, *args)
     try:
-        return await asyncio.shield(future)
+        return await asyncio.shield(entering)
     except asyncio.CancelledError:
         claim.cancel()
-        lease = await asyncio.shield(future)
-        if lease is not None:
-            await run_in_thread(release, lease)
+        with suppress(LockError):
+            lease = await _outlast(entering)
+            if lease is not None:
+                await _outlast(_start(release, lease))
         raise
+
+
+async def _outlast(future: asyncio.Future[T]) -> T:
+    """The result, however often the task is cancelled meanwhile."""
+    while not future.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([future])
+    return future.result()
 
 
 def _start(call: Callable[..., T], *args: Any) -> asyncio.Future[T]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from locking import metrics
 from locking.backends.base import MAX_NAME, Backend, Claim, Grant
-from locking.exceptions import LockLost, LockMisuse, LockTimeout, LockUnavailable
+from locking.exceptions import LockError, LockLost, LockMisuse, LockTimeout, LockUnavailable
 from locking.watchdog import watchdog
 
 if TYPE_CHECKING:
@@ -53,11 +53,17 @@ def new_owner() -> str:
 
 
 def context() -> object:
-    """Whoever holds a lock: the running asyncio task, else the thread."""
+    """Whoever holds a lock: the running asyncio task, else the thread.
+
+    The thread itself, not its ident: that goes to a later thread once this one has ended.
+    """
     try:
-        return asyncio.current_task() or threading.get_ident()
+        return asyncio.current_task() or threading.current_thread()
     except RuntimeError:
-        return threading.get_ident()
+        return threading.current_thread()
+
+
+_marking = threading.Lock()
 
 
 class Lease:
@@ -71,7 +77,6 @@ class Lease:
         "count",
         "deadline",
         "granted_at",
-        "holder",
         "on_lost",
         "policy",
         "renew_at",
@@ -92,7 +97,6 @@ class Lease:
         self.deadline = grant.deadline
         """Monotonic time at which the grant ends unrenewed; inf where it is bound to a session."""
         self.context = context
-        self.holder = threading.current_thread() if isinstance(context, int) else context
         self.count = 1
         self.granted_at = time.monotonic()
         self.renew_at = self.granted_at + claim.ttl / 3
@@ -134,21 +138,26 @@ class Lease:
     @property
     def orphaned(self) -> bool:
         """True when the thread or task that holds it has ended without releasing it."""
-        if isinstance(self.holder, threading.Thread):
-            return not self.holder.is_alive()
-        return isinstance(self.holder, asyncio.Task) and self.holder.done()
+        if isinstance(self.context, threading.Thread):
+            return not self.context.is_alive()
+        return isinstance(self.context, asyncio.Task) and self.context.done()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its holder has not released it; a forked child holds nothing of its parent's."""
+        return self.backend.held.get((self.name, self.context)) is self
 
     def forget(self) -> None:
         """Take it off this process's list of what it holds."""
-        key = (self.name, self.context)
-        if self.backend.held.get(key) is self:  # a later thread may have the same ident
-            del self.backend.held[key]
+        if self.is_held:
+            del self.backend.held[(self.name, self.context)]
 
     def mark_lost(self) -> None:
         """For backends and the watchdog: the store says that it is gone."""
-        if self._gone:
-            return
-        self._gone = True
+        with _marking:  # the watchdog and the holder may find out together
+            if self._gone:
+                return
+            self._gone = True
         metrics.lost(self)
         logger.warning("lock lost", extra=self.log_fields())
         if self.on_lost is not None:
@@ -239,7 +248,7 @@ class Lock:
             logger.debug("lock acquired", extra=lease.log_fields())
         return lease
 
-    def _enter_again(self, lease: Lease) -> None:
+    def _enter_again(self, lease: Lease) -> Lease:
         lease.check()
         try:
             self.backend.recount(lease.claim, lease.token, lease.count + 1)
@@ -247,6 +256,7 @@ class Lock:
             lease.mark_lost()
             raise
         lease.count += 1
+        return lease
 
     def release(self) -> None:
         """Leave the lock, freeing it when it was entered once.
@@ -301,16 +311,15 @@ class Lock:
 
         Cancelling the task withdraws the claim; a grant that came at that moment is given back.
         """
-        from locking.aio import claim_in_thread, run_in_thread
+        from locking.aio import enter_in_thread
 
         wait = check_wait(blocking, timeout, self.timeout)
         me = context()
         lease = self.backend.held.get((self.name, me))
-        if lease is not None:
-            await run_in_thread(self._enter_again, lease)
-            return True
         claim = Claim(name=self.name, owner=new_owner(), ttl=self.ttl)
-        return await claim_in_thread(self._claim, claim, wait, me) is not None
+        if lease is not None:
+            return await enter_in_thread(claim, self._enter_again, lease) is not None
+        return await enter_in_thread(claim, self._claim, claim, wait, me) is not None
 
     async def arelease(self) -> None:
         """`release` for asyncio."""
@@ -337,9 +346,10 @@ class Lock:
     ) -> None:
         try:
             await self.arelease()
-        except LockLost:
+        except LockError:
             if error is None:
                 raise
+            logger.warning("lock not released cleanly", exc_info=True)
 
 
 def check_name(name: str) -> None:
@@ -373,9 +383,11 @@ def extend(lease: Lease) -> None:
     try:
         lease.deadline = lease.backend.extend(lease.claim, lease.token, lease.claim.ttl)
     except LockLost:
-        lease.mark_lost()
+        if lease.is_held:  # else its holder released it while the store was asked
+            lease.mark_lost()
         raise
     lease.renew_at = time.monotonic() + lease.claim.ttl / 3
+    watchdog.look_again(lease)
 
 
 def release(lease: Lease) -> None:
@@ -383,7 +395,11 @@ def release(lease: Lease) -> None:
     if lease.count > 1:
         lease.count -= 1
         if not lease.lost:
-            lease.backend.recount(lease.claim, lease.token, lease.count)
+            try:
+                lease.backend.recount(lease.claim, lease.token, lease.count)
+            except LockLost:
+                lease.mark_lost()
+                raise
         return
     watchdog.remove(lease)
     lease.forget()
@@ -405,7 +421,7 @@ def leave(release: Callable[[], None], error: BaseException | None) -> None:
     """End of a `with` block: a lost lock is an error, but never hides the block's own."""
     try:
         release()
-    except (LockLost, LockUnavailable):
+    except LockError:
         if error is None:
             raise
         logger.warning("lock not released cleanly", exc_info=True)

@@ -47,12 +47,18 @@ class Watchdog:
         """Leave `lease` alone from now on."""
         self._leases.discard(lease)
 
+    def look_again(self, lease: Lease) -> None:
+        """The lease's renewal has moved, perhaps to before the one that this thread awaits."""
+        if lease in self._leases and lease.renew_at < self._next:
+            self.add(lease)
+
     def __len__(self) -> int:
         return len(self._leases)
 
     def _run(self) -> None:
         while True:
             with self._wake:
+                self._next = math.inf  # whoever adds from here on wakes this thread
                 leases = list(self._leases.copy())
                 self._next = min((lease.renew_at for lease in leases), default=math.inf)
                 pause = self._next - time.monotonic()
