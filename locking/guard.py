@@ -51,7 +51,8 @@ class PolicyLock:
     @property
     def lease(self) -> Lease | None:
         """The caller's lease, while it has one."""
-        return _held.get((self.name, context()))
+        lease = _held.get((self.name, context()))
+        return lease if lease is not None and lease.is_held else None
 
     def _in(self, alias: str) -> Lock:
         return locks[alias].lock(self.name, ttl=self.ttl, renew=self.renew, on_lost=self.on_lost)
@@ -81,12 +82,14 @@ class PolicyLock:
         """Whether the policy is the one under which the grant was asked; else give it back."""
         try:
             now = policy.current()
-        except LockError:
-            lock.release()
+        except BaseException:
+            with suppress(LockError):
+                lock.release()
             raise
         lease = lock.lease
         assert lease is not None
-        if now.epoch == in_force.epoch and not now.draining:
+        is_young = time.monotonic() - now.read_at < policy.MAX_AGE  # the answer may have been slow
+        if is_young and now.epoch == in_force.epoch and not now.draining:
             lease.policy = in_force
             _held[(self.name, context())] = lease
             return True

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -19,7 +20,7 @@ from django.db import DatabaseError, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from locking.exceptions import LockError, LockMisuse, LockUnavailable
+from locking.exceptions import LockMisuse, LockTimeout, LockUnavailable
 from locking.handler import locks
 from locking.models import Discipline, LockPolicy, LockPolicyChange
 
@@ -29,8 +30,8 @@ FRESH = 0.5
 """Seconds after which one thread reads it again while the others go on."""
 DRAIN_POLL = 0.02
 OVERDUE = 5.0
-"""Seconds beyond the longest drain after which any process finishes a switch; also covers the
-difference between two machines' clocks."""
+"""Seconds beyond the longest lease after which any process finishes a switch, or cancels it for a
+holder that will not go; also covers the difference between two machines' clocks."""
 
 SAFE_EXCLUSION = "machines"
 
@@ -121,8 +122,9 @@ def switch(
     """Put another backend or discipline in force, and return the policy then in force.
 
     Probes the target first; LockUnavailable leaves everything as it was. Blocks while the old
-    holders drain: at most MAX_AGE plus the longest of the old backend's leases. `force` does not
-    wait for them, which is for an old backend that is dead.
+    holders drain: MAX_AGE at least, and at most that plus the old backend's ttl and OVERDUE; then
+    LockTimeout, and the old backend stays. `force` does not wait, which is for an old backend that
+    is dead.
     """
     begin_switch(
         backend=backend, discipline=discipline, changed_by=changed_by, reason=reason, force=force
@@ -149,14 +151,16 @@ def begin_switch(
     startable = LockPolicy.objects.filter(pk=1)
     if not force:
         startable = startable.filter(state=LockPolicy.State.STEADY)
-    started = startable.update(
-        state=LockPolicy.State.DRAINING,
-        next_backend=backend,
-        next_discipline=discipline,
-        changed_by=changed_by[:150],
-        reason=reason[:200],
-        changed_at=timezone.now(),
-    )
+    # Durable: inside a caller's transaction nobody would see it drain.
+    with transaction.atomic(durable=True):
+        started = startable.update(
+            state=LockPolicy.State.DRAINING,
+            next_backend=backend,
+            next_discipline=discipline,
+            changed_by=changed_by[:150],
+            reason=reason[:200],
+            changed_at=timezone.now(),
+        )
     if not started:
         raise LockMisuse("A switch is under way: wait for it, cancel it or force this one.")
     forget()
@@ -172,12 +176,26 @@ def cancel_switch() -> bool:
     return bool(cancelled)
 
 
+def _cancel(row: LockPolicy) -> None:
+    """Stay with the old backend, unless the switch has become another one meanwhile."""
+    LockPolicy.objects.filter(
+        pk=1, state=LockPolicy.State.DRAINING, changed_at=row.changed_at
+    ).update(state=LockPolicy.State.STEADY, next_backend="", next_discipline="")
+    forget()
+
+
 def finish_switch(*, force: bool = False) -> LockPolicy:
     """Wait until the old holders are gone, then put the target in force. Any process may do it."""
     row = _row()
     while row.state == LockPolicy.State.DRAINING:
         if force or drained(row):
             _flip(row, forced=force)
+        elif _is_overdue(row):
+            _cancel(row)
+            raise LockTimeout(
+                f"{row.backend!r} is still held by somebody who renews: the switch is cancelled. "
+                "See who it is (manage.py locks), then try again, or force it."
+            )
         else:
             time.sleep(DRAIN_POLL)
         row = _row()
@@ -186,23 +204,28 @@ def finish_switch(*, force: bool = False) -> LockPolicy:
 
 
 def drained(row: LockPolicy) -> bool:
-    """Whether nobody can hold a lock of the old backend under this policy any more."""
+    """Whether nobody can hold a lock of the old backend under this policy any more.
+
+    A holder that renews has a lease without end, so where holders can be listed only the empty
+    list says so; elsewhere, and where the store is silent and thus renews nothing, time does.
+    """
     age = timezone.now() - row.changed_at
     if age < timedelta(seconds=MAX_AGE):
         return False
     old = locks[row.backend]
-    if age >= timedelta(seconds=MAX_AGE + old.ttl):
-        return True
-    if not old.capabilities.lists_holders:
-        return False
-    try:
-        return not old.inspect()
-    except LockError:
-        return False
+    if old.capabilities.lists_holders:
+        with suppress(LockUnavailable):
+            return not old.inspect()
+    return age >= timedelta(seconds=MAX_AGE + old.ttl)
+
+
+def _is_overdue(row: LockPolicy) -> bool:
+    longest = timedelta(seconds=MAX_AGE + locks[row.backend].ttl + OVERDUE)
+    return timezone.now() - row.changed_at > longest
 
 
 def _flip(row: LockPolicy, *, forced: bool) -> None:
-    with transaction.atomic():
+    with transaction.atomic(durable=True):
         flipped = LockPolicy.objects.filter(
             pk=1, epoch=row.epoch, state=LockPolicy.State.DRAINING, changed_at=row.changed_at
         ).update(
@@ -215,7 +238,7 @@ def _flip(row: LockPolicy, *, forced: bool) -> None:
             changed_at=timezone.now(),
         )
         if flipped:  # another process may have got there first
-            waited = timezone.now() - row.changed_at
+            waited = max(timedelta(), timezone.now() - row.changed_at)
             LockPolicyChange.objects.create(
                 epoch=row.epoch + 1,
                 from_backend=row.backend,
@@ -232,7 +255,9 @@ def _flip(row: LockPolicy, *, forced: bool) -> None:
 def finish_overdue_switch() -> None:
     """Complete a switch whose process died while it drained. Called by whoever meets it."""
     row = _row()
-    longest = timedelta(seconds=MAX_AGE + locks[row.backend].ttl + OVERDUE)
-    if row.state == LockPolicy.State.DRAINING and timezone.now() - row.changed_at > longest:
-        _flip(row, forced=False)
+    if row.state == LockPolicy.State.DRAINING and _is_overdue(row):
+        if drained(row):
+            _flip(row, forced=False)
+        else:
+            _cancel(row)
         forget()
