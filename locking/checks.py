@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from django.conf import settings
@@ -9,10 +10,12 @@ from django.core.checks import CheckMessage, Error, register
 from django.core.exceptions import ImproperlyConfigured
 
 from locking.handler import KEYS, backend_class
+from locking.models import Discipline
 
 
 def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 < value < math.inf  # type: ignore[operator]
 
 
 @register()
@@ -48,6 +51,14 @@ def check_locks(**kwargs: Any) -> list[CheckMessage]:
         found.append(
             Error(
                 f"LOCK_POLICY BACKEND {policy.get('BACKEND')!r} is not in LOCKS.", id="locking.E005"
+            )
+        )
+    if policy.get("DISCIPLINE") not in Discipline.values:
+        known = ", ".join(Discipline.values)
+        found.append(
+            Error(
+                f"LOCK_POLICY DISCIPLINE {policy.get('DISCIPLINE')!r} is none of {known}.",
+                id="locking.E006",
             )
         )
     return found
