@@ -1,5 +1,5 @@
 # One name per thing one does here; `make` alone lists them.
-.PHONY: help demo test lint lock clean
+.PHONY: help demo test lint peers lock clean
 .DEFAULT_GOAL := help
 
 SETUP := sh tools/python.sh
@@ -27,6 +27,10 @@ lint: ## ruff and mypy, strict for locking/
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy .
+
+peers: ## install the lock libraries that `manage.py lab bench` compares with
+	@$(SETUP) tools/setup.py demo
+	@$(SETUP) tools/setup.py peers
 
 lock: ## pin the newest versions that pyproject.toml allows (needs uv)
 	$(UV) lock --upgrade
