@@ -242,7 +242,7 @@ class Lock:
         lease = Lease(self.backend, claim, grant, me, self.on_lost)
         self.backend.held[(self.name, me)] = lease
         metrics.acquired(self.backend, self.name, waited)
-        if self.renew and lease.deadline < math.inf:
+        if self.renew and self.backend.capabilities.expires:
             watchdog.add(lease)
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("lock acquired", extra=lease.log_fields())
