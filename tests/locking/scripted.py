@@ -1,0 +1,161 @@
+"""A backend as a third party would write it, in memory, that fails where a test's script says so.
+
+It is named by its dotted path, as in settings, and nothing in `locking` knows it: that it works at
+all proves that the contract of `locking.backends.base` is enough to write one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
+from locking.exceptions import LockLost, LockUnavailable
+from locking.handler import create
+
+PATH = "tests.locking.scripted.ScriptedBackend"
+PATIENCE = 15.0
+
+
+class ScriptedBackend(Backend):
+    """Leases in a dictionary. `script["extend"]` holds what its next calls do before they work."""
+
+    capabilities = Capabilities(
+        summary="In memory, with leases.",
+        exclusion="process",
+        expires=True,
+        fencing=True,
+        counts_in_store=True,
+        wakes_waiters=True,
+        lists_holders=True,
+    )
+
+    def __init__(self, alias: str, **settings: Any) -> None:
+        super().__init__(alias, **settings)
+        self.script: dict[str, deque[Callable[[], object]]] = {}
+        self.calls: list[tuple[str, float]] = []
+        self.tokens = 0
+        self.is_deaf = False
+        """Grants even when the claim was cancelled."""
+        self.forget()
+
+    def forget(self) -> None:
+        super().forget()
+        self._changed = threading.Condition()
+        self._rows: dict[str, dict[str, Any]] = {}
+
+    def then(self, call: str, *steps: Callable[[], object]) -> None:
+        """Let the next calls of `call` run these first; a step may raise."""
+        self.script.setdefault(call, deque()).extend(steps)
+
+    def times(self, call: str) -> list[float]:
+        """When `call` was called."""
+        return [at for name, at in self.calls if name == call]
+
+    def _reached(self, call: str) -> None:
+        self.calls.append((call, time.monotonic()))
+        steps = self.script.get(call)
+        if steps:
+            steps.popleft()()
+
+    def _row(self, claim: Claim) -> dict[str, Any]:
+        row = self._rows.get(claim.name)
+        if row is None or row["owner"] != claim.owner or row["ends"] <= time.monotonic():
+            raise LockLost
+        return row
+
+    def _is_free(self, name: str) -> bool:
+        row = self._rows.get(name)
+        return row is None or row["ends"] <= time.monotonic()
+
+    def acquire(self, claim: Claim, timeout: float) -> Grant | None:
+        self._reached("acquire")
+        deadline = time.monotonic() + timeout
+        claim.interrupt = self._wake
+        with self._changed:
+            while not (self._is_cancelled(claim) or self._is_free(claim.name)):
+                ends = self._rows[claim.name]["ends"]
+                pause = min(deadline, ends) - time.monotonic()
+                if deadline <= time.monotonic():
+                    return None
+                self._changed.wait(max(pause, 0.001))
+            if self._is_cancelled(claim):
+                return None
+            self.tokens += 1
+            ends = time.monotonic() + claim.ttl
+            row = {"owner": claim.owner, "token": self.tokens, "ends": ends, "count": 1}
+            self._rows[claim.name] = row
+            return Grant(self.tokens, ends)
+
+    def _is_cancelled(self, claim: Claim) -> bool:
+        return claim.cancelled.is_set() and not self.is_deaf
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def release(self, claim: Claim, token: int) -> None:
+        self._reached("release")
+        with self._changed:
+            self._row(claim)
+            del self._rows[claim.name]
+            self._changed.notify_all()
+
+    def extend(self, claim: Claim, token: int, ttl: float) -> float:
+        self._reached("extend")
+        with self._changed:
+            row = self._row(claim)
+            row["ends"] = time.monotonic() + ttl
+            return float(row["ends"])
+
+    def recount(self, claim: Claim, token: int, count: int) -> None:
+        self._reached("recount")
+        with self._changed:
+            self._row(claim)["count"] = count
+
+    def inspect(self) -> list[Held]:
+        self._reached("inspect")
+        with self._changed:
+            now = time.monotonic()
+            return [
+                Held(
+                    name=name,
+                    owner=row["owner"],
+                    token=row["token"],
+                    expires_in=row["ends"] - now,
+                    count=row["count"],
+                )
+                for name, row in self._rows.items()
+                if row["ends"] > now
+            ]
+
+    def probe(self) -> None:
+        self._reached("probe")
+
+    def break_lock(self, name: str) -> bool:
+        with self._changed:
+            self._changed.notify_all()
+            return self._rows.pop(name, None) is not None
+
+
+def silent() -> None:
+    """A step: nobody answers."""
+    raise LockUnavailable
+
+
+def scripted(**settings: Any) -> ScriptedBackend:
+    """One of its own, made as `settings.LOCKS` would make it."""
+    backend = create("scripted", {"BACKEND": PATH, **settings})
+    assert isinstance(backend, ScriptedBackend)
+    return backend
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Poll until `condition` holds; fails the test when it does not in time."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come true in {PATIENCE:g} s"
+        time.sleep(0.002)

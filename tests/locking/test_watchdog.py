@@ -1,0 +1,220 @@
+"""The thread that renews, on a backend that does what a script says."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from itertools import pairwise
+
+import pytest
+
+from locking import LockLost, LockUnavailable
+from locking.watchdog import Watchdog, watchdog
+from tests.locking.scripted import PATIENCE, scripted, silent, until
+
+
+def watchdogs() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "watchdog"]
+
+
+def test_a_lease_is_renewed_every_third_of_its_ttl() -> None:
+    backend = scripted()
+    with backend.lock("a", ttl=0.3) as lease:
+        first_end = lease.deadline
+        until(lambda: len(backend.times("extend")) >= 4, "four renewals")
+        assert not lease.lost
+    assert lease.deadline > first_end
+    renewals = [lease.granted_at, *backend.times("extend")]
+    gaps = [after - before for before, after in pairwise(renewals)]
+    assert min(gaps) >= 0.099
+    assert sorted(gaps)[len(gaps) // 2] < 0.2
+
+
+def test_a_lease_outlives_its_ttl_while_it_is_renewed() -> None:
+    backend = scripted()
+    with backend.lock("a", ttl=0.15) as lease:
+        first_end = lease.deadline
+        until(lambda: time.monotonic() > first_end + 0.3, "two more leases passing")
+        lease.check()
+
+
+def test_without_renewal_the_lease_ends() -> None:
+    backend = scripted()
+    lock = backend.lock("a", ttl=0.03, renew=False)
+    lock.acquire()
+    lease = lock.lease
+    until(lambda: lease.lost, "the lease ending")
+    assert not backend.times("extend")
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+def test_a_silent_store_is_asked_again_until_it_answers() -> None:
+    backend = scripted()
+    backend.then("extend", *[silent] * 3)
+    told = []
+    with backend.lock("a", ttl=0.3, on_lost=told.append) as lease:
+        first_end = lease.deadline
+        until(lambda: time.monotonic() > first_end + 0.1, "the first lease passing")
+        lease.check()
+    asked = backend.times("extend")
+    assert asked[3] - asked[0] < 0.2, "the retries come faster than renewals"
+    assert not told
+
+
+def test_an_error_of_the_backends_own_does_not_stop_the_thread(caplog) -> None:
+    backend = scripted()
+
+    def crash() -> None:
+        raise ZeroDivisionError
+
+    backend.then("extend", crash)
+    with backend.lock("a", ttl=0.15) as lease:
+        until(lambda: len(backend.times("extend")) > 2, "the next renewals")
+        lease.check()
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_silence_until_the_deadline_is_a_loss_told_once() -> None:
+    backend = scripted()
+    backend.then("extend", *[silent] * 1000)
+    told = []
+    lock = backend.lock("a", ttl=0.2, on_lost=lambda lease: told.append(time.monotonic()))
+    lock.acquire()
+    lease = lock.lease
+    until(lambda: told, "the holder being told")
+    assert lease.lost
+    assert 0 <= told[0] - lease.deadline < 0.2
+    asked = len(backend.times("extend"))
+    with pytest.raises(LockLost):
+        lock.release()
+    assert len(told) == 1
+    assert asked > 5, "it did not retry until the deadline"
+    assert len(backend.times("extend")) == asked, "a lost lease is not asked for again"
+
+
+def test_the_stores_no_is_a_loss_at_once() -> None:
+    backend = scripted()
+    told = []
+    lock = backend.lock("a", ttl=0.3, on_lost=told.append)
+    lock.acquire()
+    lease = lock.lease
+    backend.break_lock("a")
+    until(lambda: lease.lost, "the loss showing")
+    assert time.monotonic() < lease.deadline
+    with pytest.raises(LockLost):
+        lock.release()
+    assert told == [lease]
+
+
+def test_a_release_during_a_renewal_is_no_loss() -> None:
+    backend = scripted()
+    asked, answer = threading.Event(), threading.Event()
+    backend.then("extend", lambda: (asked.set(), answer.wait(PATIENCE)))
+    told = []
+    lock = backend.lock("a", ttl=0.3, on_lost=told.append)
+    lock.acquire()
+    lease = lock.lease
+    assert asked.wait(PATIENCE)
+    lock.release()
+    answer.set()
+    with backend.lock("b", ttl=0.03) as after:  # its renewal shows that the thread got on
+        until(lambda: after.renew_at > after.granted_at + 0.02, "the next renewal")
+    assert not told
+    assert not lease._gone
+
+
+def test_a_shorter_extension_brings_its_renewal_forward() -> None:
+    """The thread sleeps until a renewal in twenty seconds when the next is due at once."""
+    backend = scripted()
+    lock = backend.lock("a", ttl=60)
+    with lock as lease:
+        lock.extend(0.15)
+        until(lambda: len(backend.times("extend")) > 3, "renewals by the new ttl")
+        lease.check()
+
+
+def test_leases_added_while_the_thread_counts_are_not_forgotten() -> None:
+    """The thread looks at its list, a lease joins, the thread goes to sleep for ever."""
+    dog = Watchdog()
+    backend = scripted()
+    lock = backend.lock("a", ttl=0.15, renew=False)
+    lock.acquire()
+
+    class Leases(set):
+        def copy(self):
+            seen = set(self)
+            if not self:  # it joins right after the look at the empty list
+                joining = threading.Thread(target=dog.add, args=(lock.lease_of_test,))
+                joining.start()
+                until(lambda: lock.lease_of_test in self, "joining")
+                self.copy = lambda: set(self)
+            return seen
+
+    lock.lease_of_test = lock.lease
+    dog._leases = Leases()
+    dog._next = time.monotonic() - 1  # as left by the renewal of a lease that has gone since
+    threading.Thread(target=dog._run, name="watchdog of a test", daemon=True).start()
+    dog._thread = threading.current_thread()
+    until(lambda: len(backend.times("extend")) > 1, "the renewal of the lease that joined")
+    lock.release()
+    dog.remove(lock.lease_of_test)
+
+
+def test_a_dead_holders_lease_is_let_go() -> None:
+    backend = scripted()
+    thread = threading.Thread(target=backend.lock("a", ttl=0.15).acquire)
+    thread.start()
+    thread.join()
+    assert backend.lock("a").acquire(timeout=PATIENCE)
+    backend.lock("a").release()
+    assert not backend.held
+
+
+def test_one_thread_renews_for_all_backends() -> None:
+    first, second = scripted(), scripted()
+    with first.lock("a", ttl=0.15), first.lock("b", ttl=0.15), second.lock("a", ttl=0.15):
+        until(
+            lambda: len(first.times("extend")) > 3 and len(second.times("extend")) > 1, "renewals"
+        )
+        assert len(watchdogs()) == 1
+        assert len(watchdog) == 3
+    assert len(watchdog) == 0
+
+
+def test_sessions_that_do_not_expire_are_left_alone() -> None:
+    from locking.handler import create
+
+    backend = create("process", {"BACKEND": "locking.backends.process.ProcessBackend"})
+    with backend.lock("a", ttl=0.1):
+        assert len(watchdog) == 0
+
+
+def test_a_forked_child_renews_its_own_and_not_its_parents() -> None:
+    backend = scripted()
+    with backend.lock("a", ttl=0.3):
+        until(lambda: watchdogs(), "the thread starting")
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                backend.calls.clear()
+                left_alone = len(watchdog) == 0 and not watchdogs()
+                with backend.lock("b", ttl=0.15) as lease:
+                    until(lambda: len(backend.times("extend")) > 3, "renewals in the child")
+                    code = 0 if left_alone and not lease.lost and len(watchdogs()) == 1 else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        before = len(backend.times("extend"))
+        until(lambda: len(backend.times("extend")) > before, "renewals in the parent")
+
+
+def test_an_unavailable_store_at_release_is_said_and_nothing_is_renewed() -> None:
+    backend = scripted()
+    backend.then("release", silent)
+    with pytest.raises(LockUnavailable), backend.lock("a"):
+        pass
+    assert len(watchdog) == 0
+    assert not backend.held
