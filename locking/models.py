@@ -65,3 +65,26 @@ class LockPolicyChange(models.Model):
 
     def __str__(self) -> str:
         return f"{self.from_backend} -> {self.to_backend} (epoch {self.epoch})"
+
+
+class LockRow(models.Model):
+    """One lock of the database backend, held or idle; `locking.backends.database` alone writes it.
+
+    Times are microseconds on the database's clock since 1970.
+    """
+
+    digest = models.CharField(max_length=32, primary_key=True)
+    """Of the name: collations would take names for equal that are not."""
+    name = models.CharField(max_length=200)
+    owner = models.CharField(max_length=150, blank=True, default="")
+    lock_count = models.PositiveIntegerField(default=0)
+    token = models.BigIntegerField(default=0)
+    ttl = models.BigIntegerField(default=0)
+    expires_at = models.BigIntegerField(default=0)
+
+    class Meta:
+        verbose_name = _("lock row")
+        verbose_name_plural = _("lock rows")
+
+    def __str__(self) -> str:
+        return self.name

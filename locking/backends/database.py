@@ -1,0 +1,226 @@
+"""A row per lock, with owner, count, token and end, on the database's clock (REQUIREMENTS L4).
+
+Taking and freeing are one UPDATE each. A free row stays, so that its token keeps growing whatever
+the clock does; `sweep` deletes rows that nobody has used for long. Times and tokens are
+microseconds since 1970 by the database's clock: a token is that time, or one more than the last.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, ClassVar
+
+from django.core.checks import CheckMessage, Error
+from django.db import DEFAULT_DB_ALIAS, connections
+
+from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
+from locking.backends.database_session import Cancelled, Pool, Session
+from locking.backends.database_sql import Statements
+from locking.backends.database_wait import Polling, Queueing, Row, bell, digest
+from locking.exceptions import LockError, LockLost, LockMisuse, LockUnavailable
+
+SECOND = 1_000_000
+IDLE_SECONDS = 3600.0
+"""How long a row is kept after its last use: far longer than any clock is ever set back."""
+
+
+class DatabaseBackend(Backend):
+    """Locks in a table of the shop's own database. LOCATION is an alias in DATABASES."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        summary="A row per lock, nothing to run beside the database; waiters on SQLite poll.",
+        exclusion="machines",
+        counts_in_store=True,
+        expires=True,
+        fencing=True,
+        lists_holders=True,
+    )
+
+    def __init__(self, alias: str, **settings: Any) -> None:
+        super().__init__(alias, **settings)
+        self.pool = Pool(str(self.location))
+        self._kept: dict[str, Session] = {}
+        """By owner: the connection that has the bell of a lock held by this process."""
+
+    @classmethod
+    def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
+        """LOCATION must be an alias in DATABASES."""
+        return check_location(alias, conf)
+
+    @property
+    def sql(self) -> Statements:
+        """The statements of this kind of database."""
+        return Statements.of(self.pool.vendor)
+
+    def acquire(self, claim: Claim, timeout: float) -> Grant | None:
+        """Take it, or wait for it; see `database_wait`."""
+        deadline = time.monotonic() + timeout
+        try:
+            return self.pool.call(
+                lambda session: self._acquire(session, claim, deadline), until=deadline
+            )
+        except Cancelled:
+            return None
+        except LockUnavailable:
+            if self.pool.vendor == "sqlite" and connections[self.pool.alias].in_atomic_block:
+                raise LockMisuse(
+                    "On SQLite a lock is taken before the transaction that it guards: this one "
+                    "has locked the file for everybody, the lock included."
+                ) from None
+            raise
+        except LockError:
+            raise
+        except BaseException:
+            with suppress(LockError):
+                self.release(claim, 0)
+            raise
+
+    def _acquire(self, session: Session, claim: Claim, deadline: float) -> Grant | None:
+        waiting = (Queueing if self.pool.vendor == "mysql" else Polling)(
+            self.sql, session, claim, self.pool
+        )
+        while True:
+            started = time.monotonic()
+            token = waiting.take()
+            row = None
+            if token is None:
+                row = waiting.read()
+                if row is None:
+                    token = waiting.create()
+                elif row.owner == claim.owner:  # taken before, but the answer was lost
+                    token = row.token
+                    started += row.left / SECOND - claim.ttl
+                elif row.left > row.ttl:
+                    session.change(self.sql.repair, digest(claim.name))
+            if token is not None:
+                if waiting.keeps:
+                    session.kept = True
+                    self._kept[claim.owner] = session
+                return Grant(token, started + claim.ttl)
+            left = deadline - time.monotonic()
+            if left <= 0 or claim.cancelled.is_set():
+                waiting.leave()
+                return None
+            if row is not None:
+                waiting.wait(row, left)
+
+    def release(self, claim: Claim, token: int) -> None:
+        """Free the row; the first waiter is woken by the same statement."""
+        kept = self._kept.pop(claim.owner, None)
+        attempts = itertools.count()
+
+        def free(session: Session) -> None:
+            again = next(attempts)
+            if session.change(self.sql.free, digest(claim.name), claim.owner):
+                return
+            found = self._read(session, claim.name)
+            if again and found and (found.owner, found.token) == ("", token):
+                return  # the first attempt did it, and its answer was lost
+            if session is kept:
+                session.change("DO RELEASE_ALL_LOCKS()")
+            raise LockLost(f"{claim.name!r} is not held by {claim.owner}.")
+
+        if kept is not None:
+            kept.kept = False
+        self.pool.call(free, first=kept)
+
+    def _read(self, session: Session, name: str) -> Row | None:
+        row = session.row(self.sql.read, digest(name))
+        return None if row is None else Row(*row)
+
+    def extend(self, claim: Claim, token: int, ttl: float) -> float:
+        """Move the row's end, unless it has come."""
+        started = time.monotonic()
+        us = int(ttl * SECOND)
+        self._update(claim, self.sql.extend, us, us)
+        return started + ttl
+
+    def recount(self, claim: Claim, token: int, count: int) -> None:
+        """Write the depth of re-entry."""
+        self._update(claim, self.sql.recount, count)
+
+    def _update(self, claim: Claim, sql: str, *values: int) -> None:
+        args = (*values, digest(claim.name), claim.owner)
+        if not self.pool.call(lambda session: session.change(sql, *args)):
+            raise LockLost(f"{claim.name!r} is not held by {claim.owner}.")
+
+    def inspect(self) -> list[Held]:
+        """Every row whose end has not come."""
+        return [
+            Held(name=name, owner=owner, token=token, expires_in=left / SECOND, count=count)
+            for name, owner, token, left, count in self.pool.call(
+                lambda session: session.rows(self.sql.inspect)
+            )
+        ]
+
+    def probe(self) -> None:
+        """Look at the table."""
+        self.pool.call(lambda session: self._read(session, ""))
+
+    def break_lock(self, name: str) -> bool:
+        """Free the row whoever has it, and ring for the first waiter in its holder's place."""
+
+        def free(session: Session) -> bool:
+            row = self._read(session, name)
+            if row is None or not session.change(self.sql.break_, digest(name)):
+                return False
+            if self.pool.vendor == "mysql":
+                found = session.row("SELECT IS_USED_LOCK(%s)", bell(row.owner))
+                if found and found[0]:
+                    with suppress(LockUnavailable):  # its holder may just have gone
+                        session.change(f"KILL {int(found[0])}")
+            return True
+
+        return self.pool.call(free)
+
+    def sweep(self, idle: float = IDLE_SECONDS) -> int:
+        """Delete the rows that nobody has used for `idle` seconds; returns how many.
+
+        Rows of crashed holders are among them. Each is deleted alone, so that nobody waits.
+        """
+        us = int(idle * SECOND)
+
+        def bury(session: Session) -> int:
+            dead = session.rows(self.sql.dead, us, us)
+            return sum(session.change(self.sql.bury, key, us, us) for (key,) in dead)
+
+        return self.pool.call(bury)
+
+    def close(self) -> None:
+        """Close the connections; held locks stay held."""
+        self.pool.close()
+        while self._kept:
+            with suppress(KeyError):
+                self._kept.popitem()[1].close()
+
+    def forget(self) -> None:
+        """In a forked child: the locks and their connections are the parent's."""
+        super().forget()
+        self.pool.forget()
+        for session in self._kept.values():
+            session.abandon()
+        self._kept = {}
+
+
+def check_location(alias: str, conf: Mapping[str, Any], engine: str = "") -> list[CheckMessage]:
+    """Errors of a LOCATION that names no database, or one of another engine than asked."""
+    location = conf.get("LOCATION") or DEFAULT_DB_ALIAS
+    if location not in connections.settings:
+        return [
+            Error(
+                f"LOCKS[{alias!r}] LOCATION {location!r} is not an alias in DATABASES.",
+                id="locking.E020",
+            )
+        ]
+    found = connections.settings[location]["ENGINE"]
+    if not found.endswith(engine):
+        return [
+            Error(
+                f"LOCKS[{alias!r}] needs MySQL or MariaDB, but DATABASES[{location!r}] is {found}.",
+                id="locking.E021",
+            )
+        ]
+    return []

@@ -1,0 +1,85 @@
+"""The SQL of the database backend, for each kind of database."""
+
+# ruff: noqa: S608 - put together from constants only
+
+from __future__ import annotations
+
+import functools
+
+from locking.exceptions import LockMisuse
+
+TABLE = "locking_lockrow"
+NOW = {
+    # NOW() would depend on the time zone, and be an hour wrong or double once a year.
+    "mysql": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
+    "postgresql": "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
+}
+
+
+class Statements:
+    """The SQL of one kind of database.
+
+    On MySQL the holder's connection also has the user-level lock `bell`, which the first waiter
+    waits for. The UPDATEs take and drop it on the way, since a statement of its own would cost a
+    round trip: MySQL evaluates assignments from left to right, once, for a row that matched.
+    """
+
+    @classmethod
+    @functools.cache
+    def of(cls, vendor: str) -> Statements:
+        """Those of mysql, sqlite or postgresql."""
+        return cls(vendor)
+
+    def __init__(self, vendor: str) -> None:
+        if vendor not in NOW:
+            raise LockMisuse(f"The database backend knows {', '.join(NOW)}, not {vendor}.")
+        now = NOW[vendor]
+        mysql = vendor == "mysql"
+        most = "MAX" if vendor == "sqlite" else "GREATEST"
+        token = f"{most}(token + 1, {now})"
+        mint = f"LAST_INSERT_ID({token})" if mysql else token
+        # The queue's place goes with the other locks of the connection, the bell is taken.
+        count = "RELEASE_ALL_LOCKS() * 0 + GET_LOCK(%s, 0)" if mysql else "1"
+        no_count = "RELEASE_ALL_LOCKS() * 0" if mysql else "0"
+        returning = "" if mysql else " RETURNING token"
+        mine = "WHERE digest = %s AND owner = %s"
+        alive = f"{mine} AND expires_at > {now}"
+        take = (
+            f"UPDATE {TABLE} SET token = {mint}, owner = %s, ttl = %s, lock_count = {count}, "
+            f"expires_at = {now} + %s WHERE digest = %s AND expires_at <= {now}"
+        )
+        self.take = take + returning
+        self.take_in_turn = f"{take} AND IS_FREE_LOCK(%s)"
+        values = f"%s, %s, %s, %s, {count.replace('RELEASE_ALL_LOCKS() * 0 + ', '')}, "
+        values += f"{f'LAST_INSERT_ID({now})' if mysql else now}, {now} + %s"
+        insert = "INSERT IGNORE" if mysql else "INSERT"
+        conflict = "" if mysql else " ON CONFLICT DO NOTHING"
+        self.create = (
+            f"{insert} INTO {TABLE} (digest, name, owner, ttl, lock_count, token, expires_at) "
+            f"VALUES ({values}){conflict}{returning}"
+        )
+        self.read = f"SELECT owner, token, expires_at - {now}, ttl FROM {TABLE} WHERE digest = %s"
+        self.free = f"UPDATE {TABLE} SET owner = '', expires_at = 0, lock_count = {no_count} {mine}"
+        self.extend = f"UPDATE {TABLE} SET ttl = %s, expires_at = {now} + %s {alive}"
+        self.recount = f"UPDATE {TABLE} SET lock_count = %s {alive}"
+        # An end further away than the whole lease: the clock was set back. Count from here.
+        self.repair = (
+            f"UPDATE {TABLE} SET expires_at = {now} + ttl "
+            f"WHERE digest = %s AND expires_at > {now} + ttl"
+        )
+        self.break_ = (
+            f"UPDATE {TABLE} SET owner = '', expires_at = 0, lock_count = 0, token = token + 1 "
+            f"WHERE digest = %s AND expires_at > {now}"
+        )
+        self.inspect = (
+            f"SELECT name, owner, token, expires_at - {now}, lock_count FROM {TABLE} "
+            f"WHERE expires_at > {now}"
+        )
+        self.dead = (
+            f"SELECT digest FROM {TABLE} WHERE expires_at < {now} - %s AND token < {now} - %s"
+        )
+        self.bury = (
+            f"DELETE FROM {TABLE} "
+            f"WHERE digest = %s AND expires_at < {now} - %s AND token < {now} - %s"
+        )
