@@ -45,3 +45,9 @@ def ledger_of(*, stock_id: int) -> Ledger:
         per_order={str(number): out for number, out in per_order},
         stale_writes_refused=stock.stale_writes_refused,
     )
+
+
+def stocked(*, stock_id: int) -> int:
+    """Pieces ever set aside for a sale."""
+    movements = StockMovement.objects.filter(stock_id=stock_id, reason=StockMovement.Reason.STOCKED)
+    return int(movements.aggregate(sum=Sum("delta", default=0))["sum"])

@@ -6,8 +6,9 @@ from locking import LockError, policy
 
 
 def guard(request: HttpRequest) -> dict[str, object]:
-    """The policy in force, for the banner that warns while the shop can oversell."""
+    """The policy in force and whether it is safe, for the banner that warns of overselling."""
     try:
-        return {"policy": policy.current()}
+        in_force = policy.current()
+        return {"policy": in_force, "is_safe": in_force.is_safe}
     except LockError:
-        return {"policy": None}
+        return {}

@@ -2,7 +2,10 @@
 
 ShopError            code      status
 ├── BadInput         bad_input    400   nothing was understood, nothing changed
+├── Forgery          forgery      403   the form did not come from our pages
+├── NotAllowed       not_allowed  403
 ├── NotFound         not_found    404
+├── WrongMethod      wrong_method 405   Allow
 ├── NotOpen          not_open     409   also once ended
 ├── SoldOut          sold_out     409
 ├── LimitReached     limit        409
@@ -16,6 +19,7 @@ ShopError            code      status
 import logging
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import Any
 
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -66,6 +70,33 @@ class SignInFirst(ShopError):
     code = "sign_in"
     title = _("Please sign in")
     advice = _("Sign in, then send it again.")
+
+
+class Forgery(ShopError):
+    """The form does not carry the secret of the page it claims to come from."""
+
+    status = HTTPStatus.FORBIDDEN
+    code = "forgery"
+    title = _("This form did not come from our pages")
+    advice = _("Allow cookies, open the page again and send the form from there.")
+
+
+class NotAllowed(ShopError):
+    """Somebody else may do that."""
+
+    status = HTTPStatus.FORBIDDEN
+    code = "not_allowed"
+    title = _("That is not for you")
+    advice = _("Sign in with an account that may do that.")
+
+
+class WrongMethod(ShopError):
+    """The address exists, but not for this HTTP method."""
+
+    status = HTTPStatus.METHOD_NOT_ALLOWED
+    code = "wrong_method"
+    title = _("This address only takes forms")
+    advice = _("Open the page before it and press the button there.")
 
 
 class NotFound(ShopError):
@@ -157,13 +188,25 @@ def wants_json(request: HttpRequest) -> bool:
     return request.content_type == "application/json" and "text/html" not in accept
 
 
-def answer(request: HttpRequest, error: ShopError) -> HttpResponse:
-    """A page, or JSON, that says what happened and what to do next."""
+def answer(
+    request: HttpRequest,
+    error: ShopError,
+    *,
+    page: str = "shop/error.html",
+    context: dict[str, Any] | None = None,
+) -> HttpResponse:
+    """A page, or JSON, that says what happened and what to do next.
+
+    `page` with its `context` may be the one that the form came from, so that input is kept.
+    """
     if wants_json(request):
         body = {"error": error.code, "title": str(error.title), "message": str(error.advice)}
         response: HttpResponse = JsonResponse(body, status=error.status)
     else:
-        response = render(request, "shop/error.html", {"error": error}, status=error.status)
+        shown = {"error": error, **(context or {})}
+        if isinstance(error, StoreDown) and context is None:
+            shown |= {"user": None, "policy": None}  # the page must not ask the silent store again
+        response = render(request, page, shown, status=error.status)
     if error.retry_after is not None:
         response["Retry-After"] = str(error.retry_after)
     return response

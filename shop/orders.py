@@ -20,7 +20,7 @@ from inventory.exceptions import StaleFence
 from locking import LockError, LockTimeout, LockUnavailable, lock
 from shop.checkout import LOCK_TIMEOUT, TRIES, fence_of, learn_newer_fence, lock_name
 from shop.errors import Busy, NotFound, StoreDown, WrongStep
-from shop.models import Allowance, Order, User
+from shop.models import Allowance, Order, Sale, User
 
 logger = logging.getLogger("shop")
 
@@ -38,6 +38,11 @@ def get_order(*, customer: User, number: str) -> Order:
     if order is None:
         raise NotFound
     return order
+
+
+def live_orders(*, customer: User, sale: Sale) -> list[Order]:
+    """What the customer has in a sale, pending or paid, newest first."""
+    return list(Order.objects.filter(customer=customer, sale=sale, status__in=Order.LIVE))
 
 
 def pay_order(*, order: Order) -> None:

@@ -4,7 +4,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Prefetch, Q, QuerySet
 from django.utils import timezone
 
 from inventory import services as stock
@@ -19,6 +19,30 @@ def get_sale(*, slug: str) -> Sale:
     if sale is None:
         raise NotFound
     return sale
+
+
+def catalogue(*, text: str = "") -> QuerySet[Product]:
+    """Listed products in which every word of `text` occurs, each with `current_sales`."""
+    current = _all().filter(closes_at__gt=timezone.now()).order_by("opens_at")
+    products = Product.objects.filter(is_listed=True).prefetch_related(
+        Prefetch("sales", queryset=current, to_attr="current_sales")
+    )
+    for word in text.split():
+        products = products.filter(
+            Q(name__icontains=word)
+            | Q(name_zh__icontains=word)
+            | Q(description__icontains=word)
+            | Q(description_zh__icontains=word)
+        )
+    return products
+
+
+def get_product(*, slug: str) -> Product:
+    """A listed product with its `current_sales`; NotFound when there is none."""
+    product = catalogue().filter(slug=slug).first()
+    if product is None:
+        raise NotFound
+    return product
 
 
 def live_sales(*, now: datetime | None = None) -> QuerySet[Sale]:

@@ -99,15 +99,19 @@ REDIS_URL = env.str("REDIS_URL", default="redis://127.0.0.1:6379/0")
 REDLOCK_URLS = env.list("REDLOCK_URLS", default=[])
 ZOOKEEPER_HOSTS = env.str("ZOOKEEPER_HOSTS", default="")
 
+_redis_cache = {
+    "BACKEND": "django.core.cache.backends.redis.RedisCache",
+    "LOCATION": REDIS_URL,
+    "KEY_PREFIX": "shop",
+    "OPTIONS": {"socket_timeout": 2, "socket_connect_timeout": 1},
+}
 CACHES = {
-    "default": {
-        "BACKEND": "django.core.cache.backends.redis.RedisCache",
-        "LOCATION": REDIS_URL,
-        "KEY_PREFIX": "shop",
-        "OPTIONS": {"socket_timeout": 2, "socket_connect_timeout": 1},
-    }
+    "default": _redis_cache,
+    # What the shop can do without: a silent Redis is a miss.
+    "optional": {**_redis_cache, "BACKEND": "shop.cache.OptionalRedisCache"},
 }
 SESSION_ENGINE = "django.contrib.sessions.backends.cached_db"
+SESSION_CACHE_ALIAS = "optional"
 
 # --- Locks -------------------------------------------------------------------------------------
 
@@ -154,9 +158,24 @@ LOCALE_PATHS = [BASE_DIR / "locale"]
 TIME_ZONE = "Asia/Shanghai"
 USE_TZ = True
 
+CSRF_FAILURE_VIEW = "shop.views.errors.csrf_failure"
+
+BUY_LIMIT = env.str("BUY_LIMIT", default="60/10 seconds")
+"""Purchases that one customer may send; the 61st is told to wait."""
+SIGN_IN_LIMIT = env.str("SIGN_IN_LIMIT", default="300/minute")
+"""Sign-ins and sign-ups from one address."""
+SIGN_IN_FAILURE_LIMIT = env.str("SIGN_IN_FAILURE_LIMIT", default="10/minute")
+"""Wrong passwords for one name from one address."""
+PROXY_HOPS = env.int("PROXY_HOPS", default=0)
+"""Proxies of ours in front, each of which appends to X-Forwarded-For; 0 ignores that header."""
+
 STATIC_URL = "static/"
 STATIC_ROOT = VAR / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "shop.staticfiles.Storage"},
+}
 WHITENOISE_USE_FINDERS = DEBUG
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2_621_440

@@ -9,3 +9,8 @@ urlpatterns = [
     path("lab/", include("loadtest.urls")),
     path("", include("shop.views")),
 ]
+
+handler400 = "shop.views.errors.bad_request"
+handler403 = "shop.views.errors.not_allowed"
+handler404 = "shop.views.errors.not_found"
+handler500 = "shop.views.errors.server_error"

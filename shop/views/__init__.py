@@ -1,5 +1,24 @@
-"""The pages."""
+"""The pages. A view parses, calls one service and renders."""
 
-from django.urls import URLPattern
+from django.urls import path
 
-urlpatterns: list[URLPattern] = []
+from shop.views import accounts, buying, health, pages
+
+urlpatterns = [
+    path("", pages.home, name="home"),
+    path("products/", pages.products, name="products"),
+    path("products/<slug:slug>/", pages.product, name="product"),
+    path("sales/<slug:slug>/", pages.sale, name="sale"),
+    path("sales/<slug:slug>/stock/", pages.sale_stock, name="sale-stock"),
+    path("sales/<slug:slug>/buy/", buying.buy, name="buy"),
+    path("orders/", buying.orders, name="orders"),
+    path("orders/<slug:number>/", buying.order, name="order"),
+    path("orders/<slug:number>/pay/", buying.pay, name="pay"),
+    path("orders/<slug:number>/cancel/", buying.cancel, name="cancel"),
+    path("accounts/sign-up/", accounts.SignUp.as_view(), name="sign-up"),
+    path("accounts/sign-in/", accounts.SignIn.as_view(), name="login"),
+    path("accounts/sign-out/", accounts.sign_out, name="sign-out"),
+    path("livez", health.livez, name="livez"),
+    path("readyz", health.readyz, name="readyz"),
+    path("metrics", health.metrics, name="metrics"),
+]

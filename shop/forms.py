@@ -1,0 +1,104 @@
+"""What clients send, read strictly: what cannot be understood is refused, never guessed."""
+
+import json
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+from django.contrib.auth.forms import UserCreationForm
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+
+from shop.errors import BadInput, UnsupportedType
+from shop.models import User
+
+FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
+MAX_KEY = 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purchase:
+    """What a customer asks for."""
+
+    quantity: int
+    key: str
+
+
+class SignUpForm(UserCreationForm):
+    """A new customer."""
+
+    class Meta:
+        model = User
+        fields: ClassVar = ["username"]
+
+
+def read_purchase(request: HttpRequest, *, most: int) -> Purchase:
+    """The quantity, 1 to `most`, and the idempotency key of a form or a JSON body.
+
+    Raises BadInput and UnsupportedType. Anything else that was sent is ignored.
+    """
+    if request.content_type == "application/json":
+        sent = _read_json(request.body)
+        quantity = sent.get("quantity")
+        if type(quantity) is not int:
+            raise BadInput(_("The quantity is not a whole number."))
+        key = sent.get("idempotency_key", "")
+    elif request.content_type in FORM_TYPES:
+        quantity = _read_whole_number(_only(request, "quantity"))
+        key = _only(request, "idempotency_key")
+    else:
+        raise UnsupportedType(_("Send a form or JSON."))
+    if not 1 <= quantity <= most:
+        raise BadInput(_("The quantity goes from 1 to %(most)d.") % {"most": most})
+    return Purchase(quantity=quantity, key=_read_key(key, request.headers.get("Idempotency-Key")))
+
+
+def _only(request: HttpRequest, name: str) -> str:
+    values = request.POST.getlist(name)
+    if len(values) > 1:
+        raise BadInput(_("“%(name)s” was sent more than once.") % {"name": name})
+    return str(values[0]) if values else ""
+
+
+def _read_whole_number(text: str) -> int:
+    # int() also reads "1_0", "٣" and five thousand digits.
+    if not re.fullmatch(r"[1-9][0-9]{0,4}", text):
+        raise BadInput(_("The quantity is not a whole number."))
+    return int(text)
+
+
+def _read_key(in_body: object, in_header: str | None) -> str:
+    if not isinstance(in_body, str):
+        raise BadInput(_("The idempotency key is not a text."))
+    if in_header and in_body and in_header != in_body:
+        raise BadInput(_("There are two different idempotency keys."))
+    key = in_header or in_body
+    if not key.strip():
+        raise BadInput(_("The idempotency key is missing."))
+    if len(key) > MAX_KEY or any(unicodedata.category(sign).startswith("C") for sign in key):
+        raise BadInput(_("The idempotency key is too long or has control characters."))
+    return key
+
+
+def _read_json(body: bytes) -> dict[str, Any]:
+    try:
+        sent = json.loads(
+            body.decode(), parse_constant=_refuse, object_pairs_hook=_refuse_duplicates
+        )
+    except (ValueError, RecursionError):  # also UnicodeDecodeError and numbers without end
+        raise BadInput(_("The body is not JSON.")) from None
+    if not isinstance(sent, dict):
+        raise BadInput(_("The body is not a JSON object."))
+    return sent
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name comes twice")
+    return found

@@ -1,0 +1,67 @@
+"""Floods: how often one person may knock.
+
+Counted in Redis, so that all processes count together. When Redis is silent everybody may pass:
+a throttle protects the shop, it does not guard the stock.
+"""
+
+import logging
+import time
+from functools import cache
+
+from django.conf import settings
+from django.http import HttpRequest
+from limits import RateLimitItem, parse
+from limits.storage import storage_from_string
+from limits.strategies import FixedWindowRateLimiter
+from redis.exceptions import RedisError
+
+from shop.errors import TooMany
+
+logger = logging.getLogger("shop")
+
+
+@cache
+def _limiter(url: str) -> FixedWindowRateLimiter:
+    storage = storage_from_string(
+        url, key_prefix="throttle", socket_timeout=0.5, socket_connect_timeout=0.5
+    )
+    return FixedWindowRateLimiter(storage)
+
+
+def count(limit: str, *who: str) -> None:
+    """Count one more of `who`. Raises TooMany above the limit, e.g. "10/minute"."""
+    _ask(limit, who, counting=True)
+
+
+def check(limit: str, *who: str) -> None:
+    """Raise TooMany when `who` has used up the limit; counts nothing."""
+    _ask(limit, who, counting=False)
+
+
+def _ask(limit: str, who: tuple[str, ...], *, counting: bool) -> None:
+    limiter, item = _limiter(settings.REDIS_URL), parse(limit)
+    try:
+        allowed = limiter.hit(item, *who) if counting else limiter.test(item, *who)
+        if not allowed:
+            raise TooMany(retry_after=_seconds_left(limiter, item, who))
+    except (RedisError, OSError) as error:
+        logger.warning("nobody counts the floods: %s", error)
+
+
+def _seconds_left(
+    limiter: FixedWindowRateLimiter, item: RateLimitItem, who: tuple[str, ...]
+) -> int:
+    return max(1, round(limiter.get_window_stats(item, *who).reset_time - time.time()))
+
+
+def address_of(request: HttpRequest) -> str:
+    """Where a request comes from, as far as our own proxies can tell.
+
+    Each proxy of ours appends the address that it saw to X-Forwarded-For; what stands further
+    left was sent by the client and may be anything.
+    """
+    if settings.PROXY_HOPS:
+        seen = request.headers.get("X-Forwarded-For", "").split(",")
+        if len(seen) >= settings.PROXY_HOPS:
+            return seen[-settings.PROXY_HOPS].strip()[:45]
+    return str(request.META.get("REMOTE_ADDR", ""))

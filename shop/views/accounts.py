@@ -1,0 +1,76 @@
+"""Signing up, in and out."""
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import login
+from django.contrib.auth.forms import AuthenticationForm
+from django.contrib.auth.views import LoginView, LogoutView, RedirectURLMixin
+from django.db import IntegrityError, transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.decorators import method_decorator
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.generic import FormView
+
+from shop import throttle
+from shop.forms import SignUpForm
+from shop.views.decorators import only
+
+METHODS = ["get", "head", "post"]
+
+
+class SignIn(LoginView):
+    """Throttled by address, and for wrong passwords by address and name."""
+
+    template_name = "shop/sign_in.html"
+    http_method_names = METHODS
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Count before the slow hash."""
+        throttle.count(settings.SIGN_IN_LIMIT, "sign-in", throttle.address_of(request))
+        throttle.check(settings.SIGN_IN_FAILURE_LIMIT, *self._who())
+        return super().post(request, *args, **kwargs)
+
+    def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
+        """The form again, with what was wrong."""
+        throttle.count(settings.SIGN_IN_FAILURE_LIMIT, *self._who())
+        return self.render_to_response(self.get_context_data(form=form), status=400)
+
+    def _who(self) -> tuple[str, ...]:
+        name = self.request.POST.get("username", "")[:150].casefold()
+        return "wrong-password", throttle.address_of(self.request), name
+
+
+@method_decorator([sensitive_post_parameters(), never_cache], name="dispatch")
+class SignUp(RedirectURLMixin, FormView):
+    """A new customer, signed in at once."""
+
+    template_name = "shop/sign_up.html"
+    form_class = SignUpForm
+    http_method_names = METHODS
+    next_page = settings.LOGIN_REDIRECT_URL
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Count before the slow hash."""
+        throttle.count(settings.SIGN_IN_LIMIT, "sign-in", throttle.address_of(request))
+        return super().post(request, *args, **kwargs)
+
+    def form_valid(self, form: SignUpForm) -> HttpResponse:
+        """Create the account; somebody may have taken the name since it was checked."""
+        try:
+            with transaction.atomic():
+                user = form.save()
+        except IntegrityError:
+            form.add_error("username", _("A user with that username already exists."))
+            return self.form_invalid(form)
+        login(self.request, user)
+        return HttpResponseRedirect(self.get_success_url())
+
+    def form_invalid(self, form: SignUpForm) -> HttpResponse:
+        """The form again, with what was wrong."""
+        return self.render_to_response(self.get_context_data(form=form), status=400)
+
+
+sign_out = only("POST")(LogoutView.as_view())

@@ -1,0 +1,116 @@
+"""What customers do: buy, pay, cancel, and look at their orders."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.conf import settings
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+
+from shop import throttle
+from shop.checkout import place_order
+from shop.errors import ShopError, answer, wants_json
+from shop.forms import read_purchase
+from shop.models import Order
+from shop.orders import cancel_order, get_order, orders_of, pay_order
+from shop.sales import get_sale
+from shop.views.decorators import acts, shows_own
+from shop.views.pages import sale_context
+
+PAGE = 20
+
+
+class SeeOther(HttpResponseRedirect):
+    """After a form: go there, with GET."""
+
+    status_code = 303
+
+
+@never_cache
+@acts
+def buy(request: HttpRequest, slug: str) -> HttpResponse:
+    """Place an order: 201 with JSON, or 303 to its page."""
+    throttle.count(settings.BUY_LIMIT, "buy", str(request.user.pk))
+    sale = get_sale(slug=slug)
+    purchase = read_purchase(request, most=sale.limit_per_customer)
+    try:
+        placed = place_order(
+            customer=request.user, sale=sale, quantity=purchase.quantity, key=purchase.key
+        )
+    except ShopError as error:
+        if wants_json(request):
+            raise
+        context = sale_context(request, sale, key=purchase.key, quantity=purchase.quantity)
+        return answer(request, error, page="shop/sale.html", context=context)
+    order = placed.order
+    if wants_json(request):
+        return JsonResponse(
+            _told(order), status=201, headers={"Location": order.get_absolute_url()}
+        )
+    return SeeOther(order.get_absolute_url())
+
+
+@never_cache
+@shows_own
+def orders(request: HttpRequest) -> HttpResponse:
+    """The customer's own orders."""
+    page = Paginator(orders_of(customer=request.user), PAGE).get_page(request.GET.get("page"))
+    return render(request, "shop/orders.html", {"page": page})
+
+
+@never_cache
+@shows_own
+def order(request: HttpRequest, number: str) -> HttpResponse:
+    """One order of the customer's."""
+    return _order_page(request, get_order(customer=request.user, number=number))
+
+
+@never_cache
+@acts
+def pay(request: HttpRequest, number: str) -> HttpResponse:
+    """Pay an order; the till is a stand-in that always says yes."""
+    return _step(request, number, pay_order)
+
+
+@never_cache
+@acts
+def cancel(request: HttpRequest, number: str) -> HttpResponse:
+    """Give an unpaid order up."""
+    return _step(request, number, cancel_order)
+
+
+def _step(request: HttpRequest, number: str, service: Callable[..., None]) -> HttpResponse:
+    order = get_order(customer=request.user, number=number)
+    try:
+        service(order=order)
+    except ShopError as error:
+        if wants_json(request):
+            raise
+        order = get_order(customer=request.user, number=number)
+        context = {"order": order, "now": timezone.now()}
+        return answer(request, error, page="shop/order.html", context=context)
+    if wants_json(request):
+        return _order_page(request, order)
+    return SeeOther(order.get_absolute_url())
+
+
+def _order_page(request: HttpRequest, order: Order) -> HttpResponse:
+    if wants_json(request):
+        return JsonResponse({**_told(order), "status": order.status})
+    return render(request, "shop/order.html", {"order": order, "now": timezone.now()})
+
+
+def _told(order: Order) -> dict[str, Any]:
+    """What never changes about an order, so that a purchase sent twice is answered alike."""
+    return {
+        "number": order.number,
+        "sale": order.sale.slug,
+        "quantity": order.quantity,
+        "unit_price": str(order.unit_price),
+        "total": str(order.total),
+        "pay_by": order.pay_by.isoformat(timespec="milliseconds"),
+        "url": order.get_absolute_url(),
+    }

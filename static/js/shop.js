@@ -1,0 +1,75 @@
+// Makes the pages livelier; every one of them works without it.
+"use strict";
+document.documentElement.classList.add("script");
+(() => {
+  // The server's clock: its time when it made the page, plus what has passed since the page arrived,
+  // on a clock that nobody can set. Late by the way here, so never early.
+  const made = document.querySelector("[data-clock], [data-server-now]");
+  const madeAt = made ? Number(made.dataset.clock ?? made.dataset.serverNow) : Date.now() / 1000;
+  const arrived = performance.getEntriesByType("navigation")[0]?.responseStart ?? performance.now();
+  const now = () => madeAt + (performance.now() - arrived) / 1000;
+  const two = (number) => String(number).padStart(2, "0");
+
+  const left = (seconds) => {
+    const days = Math.floor(seconds / 86400);
+    const clock = [seconds / 3600 % 24, seconds / 60 % 60, seconds % 60].map(Math.floor).map(two).join(":");
+    return days ? `${days} d ${clock}` : clock;
+  };
+
+  // A button that was waiting for the opening: no request is needed, so no rush of reloads.
+  const open = () => {
+    for (const button of document.querySelectorAll("[data-open-label]")) {
+      button.textContent = button.dataset.openLabel;
+      button.disabled = false;
+    }
+  };
+
+  const tick = () => {
+    for (const clock of document.querySelectorAll("[data-until]:not([data-over])")) {
+      const seconds = Number(clock.dataset.until) - now();
+      clock.textContent = left(Math.max(0, Math.ceil(seconds)));
+      // Silent until the end is near; then a screen reader says each minute and the last ten.
+      const whole = Math.ceil(seconds);
+      if (clock.getAttribute("role") === "timer") {
+        clock.setAttribute("aria-live", whole <= 10 || (whole <= 60 && whole % 30 === 0) ? "polite" : "off");
+      }
+      if (seconds > 0) continue;
+      clock.dataset.over = "";
+      if (clock.dataset.then === "open") open();
+      // Spread out, and only once a page that was made before its time is over.
+      else if (madeAt < Number(clock.dataset.until)) setTimeout(() => location.reload(), 500 + Math.random() * 1500);
+    }
+    for (const clock of document.querySelectorAll("[data-clock]")) {
+      const date = new Date(now() * 1000);
+      clock.textContent = date.toLocaleTimeString("en-GB", { timeZone: clock.dataset.zone });
+    }
+    for (const time of document.querySelectorAll("[data-as-of]")) {
+      const age = Math.max(0, Math.round(now() - Date.parse(time.dateTime) / 1000));
+      time.textContent = time.dataset.ago.replace("%s", age);
+    }
+  };
+  if (document.querySelector("[data-until], [data-clock], [data-as-of]")) {
+    tick();
+    setInterval(tick, 500);
+  }
+
+  for (const form of document.querySelectorAll("[data-autosubmit]")) {
+    form.addEventListener("change", () => form.submit());
+  }
+
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (!form.matches("[data-send-once]")) return;
+    if ("sent" in form.dataset) return event.preventDefault();
+    form.dataset.sent = "";
+    const button = form.querySelector("button");
+    button.dataset.label = button.textContent;
+    button.textContent = form.dataset.sendOnce;
+    button.setAttribute("aria-busy", "true");
+  });
+
+  // Back from the order: the browser shows the page as it was left, with its button spent.
+  window.addEventListener("pageshow", (event) => {
+    if (event.persisted) location.reload();
+  });
+})();
