@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
-from typing import Protocol
 
 from django.db import close_old_connections, connection, connections
 
@@ -38,13 +37,6 @@ class Answer:
     ended: float
 
 
-class Counters(Protocol):
-    """Shared memory: one counter per thread, so that none needs a lock."""
-
-    def __getitem__(self, index: int) -> int: ...
-    def __setitem__(self, index: int, value: int) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crowd:
     """The buyers of one run, of all processes."""
@@ -53,7 +45,8 @@ class Crowd:
     slug: str
     customers: Sequence[User]
     start: Barrier
-    served: Counters
+    served: "ctypes.Array[ctypes.c_long]"
+    """How many buyers each thread has served: a counter each, so that none needs a lock."""
     results: Sequence[tuple[Connection, Connection]]
 
 
@@ -91,7 +84,10 @@ def _queue(crowd: Crowd, slot: int, answers: list[Answer], errors: list[str]) ->
         for customer in mine:
             answers.append(_buy(crowd, customer, pauses))
             crowd.served[slot] += 1
+    except threading.BrokenBarrierError:
+        """Another one said why."""
     except Exception as error:  # noqa: BLE001 - whatever it is, the run has to say so
+        crowd.start.abort()
         errors.append(f"{type(error).__name__}: {error}")
     finally:
         connections.close_all()

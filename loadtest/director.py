@@ -13,10 +13,12 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
 from multiprocessing.connection import wait
 from multiprocessing.sharedctypes import RawArray
+from threading import BrokenBarrierError
 from typing import Any
 
 import django
@@ -160,16 +162,18 @@ def _sell(
         worker.start()
     for _, theirs in crowd.results:
         theirs.close()
-    crowd.start.wait(START_SECONDS)
+    with suppress(BrokenBarrierError):  # whoever broke it says why
+        crowd.start.wait(START_SECONDS)
     started = time.monotonic()
     answers: list[Answer] = []
     errors: list[str] = []
     waiting = [ours for ours, _ in crowd.results]
     while waiting:
-        for ready in wait(waiting, timeout=PROGRESS_SECONDS):
-            waiting.remove(ready)
+        ready = wait(waiting, timeout=PROGRESS_SECONDS)
+        for ours in [one for one in waiting if one in ready]:
+            waiting.remove(ours)
             try:
-                told, failed = ready.recv()
+                told, failed = ours.recv()
             except EOFError:
                 told, failed = [], ["a process died"]
             answers += told

@@ -81,3 +81,15 @@ class Plan:
     def settings(self) -> dict[str, Any]:
         """As the report prints them."""
         return asdict(self)
+
+    def command(self) -> str:
+        """The command line that asks for the same."""
+        lists = [("backend", one) for one in self.backends]
+        lists += [("discipline", one) for one in self.disciplines]
+        rest = [
+            (name.replace("_", "-"), value)
+            for name, value in asdict(self).items()
+            if name not in ("backends", "disciplines")
+        ]
+        options = " ".join(f"--{name} {value}" for name, value in lists + rest)
+        return f"manage.py lab run {options}"

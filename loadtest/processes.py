@@ -192,15 +192,19 @@ class Server:
 
     def pause(self) -> None:
         """SIGSTOP: alive, connected and silent, until `resume`."""
-        os.kill(self.pid, signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        self._signal(signal.SIGCONT)
+
+    def ask_to_end(self) -> None:
+        """SIGTERM, also to a paused one, without waiting."""
+        self._signal(signal.SIGTERM)
+        self.resume()
 
     def terminate(self) -> None:
         """End it politely, then by force; `start` brings it back."""
-        if self.running:
-            self.resume()
+        self.ask_to_end()
         self._end(signal.SIGTERM)
 
     def restart(self, *, keep_data: bool = True) -> None:
@@ -243,10 +247,15 @@ class Server:
 
         return _spawner(os.getpid()).submit(popen).result()
 
+    def _signal(self, how: signal.Signals) -> None:
+        # Not os.kill: Popen knows when the number may belong to somebody else by now.
+        if self._process is not None:
+            self._process.send_signal(how)
+
     def _end(self, how: signal.Signals) -> None:
         if self._process is None:
             return
-        self._process.send_signal(how)
+        self._signal(how)
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -278,5 +287,4 @@ def stop_all(servers: Iterable[Server]) -> None:
     with contextlib.ExitStack() as stack:
         for server in servers:
             stack.callback(server.stop)
-            if server.running:
-                os.kill(server.pid, signal.SIGTERM)
+            server.ask_to_end()

@@ -1,9 +1,9 @@
 """Reports for people: the sentence that says it all, and the table."""
 
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Any
 
+from django.utils.translation import gettext as _
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
@@ -17,29 +17,33 @@ def met(run: Run) -> bool:
 
 def sentence(runs: Sequence[Run]) -> str:
     """The verdict first: "none sold 83 of 50. redis sold exactly 50."."""
-    return " ".join(_of_guard(name, list(group)) for name, group in _by_guard(runs))
+    return " ".join(_of_guard(name, group) for name, group in by_guard(runs))
 
 
-def _by_guard(runs: Sequence[Run]) -> Iterable[tuple[str, Iterable[Run]]]:
+def by_guard(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
+    """The runs of each guard under its name, in the order in which they came."""
     several = len({run["discipline"] for run in runs}) > 1
 
     def name(run: Run) -> str:
         return f"{run['backend']} + {run['discipline']}" if several else run["backend"]
 
-    order = list(dict.fromkeys(map(name, runs)))
-    return groupby(sorted(runs, key=lambda run: order.index(name(run))), key=name)
+    names = dict.fromkeys(map(name, runs))
+    return [(one, [run for run in runs if name(run) == one]) for one in names]
 
 
 def _of_guard(name: str, runs: Sequence[Run]) -> str:
+    said: dict[str, object] = {"guard": name, "stock": runs[0]["stock"], "runs": len(runs)}
     if missing := [run for run in runs if run["verdict"] == "not-run"]:
-        return f"{name} did not run: {missing[0]['why']}."
-    sold = sorted({run["sold"] for run in runs})
-    stock = runs[0]["stock"]
-    times = f" in {len(runs)} runs of {len(runs)}" if len(runs) > 1 else ""
-    if sold == [stock]:
-        return f"{name} sold exactly {stock}{times}."
-    spread = str(sold[0]) if len(sold) == 1 else f"{sold[0]} to {sold[-1]}"
-    return f"{name} sold {spread} of {stock}{times}."
+        return _("%(guard)s did not run: %(why)s.") % {**said, "why": missing[0]["why"]}
+    sold = sorted(run["sold"] for run in runs)
+    if sold[0] == sold[-1] == runs[0]["stock"]:
+        if len(runs) == 1:
+            return _("%(guard)s sold exactly %(stock)s.") % said
+        return _("%(guard)s sold exactly %(stock)s in each of %(runs)s runs.") % said
+    said["sold"] = sold[0] if sold[0] == sold[-1] else f"{sold[0]}-{sold[-1]}"
+    if len(runs) == 1:
+        return _("%(guard)s sold %(sold)s of %(stock)s.") % said
+    return _("%(guard)s sold %(sold)s of %(stock)s in each of %(runs)s runs.") % said
 
 
 def table(runs: Sequence[Run]) -> Table:

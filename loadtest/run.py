@@ -16,6 +16,10 @@ Report = dict[str, Any]
 Progress = Callable[[dict[str, Any]], object]
 
 
+class BrokeOff(RuntimeError):
+    """The load test met something nobody foresaw; the message ends with its log."""
+
+
 def run(plan: Plan, progress: Progress = lambda event: None) -> Report:
     """The report of the plan, as `lab run --json` prints it; `progress` hears every event."""
     report: Report = {"settings": plan.settings(), "versions": {}, "runs": []}
@@ -72,7 +76,7 @@ def _direct(plan: Plan, stores: Stores) -> Iterator[dict[str, Any]]:
                 return
             yield event
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-    raise RuntimeError(f"the load test broke off:\n{tail}")
+    raise BrokeOff(f"the load test broke off:\n{tail}")
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import signal
 import sys
 from argparse import ArgumentParser
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError
@@ -12,8 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from loadtest import report
+from loadtest.picture import draw
 from loadtest.plan import BACKENDS, STORES, Plan, PlanError
-from loadtest.run import run
+from loadtest.run import BrokeOff, run
 from locking.models import Discipline
 
 INTERRUPTED = 130
@@ -65,6 +67,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--store", choices=STORES, default=known["store"], help="the private database"
         )
+        parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the picture as well")
         parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
 
     def handle(self, *, action: str, **options: Any) -> None:
@@ -75,6 +78,8 @@ class Command(BaseCommand):
             getattr(self, f"_{action}")(**options)
         except PlanError as error:
             raise CommandError(str(error), returncode=2) from error
+        except BrokeOff as error:
+            raise CommandError(str(error)) from error
         except KeyboardInterrupt:
             self.stderr.write("interrupted")
             sys.exit(INTERRUPTED)
@@ -100,6 +105,8 @@ class Command(BaseCommand):
             console.print(report.table(result["runs"]))
             for line in report.surprises(result["runs"]):
                 console.print(line, style="bold red", soft_wrap=True)
+        if options["svg"]:
+            options["svg"].write_text(draw(result["runs"], alone=True))
         if not all(map(report.met, result["runs"])):
             sys.exit(1)
 
