@@ -188,7 +188,8 @@ class Server:
 
     def kill(self) -> None:
         """SIGKILL: a crash."""
-        self._end(signal.SIGKILL)
+        self._signal(signal.SIGKILL)
+        self._wait()
 
     def pause(self) -> None:
         """SIGSTOP: alive, connected and silent, until `resume`."""
@@ -205,7 +206,7 @@ class Server:
     def terminate(self) -> None:
         """End it politely, then by force; `start` brings it back."""
         self.ask_to_end()
-        self._end(signal.SIGTERM)
+        self._wait()
 
     def restart(self, *, keep_data: bool = True) -> None:
         """Terminate and start on the same port; what it never wrote to disk is lost either way."""
@@ -252,10 +253,9 @@ class Server:
         if self._process is not None:
             self._process.send_signal(how)
 
-    def _end(self, how: signal.Signals) -> None:
+    def _wait(self) -> None:
         if self._process is None:
             return
-        self._signal(how)
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:

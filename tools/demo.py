@@ -20,6 +20,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from io import StringIO
 from pathlib import Path
 from typing import IO
 
@@ -162,7 +163,8 @@ def prepare() -> list[str]:
         call_command("migrate", interactive=False, verbosity=0)
         call_command("collectstatic", interactive=False, verbosity=0)
         if not get_user_model().objects.exists():
-            call_command("seed")
+            say("Filling the shop with products, sales and people ...")
+            call_command("seed", stdout=StringIO())
     except (CommandError, DatabaseError) as error:
         raise DemoError(f"The shop's data cannot be prepared: {error}.") from error
     connection.close()
