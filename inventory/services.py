@@ -11,12 +11,16 @@ transaction, `take` inside it. What each does depends on the discipline:
 from dataclasses import dataclass
 
 from django.db.models import F, Q
+from django.utils import timezone
 
-from inventory.exceptions import OutOfStock, StaleFence
+from inventory.batch import Statement, insert
+from inventory.exceptions import OutOfStock, RowRefused, StaleFence
 from inventory.models import Product, Stock, StockMovement
 from locking.models import Discipline
 
 MINT_TRIES = 100
+STOCK = Stock._meta.db_table
+Reason = StockMovement.Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,29 @@ class Fence:
 
     epoch: int
     token: int | None
+
+    @property
+    def mark(self) -> str:
+        """Assignments that leave this fence on a row; their values are `marked`."""
+        token = "fence_token + 1" if self.token is None else "%s"
+        return f"fence_epoch = %s, fence_token = {token}"
+
+    @property
+    def marked(self) -> list[int]:
+        """The values of `mark`."""
+        return [self.epoch] if self.token is None else [self.epoch, self.token]
+
+    @property
+    def is_newest(self) -> str:
+        """Condition that no newer holder has touched the row; its values are `compared`."""
+        if self.token is None:
+            return "fence_epoch <= %s"
+        return "(fence_epoch < %s OR (fence_epoch = %s AND fence_token <= %s))"
+
+    @property
+    def compared(self) -> list[int]:
+        """The values of `is_newest`."""
+        return [self.epoch] if self.token is None else [self.epoch, self.epoch, self.token]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,44 +104,56 @@ def _claim(stock_id: int, fence: Fence) -> Fence:
     raise StaleFence("The stock row is claimed faster than this writer can follow.")
 
 
-def take(*, seen: Look, quantity: int, order_number: str) -> None:
-    """Take pieces for an order; inside its transaction. Raises OutOfStock or StaleFence."""
-    rows = Stock.objects.filter(pk=seen.stock_id)
+def take(*, seen: Look, quantity: int, order_number: str) -> list[Statement]:
+    """What takes pieces for an order, to be committed together with it. Raises OutOfStock.
+
+    The commit raises StaleFence, or RowRefused: then `why_refused` tells which it was.
+    """
     fence, left = seen.fence, None
     if seen.quantity is None:
-        changes = {"quantity": F("quantity") - quantity, **_mark(fence)}
-        if not rows.filter(_not_newer(fence), quantity__gte=quantity).update(**changes):
-            if rows.filter(_not_newer(fence)).exists():
-                raise OutOfStock
-            raise StaleFence
+        update = Statement(
+            f"UPDATE {STOCK} SET quantity = quantity - %s, {fence.mark}"
+            f" WHERE id = %s AND quantity >= %s AND {fence.is_newest}",
+            [quantity, *fence.marked, seen.stock_id, quantity, *fence.compared],
+            unless=RowRefused,
+        )
     else:
         left = seen.quantity - quantity
         if left < 0:
             raise OutOfStock
+        update = Statement(f"UPDATE {STOCK} SET quantity = %s WHERE id = %s", [left, seen.stock_id])
         if seen.discipline == Discipline.FENCED:
-            rows = rows.filter(fence_epoch=fence.epoch, fence_token=fence.token)
-        if not rows.update(quantity=left):
-            raise StaleFence
-    _record(seen.stock_id, -quantity, StockMovement.Reason.RESERVED, order_number, fence, left)
+            claimed = " AND fence_epoch = %s AND fence_token = %s"
+            update = Statement(
+                update.sql + claimed, [*update.params, fence.epoch, fence.token], unless=StaleFence
+            )
+    return [update, _record(seen.stock_id, -quantity, Reason.RESERVED, order_number, fence, left)]
 
 
-def put_back(*, stock_id: int, quantity: int, order_number: str, fence: Fence) -> None:
-    """Return an order's pieces; inside its transaction. Raises StaleFence.
+def why_refused(*, seen: Look, quantity: int) -> type[OutOfStock] | type[StaleFence]:
+    """Why a conditional UPDATE changed no row; after its transaction."""
+    rows = Stock.objects.filter(_not_newer(seen.fence), pk=seen.stock_id)
+    return OutOfStock if rows.exists() else StaleFence
+
+
+def put_back(*, stock_id: int, quantity: int, order_number: str, fence: Fence) -> list[Statement]:
+    """What returns an order's pieces, to be committed with its end; that raises StaleFence.
 
     It marks the row as `take` does: a holder that read the quantity before must not write over it.
     """
-    changes = {"quantity": F("quantity") + quantity, **_mark(fence)}
-    if not Stock.objects.filter(_not_newer(fence), pk=stock_id).update(**changes):
-        raise StaleFence
-    _record(stock_id, quantity, StockMovement.Reason.RETURNED, order_number, fence, None)
+    update = Statement(
+        f"UPDATE {STOCK} SET quantity = quantity + %s, {fence.mark}"
+        f" WHERE id = %s AND {fence.is_newest}",
+        [quantity, *fence.marked, stock_id, *fence.compared],
+        unless=StaleFence,
+    )
+    return [update, _record(stock_id, quantity, Reason.RETURNED, order_number, fence, None)]
 
 
 def stock_up(*, product: Product, quantity: int) -> Stock:
     """Set pieces of a product aside for a sale; inside a transaction."""
     stock = Stock.objects.create(product=product, quantity=quantity)
-    _record(
-        stock.pk, quantity, StockMovement.Reason.STOCKED, None, Fence(epoch=0, token=0), quantity
-    )
+    _stocked(stock.pk, quantity)
     return stock
 
 
@@ -123,8 +162,7 @@ def restock(*, stock_id: int, quantity: int) -> None:
     Stock.objects.filter(pk=stock_id).update(
         quantity=F("quantity") + quantity, fence_token=F("fence_token") + 1
     )
-    fence = Fence(epoch=0, token=0)
-    _record(stock_id, quantity, StockMovement.Reason.STOCKED, None, fence, None)
+    _stocked(stock_id, quantity)
 
 
 def count_stale_write(*, stock_id: int) -> Fence:
@@ -138,22 +176,21 @@ def count_stale_write(*, stock_id: int) -> Fence:
     return Fence(epoch=epoch, token=token)
 
 
-def _mark(fence: Fence) -> dict[str, object]:
-    """The columns that show which holder touched the row last."""
-    if fence.token is not None:
-        return {"fence_epoch": fence.epoch, "fence_token": fence.token}
-    return {"fence_epoch": fence.epoch, "fence_token": F("fence_token") + 1}
+def _stocked(stock_id: int, quantity: int) -> None:
+    StockMovement.objects.create(stock_id=stock_id, delta=quantity, reason=Reason.STOCKED)
 
 
 def _record(
     stock_id: int,
     delta: int,
-    reason: StockMovement.Reason,
+    reason: Reason,
     order_number: str | None,
     fence: Fence,
     left: int | None,
-) -> None:
-    StockMovement.objects.create(
+) -> Statement:
+    """The ledger's row of a change."""
+    return insert(
+        StockMovement,
         stock_id=stock_id,
         delta=delta,
         reason=reason,
@@ -161,4 +198,5 @@ def _record(
         quantity_after=left,
         fence_epoch=fence.epoch,
         fence_token=fence.token or 0,
+        created_at=timezone.now(),
     )

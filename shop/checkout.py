@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from django.conf import settings
-from django.db import IntegrityError, OperationalError, connection, transaction
-from django.db.models import F, Q
+from django.db import IntegrityError, OperationalError, connection
+from django.db.models import Q
 from django.utils import timezone
 
 from inventory import services as stock
-from inventory.exceptions import OutOfStock, StaleFence
+from inventory.batch import Statement, commit, insert
+from inventory.exceptions import OutOfStock, RowRefused, StaleFence
 from locking import Lease, LockError, LockLost, LockTimeout, LockUnavailable, lock, locks, policy
 from locking.failpoints import reach
 from shop.errors import Busy, KeyReused, LimitReached, NotOpen, SoldOut, StoreDown
@@ -30,6 +31,7 @@ logger = logging.getLogger("shop")
 
 LOCK_TIMEOUT = 2.0
 """Seconds that a buyer waits for the lock before being told that the shop is busy."""
+ORDER_COLUMNS = [field for field in Order._meta.concrete_fields if not field.primary_key]
 TRIES = 3
 """A deadlock, a stale fence or a second form of the same buyer is tried again so often."""
 
@@ -92,7 +94,8 @@ def place_order(*, customer: User, sale: Sale, quantity: int, key: str) -> Place
             learn_newer_fence(sale)
         except IntegrityError:
             # The same form, or another one of the same customer, got there first.
-            earlier, is_first = _orders_of(customer, sale, hashed), False
+            earlier = _orders_of(customer, sale, hashed)
+            is_first = not Allowance.objects.filter(customer=customer, sale=sale).exists()
             if (sent := _sent_before(earlier, sale, quantity, hashed)) is not None:
                 return Placed(order=sent, replayed=True)
         except OperationalError as error:
@@ -143,8 +146,7 @@ def _buy(customer: User, sale: Sale, quantity: int, hashed: str, *, is_first: bo
                 stock_id=sale.stock_id, discipline=lease.policy.discipline, fence=fence_of(lease)
             )
             reach("purchase.check")
-            with transaction.atomic(durable=True):
-                order = _write(customer, sale, quantity, hashed, seen, is_first=is_first)
+            order = _write(customer, sale, quantity, hashed, seen, is_first=is_first)
             reach("purchase.committed")
     except LockTimeout:
         raise Busy from None
@@ -166,25 +168,36 @@ def _write(
 ) -> Order:
     """Everything a purchase writes, in one transaction; the hot stock row last but one."""
     now = timezone.now()
-    order = Order.objects.create(
-        customer=customer,
+    order = Order(
+        customer_id=customer.pk,
         sale=sale,
         quantity=quantity,
         unit_price=sale.price,
         key=hashed,
+        created_at=now,
         pay_by=now + timedelta(seconds=settings.PAY_WITHIN_SECONDS),
     )
-    _take_allowance(customer, sale, quantity, is_first=is_first)
-    stock.take(seen=seen, quantity=quantity, order_number=order.number)
+    columns = {field.attname: getattr(order, field.attname) for field in ORDER_COLUMNS}
+    try:
+        order.pk, *_ = commit(
+            [
+                insert(Order, **columns),
+                _take_allowance(customer, sale, quantity, is_first=is_first),
+                *stock.take(seen=seen, quantity=quantity, order_number=order.number),
+            ]
+        )
+    except RowRefused:
+        raise stock.why_refused(seen=seen, quantity=quantity) from None
+    order._state.adding = False
     return order
 
 
-def _take_allowance(customer: User, sale: Sale, quantity: int, *, is_first: bool) -> None:
-    mine = Allowance.objects.filter(customer=customer, sale=sale)
-    if not is_first:
-        room = mine.filter(taken__lte=sale.limit_per_customer - quantity)
-        if room.update(taken=F("taken") + quantity):
-            return
-        if mine.exists():
-            raise LimitReached
-    Allowance.objects.create(customer=customer, sale=sale, taken=quantity)
+def _take_allowance(customer: User, sale: Sale, quantity: int, *, is_first: bool) -> Statement:
+    if is_first:
+        return insert(Allowance, customer_id=customer.pk, sale_id=sale.pk, taken=quantity)
+    return Statement(
+        f"UPDATE {Allowance._meta.db_table} SET taken = taken + %s"
+        " WHERE customer_id = %s AND sale_id = %s AND taken <= %s",
+        [quantity, customer.pk, sale.pk, sale.limit_per_customer - quantity],
+        unless=LimitReached,
+    )

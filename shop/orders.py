@@ -11,11 +11,10 @@ import logging
 from collections.abc import Iterable
 from datetime import datetime
 
-from django.db import transaction
-from django.db.models import F
 from django.utils import timezone
 
 from inventory import services as stock
+from inventory.batch import Statement, as_stored, commit
 from inventory.exceptions import StaleFence
 from locking import LockError, LockTimeout, LockUnavailable, lock
 from shop.checkout import LOCK_TIMEOUT, TRIES, fence_of, learn_newer_fence, lock_name
@@ -80,9 +79,7 @@ def _close(order: Order, status: Status) -> None:
     for _ in range(TRIES):
         try:
             with lock(lock_name(order.sale_id), timeout=LOCK_TIMEOUT) as lease:
-                fence = fence_of(lease)
-                with transaction.atomic(durable=True):
-                    _return_pieces(order, status, fence)
+                _end(order, status, fence_of(lease))
         except StaleFence:
             learn_newer_fence(order.sale)
             continue
@@ -98,16 +95,26 @@ def _close(order: Order, status: Status) -> None:
     raise Busy
 
 
-def _return_pieces(order: Order, status: Status, fence: stock.Fence) -> None:
-    pending = Order.objects.filter(pk=order.pk, status=Status.PENDING)
-    if not pending.update(status=status, closed_at=timezone.now()):
-        raise WrongStep
-    Allowance.objects.filter(customer_id=order.customer_id, sale_id=order.sale_id).update(
-        taken=F("taken") - order.quantity
-    )
-    stock.put_back(
-        stock_id=order.sale.stock_id,
-        quantity=order.quantity,
-        order_number=order.number,
-        fence=fence,
+def _end(order: Order, status: Status, fence: stock.Fence) -> None:
+    """Close a pending order and return what it had, in one transaction."""
+    commit(
+        [
+            Statement(
+                f"UPDATE {Order._meta.db_table} SET status = %s, closed_at = %s"
+                " WHERE id = %s AND status = %s",
+                [status, as_stored(Order, "closed_at", timezone.now()), order.pk, Status.PENDING],
+                unless=WrongStep,
+            ),
+            Statement(
+                f"UPDATE {Allowance._meta.db_table} SET taken = taken - %s"
+                " WHERE customer_id = %s AND sale_id = %s",
+                [order.quantity, order.customer_id, order.sale_id],
+            ),
+            *stock.put_back(
+                stock_id=order.sale.stock_id,
+                quantity=order.quantity,
+                order_number=order.number,
+                fence=fence,
+            ),
+        ]
     )
