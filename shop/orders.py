@@ -8,11 +8,10 @@ that the order is past that.
 """
 
 import logging
-from collections.abc import Iterable
 from datetime import datetime
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from inventory import services as stock
@@ -27,14 +26,14 @@ logger = logging.getLogger("shop")
 Status = Order.Status
 
 
-def orders_of(*, customer: User) -> Iterable[Order]:
+def orders_of(*, customer: User) -> QuerySet[Order]:
     """A customer's orders, newest first."""
     return Order.objects.filter(customer=customer).select_related("sale__product", "sale__stock")
 
 
 def get_order(*, customer: User, number: str) -> Order:
     """One of the customer's own orders; NotFound for everybody else's too."""
-    order = orders_of(customer=customer).filter(number=number).first()  # type: ignore[attr-defined]
+    order = orders_of(customer=customer).filter(number=number).first()
     if order is None:
         raise NotFound
     return order
