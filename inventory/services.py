@@ -19,8 +19,26 @@ from inventory.models import Product, Stock, StockMovement
 from locking.models import Discipline
 
 MINT_TRIES = 100
-STOCK = Stock._meta.db_table
 Reason = StockMovement.Reason
+
+# A token of NULL is that of a lock without sound tokens: the row then counts for itself.
+TAKE = """
+    UPDATE inventory_stock
+    SET quantity = quantity - %s, fence_epoch = %s, fence_token = COALESCE(%s, fence_token + 1)
+    WHERE id = %s AND quantity >= %s
+    AND (fence_epoch < %s OR fence_epoch = %s AND fence_token <= COALESCE(%s, fence_token))
+"""
+PUT_BACK = """
+    UPDATE inventory_stock
+    SET quantity = quantity + %s, fence_epoch = %s, fence_token = COALESCE(%s, fence_token + 1)
+    WHERE id = %s
+    AND (fence_epoch < %s OR fence_epoch = %s AND fence_token <= COALESCE(%s, fence_token))
+"""
+WRITE = "UPDATE inventory_stock SET quantity = %s WHERE id = %s"
+WRITE_CLAIMED = """
+    UPDATE inventory_stock SET quantity = %s
+    WHERE id = %s AND fence_epoch = %s AND fence_token = %s
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,29 +47,6 @@ class Fence:
 
     epoch: int
     token: int | None
-
-    @property
-    def mark(self) -> str:
-        """Assignments that leave this fence on a row; their values are `marked`."""
-        token = "fence_token + 1" if self.token is None else "%s"
-        return f"fence_epoch = %s, fence_token = {token}"
-
-    @property
-    def marked(self) -> list[int]:
-        """The values of `mark`."""
-        return [self.epoch] if self.token is None else [self.epoch, self.token]
-
-    @property
-    def is_newest(self) -> str:
-        """Condition that no newer holder has touched the row; its values are `compared`."""
-        if self.token is None:
-            return "fence_epoch <= %s"
-        return "(fence_epoch < %s OR (fence_epoch = %s AND fence_token <= %s))"
-
-    @property
-    def compared(self) -> list[int]:
-        """The values of `is_newest`."""
-        return [self.epoch] if self.token is None else [self.epoch, self.epoch, self.token]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,25 +104,20 @@ def take(*, seen: Look, quantity: int, order_number: str) -> list[Statement]:
 
     The commit raises StaleFence, or RowRefused: then `why_refused` tells which it was.
     """
-    fence, left = seen.fence, None
+    pk, fence, left = seen.stock_id, seen.fence, None
     if seen.quantity is None:
-        update = Statement(
-            f"UPDATE {STOCK} SET quantity = quantity - %s, {fence.mark}"
-            f" WHERE id = %s AND quantity >= %s AND {fence.is_newest}",
-            [quantity, *fence.marked, seen.stock_id, quantity, *fence.compared],
-            unless=RowRefused,
-        )
+        mark, compare = (fence.epoch, fence.token), (fence.epoch, fence.epoch, fence.token)
+        update = Statement(TAKE, [quantity, *mark, pk, quantity, *compare], unless=RowRefused)
     else:
         left = seen.quantity - quantity
         if left < 0:
             raise OutOfStock
-        update = Statement(f"UPDATE {STOCK} SET quantity = %s WHERE id = %s", [left, seen.stock_id])
         if seen.discipline == Discipline.FENCED:
-            claimed = " AND fence_epoch = %s AND fence_token = %s"
-            update = Statement(
-                update.sql + claimed, [*update.params, fence.epoch, fence.token], unless=StaleFence
-            )
-    return [update, _record(seen.stock_id, -quantity, Reason.RESERVED, order_number, fence, left)]
+            claim = (fence.epoch, fence.token)
+            update = Statement(WRITE_CLAIMED, [left, pk, *claim], unless=StaleFence)
+        else:
+            update = Statement(WRITE, [left, pk])
+    return [update, _record(pk, -quantity, Reason.RESERVED, order_number, fence, left)]
 
 
 def why_refused(*, seen: Look, quantity: int) -> type[OutOfStock] | type[StaleFence]:
@@ -141,12 +131,8 @@ def put_back(*, stock_id: int, quantity: int, order_number: str, fence: Fence) -
 
     It marks the row as `take` does: a holder that read the quantity before must not write over it.
     """
-    update = Statement(
-        f"UPDATE {STOCK} SET quantity = quantity + %s, {fence.mark}"
-        f" WHERE id = %s AND {fence.is_newest}",
-        [quantity, *fence.marked, stock_id, *fence.compared],
-        unless=StaleFence,
-    )
+    mark, compare = (fence.epoch, fence.token), (fence.epoch, fence.epoch, fence.token)
+    update = Statement(PUT_BACK, [quantity, *mark, stock_id, *compare], unless=StaleFence)
     return [update, _record(stock_id, quantity, Reason.RETURNED, order_number, fence, None)]
 
 

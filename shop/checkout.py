@@ -196,7 +196,7 @@ def _take_allowance(customer: User, sale: Sale, quantity: int, *, is_first: bool
     if is_first:
         return insert(Allowance, customer_id=customer.pk, sale_id=sale.pk, taken=quantity)
     return Statement(
-        f"UPDATE {Allowance._meta.db_table} SET taken = taken + %s"
+        "UPDATE shop_allowance SET taken = taken + %s"
         " WHERE customer_id = %s AND sale_id = %s AND taken <= %s",
         [quantity, customer.pk, sale.pk, sale.limit_per_customer - quantity],
         unless=LimitReached,

@@ -24,6 +24,7 @@ from typing import Any
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
+from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
@@ -39,7 +40,7 @@ class ShopError(Exception):
     status = HTTPStatus.CONFLICT
     code = "refused"
     title = _("That did not work")
-    advice = _("Please go back and try again.")
+    advice: str | Promise = _("Please go back and try again.")
     retry_after: int | None = None
 
     def __init__(self, advice: str | None = None, *, retry_after: int | None = None) -> None:

@@ -25,7 +25,7 @@ class Purchase:
     key: str
 
 
-class SignUpForm(UserCreationForm):
+class SignUpForm(UserCreationForm):  # type: ignore[type-arg]
     """A new customer."""
 
     class Meta:

@@ -8,9 +8,9 @@ that the order is past that.
 """
 
 import logging
-from collections.abc import Iterable
 from datetime import datetime
 
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from inventory import services as stock
@@ -19,21 +19,21 @@ from inventory.exceptions import StaleFence
 from locking import LockError, LockTimeout, LockUnavailable, lock
 from shop.checkout import LOCK_TIMEOUT, TRIES, fence_of, learn_newer_fence, lock_name
 from shop.errors import Busy, NotFound, StoreDown, WrongStep
-from shop.models import Allowance, Order, Sale, User
+from shop.models import Order, Sale, User
 
 logger = logging.getLogger("shop")
 
 Status = Order.Status
 
 
-def orders_of(*, customer: User) -> Iterable[Order]:
+def orders_of(*, customer: User) -> QuerySet[Order]:
     """A customer's orders, newest first."""
     return Order.objects.filter(customer=customer).select_related("sale__product", "sale__stock")
 
 
 def get_order(*, customer: User, number: str) -> Order:
     """One of the customer's own orders; NotFound for everybody else's too."""
-    order = orders_of(customer=customer).filter(number=number).first()  # type: ignore[attr-defined]
+    order = orders_of(customer=customer).filter(number=number).first()
     if order is None:
         raise NotFound
     return order
@@ -100,13 +100,12 @@ def _end(order: Order, status: Status, fence: stock.Fence) -> None:
     commit(
         [
             Statement(
-                f"UPDATE {Order._meta.db_table} SET status = %s, closed_at = %s"
-                " WHERE id = %s AND status = %s",
+                "UPDATE shop_order SET status = %s, closed_at = %s WHERE id = %s AND status = %s",
                 [status, as_stored(Order, "closed_at", timezone.now()), order.pk, Status.PENDING],
                 unless=WrongStep,
             ),
             Statement(
-                f"UPDATE {Allowance._meta.db_table} SET taken = taken - %s"
+                "UPDATE shop_allowance SET taken = taken - %s"
                 " WHERE customer_id = %s AND sale_id = %s",
                 [order.quantity, order.customer_id, order.sale_id],
             ),

@@ -63,5 +63,5 @@ def address_of(request: HttpRequest) -> str:
     if settings.PROXY_HOPS:
         seen = request.headers.get("X-Forwarded-For", "").split(",")
         if len(seen) >= settings.PROXY_HOPS:
-            return seen[-settings.PROXY_HOPS].strip()[:45]
+            return str(seen[-settings.PROXY_HOPS]).strip()[:45]
     return str(request.META.get("REMOTE_ADDR", ""))

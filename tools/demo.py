@@ -55,7 +55,7 @@ class Part:
         self.name = name
         self.process = subprocess.Popen(
             # Asked rather than killed when we die, so that it ends its own children too.
-            tethered([sys.executable, "-W", QUIET, "-m", *command], death=signal.SIGTERM),
+            tethered([sys.executable, *command], death=signal.SIGTERM),
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -191,10 +191,10 @@ def serve(port: int, accounts: list[str], started: float) -> int:
     ended: queue.SimpleQueue[str] = queue.SimpleQueue()
     for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(how, lambda number, _: ended.put(signal.Signals(number).name))
-    gunicorn = ["gunicorn", "shop.wsgi", "--bind", f"{HOST}:{port}", "--no-control-socket"]
+    gunicorn = ["-m", "gunicorn", "shop.wsgi", "--bind", f"{HOST}:{port}", "--no-control-socket"]
     gunicorn += ["--worker-class", "gthread", "--workers", "2", "--threads", "8"]
     gunicorn += ["--graceful-timeout", "3"]
-    celery = ["celery", "--quiet", "-A", "shop"]
+    celery = ["-W", QUIET, "-m", "celery", "--quiet", "-A", "shop"]
     parts: list[Part] = []
     try:
         parts.append(Part("web", gunicorn, ended))

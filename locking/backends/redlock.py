@@ -139,7 +139,7 @@ class RedLockBackend(Backend):
                     self._pinned[claim.owner] = quorum
                     return Grant(token, started + life)
                 # Undone also where no answer came; where it was refused there is nothing of ours.
-                quorum.tell((v for v in voters if v not in votes.no), self._undo(claim, token))
+                quorum.undo([v for v in voters if v not in votes.no], self._undo(claim, token))
                 if votes.answered >= quorum.majority:
                     silent_rounds, silent_from = 0, math.inf
                     if now >= give_up:

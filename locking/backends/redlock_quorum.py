@@ -147,6 +147,7 @@ class Quorum:
         self._settled = threading.Condition()
         self._dialling: set[Master] = set()
         self._dialled: list[Line] = []
+        self._debts: dict[Master, bytes] = {}
         self._new = True
 
     def lines(self) -> list[Line]:
@@ -231,6 +232,15 @@ class Quorum:
             votes.no += more.no
         return votes
 
+    def undo(self, lines: Sequence[Line], packed: bytes) -> None:
+        """Take back what these masters were asked for.
+
+        A master whose connection broke before it answered is told by its next connection, ahead of
+        everything else: else its vote, given but never heard, would stand in the way for a ttl.
+        """
+        told = self.tell(lines, packed)
+        self._debts.update((line.master, packed) for line in lines if line not in told)
+
     def error(self) -> BaseException | None:
         """Why a master is out of reach, if one is."""
         return next((master.error for master in self.masters if master.error), None)
@@ -314,6 +324,8 @@ class Quorum:
             for line in self._dialled:
                 self._lines[line.master] = self._by_fd[line.fileno()] = line
                 self._poll.register(line, select.POLLIN)
+                if debt := self._debts.pop(line.master, None):
+                    self.tell([line], debt)
             self._dialled.clear()
 
     def _waits_for(self, master: Master) -> bool:

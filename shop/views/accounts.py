@@ -44,7 +44,7 @@ class SignIn(LoginView):
 
 
 @method_decorator([sensitive_post_parameters(), never_cache], name="dispatch")
-class SignUp(RedirectURLMixin, FormView):
+class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
     """A new customer, signed in at once."""
 
     template_name = "shop/sign_up.html"

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.paginator import Paginator
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.http import HttpResponse, HttpResponseRedirect, JsonResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
@@ -17,7 +17,7 @@ from shop.forms import read_purchase
 from shop.models import Order
 from shop.orders import cancel_order, get_order, orders_of, pay_order
 from shop.sales import get_sale
-from shop.views.decorators import acts, shows_own
+from shop.views.decorators import CustomerRequest, acts, shows_own
 from shop.views.pages import sale_context
 
 PAGE = 20
@@ -31,7 +31,7 @@ class SeeOther(HttpResponseRedirect):
 
 @never_cache
 @acts
-def buy(request: HttpRequest, slug: str) -> HttpResponse:
+def buy(request: CustomerRequest, slug: str) -> HttpResponse:
     """Place an order: 201 with JSON, or 303 to its page."""
     throttle.count(settings.BUY_LIMIT, "buy", str(request.user.pk))
     sale = get_sale(slug=slug)
@@ -55,7 +55,7 @@ def buy(request: HttpRequest, slug: str) -> HttpResponse:
 
 @never_cache
 @shows_own
-def orders(request: HttpRequest) -> HttpResponse:
+def orders(request: CustomerRequest) -> HttpResponse:
     """The customer's own orders."""
     page = Paginator(orders_of(customer=request.user), PAGE).get_page(request.GET.get("page"))
     return render(request, "shop/orders.html", {"page": page})
@@ -63,26 +63,26 @@ def orders(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 @shows_own
-def order(request: HttpRequest, number: str) -> HttpResponse:
+def order(request: CustomerRequest, number: str) -> HttpResponse:
     """One order of the customer's."""
     return _order_page(request, get_order(customer=request.user, number=number))
 
 
 @never_cache
 @acts
-def pay(request: HttpRequest, number: str) -> HttpResponse:
+def pay(request: CustomerRequest, number: str) -> HttpResponse:
     """Pay an order; the till is a stand-in that always says yes."""
     return _step(request, number, pay_order)
 
 
 @never_cache
 @acts
-def cancel(request: HttpRequest, number: str) -> HttpResponse:
+def cancel(request: CustomerRequest, number: str) -> HttpResponse:
     """Give an unpaid order up."""
     return _step(request, number, cancel_order)
 
 
-def _step(request: HttpRequest, number: str, service: Callable[..., None]) -> HttpResponse:
+def _step(request: CustomerRequest, number: str, service: Callable[..., None]) -> HttpResponse:
     order = get_order(customer=request.user, number=number)
     try:
         service(order=order)
@@ -97,7 +97,7 @@ def _step(request: HttpRequest, number: str, service: Callable[..., None]) -> Ht
     return SeeOther(order.get_absolute_url())
 
 
-def _order_page(request: HttpRequest, order: Order) -> HttpResponse:
+def _order_page(request: CustomerRequest, order: Order) -> HttpResponse:
     if wants_json(request):
         return JsonResponse({**_told(order), "status": order.status})
     return render(request, "shop/order.html", {"order": order, "now": timezone.now()})

@@ -10,11 +10,19 @@ from typing import Any
 
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt, csrf_protect
 
 from shop.errors import SignInFirst, WrongMethod, answer, wants_json
+from shop.models import User
 
-View = Callable[..., HttpResponse]
+View = Callable[..., HttpResponseBase]
+
+
+class CustomerRequest(HttpRequest):
+    """What a view behind `acts` or `shows_own` gets: somebody who has signed in."""
+
+    user: User
 
 
 def only(*methods: str) -> Callable[[View], View]:
@@ -22,7 +30,7 @@ def only(*methods: str) -> Callable[[View], View]:
 
     def decorate(view: View) -> View:
         @wraps(view)
-        def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             if request.method in methods:
                 return view(request, *args, **kwargs)
             response = answer(request, WrongMethod())
@@ -49,7 +57,7 @@ def shows_own(view: View) -> View:
     """A page for customers who have signed in."""
 
     @wraps(view)
-    def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if not request.user.is_authenticated:
             return _sign_in(request, request.get_full_path())
         return view(request, *args, **kwargs)
@@ -62,7 +70,7 @@ def acts(view: View) -> View:
     protected = csrf_protect(view)
 
     @wraps(view)
-    def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if not request.user.is_authenticated:
             page = request.path.rstrip("/").rpartition("/")[0]
             return _sign_in(request, f"{page}/")

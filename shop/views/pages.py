@@ -98,7 +98,7 @@ def sale_context(
     room = sale.limit_per_customer - sum(order.quantity for order in mine)
     return {
         **stock_context(sale),
-        "order": (pending or mine or [None])[0],
+        "order": next(iter(pending or mine), None),
         "quantities": range(1, min(room, max(1, sale.stock.quantity)) + 1),
         "quantity": quantity,
         "key": key or str(uuid.uuid4()),

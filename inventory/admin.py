@@ -1,0 +1,64 @@
+"""Products for staff to edit; stock and its ledger to read."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+
+from inventory.models import Product, Stock, StockMovement
+
+
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Rows that services write: changing one by hand would break the books."""
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody."""
+        return False
+
+
+@admin.register(Product)
+class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """What the catalogue shows. Products that were ever on sale are hidden, not deleted."""
+
+    list_display = ("name", "name_zh", "price", "is_listed")
+    list_editable = ("is_listed",)
+    list_filter = ("is_listed",)
+    search_fields = ("name", "name_zh", "slug")
+    prepopulated_fields = {"slug": ("name",)}
+
+
+@admin.register(Stock)
+class StockAdmin(ReadOnlyAdmin):
+    """The rows that the locks guard."""
+
+    list_display = ("product", "quantity", "fence_epoch", "fence_token", "stale_writes_refused")
+    list_select_related = ("product",)
+
+
+@admin.register(StockMovement)
+class StockMovementAdmin(ReadOnlyAdmin):
+    """The ledger."""
+
+    list_display = (
+        "pk",
+        "created_at",
+        "stock",
+        "delta",
+        "reason",
+        "order_number",
+        "quantity_after",
+        "fence_epoch",
+        "fence_token",
+    )
+    list_filter = ("reason", "stock__product")
+    list_select_related = ("stock__product",)
+    search_fields = ("order_number",)
+    show_full_result_count = False

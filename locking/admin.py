@@ -1,0 +1,188 @@
+"""The lock policy for staff: see what is in force, switch it, read what was switched before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext_lazy as _
+
+from locking import policy
+from locking.exceptions import LockError
+from locking.handler import backend_class, locks
+from locking.models import Discipline, LockPolicy, LockPolicyChange
+
+YES_NO = ("reentrant", "fair", "expires", "fencing", "survives_minority", "wakes_waiters")
+
+
+class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
+    """What to put in force, and why. Writes nothing itself: `policy` does."""
+
+    STEPS = [
+        ("drain", _("Switch, once the old holders are gone")),
+        ("force", _("Switch at once: the old backend is dead")),
+        ("cancel", _("Cancel the switch that is under way")),
+    ]
+    backend = forms.ChoiceField(label=_("lock backend"), choices=lambda: [(a, a) for a in locks])
+    discipline = forms.ChoiceField(label=_("stock is written"), choices=Discipline.choices)
+    reason = forms.CharField(label=_("reason"), max_length=200)
+    step = forms.ChoiceField(
+        label=_("how"), choices=STEPS, initial="drain", widget=forms.RadioSelect
+    )
+
+    class Meta:
+        model = LockPolicy
+        fields = ("backend", "discipline")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["reason"] = ""  # a new switch has a reason of its own
+
+
+@admin.register(LockPolicy)
+class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """One row, changed by switching; needs the permission `locking.switch_lock`."""
+
+    form = SwitchForm
+    readonly_fields = ("in_force", "epoch", "state", "changed_by", "changed_at", "backends")
+    fieldsets = (
+        (None, {"fields": ("in_force", "epoch", "state", "changed_by", "changed_at")}),
+        (_("Switch to"), {"fields": ("backend", "discipline", "reason", "step")}),
+        (_("What each backend does"), {"fields": ("backends",)}),
+    )
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """There is one policy."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """There is always one policy."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """A right of its own: whoever has it can make the shop oversell."""
+        return bool(request.user.is_active and request.user.has_perm("locking.switch_lock"))
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Also for those who may only look."""
+        return self.has_change_permission(request) or super().has_view_permission(request, obj)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Whoever may only look gets no form."""
+        shown = super().get_fieldsets(request, obj)
+        return shown if self.has_change_permission(request, obj) else (shown[0], shown[2])
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """A list of one is no list."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        policy.current()  # creates the row at the first look
+        return HttpResponseRedirect(self._page())
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """Show the policy, or switch it.
+
+        Not through `save_model`, which is called in a transaction: nobody would see the policy
+        drain before it ended, and SQLite would let nobody else write meanwhile.
+        """
+        policy.finish_overdue_switch()
+        if request.method == "POST":
+            if not self.has_change_permission(request):
+                raise PermissionDenied
+            form = SwitchForm(request.POST)
+            if form.is_valid():
+                self._switch(request, **form.cleaned_data)
+                return HttpResponseRedirect(self._page())
+        hidden = dict.fromkeys(("show_save_and_continue", "show_save_and_add_another"), False)
+        return super().change_view(
+            request, object_id, form_url, {**hidden, **(extra_context or {})}
+        )
+
+    def _switch(
+        self, request: HttpRequest, *, backend: str, discipline: str, reason: str, step: str
+    ) -> None:
+        try:
+            if step == "cancel":
+                cancelled = policy.cancel_switch()
+                self.message_user(
+                    request, _("Cancelled.") if cancelled else _("No switch was under way.")
+                )
+                return
+            now = policy.switch(
+                backend=backend,
+                discipline=discipline,
+                changed_by=request.user.get_username(),
+                reason=reason,
+                force=step == "force",
+            )
+        except LockError as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return
+        self.log_change(request, now, f"{now}: {reason}")
+        self.message_user(request, _("In force: %s") % now, messages.SUCCESS)
+
+    def _page(self) -> str:
+        return reverse("admin:locking_lockpolicy_change", args=[1])
+
+    @admin.display(description=_("in force"))
+    def in_force(self, row: LockPolicy) -> str:
+        """The policy in one line, and where it is going."""
+        coming = f" → {row.next_backend} + {row.next_discipline}" if row.next_backend else ""
+        return f"{row.backend} + {row.discipline}{coming}"
+
+    @admin.display(description=_("backends"))
+    def backends(self, row: LockPolicy) -> str:
+        """From the declarations of the backends themselves."""
+        head = format_html_join("", "<th>{}</th>", ((name.replace("_", " "),) for name in YES_NO))
+        body = format_html_join("", "<tr><th>{}</th>{}<td>{}</td></tr>", map(_row, locks))
+        return format_html(
+            "<table><thead><tr><th></th>{}<th></th></tr></thead><tbody>{}</tbody></table>",
+            head,
+            body,
+        )
+
+
+def _row(alias: str) -> tuple[str, str, str]:
+    declared = backend_class(settings.LOCKS[alias]).capabilities
+    cells = format_html_join(
+        "", "<td>{}</td>", (("yes" if getattr(declared, name) else "–",) for name in YES_NO)
+    )
+    return alias, cells, declared.summary
+
+
+@admin.register(LockPolicyChange)
+class LockPolicyChangeAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """The history; nobody rewrites it."""
+
+    list_display = (
+        "epoch",
+        "changed_at",
+        "from_backend",
+        "from_discipline",
+        "to_backend",
+        "to_discipline",
+        "changed_by",
+        "reason",
+        "forced",
+        "drained_ms",
+    )
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Nobody."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody."""
+        return False
