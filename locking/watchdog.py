@@ -23,6 +23,9 @@ logger = logging.getLogger("locking")
 
 RETRIES_PER_TTL = 20
 
+IDLE = 1.0
+"""Seconds between two looks while no lease is held."""
+
 
 class Watchdog:
     """Renews leases. Adding and removing cost a set operation; it sleeps until one is due."""
@@ -60,7 +63,9 @@ class Watchdog:
             with self._wake:
                 self._next = math.inf  # whoever adds from here on wakes this thread
                 leases = list(self._leases.copy())
-                self._next = min((lease.renew_at for lease in leases), default=math.inf)
+                # With nothing to renew, look now and then rather than be woken by each lease.
+                idle = time.monotonic() + IDLE
+                self._next = min((lease.renew_at for lease in leases), default=idle)
                 pause = self._next - time.monotonic()
                 if pause > 0:
                     self._wake.wait(min(pause, threading.TIMEOUT_MAX))

@@ -24,7 +24,7 @@ from inventory.batch import Statement, commit, insert
 from inventory.exceptions import OutOfStock, RowRefused, StaleFence
 from locking import Lease, LockError, LockLost, LockTimeout, LockUnavailable, lock, locks, policy
 from locking.failpoints import reach
-from shop.errors import Busy, KeyReused, LimitReached, NotOpen, SoldOut, StoreDown
+from shop.errors import BadInput, Busy, KeyReused, LimitReached, NotOpen, SoldOut, StoreDown
 from shop.models import Allowance, Order, Sale, User
 
 logger = logging.getLogger("shop")
@@ -76,8 +76,8 @@ def learn_newer_fence(sale: Sale) -> None:
 def place_order(*, customer: User, sale: Sale, quantity: int, key: str) -> Placed:
     """Buy `quantity` pieces of `sale`, once for each key.
 
-    `sale` comes with its stock. Raises NotOpen, SoldOut, LimitReached, KeyReused, and Busy or
-    StoreDown when nothing was decided: the same key may then be sent again.
+    `sale` comes with its stock. Raises BadInput, NotOpen, SoldOut, LimitReached, KeyReused, and
+    Busy or StoreDown when nothing was decided: the same key may then be sent again.
     """
     hashed = digest(key)
     earlier = _orders_of(customer, sale, hashed)
@@ -122,6 +122,8 @@ def _sent_before(earlier: Sequence[Order], sale: Sale, quantity: int, hashed: st
 
 def _admit(earlier: Sequence[Order], sale: Sale, quantity: int) -> None:
     """Refuse what cannot succeed before it costs a lock."""
+    if quantity < 1:
+        raise BadInput
     phase = sale.phase()
     if phase in (Sale.Phase.BEFORE, Sale.Phase.ENDED):
         raise NotOpen

@@ -193,16 +193,17 @@ def serve(port: int, accounts: list[str], started: float) -> int:
         signal.signal(how, lambda number, _: ended.put(signal.Signals(number).name))
     gunicorn = ["-m", "gunicorn", "shop.wsgi", "--bind", f"{HOST}:{port}", "--no-control-socket"]
     gunicorn += ["--worker-class", "gthread", "--workers", "2", "--threads", "8"]
-    gunicorn += ["--graceful-timeout", "3"]
+    gunicorn += ["--graceful-timeout", "3", "--preload"]
     celery = ["-W", QUIET, "-m", "celery", "--quiet", "-A", "shop"]
     parts: list[Part] = []
     try:
         parts.append(Part("web", gunicorn, ended))
-        parts.append(Part("worker", [*celery, "worker", "--concurrency", "2"], ended))
-        parts.append(Part("beat", [*celery, "beat"], ended))
         url = f"http://{HOST}:{port}/"
         why = wait_for_first_page(url, ended)
         if why is None:
+            # After the page: on a small machine, starting them costs as much as starting it.
+            parts.append(Part("worker", [*celery, "worker", "--concurrency", "2"], ended))
+            parts.append(Part("beat", [*celery, "beat"], ended))
             ready = f"The shop is at {url} (ready {time.time() - started:.1f} s after the start)"
             say("\n".join(["", ready, *accounts, "Ctrl-C stops everything.", ""]))
             why = ended.get()

@@ -72,7 +72,7 @@ class RedisBackend(Backend):
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        self._fair = int(self.options.get("FAIR", True))
+        self._fair = "1" if self.options.get("FAIR", True) else "0"
         self._prefix = str(self.options.get("PREFIX", "lock:"))
         self._pool = WirePool(
             str(self.location),
@@ -182,7 +182,7 @@ class RedisBackend(Backend):
 
     def recount(self, claim: Claim, token: int, count: int) -> None:
         """Keep the count in the lock's hash."""
-        if not self._run(_KEEP, claim, "count", count)[0]:
+        if not self._run(_KEEP, claim, "count", str(count))[0]:
             raise _lost(claim)
 
     def inspect(self) -> list[Held]:
@@ -192,7 +192,7 @@ class RedisBackend(Backend):
         cursor, keys = "0", set[str]()
         while True:
             cursor, found = wire.command(
-                "SCAN", cursor, "MATCH", pattern, "COUNT", 1000, "TYPE", "hash"
+                "SCAN", cursor, "MATCH", pattern, "COUNT", "1000", "TYPE", "hash"
             )
             keys.update(found)
             if cursor == "0":
@@ -239,8 +239,8 @@ class RedisBackend(Backend):
         with self._guard:
             self._floor = max(self._floor, ticks)
 
-    def _ticks(self) -> int:
-        return max(time.time_ns() // 16000, self._floor + 1)
+    def _ticks(self) -> str:
+        return str(max(time.time_ns() // 16000, self._floor + 1))
 
     def _keys(self, name: str) -> tuple[str, str, str]:
         lock = f"{self._prefix}{{{name}}}"
@@ -249,14 +249,14 @@ class RedisBackend(Backend):
     def _wire(self) -> Wire:
         return self._pool.take() or self._pool.open(f"{self._prefix}wake:{secrets.token_hex(8)}")
 
-    def _run(self, script: Script, claim: Claim, *args: str | int) -> tuple[Any, bool]:
+    def _run(self, script: Script, claim: Claim, *args: str) -> tuple[Any, bool]:
         """The script's answer, and whether it was sent twice because an answer was lost."""
         wire = self._wire()
         used, answer = self._ask(wire, script, claim, *args)
         self._pool.give(used)
         return answer, used is not wire
 
-    def _ask(self, wire: Wire, script: Script, claim: Claim, *args: str | int) -> tuple[Wire, Any]:
+    def _ask(self, wire: Wire, script: Script, claim: Claim, *args: str) -> tuple[Wire, Any]:
         """Run a script for the claim's owner, once more on a new wire when no answer came.
 
         Idle wires break unseen, and a lost answer may have been a grant: each script says what is
@@ -306,8 +306,8 @@ def _eviction(url: str) -> str:
     return str(settings.get("maxmemory-policy"))
 
 
-def _ms(seconds: float) -> int:
-    return max(1, round(seconds * 1000))
+def _ms(seconds: float) -> str:
+    return str(max(1, round(seconds * 1000)))
 
 
 def _lost(claim: Claim) -> LockLost:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import hashlib
 import select
 import socket
+import ssl
+import struct
 import time
 import weakref
 from collections import deque
@@ -29,10 +31,10 @@ from locking.exceptions import LockUnavailable
 MAX_IDLE = 64
 """Connections that a pool keeps while nobody uses them."""
 
+READ_SIZE = 4096
+
 NOTHING: Any = object()
 """What `Wire.take` returns when no whole reply has arrived."""
-
-Argument = str | int | float | bytes
 
 _LUA = Path(__file__).parent / "lua"
 
@@ -52,15 +54,13 @@ class Script:
         self.source = "\n".join((_LUA / file).read_text() for file in files)
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
-    def pack(
-        self, keys: Sequence[str], args: Iterable[Argument] = (), *, whole: bool = False
-    ) -> bytes:
+    def pack(self, keys: Sequence[str], args: Iterable[str] = (), *, whole: bool = False) -> bytes:
         """The command that runs it: EVALSHA, or EVAL with the `whole` source."""
         head = ("EVAL", self.source) if whole else ("EVALSHA", self.sha)
-        return pack(*head, len(keys), *keys, *args)
+        return pack(*head, str(len(keys)), *keys, *args)
 
 
-def pack(*command: Argument) -> bytes:
+def pack(*command: str) -> bytes:
     """One command as the bytes to send."""
     return hiredis.pack_command(command)  # type: ignore[no-any-return, arg-type]
 
@@ -90,6 +90,12 @@ class Wire:
         except (redis.RedisError, OSError, ValueError) as error:
             raise Disconnected(f"No connection to Redis: {error}") from error
         self._socket: socket.socket = self._connection._sock  # there is no public way to it
+        if not isinstance(self._socket, ssl.SSLSocket):
+            # Time limits kept by the kernel save a poll before each send and receive.
+            limit = struct.pack("@ll", int(timeout), int(timeout % 1 * 1e6))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            self._socket.settimeout(None)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         if channel:
@@ -110,9 +116,9 @@ class Wire:
             raise
 
     def receive(self) -> None:
-        """Take in what has arrived, or the first that arrives within the timeout."""
+        """Take in what has arrived, or what arrives first within the timeout."""
         try:
-            data = self._socket.recv(65536)
+            data = self._socket.recv(READ_SIZE)
             if not data:
                 raise EOFError("the server closed it")
             self._reader.feed(data)
@@ -127,20 +133,6 @@ class Wire:
         except BaseException as error:
             self._fail(error)
             raise
-
-    def reply(self) -> Any:
-        """The reply to the oldest command that has none yet. Pushes on the way are dropped."""
-        while True:
-            item = self.take()
-            if item is NOTHING:
-                self.receive()
-            elif isinstance(item, hiredis.ReplyError):
-                # A READONLY or LOADING server may be another one after the next connect.
-                if not str(item).startswith("NOSCRIPT"):
-                    self.close()
-                raise Refused(f"Redis refuses: {item}") from item
-            elif not isinstance(item, hiredis.PushNotification):
-                return item
 
     def push(self, until: float) -> list[Any] | None:
         """The next push, or None when none came until that monotonic time."""
@@ -164,21 +156,41 @@ class Wire:
             self._fail(error)
             raise
 
-    def command(self, *command: Argument) -> Any:
+    def command(self, *command: str) -> Any:
         """Send one command and return its reply."""
-        self.send(pack(*command))
-        return self.reply()
+        return self.request(pack(*command))
 
-    def run(self, script: Script, keys: Sequence[str], args: Iterable[Argument] = ()) -> Any:
+    def run(self, script: Script, keys: Sequence[str], args: Iterable[str] = ()) -> Any:
         """Run a script, teaching it to a server that does not know it."""
-        self.send(script.pack(keys, args))
         try:
-            return self.reply()
+            return self.request(script.pack(keys, args))
         except Refused:
             if self.closed:
                 raise
-        self.send(script.pack(keys, args, whole=True))
-        return self.reply()
+        return self.request(script.pack(keys, args, whole=True))
+
+    def request(self, packed: bytes) -> Any:
+        """Send a command and return its reply. Pushes that come before it are dropped."""
+        try:
+            self._socket.sendall(packed)
+            while True:
+                item = self._reader.gets()
+                if item is NOTHING:
+                    data = self._socket.recv(READ_SIZE)
+                    if not data:
+                        raise EOFError("the server closed it")
+                    self._reader.feed(data)
+                elif not isinstance(item, hiredis.PushNotification):
+                    break
+        except BaseException as error:
+            self._fail(error)
+            raise
+        if isinstance(item, hiredis.ReplyError):
+            # A READONLY or LOADING server may be another one after the next connect.
+            if not str(item).startswith("NOSCRIPT"):
+                self.close()
+            raise Refused(f"Redis refuses: {item}") from item
+        return item
 
     def interrupt(self) -> None:
         """From another thread: end whatever it waits for. It is closed by that."""
@@ -193,7 +205,7 @@ class Wire:
     def _fail(self, error: BaseException) -> None:
         """Close, and translate what a caller can do nothing about."""
         self.close()
-        if isinstance(error, TimeoutError):
+        if isinstance(error, TimeoutError | BlockingIOError):
             raise Disconnected(f"Redis was silent for {self.timeout:g} s.") from error
         if isinstance(error, OSError | EOFError | ValueError | hiredis.HiredisError):
             raise Disconnected(f"The connection to Redis broke: {error}") from error

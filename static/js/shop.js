@@ -13,7 +13,7 @@ document.documentElement.classList.add("script");
   const left = (seconds) => {
     const days = Math.floor(seconds / 86400);
     const clock = [seconds / 3600 % 24, seconds / 60 % 60, seconds % 60].map(Math.floor).map(two).join(":");
-    return days ? `${days} d ${clock}` : clock;
+    return days ? `${days} ${document.body.dataset.day} ${clock}` : clock;
   };
 
   // A button that was waiting for the opening: no request is needed, so no rush of reloads.

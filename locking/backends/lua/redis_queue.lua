@@ -7,7 +7,6 @@
 --       2 floor  the token must be above it, in ticks of 16 us of the asker's clock
 --       3 fair   '1': who waits longest is given the lock; '0': is only woken to try again
 
-local DAY = 86400000
 local lock, queue, clock = KEYS[1], KEYS[2], KEYS[3]
 local asker, asked_floor, fair = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 
@@ -18,14 +17,14 @@ end
 
 -- A hybrid logical clock: above the last token, and above every clock that has a say.
 local function next_token(floor)
-  local last = tonumber(redis.call('GET', clock) or 0) or 0
+  local last = tonumber(redis.call('GET', clock)) or 0
   return math.max(last + 1, ticks(), floor, asked_floor)
 end
 
 local function grant(owner, ttl, token)
-  redis.call('SET', clock, string.format('%.0f', token), 'PX', DAY)
-  redis.call('HSET', lock, 'owner', owner, 'token', string.format('%.0f', token),
-             'count', 1, 'ttl', ttl)
+  local text = string.format('%.0f', token)
+  redis.call('SET', clock, text, 'PX', 86400000) -- a day
+  redis.call('HSET', lock, 'owner', owner, 'token', text, 'count', 1, 'ttl', ttl)
   redis.call('PEXPIRE', lock, ttl)
 end
 

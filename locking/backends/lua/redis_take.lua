@@ -14,11 +14,12 @@ local holder = redis.call('HGET', lock, 'owner')
 if not holder then
   holder = fair and pass_on()
   if not holder then
-    grant(asker, ttl, next_token(0))
+    local token = next_token(0)
+    grant(asker, ttl, token)
     if entry ~= '' and not fair then
       redis.call('LREM', queue, 1, entry)
     end
-    holder = asker
+    return {token, tonumber(ttl), 0, 0}
   end
 end
 

@@ -1,0 +1,227 @@
+"""What each discipline writes, and whom it refuses."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.db.models import F, QuerySet
+
+from inventory import services
+from inventory.exceptions import OutOfStock, StaleFence
+from inventory.models import Product, Stock, StockMovement
+from inventory.services import Fence, look, put_back, take
+from locking.models import Discipline
+
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+
+NAIVE, FENCED, CONDITIONAL = Discipline.NAIVE, Discipline.FENCED, Discipline.CONDITIONAL
+EVERY = pytest.mark.parametrize("discipline", [NAIVE, FENCED, CONDITIONAL])
+EVERY_TOKEN = pytest.mark.parametrize("token", [7, None], ids=["lock's token", "row's token"])
+
+
+@pytest.fixture
+def stock() -> Stock:
+    product = Product.objects.create(slug="kettle", name="Kettle", price=20)
+    return services.stock_up(product=product, quantity=5)
+
+
+def fence(token: int | None, epoch: int = 1) -> Fence:
+    return Fence(epoch=epoch, token=token)
+
+
+def row(stock: Stock) -> Stock:
+    return Stock.objects.get(pk=stock.pk)
+
+
+def buy(stock: Stock, discipline: str, by: Fence, *, quantity: int = 1, order: str = "A") -> None:
+    seen = look(stock_id=stock.pk, discipline=discipline, fence=by)
+    take(seen=seen, quantity=quantity, order_number=order)
+
+
+@EVERY
+@EVERY_TOKEN
+def test_taking_leaves_the_rest_and_a_line_in_the_ledger(stock, discipline, token) -> None:
+    buy(stock, discipline, fence(token), quantity=2)
+    assert row(stock).quantity == 3
+    line = StockMovement.objects.get(order_number="A")
+    assert (line.delta, line.reason, line.fence_epoch) == (-2, "reserved", 1)
+    assert line.quantity_after == (None if discipline == CONDITIONAL else 3)
+
+
+@EVERY
+@EVERY_TOKEN
+def test_more_than_there_is_is_refused(stock, discipline, token) -> None:
+    with pytest.raises(OutOfStock):
+        buy(stock, discipline, fence(token), quantity=6)
+    buy(stock, discipline, fence(token), quantity=5, order="B")
+    with pytest.raises(OutOfStock):
+        buy(stock, discipline, fence(token), quantity=1, order="C")
+    assert row(stock).quantity == 0
+
+
+@EVERY
+def test_two_that_looked_before_either_wrote(stock, discipline) -> None:
+    """Both believe they hold the lock. Naive loses one of the updates; the others do not."""
+    seen = [look(stock_id=stock.pk, discipline=discipline, fence=fence(t)) for t in (1, 2)]
+    take(seen=seen[1], quantity=3, order_number="B")
+    if discipline == NAIVE:
+        take(seen=seen[0], quantity=3, order_number="A")
+        assert row(stock).quantity == 2, "the control must sell six pieces of five"
+        return
+    with pytest.raises(StaleFence):
+        take(seen=seen[0], quantity=2, order_number="A")
+    assert row(stock).quantity == 2
+
+
+@pytest.mark.parametrize("discipline", [FENCED, CONDITIONAL])
+def test_two_that_looked_and_write_in_the_order_of_their_tokens(stock, discipline) -> None:
+    """The older writes first: conditional may let it, fenced may not, as the newer has read."""
+    seen = [look(stock_id=stock.pk, discipline=discipline, fence=fence(t)) for t in (1, 2)]
+    if discipline == FENCED:
+        with pytest.raises(StaleFence):
+            take(seen=seen[0], quantity=3, order_number="A")
+    else:
+        take(seen=seen[0], quantity=3, order_number="A")
+        with pytest.raises(OutOfStock):
+            take(seen=seen[1], quantity=3, order_number="B")
+    assert row(stock).quantity == (5 if discipline == FENCED else 2)
+
+
+@pytest.mark.parametrize("discipline", [FENCED, CONDITIONAL])
+@pytest.mark.parametrize("older", [fence(6, 2), fence(99, 1), fence(None, 1)], ids=str)
+def test_an_older_token_or_epoch_is_refused(stock, discipline, older) -> None:
+    buy(stock, discipline, fence(7, epoch=2))
+    with pytest.raises(StaleFence):
+        buy(stock, discipline, older, order="B")
+    assert row(stock).quantity == 4
+    assert (row(stock).fence_epoch, row(stock).fence_token) == (2, 7)
+
+
+@pytest.mark.parametrize("discipline", [FENCED, CONDITIONAL])
+@pytest.mark.parametrize(
+    "newer", [fence(7, 2), fence(8, 2), fence(1, 3), fence(None, 2), fence(None, 3)], ids=str
+)
+def test_a_newer_token_or_epoch_is_taken(stock, discipline, newer) -> None:
+    """Also a small token of another backend's under a later epoch."""
+    buy(stock, discipline, fence(7, epoch=2))
+    buy(stock, discipline, newer, order="B")
+    assert row(stock).quantity == 3
+    assert (row(stock).fence_epoch, row(stock).fence_token) >= (newer.epoch, newer.token or 8)
+
+
+def test_fenced_lets_a_lock_without_tokens_fence_by_the_row(stock) -> None:
+    first = look(stock_id=stock.pk, discipline=FENCED, fence=fence(None))
+    second = look(stock_id=stock.pk, discipline=FENCED, fence=fence(None))
+    assert second.fence.token == first.fence.token + 1
+    with pytest.raises(StaleFence):
+        take(seen=first, quantity=1, order_number="A")
+    take(seen=second, quantity=1, order_number="B")
+    assert row(stock).quantity == 4
+
+
+@pytest.fixture
+def after_reading(monkeypatch):
+    """Let something strike right after the row was read, before it is claimed."""
+
+    def arm(strike) -> None:
+        get = QuerySet.get
+
+        def reading(rows, *args, **which):
+            found = get(rows, *args, **which)
+            strike()
+            return found
+
+        monkeypatch.setattr(QuerySet, "get", reading)
+
+    return arm
+
+
+def test_two_that_mint_at_once_do_not_get_the_same_token(stock, after_reading) -> None:
+    others = []
+
+    def overtake() -> None:
+        if not others:
+            others.append(None)  # its own reading is not overtaken
+            others[0] = look(stock_id=stock.pk, discipline=FENCED, fence=fence(None))
+
+    after_reading(overtake)
+    mine = look(stock_id=stock.pk, discipline=FENCED, fence=fence(None))
+    assert (others[0].fence.token, mine.fence.token) == (1, 2)
+    with pytest.raises(StaleFence):
+        take(seen=others[0], quantity=1, order_number="A")
+    take(seen=mine, quantity=1, order_number="B")
+
+
+def test_minting_gives_up_in_the_end(stock, after_reading) -> None:
+    rows = Stock.objects.filter(pk=stock.pk)
+    after_reading(lambda: rows.update(fence_token=F("fence_token") + 1))
+    with pytest.raises(StaleFence, match="faster"):
+        look(stock_id=stock.pk, discipline=FENCED, fence=fence(None))
+
+
+@EVERY_TOKEN
+def test_a_holder_that_read_before_pieces_came_back_does_not_write_over_them(stock, token) -> None:
+    buy(stock, CONDITIONAL, fence(token), quantity=5)
+    seen = look(stock_id=stock.pk, discipline=FENCED, fence=fence(token))
+    put_back(stock_id=stock.pk, quantity=5, order_number="A", fence=fence(token and token + 1))
+    assert row(stock).quantity == 5
+    if seen.quantity:
+        pytest.fail("the fault did not fire: the holder read late")
+    with pytest.raises(StaleFence):
+        take(seen=seen, quantity=0, order_number="B")
+    assert row(stock).quantity == 5
+
+
+def test_a_naive_holder_does_write_over_them(stock) -> None:
+    """The control: what only an honest lock prevents."""
+    buy(stock, NAIVE, fence(1), quantity=4)
+    seen = look(stock_id=stock.pk, discipline=NAIVE, fence=fence(1))
+    put_back(stock_id=stock.pk, quantity=4, order_number="A", fence=fence(2))
+    take(seen=seen, quantity=1, order_number="B")
+    assert row(stock).quantity == 0, "four pieces are lost"
+
+
+def test_pieces_are_not_returned_under_an_older_fence(stock) -> None:
+    buy(stock, CONDITIONAL, fence(7, epoch=2))
+    for older in (fence(6, 2), fence(99, 1), fence(None, 1)):
+        with pytest.raises(StaleFence):
+            put_back(stock_id=stock.pk, quantity=1, order_number="A", fence=older)
+    assert row(stock).quantity == 4
+    assert not StockMovement.objects.filter(reason="returned").exists()
+
+
+def test_an_orders_pieces_move_once_each_way(stock) -> None:
+    def give_back() -> None:
+        with transaction.atomic():
+            put_back(stock_id=stock.pk, quantity=1, order_number="A", fence=fence(1))
+
+    def take_again() -> None:
+        with transaction.atomic():
+            buy(stock, CONDITIONAL, fence(1))
+
+    buy(stock, CONDITIONAL, fence(1))
+    give_back()
+    for again in (give_back, take_again):
+        with pytest.raises(IntegrityError):
+            again()
+    assert row(stock).quantity == 5
+
+
+def test_restocking_reaches_a_holder_that_has_read(stock) -> None:
+    seen = look(stock_id=stock.pk, discipline=FENCED, fence=fence(1))
+    services.restock(stock_id=stock.pk, quantity=10)
+    with pytest.raises(StaleFence):
+        take(seen=seen, quantity=1, order_number="A")
+    buy(stock, FENCED, fence(2), order="A")
+    assert row(stock).quantity == 14
+
+
+def test_a_refusal_is_counted_and_names_the_newer_fence(stock) -> None:
+    buy(stock, CONDITIONAL, fence(7, epoch=2))
+    assert services.count_stale_write(stock_id=stock.pk) == fence(7, epoch=2)
+    assert row(stock).stale_writes_refused == 1
+
+
+def test_the_database_itself_refuses_stock_below_nothing(stock) -> None:
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Stock.objects.filter(pk=stock.pk).update(quantity=F("quantity") - 6)

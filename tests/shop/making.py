@@ -1,0 +1,54 @@
+"""Sales, customers and policies for tests."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import timedelta
+from decimal import Decimal
+
+from django.utils import timezone
+
+from inventory.models import Product
+from locking import policy
+from locking.models import LockPolicy
+from shop.models import Sale, User
+from shop.sales import create_sale
+
+
+def a_sale(*, stock: int = 10, limit: int = 5, opens_in: float = -60, lasts: float = 3600) -> Sale:
+    """A sale of `stock` pieces; times in seconds."""
+    slug = f"sale-{secrets.token_hex(4)}"
+    opens_at = timezone.now() + timedelta(seconds=opens_in)
+    return create_sale(
+        product=Product.objects.create(slug=slug, name="Kettle", price=Decimal("20")),
+        slug=slug,
+        price=Decimal("9.90"),
+        quantity=stock,
+        opens_at=opens_at,
+        closes_at=opens_at + timedelta(seconds=lasts),
+        limit_per_customer=limit,
+    )
+
+
+def a_customer() -> User:
+    """Somebody who may buy."""
+    return User.objects.create(username=f"buyer-{secrets.token_hex(4)}")
+
+
+def fresh(sale: Sale) -> Sale:
+    """The sale as a request would read it now."""
+    return Sale.objects.select_related("stock", "product").get(pk=sale.pk)
+
+
+def put_in_force(backend: str, discipline: str = "conditional", epoch: int = 1) -> None:
+    """Set the policy row, without the hand-over that locking.policy makes."""
+    LockPolicy.objects.update_or_create(
+        pk=1,
+        defaults={
+            "backend": backend,
+            "discipline": discipline,
+            "epoch": epoch,
+            "state": LockPolicy.State.STEADY,
+        },
+    )
+    policy.forget()

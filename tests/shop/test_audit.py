@@ -1,0 +1,153 @@
+"""The audit finds every way in which the books can be wrong, and says which."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+
+from inventory.models import Stock, StockMovement
+from locking import policy
+from shop.audit import audit_all, audit_sale
+from shop.checkout import place_order
+from shop.models import Order, Sale
+from shop.orders import cancel_order, pay_order
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+
+
+@pytest.fixture(autouse=True)
+def guard():
+    put_in_force("process")
+    yield
+    policy.forget()
+
+
+@pytest.fixture
+def sale() -> Sale:
+    """Ten pieces: two paid, three held, one cancelled, so five are left."""
+    sale = a_sale(stock=10)
+    for quantity, step in ((2, pay_order), (3, None), (1, cancel_order)):
+        order = place_order(
+            customer=a_customer(), sale=fresh(sale), quantity=quantity, key="k"
+        ).order
+        if step:
+            step(order=order)
+    return sale
+
+
+def test_sound_books(sale) -> None:
+    audit = audit_sale(sale=sale)
+    assert audit.ok
+    assert (audit.initial, audit.available, audit.held, audit.sold) == (10, 5, 3, 2)
+    assert (audit.oversold, audit.lost) == (0, 0)
+
+
+def order_of(sale: Sale, status: str) -> Order:
+    return Order.objects.get(sale=sale, status=status)
+
+
+def movement(sale: Sale, **what) -> None:
+    StockMovement.objects.create(stock=sale.stock, **what)
+
+
+def copy(order: Order, **changes) -> None:
+    order.pk, order.number, order.key = None, "COPY", "copy"
+    for name, value in changes.items():
+        setattr(order, name, value)
+    order.save()
+
+
+def oversell(sale: Sale) -> None:
+    """A naive writer wrote over another's write: the order and its movement are there."""
+    copy(order_of(sale, "paid"), quantity=6)
+    movement(sale, delta=-6, reason="reserved", order_number="COPY")
+
+
+def lose(sale: Sale) -> None:
+    Stock.objects.update(quantity=2)
+
+
+def find(sale: Sale) -> None:
+    Stock.objects.update(quantity=6)
+
+
+def forget_a_movement(sale: Sale) -> None:
+    StockMovement.objects.filter(order_number=order_of(sale, "paid").number).delete()
+
+
+def forget_an_order(sale: Sale) -> None:
+    order_of(sale, "pending").delete()
+
+
+def return_a_live_orders_pieces(sale: Sale) -> None:
+    number = order_of(sale, "pending").number
+    movement(sale, delta=3, reason="returned", order_number=number)
+    Stock.objects.update(quantity=8)
+
+
+def keep_a_cancelled_orders_pieces(sale: Sale) -> None:
+    StockMovement.objects.filter(reason="returned").delete()
+    Stock.objects.update(quantity=4)
+
+
+def swap_two_orders_pieces(sale: Sale) -> None:
+    """The sums agree; only order by order does it show."""
+    paid, held = order_of(sale, "paid"), order_of(sale, "pending")
+    StockMovement.objects.filter(order_number=paid.number).update(delta=-3)
+    StockMovement.objects.filter(order_number=held.number).update(delta=-2)
+
+
+@pytest.mark.parametrize(
+    ("harm", "says", "oversold", "lost"),
+    [
+        (oversell, "oversold: 11 promised of 10", 1, 0),
+        (lose, "10 initial != 2 available", 0, 3),
+        (lose, "the ledger leaves 5, the row says 2", 0, 3),
+        (find, "the ledger leaves 5, the row says 6", 0, 0),
+        (forget_a_movement, "the ledger tells otherwise", 0, 0),
+        (forget_an_order, "10 initial != 5 available + 0 held + 2 sold", 0, 3),
+        (return_a_live_orders_pieces, "10 initial != 8 available", 0, 0),
+        (keep_a_cancelled_orders_pieces, "the ledger tells otherwise", 0, 1),
+        (swap_two_orders_pieces, "the ledger tells otherwise", 0, 0),
+    ],
+)
+def test_each_breach_is_found(sale, harm, says, oversold, lost) -> None:
+    harm(sale)
+    audit = audit_sale(sale=sale)
+    assert not audit.ok
+    assert any(says in breach for breach in audit.breaches), audit.breaches
+    assert (audit.oversold, audit.lost) == (oversold, lost)
+
+
+def test_one_broken_sale_does_not_spoil_the_others(sale) -> None:
+    other = a_sale()
+    Stock.objects.filter(pk=other.stock_id).update(quantity=1)
+    assert {audit.sale: audit.ok for audit in audit_all()} == {sale.slug: True, other.slug: False}
+
+
+def run(*args: str) -> tuple[str, int]:
+    out, code = StringIO(), 0
+    try:
+        call_command("audit_stock", *args, stdout=out)
+    except SystemExit as end:
+        code = int(str(end.code))
+    return out.getvalue(), code
+
+
+def test_the_command_exits_by_its_verdict(sale) -> None:
+    text, code = run()
+    assert (sale.slug in text, "ok" in text, code) == (True, True, 0)
+    text, code = run("--json")
+    told = json.loads(text)
+    assert (told["ok"], code) == (True, 0)
+    assert told["sales"][0]["sale"] == sale.slug
+    assert told["sales"][0]["available"] == 5
+    lose(sale)
+    told, code = run("--json")
+    assert (json.loads(told)["ok"], code) == (False, 1)
+    text, code = run()
+    assert (code, "lost" in text or "initial" in text) == (1, True)

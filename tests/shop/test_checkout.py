@@ -1,0 +1,429 @@
+"""One purchase: what is answered, what is written, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from unittest.mock import patch
+
+import pytest
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from inventory.models import Stock, StockMovement
+from locking import LockUnavailable, locks, policy
+from locking.failpoints import armed
+from locking.models import Discipline
+from shop import checkout
+from shop.audit import audit_sale
+from shop.checkout import place_order
+from shop.errors import BadInput, Busy, KeyReused, LimitReached, NotOpen, SoldOut, StoreDown
+from shop.models import Allowance, Order, Sale
+from shop.orders import cancel_order
+from tests.locking.scripted import PATH, ScriptedBackend, silent
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+
+EVERY = pytest.mark.parametrize("discipline", Discipline.values)
+
+
+@pytest.fixture(autouse=True)
+def guard(settings) -> Iterator[ScriptedBackend]:
+    """Locks with tokens, in memory: what is tested here is the purchase."""
+    settings.LOCKS = {**settings.LOCKS, "scripted": {"BACKEND": PATH}}
+    put_in_force("scripted")
+    yield locks["scripted"]
+    policy.forget()
+
+
+def buy(sale: Sale, *, customer=None, quantity: int = 1, key: str = "k"):
+    return place_order(
+        customer=customer or a_customer(), sale=fresh(sale), quantity=quantity, key=key
+    )
+
+
+def nothing_changed(sale: Sale, orders: int = 0) -> bool:
+    return (
+        Order.objects.filter(sale=sale).count() == orders
+        and StockMovement.objects.filter(stock=sale.stock, reason="reserved").count() == orders
+        and fresh(sale).stock.quantity == sale.stock.quantity
+        and audit_sale(sale=sale).ok
+    )
+
+
+# --- what a purchase writes -------------------------------------------------------------------
+
+
+@EVERY
+@pytest.mark.parametrize("backend", ["scripted", "process", "none"])
+def test_a_purchase_makes_an_order_and_its_books_add_up(backend, discipline) -> None:
+    put_in_force(backend, discipline)
+    sale, customer = a_sale(stock=5), a_customer()
+    placed = buy(sale, customer=customer, quantity=2)
+    order = placed.order
+    assert not placed.replayed
+    assert (order.quantity, order.unit_price, order.status) == (2, sale.price, "pending")
+    left = order.pay_by - timezone.now()
+    assert timedelta(seconds=800) < left < timedelta(seconds=901)
+    assert fresh(sale).stock.quantity == 3
+    assert Allowance.objects.get(customer=customer, sale=sale).taken == 2
+    audit = audit_sale(sale=sale)
+    assert audit.ok
+    assert (audit.initial, audit.available, audit.held, audit.sold) == (5, 3, 2, 0)
+
+
+def test_the_ledger_and_the_row_carry_the_locks_fence() -> None:
+    put_in_force("scripted", epoch=4)
+    sale = a_sale()
+    buy(sale)
+    line = StockMovement.objects.get(reason="reserved")
+    token = line.fence_token
+    assert (line.fence_epoch, token > 0) == (4, True)
+    row = Stock.objects.get(pk=sale.stock_id)
+    assert (row.fence_epoch, row.fence_token) == (4, token)
+
+
+def test_the_order_is_committed_before_the_lock_is_released(guard) -> None:
+    """F8, seen from inside; the race that the other order of things loses is in races/."""
+    sale, seen = a_sale(), []
+
+    def at_release() -> None:
+        seen.append((Order.objects.count(), len(connection.savepoint_ids), guard.inspect()))
+
+    before = len(connection.savepoint_ids)
+    guard.then("release", at_release)
+    buy(sale)
+    orders, depth, held = seen[0]
+    assert (orders, depth) == (1, before)
+    assert [lock.name for lock in held] == [checkout.lock_name(sale.pk)]
+
+
+@EVERY
+def test_a_purchase_costs_at_most_eight_queries(discipline) -> None:
+    put_in_force("scripted", discipline)
+    sale, customer = fresh(a_sale()), a_customer()
+    policy.forget()  # the dearest case: the policy has to be read, too
+    for key in ("first", "second"):
+        with CaptureQueriesContext(
+            connection,
+        ) as queries:
+            place_order(customer=customer, sale=sale, quantity=1, key=key)
+        told = [query["sql"] for query in queries if not is_bracket(query["sql"])]
+        assert len(told) <= 8, "\n".join(told)
+
+
+def is_bracket(sql: str) -> bool:
+    return sql.startswith(("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE SAVEPOINT"))
+
+
+# --- the same form again ----------------------------------------------------------------------
+
+
+def test_the_same_form_again_is_the_same_order_and_takes_nothing() -> None:
+    sale, customer = a_sale(limit=5), a_customer()
+    first = buy(sale, customer=customer, quantity=2)
+    sale = fresh(sale)
+    again = buy(sale, customer=customer, quantity=2)
+    assert again.replayed
+    assert again.order == first.order
+    assert nothing_changed(sale, orders=1)
+
+
+def test_a_replay_is_answered_when_nothing_could_be_bought_any_more() -> None:
+    sale, customer = a_sale(stock=1, limit=1), a_customer()
+    order = buy(sale, customer=customer).order
+    Sale.objects.update(closes_at=timezone.now() - timedelta(seconds=1))
+    assert buy(sale, customer=customer).order == order
+    cancel_order(order=order)
+    assert buy(sale, customer=customer).order.status == Order.Status.CANCELLED
+
+
+def test_a_replay_needs_no_lock(guard) -> None:
+    sale, customer = a_sale(), a_customer()
+    buy(sale, customer=customer)
+    asked = len(guard.calls)
+    buy(sale, customer=customer)
+    assert len(guard.calls) == asked
+
+
+def test_the_key_with_another_form_is_refused() -> None:
+    sale, other, customer = a_sale(), a_sale(), a_customer()
+    buy(sale, customer=customer, quantity=2)
+    for changed, quantity in ((sale, 1), (other, 2)):
+        with pytest.raises(KeyReused):
+            buy(changed, customer=customer, quantity=quantity)
+    assert nothing_changed(other)
+
+
+def test_another_customers_equal_key_is_another_form() -> None:
+    sale = a_sale()
+    assert buy(sale).order != buy(sale).order
+
+
+def test_keys_are_compared_exactly() -> None:
+    """Databases disagree on capitals, accents and trailing spaces; the shop does not."""
+    sale, customer = a_sale(stock=10, limit=10), a_customer()
+    keys = ["key", "KEY", "kéy", "key ", "key\t", "k" * 255]
+    orders = {buy(sale, customer=customer, key=key).order.pk for key in keys}
+    assert len(orders) == len(keys)
+
+
+def test_a_form_overtaken_by_itself_finds_the_order_of_the_other(guard) -> None:
+    """Both passed the first look at the key; the unique key decides, and the loser replays."""
+    sale, customer, first = a_sale(), a_customer(), []
+    guard.then("acquire", lambda: first.append(buy(sale, customer=customer)))
+    second = buy(sale, customer=customer)
+    assert second.replayed
+    assert second.order == first[0].order
+    assert Order.objects.count() == 1
+    assert audit_sale(sale=sale).ok
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("times", [{"opens_in": 60}, {"opens_in": -60, "lasts": 59}])
+def test_before_and_after_the_sale_nothing_is_sold(times, guard) -> None:
+    sale = a_sale(**times)
+    with pytest.raises(NotOpen):
+        buy(sale)
+    assert nothing_changed(sale)
+    assert not guard.calls, "it was refused before it cost a lock"
+
+
+def test_the_limit_counts_what_the_customer_has_and_not_what_was_returned() -> None:
+    sale, customer = a_sale(limit=3), a_customer()
+    first = buy(sale, customer=customer, quantity=2, key="1").order
+    for quantity in (2, 3, 4):
+        with pytest.raises(LimitReached):
+            buy(sale, customer=customer, quantity=quantity, key="2")
+    buy(sale, customer=customer, quantity=1, key="2")
+    with pytest.raises(LimitReached):
+        buy(sale, customer=customer, key="3")
+    cancel_order(order=first)
+    buy(sale, customer=customer, quantity=2, key="3")
+    with pytest.raises(LimitReached):
+        buy(sale, customer=customer, key="4")
+    buy(sale, quantity=3)  # somebody else's limit
+    assert audit_sale(sale=sale).ok
+
+
+def test_the_limit_holds_for_a_form_that_passed_the_first_look(guard) -> None:
+    sale, customer = a_sale(limit=2), a_customer()
+    guard.then("acquire", lambda: buy(sale, customer=customer, quantity=2, key="1"))
+    with pytest.raises(LimitReached):
+        buy(sale, customer=customer, quantity=1, key="2")
+    assert Order.objects.count() == 1
+    assert audit_sale(sale=sale).ok
+
+
+def test_a_second_first_form_within_the_limit_is_served_too(guard) -> None:
+    """Both believed to be the customer's first; both want to make the row that counts."""
+    sale, customer = a_sale(limit=3), a_customer()
+    guard.then("acquire", lambda: buy(sale, customer=customer, quantity=2, key="1"))
+    buy(sale, customer=customer, quantity=1, key="2")
+    assert Allowance.objects.get().taken == 3
+    assert audit_sale(sale=sale).ok
+
+
+def test_sold_out_is_answered_before_the_lock(guard) -> None:
+    sale = a_sale(stock=1)
+    buy(sale)
+    asked = len(guard.calls)
+    with pytest.raises(SoldOut):
+        buy(sale)
+    assert len(guard.calls) == asked
+
+
+@EVERY
+def test_sold_out_while_waiting_for_the_lock(discipline, guard) -> None:
+    put_in_force("scripted", discipline)
+    sale = a_sale(stock=1)
+    guard.then("acquire", lambda: buy(sale))
+    with pytest.raises(SoldOut):
+        buy(sale)
+    audit = audit_sale(sale=sale)
+    assert audit.ok
+    assert (audit.available, audit.held) == (0, 1)
+
+
+def test_what_comes_back_can_be_bought() -> None:
+    sale = a_sale(stock=1)
+    order = buy(sale).order
+    with pytest.raises(SoldOut):
+        buy(sale)
+    cancel_order(order=order)
+    buy(sale)
+    assert audit_sale(sale=sale).ok
+
+
+@pytest.mark.parametrize("quantity", [0, -1])
+def test_no_order_for_nothing_reaches_the_books(quantity) -> None:
+    sale = a_sale()
+    with pytest.raises(BadInput):
+        buy(sale, quantity=quantity)
+    assert nothing_changed(sale)
+
+
+# --- locks and stores that fail ---------------------------------------------------------------
+
+
+def test_a_lock_that_stays_held_is_busy(guard, monkeypatch) -> None:
+    sale = a_sale()
+    monkeypatch.setattr(checkout, "LOCK_TIMEOUT", 0.01)
+    with ThreadPoolExecutor(1) as other:
+        held = guard.lock(checkout.lock_name(sale.pk))
+        other.submit(held.acquire).result(10)
+        with pytest.raises(Busy) as caught:
+            buy(sale)
+        other.submit(held.release).result(10)
+    assert caught.value.code == "busy"
+    assert nothing_changed(sale)
+    buy(sale)  # the same key may be sent again
+
+
+def test_a_silent_lock_store_is_store_down(guard) -> None:
+    sale = a_sale()
+    guard.then("acquire", silent)
+    with pytest.raises(StoreDown):
+        buy(sale)
+    assert nothing_changed(sale)
+    buy(sale)
+
+
+@pytest.mark.parametrize("fault", ["broken", "silent"])
+def test_an_order_outlives_the_loss_of_its_lock(fault, guard, caplog) -> None:
+    sale = a_sale()
+
+    def strike() -> None:
+        if fault == "broken":
+            assert guard.break_lock(checkout.lock_name(sale.pk))
+        else:
+            guard.then("release", silent)
+
+    with armed("purchase.committed", strike):
+        order = buy(sale).order
+    assert order.status == Order.Status.PENDING
+    assert "stands" in caplog.text
+    assert audit_sale(sale=sale).ok
+
+
+def taken_over(guard: ScriptedBackend, sale: Sale, others: list[Order]):
+    """A hook that lets another buyer have the lock once, while this one believes to hold it."""
+
+    def strike() -> None:
+        if others:
+            return
+        others.append(None)
+        guard.break_lock(checkout.lock_name(sale.pk))
+        with (
+            patch("locking.lease.context", lambda: "another thread"),
+            patch("locking.guard.context", lambda: "another thread"),
+        ):
+            others[0] = buy(sale).order
+
+    return strike
+
+
+@EVERY
+def test_a_holder_that_was_overtaken_writes_nothing_stale(discipline, guard) -> None:
+    """Two holders at one stock row. Naive is the control: it sells the last piece twice."""
+    put_in_force("scripted", discipline)
+    sale, others = a_sale(stock=1), []
+    with armed("purchase.check", taken_over(guard, sale, others)):
+        if discipline == Discipline.NAIVE:
+            buy(sale)
+            audit = audit_sale(sale=sale)
+            assert (audit.oversold, audit.ok) == (1, False)
+            return
+        with pytest.raises(SoldOut):
+            buy(sale)
+    audit = audit_sale(sale=sale)
+    assert audit.ok
+    assert audit.stale_writes_refused == 1
+    assert Order.objects.get() == others[0]
+
+
+@pytest.mark.parametrize("discipline", ["fenced", "conditional"])
+def test_a_refused_stale_write_is_tried_again_under_a_new_lock(discipline, guard) -> None:
+    put_in_force("scripted", discipline)
+    sale, others = a_sale(stock=2), []
+    with armed("purchase.check", taken_over(guard, sale, others)):
+        order = buy(sale).order
+    assert order != others[0]
+    audit = audit_sale(sale=sale)
+    assert audit.ok
+    assert (audit.available, audit.held, audit.stale_writes_refused) == (0, 2, 1)
+
+
+def test_a_backend_learns_the_fence_that_refused_it(guard, monkeypatch) -> None:
+    """A store that came back empty gives out old numbers until it is told."""
+    sale = a_sale()
+    Stock.objects.update(fence_epoch=1, fence_token=1000)
+
+    def observe(name: str, token: int) -> None:
+        assert name == checkout.lock_name(sale.pk)
+        guard.tokens = token
+
+    monkeypatch.setattr(guard, "observe", observe)
+    buy(sale)
+    assert Stock.objects.get().fence_token == 1001
+    assert Stock.objects.get().stale_writes_refused == 1
+
+
+def test_a_fence_that_always_refuses_ends_as_busy(guard) -> None:
+    sale = a_sale()
+    Stock.objects.update(fence_epoch=9)
+    with pytest.raises(Busy):
+        buy(sale)
+    assert Stock.objects.get().stale_writes_refused == checkout.TRIES
+    assert nothing_changed(sale)
+
+
+def test_a_policy_that_cannot_be_read_is_store_down(monkeypatch) -> None:
+    sale = a_sale()
+
+    def gone():
+        raise LockUnavailable
+
+    policy.forget()
+    monkeypatch.setattr(policy, "_row", gone)
+    with pytest.raises(StoreDown):
+        buy(sale)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_deadlock_is_tried_again(monkeypatch) -> None:
+    sale, faults = a_sale(), [OperationalError(1213, "Deadlock found"), None]
+    take = checkout.stock.take
+
+    def deadlocked(**what):
+        if fault := faults.pop(0):
+            raise fault
+        take(**what)
+
+    monkeypatch.setattr(checkout.stock, "take", deadlocked)
+    buy(sale)
+    assert not faults
+    assert Order.objects.count() == 1
+    assert audit_sale(sale=sale).ok
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_commit_whose_answer_was_lost_is_found_again(monkeypatch) -> None:
+    """The order is there, the connection broke before it said so: no second order, no error."""
+    sale, customer, lost = a_sale(), a_customer(), []
+
+    def strike() -> None:
+        if not lost:
+            lost.append(True)
+            raise OperationalError(2013, "Lost connection to server during query")
+
+    with armed("purchase.committed", strike):
+        placed = buy(sale, customer=customer)
+    assert placed.replayed
+    assert Order.objects.count() == 1
+    assert audit_sale(sale=sale).ok

@@ -1,0 +1,202 @@
+"""The life of an order: each step once, its pieces returned at most once, and only its owner's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from inventory.models import Stock, StockMovement
+from locking import locks, policy
+from locking.models import Discipline
+from shop import orders
+from shop.audit import audit_sale
+from shop.checkout import TRIES, lock_name, place_order
+from shop.errors import Busy, NotFound, StoreDown, WrongStep
+from shop.models import Allowance, Order, Sale
+from shop.orders import cancel_order, expire_unpaid_orders, get_order, orders_of, pay_order
+from tests.locking.scripted import PATH, ScriptedBackend, silent
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+
+LATER = timedelta(hours=1)
+
+
+@pytest.fixture(autouse=True)
+def guard(settings) -> Iterator[ScriptedBackend]:
+    settings.LOCKS = {**settings.LOCKS, "scripted": {"BACKEND": PATH}}
+    put_in_force("scripted")
+    yield locks["scripted"]
+    policy.forget()
+
+
+@pytest.fixture
+def sale() -> Sale:
+    return a_sale(stock=5)
+
+
+@pytest.fixture
+def order(sale: Sale) -> Order:
+    return an_order(sale)
+
+
+def an_order(sale: Sale, *, quantity: int = 2, overdue: bool = False) -> Order:
+    placed = place_order(customer=a_customer(), sale=fresh(sale), quantity=quantity, key="k")
+    if overdue:
+        Order.objects.filter(pk=placed.order.pk).update(pay_by=timezone.now() - LATER)
+        placed.order.refresh_from_db()
+    return placed.order
+
+
+def count(sale: Sale) -> tuple[int, int, int]:
+    audit = audit_sale(sale=sale)
+    assert audit.ok, audit.breaches
+    return audit.available, audit.held, audit.sold
+
+
+def returns(order: Order) -> int:
+    return StockMovement.objects.filter(order_number=order.number, reason="returned").count()
+
+
+def test_paying_keeps_the_pieces(sale, order) -> None:
+    pay_order(order=order)
+    assert (order.status, order.closed_at is not None) == ("paid", True)
+    assert count(sale) == (3, 0, 2)
+
+
+@pytest.mark.parametrize("discipline", Discipline.values)
+def test_cancelling_returns_the_pieces_and_the_allowance(sale, order, discipline) -> None:
+    put_in_force("scripted", discipline)
+    cancel_order(order=order)
+    assert (order.status, order.closed_at is not None) == ("cancelled", True)
+    assert count(sale) == (5, 0, 0)
+    assert Allowance.objects.get().taken == 0
+
+
+def test_expiry_returns_what_is_overdue_and_nothing_else(sale, order) -> None:
+    paid, late, later = an_order(sale, quantity=1), an_order(sale, quantity=1, overdue=True), order
+    pay_order(order=paid)
+    assert expire_unpaid_orders() == 1
+    for each, status in ((paid, "paid"), (late, "expired"), (later, "pending")):
+        each.refresh_from_db()
+        assert each.status == status
+    assert count(sale) == (2, 2, 1)
+    assert expire_unpaid_orders() == 0
+    assert expire_unpaid_orders(now=timezone.now() + LATER) == 1
+    assert count(sale) == (4, 0, 1)
+
+
+def test_expiry_takes_the_oldest_first_and_no_more_than_its_limit(sale) -> None:
+    due = [an_order(sale, quantity=1, overdue=True) for _ in range(3)]
+    Order.objects.filter(pk=due[2].pk).update(pay_by=timezone.now() - 2 * LATER)
+    assert expire_unpaid_orders(limit=1) == 1
+    assert Order.objects.get(status="expired").pk == due[2].pk
+    assert expire_unpaid_orders(limit=10) == 2
+
+
+@pytest.mark.parametrize("first", [pay_order, cancel_order])
+@pytest.mark.parametrize("second", [pay_order, cancel_order])
+def test_only_one_step_is_ever_taken(sale, order, first, second) -> None:
+    stale = Order.objects.get(pk=order.pk)  # as another request read it before
+    first(order=order)
+    for known in (order, stale):
+        with pytest.raises(WrongStep):
+            second(order=known)
+    order.refresh_from_db()
+    assert order.status == ("paid" if first is pay_order else "cancelled")
+    assert returns(order) == (first is cancel_order)
+    count(sale)
+
+
+def test_an_overdue_order_cannot_be_paid_even_before_it_is_swept(sale) -> None:
+    order = an_order(sale, overdue=True)
+    with pytest.raises(WrongStep):
+        pay_order(order=order)
+    assert not order.is_payable
+    expire_unpaid_orders()
+    with pytest.raises(WrongStep):
+        cancel_order(order=order)
+    assert count(sale) == (5, 0, 0)
+
+
+def test_an_order_paid_while_the_sweep_waits_for_the_lock_stays_paid(guard, sale) -> None:
+    order = an_order(sale, overdue=True)
+    guard.then("acquire", lambda: Order.objects.update(status="paid"))
+    assert expire_unpaid_orders() == 0
+    assert (returns(order), count(sale)) == (0, (3, 0, 2))
+
+
+def test_cancel_and_sweep_at_once_return_the_pieces_once(guard, sale) -> None:
+    order = an_order(sale, overdue=True)
+    guard.then("acquire", expire_unpaid_orders)
+    with pytest.raises(WrongStep):
+        cancel_order(order=order)
+    order.refresh_from_db()
+    assert (order.status, returns(order)) == ("expired", 1)
+    count(sale)
+
+
+def test_another_customers_order_is_as_absent_as_a_missing_one(order) -> None:
+    mine = order.customer
+    assert get_order(customer=mine, number=order.number) == order
+    assert list(orders_of(customer=mine)) == [order]
+    for customer, number in ((a_customer(), order.number), (mine, "NONE")):
+        with pytest.raises(NotFound):
+            get_order(customer=customer, number=number)
+
+
+# --- locks that fail --------------------------------------------------------------------------
+
+
+def test_a_silent_lock_store_changes_nothing(guard, sale, order) -> None:
+    guard.then("acquire", silent)
+    with pytest.raises(StoreDown):
+        cancel_order(order=order)
+    assert (order.status, count(sale)) == ("pending", (3, 2, 0))
+    cancel_order(order=order)
+
+
+def test_a_held_lock_is_busy_and_the_sweep_goes_on_to_the_next(guard, sale, monkeypatch) -> None:
+    monkeypatch.setattr(orders, "LOCK_TIMEOUT", 0.01)
+    an_order(sale, overdue=True)
+    other = a_sale()
+    an_order(other, overdue=True)
+    held = guard.lock(lock_name(sale.pk))
+    monkeypatch.setattr("locking.lease.context", lambda: "another thread")
+    held.acquire()
+    monkeypatch.undo()
+    monkeypatch.setattr(orders, "LOCK_TIMEOUT", 0.01)
+    assert expire_unpaid_orders() == 1
+    assert (count(sale), count(other)) == ((3, 2, 0), (10, 0, 0))
+    with pytest.raises(Busy):
+        cancel_order(order=Order.objects.get(sale=sale))
+
+
+@pytest.mark.parametrize("fault", ["broken", "silent"])
+def test_a_return_outlives_the_loss_of_its_lock(fault, guard, sale, order) -> None:
+    if fault == "silent":
+        guard.then("release", silent)
+    else:
+        guard.then("release", lambda: guard.break_lock(lock_name(sale.pk)))
+    cancel_order(order=order)
+    assert (order.status, count(sale)) == ("cancelled", (5, 0, 0))
+
+
+def test_a_stale_return_is_refused_and_tried_again(guard, sale, order) -> None:
+    """Another holder came between: its fence is on the row before this one writes."""
+    guard.then("acquire", lambda: Stock.objects.update(fence_token=guard.tokens + 2))
+    cancel_order(order=order)
+    assert Stock.objects.get().stale_writes_refused >= 1
+    assert (order.status, returns(order), count(sale)) == ("cancelled", 1, (5, 0, 0))
+
+
+def test_a_return_that_is_always_stale_ends_as_busy(guard, sale, order) -> None:
+    Stock.objects.update(fence_epoch=9)
+    with pytest.raises(Busy):
+        cancel_order(order=order)
+    assert Stock.objects.get().stale_writes_refused == TRIES
+    order.refresh_from_db()
+    assert (order.status, returns(order)) == ("pending", 0)
