@@ -11,15 +11,17 @@ import itertools
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, ClassVar
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
 
 from django.core.checks import CheckMessage, Error
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
-from locking.backends.database_session import Cancelled, Pool, Session
+from locking.backends.database_session import Cancelled, Pool, Session, waiting
 from locking.backends.database_sql import Statements
-from locking.backends.database_wait import Polling, Queueing, Row, bell, digest
+from locking.backends.database_wait import Polling, Queueing, Row, bell, digest, queue
 from locking.exceptions import LockError, LockLost, LockMisuse, LockUnavailable
 
 SECOND = 1_000_000
@@ -30,7 +32,7 @@ IDLE_SECONDS = 3600.0
 class DatabaseBackend(Backend):
     """Locks in a table of the shop's own database. LOCATION is an alias in DATABASES."""
 
-    capabilities: ClassVar[Capabilities] = Capabilities(
+    capabilities: Capabilities = Capabilities(  # type: ignore[misc]  # differs by database
         summary="A row per lock, nothing to run beside the database; waiters on SQLite poll.",
         exclusion="machines",
         counts_in_store=True,
@@ -42,6 +44,8 @@ class DatabaseBackend(Backend):
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
         self.pool = Pool(str(self.location))
+        if connections.settings.get(self.pool.alias, {}).get("ENGINE", "").endswith("mysql"):
+            self.capabilities = replace(self.capabilities, fair=True, wakes_waiters=True)
         self._kept: dict[str, Session] = {}
         """By owner: the connection that has the bell of a lock held by this process."""
 
@@ -50,10 +54,14 @@ class DatabaseBackend(Backend):
         """LOCATION must be an alias in DATABASES."""
         return check_location(alias, conf)
 
-    @property
+    @cached_property
     def sql(self) -> Statements:
         """The statements of this kind of database."""
-        return Statements.of(self.pool.vendor)
+        return Statements(self.pool.vendor)
+
+    @cached_property
+    def _way(self) -> type[Polling]:
+        return Queueing if self.pool.vendor == "mysql" else Polling
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Take it, or wait for it; see `database_wait`."""
@@ -79,9 +87,7 @@ class DatabaseBackend(Backend):
             raise
 
     def _acquire(self, session: Session, claim: Claim, deadline: float) -> Grant | None:
-        waiting = (Queueing if self.pool.vendor == "mysql" else Polling)(
-            self.sql, session, claim, self.pool
-        )
+        waiting = self._way(self.sql, session, claim, self.pool)
         while True:
             started = time.monotonic()
             token = waiting.take()
@@ -149,11 +155,20 @@ class DatabaseBackend(Backend):
 
     def inspect(self) -> list[Held]:
         """Every row whose end has not come."""
+        rows = self.pool.call(lambda session: session.rows(self.sql.inspect))
+        waits = self.pool.call(waiting) if rows and self.pool.vendor == "mysql" else None
         return [
-            Held(name=name, owner=owner, token=token, expires_in=left / SECOND, count=count)
-            for name, owner, token, left, count in self.pool.call(
-                lambda session: session.rows(self.sql.inspect)
+            Held(
+                name=name,
+                owner=owner,
+                token=token,
+                expires_in=left / SECOND,
+                count=count,
+                waiters=None
+                if waits is None
+                else sum(bell(owner) in wait or queue(self.pool, name) in wait for wait in waits),
             )
+            for name, owner, token, left, count in rows
         ]
 
     def probe(self) -> None:

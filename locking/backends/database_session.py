@@ -11,8 +11,9 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property
 from typing import Any, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -60,8 +61,10 @@ class Session:
 
     def change(self, sql: str, *args: object) -> int:
         """Run an INSERT, UPDATE or DELETE; the number of rows that it matched."""
-        with self.translated():
+        try:
             return int(self._execute(sql, args).rowcount)
+        except self._errors as error:
+            raise self.meaning(error) from error
 
     def row(self, sql: str, *args: object) -> tuple[Any, ...] | None:
         """The first row of the answer."""
@@ -70,8 +73,10 @@ class Session:
 
     def rows(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
         """All rows of the answer."""
-        with self.translated():
+        try:
             return list(self._execute(sql, args).fetchall())
+        except self._errors as error:
+            raise self.meaning(error) from error
 
     def token(self, sql: str, *args: object) -> int | None:
         """The token that a granting statement minted; None when it granted nothing."""
@@ -82,14 +87,6 @@ class Session:
         cursor = self.raw.cursor()
         cursor.execute(sql, args)
         return cursor
-
-    @contextmanager
-    def translated(self) -> Iterator[None]:
-        """Say of a client library's error what it means for a lock."""
-        try:
-            yield
-        except self._errors as error:
-            raise self.meaning(error) from error
 
     def meaning(self, error: Exception) -> Exception:
         """Busy, Gone or LockUnavailable."""
@@ -142,15 +139,19 @@ class MySQLSession(Session):
 
     def change(self, sql: str, *args: object) -> int:
         """Django connects with FOUND_ROWS: rows matched, even if nothing in them changed."""
-        with self.translated():
+        try:
             self.raw.query(self._text(sql, args))
             return int(self.raw.affected_rows())
+        except self._errors as error:
+            raise self.meaning(error) from error
 
     def rows(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
         """All rows of the answer."""
-        with self.translated():
+        try:
             self.raw.query(self._text(sql, args))
             return self._result()
+        except self._errors as error:
+            raise self.meaning(error) from error
 
     def token(self, sql: str, *args: object) -> int | None:
         """What the statement gave to LAST_INSERT_ID(); it comes with the answer, at no cost."""
@@ -162,13 +163,14 @@ class MySQLSession(Session):
         Raises Cancelled, and leaves the connection unusable, when `claim` is cancelled meanwhile;
         Gone when the server is still silent SILENCE_SECONDS after the time that it was given.
         """
+        if not self._fractions:
+            seconds = math.ceil(seconds)  # MySQL knows whole seconds only
+        patience = seconds + SILENCE_SECONDS
         ours, theirs = socket.socketpair()
-        with ours, theirs, self.translated():
+        with ours, theirs:
             poll = select.poll()
             poll.register(self.raw, select.POLLIN)
             poll.register(ours, select.POLLIN)
-            if not self._fractions:
-                seconds = math.ceil(seconds)  # MySQL knows whole seconds only
             claim.interrupt = lambda: _wake(theirs)
             try:
                 if claim.cancelled.is_set():
@@ -176,13 +178,21 @@ class MySQLSession(Session):
                 # Not `query`: its read timeout is the connection's, and a wait may be longer.
                 sql = f"SELECT IF(GET_LOCK(%s, %s) = 1, {value}, NULL)"
                 self.raw.send_query(self._text(sql, (name, seconds)))
-                ready = dict(poll.poll((seconds + SILENCE_SECONDS) * 1000))
+                ready = dict(poll.poll(patience * 1000))
+                if self.raw.fileno() not in ready:
+                    raise Cancelled if ready else Gone(f"no answer in {patience:g} s")
+                self.raw.read_query_result()
+                return self._result()[0][0]
+            except self._errors as error:
+                raise self.meaning(error) from error
             finally:
                 claim.interrupt = None
-            if self.raw.fileno() not in ready:
-                raise Cancelled if ready else Gone(f"no answer in {seconds + SILENCE_SECONDS:g} s")
-            self.raw.read_query_result()
-            return self._result()[0][0]
+
+    def has_something_to_say(self) -> bool:
+        """Whether there is anything to read although nothing was asked: a last word, or the end."""
+        poll = select.poll()
+        poll.register(self.raw, select.POLLIN)
+        return bool(poll.poll(0))
 
     def _text(self, sql: str, args: tuple[object, ...]) -> bytes:
         return sql.encode() % tuple(map(self.raw.literal, args))
@@ -205,6 +215,12 @@ def _wake(wire: socket.socket) -> None:
         wire.send(b"!")
 
 
+def waiting(session: Session) -> list[str]:
+    """The statements of this database's user that wait for a user-level lock on MySQL."""
+    sql = "SELECT INFO FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'"
+    return [str(info) for (info,) in session.rows(sql)]
+
+
 class Pool:
     """Idle connections to one of DATABASES, the last used first; append and pop are atomic."""
 
@@ -221,11 +237,16 @@ class Pool:
             raise LockMisuse(f"LOCATION {self.alias!r} is not an alias in DATABASES.") from None
         return entry
 
-    @property
+    @cached_property
     def vendor(self) -> str:
         """mysql (MariaDB too), sqlite, postgresql..."""
         _ = self.settings
         return str(connections[self.alias].vendor)
+
+    @property
+    def database(self) -> str:
+        """The NAME in DATABASES; another one while Django's tests run."""
+        return str(self.settings["NAME"])
 
     def open(self) -> Session:
         """A new connection; raises LockUnavailable within CONNECT_SECONDS or so."""
@@ -240,19 +261,23 @@ class Pool:
             )
         try:
             params = wrapper.get_connection_params()
+            # Not `get_new_connection`, which refuses to work in a thread with an event loop.
+            connect = wrapper.Database.connect
             if vendor == "sqlite":
                 params["timeout"] = BUSY_SECONDS
-                raw = wrapper.get_new_connection(params)
+                raw = connect(**params)
                 raw.isolation_level = None
+                for command in wrapper.init_commands:
+                    raw.execute(command)
                 return SQLiteSession(raw, errors)
             if vendor == "mysql":
                 params.setdefault("connect_timeout", CONNECT_SECONDS)
                 params["read_timeout"] = params["write_timeout"] = SILENCE_SECONDS
                 params["autocommit"] = True
                 params["init_command"] = f"SET SESSION innodb_lock_wait_timeout={BUSY_SECONDS}"
-                return MySQLSession(wrapper.get_new_connection(params), errors)
+                return MySQLSession(connect(**params), errors)
             params.setdefault("connect_timeout", CONNECT_SECONDS)
-            raw = wrapper.get_new_connection(params)
+            raw = connect(**params)
             raw.autocommit = True
             session = Session(raw, errors)
             if vendor == "postgresql":

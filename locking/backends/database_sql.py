@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import functools
-
 from locking.exceptions import LockMisuse
 
 TABLE = "locking_lockrow"
@@ -24,12 +22,6 @@ class Statements:
     waits for. The UPDATEs take and drop it on the way, since a statement of its own would cost a
     round trip: MySQL evaluates assignments from left to right, once, for a row that matched.
     """
-
-    @classmethod
-    @functools.cache
-    def of(cls, vendor: str) -> Statements:
-        """Those of mysql, sqlite or postgresql."""
-        return cls(vendor)
 
     def __init__(self, vendor: str) -> None:
         if vendor not in NOW:

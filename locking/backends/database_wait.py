@@ -46,6 +46,11 @@ def bell(owner: str) -> str:
     return f"bell.{digest(owner)}"
 
 
+def queue(pool: Pool, name: str) -> str:
+    """The user-level lock that the first waiter has; the whole server shares their names."""
+    return f"queue.{digest(f'{pool.database}/{name}')}"
+
+
 class Polling:
     """Look again after a while."""
 
@@ -102,8 +107,7 @@ class Queueing(Polling):
         super().__init__(sql, session, claim, pool)
         self.wire = session
         self.bell = bell(claim.owner)
-        # User-level locks belong to the whole server, not to one of its databases.
-        self.queue = f"queue.{digest(str(pool.settings['NAME']) + '/' + claim.name)}"
+        self.queue = queue(pool, claim.name)
         self._first = False
         self._impatient = False
         self._heard: int | None = None
