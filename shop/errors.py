@@ -13,6 +13,7 @@ ShopError            code      status
 ├── KeyReused        key_reused   422   same key, other form
 ├── TooMany          too_many     429   Retry-After
 └── Busy             busy         503   Retry-After; the same key may be sent again
+    ├── Crowded      crowded      429   so many wait already
     └── StoreDown    store_down   503
 """
 
@@ -168,6 +169,13 @@ class Busy(ShopError):
     title = _("Everyone is buying at once")
     advice = _("Nothing was bought and nothing is lost. Try again: the same form counts only once.")
     retry_after = 1
+
+
+class Crowded(Busy):
+    """As many as can wait are waiting already."""
+
+    status = HTTPStatus.TOO_MANY_REQUESTS
+    code = "crowded"
 
 
 class StoreDown(Busy):
