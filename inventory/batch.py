@@ -5,7 +5,7 @@ round trips, however many statements, and row locks are held for one of them. Ot
 by one. A statement that changes no row although it must ends the transaction: nothing is written.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,17 +17,25 @@ from django.db.models import Model
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement, and the error that it means when it changes no row."""
+    """One statement, and the error that it means when it changes no row.
+
+    `unless` makes that error, when nothing is written any more: it may look up the reason.
+    """
 
     sql: str
-    params: Sequence[object]
-    unless: type[Exception] | None = None
+    params: Sequence[Any]
+    unless: Callable[[], Exception] | None = None
 
     def done(self, cursor: CursorWrapper) -> int:
-        """The row id it made; raises `unless`."""
+        """The id of the row that it inserted."""
         if self.unless is not None and not cursor.rowcount:
-            raise self.unless
+            raise _Unchanged(self.unless)
         return int(cursor.lastrowid or 0)
+
+
+class _Unchanged(Exception):
+    def __init__(self, unless: Callable[[], Exception]) -> None:
+        self.unless = unless
 
 
 def commit(statements: Sequence[Statement]) -> list[int]:
@@ -36,11 +44,14 @@ def commit(statements: Sequence[Statement]) -> list[int]:
     Raises a statement's `unless` and the database's own errors; nothing is then written, except
     that an OperationalError of the COMMIT leaves open whether it was.
     """
-    if connection.vendor == "mysql" and not connection.in_atomic_block:
-        with connection.cursor() as cursor:
-            return _at_once(cursor, statements)
-    with transaction.atomic(durable=True), connection.cursor() as cursor:
-        return _one_by_one(cursor, statements)
+    try:
+        if connection.vendor == "mysql" and not connection.in_atomic_block:
+            with connection.cursor() as cursor:
+                return _at_once(cursor, statements)
+        with transaction.atomic(durable=True), connection.cursor() as cursor:
+            return _one_by_one(cursor, statements)
+    except _Unchanged as error:
+        raise error.unless() from None
 
 
 def _one_by_one(cursor: CursorWrapper, statements: Sequence[Statement]) -> list[int]:

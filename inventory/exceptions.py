@@ -2,9 +2,7 @@
 
 InventoryError
 ├── OutOfStock    fewer pieces are left than were asked for
-├── StaleFence    a newer holder has touched the row: this one's lock is no longer good
-└── RowRefused    one of the two: services.why_refused tells which
-    └── RowRefused    one of the two: services.why_refused tells which
+└── StaleFence    a newer holder has touched the row: this one's lock is no longer good
 """
 
 
@@ -21,7 +19,3 @@ class OutOfStock(InventoryError):
 
 class StaleFence(InventoryError):
     """A newer holder of the lock has already touched the stock row."""
-
-
-class RowRefused(InventoryError):
-    """The stock row did not let itself be written."""

@@ -9,12 +9,13 @@ transaction, `take` inside it. What each does depends on the discipline:
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from django.db.models import F, Q
 from django.utils import timezone
 
 from inventory.batch import Statement, insert
-from inventory.exceptions import OutOfStock, RowRefused, StaleFence
+from inventory.exceptions import InventoryError, OutOfStock, StaleFence
 from inventory.models import Product, Stock, StockMovement
 from locking.models import Discipline
 
@@ -102,12 +103,13 @@ def _claim(stock_id: int, fence: Fence) -> Fence:
 def take(*, seen: Look, quantity: int, order_number: str) -> list[Statement]:
     """What takes pieces for an order, to be committed together with it. Raises OutOfStock.
 
-    The commit raises StaleFence, or RowRefused: then `why_refused` tells which it was.
+    The commit raises OutOfStock or StaleFence.
     """
     pk, fence, left = seen.stock_id, seen.fence, None
     if seen.quantity is None:
         mark, compare = (fence.epoch, fence.token), (fence.epoch, fence.epoch, fence.token)
-        update = Statement(TAKE, [quantity, *mark, pk, quantity, *compare], unless=RowRefused)
+        why = partial(_why_refused, seen)
+        update = Statement(TAKE, [quantity, *mark, pk, quantity, *compare], unless=why)
     else:
         left = seen.quantity - quantity
         if left < 0:
@@ -120,10 +122,10 @@ def take(*, seen: Look, quantity: int, order_number: str) -> list[Statement]:
     return [update, _record(pk, -quantity, Reason.RESERVED, order_number, fence, left)]
 
 
-def why_refused(*, seen: Look, quantity: int) -> type[OutOfStock] | type[StaleFence]:
-    """Why a conditional UPDATE changed no row; after its transaction."""
+def _why_refused(seen: Look) -> InventoryError:
+    """Why TAKE changed no row."""
     rows = Stock.objects.filter(_not_newer(seen.fence), pk=seen.stock_id)
-    return OutOfStock if rows.exists() else StaleFence
+    return OutOfStock() if rows.exists() else StaleFence()
 
 
 def put_back(*, stock_id: int, quantity: int, order_number: str, fence: Fence) -> list[Statement]:

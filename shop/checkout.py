@@ -21,9 +21,10 @@ from django.utils import timezone
 
 from inventory import services as stock
 from inventory.batch import Statement, commit, insert
-from inventory.exceptions import OutOfStock, RowRefused, StaleFence
+from inventory.exceptions import OutOfStock, StaleFence
 from locking import Lease, LockError, LockLost, LockTimeout, LockUnavailable, lock, locks, policy
 from locking.failpoints import reach
+from shop.admission import in_line
 from shop.errors import BadInput, Busy, KeyReused, LimitReached, NotOpen, SoldOut, StoreDown
 from shop.models import Allowance, Order, Sale, User
 
@@ -142,7 +143,7 @@ def _buy(customer: User, sale: Sale, quantity: int, hashed: str, *, is_first: bo
     guard = lock(lock_name(sale.pk), timeout=LOCK_TIMEOUT)
     order = None
     try:
-        with guard as lease:
+        with in_line(sale_id=sale.pk), guard as lease:
             assert lease.policy is not None
             seen = stock.look(
                 stock_id=sale.stock_id, discipline=lease.policy.discipline, fence=fence_of(lease)
@@ -180,16 +181,13 @@ def _write(
         pay_by=now + timedelta(seconds=settings.PAY_WITHIN_SECONDS),
     )
     columns = {field.attname: getattr(order, field.attname) for field in ORDER_COLUMNS}
-    try:
-        order.pk, *_ = commit(
-            [
-                insert(Order, **columns),
-                _take_allowance(customer, sale, quantity, is_first=is_first),
-                *stock.take(seen=seen, quantity=quantity, order_number=order.number),
-            ]
-        )
-    except RowRefused:
-        raise stock.why_refused(seen=seen, quantity=quantity) from None
+    order.pk, *_ = commit(
+        [
+            insert(Order, **columns),
+            _take_allowance(customer, sale, quantity, is_first=is_first),
+            *stock.take(seen=seen, quantity=quantity, order_number=order.number),
+        ]
+    )
     order._state.adding = False
     return order
 

@@ -181,6 +181,9 @@ WHITENOISE_USE_FINDERS = DEBUG
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2_621_440
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 1000
 
+MAX_WAITING = env.int("MAX_WAITING", default=6)
+"""Threads of one process that may wait for the lock of one sale; keep it below the web server's
+threads, so that the others still answer pages."""
 PAY_WITHIN_SECONDS = env.int("PAY_WITHIN_SECONDS", default=900)
 """How long a pending order keeps its pieces."""
 

@@ -11,6 +11,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 
 from shop import throttle
+from shop.admission import sale_at_door
 from shop.checkout import place_order
 from shop.errors import ShopError, answer, wants_json
 from shop.forms import read_purchase
@@ -34,7 +35,7 @@ class SeeOther(HttpResponseRedirect):
 def buy(request: CustomerRequest, slug: str) -> HttpResponse:
     """Place an order: 201 with JSON, or 303 to its page."""
     throttle.count(settings.BUY_LIMIT, "buy", str(request.user.pk))
-    sale = get_sale(slug=slug)
+    sale = sale_at_door(slug=slug)
     purchase = read_purchase(request, most=sale.limit_per_customer)
     try:
         placed = place_order(
@@ -43,6 +44,7 @@ def buy(request: CustomerRequest, slug: str) -> HttpResponse:
     except ShopError as error:
         if wants_json(request):
             raise
+        sale = get_sale(slug=slug)  # as it is now, not as it was at the door
         context = sale_context(request, sale, key=purchase.key, quantity=purchase.quantity)
         return answer(request, error, page="shop/sale.html", context=context)
     order = placed.order

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.db import IntegrityError, transaction
 from django.db.models import F, QuerySet
+from django.utils import timezone
 
 from inventory import services
+from inventory.batch import Statement, commit, insert
 from inventory.exceptions import OutOfStock, StaleFence
 from inventory.models import Product, Stock, StockMovement
-from inventory.services import Fence, look, put_back, take
+from inventory.services import Fence, look
 from locking.models import Discipline
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -23,6 +27,14 @@ EVERY_TOKEN = pytest.mark.parametrize("token", [7, None], ids=["lock's token", "
 def stock() -> Stock:
     product = Product.objects.create(slug="kettle", name="Kettle", price=20)
     return services.stock_up(product=product, quantity=5)
+
+
+def take(**what: Any) -> None:
+    commit(services.take(**what))
+
+
+def put_back(**what: Any) -> None:
+    commit(services.put_back(**what))
 
 
 def fence(token: int | None, epoch: int = 1) -> Fence:
@@ -192,12 +204,10 @@ def test_pieces_are_not_returned_under_an_older_fence(stock) -> None:
 
 def test_an_orders_pieces_move_once_each_way(stock) -> None:
     def give_back() -> None:
-        with transaction.atomic():
-            put_back(stock_id=stock.pk, quantity=1, order_number="A", fence=fence(1))
+        put_back(stock_id=stock.pk, quantity=1, order_number="A", fence=fence(1))
 
     def take_again() -> None:
-        with transaction.atomic():
-            buy(stock, CONDITIONAL, fence(1))
+        buy(stock, CONDITIONAL, fence(1))
 
     buy(stock, CONDITIONAL, fence(1))
     give_back()
@@ -225,3 +235,31 @@ def test_a_refusal_is_counted_and_names_the_newer_fence(stock) -> None:
 def test_the_database_itself_refuses_stock_below_nothing(stock) -> None:
     with pytest.raises(IntegrityError), transaction.atomic():
         Stock.objects.filter(pk=stock.pk).update(quantity=F("quantity") - 6)
+
+
+@pytest.mark.django_db(transaction=True)
+@EVERY
+def test_a_refusal_writes_nothing_of_its_transaction(stock, discipline) -> None:
+    """Outside a test's own transaction, where MariaDB gets all statements in one message."""
+    seen = look(stock_id=stock.pk, discipline=discipline, fence=fence(1))
+    movement = insert(
+        StockMovement,
+        stock_id=stock.pk,
+        delta=-9,
+        reason="reserved",
+        created_at=timezone.now(),
+        fence_epoch=0,
+        fence_token=0,
+    )
+    nothing = Statement("UPDATE inventory_stock SET quantity = 0 WHERE id = %s", [0], OutOfStock)
+    statements = services.take(seen=seen, quantity=1, order_number="A")
+    for broken in ([movement, *statements, nothing], [*statements, movement, movement, nothing]):
+        with pytest.raises(OutOfStock):
+            commit(broken)
+    with pytest.raises(IntegrityError):
+        commit([*statements, *services.take(seen=seen, quantity=1, order_number="A")])
+    assert row(stock).quantity == 5
+    assert not StockMovement.objects.exclude(reason="stocked").exists()
+    ids = commit(statements)
+    assert StockMovement.objects.get(pk=ids[-1]).order_number == "A"
+    assert row(stock).quantity == 4

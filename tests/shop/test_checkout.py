@@ -403,7 +403,7 @@ def test_a_deadlock_is_tried_again(monkeypatch) -> None:
     def deadlocked(**what):
         if fault := faults.pop(0):
             raise fault
-        take(**what)
+        return take(**what)
 
     monkeypatch.setattr(checkout.stock, "take", deadlocked)
     buy(sale)
