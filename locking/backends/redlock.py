@@ -303,8 +303,10 @@ class RedLockBackend(Backend):
         return life
 
     def _unavailable(self, quorum: Quorum, answered: int) -> LockUnavailable:
+        young = self._restart_delay
         error = LockUnavailable(
             f"{answered} of {len(self._masters)} masters answered, {quorum.majority} are needed."
+            + (f" None is asked that restarted less than {young:g} s ago." if young else "")
         )
         error.__cause__ = quorum.error()
         return error
@@ -327,5 +329,8 @@ def _address(url: object) -> str:
     parts = urlsplit(str(url))
     if parts.scheme == "unix":
         return parts.path
-    known = parts.scheme in ("redis", "rediss") and parts.hostname
-    return f"{parts.hostname}:{parts.port or 6379}" if known else ""
+    try:
+        known = parts.scheme in ("redis", "rediss") and parts.hostname
+        return f"{parts.hostname}:{parts.port or 6379}" if known else ""
+    except ValueError:  # a port that is none
+        return ""
