@@ -106,6 +106,9 @@ class Proxy:
         self.url = f"redis://127.0.0.1:{self._server.getsockname()[1]}/0"
         self._sockets: list[socket.socket] = [self._server]
         self._gate = threading.Event()
+        self.holds = threading.Event()
+        """Set once something is held."""
+        self._threads: list[threading.Thread] = []
         self._thread(self._accept)
 
     def let_go(self) -> None:
@@ -121,11 +124,9 @@ class Proxy:
         for one in self._sockets:
             one.close()
 
-    _threads: list[threading.Thread]
-
     def _thread(self, run: Callable[..., None], *args: Any) -> None:
         thread = threading.Thread(target=run, args=args, daemon=True)
-        self._threads = [*getattr(self, "_threads", []), thread]
+        self._threads.append(thread)
         thread.start()
 
     def _accept(self) -> None:
@@ -141,6 +142,7 @@ class Proxy:
         with suppress(OSError):
             while data := client.recv(65536):
                 if self.mode == "hold":
+                    self.holds.set()
                     while more := client.recv(65536):  # until the client gives up
                         data += more
                     self._gate.wait()

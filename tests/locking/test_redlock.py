@@ -206,6 +206,20 @@ class TestLeaks:
             with redis.Redis.from_url(server.url) as direct:
                 until(lambda direct=direct: direct.dbsize() == 0, "the last release")
 
+    def test_a_holder_that_never_released_leaves_no_connections(
+        self, backend: RedLockBackend
+    ) -> None:
+        for number in range(3):
+            forgotten = claim(ttl=0.1)
+            forgotten.name = f"{NAME}:{number}"
+            grant = backend.acquire(forgotten, 5)
+            assert grant is not None
+            until(lambda end=grant.deadline: time.monotonic() > end)
+        take(backend)
+        assert len(backend._all) <= 2
+        with pytest.raises(LockLost):
+            backend.release(forgotten, grant.token)
+
     def test_closing_ends_every_connection_and_not_the_lock(
         self, masters: Masters, backend: RedLockBackend
     ) -> None:
