@@ -40,5 +40,5 @@ lock: ## pin the newest versions that pyproject.toml allows (needs uv)
 	$(EXPORT) --only-group peers -o requirements/peers.txt
 
 clean: ## remove the virtual environment and the demo's data
-	rm -rf .venv var staticfiles .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv var .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -34,7 +34,7 @@ def by_guard(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 def _of_guard(name: str, runs: Sequence[Run]) -> str:
     said: dict[str, object] = {"guard": name, "stock": runs[0]["stock"], "runs": len(runs)}
     if missing := [run for run in runs if run["verdict"] == "not-run"]:
-        return _("%(guard)s did not run: %(why)s.") % {**said, "why": missing[0]["why"]}
+        return _("%(guard)s did not run: %(why)s.") % {**said, "why": missing[0]["why"].rstrip(".")}
     sold = sorted(run["sold"] for run in runs)
     if sold[0] == sold[-1] == runs[0]["stock"]:
         if len(runs) == 1:

@@ -121,6 +121,21 @@ LOCKS = {
     "database": {"BACKEND": "locking.backends.database.DatabaseBackend", "LOCATION": "default"},
     "redis": {"BACKEND": "locking.backends.redis.RedisBackend", "LOCATION": REDIS_URL},
 }
+if _database["ENGINE"].endswith("mysql"):
+    LOCKS["mysql_session"] = {
+        "BACKEND": "locking.backends.mysql_session.MySQLSessionBackend",
+        "LOCATION": "default",
+    }
+if REDLOCK_URLS:
+    LOCKS["redlock"] = {
+        "BACKEND": "locking.backends.redlock.RedLockBackend",
+        "LOCATION": REDLOCK_URLS,
+    }
+if ZOOKEEPER_HOSTS:
+    LOCKS["zookeeper"] = {
+        "BACKEND": "locking.backends.zookeeper.ZooKeeperBackend",
+        "LOCATION": ZOOKEEPER_HOSTS,
+    }
 LOCK_POLICY = {"BACKEND": "redis", "DISCIPLINE": "conditional"}
 
 # --- Celery ------------------------------------------------------------------------------------

@@ -38,6 +38,12 @@ os.environ.update(
 django.setup()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Workers inherit our environment; unnamed, the settings wait for their own addresses."""
+    del os.environ["DJANGO_SETTINGS_MODULE"]
+
+
 def pytest_unconfigure() -> None:
     stop_all([_redis, *_redis_five, _mariadb, *_zookeeper.nodes])
     shutil.rmtree(_var, ignore_errors=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 import MySQLdb
 import pytest
 import redis as client
+from django.conf import settings
 from kazoo.client import KazooClient
 
 from loadtest.processes import HOST, reserve_port
@@ -41,6 +42,15 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_settings_lead_to_the_private_servers_of_this_process(
+    redis_server: Redis, mariadb: MariaDb
+) -> None:
+    assert redis_server.running
+    assert (redis_server.url, redis_server.url) == (settings.REDIS_URL, settings.CELERY_BROKER_URL)
+    if os.environ.get("TEST_STORE") == "mariadb":
+        assert settings.DATABASES["default"]["PORT"] == mariadb.port
 
 
 @pytest.mark.parametrize("prefer", ["installed", "embedded"])

@@ -18,6 +18,7 @@ import time
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from django.core.checks import CheckMessage, Error
@@ -72,7 +73,9 @@ class RedisBackend(Backend):
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        self._fair = "1" if self.options.get("FAIR", True) else "0"
+        fair = bool(self.options.get("FAIR", True))
+        self.capabilities = replace(self.capabilities, fair=fair)  # type: ignore[misc]
+        self._fair = "1" if fair else "0"
         self._prefix = str(self.options.get("PREFIX", "lock:"))
         self._pool = WirePool(
             str(self.location),

@@ -36,14 +36,14 @@ import time
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from django.core.checks import CheckMessage, Error
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
-from locking.backends.redlock_quorum import Master, Quorum
+from locking.backends.redlock_quorum import Master, Quorum, Votes
 from locking.backends.resp import Script, pack
 from locking.exceptions import LockLost, LockMisuse, LockUnavailable
 from locking.tokens import clock_token
@@ -56,6 +56,7 @@ MAX_IDLE = 32
 """Quorums kept while nobody uses them."""
 OPTIONS = {"NODE_TIMEOUT": 0.05, "RESTART_DELAY": 0.0, "PREFIX": "redlock:"}
 
+_VALUE = re.compile(r".+ \d+")
 _RELEASE = Script("redlock_release.lua")
 _EXTEND = Script("redlock_extend.lua")
 _LIST = Script("redlock_list.lua")
@@ -136,6 +137,7 @@ class RedLockBackend(Backend):
                 votes = quorum.ask(voters, self._take(claim, token), patience)
                 now = time.monotonic()
                 if len(votes.yes) >= quorum.majority and now < started + life:
+                    quorum.pinned_until = started + life
                     self._pinned[claim.owner] = quorum
                     return Grant(token, started + life)
                 # Undone also where no answer came; where it was refused there is nothing of ours.
@@ -157,6 +159,7 @@ class RedLockBackend(Backend):
                 token = clock_token()
         except BaseException:
             quorum.abandon(self._undo(claim, token))
+            self._keep(quorum)
             raise
         self._keep(quorum)
         if failure is not None:
@@ -165,24 +168,30 @@ class RedLockBackend(Backend):
 
     def release(self, claim: Claim, token: int) -> None:
         """Free it on every master; the word of a majority is waited for."""
-        quorum = self._pinned.pop(claim.owner, None)
-        self._as_holder(claim, quorum, self._undo(claim, token), self._silence, keep=True)
+        quorum = self._pinned.pop(claim.owner, None) or self._borrow()
+        with quorum.mutex:
+            votes = quorum.settle(self._undo(claim, token), self._silence)
+        self._keep(quorum)
+        self._judge(claim, quorum, votes)
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Let it live on at a majority."""
         life = self._life(ttl)
-        packed = _EXTEND.pack(
-            [self._key(claim)], [_value(claim, token), _milliseconds(ttl)], whole=True
-        )
-        started = time.monotonic()
-        quorum = self._pinned.get(claim.owner)
-        self._as_holder(claim, quorum, packed, self._patience, keep=False)
-        return started + life
+        values = [_value(claim, token), _milliseconds(ttl)]
+        packed = _EXTEND.pack([self._prefix + claim.name], values, whole=True)
+        if quorum := self._pinned.get(claim.owner):
+            with quorum.mutex:
+                if self._pinned.get(claim.owner) is quorum:  # not released while we waited
+                    started = time.monotonic()
+                    self._judge(claim, quorum, quorum.settle(packed, self._patience))
+                    quorum.pinned_until = started + life
+                    return quorum.pinned_until
+        raise LockLost(f"{claim.name!r} is not held by {claim.owner}.")
 
     def inspect(self) -> list[Held]:
         """What a majority keeps. Walks over all keys of every master: for operators."""
         pattern = re.sub(r"([][*?\\])", r"\\\1", self._prefix) + "*"
-        left: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+        left: defaultdict[tuple[str, str], dict[Master, int]] = defaultdict(dict)
         answered = 0
         with self._borrowed() as quorum:
             for line in quorum.lines():
@@ -192,7 +201,7 @@ class RedLockBackend(Backend):
                 ).other.get(line):
                     cursor, found = reply
                     for key, value, milliseconds in found:
-                        left[key, value][line.master.url] = milliseconds
+                        left[key, value][line.master] = milliseconds
                     if cursor == "0":
                         answered += 1
                         break
@@ -207,7 +216,7 @@ class RedLockBackend(Backend):
                 expires_in=sorted(times.values(), reverse=True)[self._majority - 1] / 1000,
             )
             for (key, value), times in left.items()
-            if len(times) >= self._majority
+            if len(times) >= self._majority and _VALUE.fullmatch(value)
         ]
 
     def probe(self) -> None:
@@ -229,24 +238,13 @@ class RedLockBackend(Backend):
         """Close every connection, of held locks too: they are opened again when needed."""
         while self._idle:
             self._idle.pop().close()
-        for quorum in list(self._pinned.values()):
+        for owner, quorum in list(self._pinned.items()):
             with quorum.mutex:
-                quorum.close()
+                if self._pinned.get(owner) is quorum:
+                    quorum.reset()
 
-    def _as_holder(
-        self, claim: Claim, quorum: Quorum | None, packed: bytes, patience: float, *, keep: bool
-    ) -> None:
-        """Send a holder's command down the connections that its grant came by, if they live."""
-        if quorum is None or quorum.closed:
-            quorum, keep = self._borrow(), True
-        try:
-            with quorum.mutex:
-                votes = quorum.settle(packed, patience)
-        except BaseException:
-            quorum.abandon(packed)
-            raise
-        if keep:
-            self._keep(quorum)
+    def _judge(self, claim: Claim, quorum: Quorum, votes: Votes) -> None:
+        """What the masters' answer to a holder means."""
         if len(votes.yes) >= quorum.majority:
             return
         if len(votes.no) > len(self._masters) - quorum.majority:
@@ -254,12 +252,19 @@ class RedLockBackend(Backend):
         raise self._unavailable(quorum, votes.answered)
 
     def _borrow(self) -> Quorum:
-        try:
+        with suppress(IndexError):
             return self._idle.pop()
-        except IndexError:
-            quorum = Quorum(self._masters, self._patience)
-            self._all.add(quorum)
-            return quorum
+        # A new one is needed: first those of holders that died and never released.
+        now = time.monotonic()
+        for owner, quorum in list(self._pinned.items()):
+            if quorum.pinned_until < now and quorum.mutex.acquire(blocking=False):
+                swept = self._pinned.pop(owner, None)
+                quorum.mutex.release()
+                if swept is not None:
+                    return quorum
+        quorum = Quorum(self._masters, self._patience)
+        self._all.add(quorum)
+        return quorum
 
     def _keep(self, quorum: Quorum) -> None:
         if len(self._idle) < MAX_IDLE:
@@ -272,23 +277,20 @@ class RedLockBackend(Backend):
         quorum = self._borrow()
         try:
             yield quorum
-        except LockUnavailable:
+        except BaseException as error:
+            if not isinstance(error, LockUnavailable):
+                quorum.reset()
+            raise
+        finally:
             self._keep(quorum)
-            raise
-        except BaseException:
-            quorum.close()
-            raise
-        self._keep(quorum)
-
-    def _key(self, claim: Claim) -> str:
-        return self._prefix + claim.name
 
     def _take(self, claim: Claim, token: int) -> bytes:
-        life = _milliseconds(claim.ttl)
-        return pack("SET", self._key(claim), _value(claim, token), "NX", "PX", life)
+        key, life = self._prefix + claim.name, _milliseconds(claim.ttl)
+        return pack("SET", key, _value(claim, token), "NX", "PX", life)
 
     def _undo(self, claim: Claim, token: int) -> bytes:
-        return _RELEASE.pack([self._key(claim)], [_value(claim, token)], whole=True)
+        # Whole, since a reply that is not awaited cannot say that the script is unknown.
+        return _RELEASE.pack([self._prefix + claim.name], [_value(claim, token)], whole=True)
 
     def _life(self, ttl: float) -> float:
         """Seconds for which a grant may be relied on, from before it was asked for."""
@@ -303,8 +305,10 @@ class RedLockBackend(Backend):
         return life
 
     def _unavailable(self, quorum: Quorum, answered: int) -> LockUnavailable:
+        young = self._restart_delay
         error = LockUnavailable(
             f"{answered} of {len(self._masters)} masters answered, {quorum.majority} are needed."
+            + (f" None is asked that restarted less than {young:g} s ago." if young else "")
         )
         error.__cause__ = quorum.error()
         return error
@@ -314,8 +318,8 @@ def _value(claim: Claim, token: int) -> str:
     return f"{claim.owner} {token}"
 
 
-def _milliseconds(ttl: float) -> int:
-    return math.ceil(ttl * 1000)
+def _milliseconds(ttl: float) -> str:
+    return str(math.ceil(ttl * 1000))
 
 
 def _is_seconds(value: object) -> bool:
@@ -327,5 +331,8 @@ def _address(url: object) -> str:
     parts = urlsplit(str(url))
     if parts.scheme == "unix":
         return parts.path
-    known = parts.scheme in ("redis", "rediss") and parts.hostname
-    return f"{parts.hostname}:{parts.port or 6379}" if known else ""
+    try:
+        known = parts.scheme in ("redis", "rediss") and parts.hostname
+        return f"{parts.hostname}:{parts.port or 6379}" if known else ""
+    except ValueError:  # a port that is none
+        return ""

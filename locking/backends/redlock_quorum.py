@@ -17,13 +17,12 @@ import ssl
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import hiredis
 
-from locking.backends.resp import NOTHING, Disconnected, Refused, Wire
+from locking.backends.resp import NOTHING, READ_SIZE, Disconnected, Refused, Wire
 from locking.exceptions import LockUnavailable
 
 CONNECT_SECONDS = 1.0
@@ -93,11 +92,11 @@ class Line(Wire):
         self._pending = getattr(self._socket, "pending", int)  # what TLS has already decoded
 
     def receive(self) -> None:
-        """Take in whatever has arrived."""
+        """Take in what has arrived."""
         try:
-            data = self._socket.recv(65536)
+            data = self._socket.recv(READ_SIZE)
             while data and self._pending():
-                data += self._socket.recv(65536)
+                data += self._socket.recv(READ_SIZE)
             if not data:
                 raise EOFError("the server closed it")
             self._reader.feed(data)
@@ -141,6 +140,8 @@ class Quorum:
         self.majority = len(masters) // 2 + 1
         self.mutex = threading.Lock()
         self.closed = False
+        self.pinned_until = 0.0
+        """Monotonic time until which it may belong to a holder, where it does."""
         self._lines: dict[Master, Line] = {}
         self._by_fd: dict[int, Line] = {}
         self._poll = select.poll()
@@ -223,13 +224,17 @@ class Quorum:
 
     def settle(self, packed: bytes, patience: float) -> Votes:
         """Ask every master, and once more those whose connection turned out to be broken."""
-        votes = self.ask(self.lines(), packed, patience)
-        if votes.answered < self.majority and len(self._lines) < len(self.masters):
-            heard = {line.master for line in (*votes.yes, *votes.no)}
-            rest = [line for line in self.lines() if line.master not in heard]
-            more = self.ask(rest, packed, patience)
-            votes.yes += more.yes
-            votes.no += more.no
+        try:
+            votes = self.ask(self.lines(), packed, patience)
+            if votes.answered < self.majority and len(self._lines) < len(self.masters):
+                heard = {line.master for line in (*votes.yes, *votes.no)}
+                rest = [line for line in self.lines() if line.master not in heard]
+                more = self.ask(rest, packed, patience)
+                votes.yes += more.yes
+                votes.no += more.no
+        except BaseException:
+            self.abandon(packed)
+            raise
         return votes
 
     def undo(self, lines: Sequence[Line], packed: bytes) -> None:
@@ -246,25 +251,35 @@ class Quorum:
         return next((master.error for master in self.masters if master.error), None)
 
     def abandon(self, packed: bytes) -> None:
-        """After an exception struck anywhere: send a last command to all of them and close."""
+        """After an exception that struck anywhere: a last command to all of them, then `reset`.
+
+        The command must do no harm when it is carried out twice.
+        """
         try:
             self.ask(list(self._lines.values()), packed, self.patience, all_of_them=True)
         finally:
-            self.close()
+            self.reset()
 
     def close(self) -> None:
-        """Close every connection, those that are still coming up too."""
+        """For good: what is still coming up is closed, too."""
         with self._settled:
             self.closed = True
-            self.forget()
+            self.reset()
+
+    def reset(self) -> None:
+        """Close every connection there is; new ones are opened when it is used again."""
+        with self._settled:
+            for line in (*self._lines.values(), *self._dialled):
+                line.close()
+            self._lines.clear()
+            self._by_fd.clear()
+            self._dialled.clear()
+            self._poll = select.poll()
 
     def forget(self) -> None:
-        """Close what there is without taking a lock that the parent of a fork may have held."""
-        for line in (*self._lines.values(), *self._dialled):
-            line.close()
-        self._lines.clear()
-        self._by_fd.clear()
-        self._dialled.clear()
+        """In a forked child: `reset`, of which the parent and the masters notice nothing."""
+        self._settled = threading.Condition()  # the old one may be taken for ever
+        self.reset()
 
     def _receive(self, line: Line) -> Any:
         """Read what has come on one connection; the last reply, if there was one."""
@@ -293,10 +308,11 @@ class Quorum:
                 self._drop(line, LockUnavailable(f"A master was silent for {DROP_SECONDS:g} s."))
 
     def _drop(self, line: Line, error: LockUnavailable) -> None:
-        fd = next(fd for fd, known in self._by_fd.items() if known is line)
-        with suppress(KeyError, OSError, ValueError):
+        # Not its fileno: a broken one has none any more.
+        for fd in [fd for fd, known in self._by_fd.items() if known is line]:
             self._poll.unregister(fd)
-        del self._by_fd[fd], self._lines[line.master]
+            del self._by_fd[fd]
+        self._lines.pop(line.master, None)
         line.close()
         if isinstance(error, Disconnected):
             line.master.error = error  # worth a new connection at once

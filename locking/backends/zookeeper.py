@@ -33,7 +33,6 @@ from locking.backends.zookeeper_session import (
     translated,
 )
 from locking.exceptions import LockLost, LockUnavailable
-from locking.failpoints import reach
 
 EPHEMERAL, SEQUENTIAL, CONTAINER = 1, 2, 4
 OPTIONS: dict[str, Any] = {"SESSION_TIMEOUT": 6.0, "CONNECT_TIMEOUT": 3.0, "PREFIX": "/locks"}
@@ -141,7 +140,6 @@ class ZooKeeperBackend(Backend):
                     raise NoNodeError
                 ahead = [other for other in line if other[-10:] < node[-10:]]
                 if not ahead:
-                    reach("zookeeper.granted")
                     return Grant(token, sent + session.timeout)
                 remaining = end - time.monotonic()
                 if remaining <= 0:
@@ -173,7 +171,6 @@ class ZooKeeperBackend(Backend):
         request = Create2(f"{parent}/{owner}-", b"", OPEN_ACL_UNSAFE, EPHEMERAL | SEQUENTIAL)
         while True:
             created, children = session.send(request), client.get_children_async(parent)
-            reach("zookeeper.created")
             try:
                 path, stat = session.answer(created, patience)
                 break

@@ -465,6 +465,11 @@ class Contract:
 
         async def main() -> None:
             lock = backend.lock(name)
+
+            async def take_and_give_back() -> None:
+                assert await lock.aacquire(timeout=PATIENCE)
+                await lock.arelease()
+
             async with lock as lease:
                 assert await lock.aacquire(timeout=0), "re-entry in the same task"
                 assert lease.count == 2
@@ -476,7 +481,7 @@ class Contract:
                 with pytest.raises(asyncio.CancelledError):
                     await asyncio.wait_for(waiter, PATIENCE)
                 assert not self.waiting(backend, name)
-            assert await asyncio.create_task(lock.aacquire(timeout=PATIENCE))
+            await asyncio.wait_for(asyncio.create_task(take_and_give_back()), PATIENCE)
 
         asyncio.run(main())
 

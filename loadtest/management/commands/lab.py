@@ -72,8 +72,7 @@ class Command(BaseCommand):
 
     def handle(self, *, action: str, **options: Any) -> None:
         """Do it; no process, port or folder is left, however it ends."""
-        for signum in SIGNALS:
-            signal.signal(signum, _interrupt)
+        before = {signum: signal.signal(signum, _interrupt) for signum in SIGNALS}
         try:
             getattr(self, f"_{action}")(**options)
         except PlanError as error:
@@ -83,6 +82,9 @@ class Command(BaseCommand):
         except KeyboardInterrupt:
             self.stderr.write("interrupted")
             sys.exit(INTERRUPTED)
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
 
     def _run(self, **options: Any) -> None:
         plan = Plan(

@@ -13,6 +13,10 @@ end
 if holder and holder ~= asker then
   return 0
 end
+if holder and not fair then
+  -- One release in four is a direct hand-over, else whoever releases and asks again always wins.
+  fair = tonumber(redis.call('HGET', lock, 'token')) % 4 == 0
+end
 -- An expired lock that somebody waits for is passed on as well: this may be the waiter that was
 -- woken to do it.
 if not pass_on() then

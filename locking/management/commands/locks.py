@@ -1,0 +1,64 @@
+"""`manage.py locks [--break NAME --yes-break NAME]`: what is held, and by whom."""
+
+from argparse import ArgumentParser
+
+from django.core.management.base import BaseCommand, CommandError
+from rich.console import Console
+from rich.table import Table
+
+from locking import policy
+from locking.backends.base import Held
+from locking.exceptions import LockError
+from locking.handler import locks
+
+
+class Command(BaseCommand):
+    """Lists what the backend sees; breaks one lock when its name is given twice."""
+
+    help = "List the locks that are held now, or break one of them."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Which backend, and what to break."""
+        parser.add_argument("--backend", help="an alias of LOCKS; the one in force if absent")
+        parser.add_argument("--break", dest="name", help="take this lock from its holder")
+        parser.add_argument("--yes-break", dest="again", help="the same name, to be sure")
+
+    def handle(
+        self, *, backend: str | None, name: str | None, again: str | None, **options: object
+    ) -> None:
+        """List or break."""
+        try:
+            alias = backend or policy.current().backend
+            if name is None and again is None:
+                self._list(alias)
+            else:
+                self._break(alias, name, again)
+        except LockError as error:
+            raise CommandError(str(error)) from error
+
+    def _list(self, alias: str) -> None:
+        table = Table("name", "owner", "token", "time left", "count", "waiters")
+        for held in sorted(locks[alias].inspect(), key=lambda held: held.name):
+            table.add_row(*_cells(held))
+        if table.row_count:
+            Console(file=self.stdout, width=160).print(table)  # type: ignore[arg-type]
+        else:
+            self.stdout.write(f"Nothing is held in {alias!r}.")
+        if not locks[alias].capabilities.lists_holders:
+            self.stdout.write(f"{alias!r} cannot list what other processes hold.")
+
+    def _break(self, alias: str, name: str | None, again: str | None) -> None:
+        if name is None or name != again:
+            raise CommandError(
+                "A broken lock leaves its holder at work beside the next one. "
+                "If that is what you want, give the same name as --break and as --yes-break."
+            )
+        if not locks[alias].break_lock(name):
+            raise CommandError(f"Nobody holds {name!r} in {alias!r}.")
+        self.stdout.write(f"{name!r} is taken from its holder.")
+
+
+def _cells(held: Held) -> tuple[str, ...]:
+    left = None if held.expires_in is None else f"{held.expires_in:.1f} s"
+    cells = (held.name, held.owner, held.token, left, held.count, held.waiters)
+    return tuple("" if cell is None else str(cell) for cell in cells)

@@ -1,0 +1,165 @@
+"""Three textbook locks on one Redis, each with the flaw it is known for. For the lab only.
+
+    L5  SETNX, then DEL          a holder that crashes blocks everybody for ever
+    L6  SETNX, EXPIRE, then DEL  so does one that crashes between the first two
+    L7  SET NX PX, then DEL      one that is late deletes the lock of its successor
+
+None of them knows who holds the lock, and all waiters poll. `locking.backends.redis` has none of
+these flaws.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from abc import abstractmethod
+from contextlib import suppress
+from typing import Any, ClassVar
+
+from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
+from locking.backends.resp import Wire, WirePool
+from locking.exceptions import LockUnavailable
+from locking.failpoints import reach
+from locking.tokens import clock_token
+
+POLL = 0.02
+"""Mean seconds between two tries of a waiter."""
+
+
+class _Textbook(Backend):
+    """What the three have in common: polling, and a DEL that asks nobody."""
+
+    prefix: ClassVar[str]
+
+    def __init__(self, alias: str, **settings: Any) -> None:
+        super().__init__(alias, **settings)
+        self._pool = WirePool(str(self.location))
+
+    @abstractmethod
+    def _take(self, wire: Wire, key: str, claim: Claim) -> bool:
+        """One try."""
+
+    def acquire(self, claim: Claim, timeout: float) -> Grant | None:
+        """Try, sleep, try again."""
+        until = time.monotonic() + timeout
+        wire = self._wire()
+        while not claim.cancelled.is_set():
+            sent = time.monotonic()
+            if self._take(wire, self.prefix + claim.name, claim):
+                self._pool.give(wire)
+                expires = self.capabilities.expires
+                return Grant(clock_token(), sent + claim.ttl if expires else float("inf"))
+            if sent >= until:
+                break
+            claim.cancelled.wait(min(random.uniform(0, 2 * POLL), until - sent))
+        self._pool.give(wire)
+        return None
+
+    def release(self, claim: Claim, token: int) -> None:
+        """Delete the key, whoever's it is."""
+        self._command("DEL", self.prefix + claim.name)
+
+    def extend(self, claim: Claim, token: int, ttl: float) -> float:
+        """Renew the key, whoever's it is."""
+        sent = time.monotonic()
+        self._command("PEXPIRE", self.prefix + claim.name, _ms(ttl))
+        return sent + ttl
+
+    def inspect(self) -> list[Held]:
+        """The keys that are there."""
+        found, cursor = set[str](), "0"
+        while True:
+            cursor, keys = self._command("SCAN", cursor, "MATCH", f"{self.prefix}*")
+            found.update(keys)
+            if cursor == "0":
+                break
+        locks = []
+        for key in sorted(found):
+            owner, left = self._command("GET", key), self._command("PTTL", key)
+            if owner is not None:
+                ends = left / 1000 if left >= 0 else None
+                locks.append(Held(name=key.removeprefix(self.prefix), owner=owner, expires_in=ends))
+        return locks
+
+    def probe(self) -> None:
+        """PING."""
+        self._command("PING")
+
+    def break_lock(self, name: str) -> bool:
+        """What an administrator does at three in the morning."""
+        return bool(self._command("DEL", self.prefix + name))
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._pool.close()
+
+    def forget(self) -> None:
+        """A forked child opens connections of its own."""
+        super().forget()
+        self._pool.forget()
+
+    def _wire(self) -> Wire:
+        """A connection that works: the idle ones may have been closed by the server."""
+        while (wire := self._pool.take()) is not None:
+            with suppress(LockUnavailable):
+                wire.command("PING")
+                return wire
+        return self._pool.open()
+
+    def _command(self, *command: str) -> Any:
+        wire = self._wire()
+        reply = wire.command(*command)
+        self._pool.give(wire)
+        return reply
+
+
+class SetnxBackend(_Textbook):
+    """L5: no end of its own, so a crashed holder keeps it."""
+
+    capabilities = Capabilities(
+        summary="Textbook: a crashed holder blocks everybody for ever.",
+        exclusion="machines",
+        lists_holders=True,
+    )
+    prefix = "textbook:setnx:"
+
+    def _take(self, wire: Wire, key: str, claim: Claim) -> bool:
+        return bool(wire.command("SETNX", key, claim.owner))
+
+
+class SetnxExpireBackend(_Textbook):
+    """L6: two commands, and a crash fits between them."""
+
+    capabilities = Capabilities(
+        summary="Textbook: a crash between SETNX and EXPIRE blocks everybody for ever.",
+        exclusion="machines",
+        expires=True,
+        lists_holders=True,
+    )
+    prefix = "textbook:setnx-expire:"
+
+    def _take(self, wire: Wire, key: str, claim: Claim) -> bool:
+        if not wire.command("SETNX", key, claim.owner):
+            return False
+        reach("redis_setnx_expire.between")
+        wire.command("PEXPIRE", key, _ms(claim.ttl))
+        return True
+
+
+class SetExpireBackend(_Textbook):
+    """L7: it expires by itself, but the late holder's DEL hits its successor."""
+
+    capabilities = Capabilities(
+        summary="Textbook: a late holder deletes its successor's lock.",
+        exclusion="machines",
+        expires=True,
+        lists_holders=True,
+    )
+    prefix = "textbook:set-px:"
+
+    def _take(self, wire: Wire, key: str, claim: Claim) -> bool:
+        return wire.command("SET", key, claim.owner, "NX", "PX", _ms(claim.ttl)) is not None
+
+
+def _ms(seconds: float) -> str:
+    return str(max(1, round(seconds * 1000)))

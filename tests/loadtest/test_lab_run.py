@@ -1,0 +1,119 @@
+"""`manage.py lab run`: real processes on private stores, with the controls that must oversell."""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from loadtest import processes
+
+MANAGE = Path(__file__).parents[2] / "manage.py"
+
+
+def lab_run(*options):
+    """The report, and the exit code."""
+    out = io.StringIO()
+    code = 0
+    try:
+        call_command("lab", "run", "--json", *options, stdout=out)
+    except SystemExit as end:
+        code = end.code
+    return json.loads(out.getvalue()), code
+
+
+def guards(*names):
+    return [f"--backend={name}" for name in names]
+
+
+@pytest.mark.parametrize("store", ["sqlite", "mariadb"])
+def test_controls_oversell_and_locks_sell_exactly_what_there_is(store):
+    names = ["none", "process", "database", "redis"]
+    report, code = lab_run(*guards(*names), f"--store={store}")
+    found = {run["backend"]: (run["verdict"], run["undersold"]) for run in report["runs"]}
+    assert found == {
+        "none": ("oversold", 0),
+        "process": ("oversold", 0),
+        "database": ("ok", 0),
+        "redis": ("ok", 0),
+    }, report["runs"]
+    assert [run["sold"] for run in report["runs"]][2:] == [50, 50]
+    assert code == 0
+
+
+def test_the_report_is_the_one_that_was_promised():
+    report, code = lab_run("--backend=none", "--buyers=20", "--stock=5", "--discipline=conditional")
+    assert code == 0
+    assert report["settings"]["think_ms"] == 5.0
+    assert {"python", "django", "database", "cores"} <= report["versions"].keys()
+    (run,) = report["runs"]
+    promised = "backend discipline stock attempts sold oversold undersold orders_per_second"
+    assert {*promised.split(), "wait_ms", "verdict", "why"} <= run.keys()
+    assert run["wait_ms"].keys() == {"p50", "p95", "p99"}
+    assert (run["sold"], run["attempts"]) == (5, 20)
+    assert run["answers"] == {"order": 5, "sold_out": 15}
+
+
+def test_a_control_that_fails_to_oversell_is_a_failure(monkeypatch):
+    """Whoever makes the control hold has broken the experiment."""
+    monkeypatch.setattr("loadtest.report.met", lambda run: run["verdict"] == "ok")
+    report, code = lab_run("--backend=none", "--buyers=20", "--stock=5")
+    assert report["runs"][0]["verdict"] == "oversold"
+    assert code == 1
+
+
+def test_a_missing_server_makes_the_verdict_not_run(monkeypatch):
+    monkeypatch.setattr(processes, "_PATH", "")
+    report, code = lab_run(*guards("none", "process"), "--store=mariadb")
+    assert [run["verdict"] for run in report["runs"]] == ["not-run", "not-run"]
+    assert "apt-get install" in report["runs"][0]["why"]
+    assert code == 1
+
+
+@pytest.mark.parametrize("wrong", ["--buyers=0", "--processes=0", "--backend=no", "--stock=-1"])
+def test_bad_arguments_end_with_two(wrong):
+    with pytest.raises(CommandError) as refused:
+        call_command("lab", "run", wrong)
+    assert refused.value.returncode == 2
+
+
+def family(folder):
+    """The processes that live somewhere in this folder."""
+    found = set()
+    for cwd in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(cwd).startswith(str(folder)):
+                found.add(int(cwd.parent.name))
+    return found
+
+
+def until(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks into /proc")
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_nothing(signum, tmp_path):
+    command = [sys.executable, str(MANAGE), "lab", "run", "--backend=redis", "--repeats=100"]
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    lab = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=-1)
+    try:
+        # A Redis, the director and four workers.
+        assert until(lambda: len(family(tmp_path)) >= 6)
+        lab.send_signal(signum)
+        assert b"interrupted" in lab.communicate(timeout=10)[1]
+        assert lab.returncode == 130
+    finally:
+        lab.kill()
+    assert until(lambda: not family(tmp_path))
+    assert list(tmp_path.iterdir()) == []

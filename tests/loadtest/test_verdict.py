@@ -1,0 +1,104 @@
+"""What counts as a surprise, and that the rows are believed rather than the answers."""
+
+import pytest
+
+from loadtest.buyers import Answer
+from loadtest.plan import Plan, PlanError
+from loadtest.verdict import expected, judge, percentile
+from shop.audit import StockAudit
+
+GUARD = {"backends": ("none",), "disciplines": ("naive",)}
+PLAN = Plan(**GUARD, buyers=3, stock=2)
+
+
+def books(*, held=0, available=0, oversold=0, lost=0, breaches=()):
+    return StockAudit(
+        sale="s",
+        initial=2,
+        available=available,
+        held=held,
+        sold=0,
+        oversold=oversold,
+        lost=lost,
+        stale_writes_refused=0,
+        breaches=tuple(breaches),
+    )
+
+
+def told(*kinds):
+    return [Answer(kind, 1, 10.0, 10.0 + n) for n, kind in enumerate(kinds, 1)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"buyers": 0},
+        {"buyers": 10**9},
+        {"stock": 0},
+        {"stock": 10**9},
+        {"processes": 0},
+        {"threads": 0},
+        {"processes": 32, "threads": 32},
+        {"think_ms": -1},
+        {"think_ms": float("nan")},
+        {"repeats": 0},
+        {"patience": float("inf")},
+        {"seed": -1},
+        {"store": "postgresql"},
+        {"backends": ()},
+        {"backends": ("rediss",)},
+        {"backends": ("redis", "redis")},
+        {"backends": ("mysql_session",)},
+        {"disciplines": ("careful",)},
+    ],
+)
+def test_a_plan_that_cannot_be_run_is_refused(wrong):
+    with pytest.raises(PlanError, match=next(iter(wrong))):
+        Plan(**{**GUARD, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("exclusion", "discipline", "shape", "promise"),
+    [
+        ("none", "naive", {}, "oversold"),
+        ("process", "naive", {}, "oversold"),
+        ("process", "naive", {"processes": 1}, "ok"),
+        ("machines", "naive", {}, "ok"),
+        ("none", "conditional", {}, "ok"),
+        ("none", "fenced", {}, "ok"),
+        ("none", "naive", {"processes": 1, "threads": 1}, "ok"),
+        ("none", "naive", {"buyers": 50}, None),
+    ],
+)
+def test_what_a_guard_promises(exclusion, discipline, shape, promise):
+    plan = Plan(**GUARD, **shape)
+    assert expected(plan, exclusion=exclusion, discipline=discipline) == promise
+
+
+@pytest.mark.parametrize(
+    ("audit", "answers", "verdict"),
+    [
+        (books(held=2), told("order", "order", "sold_out"), "ok"),
+        (books(held=3, oversold=1, breaches=["3 of 2"]), told(*["order"] * 3), "oversold"),
+        (books(held=1, available=1), told("order", "busy", "busy"), "undersold"),
+        (books(held=1, lost=1, breaches=["lost"]), told("order", "sold_out"), "undersold"),
+        (books(held=2), told("order", "order", "order"), "undersold"),
+        (books(held=2, available=1, breaches=["3 != 2"]), told("order", "order"), "oversold"),
+    ],
+)
+def test_the_verdict_comes_from_counting_rows(audit, answers, verdict):
+    run = judge(PLAN, audit, answers, 10.0, "ok")
+    assert run["verdict"] == verdict
+    assert run["sold"] == audit.held
+
+
+def test_waits_and_rates_are_those_of_the_buyers():
+    run = judge(PLAN, books(held=2), told("order", "order", "sold_out"), 10.0, "ok")
+    assert run["wait_ms"] == {"p50": 2000.0, "p95": 3000.0, "p99": 3000.0}
+    assert run["orders_per_second"] == 1.0
+    assert run["answers"] == {"order": 2, "sold_out": 1}
+
+
+def test_percentiles():
+    assert [percentile(range(1, 101), share) for share in (0.5, 0.95, 0.99)] == [50, 95, 99]
+    assert percentile([], 0.5) == 0

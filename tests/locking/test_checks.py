@@ -1,0 +1,76 @@
+"""Bad settings are refused before they guard anything, each with its own id."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+
+from locking.checks import check_locks
+from tests.locking.scripted import PATH
+
+GOOD = {"BACKEND": PATH}
+POLICY = {"BACKEND": "a", "DISCIPLINE": "conditional"}
+
+
+def ids(settings, conf: dict[str, object], policy: dict[str, str] = POLICY) -> list[str]:
+    settings.LOCKS = {"a": conf}
+    settings.LOCK_POLICY = policy
+    return [str(found.id) for found in check_locks()]
+
+
+def test_good_settings_pass(settings) -> None:
+    assert ids(settings, GOOD) == []
+    assert ids(settings, {**GOOD, "TTL": 0.5, "TIMEOUT": 3, "LOCATION": "x", "OPTIONS": {}}) == []
+
+
+@pytest.mark.parametrize(
+    ("conf", "id"),
+    [
+        ({**GOOD, "TLL": 6}, "locking.E001"),
+        ({"LOCATION": "x"}, "locking.E002"),
+        ({"BACKEND": "locking.backends.absent.Backend"}, "locking.E002"),
+        ({"BACKEND": "locking.backends.none.Absent"}, "locking.E002"),
+        ({"BACKEND": "nonsense"}, "locking.E002"),
+        ({"BACKEND": "collections.deque"}, "locking.E002"),
+        *(({**GOOD, "TTL": ttl}, "locking.E003") for ttl in (0, -1, "6", None, True)),
+        *(({**GOOD, "TTL": ttl}, "locking.E003") for ttl in (math.inf, math.nan)),
+        *(({**GOOD, "TIMEOUT": timeout}, "locking.E004") for timeout in (0, -1, "2", None)),
+    ],
+)
+def test_a_bad_backend_is_named(settings, conf, id) -> None:
+    assert ids(settings, conf) == [id]
+
+
+@pytest.mark.parametrize(
+    ("policy", "id"),
+    [
+        ({**POLICY, "BACKEND": "b"}, "locking.E005"),
+        ({"DISCIPLINE": "fenced"}, "locking.E005"),
+        ({**POLICY, "DISCIPLINE": "hopeful"}, "locking.E006"),
+        ({"BACKEND": "a"}, "locking.E006"),
+    ],
+)
+def test_a_bad_policy_is_named(settings, policy, id) -> None:
+    assert ids(settings, GOOD, policy) == [id]
+
+
+def test_a_backends_own_check_is_asked(settings, monkeypatch) -> None:
+    from django.core.checks import Error
+
+    from tests.locking.scripted import ScriptedBackend
+
+    def check(cls, alias, conf):
+        return [Error(f"{alias} has no {conf.get('LOCATION')}", id="mine.E001")]
+
+    monkeypatch.setattr(ScriptedBackend, "check", classmethod(check))
+    assert ids(settings, GOOD) == ["mine.E001"]
+
+
+def test_every_finding_stops_the_shop_from_starting(settings) -> None:
+    settings.LOCKS = {"a": {**GOOD, "TTL": 0}}
+    settings.LOCK_POLICY = {**POLICY, "BACKEND": "b"}
+    with pytest.raises(SystemCheckError, match=r"(?s)locking\.E003.*locking\.E005"):
+        call_command("check")

@@ -1,0 +1,15 @@
+"""The contract on five independent Redis masters."""
+
+import pytest
+
+from loadtest.servers import Redis
+from tests.locking.contract import Contract
+
+
+class TestRedLock(Contract):
+    path = "locking.backends.redlock.RedLockBackend"
+    down = [f"redis://127.0.0.1:{port}/0" for port in (1, 2, 3)]
+
+    @pytest.fixture
+    def location(self, redis_five: list[Redis]) -> list[str]:
+        return [server.url for server in redis_five]

@@ -1,0 +1,19 @@
+"""The contract on a real ensemble of three."""
+
+import pytest
+
+from loadtest.servers import ZooKeeper
+from tests.locking.contract import Contract
+
+
+class TestZooKeeper(Contract):
+    path = "locking.backends.zookeeper.ZooKeeperBackend"
+    down = "127.0.0.1:1"
+
+    @pytest.fixture
+    def location(self, zookeeper: ZooKeeper) -> str:
+        return zookeeper.hosts
+
+    @pytest.fixture
+    def options(self) -> dict[str, object]:
+        return {"SESSION_TIMEOUT": 2.0}

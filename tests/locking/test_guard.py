@@ -1,0 +1,151 @@
+"""`locking.lock`: what it adds to a backend's own lock besides the policy of test_policy.py."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from locking import LockLost, LockMisuse, LockTimeout, guard, lock, locks, policy
+from tests.locking.scripted import PATH, PATIENCE, ScriptedBackend
+
+
+@pytest.fixture(autouse=True)
+def backend(settings, monkeypatch) -> ScriptedBackend:
+    """One backend, and a policy that needs no database."""
+    settings.LOCKS = {"only": {"BACKEND": PATH, "TTL": 30, "TIMEOUT": 0.02}}
+
+    def in_force(max_age: float = 1.0) -> policy.Policy:
+        return policy.Policy(
+            backend="only",
+            discipline="naive",
+            epoch=3,
+            draining=False,
+            read_at=time.monotonic(),
+        )
+
+    monkeypatch.setattr(policy, "current", in_force)
+    return locks["only"]
+
+
+def test_the_lease_knows_its_policy(backend) -> None:
+    with lock("a") as lease:
+        assert lease.policy.discipline == "naive"
+        assert lease.fence == (3, lease.token)
+    with backend.lock("a") as direct:
+        assert direct.fence == (0, direct.token)
+
+
+def test_its_waits_are_those_of_a_lock(backend) -> None:
+    held = lock("a")
+    assert not held.locked()
+    with ThreadPoolExecutor(1) as other:
+        other.submit(held.acquire).result(PATIENCE)
+        assert held.locked()
+        assert held.acquire(blocking=False) is False
+        assert held.acquire(timeout=0.01) is False
+        assert lock("a", timeout=0.01).acquire() is False
+        with pytest.raises(LockTimeout, match=r"0\.02 s"), lock("a"):
+            pass
+        with pytest.raises(LockTimeout, match=r"0\.01 s"), lock("a", timeout=0.01):
+            pass
+        with ThreadPoolExecutor(1) as third:
+            waiter = third.submit(held.acquire)
+            other.submit(held.release).result(PATIENCE)
+            assert waiter.result(PATIENCE) is True
+            third.submit(held.release).result(PATIENCE)
+
+
+def test_it_may_be_taken_again_and_ends_with_the_last_release(backend) -> None:
+    held = lock("a")
+    with held as outer, lock("a") as inner:
+        assert inner is outer
+        assert outer.count == 2
+    assert held.lease is None
+    assert not backend.inspect()
+
+
+def test_its_options_reach_the_backend(backend) -> None:
+    told = []
+    held = lock("a", ttl=60, renew=False, on_lost=told.append)
+    held.acquire()
+    lease = held.lease
+    assert 59 < lease.remaining <= 60
+    held.extend()
+    held.extend(90)
+    assert 89 < lease.remaining <= 90
+    backend.break_lock("a")
+    with pytest.raises(LockLost):
+        held.release()
+    assert told == [lease]
+    assert held.lease is None
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda: lock(""),
+        lambda: lock("a", timeout=-1),
+        lambda: lock("a", ttl=0).acquire(),
+        lambda: lock("a").acquire(timeout=-1),
+        lambda: lock("a").acquire(blocking=False, timeout=1),
+        lambda: lock("a").release(),
+        lambda: lock("a").extend(),
+    ],
+)
+def test_misuse_leaves_nothing_behind(backend, misuse) -> None:
+    with pytest.raises(LockMisuse):
+        misuse()
+    assert not backend.inspect()
+
+
+def test_an_interruption_after_the_grant_gives_it_back(backend, monkeypatch) -> None:
+    """Ctrl-C, or Celery's soft time limit, between the grant and the second look."""
+    looks = iter([policy.current()])
+
+    def interrupted(max_age: float = 1.0):
+        for look in looks:
+            return look
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(policy, "current", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lock("a").acquire()
+    assert len(backend.times("acquire")) == 1, "the fault did not fire"
+    assert not backend.inspect()
+    assert not backend.held
+
+
+def test_a_forked_child_holds_nothing_of_its_parents(backend) -> None:
+    held = lock("a")
+    with held as lease:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                mine = held.lease is not None
+                try:
+                    held.release()
+                except LockMisuse:
+                    took = held.acquire(timeout=1)  # the child's own memory, so it is free there
+                    code = 0 if not mine and took and held.lease is not lease else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        lease.check()
+
+
+def test_a_lease_ended_elsewhere_is_not_taken_for_a_reentry(backend) -> None:
+    """The same thread took it directly and through the policy, and released it in that order."""
+    direct = backend.lock("a")
+    direct.acquire()
+    held = lock("a")
+    held.acquire()
+    direct.release()
+    direct.release()
+    assert held.lease is None
+    with held as lease:
+        assert lease.count == 1
+        assert len(guard._held) == 1

@@ -1,0 +1,337 @@
+"""FAULTS rows 6, 7, 9, 10 and 11 at the level of the lock, on five real masters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import redis
+
+from loadtest.servers import start_all
+from locking import LockLost, LockUnavailable
+from tests.clock import Clock
+from tests.locking.contract import until
+from tests.locking.redlock_masters import (
+    NAME,
+    Masters,
+    Proxy,
+    claim,
+    elapsed,
+    masters,
+    take,
+)
+
+__all__ = ["masters"]
+
+FIRST_THREE, ALL = (0, 1, 2), (0, 1, 2, 3, 4)
+
+
+@pytest.fixture
+def proxy(masters: Masters) -> Iterator[Callable[[int], Proxy]]:
+    """Puts a proxy before a master, for the clients that are made afterwards."""
+    proxies = []
+
+    def before(number: int) -> Proxy:
+        proxies.append(Proxy(masters.urls[number]))
+        masters.urls[number] = proxies[-1].url
+        return proxies[-1]
+
+    yield before
+    for one in proxies:
+        one.close()
+
+
+class TestAmnesia:
+    """Row 6: two masters stopped, A locks the other three, one of those restarts empty, B asks."""
+
+    TTL = 3.0
+
+    def strike(self, masters: Masters, **options: float) -> float:
+        """Do all that up to B; returns A's deadline. Masters 2, 3 and 4 are free then."""
+        for number in (3, 4):
+            masters.servers[number].pause()
+        _, grant = take(masters.client(**options), self.TTL)
+        assert all(masters.value(number) for number in FIRST_THREE)
+        masters.restart_empty(2)
+        for number in (3, 4):
+            masters.servers[number].resume()
+        assert [value is None for value in masters.values()] == [False, False, True, True, True]
+        return grant.deadline
+
+    def test_an_empty_master_votes_twice(self, masters: Masters) -> None:
+        """XF: two claims have a majority at once."""
+        deadline = self.strike(masters)
+        take(masters.client(), self.TTL, timeout=0)
+        assert time.monotonic() < deadline, "the first lease was over: nothing overlapped"
+
+    def test_a_delayed_restart_repairs_it(self, masters: Masters) -> None:
+        """The same, but nobody asks the restarted master until the first lease must be over."""
+        second = masters.client(RESTART_DELAY=self.TTL)
+        until(lambda: self.votes(second), "five young masters coming of age")
+        deadline = self.strike(masters, RESTART_DELAY=self.TTL)
+        second = masters.client(RESTART_DELAY=self.TTL)
+        assert second.acquire(claim(self.TTL), 0) is None, "the masters 3 and 4 are no majority"
+        assert masters.value(2) is None, "the restarted master was asked"
+        take(second, self.TTL, timeout=self.TTL * 3)
+        assert time.monotonic() >= deadline
+
+    def votes(self, backend: object) -> bool:
+        try:
+            backend.probe()  # type: ignore[attr-defined]
+        except LockUnavailable:
+            return False
+        return True
+
+    def test_a_fleet_of_young_masters_grants_nothing(self, masters: Masters) -> None:
+        backend = masters.client(RESTART_DELAY=60)
+        with pytest.raises(LockUnavailable, match=r"0 of 5 .*60 s ago"):
+            backend.acquire(claim(), 0)
+        assert masters.values() == [None] * 5
+
+
+class TestClockJump:
+    """Row 7: the clocks of some masters jump 31 s ahead while a lease of 30 s is held."""
+
+    @pytest.fixture
+    def clocks(self, tmp_path: Path) -> list[Clock]:
+        folders = [tmp_path / str(number) for number in ALL]
+        for folder in folders:
+            folder.mkdir()
+        return [Clock(folder) for folder in folders]
+
+    @pytest.fixture
+    def masters(self, clocks: list[Clock]) -> Iterator[Masters]:
+        five = Masters()
+        for clock, server in zip(clocks, five.servers, strict=True):
+            clock.drive(server)
+        start_all(five.servers)
+        yield five
+        five.stop()
+
+    def held_by_all(self, masters: Masters) -> float:
+        _, grant = take(masters.client(), ttl=30)
+        until(lambda: all(masters.values()), "the late votes")
+        return grant.deadline
+
+    def test_three_clocks_ahead_make_two_holders(
+        self, masters: Masters, clocks: list[Clock]
+    ) -> None:
+        """XF: nothing in Redis repairs it; what is guarded must guard itself."""
+        deadline = self.held_by_all(masters)
+        for clock in clocks[:3]:
+            clock.shift(31)
+        take(masters.client(), ttl=30, timeout=0)
+        assert time.monotonic() < deadline
+
+    def test_two_clocks_ahead_are_a_minority(self, masters: Masters, clocks: list[Clock]) -> None:
+        deadline = self.held_by_all(masters)
+        for clock in clocks[:2]:
+            clock.shift(31)
+        assert masters.values()[:2] == [None, None], "the clocks did not jump"
+        assert masters.client().acquire(claim(ttl=30), 0.3) is None
+        assert time.monotonic() < deadline
+        until(lambda: masters.values()[:2] == [None, None], "the two votes being taken back")
+
+
+class TestMastersDown:
+    """Row 9, with masters that are dead, and with masters that are silent."""
+
+    @pytest.mark.parametrize("how", ["kill", "pause"])
+    @pytest.mark.parametrize("when", ["before", "while"])
+    def test_two_are_survived(self, masters: Masters, how: str, when: str) -> None:
+        backend = masters.client()
+        if when == "while":
+            asked, grant = take(backend)
+            backend.release(asked, grant.token)
+        for server in masters.servers[:2]:
+            getattr(server, how)()
+
+        def once() -> None:
+            asked, grant = take(backend, timeout=0)
+            assert backend.extend(asked, grant.token, 90) > grant.deadline
+            backend.release(asked, grant.token)
+
+        # All three calls; the best of a few, since the machine has other things to do as well.
+        assert min(elapsed(once) for _ in range(5)) < 0.1
+        held = take(backend)
+        assert [one.name for one in backend.inspect()] == [NAME]
+        assert masters.client().acquire(claim(), 0) is None
+        backend.release(*held[:1], held[1].token)
+
+    def test_the_slowest_are_not_waited_for(self, masters: Masters) -> None:
+        backend = masters.client(NODE_TIMEOUT=5)
+        asked, grant = take(backend)
+        backend.release(asked, grant.token)
+        for server in masters.servers[:2]:
+            server.pause()
+        assert elapsed(lambda: take(backend)) < 2
+
+    @pytest.mark.parametrize("how", ["kill", "pause"])
+    @pytest.mark.parametrize("when", ["before", "while"])
+    def test_three_are_not_and_nothing_stays_locked(
+        self, masters: Masters, how: str, when: str
+    ) -> None:
+        backend = masters.client()
+        if when == "while":
+            asked, grant = take(backend)
+            backend.release(asked, grant.token)
+        for server in masters.servers[:3]:
+            getattr(server, how)()
+        for timeout in (0, 0.5, 30):
+            started = time.monotonic()
+            with pytest.raises(LockUnavailable, match=r"of 5 masters answered, 3 are needed"):
+                backend.acquire(claim(), timeout)
+            assert time.monotonic() - started < 5
+        until(lambda: not masters.value(3) and not masters.value(4), "the two votes taken back")
+        for server in masters.servers[:3]:
+            server.resume() if how == "pause" else server.start()
+        until(lambda: masters.values() == [None] * 5, "what the silent ones were told")
+        asked, grant = take(backend)
+        backend.release(asked, grant.token)
+
+    def test_a_holder_hears_that_nobody_answers(self, masters: Masters) -> None:
+        backend = masters.client()
+        asked, grant = take(backend)
+        for server in masters.servers[:3]:
+            server.pause()
+        with pytest.raises(LockUnavailable):
+            backend.extend(asked, grant.token, 60)
+        for server in masters.servers[:3]:
+            server.resume()
+        backend.extend(asked, grant.token, 60)
+        backend.release(asked, grant.token)
+
+    def test_a_holder_hears_that_a_majority_has_forgotten(self, masters: Masters) -> None:
+        backend = masters.client()
+        asked, grant = take(backend)
+        for number in FIRST_THREE:
+            masters.restart_empty(number)
+        with pytest.raises(LockLost):
+            backend.extend(asked, grant.token, 60)
+        with pytest.raises(LockLost):
+            backend.release(asked, grant.token)
+        until(lambda: masters.values() == [None] * 5, "the release at the other two")
+
+    def test_masters_that_restarted_meanwhile_are_found_again(self, masters: Masters) -> None:
+        """Every connection has died unnoticed; a single try works all the same."""
+        backend = masters.client()
+        asked, grant = take(backend)
+        backend.release(asked, grant.token)
+        for number in ALL:
+            masters.restart_empty(number)
+        take(backend, timeout=0)
+
+    def test_a_master_that_comes_back_is_asked_again(self, masters: Masters) -> None:
+        masters.servers[4].kill()
+        backend = masters.client()
+        asked, grant = take(backend)
+        backend.release(asked, grant.token)
+        masters.servers[4].start()
+
+        def asked_again() -> bool:
+            asked, grant = take(backend)
+            until(lambda: all(masters.values()[:4]))
+            voted = masters.value(4) is not None
+            backend.release(asked, grant.token)
+            return voted
+
+        until(asked_again, "the fifth vote")
+
+
+class TestRefusals:
+    """Row 17: what a master says instead of yes or no is never taken for a vote."""
+
+    READONLY = ("REPLICAOF", "127.0.0.1", "1")
+    FULL = ("CONFIG", "SET", "maxmemory", "1")
+    LOCKED = ("CONFIG", "SET", "requirepass", "secret")
+
+    @pytest.mark.parametrize("command", [READONLY, FULL, LOCKED], ids=lambda words: words[-2])
+    def test_two_are_survived_and_three_are_not(
+        self, masters: Masters, command: tuple[str, ...]
+    ) -> None:
+        backend = masters.client()
+        for number in (0, 1):
+            self.order(masters, number, command)
+            asked, grant = take(backend, timeout=0)
+            backend.release(asked, grant.token)
+        self.order(masters, 2, command)
+        for client in (backend, masters.client()):
+            with pytest.raises(LockUnavailable) as caught:
+                client.acquire(claim(), 0)
+            assert caught.value.__cause__ is not None
+        until(lambda: not masters.value(3) and not masters.value(4), "the undoing")
+
+    def order(self, masters: Masters, number: int, command: tuple[str, ...]) -> None:
+        with redis.Redis.from_url(masters.servers[number].url) as direct:
+            direct.execute_command(*command)
+            if command is self.LOCKED:  # connections that have logged in already stay
+                direct.client_kill_filter(_type="normal")
+
+
+class TestLateSet:
+    """Row 11: a SET that is carried out long after its time-out is undone, or expires."""
+
+    def test_it_is_undone_by_what_follows_it(self, masters: Masters) -> None:
+        backend = masters.client()
+        asked, grant = take(backend)  # connected to all of them
+        backend.release(asked, grant.token)
+        until(lambda: masters.values() == [None] * 5)
+        masters.servers[4].pause()
+        asked, grant = take(backend)
+        backend.release(asked, grant.token)
+        before = self.sets(masters, 3)
+        masters.servers[4].resume()
+        until(lambda: self.sets(masters, 4) == before, "the late SET")
+        until(lambda: masters.value(4) is None, "its undoing")
+
+    def sets(self, masters: Masters, number: int) -> int:
+        with redis.Redis.from_url(masters.servers[number].url) as direct:
+            calls: int = direct.info("commandstats").get("cmdstat_set", {"calls": 0})["calls"]
+            return calls
+
+    def test_undoing_an_early_attempt_leaves_a_later_one_alone(
+        self, masters: Masters, proxy: Callable[[int], Proxy]
+    ) -> None:
+        """The first SET and its undoing hang on a connection that breaks; a second one votes."""
+        held_back = proxy(4)
+        for number in FIRST_THREE:
+            masters.plant(number)
+        backend = masters.client()
+        backend.probe()
+        held_back.mode = "hold"
+        asked = claim()
+        with ThreadPoolExecutor(1) as other:
+            attempts = other.submit(backend.acquire, asked, 30)
+            assert held_back.holds.wait(5)
+            held_back.mode = "pass"
+            until(lambda: self.sets(masters, 4), "an attempt by a new connection")
+            for number in FIRST_THREE:
+                masters.uproot(number)
+            grant = attempts.result(30)
+        assert grant is not None
+        mine = f"{asked.owner} {grant.token}"
+        until(lambda: masters.values() == [mine] * 5, "all five votes")
+        before = self.sets(masters, 4)
+        held_back.let_go()
+        until(lambda: self.sets(masters, 4) > before, "the SET that was held back")
+        backend.extend(asked, grant.token, 60)  # comes after the undoing
+        assert masters.value(4) == mine
+
+    def test_a_vote_that_was_given_but_never_heard_is_taken_back(
+        self, masters: Masters, proxy: Callable[[int], Proxy]
+    ) -> None:
+        """Row 10: three masters did SET, and the connections ended before they could say so."""
+        proxies = [proxy(number) for number in FIRST_THREE]
+        backend = masters.client()
+        backend.probe()
+        for one in proxies:
+            one.mode = "cut"
+        with pytest.raises(LockUnavailable):
+            backend.acquire(claim(), 0)
+        assert any(masters.values()[:3]), "no vote was given"
+        for one in proxies:
+            one.mode = "pass"
+        take(backend)

@@ -1,0 +1,338 @@
+"""What is ZooKeeper's own: its queue, its sessions, its settings; the herd beside the queue."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from loadtest.servers import ZooKeeper
+from locking import LockLost, LockUnavailable
+from locking.backends.zookeeper import ZooKeeperBackend
+from locking.backends.zookeeper_session import Session
+from tests.locking.contract import PATIENCE, until
+from tests.locking.zookeeper_tools import PATH, connected, queue
+
+HERD = "locking.recipes.zookeeper_herd.ZooKeeperHerdBackend"
+
+
+@pytest.fixture
+def backend(zookeeper: ZooKeeper) -> Iterator[ZooKeeperBackend]:
+    made = connected(zookeeper.hosts)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"zookeeper:{uuid.uuid4().hex}"
+
+
+def session_of(backend: ZooKeeperBackend) -> Session:
+    assert backend._session is not None
+    return backend._session
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("entry", "found"),
+        [
+            ({}, []),
+            ({"LOCATION": ""}, ["locking.E041"]),
+            ({"OPTIONS": {"SESSION_TIMEOUT": 0}}, ["locking.E042"]),
+            ({"OPTIONS": {"SESSION_TIMEOUT": -1.0}}, ["locking.E042"]),
+            ({"OPTIONS": {"SESSION_TIMEOUT": 61}}, ["locking.E042"]),
+            ({"OPTIONS": {"SESSION_TIMEOUT": "6"}}, ["locking.E042"]),
+            ({"OPTIONS": {"CONNECT_TIMEOUT": 0}}, ["locking.E043"]),
+            ({"OPTIONS": {"PREFIX": "locks"}}, ["locking.E044"]),
+            ({"OPTIONS": {"PREFIX": "/"}}, ["locking.E044"]),
+            ({"OPTIONS": {"SESION_TIMEOUT": 6}}, ["locking.E045"]),
+        ],
+    )
+    def test_bad_ones_are_found(self, entry: dict[str, Any], found: list[str]) -> None:
+        whole = {"BACKEND": PATH, "LOCATION": "127.0.0.1:1", **entry}
+        assert [message.id for message in ZooKeeperBackend.check("zk", whole)] == found
+
+    def test_the_prefix_and_the_chroot_keep_locks_apart(
+        self, zookeeper: ZooKeeper, name: str
+    ) -> None:
+        one = connected(zookeeper.hosts)
+        other = connected(f"{zookeeper.hosts}/elsewhere", PREFIX="/a/b")
+        try:
+            with one.lock(name, timeout=5), other.lock(name, timeout=5):
+                assert session_of(one).client.exists(f"/elsewhere/a/b/{name}")
+            assert not other.inspect()
+        finally:
+            one.close()
+            other.close()
+
+    def test_what_the_server_grants_counts_and_not_what_was_asked(
+        self, zookeeper: ZooKeeper
+    ) -> None:
+        for asked, granted in ((60.0, 10.0), (0.1, 1.0), (3.0, 3.0)):  # two to twenty ticks
+            backend = connected(zookeeper.hosts, SESSION_TIMEOUT=asked)
+            assert session_of(backend).timeout == pytest.approx(granted)
+            backend.close()
+
+
+class TestQueue:
+    def test_the_token_is_the_zxid_of_the_nodes_creation(
+        self, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        with backend.lock(name, timeout=5) as lease:
+            path = session_of(backend).places[lease.owner]
+            assert session_of(backend).client.exists(path).czxid == lease.token
+
+    def test_a_refused_try_leaves_nothing(self, backend: ZooKeeperBackend, name: str) -> None:
+        with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as other:
+            before = queue(backend, name)
+            for _ in range(20):
+                assert not other.submit(backend.lock(name).acquire, False).result(PATIENCE)
+            assert queue(backend, name) == before
+
+    def test_waits_that_end_in_vain_leave_nothing(
+        self, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        with backend.lock(name, timeout=5), ThreadPoolExecutor(8) as others:
+            before = queue(backend, name)
+            waits = [others.submit(backend.lock(name).acquire, timeout=0.01) for _ in range(80)]
+            assert not any(wait.result(PATIENCE) for wait in waits)
+            assert queue(backend, name) == before
+            session = session_of(backend)
+            assert not session._waiting
+            watchers = session.client._data_watchers
+            assert sum(len(of_path) for of_path in watchers.values()) <= 1 + len(waits) // 8
+        until(lambda: not any(watchers.values()), "the holder's node taking its watch along")
+
+    def test_a_wait_ended_by_a_signal_leaves_nothing(
+        self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        class TimeIsUp(Exception):
+            pass
+
+        def ring(*args: object) -> None:
+            raise TimeIsUp
+
+        other = connected(zookeeper.hosts)
+        old = signal.signal(signal.SIGALRM, ring)
+        try:
+            with ThreadPoolExecutor(1) as holder:
+                lock = other.lock(name)
+                assert holder.submit(lock.acquire).result(PATIENCE)
+                signal.setitimer(signal.ITIMER_REAL, 0.3)
+                with pytest.raises(TimeIsUp):
+                    backend.lock(name).acquire(timeout=PATIENCE)
+                assert len(queue(backend, name)) == 1
+                holder.submit(lock.release).result(PATIENCE)
+        finally:
+            signal.signal(signal.SIGALRM, old)
+            other.close()
+
+    def test_twenty_thousand_names_leave_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        flags = ["-Dznode.container.checkIntervalMs=500", "-Dznode.container.maxPerMinute=1000000"]
+        monkeypatch.setenv("JAVA_TOOL_OPTIONS", " ".join(flags))
+        with ZooKeeper(1) as server:
+            backend = connected(server.hosts, SESSION_TIMEOUT=10.0)
+
+            def take(number: int) -> None:
+                with backend.lock(f"leak:{number}", timeout=PATIENCE, renew=False):
+                    pass
+
+            def nodes() -> int:
+                lines = server.nodes[0].ask(b"mntr").decode().splitlines()
+                counts = dict(line.split("\t", 1) for line in lines if "\t" in line)
+                return int(counts["zk_znode_count"])
+
+            try:
+                take(0)
+                before = nodes()
+                files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+                with ThreadPoolExecutor(24) as pool:
+                    list(pool.map(take, range(20_000)))
+                session = session_of(backend)
+                assert not backend.held
+                assert not session.places
+                assert not session._orphans
+                assert not session._waiting
+                assert not any(session.client._data_watchers.values())
+                assert len(os.listdir("/proc/self/fd")) <= files
+                assert threading.active_count() <= threads
+                until(lambda: nodes() <= before, "the server removing empty parents")
+            finally:
+                backend.close()
+
+
+class TestHerd:
+    """F7: what one release costs when six wait, each in a session of its own."""
+
+    WAITERS = 6
+
+    def events(self, path: str, zookeeper: ZooKeeper, name: str) -> list[int]:
+        """How many watch events each of the releases caused, all waiters together."""
+        woken: Counter[int] = Counter()
+        releases = 0
+        backends = [connected(zookeeper.hosts, path) for _ in range(self.WAITERS + 1)]
+
+        def count(event: Any, happened: Any) -> None:
+            woken[releases] += 1
+            happened(event)
+
+        try:
+            for backend in backends:
+                session = session_of(backend)
+                happened = session._happened
+                session._happened = (  # type: ignore[method-assign]
+                    lambda event, happened=happened: count(event, happened)
+                )
+            go_on = [threading.Event() for _ in backends]
+            holders: list[int] = []
+
+            def take(number: int) -> None:
+                with backends[number].lock(name, timeout=PATIENCE * 2):
+                    holders.append(number)
+                    assert go_on[number].wait(PATIENCE * 2)
+
+            with ThreadPoolExecutor(len(backends)) as pool:
+                done = [pool.submit(take, 0)]
+                until(lambda: holders, "the first grant")
+                done += [pool.submit(take, number) for number in range(1, len(backends))]
+                for left in range(self.WAITERS, 0, -1):
+                    until(lambda left=left: self.watches(zookeeper) >= left, "all of them watching")
+                    releases += 1
+                    go_on[holders[-1]].set()
+                    until(lambda left=left: len(holders) == self.WAITERS - left + 2, "a grant")
+                go_on[holders[-1]].set()
+                for wait in done:
+                    wait.result(PATIENCE)
+        finally:
+            for backend in backends:
+                backend.close()
+        return [woken[release] for release in range(1, self.WAITERS + 1)]
+
+    def watches(self, zookeeper: ZooKeeper) -> int:
+        lines = [
+            line
+            for node in zookeeper.nodes
+            for line in node.ask(b"mntr").decode().splitlines()
+            if line.startswith("zk_watch_count")
+        ]
+        return sum(int(line.split("\t")[1]) for line in lines)
+
+    def test_the_recipe_wakes_everybody(self, zookeeper: ZooKeeper, name: str) -> None:
+        assert self.events(HERD, zookeeper, name) == [6, 5, 4, 3, 2, 1]
+
+    def test_the_queue_wakes_one(self, zookeeper: ZooKeeper, name: str) -> None:
+        assert self.events(PATH, zookeeper, name) == [1] * self.WAITERS
+
+    def test_the_recipe_excludes_all_the_same(self, zookeeper: ZooKeeper, name: str) -> None:
+        backends = [connected(zookeeper.hosts, HERD) for _ in range(3)]
+        inside: list[int] = []
+        tokens = []
+
+        def work(number: int) -> None:
+            for _ in range(10):
+                with backends[number].lock(name, timeout=PATIENCE) as lease:
+                    inside.append(number)
+                    assert inside == [number]
+                    tokens.append(lease.token)
+                    inside.remove(number)
+
+        try:
+            with ThreadPoolExecutor(3) as pool:
+                for done in [pool.submit(work, number) for number in range(3)]:
+                    done.result(PATIENCE * 2)
+            assert not queue(backends[0], name)
+        finally:
+            for backend in backends:
+                backend.close()
+        assert tokens == sorted(set(tokens))
+
+
+class TestSession:
+    def test_a_breach_is_seen_by_the_holder_while_it_works(
+        self, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        lost = threading.Event()
+        lock = backend.lock(name, on_lost=lambda lease: lost.set())
+        lock.acquire(timeout=5)
+        lease = lock.lease
+        assert lease is not None
+        assert backend.break_lock(name)
+        assert lost.wait(PATIENCE)
+        assert lease.lost
+        with pytest.raises(LockLost):
+            lock.extend()
+        with pytest.raises(LockLost):
+            lock.release()
+
+    def test_a_lease_always_ends_within_a_session(
+        self, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        """So a process that was stopped for longer knows at once that it holds nothing."""
+        with backend.lock(name, timeout=5) as lease:
+            first = lease.deadline
+            assert 0 < lease.remaining <= 2
+            until(lambda: lease.deadline > first, "the session being found alive")
+            assert 0 < lease.remaining <= 2
+            until(lambda: time.monotonic() > first + 0.2, "the first deadline passing")
+            lease.check()
+
+    def test_a_holder_that_ended_without_release_is_freed(
+        self, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        holder = threading.Thread(target=backend.lock(name).acquire)
+        holder.start()
+        holder.join()
+        assert backend.lock(name).acquire(timeout=PATIENCE)
+        backend.lock(name).release()
+
+    def test_a_closed_backend_gives_its_locks_back_and_opens_again(
+        self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        other = connected(zookeeper.hosts)
+        lock = other.lock(name)
+        lock.acquire(timeout=5)
+        lease = lock.lease
+        other.close()
+        assert lease is not None
+        until(lambda: lease.lost, "the lease ending with the session")
+        with pytest.raises(LockLost):
+            lock.release()
+        with backend.lock(name, timeout=1), ThreadPoolExecutor(1) as pool:
+            assert not pool.submit(other.lock(name).acquire, False).result(PATIENCE)
+        other.close()
+
+    def test_an_ensemble_that_is_down_is_waited_for_once(self, name: str) -> None:
+        server = ZooKeeper(1)
+        backend = ZooKeeperBackend("down", location=server.hosts, options={"CONNECT_TIMEOUT": 0.5})
+        try:
+            with pytest.raises(LockUnavailable):
+                backend.probe()
+            started = time.monotonic()
+            for _ in range(3):
+                with pytest.raises(LockUnavailable):
+                    backend.lock(name).acquire(timeout=60)
+            assert time.monotonic() - started < 0.3
+            server.start()
+
+            def is_back() -> bool:
+                try:
+                    backend.probe()
+                except LockUnavailable:
+                    return False
+                return True
+
+            until(is_back, "the client finding the server")
+            with backend.lock(name, timeout=5):
+                assert len(queue(backend, name)) == 1
+        finally:
+            backend.close()
+            server.stop()

@@ -1,0 +1,124 @@
+"""What a process of a race can do; each returns what it was told."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from inventory import services as stock
+from inventory.services import Fence
+from locking import LockError, lock, locks, policy
+from locking.failpoints import reach
+from shop import checkout, orders
+from shop.errors import Busy
+from shop.models import Allowance, Order, Sale, User
+
+RETRY_SECONDS = 20.0
+
+
+def buy(*, sale: int, customer: int, key: str, quantity: int = 1, patient: bool = True) -> Any:
+    """One form; told to try again, a patient buyer does."""
+    deadline = time.monotonic() + RETRY_SECONDS
+    while True:
+        try:
+            placed = checkout.place_order(
+                customer=User(pk=customer),
+                sale=Sale.objects.select_related("stock").get(pk=sale),
+                quantity=quantity,
+                key=key,
+            )
+        except Busy:
+            if not patient or time.monotonic() > deadline:
+                raise
+        else:
+            return {"order": placed.order.number, "replayed": placed.replayed}
+
+
+def buy_releasing_early(*, sale: int, customer: int, key: str) -> dict[str, Any]:
+    """The wrong order of things (F8): the lock is given back before the commit."""
+    row = Sale.objects.select_related("stock").get(pk=sale)
+    guard = lock(checkout.lock_name(sale), timeout=5)
+    guard.acquire()
+    seen = stock.look(stock_id=row.stock_id, discipline="naive", fence=Fence(epoch=1, token=0))
+    reach("early.looked")
+    with transaction.atomic():
+        order = Order.objects.create(
+            customer_id=customer,
+            sale=row,
+            quantity=1,
+            unit_price=row.price,
+            key=checkout.digest(key),
+            pay_by=timezone.now(),
+        )
+        Allowance.objects.create(customer_id=customer, sale=row, taken=1)
+        stock.take(seen=seen, quantity=1, order_number=order.number)
+        guard.release()
+        reach("early.released")
+    return {"order": order.number}
+
+
+def pay(*, order: str) -> dict[str, Any]:
+    """As the pay button."""
+    orders.pay_order(order=Order.objects.get(number=order))
+    return {"ok": "paid"}
+
+
+def cancel(*, order: str) -> dict[str, Any]:
+    """As the cancel button, by a patient customer."""
+    while True:
+        try:
+            orders.cancel_order(order=Order.objects.get(number=order))
+        except Busy:
+            continue
+        return {"ok": "cancelled"}
+
+
+def expire() -> dict[str, Any]:
+    """As the beat's task."""
+    return {"ok": orders.expire_unpaid_orders()}
+
+
+def pay_checking_first(*, order: str) -> dict[str, Any]:
+    """The control: check, then act, in two statements."""
+    row = Order.objects.get(number=order)
+    assert row.status == Order.Status.PENDING
+    reach("pay.checked")
+    row.status = Order.Status.PAID
+    row.save()
+    return {"ok": "paid"}
+
+
+def hold(*, name: str, timeout: float = 10.0) -> dict[str, Any]:
+    """Hold a lock of the policy until told to go on."""
+    with lock(name, timeout=timeout) as lease:
+        reach("holding")
+        told = {"backend": lease.backend.alias, "epoch": lease.fence[0], "lost": lease.lost}
+    return told
+
+
+def hold_in(*, backend: str, name: str) -> dict[str, Any]:
+    """Hold a lock of a named backend until told to go on."""
+    with locks[backend].lock(name, timeout=10) as lease:
+        reach("holding")
+        return {"token": lease.token}
+
+
+def look_at_policy(*, until: int, seconds: float = 10.0) -> dict[str, Any]:
+    """Look as every request does until the epoch is `until`; when this process saw it."""
+    deadline = time.monotonic() + seconds
+    policy.current()
+    reach("looked")
+    while policy.current().epoch < until:
+        if time.monotonic() > deadline:
+            raise LockError("The policy did not change.")
+        time.sleep(0.005)
+    return {"at": time.monotonic()}
+
+
+def switch(*, backend: str, discipline: str = "conditional") -> dict[str, Any]:
+    """As the admin's button."""
+    row = policy.switch(backend=backend, discipline=discipline, changed_by="race")
+    return {"backend": row.backend, "epoch": row.epoch}
