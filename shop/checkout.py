@@ -33,6 +33,10 @@ logger = logging.getLogger("shop")
 LOCK_TIMEOUT = 2.0
 """Seconds that a buyer waits for the lock before being told that the shop is busy."""
 ORDER_COLUMNS = [field for field in Order._meta.concrete_fields if not field.primary_key]
+TAKE_ALLOWANCE = """
+    UPDATE shop_allowance SET taken = taken + %s
+    WHERE customer_id = %s AND sale_id = %s AND taken <= %s
+"""
 TRIES = 3
 """A deadlock, a stale fence or a second form of the same buyer is tried again so often."""
 
@@ -184,7 +188,7 @@ def _write(
     order.pk, *_ = commit(
         [
             insert(Order, **columns),
-            _take_allowance(customer, sale, quantity, is_first=is_first),
+            *_take_allowance(customer, sale, quantity, is_first=is_first),
             *stock.take(seen=seen, quantity=quantity, order_number=order.number),
         ]
     )
@@ -192,12 +196,11 @@ def _write(
     return order
 
 
-def _take_allowance(customer: User, sale: Sale, quantity: int, *, is_first: bool) -> Statement:
+def _take_allowance(
+    customer: User, sale: Sale, quantity: int, *, is_first: bool
+) -> list[Statement]:
     if is_first:
-        return insert(Allowance, customer_id=customer.pk, sale_id=sale.pk, taken=quantity)
-    return Statement(
-        "UPDATE shop_allowance SET taken = taken + %s"
-        " WHERE customer_id = %s AND sale_id = %s AND taken <= %s",
-        [quantity, customer.pk, sale.pk, sale.limit_per_customer - quantity],
-        unless=LimitReached,
-    )
+        return [insert(Allowance, customer_id=customer.pk, sale_id=sale.pk, taken=quantity)]
+    room = sale.limit_per_customer - quantity
+    params = [quantity, customer.pk, sale.pk, room]
+    return [Statement(TAKE_ALLOWANCE, params, unless=LimitReached)]
