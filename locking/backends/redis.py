@@ -39,7 +39,8 @@ LATE = 0.002
 STAGGER = 0.003
 MAX_STAGGER = 0.3
 
-LONGEST_SLEEP = 3600.0
+LONGEST_SLEEP = 10.0
+"""Seconds after which a waiter looks anyway: the next holder's grant may end before this one's."""
 
 OPTIONS = {"FAIR", "PREFIX", "SOCKET_TIMEOUT", "CONNECT_TIMEOUT"}
 
@@ -190,11 +191,10 @@ class RedisBackend(Backend):
 
     def inspect(self) -> list[Held]:
         """Scan for what is held. Walks all keys of the database: for people, not for requests."""
-        wire = self._wire()
         pattern = re.sub(r"([\\*?\[\]])", r"\\\1", self._prefix) + "{*}"
         cursor, keys = "0", set[str]()
         while True:
-            cursor, found = wire.command(
+            cursor, found = self._command(
                 "SCAN", cursor, "MATCH", pattern, "COUNT", "1000", "TYPE", "hash"
             )
             keys.update(found)
@@ -202,10 +202,9 @@ class RedisBackend(Backend):
                 break
         locks = []
         for key in sorted(keys):
-            owner, ticks, count = wire.command("HMGET", key, "owner", "token", "count")
-            left = wire.command("PTTL", key)
-            waiters = wire.command("LLEN", f"{key}:queue")
-            if owner is None or ticks is None:
+            owner, ticks, count = self._command("HMGET", key, "owner", "token", "count")
+            left = self._command("PTTL", key)
+            if owner is None or ticks is None or left < 0:
                 continue  # released since, or nobody's lock
             locks.append(
                 Held(
@@ -214,23 +213,18 @@ class RedisBackend(Backend):
                     token=full_token(int(ticks), owner),
                     expires_in=left / 1000,
                     count=int(count),
-                    waiters=waiters,
+                    waiters=self._command("LLEN", f"{key}:queue"),
                 )
             )
-        self._pool.give(wire)
         return locks
 
     def probe(self) -> None:
         """PING."""
-        wire = self._wire()
-        wire.command("PING")
-        self._pool.give(wire)
+        self._command("PING")
 
     def break_lock(self, name: str) -> bool:
         """Release it in the holder's name, who finds out at its next step."""
-        wire = self._wire()
-        owner = wire.command("HGET", self._keys(name)[0], "owner")
-        self._pool.give(wire)
+        owner = self._command("HGET", self._keys(name)[0], "owner")
         if owner is None:
             return False
         claim = Claim(name=name, owner=owner, ttl=self.ttl)
@@ -251,6 +245,17 @@ class RedisBackend(Backend):
 
     def _wire(self) -> Wire:
         return self._pool.take() or self._pool.open(f"{self._prefix}wake:{secrets.token_hex(8)}")
+
+    def _command(self, *command: str) -> Any:
+        """One command that changes nothing, once more when an idle connection turns out broken."""
+        wire = self._wire()
+        try:
+            reply = wire.command(*command)
+        except Disconnected:
+            wire = self._pool.open(wire.channel)
+            reply = wire.command(*command)
+        self._pool.give(wire)
+        return reply
 
     def _run(self, script: Script, claim: Claim, *args: str) -> tuple[Any, bool]:
         """The script's answer, and whether it was sent twice because an answer was lost."""
