@@ -173,7 +173,7 @@ class RedisBackend(Backend):
     def release(self, claim: Claim, token: int) -> None:
         """Hand it to the first in the queue that is still there."""
         held, resent = self._run(_RELEASE, claim, self._ticks(), self._fair, "")
-        # When the first answer was lost, "not the owner" is what a release leaves behind.
+        # When an answer was lost, "not the owner" is what the release leaves behind.
         if not held and not resent:
             raise _lost(claim)
 
@@ -247,7 +247,7 @@ class RedisBackend(Backend):
         return self._pool.take() or self._pool.open(f"{self._prefix}wake:{secrets.token_hex(8)}")
 
     def _command(self, *command: str) -> Any:
-        """One command that changes nothing, once more when an idle connection turns out broken."""
+        """One command that changes nothing, once more on a new wire when no answer came."""
         wire = self._wire()
         try:
             reply = wire.command(*command)
@@ -267,8 +267,8 @@ class RedisBackend(Backend):
     def _ask(self, wire: Wire, script: Script, claim: Claim, *args: str) -> tuple[Wire, Any]:
         """Run a script for the claim's owner, once more on a new wire when no answer came.
 
-        Idle wires break unseen, and a lost answer may have been a grant: each script says what is
-        the case when it runs again. The new wire listens to the old one's channel.
+        The lost answer may have been a grant: a script that runs again says what is the case. The
+        new wire listens to the old one's channel.
         """
         keys = self._keys(claim.name)
         try:
