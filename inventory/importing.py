@@ -51,7 +51,7 @@ def _read(lines: Iterable[str]) -> dict[str, dict[str, str]]:
             first_seen.setdefault(slug, line)
             products[slug] = {name: value for name, value in row.items() if name != "slug"}
     except csv.Error as error:
-        problems.append(f"line {rows.line_num}: {error}")
+        problems.append(f"line {rows.reader.line_num}: {error}")
     except UnicodeDecodeError:
         problems.append(f"line {rows.line_num + 1} or below: not UTF-8")
     if not products and not problems:

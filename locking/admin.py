@@ -106,6 +106,9 @@ class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             request, object_id, form_url, {**hidden, **(extra_context or {})}
         )
 
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """Never: see `change_view`."""
+
     def _switch(
         self, request: HttpRequest, *, backend: str, discipline: str, reason: str, step: str
     ) -> None:

@@ -81,6 +81,9 @@ class LockRow(models.Model):
     token = models.BigIntegerField(default=0)
     ttl = models.BigIntegerField(default=0)
     expires_at = models.BigIntegerField(default=0)
+    waiter = models.CharField(max_length=150, blank=True, default="")
+    """Who takes it next, where the database cannot queue waiters, until `waiter_until`."""
+    waiter_until = models.BigIntegerField(default=0)
 
     class Meta:
         verbose_name = _("lock row")

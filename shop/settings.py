@@ -8,6 +8,8 @@ from pathlib import Path
 
 import environ
 from django.utils.translation import gettext_lazy as _
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
@@ -103,7 +105,11 @@ _redis_cache = {
     "BACKEND": "django.core.cache.backends.redis.RedisCache",
     "LOCATION": REDIS_URL,
     "KEY_PREFIX": "shop",
-    "OPTIONS": {"socket_timeout": 2, "socket_connect_timeout": 1},
+    "OPTIONS": {
+        "socket_timeout": 2,
+        "socket_connect_timeout": 1,
+        "retry": Retry(NoBackoff(), 1),  # redis-py's own default waits for seconds
+    },
 }
 CACHES = {
     "default": _redis_cache,

@@ -13,7 +13,9 @@ from django.http import HttpRequest
 from limits import RateLimitItem, parse
 from limits.storage import storage_from_string
 from limits.strategies import FixedWindowRateLimiter
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
 from shop.errors import TooMany
 
@@ -23,7 +25,11 @@ logger = logging.getLogger("shop")
 @cache
 def _limiter(url: str) -> FixedWindowRateLimiter:
     storage = storage_from_string(
-        url, key_prefix="throttle", socket_timeout=0.5, socket_connect_timeout=0.5
+        url,
+        key_prefix="throttle",
+        socket_timeout=0.5,
+        socket_connect_timeout=0.5,
+        retry=Retry(NoBackoff(), 1),
     )
     return FixedWindowRateLimiter(storage)
 

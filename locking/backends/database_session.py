@@ -269,6 +269,8 @@ class Pool:
                 raw.isolation_level = None
                 for command in wrapper.init_commands:
                     raw.execute(command)
+                # Only a crash of the machine can undo a commit then, and with it end all holders.
+                raw.execute("PRAGMA synchronous = NORMAL")
                 return SQLiteSession(raw, errors)
             if vendor == "mysql":
                 params.setdefault("connect_timeout", CONNECT_SECONDS)

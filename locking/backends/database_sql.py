@@ -39,20 +39,31 @@ class Statements:
         alive = f"{mine} AND expires_at > {now}"
         take = (
             f"UPDATE {TABLE} SET token = {mint}, owner = %s, ttl = %s, lock_count = {count}, "
-            f"expires_at = {now} + %s WHERE digest = %s AND expires_at <= {now}"
+            f"expires_at = {now} + %s, waiter_until = 0 WHERE digest = %s AND expires_at <= {now}"
         )
-        self.take = take + returning
+        self.take = take
         self.take_in_turn = f"{take} AND IS_FREE_LOCK(%s)"
+        if not mysql:
+            self.take = f"{take} AND (waiter_until <= {now} OR waiter = %s){returning}"
+        self.reserve = (
+            f"UPDATE {TABLE} SET waiter = %s, waiter_until = {now} + %s "
+            f"WHERE digest = %s AND (waiter_until <= {now} OR waiter = %s)"
+        )
         values = f"%s, %s, %s, %s, {count.replace('RELEASE_ALL_LOCKS() * 0 + ', '')}, "
-        values += f"{f'LAST_INSERT_ID({now})' if mysql else now}, {now} + %s"
+        values += f"{f'LAST_INSERT_ID({now})' if mysql else now}, {now} + %s, '', 0"
         insert = "INSERT IGNORE" if mysql else "INSERT"
         conflict = "" if mysql else " ON CONFLICT DO NOTHING"
         self.create = (
-            f"{insert} INTO {TABLE} (digest, name, owner, ttl, lock_count, token, expires_at) "
-            f"VALUES ({values}){conflict}{returning}"
+            f"{insert} INTO {TABLE} (digest, name, owner, ttl, lock_count, token, "
+            f"expires_at, waiter, waiter_until) VALUES ({values}){conflict}{returning}"
         )
-        self.read = f"SELECT owner, token, expires_at - {now}, ttl FROM {TABLE} WHERE digest = %s"
-        self.free = f"UPDATE {TABLE} SET owner = '', expires_at = 0, lock_count = {no_count} {mine}"
+        self.read = (
+            f"SELECT owner, token, expires_at - {now}, ttl, waiter, waiter_until - {now} "
+            f"FROM {TABLE} WHERE digest = %s"
+        )
+        self.free = (
+            f"UPDATE {TABLE} SET owner = '', expires_at = 0, lock_count = {no_count} {alive}"
+        )
         self.extend = f"UPDATE {TABLE} SET ttl = %s, expires_at = {now} + %s {alive}"
         self.recount = f"UPDATE {TABLE} SET lock_count = %s {alive}"
         # An end further away than the whole lease: the clock was set back. Count from here.

@@ -1,7 +1,10 @@
 """How a claim waits for a row of the database backend.
 
-SQLite and PostgreSQL: the waiter looks at the row every 1 to 20 ms, which locks nothing. MySQL and
-MariaDB have user-level locks, which queue their waiters in order and pass on when a session dies:
+SQLite and PostgreSQL: waiters look at the row every 10 to 20 ms, which locks nothing. One of them
+reserves the next turn, for RESERVED_SECONDS at a time, and looks every millisecond or two: else the
+holder would take it again before anybody has looked, and waiters starved.
+
+MySQL and MariaDB have user-level locks, which queue their waiters and pass on when a session dies:
 
 - `queue`, one per name: whoever waits takes a place there, and only its owner, the first waiter,
   contends for the row. Nobody else takes the row while the queue has an owner.
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import random
 import time
+from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -23,7 +27,9 @@ from locking.backends.database_session import MySQLSession, Pool, Session
 from locking.backends.database_sql import Statements
 
 SECOND = 1_000_000
-POLL_SECONDS = (0.001, 0.02)
+POLL_SECONDS = 0.02
+NEXT_POLL_SECONDS = 0.002
+RESERVED_SECONDS = 0.1
 
 
 class Row(NamedTuple):
@@ -34,8 +40,12 @@ class Row(NamedTuple):
     left: int
     """Microseconds until it is free; not above 0 when it is."""
     ttl: int
+    waiter: str
+    reserved: int
+    """Microseconds that `waiter` has the next turn for, if above 0."""
 
 
+@lru_cache(1024)
 def digest(text: str) -> str:
     """The key of a name."""
     return blake2b(text.encode(), digest_size=16).hexdigest()
@@ -63,11 +73,12 @@ class Polling:
         self.claim = claim
         self.key = digest(claim.name)
         self.ttl = int(claim.ttl * SECOND)
-        self._pause = POLL_SECONDS[0]
+        self._reserved = False
 
     def take(self) -> int | None:
         """The token of the grant, if the row is free."""
-        return self.session.token(self.sql.take, self.claim.owner, self.ttl, self.ttl, self.key)
+        owner = self.claim.owner
+        return self.session.token(self.sql.take, owner, self.ttl, self.ttl, self.key, owner)
 
     def create(self) -> int | None:
         """The token of the first grant ever, unless somebody else was faster."""
@@ -84,17 +95,26 @@ class Polling:
     def wait(self, row: Row | None, seconds: float) -> None:
         """Return when taking it may succeed, or when the time is over."""
         end = time.monotonic() + seconds
-        while not self.claim.cancelled.is_set():
-            pause = self._pause * random.uniform(0.5, 1)
-            self._pause = min(self._pause * 2, POLL_SECONDS[1])
-            left = end - time.monotonic()
-            self.claim.cancelled.wait(max(0.0, min(pause, left)))
-            row = self.read()
-            if left <= pause or row is None or row.left <= 0:
+        owner = self.claim.owner
+        while row is not None and not self.claim.cancelled.is_set():
+            mine = row.reserved > 0 and row.waiter == owner
+            if row.left <= 0 and (mine or row.reserved <= 0):
                 return
+            if row.reserved < RESERVED_SECONDS / 2 * SECOND and (mine or row.reserved <= 0):
+                us = int(RESERVED_SECONDS * SECOND)
+                mine = bool(self.session.change(self.sql.reserve, owner, us, self.key, owner))
+                self._reserved |= mine
+            pause = random.uniform(0.5, 1) * (NEXT_POLL_SECONDS if mine else POLL_SECONDS)
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            self.claim.cancelled.wait(min(pause, left))
+            row = self.read()
 
     def leave(self) -> None:
-        """Give up."""
+        """Give up, and the turn with it."""
+        if self._reserved:
+            self.session.change(self.sql.reserve, "", 0, self.key, self.claim.owner)
 
 
 class Queueing(Polling):

@@ -16,13 +16,10 @@ A holder whose machine vanishes without a word keeps the lock until the server's
 from __future__ import annotations
 
 import math
-import selectors
-import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from hashlib import blake2b
 from typing import Any, ClassVar
 
 from django.core.checks import CheckMessage
@@ -37,12 +34,16 @@ from locking.backends.database_session import (
     Session,
     waiting,
 )
+from locking.backends.database_wait import digest
 from locking.exceptions import LockLost, LockMisuse, LockUnavailable
 
 SLICE_SECONDS = 60.0
 """How long one statement waits: a server that died without a word is noticed after that."""
 TOKEN = f"UUID_SHORT() & {2**63 - 1}"
 """Servers whose number is 128 or more would leave the range of a BIGINT."""
+TRY = f"SELECT IF(GET_LOCK(%s, 0) = 1, {TOKEN}, NULL)"
+WATCH_SECONDS = 0.2
+"""How often held connections are looked at; that asks the server nothing."""
 
 
 class MySQLSessionBackend(Backend):
@@ -61,7 +62,8 @@ class MySQLSessionBackend(Backend):
         self.pool = Pool(str(self.location))
         self._kept: dict[str, tuple[Claim, MySQLSession, int]] = {}
         """By owner: the claim, its connection and its token."""
-        self._watch = Watch(self._ended)
+        self._watching = threading.Event()
+        self._stop = threading.Event()
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
@@ -69,8 +71,7 @@ class MySQLSessionBackend(Backend):
         return check_location(alias, conf, "mysql")
 
     def _key(self, name: str) -> str:
-        text = f"{self.pool.database}/{name}"
-        return f"lock.{blake2b(text.encode(), digest_size=16).hexdigest()}"
+        return f"lock.{digest(f'{self.pool.database}/{name}')}"
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Wait in the server's queue; cancelling ends the connection."""
@@ -80,17 +81,19 @@ class MySQLSessionBackend(Backend):
 
         def wait(session: Session) -> int | None:
             assert isinstance(session, MySQLSession)
-            while True:
-                left = max(0.0, deadline - time.monotonic())
-                seconds = min(left, SLICE_SECONDS)
-                token = session.get_lock(claim, self._key(claim.name), seconds, TOKEN)
-                if token is not None:
-                    session.kept = True
-                    self._kept[claim.owner] = (claim, session, token)
-                    self._watch.add(claim.owner, session)
-                    return int(token)
-                if seconds == left or claim.cancelled.is_set():
+            key = self._key(claim.name)
+            row = session.row(TRY, key)
+            token: int | None = row[0] if row else None
+            while token is None:
+                left = deadline - time.monotonic()
+                if left <= 0 or claim.cancelled.is_set():
                     return None
+                token = session.get_lock(claim, key, min(left, SLICE_SECONDS), TOKEN)
+            session.kept = True
+            self._kept[claim.owner] = (claim, session, token)
+            if not self._watching.is_set():
+                self._watch()
+            return token
 
         try:
             token = self.pool.call(wait, until=deadline)
@@ -111,10 +114,10 @@ class MySQLSessionBackend(Backend):
 
     def _ask(self, claim: Claim, sql: str, last: bool = False) -> bool:
         """Ask on the claim's own connection, kept unless this is the `last` question."""
-        claim_, session, token = self._kept.pop(claim.owner, (claim, None, 0))
-        if session is None:
+        kept = self._kept.pop(claim.owner, None)
+        if kept is None:
             return False
-        self._watch.remove(session)
+        session = kept[1]
         try:
             row = session.row(sql, self._key(claim.name))
         except Gone:
@@ -131,18 +134,28 @@ class MySQLSessionBackend(Backend):
             session.kept = False
             self.pool.give(session)
         else:
-            self._kept[claim.owner] = (claim_, session, token)
-            self._watch.add(claim.owner, session)
+            self._kept[claim.owner] = (kept[0], session, kept[2])
         return True
 
-    def _ended(self, owner: str) -> bool:
-        """The server has closed a holder's connection; False when its lease is not there yet."""
-        found = False
-        for lease in list(self.held.values()):
-            if lease.owner == owner:
-                found = True
-                lease.mark_lost()
-        return found or owner not in self._kept
+    def _watch(self) -> None:
+        self._watching.set()
+        threading.Thread(target=self._look, name="lock-sessions", daemon=True).start()
+
+    def _look(self) -> None:
+        """What comes on an idle connection unasked is its end: tell its holder."""
+        told: set[str] = set()
+        stop = self._stop
+        while not stop.wait(WATCH_SECONDS):
+            told &= self._kept.keys()
+            for owner, kept in list(self._kept.items()):
+                # Whoever is about to ask takes it out first, so an answer is not taken for the end.
+                ended = kept[1].has_something_to_say() and self._kept.get(owner) is kept
+                if not ended or owner in told:
+                    continue
+                for lease in list(self.held.values()):
+                    if lease.owner == owner:
+                        told.add(owner)
+                        lease.mark_lost()
 
     def inspect(self) -> list[Held]:
         """This process's own; who else has locks is for the server's administrator to see."""
@@ -177,7 +190,8 @@ class MySQLSessionBackend(Backend):
 
     def close(self) -> None:
         """Close the connections, and so free what is held."""
-        self._watch.close()
+        self._stop.set()
+        self._stop, self._watching = threading.Event(), threading.Event()
         while self._kept:
             with suppress(KeyError):
                 self._kept.popitem()[1][1].close()
@@ -187,73 +201,7 @@ class MySQLSessionBackend(Backend):
         """In a forked child: the locks and their connections are the parent's."""
         super().forget()
         self.pool.forget()
-        self._watch.forget()
+        self._stop, self._watching = threading.Event(), threading.Event()
         for _, session, _ in self._kept.values():
             session.abandon()
         self._kept = {}
-
-
-class Watch:
-    """A thread that looks at idle connections: what comes there unasked is their end."""
-
-    def __init__(self, ended: Callable[[str], bool]) -> None:
-        self._ended = ended
-        self._guard = threading.Lock()
-        self._selector: selectors.BaseSelector | None = None
-        self._bell: socket.socket | None = None
-
-    def add(self, owner: str, session: MySQLSession) -> None:
-        """Call `ended(owner)` when the server closes it, again after 10 ms if that says False."""
-        with self._guard:
-            if self._selector is None:
-                self._selector = selectors.DefaultSelector()
-                self._bell, listener = socket.socketpair()
-                self._selector.register(listener, selectors.EVENT_READ)
-                threading.Thread(
-                    target=self._run,
-                    args=(self._selector, listener),
-                    name="lock-sessions",
-                    daemon=True,
-                ).start()
-            self._selector.register(session.raw, selectors.EVENT_READ, (owner, session))
-
-    def remove(self, session: MySQLSession) -> None:
-        """Leave it alone: somebody is about to use it."""
-        with self._guard, suppress(KeyError, ValueError, OSError):
-            if self._selector is not None:
-                self._selector.unregister(session.raw)
-
-    def _run(self, selector: selectors.BaseSelector, listener: socket.socket) -> None:
-        with selector, listener:
-            while True:
-                for key, _ in selector.select():
-                    if key.fileobj is listener:
-                        return
-                    owner, session = key.data
-                    if not self._closed(selector, session):
-                        continue
-                    if self._ended(owner):
-                        self.remove(session)
-                    else:
-                        time.sleep(0.01)  # the grant is on its way to the holder
-
-    def _closed(self, selector: selectors.BaseSelector, session: MySQLSession) -> bool:
-        """Look again, now that nobody else can touch it: the event may be an answer's."""
-        with self._guard:
-            if selector is not self._selector or session.raw not in selector.get_map():
-                return False
-            return session.has_something_to_say()
-
-    def close(self) -> None:
-        """End the thread."""
-        with self._guard:
-            if self._bell is not None:
-                self._bell.close()
-            self._selector = self._bell = None
-
-    def forget(self) -> None:
-        """In a forked child there is no thread, and the parent's selector must be let alone."""
-        self._guard = threading.Lock()
-        if self._selector is not None:
-            self._selector.close()
-        self.close()

@@ -39,7 +39,8 @@ LATE = 0.002
 STAGGER = 0.003
 MAX_STAGGER = 0.3
 
-LONGEST_SLEEP = 3600.0
+LONGEST_SLEEP = 10.0
+"""Seconds after which a waiter looks anyway: the next holder's grant may end before this one's."""
 
 OPTIONS = {"FAIR", "PREFIX", "SOCKET_TIMEOUT", "CONNECT_TIMEOUT"}
 
@@ -172,7 +173,7 @@ class RedisBackend(Backend):
     def release(self, claim: Claim, token: int) -> None:
         """Hand it to the first in the queue that is still there."""
         held, resent = self._run(_RELEASE, claim, self._ticks(), self._fair, "")
-        # When the first answer was lost, "not the owner" is what a release leaves behind.
+        # When an answer was lost, "not the owner" is what the release leaves behind.
         if not held and not resent:
             raise _lost(claim)
 
@@ -190,11 +191,10 @@ class RedisBackend(Backend):
 
     def inspect(self) -> list[Held]:
         """Scan for what is held. Walks all keys of the database: for people, not for requests."""
-        wire = self._wire()
         pattern = re.sub(r"([\\*?\[\]])", r"\\\1", self._prefix) + "{*}"
         cursor, keys = "0", set[str]()
         while True:
-            cursor, found = wire.command(
+            cursor, found = self._command(
                 "SCAN", cursor, "MATCH", pattern, "COUNT", "1000", "TYPE", "hash"
             )
             keys.update(found)
@@ -202,10 +202,9 @@ class RedisBackend(Backend):
                 break
         locks = []
         for key in sorted(keys):
-            owner, ticks, count = wire.command("HMGET", key, "owner", "token", "count")
-            left = wire.command("PTTL", key)
-            waiters = wire.command("LLEN", f"{key}:queue")
-            if owner is None or ticks is None:
+            owner, ticks, count = self._command("HMGET", key, "owner", "token", "count")
+            left = self._command("PTTL", key)
+            if owner is None or ticks is None or left < 0:
                 continue  # released since, or nobody's lock
             locks.append(
                 Held(
@@ -214,23 +213,18 @@ class RedisBackend(Backend):
                     token=full_token(int(ticks), owner),
                     expires_in=left / 1000,
                     count=int(count),
-                    waiters=waiters,
+                    waiters=self._command("LLEN", f"{key}:queue"),
                 )
             )
-        self._pool.give(wire)
         return locks
 
     def probe(self) -> None:
         """PING."""
-        wire = self._wire()
-        wire.command("PING")
-        self._pool.give(wire)
+        self._command("PING")
 
     def break_lock(self, name: str) -> bool:
         """Release it in the holder's name, who finds out at its next step."""
-        wire = self._wire()
-        owner = wire.command("HGET", self._keys(name)[0], "owner")
-        self._pool.give(wire)
+        owner = self._command("HGET", self._keys(name)[0], "owner")
         if owner is None:
             return False
         claim = Claim(name=name, owner=owner, ttl=self.ttl)
@@ -252,6 +246,17 @@ class RedisBackend(Backend):
     def _wire(self) -> Wire:
         return self._pool.take() or self._pool.open(f"{self._prefix}wake:{secrets.token_hex(8)}")
 
+    def _command(self, *command: str) -> Any:
+        """One command that changes nothing, once more on a new wire when no answer came."""
+        wire = self._wire()
+        try:
+            reply = wire.command(*command)
+        except Disconnected:
+            wire = self._pool.open(wire.channel)
+            reply = wire.command(*command)
+        self._pool.give(wire)
+        return reply
+
     def _run(self, script: Script, claim: Claim, *args: str) -> tuple[Any, bool]:
         """The script's answer, and whether it was sent twice because an answer was lost."""
         wire = self._wire()
@@ -262,8 +267,8 @@ class RedisBackend(Backend):
     def _ask(self, wire: Wire, script: Script, claim: Claim, *args: str) -> tuple[Wire, Any]:
         """Run a script for the claim's owner, once more on a new wire when no answer came.
 
-        Idle wires break unseen, and a lost answer may have been a grant: each script says what is
-        the case when it runs again. The new wire listens to the old one's channel.
+        The lost answer may have been a grant: a script that runs again says what is the case. The
+        new wire listens to the old one's channel.
         """
         keys = self._keys(claim.name)
         try:

@@ -43,6 +43,7 @@ from urllib.parse import urlsplit
 from django.core.checks import CheckMessage, Error
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
+from locking.backends.redis import _eviction
 from locking.backends.redlock_quorum import Master, Quorum, Votes
 from locking.backends.resp import Script, pack
 from locking.exceptions import LockLost, LockMisuse, LockUnavailable
@@ -104,12 +105,17 @@ class RedLockBackend(Backend):
         patience, delay = options["NODE_TIMEOUT"], options["RESTART_DELAY"]
         found = []
         if not isinstance(urls, list | tuple) or not all(_address(url) for url in urls):
-            found.append(("E031", f"LOCATION is {urls!r}, not a list of redis:// URLs."))
+            found.append(("E031", "LOCATION is not a list of redis:// URLs."))
         else:
             if len(urls) < 3 or len(urls) % 2 == 0:
                 found.append(("E032", f"LOCATION names {len(urls)} masters: 3, 5 or 7 are wanted."))
             if len({_address(url) for url in urls}) < len(urls):
                 found.append(("E033", "LOCATION names one server twice: it would vote twice."))
+            for url in urls:
+                with suppress(LockUnavailable):  # down, or keeps its settings to itself
+                    if (policy := _eviction(url)) != "noeviction":
+                        text = f"{_address(url)} evicts keys, and with them locks ({policy})."
+                        found.append(("E037", text))
         if not _is_seconds(patience) or not 0 < patience <= ttl / 10:
             found.append(
                 ("E034", f"NODE_TIMEOUT is {patience!r}: give seconds, at most a tenth of TTL.")
@@ -197,7 +203,7 @@ class RedLockBackend(Backend):
             for line in quorum.lines():
                 cursor = "0"
                 while reply := quorum.ask(
-                    [line], _LIST.pack([], [cursor, pattern], whole=True), self._silence
+                    [line], _LIST.pack([], [cursor, pattern], whole=True), 4 * self._patience
                 ).other.get(line):
                     cursor, found = reply
                     for key, value, milliseconds in found:

@@ -91,6 +91,17 @@ class Line(Wire):
         self._socket.setblocking(False)
         self._pending = getattr(self._socket, "pending", int)  # what TLS has already decoded
 
+    # Unlike its base it stays open when a signal handler's exception strikes: what was asked has
+    # to be undone by the same connection.
+
+    def send(self, packed: bytes) -> None:
+        """Send a command, or fail at once where the kernel takes no more of them."""
+        try:
+            self._socket.sendall(packed)
+        except Exception as error:
+            self._fail(error)
+            raise
+
     def receive(self) -> None:
         """Take in what has arrived."""
         try:
@@ -102,7 +113,7 @@ class Line(Wire):
             self._reader.feed(data)
         except (BlockingIOError, ssl.SSLWantReadError):
             return
-        except BaseException as error:
+        except Exception as error:
             self._fail(error)
             raise
 

@@ -146,6 +146,17 @@ class Wire:
                     return None
                 self.receive()
 
+    def is_quiet(self) -> bool:
+        """Whether it is open with nothing to read. A push that nobody waits for is dropped."""
+        try:
+            while self._readable(0):
+                self.receive()
+                while self.take() is not NOTHING:
+                    pass
+        except LockUnavailable:
+            return False
+        return True
+
     def _readable(self, seconds: float) -> bool:
         pending = getattr(self._socket, "pending", None)  # what TLS has already decoded
         if pending is not None and pending():
@@ -233,11 +244,14 @@ class WirePool:
         return wire
 
     def take(self) -> Wire | None:
-        """An idle wire, if there is one. The server may have closed it meanwhile."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
+        """An idle wire whose server has not closed it, if there is one."""
+        while True:
+            try:
+                wire = self._idle.pop()
+            except IndexError:
+                return None
+            if wire.is_quiet():
+                return wire
 
     def give(self, wire: Wire) -> None:
         """Keep a wire that has no reply due for the next user."""
@@ -250,8 +264,9 @@ class WirePool:
 
     def close(self) -> None:
         """Close what is idle."""
-        while (wire := self.take()) is not None:
-            wire.close()
+        while self._idle:
+            with suppress(IndexError):
+                self._idle.pop().close()
 
     def forget(self) -> None:
         """In a forked child: let go of the parent's sockets, those in use there included."""

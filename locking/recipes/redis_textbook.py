@@ -13,12 +13,10 @@ from __future__ import annotations
 import random
 import time
 from abc import abstractmethod
-from contextlib import suppress
 from typing import Any, ClassVar
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.resp import Wire, WirePool
-from locking.exceptions import LockUnavailable
 from locking.failpoints import reach
 from locking.tokens import clock_token
 
@@ -99,12 +97,7 @@ class _Textbook(Backend):
         self._pool.forget()
 
     def _wire(self) -> Wire:
-        """A connection that works: the idle ones may have been closed by the server."""
-        while (wire := self._pool.take()) is not None:
-            with suppress(LockUnavailable):
-                wire.command("PING")
-                return wire
-        return self._pool.open()
+        return self._pool.take() or self._pool.open()
 
     def _command(self, *command: str) -> Any:
         wire = self._wire()

@@ -65,7 +65,8 @@ def _probe_database() -> None:
 
 
 def _probe_cache() -> None:
-    with Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=1) as client:
+    options = settings.CACHES["default"]["OPTIONS"]
+    with Redis.from_url(settings.REDIS_URL, **options) as client:
         client.ping()
 
 

@@ -92,6 +92,17 @@ def take(backend: RedLockBackend, ttl: float = 60.0, timeout: float = 5.0) -> tu
     return asked, grant
 
 
+def connected(backend: RedLockBackend) -> RedLockBackend:
+    """The same, once it has a connection to every master that can be had at once by a claim."""
+
+    def all_five() -> bool:
+        backend.probe()
+        return len(backend._idle[-1].voters()) == 5
+
+    until(all_five, "five connections")
+    return backend
+
+
 class Proxy:
     """Stands before one master and does to what passes what `mode` says.
 

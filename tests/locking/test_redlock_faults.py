@@ -19,6 +19,7 @@ from tests.locking.redlock_masters import (
     Masters,
     Proxy,
     claim,
+    connected,
     elapsed,
     masters,
     take,
@@ -112,7 +113,7 @@ class TestClockJump:
         five.stop()
 
     def held_by_all(self, masters: Masters) -> float:
-        _, grant = take(masters.client(), ttl=30)
+        _, grant = take(connected(masters.client(NODE_TIMEOUT=1)), ttl=30)
         until(lambda: all(masters.values()), "the late votes")
         return grant.deadline
 
@@ -144,8 +145,7 @@ class TestMastersDown:
     def test_two_are_survived(self, masters: Masters, how: str, when: str) -> None:
         backend = masters.client()
         if when == "while":
-            asked, grant = take(backend)
-            backend.release(asked, grant.token)
+            connected(backend)
         for server in masters.servers[:2]:
             getattr(server, how)()
 
@@ -162,9 +162,7 @@ class TestMastersDown:
         backend.release(*held[:1], held[1].token)
 
     def test_the_slowest_are_not_waited_for(self, masters: Masters) -> None:
-        backend = masters.client(NODE_TIMEOUT=5)
-        asked, grant = take(backend)
-        backend.release(asked, grant.token)
+        backend = connected(masters.client(NODE_TIMEOUT=5))
         for server in masters.servers[:2]:
             server.pause()
         assert elapsed(lambda: take(backend)) < 2
@@ -176,8 +174,7 @@ class TestMastersDown:
     ) -> None:
         backend = masters.client()
         if when == "while":
-            asked, grant = take(backend)
-            backend.release(asked, grant.token)
+            connected(backend)
         for server in masters.servers[:3]:
             getattr(server, how)()
         for timeout in (0, 0.5, 30):
@@ -275,16 +272,13 @@ class TestLateSet:
     """Row 11: a SET that is carried out long after its time-out is undone, or expires."""
 
     def test_it_is_undone_by_what_follows_it(self, masters: Masters) -> None:
-        backend = masters.client()
-        asked, grant = take(backend)  # connected to all of them
-        backend.release(asked, grant.token)
-        until(lambda: masters.values() == [None] * 5)
+        backend = connected(masters.client(NODE_TIMEOUT=1))
         masters.servers[4].pause()
         asked, grant = take(backend)
         backend.release(asked, grant.token)
         before = self.sets(masters, 3)
         masters.servers[4].resume()
-        until(lambda: self.sets(masters, 4) == before, "the late SET")
+        until(lambda: self.sets(masters, 4) == before == 1, "the late SET")
         until(lambda: masters.value(4) is None, "its undoing")
 
     def sets(self, masters: Masters, number: int) -> int:
@@ -299,8 +293,7 @@ class TestLateSet:
         held_back = proxy(4)
         for number in FIRST_THREE:
             masters.plant(number)
-        backend = masters.client()
-        backend.probe()
+        backend = connected(masters.client(NODE_TIMEOUT=1))
         held_back.mode = "hold"
         asked = claim()
         with ThreadPoolExecutor(1) as other:
@@ -325,8 +318,7 @@ class TestLateSet:
     ) -> None:
         """Row 10: three masters did SET, and the connections ended before they could say so."""
         proxies = [proxy(number) for number in FIRST_THREE]
-        backend = masters.client()
-        backend.probe()
+        backend = connected(masters.client(NODE_TIMEOUT=1))
         for one in proxies:
             one.mode = "cut"
         with pytest.raises(LockUnavailable):

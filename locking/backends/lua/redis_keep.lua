@@ -9,8 +9,9 @@
 if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then
   return 0
 end
-redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
 if ARGV[2] == 'ttl' then
+  -- First, so that a full Redis does not refuse the rest.
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
 end
+redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
 return 1

@@ -30,9 +30,10 @@ end
 
 -- Gives the free lock to the first waiter that is still connected: nobody listens to the channel
 -- of one that was killed. Returns its owner, or false when nobody was given it.
+-- LLEN before LPOP: the first write of a grant to the asker is one that a full Redis refuses.
 local function pass_on()
-  local entry = redis.call('LPOP', queue)
-  while entry do
+  while redis.call('LLEN', queue) > 0 do
+    local entry = redis.call('LPOP', queue)
     local channel, ttl, floor, owner = string.match(entry, '^(%S+) (%d+) (%d+) (.*)$')
     local token = fair and next_token(tonumber(floor)) or 0
     local message = string.format('%.0f %.0f %s', token, ticks(), owner)
@@ -43,7 +44,6 @@ local function pass_on()
       end
       return false
     end
-    entry = redis.call('LPOP', queue)
   end
   return false
 end

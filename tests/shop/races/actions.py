@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from unittest.mock import patch
 
 from django.db import transaction
 from django.utils import timezone
 
 from inventory import services as stock
 from inventory.services import Fence
-from locking import LockError, lock, locks, policy
+from locking import LockError, lock, policy
 from locking.failpoints import reach
 from shop import checkout, orders
-from shop.errors import Busy
+from shop.errors import Busy, SoldOut
 from shop.models import Allowance, Order, Sale, User
 
 RETRY_SECONDS = 20.0
@@ -35,6 +36,26 @@ def buy(*, sale: int, customer: int, key: str, quantity: int = 1, patient: bool 
                 raise
         else:
             return {"order": placed.order.number, "replayed": placed.replayed}
+
+
+def buy_in_turn(*, sale: int, customers: list[int]) -> dict[str, Any]:
+    """One patient buyer after the other; how many got something."""
+    bought = 0
+    for customer in customers:
+        try:
+            buy(sale=sale, customer=customer, key="k")
+        except SoldOut:
+            continue
+        bought += 1
+    return {"bought": bought}
+
+
+def buy_on_an_old_policy(*, sale: int, customer: int, key: str) -> dict[str, Any]:
+    """As a process that was about to read the policy again when it changed."""
+    with patch("locking.policy.FRESH", 60), patch("locking.policy.MAX_AGE", 60):
+        policy.current()
+        reach("looked")
+        return buy(sale=sale, customer=customer, key=key)
 
 
 def buy_releasing_early(*, sale: int, customer: int, key: str) -> dict[str, Any]:
@@ -99,13 +120,6 @@ def hold(*, name: str, timeout: float = 10.0) -> dict[str, Any]:
     return told
 
 
-def hold_in(*, backend: str, name: str) -> dict[str, Any]:
-    """Hold a lock of a named backend until told to go on."""
-    with locks[backend].lock(name, timeout=10) as lease:
-        reach("holding")
-        return {"token": lease.token}
-
-
 def look_at_policy(*, until: int, seconds: float = 10.0) -> dict[str, Any]:
     """Look as every request does until the epoch is `until`; when this process saw it."""
     deadline = time.monotonic() + seconds
@@ -116,9 +130,3 @@ def look_at_policy(*, until: int, seconds: float = 10.0) -> dict[str, Any]:
             raise LockError("The policy did not change.")
         time.sleep(0.005)
     return {"at": time.monotonic()}
-
-
-def switch(*, backend: str, discipline: str = "conditional") -> dict[str, Any]:
-    """As the admin's button."""
-    row = policy.switch(backend=backend, discipline=discipline, changed_by="race")
-    return {"backend": row.backend, "epoch": row.epoch}

@@ -22,14 +22,14 @@ TTL = 1.5
 class Process:
     """One process of the shop."""
 
-    def __init__(self, database_url: str) -> None:
+    def __init__(self, database_url: str, **env: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.shop.races.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
             text=True,
-            env={**os.environ, "DATABASE_URL": database_url, "RACE_TTL": str(TTL)},
+            env={**os.environ, "DATABASE_URL": database_url, "RACE_TTL": str(TTL), **env},
         )
         self._said: queue.Queue[dict[str, Any]] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()

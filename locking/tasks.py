@@ -1,0 +1,19 @@
+"""Scheduled work of the lock library."""
+
+from celery import shared_task
+from django.conf import settings
+
+from locking.backends.database import DatabaseBackend
+from locking.handler import backend_class, locks
+
+
+@shared_task(time_limit=60, soft_time_limit=50)  # type: ignore[untyped-decorator]
+def sweep_dead_locks() -> int:
+    """Delete lock rows that nobody has used for an hour, crashed holders' among them."""
+    swept = 0
+    for alias, conf in settings.LOCKS.items():
+        if issubclass(backend_class(conf), DatabaseBackend):
+            backend = locks[alias]
+            assert isinstance(backend, DatabaseBackend)
+            swept += backend.sweep()
+    return swept

@@ -1,0 +1,91 @@
+"""`manage.py import_products`: all rows or none, each fault with its line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from decimal import Decimal
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.core.management import CommandError, call_command
+
+from inventory.models import Product
+
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+
+GOOD = "slug,name,price\nkettle,Kettle,20\n"
+
+
+def run(file: Path, content: str | bytes) -> str:
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    out = StringIO()
+    call_command("import_products", str(file), stdout=out)
+    return out.getvalue()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "products.csv"
+
+
+def test_creates_and_updates(file):
+    Product.objects.create(slug="kettle", name="Old", name_zh="壶", price=1)
+    text = (
+        '\ufeffslug,name,price,description\r\nkettle,Kettle,20.50,"two\r\nlines"\r\ncup,杯子,3,\r\n'
+    )
+    assert "2 products" in run(file, text)
+    kettle = Product.objects.get(slug="kettle")
+    assert (kettle.name, kettle.price) == ("Kettle", Decimal("20.50"))
+    assert kettle.name_zh == "壶", "a column that the file does not have keeps its value"
+    assert Product.objects.get(slug="cup").name == "杯子"
+
+
+FAULTS = {
+    "empty": ("", "line 1: column 'slug' is missing"),
+    "no rows": ("slug,name,price\n", "no product"),
+    "column missing": ("slug,name\nk,K\n", "line 1: column 'price' is missing"),
+    "column unknown": ("slug,name,price,colour\nk,K,1,red\n", "line 1: column 'colour' is unknown"),
+    "column twice": ("slug,name,price,price\nk,K,1,2\n", "line 1: column 'price' comes twice"),
+    "no slug": (GOOD + ",Cup,3\n", "line 3: slug"),
+    "bad slug": (GOOD + "a b,Cup,3\n", "line 3: slug"),
+    "no name": (GOOD + "cup,,3\n", "line 3: name"),
+    "name too long": (GOOD + f"cup,{'x' * 121},3\n", "line 3: name"),
+    "no price": (GOOD + "cup,Cup,\n", "line 3: price"),
+    "negative": (GOOD + "cup,Cup,-1\n", "line 3: price"),
+    "not a number": (GOOD + "cup,Cup,NaN\n", "line 3: price"),
+    "too many digits": (GOOD + "cup,Cup,1.234\n", "line 3: price"),
+    "slug twice": (GOOD + "kettle,Again,3\n", "line 3: slug: 'kettle' was used in line 2"),
+    "too few values": (GOOD + "cup,Cup\n", "line 3: fewer values"),
+    "too many values": (GOOD + "cup,Cup,3,4\n", "line 3: more values"),
+    "NUL": (GOOD + "cup,C\0p,3\n", "line 3"),
+    "open quote": (GOOD + 'cup,"Cup,3\n', "line 3"),
+    "field without end": (GOOD + "cup," + "x" * 200_000 + ",3\n", "line 3: field larger"),
+    "bad UTF-8": (GOOD.encode() + b"cup,\xff,3\n", "not UTF-8"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_fault_refuses_the_file(file, fault):
+    content, said = FAULTS[fault]
+    with pytest.raises(CommandError, match="nothing was imported") as refused:
+        run(file, content)
+    assert said in str(refused.value)
+    assert not Product.objects.exists()
+
+
+def test_every_fault_is_told(file):
+    with pytest.raises(CommandError) as refused:
+        run(file, GOOD + "cup,,3\ncan,Can,x\n")
+    assert "line 3: name" in str(refused.value)
+    assert "line 4: price" in str(refused.value)
+
+
+def test_the_exit_code_is_1(tmp_path):
+    command = [sys.executable, "manage.py", "import_products", str(tmp_path / "none.csv")]
+    done = subprocess.run(command, cwd=settings.BASE_DIR, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "cannot be read" in done.stderr
+    assert "Traceback" not in done.stderr

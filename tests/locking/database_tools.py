@@ -1,0 +1,81 @@
+"""A database beside the shop's own, for tests that break its server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import environ
+import MySQLdb
+from django.db import connections
+from pytest_django import DjangoDbBlocker
+
+from loadtest.servers import HOST, MariaDb
+from locking.backends.database import DatabaseBackend
+from locking.backends.mysql_session import MySQLSessionBackend
+from locking.handler import create
+from locking.models import LockRow
+
+DATABASE = "locking.backends.database.DatabaseBackend"
+SESSION = "locking.backends.mysql_session.MySQLSessionBackend"
+
+
+@contextmanager
+def alias_for(url: str, alias: str, blocker: DjangoDbBlocker | None = None) -> Iterator[str]:
+    """An entry in DATABASES for `url`; its lock table is made where `blocker` is given."""
+    entry = environ.Env.db_url_config(url)
+    connections.settings.update(
+        connections.configure_settings({**connections.settings, alias: entry})
+    )
+    if blocker is not None:
+        with blocker.unblock():
+            wrapper = connections.create_connection(alias)
+            with wrapper.schema_editor() as editor:
+                editor.create_model(LockRow)
+            wrapper.close()
+    try:
+        yield alias
+    finally:
+        del connections.settings[alias]
+
+
+def database(alias: str, **settings: Any) -> DatabaseBackend:
+    """A backend of its own connections."""
+    made = create("database", {"BACKEND": DATABASE, "LOCATION": alias, **settings})
+    assert isinstance(made, DatabaseBackend)
+    return made
+
+
+def session(alias: str, **settings: Any) -> MySQLSessionBackend:
+    """A backend of its own connections."""
+    made = create("mysql_session", {"BACKEND": SESSION, "LOCATION": alias, **settings})
+    assert isinstance(made, MySQLSessionBackend)
+    return made
+
+
+class Root:
+    """The server's administrator."""
+
+    def __init__(self, server: MariaDb) -> None:
+        self._connection = MySQLdb.connect(
+            host=HOST, port=server.port, user="root", database="shop", autocommit=True
+        )
+
+    def __call__(self, sql: str) -> Any:
+        """Run a statement; all rows."""
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql)
+            return cursor.fetchall()
+
+    def waits(self) -> int:
+        """How many wait for a user-level lock."""
+        sql = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'"
+        return int(self(sql)[0][0])
+
+    def questions(self) -> int:
+        """How many statements clients have sent."""
+        return int(self("SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
+
+    def close(self) -> None:
+        self._connection.close()

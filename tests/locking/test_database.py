@@ -1,0 +1,312 @@
+"""The database backend on the shop's own database: SQLite, and MariaDB in the second pass."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from django.db import connection, transaction
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from pytest_django import DjangoDbBlocker
+
+from locking import LockLost, LockMisuse, locks
+from locking.backends.base import Claim
+from locking.backends.database import DatabaseBackend
+from locking.models import LockRow
+from locking.recipes.mysql_row import MySQLRowRecipe
+from locking.tasks import sweep_dead_locks
+from tests.locking.contract import until
+from tests.locking.database_tools import DATABASE, SESSION, alias_for, database
+
+pytestmark = [pytest.mark.stores, pytest.mark.django_db(transaction=True)]
+on_sqlite = pytest.mark.skipif(connection.vendor != "sqlite", reason="about SQLite")
+on_mysql = pytest.mark.skipif(connection.vendor != "mysql", reason="about MySQL and MariaDB")
+HOUR = 3_600_000_000
+serial = itertools.count()
+
+
+@pytest.fixture
+def backend() -> Iterator[DatabaseBackend]:
+    made = database("default")
+    yield made
+    made.close()
+
+
+def claim(name: str, owner: str, ttl: float = 30.0) -> Claim:
+    return Claim(name=name, owner=owner, ttl=ttl)
+
+
+def test_a_foreign_release_or_extension_changes_nothing(backend: DatabaseBackend) -> None:
+    holder, stranger = claim("one", "holder"), claim("one", "stranger")
+    grant = backend.acquire(holder, 0)
+    assert grant is not None
+    before = LockRow.objects.values().get(name="one")
+    with pytest.raises(LockLost):
+        backend.release(stranger, grant.token)
+    with pytest.raises(LockLost):
+        backend.extend(stranger, grant.token, 99)
+    with pytest.raises(LockLost):
+        backend.recount(stranger, grant.token, 2)
+    assert LockRow.objects.values().get(name="one") == before
+    backend.release(holder, grant.token)
+    with pytest.raises(LockLost):
+        backend.release(holder, grant.token)
+
+
+def test_the_row_tells_who_and_how_deep(backend: DatabaseBackend) -> None:
+    with backend.lock("deep", timeout=5) as lease, backend.lock("deep", timeout=5):
+        row = LockRow.objects.get(name="deep")
+        assert (row.owner, row.token, row.lock_count) == (lease.owner, lease.token, 2)
+    row.refresh_from_db()
+    assert (row.owner, row.token, row.lock_count) == ("", lease.token, 0)
+
+
+def test_the_sweep_deletes_the_dead_and_nothing_else(backend: DatabaseBackend) -> None:
+    tokens = {}
+    for name in ("idle", "crashed"):
+        grant = backend.acquire(claim(name, name, ttl=0.05), 0)
+        assert grant is not None
+        tokens[name] = grant.token
+    backend.release(claim("idle", "idle"), tokens["idle"])
+    until(lambda: not backend.inspect(), "the crashed holder's lease ending")
+    with backend.lock("held", timeout=5):
+        assert backend.sweep() == 0, "used within the hour: the next token must stay above theirs"
+        LockRow.objects.update(token=1)
+        LockRow.objects.exclude(name="held").update(expires_at=1)
+        assert sweep_dead_locks() == 2
+        assert [row.name for row in LockRow.objects.all()] == ["held"]
+    with backend.lock("idle", timeout=5) as lease:
+        assert lease.token > tokens["idle"]
+    locks.close()
+
+
+def test_an_end_further_away_than_the_lease_is_brought_near(backend: DatabaseBackend) -> None:
+    """What a clock that was set back leaves behind; with a real clock in test_database_faults."""
+    grant = backend.acquire(claim("future", "dead", ttl=0.2), 0)
+    assert grant is not None
+    row = LockRow.objects.get(name="future")
+    LockRow.objects.update(expires_at=row.expires_at + HOUR)
+    with backend.lock("future", timeout=5) as lease:
+        assert lease.token > grant.token
+
+
+def test_tokens_grow_while_the_clock_is_behind(backend: DatabaseBackend) -> None:
+    with backend.lock("ahead", timeout=5) as lease:
+        pass
+    LockRow.objects.update(token=lease.token + HOUR)
+    with backend.lock("ahead", timeout=5) as later:
+        assert later.token == lease.token + HOUR + 1
+
+
+@on_sqlite
+def test_inside_a_transaction_on_sqlite_it_says_what_is_wrong(backend: DatabaseBackend) -> None:
+    with (
+        transaction.atomic(),
+        pytest.raises(LockMisuse, match="before the transaction"),
+        backend.lock("inside", timeout=0.1),
+    ):
+        pass
+    with backend.lock("inside", timeout=5):
+        pass
+
+
+@on_mysql
+def test_the_callers_rollback_does_not_give_the_lock_back(backend: DatabaseBackend) -> None:
+    lock = backend.lock("mine")
+    with transaction.atomic():
+        assert lock.acquire(timeout=5)
+        assert LockRow.objects.filter(name="mine").exists()
+        transaction.set_rollback(True)
+    with ThreadPoolExecutor(1) as other:
+        assert not other.submit(backend.lock("mine").acquire, False).result()
+    lock.release()
+
+
+def test_a_database_in_memory_is_refused() -> None:
+    with alias_for("sqlite://:memory:", "memory") as alias:
+        with pytest.raises(LockMisuse, match="memory"):
+            database(alias).probe()
+        with pytest.raises(LockMisuse, match="DATABASES"):
+            database("nowhere").probe()
+
+
+def test_bad_locations_are_found_by_the_checks() -> None:
+    from locking.handler import backend_class
+
+    def ids(path: str, location: str) -> list[str | None]:
+        conf = {"BACKEND": path, "LOCATION": location}
+        return [found.id for found in backend_class(conf).check("x", conf)]
+
+    assert ids(DATABASE, "nowhere") == ids(SESSION, "nowhere") == ["locking.E020"]
+    assert ids(DATABASE, "default") == []
+    with alias_for("sqlite://:memory:", "memory") as alias:
+        assert ids(SESSION, alias) == ["locking.E021"]
+
+
+@on_sqlite
+def test_a_busy_file_is_waited_for(backend: DatabaseBackend) -> None:
+    with backend.lock("warm", timeout=5):
+        pass
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            held.set()
+            done.wait(20)
+        connection.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        holder = pool.submit(hold)
+        held.wait(20)
+        waiter = pool.submit(backend.lock("warm").acquire, timeout=10)
+        # Longer than one statement waits for the file, so that "database is locked" comes.
+        assert not done.wait(1.3)
+        assert not waiter.done()
+        done.set()
+        holder.result(20)
+        assert waiter.result(20)
+
+
+@on_sqlite
+def test_20000_acquisitions_leak_nothing(backend: DatabaseBackend) -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    def run(times: int) -> None:
+        for number in range(times):
+            claimed = claim(f"leak:{number % 100}", f"owner:{number}")
+            grant = backend.acquire(claimed, 0)
+            assert grant is not None
+            backend.release(claimed, grant.token)
+
+    run(2000)
+    before, threads = resident(), threading.active_count()
+    run(20_000)
+    assert resident() - before < 4 << 20
+    assert threading.active_count() == threads
+    assert LockRow.objects.count() == 100
+    assert len(backend.pool.idle) == 1
+
+
+def test_the_recipe_has_its_three_flaws() -> None:
+    recipe = MySQLRowRecipe("recipe", location="default")
+    first = claim("textbook", "holder", ttl=0.05)
+    assert recipe.acquire(first, 0) is not None
+    started = time.monotonic()
+    assert recipe.acquire(claim("textbook", "waiter"), 5) is None
+    assert time.monotonic() - started < 4, "it cannot wait"
+    assert recipe.acquire(first, 0) is None, "it is not reentrant"
+    until(lambda: time.monotonic() > started + 0.2, "the ttl passing")
+    assert recipe.acquire(claim("textbook", "waiter"), 0) is None, "it never expires"
+    assert [(held.name, held.owner) for held in recipe.inspect()] == [("textbook", "holder")]
+    assert recipe.break_lock("textbook")
+    assert recipe.acquire(claim("textbook", "waiter"), 0) is not None
+    recipe.release(claim("textbook", "waiter"), 0)
+    recipe.close()
+
+
+class Machine(RuleBasedStateMachine):
+    """Any interleaving of three owners on one row, against a model of it. `gone` is expiry."""
+
+    backend: DatabaseBackend
+
+    @initialize()
+    def start(self) -> None:
+        self.name = f"machine:{next(serial)}"
+        self.holder: str | None = None
+        self.token = self.count = 0
+        self.highest = 0
+
+    owners = st.sampled_from(["a", "b", "c"])
+
+    @rule(owner=owners)
+    def acquire(self, owner: str) -> None:
+        if self.holder == owner:
+            return  # re-entry is `enter`; the lease layer never asks the store for it
+        grant = self.backend.acquire(claim(self.name, owner), 0)
+        assert (grant is not None) == (self.holder is None)
+        if grant is not None:
+            assert grant.token > self.highest
+            self.holder, self.token, self.count = owner, grant.token, 1
+            self.highest = grant.token
+
+    @rule(owner=owners)
+    def enter(self, owner: str) -> None:
+        self._as(owner, lambda c: self.backend.recount(c, self.token, self.count + 1))
+        self.count += owner == self.holder
+
+    @rule(owner=owners)
+    def extend(self, owner: str) -> None:
+        self._as(owner, lambda c: self.backend.extend(c, self.token, 60))
+
+    @rule(owner=owners)
+    def release(self, owner: str) -> None:
+        self._as(owner, lambda c: self.backend.release(c, self.token))
+        if owner == self.holder:
+            self.holder = None
+
+    @precondition(lambda self: self.holder)
+    @rule()
+    def expire(self) -> None:
+        with self.backend.pool.open().raw as raw:
+            raw.execute("UPDATE locking_lockrow SET expires_at = 1 WHERE name = ?", (self.name,))
+            raw.commit()
+        raw.close()
+        for act in (self.backend.extend, self.backend.recount):
+            with pytest.raises(LockLost):
+                act(claim(self.name, self.holder or ""), self.token, 2)
+        self.holder = None
+
+    @precondition(lambda self: self.holder)
+    @rule()
+    def broken(self) -> None:
+        assert self.backend.break_lock(self.name)
+        self.highest += 1
+        self.holder = None
+
+    @rule()
+    def swept(self) -> None:
+        self.backend.sweep()
+
+    def _as(self, owner: str, act: object) -> None:
+        assert callable(act)
+        if owner == self.holder:
+            act(claim(self.name, owner))
+        else:
+            with pytest.raises(LockLost):
+                act(claim(self.name, owner))
+
+    @invariant()
+    def the_store_agrees(self) -> None:
+        if not hasattr(self, "name"):
+            return
+        seen = [held for held in self.backend.inspect() if held.name == self.name]
+        if self.holder is None:
+            assert not seen
+        else:
+            assert [(h.owner, h.token, h.count) for h in seen] == [
+                (self.holder, self.token, self.count)
+            ]
+
+
+@on_sqlite
+def test_any_interleaving_keeps_the_invariants(
+    tmp_path: Path, django_db_blocker: DjangoDbBlocker
+) -> None:
+    with alias_for(f"sqlite:///{tmp_path / 'm.sqlite3'}", "machine", django_db_blocker) as alias:
+        Machine.backend = database(alias)
+        Machine.TestCase.settings = settings(
+            max_examples=60,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        Machine.TestCase().runTest()
+        Machine.backend.close()

@@ -1,0 +1,389 @@
+"""The database backend on a MariaDB that fails: FAULTS rows 3, 8, 10, 17, and queues that break."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from pytest_django import DjangoDbBlocker
+
+from loadtest.servers import MariaDb
+from locking import LockLost, LockTimeout, LockUnavailable
+from locking.backends.base import Claim
+from locking.backends.database import DatabaseBackend
+from tests.clock import Clock
+from tests.locking.actor import Actor
+from tests.locking.contract import PATIENCE, until
+from tests.locking.database_tools import DATABASE, Root, alias_for, database
+from tests.locking.zookeeper_tools import Proxy
+
+ROW = "SELECT owner, token FROM locking_lockrow WHERE name = '%s'"
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MariaDb]:
+    with MariaDb() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def alias(server: MariaDb, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
+    with alias_for(server.url, "faulty", django_db_blocker) as alias:
+        yield alias
+
+
+@pytest.fixture
+def root(server: MariaDb, alias: str) -> Iterator[Root]:
+    root = Root(server)
+    yield root
+    root.close()
+
+
+@pytest.fixture
+def backend(alias: str) -> Iterator[DatabaseBackend]:
+    made = database(alias)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def another(server: MariaDb, alias: str) -> Callable[[], Actor]:
+    conf = {"BACKEND": DATABASE, "LOCATION": "default"}
+    return lambda: Actor(conf, env={"DATABASE_URL": server.url})
+
+
+def in_thread(call: Callable[[], T]) -> T:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result(PATIENCE * 2)
+
+
+def taken_by_another(backend: DatabaseBackend, name: str, timeout: float) -> bool:
+    """Whether another thread gets the lock, which it gives back."""
+
+    def attempt() -> bool:
+        lock = backend.lock(name)
+        if not lock.acquire(timeout=timeout):
+            return False
+        lock.release()
+        return True
+
+    return in_thread(attempt)
+
+
+class TestWaiting:
+    def test_it_queues_on_mariadb(self, backend: DatabaseBackend) -> None:
+        assert backend.capabilities.fair
+        assert backend.capabilities.wakes_waiters
+
+    def test_in_order(self, backend: DatabaseBackend, root: Root) -> None:
+        served: list[int] = []
+
+        def wait(number: int) -> None:
+            with backend.lock("order", timeout=PATIENCE):
+                served.append(number)
+
+        with ThreadPoolExecutor(8) as pool:
+            with backend.lock("order", timeout=5):
+                done = []
+                for number in range(8):
+                    done.append(pool.submit(wait, number))
+                    until(lambda queued=number + 1: root.waits() == queued, f"{number} queueing")
+                assert [held.waiters for held in backend.inspect()] == [8]
+            for waiter in done:
+                waiter.result(PATIENCE)
+        assert served == list(range(8))
+
+    def test_without_polling(self, backend: DatabaseBackend, root: Root) -> None:
+        with backend.lock("quiet", ttl=60, timeout=5), ThreadPoolExecutor(2) as pool:
+            waits = [pool.submit(backend.lock("quiet").acquire, timeout=3) for _ in range(2)]
+            until(lambda: root.waits() == 2, "both waiting")
+            before = root.questions()
+            time.sleep(2)  # the time that nothing may happen in
+            assert root.questions() - before == 1, "only the question itself"
+            assert not any(wait.result(PATIENCE) for wait in waits)
+
+    def test_longer_than_a_statement_may_be_silent(
+        self, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("locking.backends.database_session.SILENCE_SECONDS", 1)
+        with backend.lock("long", ttl=60, timeout=5), ThreadPoolExecutor(1) as pool:
+            waiter = pool.submit(backend.lock("long").acquire, timeout=3.5)
+            assert not waiter.result(PATIENCE)
+
+    def test_a_killed_holder_is_replaced_at_the_end_of_its_lease(
+        self, backend: DatabaseBackend, another: Callable[[], Actor]
+    ) -> None:
+        with another() as other:
+            assert other.acquire("killed", ttl=1.5)["ok"]
+            started = time.monotonic()
+            other.kill()
+            assert backend.lock("killed").acquire(timeout=PATIENCE)
+            waited = time.monotonic() - started
+            backend.lock("killed").release()
+        assert 0.5 < waited < 2.5
+
+    def test_a_holder_without_its_connection_still_holds_and_still_wakes(
+        self, backend: DatabaseBackend, root: Root
+    ) -> None:
+        lock = backend.lock("cut", ttl=30)
+        lock.acquire(timeout=5)
+        with ThreadPoolExecutor(1) as pool:
+            waiter = pool.submit(taken_by_another, backend, "cut", PATIENCE)
+            until(lambda: root.waits() == 1, "the waiter")
+            root(f"KILL {backend._kept[lock.lease.owner].id}")  # type: ignore[union-attr, attr-defined]
+            until(lambda: root.waits() == 0, "the bell ringing")
+            time.sleep(0.3)  # time for a waiter that trusts the bell to go wrong
+            assert not waiter.done()
+            lock.release()
+            assert waiter.result(2)
+
+    def test_a_stopped_first_waiter_is_passed_after_a_lease(
+        self, backend: DatabaseBackend, another: Callable[[], Actor], root: Root
+    ) -> None:
+        with another() as other:
+            with backend.lock("stopped", timeout=5):
+                other.send({"do": "acquire", "name": "stopped", "timeout": 60})
+                until(lambda: root.waits() == 1, "the first waiter")
+                other.pause()
+            started = time.monotonic()
+            assert backend.lock("stopped", ttl=1).acquire(timeout=PATIENCE)
+            assert time.monotonic() - started < 3
+            backend.lock("stopped").release()
+            other.resume()
+            assert other.answer()["ok"]
+
+    def test_a_cancelled_waiter_leaves_the_server_at_once(
+        self, backend: DatabaseBackend, root: Root
+    ) -> None:
+        claim = Claim(name="cancelled", owner="impatient", ttl=30)
+        with backend.lock("cancelled", timeout=5), ThreadPoolExecutor(1) as pool:
+            waiter = pool.submit(backend.acquire, claim, 60)
+            until(lambda: root.waits() == 1, "the waiter")
+            claim.cancel()
+            assert waiter.result(2) is None
+            assert root.waits() == 0
+        assert taken_by_another(backend, "cancelled", 0)
+
+
+class TestLostReplies:
+    @pytest.fixture
+    def proxy(self, server: MariaDb) -> Iterator[Proxy]:
+        with Proxy(server.port) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def far(self, server: MariaDb, alias: str, proxy: Proxy) -> Iterator[DatabaseBackend]:
+        url = server.url.replace(f":{server.port}", f":{proxy.port}")
+        with alias_for(url, "far") as far:
+            made = database(far)
+            yield made
+            made.close()
+
+    def test_a_grant_whose_reply_was_lost_is_ours(
+        self, far: DatabaseBackend, proxy: Proxy, root: Root
+    ) -> None:
+        with far.lock("lost-reply", timeout=5) as first:
+            pass
+        claim = Claim(name="lost-reply", owner="me", ttl=30)
+        with ThreadPoolExecutor(1) as pool:
+            proxy.answers.clear()
+            asked = pool.submit(far.acquire, claim, 0)
+            until(lambda: root(ROW % "lost-reply")[0][0] == "me", "the grant in the store")
+            proxy.cut()
+            proxy.flow()
+            grant = asked.result(PATIENCE)
+        assert grant is not None
+        assert grant.token == root(ROW % "lost-reply")[0][1] > first.token
+        assert 28 < grant.deadline - time.monotonic() <= 30
+        far.release(claim, grant.token)
+
+    def test_a_release_whose_reply_was_lost_is_done(
+        self, far: DatabaseBackend, proxy: Proxy, root: Root
+    ) -> None:
+        claim = Claim(name="lost-release", owner="me", ttl=30)
+        grant = far.acquire(claim, 5)
+        assert grant is not None
+        with ThreadPoolExecutor(1) as pool:
+            proxy.answers.clear()
+            asked = pool.submit(far.release, claim, grant.token)
+            until(lambda: root(ROW % "lost-release")[0][0] == "", "the release in the store")
+            proxy.cut()
+            proxy.flow()
+            asked.result(PATIENCE)
+
+    def test_a_silent_server_is_given_up(
+        self, far: DatabaseBackend, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("locking.backends.database_session.SILENCE_SECONDS", 1)
+        far.probe()
+        proxy.hold()
+        started = time.monotonic()
+        with pytest.raises(LockUnavailable):
+            far.lock("silent").acquire(timeout=0.5)
+        assert time.monotonic() - started < 10
+        proxy.cut()
+        proxy.flow()
+        far.probe()
+
+
+class TestRefusals:
+    """Row 17: bounded, typed, never taken for a grant, and over when the cause is."""
+
+    @pytest.fixture
+    def app(self, server: MariaDb, root: Root) -> Iterator[DatabaseBackend]:
+        """A user that is no administrator: limits apply to it."""
+        root("CREATE OR REPLACE USER app@'%' IDENTIFIED BY 'pw'")
+        root("GRANT ALL ON shop.* TO app@'%'")
+        with alias_for(server.url.replace("root@", "app:pw@"), "app") as alias:
+            made = database(alias)
+            yield made
+            made.close()
+
+    def refused(self, backend: DatabaseBackend, number: int, name: str) -> None:
+        started = time.monotonic()
+        with pytest.raises(LockUnavailable) as caught:
+            backend.lock(name).acquire(timeout=0.5)
+        assert time.monotonic() - started < 10
+        assert str(number) in str(caught.value)
+        assert not backend.held
+
+    def test_1040_too_many_connections(self, app: DatabaseBackend, root: Root) -> None:
+        root("SET GLOBAL max_connections = 10")
+        # One connection above the limit is kept for administrators.
+        crowd = [app.pool.open() for _ in range(10 - 1)]
+        try:
+            self.refused(app, 1040, "crowd")
+        finally:
+            root("SET GLOBAL max_connections = 400")
+            for session in crowd:
+                session.close()
+        assert taken_by_another(app, "crowd", 5)
+
+    def test_1205_the_row_is_locked_by_a_transaction(
+        self, app: DatabaseBackend, root: Root
+    ) -> None:
+        assert taken_by_another(app, "row", 5)
+        root("START TRANSACTION")
+        root("SELECT * FROM locking_lockrow WHERE name = 'row' FOR UPDATE")
+        self.refused(app, 1205, "row")
+        with ThreadPoolExecutor(1) as pool:
+            patient = pool.submit(taken_by_another, app, "row", PATIENCE)
+            time.sleep(1.5)  # longer than one statement waits for the row
+            assert not patient.done()
+            root("ROLLBACK")
+            assert patient.result(PATIENCE)
+
+    def test_1213_a_deadlock_is_tried_again(self, app: DatabaseBackend, root: Root) -> None:
+        assert taken_by_another(app, "dead", 5)
+        root(
+            "CREATE TRIGGER deadlock BEFORE UPDATE ON locking_lockrow FOR EACH ROW "
+            "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'Deadlock found'"
+        )
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                patient = pool.submit(taken_by_another, app, "dead", PATIENCE)
+                time.sleep(0.3)  # some of them
+                assert not patient.done()
+                root("DROP TRIGGER deadlock")
+                assert patient.result(PATIENCE)
+        finally:
+            root("DROP TRIGGER IF EXISTS deadlock")
+
+    def test_1290_read_only(self, app: DatabaseBackend, root: Root) -> None:
+        root("SET GLOBAL read_only = 1")
+        try:
+            self.refused(app, 1290, "read-only")
+        finally:
+            root("SET GLOBAL read_only = 0")
+        assert taken_by_another(app, "read-only", 5)
+
+    def test_a_wrong_password(self, server: MariaDb, app: DatabaseBackend) -> None:
+        with alias_for(server.url.replace("root@", "app:wrong@"), "wrong") as alias:
+            self.refused(database(alias), 1045, "password")
+
+
+class TestTheServerItself:
+    @pytest.fixture
+    def clock(self, tmp_path: Path) -> Clock:
+        return Clock(tmp_path)
+
+    @pytest.fixture
+    def own(self, clock: Clock, django_db_blocker: DjangoDbBlocker) -> Iterator[MariaDb]:
+        server = MariaDb()
+        clock.drive(server)
+        with server, alias_for(server.url, "own", django_db_blocker):
+            yield server
+
+    def test_killed_it_is_unavailable_and_then_remembers(self, own: MariaDb) -> None:
+        backend = database("own")
+        kept = Claim(name="kept", owner="holder", ttl=4)
+        grant = backend.acquire(kept, 5)
+        assert grant is not None
+        own.kill()
+        with pytest.raises(LockUnavailable):
+            backend.extend(kept, grant.token, 4)
+        with pytest.raises(LockUnavailable):
+            backend.lock("kept").acquire(timeout=1)
+        own.start()
+        assert backend.lock("kept").acquire(timeout=PATIENCE)
+        assert time.monotonic() >= grant.deadline - 0.01, "the row has outlived the server"
+        backend.lock("kept").release()
+        backend.close()
+
+    def test_a_clock_ahead_makes_two_holders_with_growing_tokens(
+        self, own: MariaDb, clock: Clock
+    ) -> None:
+        """Row 8, XF: no lease lock survives it, and the fence must."""
+        backend = database("own")
+        old, new = (Claim(name="ahead", owner=owner, ttl=30) for owner in ("old", "new"))
+        first = backend.acquire(old, 5)
+        clock.shift(60)
+        second = backend.acquire(new, 0)
+        assert first is not None
+        assert second is not None
+        assert time.monotonic() < first.deadline, "they overlap"
+        assert second.token > first.token
+        with pytest.raises(LockLost):
+            backend.release(old, first.token)
+        backend.release(new, second.token)
+        backend.close()
+
+    def test_a_clock_set_back_keeps_waits_bounded_and_tokens_growing(
+        self, own: MariaDb, clock: Clock
+    ) -> None:
+        backend = database("own")
+        clock.shift(120)
+        dead = Claim(name="back", owner="dead", ttl=1.0)
+        grant = backend.acquire(dead, 5)
+        assert grant is not None
+        clock.shift(0)
+        started = time.monotonic()
+        with backend.lock("back", timeout=PATIENCE) as lease:
+            assert time.monotonic() - started < 4
+            assert lease.token > grant.token
+        with pytest.raises(LockLost):
+            backend.release(dead, grant.token)
+        backend.close()
+
+
+def test_nobody_listens() -> None:
+    server = MariaDb()
+    with alias_for(server.url, "down") as alias:
+        backend = database(alias)
+        started = time.monotonic()
+        with pytest.raises(LockUnavailable):
+            backend.probe()
+        with pytest.raises(LockUnavailable), backend.lock("down", timeout=1):
+            pass
+        assert time.monotonic() - started < 10
+    server.stop()
+
+
+def test_a_held_lock_times_out(backend: DatabaseBackend) -> None:
+    with backend.lock("held", timeout=5), pytest.raises(LockTimeout):
+        in_thread(lambda: backend.lock("held", timeout=0.3).__enter__())

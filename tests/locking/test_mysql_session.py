@@ -1,0 +1,219 @@
+"""GET_LOCK on a real MariaDB: sessions that end, queues, long waits (FAULTS rows 3, 17, 24)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from loadtest.servers import MariaDb
+from locking import LockLost, LockUnavailable
+from locking.backends.base import Claim
+from locking.backends.mysql_session import MySQLSessionBackend
+from tests.locking.actor import Actor
+from tests.locking.contract import PATIENCE, until
+from tests.locking.database_tools import SESSION, Root, alias_for, session
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MariaDb]:
+    with MariaDb() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def alias(server: MariaDb) -> Iterator[str]:
+    with alias_for(server.url, "sessions") as alias:
+        yield alias
+
+
+@pytest.fixture
+def root(server: MariaDb) -> Iterator[Root]:
+    root = Root(server)
+    yield root
+    root.close()
+
+
+@pytest.fixture
+def backend(alias: str) -> Iterator[MySQLSessionBackend]:
+    made = session(alias)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def another(server: MariaDb) -> Callable[[], Actor]:
+    conf = {"BACKEND": SESSION, "LOCATION": "default"}
+    return lambda: Actor(conf, env={"DATABASE_URL": server.url})
+
+
+def claim(name: str, owner: str) -> Claim:
+    return Claim(name=name, owner=owner, ttl=6)
+
+
+def test_the_holder_hears_that_its_session_was_ended(
+    backend: MySQLSessionBackend, root: Root
+) -> None:
+    heard = threading.Event()
+    lock = backend.lock("ended", on_lost=lambda lease: heard.set())
+    assert lock.acquire(timeout=5)
+    lease = lock.lease
+    assert lease is not None
+    root(f"KILL {backend._kept[lease.owner][1].id}")
+    assert heard.wait(2), "nobody told the holder"
+    with pytest.raises(LockLost):
+        lease.check()
+    with ThreadPoolExecutor(1) as other:
+        successor = backend.lock("ended")
+        assert other.submit(successor.acquire, False).result(PATIENCE)
+        with pytest.raises(LockLost):
+            lock.release()
+        with pytest.raises(LockLost):
+            backend.extend(lease.claim, lease.token, 5)
+        taken = other.submit(lambda: successor.lease).result(PATIENCE)
+        assert taken is not None
+        assert taken.token > lease.token
+        assert not taken.lost
+        other.submit(successor.release).result(PATIENCE)
+
+
+def test_a_session_that_ended_a_moment_ago_is_found_out_by_the_release(
+    backend: MySQLSessionBackend, root: Root
+) -> None:
+    mine = claim("moment", "me")
+    grant = backend.acquire(mine, 5)
+    assert grant is not None
+    root(f"KILL {backend._kept['me'][1].id}")
+    with pytest.raises(LockLost):
+        backend.release(mine, grant.token)
+
+
+def test_a_lock_freed_behind_its_back_is_found_out(
+    backend: MySQLSessionBackend, root: Root
+) -> None:
+    """What a proxy that swaps sessions does: the connection lives, and the lock is gone."""
+    mine = claim("swapped", "me")
+    for ask in (lambda: backend.extend(mine, 0, 5), lambda: backend.release(mine, 0)):
+        assert backend.acquire(mine, 5)
+        backend._kept["me"][1].change("DO RELEASE_ALL_LOCKS()")
+        with pytest.raises(LockLost):
+            ask()
+
+
+def test_a_killed_holder_is_replaced_at_once(
+    backend: MySQLSessionBackend, another: Callable[[], Actor], root: Root
+) -> None:
+    with another() as other, ThreadPoolExecutor(1) as pool:
+        assert other.acquire("killed")["ok"]
+        waiter = pool.submit(backend.acquire, claim("killed", "next"), PATIENCE)
+        until(lambda: root.waits() == 1, "the waiter")
+        started = time.monotonic()
+        other.kill()
+        assert waiter.result(PATIENCE) is not None
+        assert time.monotonic() - started < 1
+
+
+def test_waiters_are_served_in_order(backend: MySQLSessionBackend, root: Root) -> None:
+    served: list[int] = []
+
+    def wait(number: int) -> None:
+        with backend.lock("order", timeout=PATIENCE):
+            served.append(number)
+
+    with ThreadPoolExecutor(8) as pool:
+        with backend.lock("order", timeout=5):
+            done = []
+            for number in range(8):
+                done.append(pool.submit(wait, number))
+                until(lambda queued=number + 1: root.waits() == queued, f"{number} queueing")
+            assert [held.waiters for held in backend.inspect()] == [8]
+        for waiter in done:
+            waiter.result(PATIENCE)
+    assert served == list(range(8))
+
+
+def test_a_wait_may_be_longer_than_the_connections_read_timeout(
+    backend: MySQLSessionBackend, root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("locking.backends.database_session.SILENCE_SECONDS", 1)
+    with backend.lock("long", timeout=5), ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(backend.lock("long").acquire, timeout=3.5)
+        until(lambda: root.waits() == 1, "the waiter")
+        before = root.questions()
+        assert not waiter.result(PATIENCE)
+        assert root.questions() - before == 1, "nobody polls"
+
+
+def test_a_cancelled_waiter_leaves_the_server_at_once(
+    backend: MySQLSessionBackend, root: Root
+) -> None:
+    impatient = claim("cancelled", "impatient")
+    with backend.lock("cancelled", timeout=5), ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(backend.acquire, impatient, 60)
+        until(lambda: root.waits() == 1, "the waiter")
+        impatient.cancel()
+        assert waiter.result(2) is None
+        assert root.waits() == 0
+    last = claim("cancelled", "last")
+    grant = backend.acquire(last, 0)
+    assert grant is not None
+    backend.release(last, grant.token)
+
+
+def test_tokens_grow_through_a_restart(alias: str) -> None:
+    with MariaDb() as server, alias_for(server.url, "restarted") as restarted:
+        backend = session(restarted)
+        mine = claim("restart", "me")
+        first = backend.acquire(mine, 5)
+        assert first is not None
+        born = time.monotonic()
+        server.kill()
+        with pytest.raises(LockLost):
+            backend.release(mine, first.token)
+        with pytest.raises(LockUnavailable):
+            backend.acquire(mine, 1)
+        # The token holds the second of the server's start.
+        until(lambda: time.monotonic() - born > 1, "another second")
+        server.start()
+        second = backend.acquire(mine, 5)
+        assert second is not None
+        assert second.token > first.token
+        backend.close()
+
+
+def test_an_operator_ends_the_session_that_has_it(
+    backend: MySQLSessionBackend, another: Callable[[], Actor]
+) -> None:
+    with another() as other:
+        assert other.acquire("broken")["ok"]
+        assert backend.break_lock("broken")
+        assert backend.lock("broken").acquire(timeout=5)
+        until(lambda: other.lease("broken")["lost"], "the holder being told")
+        assert other.release("broken")["error"] == "LockLost"
+        backend.lock("broken").release()
+    assert not backend.break_lock("broken")
+
+
+def test_20000_acquisitions_leak_nothing(backend: MySQLSessionBackend, root: Root) -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    def run(times: int) -> None:
+        for number in range(times):
+            mine = claim(f"leak:{number % 100}", f"owner:{number}")
+            grant = backend.acquire(mine, 0)
+            assert grant is not None
+            backend.release(mine, grant.token)
+
+    run(2000)
+    before, threads = resident(), threading.active_count()
+    run(20_000)
+    assert resident() - before < 4 << 20
+    assert threading.active_count() == threads
+    assert not backend._kept
+    sql = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = 'root'"
+    assert root(sql)[0][0] == 2, "its one connection, and this one"

@@ -1,0 +1,415 @@
+"""The queue of the Redis lock: who is served, at what cost, and what a waiter leaves behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis as client
+
+from loadtest.processes import HOST, reserve_port
+from loadtest.servers import Redis
+from locking import LockLost
+from locking.backends.base import Claim
+from locking.backends.redis import RedisBackend
+from locking.handler import create
+from locking.lease import new_owner
+from tests.locking.actor import Actor
+from tests.locking.contract import PATIENCE, until
+
+PATH = "locking.backends.redis.RedisBackend"
+LATE = 0.5
+"""Seconds that a loaded machine may add to what should be immediate."""
+
+
+@pytest.fixture(scope="module", params=["installed", "embedded"])
+def server(request: pytest.FixtureRequest) -> Iterator[Redis]:
+    with Redis(prefer=request.param) as server:
+        yield server
+
+
+@pytest.fixture
+def backend(server: Redis, raw: client.Redis) -> Iterator[RedisBackend]:
+    backend = RedisBackend("redis", location=server.url)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def raw(server: Redis) -> Iterator[client.Redis]:
+    with client.Redis.from_url(server.url, decode_responses=True) as raw:
+        raw.flushall()
+        yield raw
+
+
+@pytest.fixture
+def another(server: Redis) -> Iterator[Callable[[], Actor]]:
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(Actor({"BACKEND": PATH, "LOCATION": server.url}))
+
+
+def claim(name: str = "n", ttl: float = 30.0) -> Claim:
+    return Claim(name=name, owner=new_owner(), ttl=ttl)
+
+
+def waiting(backend: RedisBackend, name: str = "n") -> int:
+    return sum(held.waiters or 0 for held in backend.inspect() if held.name == name)
+
+
+@contextmanager
+def waiters(
+    backend: RedisBackend, *claims: Claim, timeout: float = PATIENCE
+) -> Iterator[list[Future[Any]]]:
+    """Let each claim wait in a thread, queued in this order."""
+    with ThreadPoolExecutor(len(claims)) as pool:
+        started, before = [], waiting(backend)
+        for number, one in enumerate(claims, before + 1):
+            started.append(pool.submit(backend.acquire, one, timeout))
+            until(lambda number=number: waiting(backend) == number, "a waiter queueing")
+        yield started
+
+
+def calls(raw: client.Redis) -> int:
+    """How many commands clients have sent that matter: all of ours are scripts."""
+    stats = raw.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
+
+
+# --- who is served ------------------------------------------------------------------------
+
+
+def test_a_killed_waiter_is_passed_over_at_once(
+    backend: RedisBackend, another: Callable[[], Actor]
+) -> None:
+    holder, next_one, doomed = claim(), claim(), another()
+    grant = backend.acquire(holder, 0)
+    assert grant is not None
+    doomed.send({"do": "acquire", "name": "n", "timeout": 60, "ttl": 30})
+    until(lambda: waiting(backend) == 1)
+    with waiters(backend, next_one) as (waiter,):
+        doomed.kill()
+        released = time.monotonic()
+        backend.release(holder, grant.token)
+        assert waiter.result(PATIENCE).token > grant.token
+        assert time.monotonic() - released < LATE, "waited for a dead waiter's lease"
+    backend.release(next_one, 0)
+
+
+def test_a_stopped_waiter_is_passed_over_when_its_grant_ends(
+    backend: RedisBackend, another: Callable[[], Actor]
+) -> None:
+    holder, next_one, stopped = claim(ttl=1.0), claim(), another()
+    backend.acquire(holder, 0)
+    stopped.send({"do": "acquire", "name": "n", "timeout": 60, "ttl": 0.5})
+    until(lambda: waiting(backend) == 1)
+    with waiters(backend, next_one) as (waiter,):
+        stopped.pause()
+        try:
+            released = time.monotonic()
+            backend.release(holder, 0)
+            assert waiting(backend) == 1, "the stopped one was not handed the lock"
+            assert waiter.result(PATIENCE) is not None
+            assert 0.5 <= time.monotonic() - released < 1.0 + LATE
+        finally:
+            stopped.resume()
+    until(lambda: waiting(backend) == 1, "the one that slept through its grant queueing again")
+    assert not stopped.answered(), "it took a grant that was over"
+    backend.release(next_one, 0)
+    assert stopped.answer()["ok"]
+
+
+def test_a_killed_holder_blocks_until_its_grant_ends(
+    backend: RedisBackend, another: Callable[[], Actor], raw: client.Redis
+) -> None:
+    """Also when the first waiter dies with it: they may be threads of one process."""
+    doomed, first, second = another(), another(), claim()
+    assert doomed.acquire("n", ttl=2.0, timeout=0)["ok"]
+    first.send({"do": "acquire", "name": "n", "timeout": 60})
+    until(lambda: waiting(backend) == 1)
+    with waiters(backend, second) as (waiter,):
+        doomed.kill()
+        first.kill()
+        ends = time.monotonic() + raw.pttl("lock:{n}") / 1000
+        assert waiter.result(PATIENCE) is not None
+        late = time.monotonic() - ends
+    assert -0.05 < late < 0.05 + LATE
+    backend.release(second, 0)
+
+
+def test_a_lock_that_expired_goes_to_who_waits_longest(backend: RedisBackend) -> None:
+    first, second = claim(), claim()
+    backend.acquire(claim(ttl=0.3), 0)
+    with waiters(backend, first, second) as (one, other):
+        until(one.done, "the first waiter being served")
+        assert backend.acquire(claim(), 0) is None, "a newcomer overtook"
+        assert not other.done()
+        backend.release(first, 0)
+        assert other.result(PATIENCE) is not None
+    backend.release(second, 0)
+
+
+def test_a_newcomer_does_not_overtake_in_a_fair_lock_but_may_in_an_unfair_one(
+    server: Redis,
+) -> None:
+    for fair in (True, False):
+        backend = create(
+            "redis", {"BACKEND": PATH, "LOCATION": server.url, "OPTIONS": {"FAIR": fair}}
+        )
+        assert isinstance(backend, RedisBackend)
+        assert backend.capabilities.fair is fair
+        overtaken, lock = 0, backend.lock("n")
+        for _ in range(20):
+            lock.acquire()
+            patient = claim()
+            with waiters(backend, patient) as (waiter,):
+                lock.release()
+                overtaken += lock.acquire(blocking=False)
+                if lock.lease is not None:
+                    lock.release()
+                assert waiter.result(PATIENCE) is not None
+            backend.release(patient, 0)
+        assert (overtaken == 0) is fair
+        backend.close()
+
+
+# --- what it costs ------------------------------------------------------------------------
+
+
+def test_a_waiter_sleeps(backend: RedisBackend, raw: client.Redis) -> None:
+    lock = backend.lock("n")  # the watchdog renews it
+    lock.acquire()
+    before = calls(raw)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(backend.acquire, claim(), 1.5).result(PATIENCE) is None
+    assert calls(raw) - before == 2, "one to queue up, one to leave"
+    lock.release()
+
+
+def test_a_wait_may_outlast_the_socket_timeout(server: Redis) -> None:
+    backend = RedisBackend("redis", location=server.url, options={"SOCKET_TIMEOUT": 0.2})
+    holder, patient = claim(), claim()
+    backend.acquire(holder, 0)
+    with waiters(backend, patient) as (waiter,):
+        started = time.monotonic()
+        until(lambda: time.monotonic() - started > 0.7, "the socket timeout passing")
+        backend.release(holder, 0)
+        assert waiter.result(PATIENCE) is not None
+    backend.release(patient, 0)
+    backend.close()
+
+
+@pytest.mark.parametrize("count", [8, 64])
+def test_a_contended_lock_costs_two_commands(
+    backend: RedisBackend, raw: client.Redis, count: int
+) -> None:
+    holder, others = claim(), [claim() for _ in range(count)]
+    for _ in range(2):  # the first teaches the scripts to the server
+        backend.acquire(holder, 0)
+        backend.release(holder, 0)
+    backend.acquire(holder, 0)
+    before = calls(raw)
+    with waiters(backend, *others) as served:
+        backend.release(holder, 0)
+        for one, grant in zip(others, served, strict=True):
+            assert grant.result(PATIENCE) is not None
+            backend.release(one, 0)
+    assert calls(raw) - before == 2 * count + 1, "to queue up, to release; and the holder's own"
+
+
+def test_nothing_leaks_over_twenty_thousand_acquisitions(
+    backend: RedisBackend, raw: client.Redis
+) -> None:
+    def run(times: int) -> None:
+        for number in range(times):
+            lock = backend.lock(f"leak:{number % 100}")
+            lock.acquire()
+            lock.release()
+
+    run(200)
+    before = (len(os.listdir("/proc/self/fd")), threading.active_count(), raw.dbsize())
+    run(20_000)
+    after = (len(os.listdir("/proc/self/fd")), threading.active_count(), raw.dbsize())
+    assert after == before
+    assert not backend.inspect()
+    kept = set(raw.scan_iter())
+    assert kept == {f"lock:{{leak:{number}}}:clock" for number in range(100)}
+    assert all(0 < raw.ttl(key) <= 86400 for key in kept)
+
+
+# --- giving up ----------------------------------------------------------------------------
+
+
+def test_a_cancelled_wait_ends_and_leaves_nothing(backend: RedisBackend) -> None:
+    holder, unsure = claim(), claim()
+    backend.acquire(holder, 0)
+    with waiters(backend, unsure) as (waiter,):
+        unsure.cancel()
+        assert waiter.result(PATIENCE) is None
+        assert waiting(backend) == 0
+    assert unsure.interrupt is None
+    backend.release(holder, 0)
+
+
+def test_a_cancelled_claim_does_not_start_to_wait(backend: RedisBackend) -> None:
+    holder, unsure = claim(), claim()
+    backend.acquire(holder, 0)
+    unsure.cancelled.set()
+    assert backend.acquire(unsure, PATIENCE) is None
+    assert waiting(backend) == 0
+    backend.release(holder, 0)
+
+
+def test_an_interrupted_wait_leaves_nothing(backend: RedisBackend) -> None:
+    """Ctrl-C, or gunicorn's and Celery's own alarms."""
+
+    def strike(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    holder = claim()
+    backend.acquire(holder, 0)
+    ordinary = signal.signal(signal.SIGALRM, strike)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            backend.acquire(claim(), PATIENCE)
+    finally:
+        signal.signal(signal.SIGALRM, ordinary)
+    assert waiting(backend) == 0
+    backend.release(holder, 0)
+    assert not backend.inspect()
+
+
+def test_grants_that_cross_a_withdrawal_are_not_lost(backend: RedisBackend) -> None:
+    """Waiters that give up just when they are served: the lock goes on, no place stays behind."""
+    random_ = random.Random(42)
+    waits = [random_.uniform(0, 0.004) for _ in range(600)]
+
+    def work(share: list[float]) -> tuple[int, int]:
+        got = missed = 0
+        for wait in share:
+            lock = backend.lock("n")
+            if lock.acquire(timeout=wait):
+                got += 1
+                lock.release()
+            else:
+                missed += 1
+        return got, missed
+
+    with ThreadPoolExecutor(6) as pool:
+        results = list(pool.map(work, [waits[i::6] for i in range(6)]))
+    assert all(sum(column) for column in zip(*results, strict=True)), results
+    assert not backend.inspect()
+
+
+# --- connections --------------------------------------------------------------------------
+
+
+def test_idle_connections_that_broke_are_replaced(backend: RedisBackend, raw: client.Redis) -> None:
+    lock = backend.lock("n")
+    lock.acquire()
+    raw.client_kill_filter(_type="normal", skipme=True)
+    raw.client_kill_filter(_type="pubsub", skipme=True)
+    lock.release()
+    assert not backend.inspect()
+
+
+def test_a_waiter_whose_connection_breaks_keeps_its_place(
+    backend: RedisBackend, raw: client.Redis
+) -> None:
+    holder, first, second = claim(), claim(), claim()
+    backend.acquire(holder, 0)
+    with waiters(backend, first, second) as (one, other):
+        assert raw.client_kill_filter(_type="pubsub", skipme=True) >= 2
+        until(lambda: raw.pubsub_numpat() == 0 and len(raw.pubsub_channels()) >= 2, "new ones")
+        assert waiting(backend) == 2
+        backend.release(holder, 0)
+        assert one.result(PATIENCE) is not None
+        assert not other.done()
+        backend.release(first, 0)
+        assert other.result(PATIENCE) is not None
+    backend.release(second, 0)
+
+
+def test_a_fork_leaves_the_parents_wait_alone(backend: RedisBackend) -> None:
+    holder, patient = claim(), claim()
+    backend.acquire(holder, 0)
+    with waiters(backend, patient) as (waiter,):
+        child = os.fork()
+        if child == 0:
+            fine = False
+            try:
+                mine = claim()
+                fine = backend.acquire(mine, 0.05) is None and not list(backend._pool._all)[1:]
+            finally:
+                os._exit(0 if fine else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        backend.release(holder, 0)
+        assert waiter.result(PATIENCE) is not None
+    backend.release(patient, 0)
+
+
+def test_a_stranger_cannot_release_extend_or_recount(backend: RedisBackend) -> None:
+    holder, stranger = claim(), claim()
+    grant = backend.acquire(holder, 0)
+    assert grant is not None
+    for call in (
+        lambda: backend.release(stranger, grant.token),
+        lambda: backend.extend(stranger, grant.token, 60),
+        lambda: backend.recount(stranger, grant.token, 2),
+    ):
+        with pytest.raises(LockLost):
+            call()
+    assert [(held.owner, held.count) for held in backend.inspect()] == [(holder.owner, 1)]
+    backend.release(holder, grant.token)
+    with pytest.raises(LockLost):
+        backend.release(holder, grant.token)
+
+
+def hand_over(url: str) -> None:
+    backend, holder, patient = RedisBackend("redis", location=url), claim(), claim()
+    backend.acquire(holder, 0)
+    with waiters(backend, patient) as (waiter,):
+        backend.release(holder, 0)
+        assert waiter.result(PATIENCE) is not None
+    backend.release(patient, 0)
+    backend.close()
+
+
+def test_passwords_unix_sockets_and_databases(tmp_path: Path) -> None:
+    path = tmp_path / "redis.sock"
+    with Redis(config=["--unixsocket", str(path)]) as server:
+        with client.Redis.from_url(server.url) as raw:
+            raw.config_set("requirepass", "secret")
+        hand_over(f"unix://:secret@{path}?db=1")
+        hand_over(server.url.replace("//", "//:secret@"))
+
+
+def test_tls(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        missing = "openssl is not installed: apt-get install -y --no-install-recommends openssl"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(missing)
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=localhost", "-keyout", key, "-out", certificate),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    port, mark = reserve_port()
+    config = ["--tls-port", str(port), "--tls-auth-clients", "no"]
+    config += ["--tls-cert-file", str(certificate), "--tls-key-file", str(key)]
+    with mark, Redis(config=config):
+        hand_over(f"rediss://{HOST}:{port}/0?ssl_cert_reqs=none&ssl_check_hostname=false")

@@ -1,0 +1,123 @@
+"""The textbook Redis locks (REQUIREMENTS L5, L6, L7): each works, and each has its flaw."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import redis as client
+
+from loadtest.servers import Redis
+from locking import LockLost
+from locking.backends.base import Backend, Claim
+from locking.backends.redis import RedisBackend
+from locking.failpoints import armed
+from locking.lease import new_owner
+from locking.recipes.redis_textbook import SetExpireBackend, SetnxBackend, SetnxExpireBackend
+from tests.locking.contract import PATIENCE
+
+ALL = (SetnxBackend, SetnxExpireBackend, SetExpireBackend)
+
+
+class Crash(BaseException):
+    """The holder's process ends here."""
+
+
+@pytest.fixture
+def server(redis_server: Redis) -> Iterator[Redis]:
+    yield redis_server
+    with client.Redis.from_url(redis_server.url) as raw:
+        for key in raw.scan_iter("textbook:*"):
+            raw.delete(key)
+
+
+def claim(ttl: float = 0.3) -> Claim:
+    return Claim(name="n", owner=new_owner(), ttl=ttl)
+
+
+def crash_between(backend: Backend) -> None:
+    """Take the lock and die; between the two commands, where there are two."""
+
+    def strike() -> None:
+        raise Crash
+
+    with armed("redis_setnx_expire.between", strike):
+        try:
+            assert backend.acquire(claim(), 0) is not None
+        except Crash:
+            return
+
+
+def is_free_after_the_ttl(backend: Backend) -> bool:
+    return backend.acquire(claim(), 1.0) is not None
+
+
+@pytest.mark.parametrize("recipe", ALL)
+def test_it_excludes_and_is_polled(recipe: type[Backend], server: Redis) -> None:
+    backend, holder = recipe("recipe", location=server.url), claim(ttl=30)
+    assert backend.acquire(holder, 0) is not None
+    assert backend.acquire(claim(), 0) is None
+    assert [(held.name, held.owner) for held in backend.inspect()] == [("n", holder.owner)]
+    with ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(backend.acquire, claim(), PATIENCE)
+        backend.release(holder, 0)
+        assert waiter.result(PATIENCE) is not None
+    assert backend.break_lock("n")
+    assert not backend.inspect()
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "recovers"),
+    [
+        (SetnxBackend, False),
+        (SetnxExpireBackend, False),
+        (SetExpireBackend, True),
+        (RedisBackend, True),
+    ],
+)
+def test_a_crash_while_taking_it(recipe: type[Backend], recovers: bool, server: Redis) -> None:
+    """L5 and L6 block for ever; the others go on at the end of the ttl."""
+    backend = recipe("recipe", location=server.url)
+    crash_between(backend)
+    assert is_free_after_the_ttl(backend) is recovers
+    backend.break_lock("n")
+    backend.close()
+
+
+def test_setnx_expire_goes_on_when_the_crash_comes_later(server: Redis) -> None:
+    backend = SetnxExpireBackend("recipe", location=server.url)
+    assert backend.acquire(claim(), 0) is not None
+    assert is_free_after_the_ttl(backend)
+    backend.close()
+
+
+@pytest.mark.parametrize(("recipe", "keeps"), [(SetExpireBackend, False), (RedisBackend, True)])
+def test_a_late_release(recipe: type[Backend], keeps: bool, server: Redis) -> None:
+    """L7: the late holder deletes the lock of its successor, and a third one gets in."""
+    backend: Any = recipe("recipe", location=server.url)
+    late, successor = claim(), claim(ttl=30)
+    assert backend.acquire(late, 0) is not None
+    assert backend.acquire(successor, PATIENCE) is not None
+    with pytest.raises(LockLost) if keeps else nullcontext():
+        backend.release(late, 0)
+    assert (backend.acquire(claim(), 0) is None) is keeps
+    backend.break_lock("n")
+    backend.close()
+
+
+def test_waiting_costs_commands(server: Redis) -> None:
+    """What polling burns in a wait in which the real lock sends two."""
+    backend = SetExpireBackend("recipe", location=server.url)
+    assert backend.acquire(claim(ttl=30), 0) is not None
+    with client.Redis.from_url(server.url) as raw:
+        before = raw.info("commandstats")["cmdstat_set"]["calls"]
+        started = time.monotonic()
+        assert backend.acquire(claim(), 1.0) is None
+        assert time.monotonic() - started >= 1.0
+        assert raw.info("commandstats")["cmdstat_set"]["calls"] - before > 10
+    backend.close()

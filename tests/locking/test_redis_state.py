@@ -1,0 +1,194 @@
+"""Any order of calls keeps the invariants of the Redis lock (property-based, on a real server)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import count
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+from redis import Redis as Client
+
+from loadtest.servers import Redis
+from locking import LockLost
+from locking.backends.base import Claim, Grant
+from locking.backends.redis import RedisBackend
+from locking.lease import new_owner
+from tests.locking.contract import PATIENCE, until
+
+_names = count(1)
+
+
+class RedisLock(RuleBasedStateMachine):
+    """The model: one holder with its count, a queue of claims, and the last token.
+
+    Time passes only where a rule says so: an expiry deletes the lock's key, as Redis would.
+    """
+
+    backend: RedisBackend
+    raw: Client
+    claims = Bundle("claims")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = f"state-{next(_names)}"
+        self.key = f"lock:{{{self.name}}}"
+        self.holder: Claim | None = None
+        self.count = 0
+        self.queue: list[Claim] = []
+        self.grants: dict[str, Grant | None] = {}
+        self.threads: dict[str, threading.Thread] = {}
+        self.last_token = 0
+
+    def teardown(self) -> None:
+        for claim in self.queue:
+            claim.cancel()
+        for thread in self.threads.values():
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+        if self.holder is not None:
+            self.backend.release(self.holder, 0)
+        assert self.raw.keys(f"{self.key}*") in ([], [f"{self.key}:clock".encode()])
+
+    def _granted(self, claim: Claim, grant: Grant | None) -> None:
+        assert grant is not None
+        assert grant.token > self.last_token, "a token did not grow"
+        self.last_token, self.holder, self.count = grant.token, claim, 1
+
+    def _next(self) -> None:
+        """The lock was freed: whoever waits longest must have it now."""
+        self.holder = None
+        if self.queue:
+            claim = self.queue.pop(0)
+            self.threads.pop(claim.owner).join(PATIENCE)
+            self._granted(claim, self.grants.pop(claim.owner))
+
+    @rule(target=claims)
+    def somebody(self) -> Claim:
+        return Claim(name=self.name, owner=new_owner(), ttl=60.0)
+
+    @rule(claim=consumes(claims), target=claims)
+    def try_once(self, claim: Claim) -> Claim:
+        if claim is not self.holder and claim not in self.queue:
+            grant = self.backend.acquire(claim, 0)
+            if self.holder is None:
+                self._granted(claim, grant)
+            else:
+                assert grant is None
+        return claim
+
+    @rule(claim=claims)
+    def wait(self, claim: Claim) -> None:
+        if self.holder is None or claim is self.holder or claim in self.queue:
+            return
+        claim.cancelled.clear()
+
+        def work() -> None:
+            self.grants[claim.owner] = self.backend.acquire(claim, PATIENCE * 3)
+
+        self.queue.append(claim)
+        self.threads[claim.owner] = thread = threading.Thread(target=work)
+        thread.start()
+        until(lambda: self.raw.llen(f"{self.key}:queue") == len(self.queue), "queueing")
+
+    @rule(number=st.integers(0, 5))
+    def give_up(self, number: int) -> None:
+        if number < len(self.queue):
+            claim = self.queue.pop(number)
+            claim.cancel()
+            self.threads.pop(claim.owner).join(PATIENCE)
+            assert self.grants.pop(claim.owner) is None
+
+    @rule(depth=st.integers(1, 3))
+    def enter_again(self, depth: int) -> None:
+        if self.holder is not None:
+            self.backend.recount(self.holder, 0, depth)
+            self.count = depth
+
+    @rule()
+    def extend(self) -> None:
+        if self.holder is not None:
+            self.backend.extend(self.holder, 0, 120.0)
+
+    @rule()
+    def release(self) -> None:
+        if self.holder is not None:
+            self.backend.release(self.holder, 0)
+            self._next()
+
+    @rule(claim=claims)
+    def foreign_calls(self, claim: Claim) -> None:
+        if claim is self.holder or claim in self.queue:
+            return
+        with pytest.raises(LockLost):
+            self.backend.extend(claim, 0, 60.0)
+        with pytest.raises(LockLost):
+            self.backend.recount(claim, 0, 2)
+        with pytest.raises(LockLost):
+            self.backend.release(claim, 0)
+
+    @rule()
+    def break_it(self) -> None:
+        assert self.backend.break_lock(self.name) is (self.holder is not None)
+        if self.holder is not None:
+            self._next()
+
+    @rule()
+    def expire(self) -> None:
+        """The grant's end, noticed by whoever asks next: here a stranger who tries once."""
+        if self.holder is None:
+            return
+        lost = self.holder
+        self.raw.delete(self.key)
+        stranger = Claim(name=self.name, owner=new_owner(), ttl=60.0)
+        grant = self.backend.acquire(stranger, 0)
+        if self.queue:
+            assert grant is None, "a newcomer overtook"
+            self._next()
+        else:
+            self._granted(stranger, grant)
+        with pytest.raises(LockLost):
+            self.backend.extend(lost, 0, 60.0)
+
+    @invariant()
+    def redis_agrees(self) -> None:
+        state = self.raw.hgetall(self.key)
+        waiting = [entry.decode() for entry in self.raw.lrange(f"{self.key}:queue", 0, -1)]
+        assert [entry.split(" ", 3)[3] for entry in waiting] == [one.owner for one in self.queue]
+        if self.holder is None:
+            assert not state
+        else:
+            assert state[b"owner"].decode() == self.holder.owner
+            assert int(state[b"count"]) == self.count
+            assert self.raw.pttl(self.key) > 0
+
+
+@pytest.fixture
+def machine(redis_server: Redis) -> Iterator[type[RedisLock]]:
+    backend = RedisBackend("redis", location=redis_server.url)
+    with Client.from_url(redis_server.url) as raw:
+        yield type("Machine", (RedisLock,), {"backend": backend, "raw": raw})
+    backend.close()
+
+
+def test_any_order_of_calls(machine: type[RedisLock]) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=25,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

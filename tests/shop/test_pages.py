@@ -1,0 +1,469 @@
+"""What people see: every state of a sale, in both languages, with and without the stores."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from decimal import Decimal
+from unittest.mock import patch
+
+import pytest
+from django.conf import settings
+from django.core.cache import cache
+from django.db import OperationalError, connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone, translation
+
+from inventory import services as stock
+from inventory.models import Product, StockMovement
+from locking import LockTimeout, LockUnavailable, locks, policy
+from locking.models import LockPolicy, LockPolicyChange
+from shop.audit import audit_sale
+from shop.models import Order, Sale, User
+from shop.sales import create_sale
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+
+
+@pytest.fixture(autouse=True)
+def _in_force() -> Iterator[None]:
+    put_in_force("process")
+    cache.clear()
+    yield
+    policy.forget()
+
+
+@pytest.fixture
+def li() -> User:
+    return a_customer()
+
+
+@pytest.fixture
+def shop(li: User) -> Client:
+    client = Client()
+    client.force_login(li)
+    return client
+
+
+def buy(client: Client, sale: Sale, quantity: int = 1, key: str = "k"):
+    form = {"quantity": quantity, "idempotency_key": key}
+    return client.post(f"/sales/{sale.slug}/buy/", form)
+
+
+def button(page: str) -> str:
+    """The text of the main button or of the link that looks like one, and whether it is dead."""
+    action = page.split('<div class="action">')[1]
+    found = re.search(r'<(?:button|a)\b[^>]*class="wide[^>]*>.*?</(?:button|a)>', action, re.S)
+    assert found
+    text = " ".join(re.sub(r"<[^>]+>", " ", found[0]).split())
+    return f"({text})" if " disabled" in found[0] else text
+
+
+# --- the sale page ----------------------------------------------------------------------------
+
+
+def test_states_of_a_sale(shop):
+    def of(sale: Sale) -> str:
+        return button(shop.get(f"/sales/{sale.slug}/").text)
+
+    assert re.fullmatch(r"\(Opens at \d\d:\d\d\)", of(a_sale(opens_in=600)))
+    assert of(a_sale()) == "Buy now"
+    assert of(a_sale(stock=0)) == "(Sold out)"
+    assert of(a_sale(opens_in=-60, lasts=30)) == "(Ended)"
+    sale = a_sale(limit=1)
+    buy(shop, sale)
+    assert of(sale).startswith("Pay within")
+    Order.objects.update(status=Order.Status.PAID)
+    assert of(sale) == "See your order"
+    assert "buy" not in shop.get(f"/sales/{sale.slug}/").text.split('class="action"')[1][:600]
+
+
+def test_the_form_waits_for_the_opening_and_has_a_key_of_its_own(shop):
+    page = f"/sales/{a_sale(opens_in=600).slug}/"
+    first, again = (shop.get(page) for _ in range(2))
+    assert 'data-open-label="Buy now"' in first.text
+    assert first.context["key"] != again.context["key"]
+    assert first["Cache-Control"] == again["Cache-Control"]
+    assert "no-store" in first["Cache-Control"]
+
+
+def test_strangers_are_sent_to_sign_in_and_come_back(client):
+    sale = a_sale()
+    page = client.get(f"/sales/{sale.slug}/").text
+    assert f'href="/accounts/sign-in/?next=/sales/{sale.slug}/"' in page
+
+
+def test_busy_keeps_key_and_quantity(shop):
+    sale = a_sale()
+    with patch("locking.guard.PolicyLock.__enter__", side_effect=LockTimeout):
+        response = buy(shop, sale, quantity=3, key="kept")
+    assert (response.status_code, response["Retry-After"]) == (503, "1")
+    assert button(response.text) == "Try again"
+    assert "<option selected>3</option>" in response.text
+    assert 'value="kept"' in response.text
+    assert buy(shop, sale, quantity=3, key="kept").status_code == 303
+
+
+def test_a_silent_lock_service_is_busy_too(shop):
+    sale = a_sale()
+    with patch("locking.guard.PolicyLock.__enter__", side_effect=LockUnavailable):
+        response = buy(shop, sale)
+    assert (response.status_code, button(response.text)) == (503, "Try again")
+    assert audit_sale(sale=sale).ok
+
+
+def test_the_stock_bar_is_polled_until_the_end(shop):
+    sale = a_sale(stock=7)
+    page = f"/sales/{sale.slug}/stock/"
+    bar = shop.get(f"{page}?phase=open")
+    assert "HX-Refresh" not in bar
+    assert 'value="7" max="7"' in bar.text
+    assert re.search(r'hx-trigger="load delay:\d+ms"', bar.text)
+    buy(shop, sale, quantity=5)
+    assert 'value="2" max="7"' in shop.get(f"{page}?phase=open").text
+    stock.restock(stock_id=sale.stock_id, quantity=10)
+    assert 'value="12" max="17"' in shop.get(f"{page}?phase=open").text
+    Sale.objects.update(closes_at=timezone.now())
+    ended = shop.get(f"{page}?phase=open")
+    assert ended["HX-Refresh"] == "true"
+    assert "hx-get" not in ended.text
+
+
+def test_without_script_the_page_looks_again(shop):
+    assert "http-equiv" in shop.get(f"/sales/{a_sale().slug}/").text
+    ended = a_sale(opens_in=-60, lasts=30)
+    assert "http-equiv" not in shop.get(f"/sales/{ended.slug}/").text
+
+
+# --- an order ---------------------------------------------------------------------------------
+
+
+def test_an_order_from_the_form_to_the_end(shop):
+    sale = a_sale(stock=5)
+    paid = buy(shop, sale, quantity=2)["Location"]
+    page = shop.get(paid).text
+    assert "Waiting for payment" in page
+    assert "¥19.80" in page
+    assert shop.post(paid + "pay/")["Location"] == paid
+    page = shop.get(paid).text
+    assert "✓ Paid" in page
+    assert "/pay/" not in page
+    cancelled = buy(shop, sale, key="k2")["Location"]
+    assert shop.post(cancelled + "cancel/").status_code == 303
+    assert "✕ Cancelled" in shop.get(cancelled).text
+    mine = shop.get("/orders/").text
+    assert mine.index(cancelled) < mine.index(paid)
+    assert fresh(sale).stock.quantity == 3
+    assert audit_sale(sale=sale).ok
+
+
+def test_an_order_whose_time_is_over_cannot_be_paid(shop):
+    page = buy(shop, a_sale())["Location"]
+    Order.objects.update(pay_by=timezone.now() - timedelta(seconds=1))
+    assert "/pay/" not in shop.get(page).text
+    refused = shop.post(page + "pay/")
+    assert refused.status_code == 409
+    assert 'role="alert"' in refused.text
+
+
+def test_json_all_the_way(shop):
+    json = {"headers": {"Accept": "application/json"}}
+    body = {"quantity": 2, "idempotency_key": "k"}
+    sale = a_sale()
+    bought = shop.post(f"/sales/{sale.slug}/buy/", body, content_type="application/json")
+    order = bought.json()
+    assert bought["Location"] == order["url"]
+    assert (order["sale"], order["quantity"], order["total"]) == (sale.slug, 2, "19.80")
+    assert shop.get(order["url"], **json).json() == {**order, "status": "pending"}
+    assert shop.post(order["url"] + "pay/", **json).json() == {**order, "status": "paid"}
+
+
+def test_a_purchase_costs_at_most_eight_queries(shop):
+    sale = a_sale()
+    with CaptureQueriesContext(
+        connection,
+    ) as seen:
+        assert buy(shop, sale).status_code == 303
+    framing = ("SAVEPOINT", "RELEASE", "BEGIN", "COMMIT")
+    queries = [query["sql"] for query in seen if not query["sql"].startswith(framing)]
+    assert len(queries) <= 8, queries
+
+
+# --- home, catalogue, accounts ----------------------------------------------------------------
+
+
+def test_home_sorts_the_sales(client):
+    shapes = {"live": {}, "upcoming": {"opens_in": 60}, "past": {"opens_in": -60, "lasts": 30}}
+    sales = {name: a_sale(**shape) for name, shape in shapes.items()}
+    policy.current()
+    with CaptureQueriesContext(connection) as seen:
+        page = client.get("/")
+    assert len(seen) <= 3
+    for name, sale in sales.items():
+        assert [found.slug for found in page.context[name]] == [sale.slug]
+
+
+def test_the_catalogue_is_searched_in_both_languages(client):
+    Product.objects.create(slug="cup", name="Blue Cup", name_zh="蓝色杯子", price=1)
+    Product.objects.create(slug="hidden", name="Hidden Cup", price=1, is_listed=False)
+    for number in range(14):
+        Product.objects.create(slug=f"pot-{number}", name=f"Pot {number:02}", price=1)
+
+    def found(query: str) -> list[str]:
+        return [product.slug for product in client.get(f"/products/?{query}").context["page"]]
+
+    assert found("q=cup+blue") == found("q=杯子") == ["cup"]
+    assert found("q=none") == []
+    assert len(found("q=pot")) == 12
+    assert found("q=pot&page=2") == ["pot-12", "pot-13"]
+    assert client.get("/products/hidden/").status_code == 404
+
+
+def test_a_product_leads_to_its_sale(client):
+    sale = a_sale()
+    assert f'href="/sales/{sale.slug}/"' in client.get(f"/products/{sale.product.slug}/").text
+
+
+def test_a_picture_that_is_missing_costs_no_page(client):
+    sale = a_sale()
+    Product.objects.update(picture="products/none.svg")
+    assert client.get(f"/sales/{sale.slug}/").status_code == 200
+
+
+def test_sign_up_in_and_out(client):
+    word = "a-red-kettle-9"
+    form = {"username": "wang", "password1": word, "password2": word, "next": "/orders/"}
+    assert client.post("/accounts/sign-up/", form)["Location"] == "/orders/"
+    assert "Signed in: wang" in client.get("/orders/").text
+    assert client.get("/accounts/sign-out/").status_code == 405
+    assert client.post("/accounts/sign-out/")["Location"] == "/"
+    assert client.get("/orders/").status_code == 302
+    form = {"username": "wang", "password": word, "next": "/products/"}
+    assert client.post("/accounts/sign-in/", form)["Location"] == "/products/"
+
+
+# --- languages --------------------------------------------------------------------------------
+
+
+def test_every_page_speaks_chinese(shop):
+    sale = a_sale()
+    Product.objects.update(name_zh="水壶")
+    shop.post("/i18n/setlang/", {"language": "zh-hans", "next": "/"})
+    page = shop.get(f"/sales/{sale.slug}/").text
+    assert '<html lang="zh-hans">' in page
+    assert button(page) == "立即抢购"
+    assert "水壶" in page
+    order = shop.get(buy(shop, sale)["Location"]).text
+    assert "待付款" in order
+    with translation.override("en"):
+        assert "Kettle" in fresh(sale).product.title
+
+
+def test_the_chinese_catalogue_is_complete():
+    text = (settings.BASE_DIR / "locale/zh_Hans/LC_MESSAGES/django.po").read_text("utf-8")
+    entries = text.split("\n\n")[1:]
+    assert len(entries) > 100
+    assert "fuzzy" not in text
+    assert [entry for entry in entries if entry.rstrip().endswith('""')] == []
+
+
+def test_every_text_of_the_templates_is_in_the_catalogue():
+    text = (settings.BASE_DIR / "locale/zh_Hans/LC_MESSAGES/django.po").read_text("utf-8")
+    known = set(re.findall(r'^msgid "(.*)"$', text, re.M))
+    for template in (settings.BASE_DIR / "templates").rglob("*.html"):
+        for used in re.findall(r"""{% translate (["'])(.+?)\1""", template.read_text("utf-8")):
+            assert used[1].replace("%", "%%") in known, f"{template.name}: makemessages, please"
+
+
+# --- policy, health, faults -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("backend", "discipline", "warns"),
+    [("none", "naive", True), ("process", "naive", True), ("none", "conditional", False)],
+)
+def test_every_page_warns_while_the_shop_can_oversell(shop, backend, discipline, warns):
+    put_in_force(backend, discipline)
+    pages = ("/", "/products/", "/orders/", "/accounts/sign-in/", f"/sales/{a_sale().slug}/")
+    for page in (*pages, "/admin/login/", "/nowhere"):
+        assert ("can sell more than it has" in shop.get(page).text) is warns
+
+
+@pytest.mark.django_db(transaction=True)
+def test_readyz_names_the_store_that_is_down(client):
+    assert client.get("/livez").content == b"ok\n"
+    ready = client.get("/readyz")
+    assert ready.status_code == 200
+    assert ready.json()["stores"].keys() == {"database", "cache", "lock"}
+    with patch.object(locks["process"], "probe", side_effect=LockUnavailable):
+        ready = client.get("/readyz")
+    assert ready.status_code == 503
+    assert ready.json()["stores"]["lock"] == {"ok": False, "error": "LockUnavailable"}
+    assert ready.json()["stores"]["cache"]["ok"]
+
+
+def test_metrics_count_the_locks(shop):
+    buy(shop, a_sale())
+    page = shop.get("/metrics")
+    assert 'locking_attempts_total{backend="process",kind="sale",outcome="acquired"}' in page.text
+
+
+@pytest.fixture
+def no_redis(settings) -> None:
+    """An address at which nobody answers, for cache, sessions and throttle."""
+    nobody = "redis://127.0.0.1:1/0"
+    settings.REDIS_URL = nobody
+    settings.CACHES = {name: {**conf, "LOCATION": nobody} for name, conf in settings.CACHES.items()}
+
+
+def test_without_redis_the_shop_still_sells(no_redis, shop, li):
+    shop.force_login(li)
+    page = buy(shop, a_sale())["Location"]
+    assert "Waiting for payment" in shop.get(page).text
+    word = "a-red-kettle-9"
+    form = {"username": "wang", "password1": word, "password2": word}
+    assert Client().post("/accounts/sign-up/", form).status_code == 302
+    ready = shop.get("/readyz")
+    assert (ready.status_code, ready.json()["stores"]["cache"]["ok"]) == (503, False)
+
+
+def test_a_silent_database_is_a_page_not_a_traceback(shop):
+    with patch("shop.views.pages.live_sales", side_effect=OperationalError("gone")):
+        response = shop.get("/")
+    assert (response.status_code, response["Retry-After"]) == (503, "2")
+    assert "catch its breath" in response.text
+
+
+def test_a_bug_is_a_static_page(shop):
+    shop.raise_request_exception = False
+    with patch("shop.views.pages.live_sales", side_effect=RuntimeError("secret")):
+        response = shop.get("/")
+    assert response.status_code == 500
+    assert "secret" not in response.text
+    assert "Something broke" in response.text
+
+
+# --- staff ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def amy() -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("amy"))
+    return client
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        *("inventory/product/", "inventory/stock/", "inventory/stockmovement/", "shop/sale/"),
+        *("shop/order/", "shop/user/", "locking/lockpolicychange/", "inventory/product/add/"),
+        "shop/sale/add/",
+    ],
+)
+def test_admin_pages_open(amy, shop, page):
+    buy(shop, a_sale())
+    assert amy.get(f"/admin/{page}").status_code == 200
+
+
+def test_what_the_books_rest_on_is_read_only(amy, shop):
+    sale = a_sale()
+    buy(shop, sale)
+    order, movement = Order.objects.get(), StockMovement.objects.first()
+    rows = {"shop/order": order.pk, "inventory/stock": sale.stock_id}
+    rows["inventory/stockmovement"] = movement.pk
+    for page, pk in rows.items():
+        assert amy.get(f"/admin/{page}/{pk}/change/").status_code == 200
+        assert amy.post(f"/admin/{page}/{pk}/change/", {"quantity": 99}).status_code == 403
+        assert amy.post(f"/admin/{page}/{pk}/delete/", {"post": "yes"}).status_code == 403
+        assert amy.get(f"/admin/{page}/add/").status_code == 403
+    form = {"price": "0.01", "limit_per_customer": 7, "stock": 1, "product": 1}
+    for name in ("opens_at", "closes_at"):
+        when = timezone.localtime(getattr(sale, name))
+        form |= {f"{name}_0": f"{when:%Y-%m-%d}", f"{name}_1": f"{when:%H:%M:%S}"}
+    assert amy.post(f"/admin/shop/sale/{sale.pk}/change/", form).status_code == 302
+    changed = fresh(sale)
+    assert (changed.price, changed.limit_per_customer) == (sale.price, 7)
+    assert changed.stock_id == sale.stock_id
+
+
+def test_staff_make_and_restock_a_sale(amy):
+    product = Product.objects.create(slug="cup", name="Cup", price=3)
+    form = {"product": product.pk, "slug": "cup", "price": "1.50", "quantity": 8}
+    form |= {"limit_per_customer": 2, "opens_at_0": "2030-01-01", "opens_at_1": "12:00:00"}
+    form |= {"closes_at_0": "2030-01-02", "closes_at_1": "12:00:00"}
+    assert (
+        amy.post("/admin/shop/sale/add/", {**form, "closes_at_0": "2029-01-01"}).status_code == 200
+    )
+    assert not Sale.objects.exists()
+    assert amy.post("/admin/shop/sale/add/", form).status_code == 302
+    sale = Sale.objects.get()
+    assert (sale.price, sale.stock.quantity) == (Decimal("1.50"), 8)
+    action = {"action": "restock", "_selected_action": sale.pk}
+    for pieces, left in (("5", 13), ("0", 13), ("-1", 13), ("x", 13), ("9" * 30, 13), ("", 13)):
+        amy.post("/admin/shop/sale/", {**action, "pieces": pieces})
+        assert fresh(sale).stock.quantity == left
+    assert audit_sale(sale=sale).ok
+
+
+POLICY = "/admin/locking/lockpolicy/1/change/"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_staff_switch_the_lock(amy):
+    put_in_force("redis")  # which can tell that it has no holders
+    assert amy.get("/admin/locking/lockpolicy/")["Location"] == POLICY
+    page = amy.get(POLICY).text
+    for alias in locks:
+        assert f"<th>{alias}</th>" in page
+    form = {"backend": "none", "discipline": "naive", "reason": "to show it", "step": "drain"}
+    amy.post(POLICY, form)
+    now = policy.current()
+    assert (now.backend, now.discipline, now.epoch) == ("none", "naive", 2)
+    change = LockPolicyChange.objects.get()
+    assert (change.changed_by, change.reason, change.forced) == ("amy", "to show it", False)
+    assert "can sell more than it has" in amy.get(POLICY).text
+
+
+def test_a_switch_that_fails_says_why(amy):
+    form = {"backend": "redis", "discipline": "fenced", "reason": "x", "step": "force"}
+    with patch.object(locks["redis"], "probe", side_effect=LockUnavailable("redis is silent")):
+        assert "edis is silent" in amy.post(POLICY, form, follow=True).text
+    assert amy.post(POLICY, {**form, "backend": "nonsense"}).status_code == 200
+    assert amy.post(POLICY, {**form, "reason": ""}).status_code == 200
+    assert LockPolicy.objects.get().backend == "process"
+
+
+def test_a_switch_under_way_is_cancelled(amy):
+    policy.begin_switch(backend="none")
+    form = {"backend": "none", "discipline": "naive", "reason": "x", "step": "drain"}
+    assert "under way" in amy.post(POLICY, form, follow=True).text
+    amy.post(POLICY, {**form, "step": "cancel"})
+    assert LockPolicy.objects.get().state == LockPolicy.State.STEADY
+
+
+def test_switching_is_a_right_of_its_own():
+    client = Client()
+    client.force_login(User.objects.create(username="bo", is_staff=True))
+    assert client.get(POLICY).status_code == 403
+    form = {"backend": "none", "discipline": "naive", "reason": "x", "step": "force"}
+    assert client.post(POLICY, form).status_code == 403
+    assert LockPolicy.objects.get().backend == "process"
+
+
+def test_products_that_were_on_sale_are_kept(amy):
+    product = Product.objects.create(slug="cup", name="Cup", price=3)
+    now = timezone.now()
+    create_sale(
+        product=product,
+        slug="cup",
+        price=Decimal(1),
+        quantity=1,
+        opens_at=now,
+        closes_at=now + timedelta(days=1),
+    )
+    amy.post(f"/admin/inventory/product/{product.pk}/delete/", {"post": "yes"})
+    assert Product.objects.filter(pk=product.pk).exists()

@@ -1,0 +1,80 @@
+"""`manage.py seed`: sales in every state, books that add up, the same when it runs again."""
+
+from __future__ import annotations
+
+import time
+from io import StringIO
+
+import pytest
+from django.conf import settings
+from django.contrib.auth import authenticate
+from django.core.management import call_command
+
+from inventory.models import Product, Stock, StockMovement
+from shop.audit import audit_all
+from shop.management.commands.seed import DEMO_ACCOUNTS
+from shop.models import Allowance, Order, Sale, User
+
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+
+
+def seed(*options: str) -> str:
+    out = StringIO()
+    call_command("seed", *options, stdout=out)
+    return out.getvalue()
+
+
+def rows() -> list[int]:
+    models = (Product, Stock, StockMovement, Sale, Order, Allowance, User)
+    return [model.objects.count() for model in models]
+
+
+def test_every_state_and_sound_books():
+    seed()
+    sales = Sale.objects.select_related("stock", "product")
+    phases = [sale.phase() for sale in sales]
+    assert phases.count("open") >= 5
+    assert phases.count("before") >= 4
+    assert phases.count("sold_out") == phases.count("ended") == 1
+    assert any(
+        0 < (sale.opens_at - sale.stock.movements.first().created_at).seconds < 65
+        for sale in sales
+        if sale.phase() == "before"
+    )
+    audits = list(audit_all())
+    assert len(audits) == len(sales)
+    assert all(audit.ok for audit in audits)
+
+
+def test_the_catalogue_is_complete():
+    seed()
+    assert Product.objects.count() >= 12
+    for product in Product.objects.all():
+        assert all((product.name_zh, product.description, product.description_zh))
+        picture = settings.BASE_DIR / "static" / product.picture
+        assert picture.stat().st_size < 4096
+
+
+def test_again_changes_nothing_and_reset_begins_again():
+    seed()
+    before = rows()
+    Product.objects.filter(slug="phone-x").update(name="Phone Y")
+    seed()
+    assert rows() == before
+    assert Product.objects.get(slug="phone-x").name == "Phone Y"
+    Sale.objects.filter(slug="camera").delete()
+    begun = time.monotonic()
+    seed("--reset")
+    assert time.monotonic() - begun < 5, "2 s on a quiet machine"
+    assert rows() == before
+    assert Product.objects.get(slug="phone-x").name == "Phone X"
+
+
+def test_the_accounts_that_are_printed_can_sign_in():
+    printed = seed()
+    for account in DEMO_ACCOUNTS:
+        assert account.username in printed
+        assert account.password in printed
+        user = authenticate(username=account.username, password=account.password)
+        assert user is not None
+        assert user.has_perm("locking.switch_lock") == account.role.startswith("staff")
