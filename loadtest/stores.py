@@ -40,7 +40,6 @@ class Stores:
                 "REDLOCK_URLS": "",
                 "ZOOKEEPER_HOSTS": "",
                 "DEBUG": "0",
-                "MAX_WAITING": str(self.plan.threads),
                 "LOG_LEVEL": "WARNING",
             }
             if self.plan.store == "mariadb":

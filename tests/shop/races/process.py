@@ -60,7 +60,7 @@ class Process:
         times: int = 1,
         without: Sequence[str] = (),
     ) -> None:
-        """Bring calls to the start line; `without` names functions that write nothing there."""
+        """Bring calls to the start line; `without` names functions that do nothing there."""
         if not self._greeted:
             self._hear("hello")
             self._greeted = True

@@ -55,7 +55,7 @@ class Batch:
         policy.forget()
         patches = ExitStack()
         for name in self.without:
-            patches.enter_context(patch(name, lambda *args, **kwargs: []))
+            patches.enter_context(patch(name, lambda *args, **kwargs: None))
         if self.pause_at:
             arm(self.pause_at, self.pause)
         self.threads = [
