@@ -1,9 +1,20 @@
-"""`python -m loadtest`: the process that stages runs in the stores that its environment names."""
+"""`python -m loadtest EXPERIMENT`: an experiment in the stores that the environment names.
+
+Reads what is asked from stdin as JSON and writes events to stdout; the last one is an end.
+"""
+
+import json
+import signal
+import sys
+from importlib import import_module
 
 import django
 
+from loadtest.telling import say
+
+EXPERIMENTS = {"run": "loadtest.director", "bench": "loadtest.bench.rounds"}
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 django.setup()
-
-from loadtest.director import main  # noqa: E402 - its models need the settings
-
-main()
+import_module(EXPERIMENTS[sys.argv[1]]).main(json.load(sys.stdin))
+say("end")

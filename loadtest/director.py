@@ -1,16 +1,13 @@
 """Stages the runs of a plan in the lab's own stores.
 
-Reads {"plan": ..., "missing": {backend: why}} from stdin and writes one JSON object a line: the
-versions, progress and a verdict for each run, an end. It is a process of its own because its
-environment leads to the private stores; the one that was asked for the load test stays in its own.
+Asked with {"plan": ..., "missing": {backend: why}}, it tells the versions, progress and a run for
+each run. It is a process of its own because its environment leads to the private stores; the one
+that was asked for the load test stays in its own.
 """
 
-import json
 import multiprocessing
 import platform
 import random
-import signal
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -32,6 +29,7 @@ from redis import Redis
 from inventory.models import Product
 from loadtest.buyers import START_SECONDS, Answer, Crowd, run
 from loadtest.plan import Plan
+from loadtest.telling import say
 from loadtest.verdict import expected, judge, not_run
 from locking import LockError, locks, policy
 from shop.audit import audit_sale
@@ -42,13 +40,11 @@ PROGRESS_SECONDS = 0.1
 OPEN_FOR = timedelta(days=1)
 
 
-def main() -> None:
-    """Stage what stdin asks for."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    asked = json.load(sys.stdin)
+def main(asked: dict[str, Any]) -> None:
+    """Stage what is asked for."""
     plan = Plan(**asked["plan"])
     call_command("migrate", verbosity=0, interactive=False)
-    say("versions", versions=_versions())
+    say("versions", versions=versions())
     product = Product.objects.create(slug="lab", name="Lab product", price=Decimal(1))
     customers = _make_customers(plan)
     for repeat in range(1, plan.repeats + 1):
@@ -60,15 +56,9 @@ def main() -> None:
                     continue
                 sale = _open_sale(plan, product, "-".join(map(str, names.values())))
                 say("run", run={**names, **_stage(plan, sale, customers, names)})
-    say("end")
 
 
-def say(event: str, **fields: Any) -> None:
-    """Tell the parent."""
-    print(json.dumps({"event": event, **fields}), flush=True)  # noqa: T201 - that is our output
-
-
-def _versions() -> dict[str, Any]:
+def versions() -> dict[str, Any]:
     """What the numbers were measured on."""
     with connection.cursor() as cursor:
         is_sqlite = connection.vendor == "sqlite"

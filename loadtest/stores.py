@@ -1,27 +1,36 @@
-"""The private stores of one load test, and the environment that leads a process to them."""
+"""Private stores for an experiment, and a process in the environment that leads to them."""
 
 import contextlib
+import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from loadtest.plan import BACKENDS, Plan
+from loadtest.plan import BACKENDS
+from loadtest.processes import STOP_SECONDS, tethered
 from loadtest.servers import MariaDb, Redis, ServerError, ZooKeeper, start_all, stop_all
 
 NOWHERE = "unix:///nonexistent"
 
 
+class BrokeOff(RuntimeError):
+    """An experiment met something nobody foresaw; the message ends with its log."""
+
+
 class Stores:
-    """A fresh database and the servers that the plan's backends need, all gone at the end.
+    """A fresh database and the servers that the backends need, all gone at the end.
 
     `missing` maps a backend, or "database", to the reason why its store could not be had.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, store: str, backends: Iterable[str]) -> None:
+        self.store = store
+        self.backends = tuple(backends)
         self.missing: dict[str, str] = {}
         self._stack = contextlib.ExitStack()
 
@@ -40,11 +49,12 @@ class Stores:
                 "REDLOCK_URLS": "",
                 "ZOOKEEPER_HOSTS": "",
                 "DEBUG": "0",
+                "MAX_WAITING": str(self.plan.threads),
                 "LOG_LEVEL": "WARNING",
             }
-            if self.plan.store == "mariadb":
+            if self.store == "mariadb":
                 self._start("database")
-            for backend in self.plan.backends:
+            for backend in self.backends:
                 if BACKENDS[backend]:
                     self._start(backend)
             self._stack = self._stack.pop_all()
@@ -73,3 +83,44 @@ class Stores:
 
     def _zookeeper(self) -> dict[str, str]:
         return {"ZOOKEEPER_HOSTS": self._stack.enter_context(ZooKeeper(nodes=1)).hosts}
+
+    def direct(self, experiment: str, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """What `python -m loadtest EXPERIMENT` tells in these stores; see __main__.py."""
+        log = self.folder / "log"
+        with (
+            log.open("wb") as errors,
+            subprocess.Popen(
+                tethered([sys.executable, "-m", "loadtest", experiment]),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=self.environ,
+                cwd=self.folder,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for us, and we end it
+            ) as director,
+            _ended(director),
+        ):
+            assert director.stdin is not None
+            assert director.stdout is not None
+            json.dump(asked, director.stdin)
+            director.stdin.close()
+            for line in director.stdout:
+                event = json.loads(line)
+                if event["event"] == "end":
+                    return
+                yield event
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+        raise BrokeOff(f"{experiment} broke off:\n{tail}")
+
+
+@contextlib.contextmanager
+def _ended(process: "subprocess.Popen[str]") -> Iterator[None]:
+    """No process is left, however the block ends."""
+    try:
+        yield
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS)
+        process.kill()

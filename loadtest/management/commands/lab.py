@@ -13,14 +13,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from loadtest import report
+from loadtest.bench import report as bench
 from loadtest.picture import draw
 from loadtest.plan import BACKENDS, STORES, Plan, PlanError
-from loadtest.run import BrokeOff, run
+from loadtest.run import run
+from loadtest.stores import BrokeOff
 from locking.models import Discipline
 
 INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PAGE_WIDTH = 100
+BENCH_WIDTH = 160
+BENCHED = [alias for alias in BACKENDS if alias not in ("none", "process")]
+MOST_ROUNDS = 50
 
 
 class Command(BaseCommand):
@@ -33,6 +38,18 @@ class Command(BaseCommand):
         """One subcommand an experiment."""
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         self._run_arguments(actions.add_parser("run", help="sell out a sale; exit 1 on a surprise"))
+        self._bench_arguments(actions.add_parser("bench", help="measure the locks and their peers"))
+
+    def _bench_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--backend",
+            action="append",
+            dest="backends",
+            choices=BENCHED,
+            help="with its floor and its peers; may be repeated (default: all)",
+        )
+        parser.add_argument("--rounds", type=int, default=3, help="medians of these (default: 3)")
+        parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
 
     def _run_arguments(self, parser: ArgumentParser) -> None:
         known = {field.name: field.default for field in fields(Plan)}
@@ -102,8 +119,7 @@ class Command(BaseCommand):
         else:
             with _Bar() as bar:
                 result = run(plan, bar.show)
-            width = None if self.stdout.isatty() else PAGE_WIDTH
-            console = Console(file=self.stdout, width=width)  # type: ignore[arg-type]
+            console = self._console(PAGE_WIDTH)
             console.print(report.table(result["runs"]))
             for line in report.surprises(result["runs"]):
                 console.print(line, style="bold red", soft_wrap=True)
@@ -111,6 +127,27 @@ class Command(BaseCommand):
             options["svg"].write_text(draw(result["runs"], alone=True))
         if not all(map(report.met, result["runs"])):
             sys.exit(1)
+
+    def _bench(self, **options: Any) -> None:
+        if not 1 <= options["rounds"] <= MOST_ROUNDS:
+            raise PlanError(f"rounds: {options['rounds']} is not within 1 to {MOST_ROUNDS}")
+        backends = list(dict.fromkeys(options["backends"] or BENCHED))
+        if options["json"]:
+            result = bench.bench(backends, options["rounds"], lambda event: None)
+            self.stdout.write(json.dumps(result))
+            return
+        with _Bar() as bar:
+            result = bench.bench(backends, options["rounds"], bar.show_step)
+        console = self._console(BENCH_WIDTH)
+        for drawn in bench.tables(result):
+            console.print(drawn)
+        for line in bench.remarks(result):
+            console.print(line, soft_wrap=True)
+
+    def _console(self, width: int) -> Console:
+        """A terminal tells its width; a file gets a wide page."""
+        given = None if self.stdout.isatty() else width
+        return Console(file=self.stdout, width=given)  # type: ignore[arg-type]
 
 
 def _interrupt(*_: object) -> NoReturn:
@@ -125,7 +162,7 @@ class _Bar(Progress):
     def __init__(self) -> None:
         columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn())
         super().__init__(*columns, console=Console(stderr=True), transient=True)
-        self._runs: dict[tuple[object, ...], TaskID] = {}
+        self._runs: dict[object, TaskID] = {}
 
     def show(self, event: dict[str, Any]) -> None:
         """Draw an event of `loadtest.run`."""
@@ -135,3 +172,11 @@ class _Bar(Progress):
         if names not in self._runs:
             self._runs[names] = self.add_task("{} + {} #{}".format(*names), total=event["of"])
         self.update(self._runs[names], completed=event["served"])
+
+    def show_step(self, event: dict[str, Any]) -> None:
+        """Draw an event of `lab bench`."""
+        if event["event"] == "progress":
+            if "bench" not in self._runs:
+                self._runs["bench"] = self.add_task("", total=event["of"])
+            name = self._runs["bench"]
+            self.update(name, description=event["system"], completed=event["step"] - 1)

@@ -1,0 +1,1 @@
+"""The lock benchmark: every backend beside a bare floor and beside other libraries."""

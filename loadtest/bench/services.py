@@ -1,0 +1,66 @@
+"""What a service says it was asked: the cost of a lock that no client can hide."""
+
+import socket
+from collections.abc import Callable
+from typing import NamedTuple, Self
+
+from django.conf import settings
+from django.db import connection
+from redis import Redis
+
+from loadtest.bench.systems import Family
+
+
+class Usage(NamedTuple):
+    """Counters of a service since its start."""
+
+    commands: int
+    """Those inside scripts included."""
+    reads: int
+    """How often a client was read from: its round trips, unless it pipelines."""
+    own: int = 1
+    """What asking for them adds."""
+
+    def since(self, before: "Usage") -> Self:
+        """The difference, less the question itself."""
+        commands, reads = self.commands - before.commands, self.reads - before.reads
+        return type(self)(commands - self.own, reads - self.own, 0)
+
+
+Requests = Callable[[], Usage]
+
+
+def requests_of(family: Family) -> Requests:
+    """What asks the service of a family for its counters."""
+    if family == "mysql":
+        return _mysql
+    if family == "zookeeper":
+        return _zookeeper
+    urls = [settings.REDIS_URL] if family == "redis" else settings.REDLOCK_URLS
+    clients = [Redis.from_url(url) for url in urls]
+
+    def ask() -> Usage:
+        found = [client.info("stats") for client in clients]
+        commands = sum(stats["total_commands_processed"] for stats in found)
+        return Usage(commands, sum(stats["total_reads_processed"] for stats in found), len(found))
+
+    return ask
+
+
+def _mysql() -> Usage:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'Questions'")
+        count = int(cursor.fetchone()[1])
+    return Usage(count, count)
+
+
+def _zookeeper() -> Usage:
+    host, port = settings.ZOOKEEPER_HOSTS.split(",")[0].split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as asking:
+        asking.sendall(b"mntr")
+        said = b""
+        while chunk := asking.recv(65536):
+            said += chunk
+    counters = dict(line.split("\t", 1) for line in said.decode().splitlines() if "\t" in line)
+    count = int(float(counters["zk_packets_received"]))
+    return Usage(count, count)
