@@ -33,7 +33,10 @@ class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
     discipline = forms.ChoiceField(label=_("stock is written"), choices=Discipline.choices)
     reason = forms.CharField(label=_("reason"), max_length=200)
     step = forms.ChoiceField(
-        label=_("how"), choices=STEPS, initial="drain", widget=forms.RadioSelect
+        label=_("how"),
+        choices=STEPS,
+        initial="drain",
+        widget=forms.RadioSelect({"class": "radiolist"}),
     )
 
     class Meta:
@@ -145,20 +148,23 @@ class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def backends(self, row: LockPolicy) -> str:
         """From the declarations of the backends themselves."""
         head = format_html_join("", "<th>{}</th>", ((name.replace("_", " "),) for name in YES_NO))
-        body = format_html_join("", "<tr><th>{}</th>{}<td>{}</td></tr>", map(_row, locks))
+        body = format_html_join(
+            "", "<tr><th>{}</th><td>{}</td>{}<td>{}</td></tr>", map(_row, locks)
+        )
         return format_html(
-            "<table><thead><tr><th></th>{}<th></th></tr></thead><tbody>{}</tbody></table>",
+            "<table><thead><tr><th></th><th>{}</th>{}<th></th></tr></thead><tbody>{}</tbody></table>",
+            _("excludes"),
             head,
             body,
         )
 
 
-def _row(alias: str) -> tuple[str, str, str]:
+def _row(alias: str) -> tuple[str, str, str, str]:
     declared = backend_class(settings.LOCKS[alias]).capabilities
     cells = format_html_join(
         "", "<td>{}</td>", (("yes" if getattr(declared, name) else "–",) for name in YES_NO)
     )
-    return alias, cells, declared.summary
+    return alias, declared.exclusion, cells, declared.summary
 
 
 @admin.register(LockPolicyChange)

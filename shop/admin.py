@@ -54,7 +54,6 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     list_display = ("slug", "product", "price", "left", "phase", "opens_at", "closes_at")
     list_select_related = ("product", "stock")
-    list_filter = ("opens_at",)
     search_fields = ("slug", "product__name", "product__name_zh")
     action_form = RestockForm
     actions = ("restock",)

@@ -29,7 +29,7 @@ def _limiter(url: str) -> FixedWindowRateLimiter:
         key_prefix="throttle",
         socket_timeout=0.5,
         socket_connect_timeout=0.5,
-        retry=Retry(NoBackoff(), 1),
+        retry=Retry(NoBackoff(), 1),  # type: ignore[arg-type]
     )
     return FixedWindowRateLimiter(storage)
 
