@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from locking import policy
-from tests.shop.races.process import Process
+from tests.shop.races.process import Process, start_server
 
 _idle: list[Process] = []
 
@@ -22,10 +22,11 @@ def _end() -> Iterator[None]:
 @pytest.fixture
 def processes(database_url: str) -> Iterator[Callable[[int], list[Process]]]:
     """`processes(3)`: three processes of the shop, on the test's own database."""
+    start_server(database_url)
     mine: list[Process] = []
 
     def give(number: int) -> list[Process]:
-        given = [_idle.pop() if _idle else Process(database_url) for _ in range(number)]
+        given = [_idle.pop() if _idle else Process() for _ in range(number)]
         mine.extend(given)
         return given
 

@@ -2,54 +2,43 @@
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
-import queue
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Sequence
-from pathlib import Path
+from multiprocessing import forkserver
 from typing import Any
+from unittest.mock import patch
 
-ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 30.0
 TTL = 1.5
 """Seconds that a lock of such a process lives unrenewed."""
+
+_server = multiprocessing.get_context("forkserver")
+
+
+def start_server(database_url: str) -> None:
+    """Let one process import the shop, from which all others are forked."""
+    _server.set_forkserver_preload(["tests.shop.races.worker"])
+    with patch.dict(os.environ, DATABASE_URL=database_url):
+        forkserver.ensure_running()
 
 
 class Process:
     """One process of the shop."""
 
-    def __init__(self, database_url: str, **env: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.shop.races.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            text=True,
-            env={**os.environ, "DATABASE_URL": database_url, "RACE_TTL": str(TTL), **env},
+    def __init__(self, redis_url: str | None = None) -> None:
+        self._pipe, childs = _server.Pipe()
+        self._process = _server.Process(
+            target=_obey, args=(childs, TTL, redis_url or os.environ["REDIS_URL"]), daemon=True
         )
-        self._said: queue.Queue[dict[str, Any]] = queue.Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
-        self._greeted = False
+        self._process.start()
+        childs.close()  # so that its death is heard
         self.is_done = True
         """Whether the results of all calls have been heard."""
 
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._said.put(json.loads(line))
-        self._said.put({"dead": True})
-
-    def _tell(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-
-    def _hear(self, word: str, patience: float = PATIENCE) -> Any:
-        said = self._said.get(timeout=patience)
+    def _hear(self, word: str) -> Any:
+        assert self._pipe.poll(PATIENCE), f"heard nothing while waiting for {word!r}"
+        said = self._pipe.recv()
         assert word in said, f"expected {word!r}, heard {said}"
         return said[word]
 
@@ -60,21 +49,14 @@ class Process:
         times: int = 1,
         without: Sequence[str] = (),
     ) -> None:
-        """Bring calls to the start line; `without` names functions that do nothing there."""
-        if not self._greeted:
-            self._hear("hello")
-            self._greeted = True
+        """Bring calls to the start line; `without` names functions that write nothing there."""
         self.is_done = False
-        self._tell(
-            json.dumps(
-                {"run": calls, "pause_at": pause_at, "times": times, "without": list(without)}
-            )
-        )
+        self._pipe.send({"run": calls, "pause_at": pause_at, "times": times, "without": without})
         self._hear("ready")
 
     def go(self) -> None:
         """Start."""
-        self._tell("go")
+        self._pipe.send("go")
 
     def start(self, *calls: dict[str, Any], **options: Any) -> None:
         """Prepare and go."""
@@ -87,15 +69,11 @@ class Process:
 
     def on(self) -> None:
         """Let all that wait at the fail point go on."""
-        self._tell("on")
+        self._pipe.send("on")
 
     def is_silent(self, seconds: float) -> bool:
         """Whether nothing is heard for so long: it waits for something."""
-        try:
-            said = self._said.get(timeout=seconds)
-        except queue.Empty:
-            return True
-        raise AssertionError(f"expected silence, heard {said}")
+        return not self._pipe.poll(seconds)
 
     def results(self) -> list[dict[str, Any]]:
         """Wait for the end of all calls."""
@@ -106,23 +84,22 @@ class Process:
     def kill(self) -> None:
         """SIGKILL, as in a crash."""
         self._process.kill()
-        self._process.wait()
-
-    def signal(self, number: signal.Signals) -> None:
-        """SIGSTOP or SIGCONT."""
-        self._process.send_signal(number)
+        self._process.join()
 
     @property
     def is_alive(self) -> bool:
-        return self._process.poll() is None
+        return self._process.is_alive()
 
     def close(self) -> None:
         """End it."""
-        if self.is_alive:
-            self.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        self.kill()
+        self._pipe.close()
+
+
+def _obey(*args: Any) -> None:
+    from tests.shop.races.worker import obey  # has been imported by the fork server
+
+    obey(*args)
 
 
 def together(*processes: Process) -> None:

@@ -17,7 +17,7 @@ from shop.audit import audit_sale
 from shop.models import Order, Sale, User
 from tests.locking.scripted import until
 from tests.shop.making import a_customer, a_sale, put_in_force
-from tests.shop.races.process import PATIENCE, TTL, Process, together
+from tests.shop.races.process import PATIENCE, TTL, Process, start_server, together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
@@ -193,8 +193,9 @@ def test_switched_there_and_back_under_load(processes, discipline, force) -> Non
 def test_away_from_a_dead_backend_under_load(database_url) -> None:
     """Redis is killed in mid-sale; buyers are told to try again until staff force the switch."""
     put_in_force("redis", "fenced")
+    start_server(database_url)
     with Redis() as redis:
-        crowd = [Process(database_url, REDIS_URL=redis.url) for _ in range(2)]
+        crowd = [Process(redis.url) for _ in range(2)]
         try:
             sale = start_a_crowd(crowd, stock=50, each=15)
             until(lambda: sold_under(1) >= 10, "sales on the old backend")

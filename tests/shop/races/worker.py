@@ -1,77 +1,74 @@
-"""A process of the shop for races: it does what it is told, from the start line on.
+"""What a process of a race does: it obeys `tests.shop.races.process.Process`.
 
-The parent's handle is `tests.shop.races.process.Process`. Commands and answers are JSON lines:
-
-    {"run": [{"do": "buy", ...}, ...], "pause_at": ..., "times": ..., "without": [...]}  -> ready
-    go                            every call starts, in a thread of its own
+    {"run": [{"do": "buy", ...}, ...], "pause_at": ..., "times": ..., "without": [...]}
+    "go"                          every call starts, in a thread of its own
     <- {"reached": "..."}         a call came to the fail point `pause_at` and waits there
-    on                            all that wait go on
+    "on"                          all that wait go on
     <- {"done": [...]}            what each call returned
+
+The fork server imports this module once, with the settings of the test's database.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import threading
 import time
 from contextlib import ExitStack
+from multiprocessing.connection import Connection
 from typing import Any
 from unittest.mock import patch
 
 import django
+import pytest  # noqa: F401 - multiprocessing looks for it in every child
 from django.conf import settings
 
+django.setup()
+
+from django.db import connections  # noqa: E402
+
+from locking import policy  # noqa: E402
+from locking.backends import database, redis  # noqa: E402, F401 - so that no child has to
+from locking.failpoints import arm, disarm  # noqa: E402
+from tests.shop.races import actions  # noqa: E402
+
 PATIENCE = 30.0
-
-
-def setup() -> None:
-    """Settings as the shop's own, but for shorter leases."""
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
-    for conf in settings.LOCKS.values():
-        conf["TTL"] = float(os.environ["RACE_TTL"])
-    django.setup()
 
 
 class Batch:
     """Calls that start together."""
 
-    def __init__(self, command: dict[str, Any]) -> None:
+    def __init__(self, say: Any, command: dict[str, Any]) -> None:
+        self.say = say
         self.calls = command["run"]
-        self.pause_at = command.get("pause_at")
-        self.times = command.get("times", 1)
-        self.without = command.get("without", [])
+        self.pause_at = command["pause_at"]
+        self.times = command["times"]
+        self.without = command["without"]
         self.go, self.on = threading.Event(), threading.Event()
         self.guard = threading.Lock()
-        self.threads: list[threading.Thread] = []
         self.results: list[dict[str, Any]] = [{}] * len(self.calls)
 
     def prepare(self) -> None:
         """Everything but the start."""
-        from locking import policy
-        from locking.failpoints import arm, disarm
-
         policy.forget()
         patches = ExitStack()
         for name in self.without:
-            patches.enter_context(patch(name, lambda *args, **kwargs: None))
+            patches.enter_context(patch(name, lambda *args, **kwargs: []))
         if self.pause_at:
             arm(self.pause_at, self.pause)
-        self.threads = [
+            patches.callback(disarm, self.pause_at)
+        threads = [
             threading.Thread(target=self.run, args=(place, dict(call)))
             for place, call in enumerate(self.calls)
         ]
-        for thread in self.threads:
+        for thread in threads:
             thread.start()
 
         def finish() -> None:
-            for thread in self.threads:
+            for thread in threads:
                 thread.join()
             patches.close()
-            if self.pause_at:
-                disarm(self.pause_at)
-            say(done=self.results)
+            self.say(done=self.results)
 
         threading.Thread(target=finish).start()
 
@@ -81,15 +78,11 @@ class Batch:
             self.times -= 1
             if self.times < 0:
                 return
-        say(reached=self.pause_at)
+        self.say(reached=self.pause_at)
         self.on.wait(PATIENCE)
 
     def run(self, place: int, call: dict[str, Any]) -> None:
         """One call, and what came of it."""
-        from django.db import connections
-
-        from tests.shop.races import actions
-
         act = getattr(actions, call.pop("do"))
         self.go.wait(PATIENCE)
         began = time.monotonic()
@@ -102,33 +95,26 @@ class Batch:
         self.results[place] = {**result, "seconds": time.monotonic() - began}
 
 
-_saying = threading.Lock()
+def obey(parent: Connection, ttl: float, redis_url: str) -> None:
+    """Until the parent is gone. Settings are the shop's own, but for shorter leases."""
+    for conf in settings.LOCKS.values():
+        conf["TTL"] = ttl
+    settings.LOCKS["redis"]["LOCATION"] = redis_url
+    saying = threading.Lock()
 
+    def say(**what: Any) -> None:
+        with saying:
+            parent.send(what)
 
-def say(**what: Any) -> None:
-    """A line to the parent."""
-    with _saying:
-        sys.stdout.write(json.dumps(what) + "\n")
-        sys.stdout.flush()
-
-
-def main() -> None:
-    """Obey until the parent closes the pipe."""
-    setup()
-    say(hello=os.getpid())
     batch: Batch | None = None
-    for line in sys.stdin:
-        word = line.strip()
-        if word == "go" and batch:
-            batch.go.set()
-        elif word == "on" and batch:
-            batch.on.set()
-        else:
-            batch = Batch(json.loads(line))
+    while True:
+        try:
+            command = parent.recv()
+        except EOFError:
+            os._exit(0)
+        if isinstance(command, dict):
+            batch = Batch(say, command)
             batch.prepare()
             say(ready=len(batch.calls))
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
+        elif batch is not None:
+            getattr(batch, command).set()
