@@ -130,6 +130,8 @@ class ZooKeeperBackend(Backend):
             try:
                 path = session.places.get(claim.owner)
                 if path is None:
+                    if token:
+                        logger.warning("lost the place in the queue of %r", claim.name)
                     token, line = self._join(session, claim.owner, parent, patience, tried)
                     tried = True
                     path = session.places[claim.owner]
@@ -149,7 +151,6 @@ class ZooKeeperBackend(Backend):
             except (NoNodeError, KeyError):
                 session.places.pop(claim.owner, None)
                 tried = False
-                logger.warning("lost the place in the queue of %r, joining again", claim.name)
             except INTERRUPTED:
                 tried = True
                 if time.monotonic() > end + self._connect_timeout:
@@ -212,6 +213,9 @@ class ZooKeeperBackend(Backend):
                 session.up.wait(self._connect_timeout)
                 if not session.withdraw(claim.owner, parent, None, self._connect_timeout):
                     raise
+            except BaseException:
+                session.withdraw(claim.owner, parent, None, 0)  # the keeper will do it
+                raise
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """The grant lasts as long as the session, whatever the ttl: is it still there?"""

@@ -112,6 +112,20 @@ class TestQueue:
             assert sum(len(of_path) for of_path in watchers.values()) <= 1 + len(waits) // 8
         until(lambda: not any(watchers.values()), "the holder's node taking its watch along")
 
+    def test_a_waiter_asks_and_then_waits(
+        self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        other = connected(zookeeper.hosts)
+        client, asked = session_of(other).client, []
+        call = client._call
+        client._call = lambda request, reply: asked.append(request) or call(request, reply)
+        with backend.lock(name, timeout=5):
+            assert not other.lock(name).acquire(timeout=1.5)
+        kinds = [type(request).__name__ for request in asked]
+        kinds = [kind for kind in kinds if kind != "Exists"]  # the session's sign of life
+        assert kinds == ["Create2", "GetChildren", "GetData", "GetChildren", "Delete"]
+        other.close()
+
     def test_a_wait_ended_by_a_signal_leaves_nothing(
         self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
     ) -> None:

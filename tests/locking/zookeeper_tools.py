@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import threading
 import time
@@ -49,15 +50,21 @@ class Proxy:
     what is cut does not.
     """
 
-    def __init__(self, port: int) -> None:
-        self._target = port
+    def __init__(
+        self,
+        port: int,
+        *,
+        listen: tuple[str, int] = (HOST, 0),
+        rewrite: tuple[bytes, bytes] = (b"", b""),
+    ) -> None:
+        self._target, self._rewrite = port, rewrite
         self.requests, self.answers = threading.Event(), threading.Event()
         self.flow()
         self._open: list[socket.socket] = []
         self._refusing = False
-        self._listener = socket.create_server((HOST, 0))
+        self._listener = socket.create_server(listen)
         self.port: int = self._listener.getsockname()[1]
-        self.url = f"{HOST}:{self.port}"
+        self.url = f"{listen[0]}:{self.port}"
         self._start(self._accept)
 
     def hold(self) -> None:
@@ -106,55 +113,69 @@ class Proxy:
                 return
             if self._refusing:
                 near.close()
-                continue
+            else:
+                self._start(self._join, near)
+
+    def _join(self, near: socket.socket) -> None:
+        """Be refused no sooner than the client would be that dials again for a while."""
+        deadline = time.monotonic() + 2
+        while True:
             try:
                 far = socket.create_connection((HOST, self._target))
+                break
             except OSError:
-                near.close()
-                continue
-            self._open += [near, far]
-            self._start(self._pump, near, far, self.requests)
-            self._start(self._pump, far, near, self.answers)
+                if time.monotonic() > deadline:
+                    near.close()
+                    return
+                time.sleep(0.02)
+        self._open += [near, far]
+        self._start(self._pump, near, far, self.requests)
+        self._pump(far, near, self.answers)
 
     def _pump(self, source: socket.socket, sink: socket.socket, gate: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 gate.wait()
-                sink.sendall(data)
+                sink.sendall(data.replace(*self._rewrite) if self._rewrite[0] else data)
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
 
 class Partitioned(ZooKeeper):
-    """Three nodes that reach each other only through proxies, so that one can be cut off."""
+    """Three nodes that reach each other only through proxies, so that one can be cut off.
+
+    Node 1 dials node 2 at 127.1.0.2 and so on. In an election it also tells its own address, and
+    would be dialled at that: the proxy puts the address there at which the other one has a proxy.
+    A leader is given up after five ticks, as in ZooKeeper's sample configuration.
+    """
 
     def __init__(self) -> None:
         super().__init__(3)
-        self.links: dict[frozenset[int], list[Proxy]] = {}
+        self.links: list[tuple[set[int], Proxy]] = []
+        for node, peer in itertools.permutations(self.nodes, 2):
+            there, back = f"127.{node.myid}.0.{peer.myid}", f"127.{peer.myid}.0.{node.myid}"
+            told = (f"{HOST}:".encode(), f"{back}:".encode())
+            for port, _ in peer.peer_ports:
+                proxy = Proxy(port, listen=(there, port), rewrite=told)
+                self.links.append(({node.myid, peer.myid}, proxy))
+            node.settings = [
+                line.replace(HOST, there) if line.startswith(f"server.{peer.myid}=") else line
+                for line in node.settings
+            ]
         for node in self.nodes:
-            for peer in self.nodes:
-                if peer is node:
-                    continue
-                ports = [port for port, _ in peer.peer_ports]
-                proxies = [Proxy(port) for port in ports]
-                self.links.setdefault(frozenset((node.myid, peer.myid)), []).extend(proxies)
-                old = f"server.{peer.myid}={HOST}:{ports[0]}:{ports[1]}"
-                new = f"server.{peer.myid}={HOST}:{proxies[0].port}:{proxies[1].port}"
-                node.settings[node.settings.index(old)] = new
+            node.settings[node.settings.index("syncLimit=10")] = "syncLimit=5"
 
     def cut_off(self, myid: int) -> None:
         """Lose every packet between this node and the others; clients still reach it."""
-        for pair, proxies in self.links.items():
-            if myid in pair:
-                for proxy in proxies:
-                    proxy.hold()
+        for ends, proxy in self.links:
+            if myid in ends:
+                proxy.hold()
 
     def stop(self) -> None:
         super().stop()
-        for proxies in self.links.values():
-            for proxy in proxies:
-                proxy.close()
+        for _, proxy in self.links:
+            proxy.close()
 
 
 def leader(ensemble: ZooKeeper) -> Any:

@@ -1,0 +1,392 @@
+"""FAULTS rows 1, 3, 8, 12, 13 and 14 at the level of the lock, on real ensembles."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from loadtest.servers import ZooKeeper
+from locking import LockLost, LockUnavailable
+from locking.backends.zookeeper import ZooKeeperBackend
+from tests.clock import Clock
+from tests.locking.actor import Actor
+from tests.locking.contract import PATIENCE, until
+from tests.locking.zookeeper_tools import (
+    Partitioned,
+    Proxy,
+    conf,
+    connected,
+    elapsed,
+    leader,
+    queue,
+)
+
+SESSION = 2.0
+
+
+@pytest.fixture
+def backend(zookeeper: ZooKeeper) -> Iterator[ZooKeeperBackend]:
+    made = connected(zookeeper.hosts)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"zookeeper:{uuid.uuid4().hex}"
+
+
+class TestHolder:
+    def test_killed(self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str) -> None:
+        """Row 3: the next grant comes within the session and a second."""
+        with Actor(conf(zookeeper.hosts)) as other:
+            assert other.acquire(name, timeout=5)["ok"]
+            other.kill()
+            killed = time.monotonic()
+            with backend.lock(name, timeout=PATIENCE):
+                assert time.monotonic() - killed < SESSION + 1
+
+    def test_stopped_for_longer_than_its_session(
+        self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        """Row 1: two believe they hold it; the first finds out at once, and has the older token."""
+        with Actor(conf(zookeeper.hosts)) as other:
+            first = other.acquire(name, timeout=5)
+            other.pause()
+            with backend.lock(name, timeout=PATIENCE) as lease:
+                assert lease.token > first["token"]
+                other.resume()
+                assert other.lease(name)["lost"]
+                assert other.release(name)["error"] == "LockLost"
+                lease.check()
+                assert len(queue(backend, name)) == 1, "the successor lost its lock"
+
+    def test_session_expired(
+        self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        """Row 12: a second client with the same session id ends the session."""
+        other = connected(zookeeper.hosts)
+        told = threading.Event()
+        lock = backend.lock(name, on_lost=lambda lease: told.set())
+        lock.acquire(timeout=5)
+        lease = lock.lease
+        assert lease is not None
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                successor = other.lock(name)
+                wait = pool.submit(successor.acquire, timeout=PATIENCE)
+                until(lambda: len(queue(other, name)) == 2, "the other one queueing")
+                assert backend._session is not None
+                twin = KazooClient(zookeeper.hosts, client_id=backend._session.client.client_id)
+                twin.start()
+                expired = time.monotonic()
+                twin.stop()
+                twin.close()
+                assert wait.result(PATIENCE)
+                granted_after = time.monotonic() - expired
+                assert told.wait(SESSION)
+                assert lease.lost
+                with pytest.raises(LockLost):
+                    lease.check()
+                with pytest.raises(LockLost):
+                    lock.release()
+                taken = pool.submit(lambda: successor.lease).result(PATIENCE)
+                assert taken is not None
+                assert taken.token > lease.token
+                assert not taken.lost
+                pool.submit(successor.release).result(PATIENCE)
+            assert granted_after < 1
+            with backend.lock(name, timeout=PATIENCE) as again:  # in a new session
+                assert again.token > taken.token
+        finally:
+            other.close()
+
+    def test_cut_off(self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str) -> None:
+        """Packets vanish: the holder stops believing before the next one is granted."""
+        with Proxy(zookeeper.nodes[0].port) as proxy:
+            other = connected(proxy.url)
+            told: list[float] = []
+            lock = other.lock(name, on_lost=lambda lease: told.append(time.monotonic()))
+            lock.acquire(timeout=5)
+            lease = lock.lease
+            assert lease is not None
+            proxy.hold()
+            with backend.lock(name, timeout=PATIENCE):
+                granted = time.monotonic()
+                assert lease.lost
+                assert lease.deadline <= granted
+                until(lambda: told, "the holder being told")
+                assert told[0] - granted < SESSION / 2
+            proxy.cut()
+            proxy.flow()
+            with pytest.raises(LockLost):
+                lock.release()
+            other.close()
+
+    def test_a_connection_lost_for_a_moment_loses_nothing(
+        self, zookeeper: ZooKeeper, name: str
+    ) -> None:
+        with Proxy(zookeeper.nodes[0].port) as proxy:
+            other = connected(proxy.url)
+            with other.lock(name, timeout=5) as lease:
+                proxy.cut()
+                first = lease.deadline
+                until(lambda: lease.deadline > first or lease.lost, "the session going on")
+                lease.check()
+            assert not queue(other, name)
+            other.close()
+
+    def test_the_answer_to_its_release_lost(
+        self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        with Proxy(zookeeper.nodes[0].port) as proxy:
+            other = connected(proxy.url)
+            with ThreadPoolExecutor(1) as pool:
+                lock = other.lock(name)
+                assert pool.submit(lock.acquire, timeout=5).result(PATIENCE)
+                proxy.answers.clear()
+                releasing = pool.submit(lock.release)
+                until(lambda: not queue(backend, name), "the release being applied")
+                assert not releasing.done()
+                proxy.cut()
+                proxy.flow()
+                releasing.result(PATIENCE)
+            other.close()
+
+    def test_its_release_is_done_later_when_nobody_answers(
+        self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        with Proxy(zookeeper.nodes[0].port) as proxy:
+            other = connected(proxy.url, SESSION_TIMEOUT=8.0, CONNECT_TIMEOUT=0.5)
+            lock = other.lock(name)
+            lock.acquire(timeout=5)
+            proxy.cut(refuse=True)
+            with pytest.raises(LockUnavailable):
+                assert elapsed(lock.release) < 3
+            assert len(queue(backend, name)) == 1
+            healed = time.monotonic()
+            proxy.serve()
+            with backend.lock(name, timeout=PATIENCE):
+                assert time.monotonic() - healed < 4, "freed by the session's end only"
+            other.close()
+
+
+class TestWaiter:
+    """Row 13."""
+
+    @pytest.fixture
+    def proxy(self, zookeeper: ZooKeeper) -> Iterator[Proxy]:
+        with Proxy(zookeeper.nodes[0].port) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def waiter(self, proxy: Proxy) -> Iterator[ZooKeeperBackend]:
+        made = connected(proxy.url, SESSION_TIMEOUT=8.0, CONNECT_TIMEOUT=1.0)
+        yield made
+        made.close()
+
+    def test_a_release_missed_while_cut_off_is_seen_afterwards(
+        self, proxy: Proxy, waiter: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        served = []
+
+        def wait(through: ZooKeeperBackend, who: str) -> None:
+            with through.lock(name, timeout=PATIENCE):
+                served.append(who)
+
+        lock = backend.lock(name)
+        lock.acquire(timeout=5)
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(wait, waiter, "cut off")
+            until(lambda: len(queue(backend, name)) == 2, "the first one queueing")
+            second = pool.submit(wait, backend, "behind")
+            until(lambda: len(queue(backend, name)) == 3, "the second one queueing")
+            before = queue(backend, name)[1:]
+            proxy.cut(refuse=True)
+            assert waiter._session is not None
+            until(lambda: not waiter._session.up.is_set(), "the connection being lost")
+            lock.release()
+            assert queue(backend, name) == before, "a place was lost"
+            proxy.serve()
+            first.result(PATIENCE)
+            second.result(PATIENCE)
+        assert served == ["cut off", "behind"]
+        assert not queue(backend, name)
+
+    def test_a_node_whose_creation_got_no_answer_is_found_again(
+        self, proxy: Proxy, waiter: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        with backend.lock(name, timeout=5):
+            pass
+        proxy.answers.clear()
+        with ThreadPoolExecutor(1) as pool:
+            lock = waiter.lock(name)
+            taking = pool.submit(lock.acquire, timeout=PATIENCE)
+            until(lambda: queue(backend, name), "the node being made")
+            (node,) = queue(backend, name)
+            assert not taking.done()
+            proxy.cut()
+            proxy.flow()
+            assert taking.result(PATIENCE)
+            lease = pool.submit(lambda: lock.lease).result(PATIENCE)
+            assert queue(backend, name) == [node], "it was made twice"
+            (seen,) = [held for held in backend.inspect() if held.name == name]
+            assert (seen.owner, seen.token) == (lease.owner, lease.token)
+            pool.submit(lock.release).result(PATIENCE)
+        assert not queue(backend, name)
+
+    def test_one_that_gives_up_while_cut_off_leaves_no_node(
+        self, proxy: Proxy, waiter: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(waiter.lock(name).acquire, timeout=1.0)
+            until(lambda: len(queue(backend, name)) == 2, "the other one queueing")
+            proxy.cut(refuse=True)
+            with pytest.raises(LockUnavailable):
+                waiting.result(PATIENCE)
+            assert len(queue(backend, name)) == 2
+            healed = time.monotonic()
+            proxy.serve()
+            until(lambda: len(queue(backend, name)) == 1, "the orphan being deleted")
+            assert time.monotonic() - healed < 4, "deleted by the session's end only"
+
+    def test_one_whose_creation_is_silent_leaves_no_node(
+        self, proxy: Proxy, waiter: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        """The creation arrives after its caller has given up."""
+        with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as pool:
+            proxy.hold()
+            with pytest.raises(LockUnavailable):
+                pool.submit(waiter.lock(name).acquire, timeout=0.2).result(PATIENCE)
+            proxy.flow()
+            until(lambda: waiter._session and not waiter._session._orphans, "the clearing up")
+            assert len(queue(backend, name)) == 1
+
+    def test_a_lost_session_means_the_end_of_the_queue_and_is_logged(
+        self,
+        zookeeper: ZooKeeper,
+        waiter: ZooKeeperBackend,
+        backend: ZooKeeperBackend,
+        name: str,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        lock = backend.lock(name)
+        lock.acquire(timeout=5)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(waiter.lock(name).acquire, timeout=PATIENCE)
+            until(lambda: len(queue(backend, name)) == 2, "the other one queueing")
+            before = queue(backend, name)
+            assert waiter._session is not None
+            twin = KazooClient(zookeeper.hosts, client_id=waiter._session.client.client_id)
+            twin.start()
+            twin.stop()
+            twin.close()
+            until(
+                lambda: len(now := queue(backend, name)) == 2 and now[1] > before[1],
+                "the other one queueing again",
+            )
+            lock.release()
+            assert waiting.result(PATIENCE)
+        assert any("lost the place" in record.getMessage() for record in caplog.records)
+
+
+class TestLeader:
+    """Row 14: three sessions want one lock while the leader goes."""
+
+    def kill(self, ensemble: Partitioned, node: Any) -> None:
+        node.kill()
+
+    def stop(self, ensemble: Partitioned, node: Any) -> None:
+        node.pause()
+
+    def cut_off(self, ensemble: Partitioned, node: Any) -> None:
+        ensemble.cut_off(node.myid)
+
+    @pytest.mark.parametrize(("fault", "within"), [("kill", 3.0), ("stop", 6.0), ("cut_off", 8.0)])
+    def test_one_holder_throughout(self, fault: str, within: float, name: str) -> None:
+        with Partitioned() as ensemble:
+            backends = [connected(ensemble.hosts, SESSION_TIMEOUT=4.0) for _ in range(3)]
+            inside: list[int] = []
+            overlaps: list[object] = []
+            grants: list[tuple[float, int]] = []
+            over = threading.Event()
+
+            def work(number: int) -> None:
+                lock = backends[number].lock(name, timeout=PATIENCE)
+                while not over.is_set():
+                    try:
+                        with lock as lease:
+                            inside.append(number)
+                            others = [one for one in inside if one != number]
+                            if others and not lease.lost:
+                                overlaps.append(others)
+                            grants.append((time.monotonic(), lease.token))
+                            over.wait(0.005)
+                            inside.remove(number)
+                    except (LockUnavailable, LockLost):
+                        continue
+
+            strike: Callable[[Partitioned, Any], None] = getattr(self, fault)
+            try:
+                with ThreadPoolExecutor(3) as pool:
+                    workers = [pool.submit(work, number) for number in range(3)]
+                    try:
+                        until(lambda: len(grants) > 20, "the lock going round")
+                        old = leader(ensemble)
+                        struck = time.monotonic()
+                        strike(ensemble, old)
+                        # Through the new leader: not one that the old had still under way.
+                        epoch = grants[-1][1] >> 32
+                        until(lambda: grants[-1][1] >> 32 > epoch, "a grant by a new leader")
+                        after = next(at for at, token in grants if token >> 32 > epoch)
+                    finally:
+                        over.set()
+                    for worker in workers:
+                        worker.result(PATIENCE)
+                assert not overlaps
+                tokens = [token for _, token in grants]
+                assert tokens == sorted(set(tokens))
+                assert after - struck < within
+            finally:
+                for node in ensemble.nodes:
+                    if node.running:
+                        node.resume()
+                for backend in backends:
+                    backend.close()
+
+
+class TestClock:
+    """Row 8: a session is counted on a clock that nobody sets."""
+
+    @pytest.mark.parametrize("seconds", [3600, -3600])
+    def test_the_servers_clock_jumps(self, seconds: float, tmp_path: Path, name: str) -> None:
+        clock = Clock(tmp_path)
+        server = ZooKeeper(1)
+        clock.drive(server.nodes[0])
+        with server:
+            holder, other = connected(server.hosts), connected(server.hosts)
+            try:
+                with holder.lock(name, timeout=5) as lease:
+                    clock.shift(seconds)
+                    jumped = time.monotonic()
+                    assert elapsed(lambda: other.lock(name).acquire(timeout=0.5)) < 2
+                    until(lambda: time.monotonic() - jumped > SESSION * 1.5, "a session's length")
+                    assert not other.lock(name).acquire(blocking=False)
+                    lease.check()
+                with other.lock(name, timeout=5) as next_lease:
+                    assert next_lease.token > lease.token
+                    assert other._session is not None
+                    path = other._session.places[next_lease.owner]
+                    made_at = other._session.client.exists(path).ctime / 1000
+                assert abs(made_at - time.time()) > 3000, "the clock did not jump"
+            finally:
+                holder.close()
+                other.close()
