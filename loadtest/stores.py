@@ -49,7 +49,7 @@ class Stores:
                 "REDLOCK_URLS": "",
                 "ZOOKEEPER_HOSTS": "",
                 "DEBUG": "0",
-                "MAX_WAITING": str(self.plan.threads),
+                "MAX_WAITING": "100",  # the crowd shall meet the lock, not the door
                 "LOG_LEVEL": "WARNING",
             }
             if self.store == "mariadb":
