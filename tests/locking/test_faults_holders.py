@@ -1,0 +1,191 @@
+"""FAULTS rows 1, 2 and 3 on every backend: what becomes of a holder that is stopped or dies.
+
+XF: a lease or a session can have two holders who believe in it. The test counts only if it saw
+that, and shows the token that tells them apart; the stock's side of it is in
+tests/shop/races/test_fence_faults.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from locking import LockLost
+from locking.backends.base import Backend
+from locking.backends.mysql_session import MySQLSessionBackend
+from locking.handler import create
+from tests.locking.actor import Actor
+from tests.locking.contract import PATIENCE, until
+
+TTL = 1.0
+"""Seconds of a lease, and of a ZooKeeper session, which cannot be shorter here."""
+SLACK = 1.0
+"""Seconds that a loaded machine may add to the one that FAULTS allows."""
+
+pytestmark = pytest.mark.django_db(transaction=True)
+in_mariadb = [
+    pytest.mark.stores,
+    pytest.mark.skipif(connection.vendor != "mysql", reason="runs with TEST_STORE=mariadb"),
+]
+database = pytest.param("database", marks=pytest.mark.stores)
+mysql_session = pytest.param("mysql_session", marks=in_mariadb)
+LEASED = ["redis", database, "redlock", "zookeeper"]
+"""Those whose grant ends although its holder's connection lives."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """One backend here, and processes that have the same."""
+
+    backend: Backend
+    another: Callable[[], AbstractContextManager[Actor]]
+
+
+@pytest.fixture(scope="module")
+def idle() -> Iterator[list[Actor]]:
+    """Processes to use again: starting one costs more than a test."""
+    actors: list[Actor] = []
+    yield actors
+    for actor in actors:
+        actor.kill()
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, database_url: str, idle: list[Actor]) -> Iterator[Store]:
+    def conf(module: str, name: str, location: object, **options: Any) -> dict[str, Any]:
+        path = f"locking.backends.{module}.{name}Backend"
+        return {"BACKEND": path, "LOCATION": location, "TTL": TTL, "OPTIONS": options}
+
+    def made(kind: str) -> dict[str, Any]:
+        match kind:
+            case "redis":
+                return conf(kind, "Redis", request.getfixturevalue("redis_server").url)
+            case "redlock":
+                five = request.getfixturevalue("redis_five")
+                return conf(kind, "RedLock", [server.url for server in five])
+            case "zookeeper":
+                hosts = request.getfixturevalue("zookeeper").hosts
+                return conf(kind, "ZooKeeper", hosts, SESSION_TIMEOUT=TTL)
+            case "mysql_session":
+                return conf(kind, "MySQLSession", "default")
+        return conf(kind, "Database", "default")
+
+    entry = made(request.param)
+
+    @contextmanager
+    def another() -> Iterator[Actor]:
+        if idle:
+            actor = idle.pop()
+            actor.send({"conf": entry})
+            actor.answer()
+        else:
+            actor = Actor(entry, env={"DATABASE_URL": database_url})
+        try:
+            yield actor
+        except BaseException:
+            actor.kill()
+            raise
+        if actor._process.poll() is None:
+            idle.append(actor)
+
+    backend = create("faults", entry)
+    yield Store(backend, another)
+    backend.close()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"faults:{uuid.uuid4().hex}"
+
+
+@pytest.mark.parametrize("store", LEASED, indirect=True)
+def test_row_1_stopped_past_twice_its_lease(store: Store, name: str) -> None:
+    """XF: the second is granted while the first, once it runs again, would go on writing."""
+    second = store.backend.lock(name)
+    with store.another() as first:
+        held = first.acquire(name, timeout=5)
+        first.pause()
+        stopped = time.monotonic()
+        assert second.acquire(timeout=PATIENCE), "the watchdog renewed although it was stopped"
+        lease = second.lease
+        assert lease is not None
+        until(lambda: time.monotonic() - stopped > 2 * TTL, "twice the lease passing")
+        first.resume()
+        assert first.lease(name) == {"ok": True, "lost": True, "token": held["token"]}
+        assert first.release(name)["error"] == "LockLost"
+        lease.check()
+        assert not first.acquire(name, timeout=0)["ok"], "the late release freed the other's lock"
+        second.release()
+    if store.backend.capabilities.fencing:
+        assert lease.token > held["token"]
+
+
+@pytest.mark.parametrize("store", [mysql_session], indirect=True)
+def test_row_1_a_session_whose_connection_lives_outlasts_a_stop(store: Store, name: str) -> None:
+    second = store.backend.lock(name)
+    with store.another() as first:
+        assert first.acquire(name, timeout=5)["ok"]
+        first.pause()
+        assert not second.acquire(timeout=2 * TTL)
+        first.resume()
+        assert not first.lease(name)["lost"]
+        assert first.release(name)["ok"]
+    assert second.acquire(timeout=PATIENCE)
+    second.release()
+
+
+@pytest.mark.parametrize(
+    ("store", "is_held"),
+    [
+        ("redis", True),
+        ("redis", False),
+        pytest.param("database", True, marks=pytest.mark.stores),
+        ("redlock", True),
+        ("zookeeper", True),
+    ],
+    indirect=["store"],
+)
+def test_row_2_gil_held_longer_than_the_lease(store: Store, name: str, is_held: bool) -> None:
+    """XF: the watchdog starves with its process, which finds out afterwards. Control: GIL free."""
+    usleep = (ctypes.PyDLL if is_held else ctypes.CDLL)(None).usleep
+    lock = store.backend.lock(name)
+    with store.another() as other:
+        lock.acquire(timeout=5)
+        lease = lock.lease
+        assert lease is not None
+        other.send({"do": "acquire", "name": name, "timeout": PATIENCE, "ttl": 30})
+        usleep(int(2.5 * TTL * 1e6))
+        assert lease.lost is is_held
+        assert other.answered(5 if is_held else 0) is is_held, "it takes two to overlap"
+        with pytest.raises(LockLost) if is_held else nullcontext():
+            lock.release()
+        second = other.answer()
+        assert second["ok"]
+        assert not other.lease(name)["lost"]
+        assert other.release(name)["ok"]
+    if store.backend.capabilities.fencing:
+        assert second["token"] > lease.token
+
+
+@pytest.mark.parametrize("store", [*LEASED, mysql_session], indirect=True)
+def test_row_3_killed_holder_is_replaced_in_time(store: Store, name: str) -> None:
+    """Within its lease or session and a second; at once where the connection is the lock."""
+    lock = store.backend.lock(name)
+    with store.another() as other:
+        assert other.acquire(name, timeout=5)["ok"]
+        assert not lock.acquire(blocking=False)
+        other.kill()
+        killed = time.monotonic()
+        assert lock.acquire(timeout=PATIENCE)
+        waited = time.monotonic() - killed
+        lock.release()
+    at_once = isinstance(store.backend, MySQLSessionBackend)
+    assert waited < (0 if at_once else TTL) + 1 + SLACK
