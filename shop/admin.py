@@ -121,5 +121,4 @@ class OrderAdmin(ReadOnlyAdmin):
     list_filter = ("status", "sale__product")
     list_select_related = ("customer", "sale__product")
     search_fields = ("number", "customer__username")
-    date_hierarchy = "created_at"
     show_full_result_count = False
