@@ -7,7 +7,7 @@ from locking.backends.database import DatabaseBackend
 from locking.handler import backend_class, locks
 
 
-@shared_task(time_limit=60, soft_time_limit=50)  # type: ignore[untyped-decorator]
+@shared_task(time_limit=60, soft_time_limit=50)
 def sweep_dead_locks() -> int:
     """Delete lock rows that nobody has used for an hour, crashed holders' among them."""
     swept = 0

@@ -96,10 +96,12 @@ class DatabaseBackend(Backend):
                 row = waiting.read()
                 if row is None:
                     token = waiting.create()
-                elif row.owner == claim.owner:  # taken before, but the answer was lost
+                elif (
+                    row.owner == claim.owner and row.left > 0
+                ):  # taken before, but the answer was lost
                     token = row.token
                     started += row.left / SECOND - claim.ttl
-                elif row.left > row.ttl:
+                elif row.from_the_future:
                     session.change(self.sql.repair, digest(claim.name))
             if token is not None:
                 if waiting.keeps:

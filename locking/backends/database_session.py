@@ -324,7 +324,7 @@ class Pool:
             try:
                 result = work(session)
             except Busy as error:
-                self.give(session)
+                session.close()  # with the user-level locks that it may have
                 now = time.monotonic()
                 if now - busy_last > SILENCE_SECONDS:
                     busy_since = now

@@ -37,9 +37,10 @@ class Statements:
         returning = "" if mysql else " RETURNING token"
         mine = "WHERE digest = %s AND owner = %s"
         alive = f"{mine} AND expires_at > {now}"
+        turn = "" if mysql else ", waiter_until = 0"
         take = (
             f"UPDATE {TABLE} SET token = {mint}, owner = %s, ttl = %s, lock_count = {count}, "
-            f"expires_at = {now} + %s, waiter_until = 0 WHERE digest = %s AND expires_at <= {now}"
+            f"expires_at = {now} + %s{turn} WHERE digest = %s AND expires_at <= {now}"
         )
         self.take = take
         self.take_in_turn = f"{take} AND IS_FREE_LOCK(%s)"
@@ -67,9 +68,10 @@ class Statements:
         self.extend = f"UPDATE {TABLE} SET ttl = %s, expires_at = {now} + %s {alive}"
         self.recount = f"UPDATE {TABLE} SET lock_count = %s {alive}"
         # An end further away than the whole lease: the clock was set back. Count from here.
+        least = "MIN" if vendor == "sqlite" else "LEAST"
         self.repair = (
-            f"UPDATE {TABLE} SET expires_at = {now} + ttl "
-            f"WHERE digest = %s AND expires_at > {now} + ttl"
+            f"UPDATE {TABLE} SET expires_at = {least}(expires_at, {now} + ttl), waiter_until = 0 "
+            f"WHERE digest = %s"
         )
         self.break_ = (
             f"UPDATE {TABLE} SET owner = '', expires_at = 0, lock_count = 0, token = token + 1 "

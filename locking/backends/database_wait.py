@@ -44,6 +44,11 @@ class Row(NamedTuple):
     reserved: int
     """Microseconds that `waiter` has the next turn for, if above 0."""
 
+    @property
+    def from_the_future(self) -> bool:
+        """The clock was set back since it was written."""
+        return self.left > self.ttl or self.reserved > RESERVED_SECONDS * SECOND
+
 
 @lru_cache(1024)
 def digest(text: str) -> str:
@@ -160,7 +165,7 @@ class Queueing(Polling):
             return
         if self._heard == row.token:
             # It rang, but the lock is still held: the holder has lost its connection, or died.
-            super().wait(row, min(seconds, row.left / SECOND))
+            self.claim.cancelled.wait(min(seconds, POLL_SECONDS, row.left / SECOND))
             return
         seconds = min(seconds, min(row.left, row.ttl) / SECOND + 0.001)
         if self.wire.get_lock(self.claim, bell(row.owner), seconds):

@@ -99,6 +99,10 @@ class MySQLSessionBackend(Backend):
             token = self.pool.call(wait, until=deadline)
         except Cancelled:
             return None
+        except BaseException:
+            if claim.owner in self._kept:
+                self._kept.pop(claim.owner)[1].close()
+            raise
         return None if token is None else Grant(token, math.inf)
 
     def release(self, claim: Claim, token: int) -> None:

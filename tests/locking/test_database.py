@@ -22,7 +22,7 @@ from locking.backends.database import DatabaseBackend
 from locking.models import LockRow
 from locking.recipes.mysql_row import MySQLRowRecipe
 from locking.tasks import sweep_dead_locks
-from tests.locking.contract import until
+from tests.locking.contract import PATIENCE, until
 from tests.locking.database_tools import DATABASE, SESSION, alias_for, database
 
 pytestmark = [pytest.mark.stores, pytest.mark.django_db(transaction=True)]
@@ -70,8 +70,8 @@ def test_the_row_tells_who_and_how_deep(backend: DatabaseBackend) -> None:
 
 def test_the_sweep_deletes_the_dead_and_nothing_else(backend: DatabaseBackend) -> None:
     tokens = {}
-    for name in ("idle", "crashed"):
-        grant = backend.acquire(claim(name, name, ttl=0.05), 0)
+    for name, ttl in (("idle", 30), ("crashed", 0.05)):
+        grant = backend.acquire(claim(name, name, ttl), 0)
         assert grant is not None
         tokens[name] = grant.token
     backend.release(claim("idle", "idle"), tokens["idle"])
@@ -95,6 +95,36 @@ def test_an_end_further_away_than_the_lease_is_brought_near(backend: DatabaseBac
     LockRow.objects.update(expires_at=row.expires_at + HOUR)
     with backend.lock("future", timeout=5) as lease:
         assert lease.token > grant.token
+
+
+@on_sqlite
+def test_a_turn_reserved_in_the_future_is_void(backend: DatabaseBackend) -> None:
+    with backend.lock("turn", timeout=5):
+        pass
+    LockRow.objects.update(waiter="dead", waiter_until=LockRow.objects.get().token + HOUR)
+    assert not backend.lock("turn").acquire(blocking=False), "the turn is taken"
+    with backend.lock("turn", timeout=5):
+        pass
+
+
+@pytest.mark.parametrize("contenders", [8, 64])
+def test_everyone_gets_a_fair_share(backend: DatabaseBackend, contenders: int) -> None:
+    """FAULTS row 23: who asks again at once must not starve the others."""
+    served, end = [0] * contenders, time.monotonic() + contenders / 4
+
+    def hammer(number: int) -> None:
+        lock = backend.lock("hammer")
+        while time.monotonic() < end:
+            assert lock.acquire(timeout=PATIENCE)
+            served[number] += 1
+            time.sleep(0.002)  # the work that the lock is for
+            lock.release()
+
+    with ThreadPoolExecutor(contenders) as pool:
+        for done in [pool.submit(hammer, number) for number in range(contenders)]:
+            done.result(PATIENCE * 3)
+    jain = sum(served) ** 2 / (contenders * sum(n * n for n in served))
+    assert jain >= 0.9, served
 
 
 def test_tokens_grow_while_the_clock_is_behind(backend: DatabaseBackend) -> None:
