@@ -48,17 +48,26 @@ def commit(statements: Sequence[Statement]) -> list[int]:
         if connection.vendor == "mysql" and not connection.in_atomic_block:
             with connection.cursor() as cursor:
                 return _at_once(cursor, statements)
-        with transaction.atomic(durable=True), connection.cursor() as cursor:
-            return _one_by_one(cursor, statements)
+        with transaction.atomic(durable=True):
+            return _one_by_one(statements)
     except _Unchanged as error:
         raise error.unless() from None
 
 
-def _one_by_one(cursor: CursorWrapper, statements: Sequence[Statement]) -> list[int]:
+def run(statements: Sequence[Statement]) -> None:
+    """Run them inside the caller's transaction, which an error has to end."""
+    try:
+        _one_by_one(statements)
+    except _Unchanged as error:
+        raise error.unless() from None
+
+
+def _one_by_one(statements: Sequence[Statement]) -> list[int]:
     ids = []
-    for statement in statements:
-        cursor.execute(statement.sql, statement.params)
-        ids.append(statement.done(cursor))
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement.sql, statement.params)
+            ids.append(statement.done(cursor))
     return ids
 
 

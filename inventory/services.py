@@ -1,11 +1,11 @@
 """The only module that writes stock.
 
 A purchase takes its pieces in two steps, so that what a lock is for can be seen: `look` before the
-transaction, `take` inside it. What each does depends on the discipline:
+transaction, what `to_take` says inside it. What each does depends on the discipline:
 
-    naive        look reads the quantity; take writes back what it computed from it
-    fenced       look claims the row with the fence and reads; take writes where the claim stands
-    conditional  look does nothing; take is one UPDATE that checks quantity and fence itself
+    naive        look reads the quantity; to_take writes back what it computed from it
+    fenced       look claims the row with the fence and reads; to_take writes where the claim stands
+    conditional  look does nothing; to_take is one UPDATE that checks quantity and fence itself
 """
 
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ def _not_newer(fence: Fence) -> Q:
 
 
 def look(*, stock_id: int, discipline: str, fence: Fence) -> Look:
-    """Learn before the transaction what `take` will need. Raises StaleFence.
+    """Learn before the transaction what `to_take` will need. Raises StaleFence.
 
     Statements of their own: inside the order's transaction the row lock would do the lock's work,
     and a paused holder would block the whole shop.
@@ -100,7 +100,7 @@ def _claim(stock_id: int, fence: Fence) -> Fence:
     raise StaleFence("The stock row is claimed faster than this writer can follow.")
 
 
-def take(*, seen: Look, quantity: int, order_number: str) -> list[Statement]:
+def to_take(*, seen: Look, quantity: int, order_number: str) -> list[Statement]:
     """What takes pieces for an order, to be committed together with it. Raises OutOfStock.
 
     The commit raises OutOfStock or StaleFence.
@@ -128,10 +128,12 @@ def _why_refused(seen: Look) -> InventoryError:
     return OutOfStock() if rows.exists() else StaleFence()
 
 
-def put_back(*, stock_id: int, quantity: int, order_number: str, fence: Fence) -> list[Statement]:
+def to_put_back(
+    *, stock_id: int, quantity: int, order_number: str, fence: Fence
+) -> list[Statement]:
     """What returns an order's pieces, to be committed with its end; that raises StaleFence.
 
-    It marks the row as `take` does: a holder that read the quantity before must not write over it.
+    It marks the row as `to_take` does: a holder that read the quantity before must not write over it.
     """
     mark, compare = (fence.epoch, fence.token), (fence.epoch, fence.epoch, fence.token)
     update = Statement(PUT_BACK, [quantity, *mark, stock_id, *compare], unless=StaleFence)

@@ -189,7 +189,7 @@ def _write(
         [
             insert(Order, **columns),
             *_take_allowance(customer, sale, quantity, is_first=is_first),
-            *stock.take(seen=seen, quantity=quantity, order_number=order.number),
+            *stock.to_take(seen=seen, quantity=quantity, order_number=order.number),
         ]
     )
     order._state.adding = False

@@ -109,7 +109,7 @@ def _end(order: Order, status: Status, fence: stock.Fence) -> None:
                 " WHERE customer_id = %s AND sale_id = %s",
                 [order.quantity, order.customer_id, order.sale_id],
             ),
-            *stock.put_back(
+            *stock.to_put_back(
                 stock_id=order.sale.stock_id,
                 quantity=order.quantity,
                 order_number=order.number,

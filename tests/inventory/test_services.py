@@ -30,11 +30,11 @@ def stock() -> Stock:
 
 
 def take(**what: Any) -> None:
-    commit(services.take(**what))
+    commit(services.to_take(**what))
 
 
 def put_back(**what: Any) -> None:
-    commit(services.put_back(**what))
+    commit(services.to_put_back(**what))
 
 
 def fence(token: int | None, epoch: int = 1) -> Fence:
@@ -252,12 +252,12 @@ def test_a_refusal_writes_nothing_of_its_transaction(stock, discipline) -> None:
         fence_token=0,
     )
     nothing = Statement("UPDATE inventory_stock SET quantity = 0 WHERE id = %s", [0], OutOfStock)
-    statements = services.take(seen=seen, quantity=1, order_number="A")
+    statements = services.to_take(seen=seen, quantity=1, order_number="A")
     for broken in ([movement, *statements, nothing], [*statements, movement, movement, nothing]):
         with pytest.raises(OutOfStock):
             commit(broken)
     with pytest.raises(IntegrityError):
-        commit([*statements, *services.take(seen=seen, quantity=1, order_number="A")])
+        commit([*statements, *services.to_take(seen=seen, quantity=1, order_number="A")])
     assert row(stock).quantity == 5
     assert not StockMovement.objects.exclude(reason="stocked").exists()
     ids = commit(statements)

@@ -12,6 +12,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from inventory import services as stock
+from inventory.batch import run
 from inventory.importing import import_products
 from inventory.models import Product, Stock, StockMovement
 from locking.models import Discipline
@@ -185,4 +186,4 @@ def _sell(sale: Sale, guest: User) -> None:
         discipline=Discipline.CONDITIONAL,
         fence=stock.Fence(epoch=0, token=None),
     )
-    stock.take(seen=seen, quantity=1, order_number=order.number)
+    run(stock.to_take(seen=seen, quantity=1, order_number=order.number))

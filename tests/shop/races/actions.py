@@ -10,6 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from inventory import services as stock
+from inventory.batch import run
 from inventory.services import Fence
 from locking import LockError, lock, policy
 from locking.failpoints import reach
@@ -75,7 +76,7 @@ def buy_releasing_early(*, sale: int, customer: int, key: str) -> dict[str, Any]
             pay_by=timezone.now(),
         )
         Allowance.objects.create(customer_id=customer, sale=row, taken=1)
-        stock.take(seen=seen, quantity=1, order_number=order.number)
+        run(stock.to_take(seen=seen, quantity=1, order_number=order.number))
         guard.release()
         reach("early.released")
     return {"order": order.number}
