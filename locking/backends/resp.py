@@ -31,6 +31,9 @@ from locking.exceptions import LockUnavailable
 MAX_IDLE = 64
 """Connections that a pool keeps while nobody uses them."""
 
+FRESH = 0.01
+"""Seconds for which a wire that was given back is trusted to be open."""
+
 READ_SIZE = 4096
 
 NOTHING: Any = object()
@@ -78,6 +81,7 @@ class Wire:
         self.timeout = timeout
         self.channel = channel
         self.closed = False
+        self.idle_since = 0.0
         self._reader = hiredis.Reader(
             encoding="utf-8", errors="surrogateescape", notEnoughData=NOTHING
         )
@@ -250,7 +254,7 @@ class WirePool:
                 wire = self._idle.pop()
             except IndexError:
                 return None
-            if wire.is_quiet():
+            if time.monotonic() - wire.idle_since < FRESH or wire.is_quiet():
                 return wire
 
     def give(self, wire: Wire) -> None:
@@ -258,6 +262,7 @@ class WirePool:
         if wire.closed:
             return
         if len(self._idle) < MAX_IDLE:
+            wire.idle_since = time.monotonic()
             self._idle.append(wire)
         else:
             wire.close()
