@@ -4,6 +4,7 @@ DATABASE_URL, REDIS_URL, REDLOCK_URLS, ZOOKEEPER_HOSTS and CELERY_BROKER_URL cho
 none is set, `var/embedded.env` is read, which the demo's supervisor writes for its servers.
 """
 
+from logging import LogRecord
 from pathlib import Path
 
 import environ
@@ -208,10 +209,21 @@ threads, so that the others still answer pages."""
 PAY_WITHIN_SECONDS = env.int("PAY_WITHIN_SECONDS", default=900)
 """How long a pending order keeps its pieces."""
 
+
+def _terse(record: LogRecord) -> bool:
+    """What strangers send wrongly is worth a line, not a traceback."""
+    if record.name.startswith("django.security"):
+        record.exc_info = None
+    return True
+
+
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
+    "filters": {"terse": {"()": "django.utils.log.CallbackFilter", "callback": _terse}},
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "handlers": {
+        "console": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["terse"]}
+    },
     "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="INFO")},
 }
