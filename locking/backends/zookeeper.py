@@ -133,7 +133,6 @@ class ZooKeeperBackend(Backend):
                     if token:
                         logger.warning("lost the place in the queue of %r", claim.name)
                     token, line = self._join(session, claim.owner, parent, patience, tried)
-                    tried = True
                     path = session.places[claim.owner]
                 else:
                     line = session.answer(session.client.get_children_async(parent), patience)
