@@ -130,6 +130,7 @@ def test_a_shorter_extension_brings_its_renewal_forward() -> None:
     backend = scripted()
     lock = backend.lock("a", ttl=60)
     with lock as lease:
+        until(lambda: watchdog._next == lease.renew_at, "the thread sleeping until then")
         lock.extend(0.15)
         until(lambda: len(backend.times("extend")) > 3, "renewals by the new ttl")
         lease.check()
