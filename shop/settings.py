@@ -156,6 +156,7 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BEAT_SCHEDULE_FILENAME = str(VAR / "celerybeat-schedule")
 CELERY_BEAT_SCHEDULE = {
     "expire-unpaid-orders": {"task": "shop.tasks.expire_unpaid_orders", "schedule": 5.0},
+    "sweep-dead-locks": {"task": "locking.tasks.sweep_dead_locks", "schedule": 600.0},
 }
 
 # --- People, pages, languages ------------------------------------------------------------------
@@ -225,5 +226,6 @@ LOGGING = {
     "handlers": {
         "console": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["terse"]}
     },
+    "loggers": {"kazoo": {"level": "WARNING"}},  # it tells of every connection
     "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="INFO")},
 }

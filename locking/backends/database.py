@@ -229,7 +229,7 @@ def check_location(alias: str, conf: Mapping[str, Any], engine: str = "") -> lis
         return [
             Error(
                 f"LOCKS[{alias!r}] LOCATION {location!r} is not an alias in DATABASES.",
-                id="locking.E020",
+                id="locking.E051",
             )
         ]
     found = connections.settings[location]["ENGINE"]
@@ -237,7 +237,7 @@ def check_location(alias: str, conf: Mapping[str, Any], engine: str = "") -> lis
         return [
             Error(
                 f"LOCKS[{alias!r}] needs MySQL or MariaDB, but DATABASES[{location!r}] is {found}.",
-                id="locking.E021",
+                id="locking.E052",
             )
         ]
     return []

@@ -174,10 +174,10 @@ def test_bad_locations_are_found_by_the_checks() -> None:
         conf = {"BACKEND": path, "LOCATION": location}
         return [found.id for found in backend_class(conf).check("x", conf)]
 
-    assert ids(DATABASE, "nowhere") == ids(SESSION, "nowhere") == ["locking.E020"]
+    assert ids(DATABASE, "nowhere") == ids(SESSION, "nowhere") == ["locking.E051"]
     assert ids(DATABASE, "default") == []
     with alias_for("sqlite://:memory:", "memory") as alias:
-        assert ids(SESSION, alias) == ["locking.E021"]
+        assert ids(SESSION, alias) == ["locking.E052"]
 
 
 @on_sqlite
