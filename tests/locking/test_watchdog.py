@@ -33,7 +33,7 @@ def test_a_lease_is_renewed_every_third_of_its_ttl() -> None:
 
 def test_a_lease_outlives_its_ttl_while_it_is_renewed() -> None:
     backend = scripted()
-    with backend.lock("a", ttl=0.15) as lease:
+    with backend.lock("a", ttl=0.45) as lease:
         first_end = lease.deadline
         until(lambda: time.monotonic() > first_end + 0.3, "two more leases passing")
         lease.check()
@@ -70,7 +70,7 @@ def test_an_error_of_the_backends_own_does_not_stop_the_thread(caplog) -> None:
         raise ZeroDivisionError
 
     backend.then("extend", crash)
-    with backend.lock("a", ttl=0.15) as lease:
+    with backend.lock("a", ttl=0.45) as lease:
         until(lambda: len(backend.times("extend")) > 2, "the next renewals")
         lease.check()
     assert "ZeroDivisionError" in caplog.text
@@ -131,7 +131,7 @@ def test_a_shorter_extension_brings_its_renewal_forward() -> None:
     lock = backend.lock("a", ttl=60)
     with lock as lease:
         until(lambda: watchdog._next == lease.renew_at, "the thread sleeping until then")
-        lock.extend(0.15)
+        lock.extend(0.45)
         until(lambda: len(backend.times("extend")) > 3, "renewals by the new ttl")
         lease.check()
 
@@ -140,7 +140,7 @@ def test_leases_added_while_the_thread_counts_are_not_forgotten() -> None:
     """The thread looks at its list, a lease joins, the thread goes to sleep for ever."""
     dog = Watchdog()
     backend = scripted()
-    lock = backend.lock("a", ttl=0.15, renew=False)
+    lock = backend.lock("a", ttl=0.9, renew=False)
     lock.acquire()
 
     class Leases(set):
@@ -165,7 +165,7 @@ def test_leases_added_while_the_thread_counts_are_not_forgotten() -> None:
 
 def test_a_dead_holders_lease_is_let_go() -> None:
     backend = scripted()
-    thread = threading.Thread(target=backend.lock("a", ttl=0.15).acquire)
+    thread = threading.Thread(target=backend.lock("a", ttl=0.45).acquire)
     thread.start()
     thread.join()
     assert backend.lock("a").acquire(timeout=PATIENCE)
@@ -175,7 +175,7 @@ def test_a_dead_holders_lease_is_let_go() -> None:
 
 def test_one_thread_renews_for_all_backends() -> None:
     first, second = scripted(), scripted()
-    with first.lock("a", ttl=0.15), first.lock("b", ttl=0.15), second.lock("a", ttl=0.15):
+    with first.lock("a", ttl=0.45), first.lock("b", ttl=0.45), second.lock("a", ttl=0.45):
         until(
             lambda: len(first.times("extend")) > 3 and len(second.times("extend")) > 1, "renewals"
         )
@@ -202,7 +202,7 @@ def test_a_forked_child_renews_its_own_and_not_its_parents() -> None:
             try:
                 backend.calls.clear()
                 left_alone = len(watchdog) == 0 and not watchdogs()
-                with backend.lock("b", ttl=0.15) as lease:
+                with backend.lock("b", ttl=0.45) as lease:
                     until(lambda: len(backend.times("extend")) > 3, "renewals in the child")
                     code = 0 if left_alone and not lease.lost and len(watchdogs()) == 1 else 2
             finally:
