@@ -6,6 +6,7 @@ that was asked for the load test stays in its own.
 """
 
 import multiprocessing
+import os
 import platform
 import random
 import time
@@ -69,6 +70,7 @@ def versions() -> dict[str, Any]:
         "django": django.get_version(),
         "database": database,
         "cores": multiprocessing.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
         "platform": platform.platform(),
     }
     urls = [settings.REDIS_URL, *settings.REDLOCK_URLS]

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -15,7 +16,8 @@ SHORT_TTL = 2.0
 HOLD = 0.002
 WAIT = 20.0
 CONTENDERS = 8
-WARM_UP = 20
+SLICES = 10
+SLICE_SECONDS = 0.06
 QUEUE_UP = 0.3
 """Seconds that a successor needs to queue up."""
 PATIENT = 5.0
@@ -65,20 +67,11 @@ class Contention:
         return [after.granted - before.releasing for before, after in pairwise(order)]
 
 
-def _open(system: System, name: str, ttl: float = TTL) -> Handle:
-    """A handle whose connections are open."""
-    handle = system.open(f"{name}-{threading.get_ident()}", ttl)
-    for _ in range(WARM_UP):
-        if not handle.acquire(WAIT):
-            raise CrewFailed(f"{system.name} did not grant a free lock")
-        handle.release()
-    return system.open(name, ttl)
-
-
 def ready(system: System, name: str, ttl: float = TTL) -> Handle:
-    """The handle of a contender, once it has had the lock."""
-    handle = _open(system, name, ttl)
-    handle.acquire(WAIT)
+    """A handle whose connections are open, because it has had the lock."""
+    handle = system.open(name, ttl)
+    if not handle.acquire(WAIT):
+        raise CrewFailed(f"{system.name} did not grant a free lock")
     handle.release()
     return handle
 
@@ -94,21 +87,28 @@ def _turn(handle: Handle) -> Turn:
     return Turn(asked, granted, releasing)
 
 
-def uncontended(system: System, name: str, seconds: float) -> tuple[float, float]:
-    """Pairs of acquire and release a second in one thread, and processor seconds of each pair."""
+def uncontended(systems: Sequence[System], name: str) -> dict[str, list[tuple[float, float]]]:
+    """Pairs of acquire and release a second in one thread, and processor seconds of each pair.
 
-    def work(number: int) -> tuple[float, float]:
-        handle = ready(system, name)
-        pairs, cpu, started = 0, time.process_time(), time.monotonic()
-        while (now := time.monotonic()) < started + seconds:
-            handle.acquire(WAIT)
-            handle.release()
-            pairs += 1
-        return pairs / (now - started), (time.process_time() - cpu) / pairs
+    Many short slices, each system in turn: what else the machine does meets all of them alike.
+    """
+
+    def work(number: int) -> dict[str, list[tuple[float, float]]]:
+        handles = {system.name: ready(system, name) for system in systems}
+        seen: dict[str, list[tuple[float, float]]] = {one: [] for one in handles}
+        for _ in range(SLICES):
+            for one, handle in handles.items():
+                pairs, cpu, started = 0, time.process_time(), time.monotonic()
+                while (now := time.monotonic()) < started + SLICE_SECONDS:
+                    handle.acquire(WAIT)
+                    handle.release()
+                    pairs += 1
+                seen[one].append((pairs / (now - started), (time.process_time() - cpu) / pairs))
+        return seen
 
     with Crew(work) as crew:
-        rate, cpu = crew.results()[0]
-    return rate, cpu
+        seen: dict[str, list[tuple[float, float]]] = crew.results()[0]
+    return seen
 
 
 def waves(system: System, name: str, times: int) -> list[float]:
@@ -178,19 +178,22 @@ def killed_holder(system: System, name: str) -> float:
     granted_at = shared_time()
 
     def hold(number: int) -> None:
-        handle = _open(system, name, SHORT_TTL)
+        handle = ready(system, name, SHORT_TTL)
+        gate()
         handle.acquire(WAIT)
         granted_at.value = time.monotonic()
         gate()
         threading.Event().wait()
 
     def follow(number: int) -> float:
-        handle = _open(system, name, SHORT_TTL)
+        handle = ready(system, name, SHORT_TTL)
+        gate()
         gate()
         handle.acquire(WAIT)
         return time.monotonic()
 
     with Crew(hold) as holder, Crew(follow) as follower:
+        gate()
         gate()
         time.sleep(QUEUE_UP)
         killed_at = time.monotonic()
@@ -206,18 +209,21 @@ def patient_waiter(system: System, name: str, requests: Requests) -> Usage:
     gate = Gate(3)
 
     def hold(number: int) -> None:
-        handle = _open(system, name, LONG_TTL)
+        handle = ready(system, name, LONG_TTL)
+        gate()
         handle.acquire(WAIT)
         gate()
         threading.Event().wait()
 
     def wait(number: int) -> None:
-        handle = _open(system, name, LONG_TTL)
+        handle = ready(system, name, LONG_TTL)
+        gate()
         gate()
         if handle.acquire(PATIENT):
             raise CrewFailed("it was granted a lock that is held")
 
     with Crew(hold), Crew(wait) as waiter:
+        gate()
         gate()
         before = requests()
         waiter.results()

@@ -3,12 +3,14 @@
 import math
 import os
 import threading
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from django.conf import settings
 from django.db import connection
 from kazoo.client import KazooClient
+from kazoo.exceptions import LockTimeout
 from redis import Redis
 
 from loadtest.bench.systems import Handle, system
@@ -19,6 +21,18 @@ ZOOKEEPER_SESSION = 6.0
 def _import(name: str) -> Any:
     """A library that need not be there, so that nobody can know its types."""
     return import_module(name)
+
+
+def _or_false(acquire: Callable[[float], object]) -> Callable[[float], object]:
+    """Kazoo raises where others say no."""
+
+    def attempt(wait: float) -> object:
+        try:
+            return acquire(wait)
+        except LockTimeout:
+            return False
+
+    return attempt
 
 
 def _redis_lock(name: str, ttl: float, sleep: float) -> Handle:
@@ -50,7 +64,7 @@ def _tooz(url: str, name: str) -> Handle:
     coordinator = _import("tooz.coordination").get_coordinator(url, member)
     coordinator.start()
     lock = coordinator.get_lock(name.encode())
-    return Handle(lambda wait: lock.acquire(blocking=wait), lock.release)
+    return Handle(_or_false(lambda wait: lock.acquire(blocking=wait)), lock.release)
 
 
 @system("tooz on Redis", "redis", "peer", needs="tooz")
@@ -70,7 +84,7 @@ def _kazoo(name: str, ttl: float) -> Handle:
     client = KazooClient(settings.ZOOKEEPER_HOSTS, timeout=ZOOKEEPER_SESSION)
     client.start()
     lock = client.Lock(f"/kazoo/{name}")
-    return Handle(lambda wait: lock.acquire(timeout=wait), lock.release)
+    return Handle(_or_false(lambda wait: lock.acquire(timeout=wait)), lock.release)
 
 
 @system("tooz on ZooKeeper", "zookeeper", "peer", needs="tooz", session=ZOOKEEPER_SESSION)

@@ -1,6 +1,9 @@
 """The benchmark's table, and the targets that this library has set itself."""
 
 from collections.abc import Callable, Iterator
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -13,25 +16,29 @@ Rows = dict[str, Row]
 
 COLUMNS = {
     "pairs_per_second": ("pairs/s", "{:.0f}"),
-    "to_floor": ("x floor", "{:.2f}"),
-    "wave_ms": ("wave ms", "{:.1f}"),
-    "hand_off_ms_p50": ("hand-off p50", "{:.2f}"),
-    "hand_off_ms_p99": ("p99 ms", "{:.2f}"),
-    "worst_wait_ms": ("worst wait ms", "{:.0f}"),
+    "to_floor": ("x\nfloor", "{:.2f}"),
+    "wave_ms": ("wave\nms", "{:.1f}"),
+    "hand_off_ms_p50": ("hand-off\np50 ms", "{:.2f}"),
+    "hand_off_ms_p99": ("\np99 ms", "{:.2f}"),
+    "worst_wait_ms": ("worst\nwait ms", "{:.0f}"),
     "jain": ("Jain", "{:.2f}"),
-    "commands": ("commands", "{:.1f}"),
+    "commands": ("com-\nmands", "{:.1f}"),
     "round_trips": ("trips", "{:.1f}"),
-    "pair_cpu_us": ("CPU us", "{:.0f}"),
-    "waiter_requests": ("5 s wait", "{:.0f}"),
-    "commands_64_to_8": ("64 to 8", "{:.2f}"),
-    "after_killed_s": ("killed +s", "{:.3f}"),
+    "pair_cpu_us": ("CPU\nus", "{:.0f}"),
+    "waiter_requests": ("5 s\nwait", "{:.0f}"),
+    "commands_64_to_8": ("64\nto 8", "{:.2f}"),
+    "after_killed_s": ("killed\n+s", "{:.3f}"),
 }
+START, END = "<!-- lab_bench -->\n", "<!-- /lab_bench -->"
 FLOOR = {"database": "INSERT + DELETE", "mysql_session": "raw GET_LOCK"}
 
 
-def bench(backends: list[str], rounds: int, progress: Callable[[Row], object]) -> dict[str, Any]:
+def bench(
+    backends: list[str], rounds: int, *, peers: bool, progress: Callable[[Row], object]
+) -> dict[str, Any]:
     """The report of `lab bench`; `progress` hears every event."""
-    report: dict[str, Any] = {"settings": {"backends": backends, "rounds": rounds}}
+    asked = {"backends": backends, "rounds": rounds, "peers": peers}
+    report: dict[str, Any] = {"settings": asked}
     needs_mysql = {"database", "mysql_session"} & set(backends)
     with Stores("mariadb" if needs_mysql else "sqlite", backends) as stores:
         missing = dict(stores.missing)
@@ -39,8 +46,7 @@ def bench(backends: list[str], rounds: int, progress: Callable[[Row], object]) -
             missing |= dict.fromkeys(needs_mysql, why)
         report |= {"missing": missing, "versions": {}, "systems": []}
         if len(missing) < len(backends):
-            asked = {"backends": backends, "rounds": rounds, "missing": missing}
-            for event in stores.direct("bench", asked):
+            for event in stores.direct("bench", {**asked, "missing": missing}):
                 progress(event)
                 if event["event"] == "versions":
                     report["versions"] = event["versions"]
@@ -126,22 +132,26 @@ def _targets(rows: Rows) -> Iterator[tuple[str, float | None, bool | None]]:
             yield f"{system}: {what} {sign} {limit:g}", shown, met
 
 
+def _cells(row: Row) -> list[str]:
+    return [shape.format(row[name]) if name in row else "" for name, (_, shape) in COLUMNS.items()]
+
+
+def _by_family(report: dict[str, Any]) -> list[tuple[str, list[Row]]]:
+    rows = sorted(report["systems"], key=itemgetter("family"))
+    return [(family, list(group)) for family, group in groupby(rows, key=itemgetter("family"))]
+
+
 def tables(report: dict[str, Any]) -> Iterator[Table]:
     """The measurements, then the targets."""
-    measured = Table(box=SIMPLE_HEAD)
-    measured.add_column("lock", no_wrap=True)
+    measured = Table("lock", box=SIMPLE_HEAD)
+    measured.columns[0].no_wrap = True
     for heading, _shape in COLUMNS.values():
         measured.add_column(heading, justify="right")
-    family = None
-    for row in sorted(report["systems"], key=lambda row: row["family"]):
-        if family not in (None, row["family"]):
-            measured.add_section()
-        family = row["family"]
-        cells = [
-            shape.format(row[name]) if name in row else "" for name, (_h, shape) in COLUMNS.items()
-        ]
-        mark = {"ours": "*", "floor": "_", "peer": " "}[row["role"]]
-        measured.add_row(f"{mark} {row['system']}", *cells)
+    for _family, rows in _by_family(report):
+        for row in rows:
+            mark = {"ours": "*", "floor": "_", "peer": " "}[row["role"]]
+            measured.add_row(f"{mark} {row['system']}", *_cells(row))
+        measured.add_section()
     yield measured
     targets = Table("target", "measured", "met", box=SIMPLE_HEAD)
     words = {True: "met", False: "MISSED", None: "not measured"}
@@ -149,6 +159,31 @@ def tables(report: dict[str, Any]) -> Iterator[Table]:
         value = "" if target["value"] is None else f"{target['value']:g}"
         targets.add_row(target["target"], value, words[target["met"]])
     yield targets
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The measurements as docs/locks.md has them."""
+    headings = [
+        "lock",
+        *(
+            heading.replace("-\n", "").replace("\n", " ").strip()
+            for heading, _shape in COLUMNS.values()
+        ),
+    ]
+    lines = [headings, ["---"] * len(headings)]
+    for _family, rows in _by_family(report):
+        for row in rows:
+            name = {"ours": "**{}**", "floor": "*{}*", "peer": "{}"}[row["role"]]
+            lines.append([name.format(row["system"]), *_cells(row)])
+    versions = ", ".join(f"{name} {value}" for name, value in report["versions"].items())
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{table}\n\nMedians of {report['settings']['rounds']} rounds on {versions}.\n"
+
+
+def write(report: dict[str, Any], file: Path) -> None:
+    """Put the measurements between the markers in a file."""
+    head, rest = file.read_text().split(START)
+    file.write_text(head + START + markdown(report) + END + rest.split(END)[1])
 
 
 def remarks(report: dict[str, Any]) -> list[str]:

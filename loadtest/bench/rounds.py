@@ -1,7 +1,7 @@
 """The benchmark itself: interleaved rounds over every system, medians at the end.
 
-Asked with {"backends": [...], "rounds": N, "missing": {backend: why}}, it tells the versions,
-progress, and a row for each system.
+Asked with {"backends": [...], "rounds": N, "peers": bool, "missing": {backend: why}}, it tells the
+versions, progress, and a row for each system.
 """
 
 import os
@@ -39,7 +39,6 @@ from locking import locks
 
 __all__ = ["floors", "main", "ours", "peers"]  # importing them registers what they measure
 
-UNCONTENDED_SECONDS = 0.5
 HAMMER_SECONDS = 1.5
 WAVES = 5
 _serial = count(1)
@@ -54,16 +53,38 @@ def main(asked: dict[str, Any]) -> None:
     systems = [
         system
         for system in SYSTEMS
-        if system.family in families and (system.role != "ours" or system.name in chosen)
+        if system.family in families
+        and (system.role != "ours" or system.name in chosen)
+        and (system.role != "peer" or asked["peers"])
     ]
     rows = {system.name: _Row(system) for system in systems}
-    steps = [_round] * asked["rounds"] + [_once]
-    for number, step in enumerate(steps, 1):
+    steps = asked["rounds"] + 1
+    for step in range(1, steps + 1):
+        for family in sorted(families):
+            if step < steps:
+                say("progress", step=step, of=steps, system=f"{family}, uncontended")
+                _rates([row for row in rows.values() if row.system.family == family])
         for row in rows.values():
-            row.take(step)
-            say("progress", step=number, of=len(steps), system=row.system.name)
+            say("progress", step=step, of=steps, system=row.system.name)
+            row.take(_round if step < steps else _once)
     for row in rows.values():
         say("row", row=row.summary())
+
+
+def _rates(rows: "list[_Row]") -> None:
+    """A round of all systems of a family, in slices of one process."""
+    able = {row.system.name: row for row in rows if not row.why}
+    _close_all()
+    found = uncontended([row.system for row in able.values()], _name())
+    for name, slices in found.items():
+        for rate, cpu in slices:
+            able[name].note(pairs_per_second=rate, pair_cpu_us=cpu * 1e6)
+
+
+def _close_all() -> None:
+    """The crews fork: they must not inherit what two of them could talk through."""
+    connections.close_all()
+    locks.close()
 
 
 class _Row:
@@ -79,9 +100,7 @@ class _Row:
         """Measure; a lock that cannot keep up is left out from then on, and says why."""
         if self.why:
             return
-        # The crews fork: they must not inherit what two of them could talk through.
-        connections.close_all()
-        locks.close()
+        _close_all()
         try:
             step(self)
         except CrewFailed as failed:
@@ -112,8 +131,6 @@ def _name() -> str:
 
 def _round(row: _Row) -> None:
     system = row.system
-    rate, cpu = uncontended(system, _name(), UNCONTENDED_SECONDS)
-    row.note(pairs_per_second=rate, pair_cpu_us=cpu * 1e6)
     if not system.waits:
         return
     row.note(wave_ms=median(waves(system, _name(), WAVES)) * 1000)

@@ -48,6 +48,10 @@ class Command(BaseCommand):
             choices=BENCHED,
             help="with its floor and its peers; may be repeated (default: all)",
         )
+        parser.add_argument(
+            "--write", type=Path, metavar="FILE", help="between FILE's lab_bench markers as well"
+        )
+        parser.add_argument("--no-peers", action="store_false", dest="peers", help="a short one")
         parser.add_argument("--rounds", type=int, default=3, help="medians of these (default: 3)")
         parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
 
@@ -113,12 +117,11 @@ class Command(BaseCommand):
                 if field.name not in ("backends", "disciplines")
             },
         )
+        with _Bar(disable=options["json"]) as bar:
+            result = run(plan, bar.show)
         if options["json"]:
-            result = run(plan)
             self.stdout.write(json.dumps(result))
         else:
-            with _Bar() as bar:
-                result = run(plan, bar.show)
             console = self._console(PAGE_WIDTH)
             console.print(report.table(result["runs"]))
             for line in report.surprises(result["runs"]):
@@ -132,17 +135,22 @@ class Command(BaseCommand):
         if not 1 <= options["rounds"] <= MOST_ROUNDS:
             raise PlanError(f"rounds: {options['rounds']} is not within 1 to {MOST_ROUNDS}")
         backends = list(dict.fromkeys(options["backends"] or BENCHED))
+        with _Bar(disable=options["json"]) as bar:
+            result = bench.bench(
+                backends, options["rounds"], peers=options["peers"], progress=bar.show_step
+            )
+        if options["write"] and not result["missing"]:
+            bench.write(result, options["write"])
         if options["json"]:
-            result = bench.bench(backends, options["rounds"], lambda event: None)
             self.stdout.write(json.dumps(result))
-            return
-        with _Bar() as bar:
-            result = bench.bench(backends, options["rounds"], bar.show_step)
-        console = self._console(BENCH_WIDTH)
-        for drawn in bench.tables(result):
-            console.print(drawn)
-        for line in bench.remarks(result):
-            console.print(line, soft_wrap=True)
+        else:
+            console = self._console(BENCH_WIDTH)
+            for drawn in bench.tables(result):
+                console.print(drawn)
+            for line in bench.remarks(result):
+                console.print(line, soft_wrap=True)
+        if result["missing"]:
+            sys.exit(1)
 
     def _console(self, width: int) -> Console:
         """A terminal tells its width; a file gets a wide page."""
@@ -159,9 +167,10 @@ def _interrupt(*_: object) -> NoReturn:
 class _Bar(Progress):
     """A bar for each run, on stderr."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, disable: bool) -> None:
         columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn())
-        super().__init__(*columns, console=Console(stderr=True), transient=True)
+        console = Console(stderr=True)
+        super().__init__(*columns, console=console, transient=True, disable=disable)
         self._runs: dict[object, TaskID] = {}
 
     def show(self, event: dict[str, Any]) -> None:
