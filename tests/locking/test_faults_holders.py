@@ -2,7 +2,7 @@
 
 XF: a lease or a session can have two holders who believe in it. The test counts only if it saw
 that, and shows the token that tells them apart; the stock's side of it is in
-tests/shop/races/test_fence_faults.py.
+tests/shop/test_fence_faults.py.
 """
 
 from __future__ import annotations
@@ -10,95 +10,21 @@ from __future__ import annotations
 import ctypes
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from contextlib import nullcontext
 
 import pytest
-from django.db import connection
 
 from locking import LockLost
-from locking.backends.base import Backend
 from locking.backends.mysql_session import MySQLSessionBackend
-from locking.handler import create
-from tests.locking.actor import Actor
 from tests.locking.contract import PATIENCE, until
+from tests.locking.fault_stores import LEASED, TTL, Store, idle, mysql_session, store
 
-TTL = 1.0
-"""Seconds of a lease, and of a ZooKeeper session, which cannot be shorter here."""
+__all__ = ["idle", "store"]
+
 SLACK = 1.0
 """Seconds that a loaded machine may add to the one that FAULTS allows."""
 
 pytestmark = pytest.mark.django_db(transaction=True)
-in_mariadb = [
-    pytest.mark.stores,
-    pytest.mark.skipif(connection.vendor != "mysql", reason="runs with TEST_STORE=mariadb"),
-]
-database = pytest.param("database", marks=pytest.mark.stores)
-mysql_session = pytest.param("mysql_session", marks=in_mariadb)
-LEASED = ["redis", database, "redlock", "zookeeper"]
-"""Those whose grant ends although its holder's connection lives."""
-
-
-@dataclass(frozen=True)
-class Store:
-    """One backend here, and processes that have the same."""
-
-    backend: Backend
-    another: Callable[[], AbstractContextManager[Actor]]
-
-
-@pytest.fixture(scope="module")
-def idle() -> Iterator[list[Actor]]:
-    """Processes to use again: starting one costs more than a test."""
-    actors: list[Actor] = []
-    yield actors
-    for actor in actors:
-        actor.kill()
-
-
-@pytest.fixture
-def store(request: pytest.FixtureRequest, database_url: str, idle: list[Actor]) -> Iterator[Store]:
-    def conf(module: str, name: str, location: object, **options: Any) -> dict[str, Any]:
-        path = f"locking.backends.{module}.{name}Backend"
-        return {"BACKEND": path, "LOCATION": location, "TTL": TTL, "OPTIONS": options}
-
-    def made(kind: str) -> dict[str, Any]:
-        match kind:
-            case "redis":
-                return conf(kind, "Redis", request.getfixturevalue("redis_server").url)
-            case "redlock":
-                five = request.getfixturevalue("redis_five")
-                return conf(kind, "RedLock", [server.url for server in five])
-            case "zookeeper":
-                hosts = request.getfixturevalue("zookeeper").hosts
-                return conf(kind, "ZooKeeper", hosts, SESSION_TIMEOUT=TTL)
-            case "mysql_session":
-                return conf(kind, "MySQLSession", "default")
-        return conf(kind, "Database", "default")
-
-    entry = made(request.param)
-
-    @contextmanager
-    def another() -> Iterator[Actor]:
-        if idle:
-            actor = idle.pop()
-            actor.send({"conf": entry})
-            actor.answer()
-        else:
-            actor = Actor(entry, env={"DATABASE_URL": database_url})
-        try:
-            yield actor
-        except BaseException:
-            actor.kill()
-            raise
-        if actor._process.poll() is None:
-            idle.append(actor)
-
-    backend = create("faults", entry)
-    yield Store(backend, another)
-    backend.close()
 
 
 @pytest.fixture

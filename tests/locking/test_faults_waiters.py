@@ -1,0 +1,212 @@
+"""FAULTS row 23 and F7: many who wait for one lock, who is served, and what their waiting costs."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import redis as client
+from django.db import connection
+
+from loadtest.servers import Redis
+from locking.backends.redis import RedisBackend
+from locking.handler import create
+from tests.locking.contract import PATIENCE, until
+from tests.locking.fault_stores import Store, idle, in_mariadb, mysql_session, store
+from tests.locking.hammer import TIMEOUT, Hammer
+
+__all__ = ["idle", "store"]
+
+pytestmark = pytest.mark.django_db(transaction=True)
+PROCESSES = 4
+SECONDS = 2.0
+"""How long all want the lock at once, in one round."""
+ROUNDS = 8
+"""Of few grants, chance alone makes unequal shares: a lottery of m grants each has an index of about
+m / (m + 1). More rounds take that away, and leave what is unfair."""
+on_sqlite = [
+    pytest.mark.stores,
+    pytest.mark.skipif(connection.vendor != "sqlite", reason="queues on MariaDB"),
+]
+
+
+@pytest.fixture
+def name() -> str:
+    return f"faults:{uuid.uuid4().hex}"
+
+
+# --- row 23: fairness -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("contenders", [8, 64])
+@pytest.mark.parametrize(
+    "store",
+    ["redis", "zookeeper", pytest.param("database", marks=in_mariadb)],
+    indirect=True,
+)
+def test_row_23_a_queue_has_no_inversions(store: Store, name: str, contenders: int) -> None:
+    """Threads of this process, and a few other processes among them, in a known order."""
+    assert store.backend.capabilities.fair
+    served: list[int] = []
+
+    def by_thread(number: int) -> None:
+        with store.backend.lock(name, timeout=PATIENCE):
+            served.append(number)
+
+    with ExitStack() as stack:
+        actors = [stack.enter_context(store.another()) for _ in range(PROCESSES)]
+
+        def by_process(number: int) -> None:
+            actor = actors[number % PROCESSES]
+            assert actor.acquire(name, timeout=PATIENCE)["ok"]
+            served.append(number)  # it still holds it
+            assert actor.release(name)["ok"]
+
+        pool = stack.enter_context(ThreadPoolExecutor(contenders))
+        with store.backend.lock(name, ttl=60, timeout=5):
+            done = []
+            for number in range(contenders):
+                wait = by_process if number in range(2, 2 + PROCESSES) else by_thread
+                done.append(pool.submit(wait, number))
+                until(
+                    lambda queued=number + 1: (
+                        [held.waiters for held in store.backend.inspect() if held.name == name]
+                        == [queued]
+                    ),
+                    f"contender {number} queueing",
+                )
+        for one in done:
+            one.result(PATIENCE)
+    assert served == list(range(contenders))
+
+
+def test_row_23_pollers_overtake_each_other(redis_server: Redis, name: str) -> None:
+    """The control for the queues."""
+    path = "locking.recipes.redis_textbook.SetnxBackend"
+    backend = create("polling", {"BACKEND": path, "LOCATION": redis_server.url})
+    asked: list[int] = []
+    served: list[int] = []
+
+    def work(number: int) -> None:
+        asked.append(number)
+        with backend.lock(name, timeout=PATIENCE):
+            served.append(number)
+
+    with ThreadPoolExecutor(8) as pool:
+        with backend.lock(name, timeout=5):
+            done = [pool.submit(work, number) for number in range(8)]
+            until(lambda: len(asked) == 8, "all asking")
+        for one in done:
+            one.result(PATIENCE)
+    backend.close()
+    assert sorted(served) == sorted(asked)
+    assert served != asked
+
+
+@pytest.fixture(scope="module")
+def hammers() -> Iterator[Callable[[str], list[Hammer]]]:
+    with ExitStack() as stack:
+        made: list[Hammer] = []
+
+        def give(database_url: str) -> list[Hammer]:
+            for _ in range(PROCESSES - len(made)):
+                made.append(stack.enter_context(Hammer({"DATABASE_URL": database_url})))
+            return made
+
+        yield give
+
+
+def jain(shares: list[int]) -> float:
+    """1 where all have the same, 1/n where one has everything (Jain, Chiu and Hawe 1984)."""
+    return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
+
+
+@pytest.mark.parametrize("contenders", [8, 64])
+@pytest.mark.parametrize(
+    "store",
+    ["redis-unfair", "redlock", pytest.param("database", marks=on_sqlite), mysql_session],
+    indirect=True,
+)
+def test_row_23_without_a_queue_everyone_gets_a_share(
+    store: Store,
+    name: str,
+    contenders: int,
+    database_url: str,
+    hammers: Callable[[str], list[Hammer]],
+) -> None:
+    assert not store.backend.capabilities.fair
+    crowd = hammers(database_url)
+    for hammer in crowd:
+        hammer.prepare({**store.conf, "TTL": 30.0}, name)
+    shares = [0] * contenders
+    for _ in range(ROUNDS):
+        end = time.monotonic() + SECONDS
+        for hammer in crowd:
+            hammer.start(threads=contenders // PROCESSES, until=end)
+        results = [hammer.result() for hammer in crowd]
+        got = [grants for result in results for grants in result["grants"]]
+        assert min(got) > 0
+        assert max(result["longest"] for result in results) < TIMEOUT
+        shares = [sum(both) for both in zip(shares, got, strict=True)]
+        if jain(shares) >= 0.9:
+            return
+    pytest.fail(f"Jain index {jain(shares):.2f} of {shares}")
+
+
+# --- F7: what waiting costs -------------------------------------------------------------------
+
+
+@pytest.fixture
+def redis() -> Iterator[client.Redis]:
+    with Redis() as server, client.Redis.from_url(server.url) as direct:
+        yield direct
+
+
+SENT = ("eval", "evalsha", "set", "subscribe", "unsubscribe")
+"""What the two locks send; a script of ours also sets something, which is counted, too."""
+
+
+def commands_each(redis: client.Redis, contenders: int, lock: Callable[[], Any]) -> float:
+    """Commands that Redis got for each of so many that came at once."""
+    with lock():  # teaches the server its scripts
+        pass
+    redis.config_resetstat()
+    ready = threading.Barrier(contenders)
+
+    def work(_: int) -> None:
+        mine = lock()
+        ready.wait(PATIENCE)
+        with mine:
+            time.sleep(0.005)  # the work that the lock is for
+
+    with ThreadPoolExecutor(contenders) as pool:
+        list(pool.map(work, range(contenders)))
+    stats = redis.info("commandstats")
+    return sum(stats.get(f"cmdstat_{one}", {"calls": 0})["calls"] for one in SENT) / contenders
+
+
+def test_f7_a_queue_costs_the_same_however_many_wait_and_polling_does_not(
+    redis: client.Redis,
+) -> None:
+    """Counted at the server; redis-py's Lock is the control that polls."""
+    port = redis.connection_pool.connection_kwargs["port"]
+    backend = RedisBackend("redis", location=f"redis://127.0.0.1:{port}/0")
+
+    def queued() -> Any:
+        return backend.lock("f7", ttl=30, timeout=PATIENCE)
+
+    def polling() -> Any:
+        return redis.lock("polled", timeout=30, sleep=0.01)
+
+    ours = {count: commands_each(redis, count, queued) for count in (8, 64)}
+    theirs = {count: commands_each(redis, count, polling) for count in (8, 64)}
+    backend.close()
+    assert ours[64] <= 1.3 * ours[8], ours
+    assert theirs[64] > 2 * theirs[8], theirs
+    assert theirs[64] > 3 * ours[64], (ours, theirs)
