@@ -66,7 +66,7 @@ class TestAmnesia:
     def test_an_empty_master_votes_twice(self, masters: Masters) -> None:
         """XF: two claims have a majority at once."""
         deadline = self.strike(masters)
-        take(masters.client(), self.TTL, timeout=0)
+        take(connected(masters.client(NODE_TIMEOUT=1)), self.TTL, timeout=0)
         assert time.monotonic() < deadline, "the first lease was over: nothing overlapped"
 
     def test_a_delayed_restart_repairs_it(self, masters: Masters) -> None:
@@ -125,7 +125,7 @@ class TestClockJump:
         deadline = self.held_by_all(masters)
         for clock in clocks[:3]:
             clock.shift(31)
-        take(masters.client(), ttl=30, timeout=0)
+        take(connected(masters.client(NODE_TIMEOUT=1)), ttl=30, timeout=0)
         assert time.monotonic() < deadline
 
     def test_two_clocks_ahead_are_a_minority(self, masters: Masters, clocks: list[Clock]) -> None:
@@ -218,9 +218,7 @@ class TestMastersDown:
 
     def test_masters_that_restarted_meanwhile_are_found_again(self, masters: Masters) -> None:
         """Every connection has died unnoticed; a single try works all the same."""
-        backend = masters.client()
-        asked, grant = take(backend)
-        backend.release(asked, grant.token)
+        backend = connected(masters.client(NODE_TIMEOUT=1))
         for number in ALL:
             masters.restart_empty(number)
         take(backend, timeout=0)
@@ -253,7 +251,7 @@ class TestRefusals:
     def test_two_are_survived_and_three_are_not(
         self, masters: Masters, command: tuple[str, ...]
     ) -> None:
-        backend = masters.client()
+        backend = connected(masters.client(NODE_TIMEOUT=1))
         for number in (0, 1):
             self.order(masters, number, command)
             asked, grant = take(backend, timeout=0)
