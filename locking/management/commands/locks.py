@@ -3,13 +3,13 @@
 from argparse import ArgumentParser
 
 from django.core.management.base import BaseCommand, CommandError
-from rich.console import Console
-from rich.table import Table
 
 from locking import policy
 from locking.backends.base import Held
 from locking.exceptions import LockError
 from locking.handler import locks
+
+COLUMNS = ("name", "owner", "token", "time left", "count", "waiters")
 
 
 class Command(BaseCommand):
@@ -37,12 +37,13 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
 
     def _list(self, alias: str) -> None:
-        table = Table("name", "owner", "token", "time left", "count", "waiters")
-        for held in sorted(locks[alias].inspect(), key=lambda held: held.name):
-            table.add_row(*_cells(held))
-        if table.row_count:
-            Console(file=self.stdout, width=160).print(table)  # type: ignore[arg-type]
-        else:
+        held = sorted(locks[alias].inspect(), key=lambda each: each.name)
+        rows = [COLUMNS, *map(_cells, held)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows if held else ():
+            line = "  ".join(map(str.ljust, row, widths))
+            self.stdout.write(line.rstrip())
+        if not held:
             self.stdout.write(f"Nothing is held in {alias!r}.")
         if not locks[alias].capabilities.lists_holders:
             self.stdout.write(f"{alias!r} cannot list what other processes hold.")
