@@ -28,8 +28,9 @@ PROCESSES = 4
 SECONDS = 2.0
 """How long all want the lock at once, in one round."""
 ROUNDS = 8
-"""Of few grants, chance alone makes unequal shares: a lottery of m grants each has an index of about
+"""Chance alone makes unequal shares of few grants: a lottery of m for each has an index of about
 m / (m + 1). More rounds take that away, and leave what is unfair."""
+
 on_sqlite = [
     pytest.mark.stores,
     pytest.mark.skipif(connection.vendor != "sqlite", reason="queues on MariaDB"),

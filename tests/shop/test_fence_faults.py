@@ -1,4 +1,4 @@
-"""FAULTS rows 1, 2, 7 and 25: two believe that they hold the lock, and what the stock makes of it.
+"""FAULTS rows 1, 2, 4 to 7 and 25: two believe that they hold the lock; what the stock does then.
 
 XF: in each, a second buyer gets the last piece under a lock that the first, between look and write,
 still believes to hold. naive is the control and sells it twice; fenced and conditional do not.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 
 import pytest
+import redis
 from django.db import connection
 
 from loadtest.servers import Redis, start_all, stop_all
@@ -140,6 +141,66 @@ def test_row_2_a_watchdog_that_runs_keeps_the_lock(buyers: list[LateBuyer]) -> N
     assert audit_sale(sale=sale).ok
 
 
+@contextmanager
+def served_by(buyers: list[LateBuyer], alias: str, *servers: Redis) -> Iterator[None]:
+    """The buyers' locks are on servers of the test's own, and their leases outlast it."""
+    urls = [server.url for server in servers]
+    before = {"LOCATION": locks[alias].location, "TTL": TTL}
+    start_all(servers)
+    try:
+        for buyer in buyers:
+            buyer.locks(**{alias: {"LOCATION": urls if len(urls) > 1 else urls[0], "TTL": 30.0}})
+        yield
+        for buyer in buyers:
+            buyer.locks(**{alias: before})
+    finally:
+        stop_all(servers)
+
+
+def test_row_4_failover_to_a_replica_without_the_lock(buyers: list[LateBuyer]) -> None:
+    """F3."""
+    master = Redis()
+    replica = Redis(replica_of=master)
+    with served_by(buyers, "redis", master), replica, redis.Redis.from_url(replica.url) as promoted:
+        until(lambda: promoted.info("replication")["master_link_status"] == "up", "replication")
+        promoted.replicaof("127.0.0.1", "1")  # the cut
+
+        def fail_over() -> None:
+            if master.running:
+                master.kill()
+                promoted.replicaof("NO", "ONE")
+                buyers[-1].locks(redis={"LOCATION": replica.url})
+
+        overlap(buyers, "redis", fault="wait", strike=fail_over)
+
+
+def test_row_5_redis_restarts_empty(buyers: list[LateBuyer]) -> None:
+    server = Redis()
+
+    def crash() -> None:
+        server.kill()
+        server.start()
+
+    with served_by(buyers, "redis", server):
+        overlap(buyers, "redis", fault="wait", strike=crash)
+
+
+def test_row_6_redlock_masters_restart_empty(buyers: list[LateBuyer]) -> None:
+    """F4: two are down, three grant, and one of these forgets when the two come back."""
+    servers = [Redis() for _ in range(5)]
+    with served_by(buyers, "redlock", *servers):
+        for server in servers[3:]:
+            server.kill()
+
+        def come_back() -> None:
+            for server in servers[2:]:
+                if server.running:
+                    server.kill()
+                server.start()
+
+        overlap(buyers, "redlock", fault="wait", strike=come_back)
+
+
 def test_row_7_clocks_of_three_redlock_masters_jump(
     buyers: list[LateBuyer], tmp_path: Path
 ) -> None:
@@ -148,18 +209,10 @@ def test_row_7_clocks_of_three_redlock_masters_jump(
     servers = [Redis() for _ in range(5)]
     for server in servers[:3]:
         clock.drive(server)
-    start_all(servers)
-    try:
-        before = {"LOCATION": locks["redlock"].location, "TTL": TTL}
-        for buyer in buyers:
-            buyer.locks(redlock={"LOCATION": [server.url for server in servers], "TTL": 30.0})
-        # Again for each, which also ends a vote that came too late for the first jump.
-        ahead = count(31, 31)
+    # Again for each sale, which also ends a vote that came too late for the first jump.
+    ahead = count(31, 31)
+    with served_by(buyers, "redlock", *servers):
         overlap(buyers, "redlock", fault="wait", strike=lambda: clock.shift(next(ahead)))
-        for buyer in buyers:
-            buyer.locks(redlock=before)
-    finally:
-        stop_all(servers)
 
 
 @pytest.mark.parametrize("discipline", ["fenced", "conditional"])
@@ -179,24 +232,15 @@ def test_row_25_away_from_a_dead_backend_under_load(
             bought += "order" in buyer.result()
         return bought
 
-    before = {"LOCATION": locks["redlock"].location}
     servers = [Redis() for _ in range(5)]
-    start_all(servers)
-    try:
-        for buyer in buyers:
-            buyer.locks(redlock={"LOCATION": [server.url for server in servers]})
-        with ThreadPoolExecutor(len(buyers)) as pool:
-            crowd = [pool.submit(buy_in_turn, buyer, n) for n, buyer in enumerate(buyers)]
-            until(lambda: Order.objects.count() >= 8, "sales on the old backend")
-            for server in servers[:3]:
-                server.kill()
-            policy.switch(backend="redis", force=True)
-            assert Order.objects.count() < 40, "the fault did not fire: it was sold out before"
-            bought = sum(done.result() for done in crowd)
-    finally:
-        for buyer in buyers:
-            buyer.locks(redlock=before)
-        stop_all(servers)
+    with served_by(buyers, "redlock", *servers), ThreadPoolExecutor(len(buyers)) as pool:
+        crowd = [pool.submit(buy_in_turn, buyer, place) for place, buyer in enumerate(buyers)]
+        until(lambda: Order.objects.count() >= 8, "sales on the old backend")
+        for server in servers[:3]:
+            server.kill()
+        policy.switch(backend="redis", force=True)
+        assert Order.objects.count() < 40, "the fault did not fire: it was sold out before"
+        bought = sum(done.result() for done in crowd)
     audit = audit_sale(sale=sale)
     assert audit.ok, audit.breaches
     assert (bought, audit.held, audit.available) == (40, 40, 0)

@@ -1,0 +1,31 @@
+"""FAULTS row 18: a store that may throw a lock away is refused before it guards anything."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+
+from loadtest.servers import Redis, start_all, stop_all
+
+
+@pytest.mark.parametrize("evicts", [True, False], ids=["evicting", "control: noeviction"])
+def test_row_18_check_refuses_stores_that_evict(settings, evicts: bool) -> None:
+    config = ["--maxmemory", "50mb", "--maxmemory-policy"]
+    config.append("allkeys-lru" if evicts else "noeviction")
+    servers = [Redis(config=config) for _ in range(3)]
+    urls = [server.url for server in servers]
+    redis = {**settings.LOCKS["redis"], "LOCATION": urls[0]}
+    redlock = {**settings.LOCKS["redlock"], "LOCATION": urls}
+    settings.LOCKS = {"redis": redis, "redlock": redlock}
+    start_all(servers)
+    try:
+        if not evicts:
+            call_command("check")
+            return
+        with pytest.raises(SystemCheckError) as refused:
+            call_command("check")
+    finally:
+        stop_all(servers)
+    assert str(refused.value).count("(locking.E021)") == 1
+    assert str(refused.value).count("(locking.E037)") == 3
