@@ -14,6 +14,13 @@ from locking.watchdog import Watchdog, watchdog
 from tests.locking.scripted import PATIENCE, scripted, silent, until
 
 
+@pytest.fixture(autouse=True)
+def _only_its_own_leases() -> None:
+    """Other tests leave locks held on purpose."""
+    for lease in watchdog._leases.copy():
+        watchdog.remove(lease)
+
+
 def watchdogs() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "watchdog"]
 
