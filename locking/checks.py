@@ -34,6 +34,10 @@ def check_locks(**kwargs: Any) -> list[CheckMessage]:
         except ImproperlyConfigured as error:
             found.append(Error(f"{where}: {error}", id="locking.E002"))
             continue
+        if cls.__module__.startswith("locking.recipes."):
+            found.append(
+                Error(f"{where} is a textbook recipe with a known flaw.", id="locking.E007")
+            )
         if not _is_positive(conf.get("TTL", 1)):
             found.append(
                 Error(f"{where} TTL is {conf['TTL']!r}, not seconds above 0.", id="locking.E003")

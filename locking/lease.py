@@ -159,21 +159,25 @@ class Lease:
                 return
             self._gone = True
         metrics.lost(self)
-        logger.warning("lock lost", extra=self.log_fields())
+        self.log(logging.WARNING, "lock lost")
         if self.on_lost is not None:
             try:
                 self.on_lost(self)
-            except Exception:
-                logger.exception("on_lost failed", extra=self.log_fields())
+            except Exception:  # noqa: BLE001 - told, and the holder goes on
+                self.log(logging.ERROR, "on_lost failed", exc_info=True)
 
-    def log_fields(self) -> dict[str, object]:
-        """What a structured log line says of a lease."""
-        return {
+    def log(self, level: int, what: str, *, exc_info: bool = False) -> None:
+        """One line that names the lease, as text and as fields for a structured handler."""
+        if not logger.isEnabledFor(level):
+            return
+        fields = {
             "lock_name": self.name,
             "lock_owner": self.owner,
             "lock_token": self.token,
             "lock_backend": self.backend.alias,
         }
+        line = "%s name=%r owner=%s token=%d backend=%s"
+        logger.log(level, line, what, *fields.values(), exc_info=exc_info, extra=fields)
 
     def __repr__(self) -> str:
         return f"<Lease {self.name!r} token={self.token} owner={self.owner} lost={self.lost}>"
@@ -244,8 +248,7 @@ class Lock:
         metrics.acquired(self.backend, self.name, waited)
         if self.renew and self.backend.capabilities.expires:
             watchdog.add(lease)
-        if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("lock acquired", extra=lease.log_fields())
+        lease.log(logging.DEBUG, "lock acquired")
         return lease
 
     def _enter_again(self, lease: Lease) -> Lease:
@@ -413,8 +416,7 @@ def release(lease: Lease) -> None:
     if known_lost:
         lease.mark_lost()
         raise LockLost(f"{lease.name!r} was lost before its release by {lease.owner}.")
-    if logger.isEnabledFor(logging.DEBUG):
-        logger.debug("lock released", extra=lease.log_fields())
+    lease.log(logging.DEBUG, "lock released")
 
 
 def leave(release: Callable[[], None], error: BaseException | None) -> None:

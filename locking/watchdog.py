@@ -19,8 +19,6 @@ from locking.exceptions import LockError, LockLost
 if TYPE_CHECKING:
     from locking.lease import Lease
 
-logger = logging.getLogger("locking")
-
 RETRIES_PER_TTL = 20
 
 IDLE = 1.0
@@ -89,10 +87,10 @@ class Watchdog:
             self.remove(lease)
         except LockError:
             lease.renew_at = time.monotonic() + lease.claim.ttl / RETRIES_PER_TTL
-            logger.warning("lease not renewed, will retry", extra=lease.log_fields())
-        except Exception:
+            lease.log(logging.WARNING, "lease not renewed, will retry")
+        except Exception:  # noqa: BLE001 - told, and tried again
             lease.renew_at = time.monotonic() + lease.claim.ttl / RETRIES_PER_TTL
-            logger.exception("lease not renewed, will retry", extra=lease.log_fields())
+            lease.log(logging.ERROR, "lease not renewed, will retry", exc_info=True)
 
 
 watchdog = Watchdog()

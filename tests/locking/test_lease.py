@@ -247,12 +247,13 @@ def test_log_lines_carry_name_owner_and_token(caplog) -> None:
     backend = scripted()
     with pytest.raises(LockLost), backend.lock("sale:7") as lease:
         backend.break_lock("sale:7")
-    line = next(record for record in caplog.records if record.message == "lock lost")
+    line = next(record for record in caplog.records if "lock lost" in record.message)
     assert (line.lock_name, line.lock_owner, line.lock_token) == (
         "sale:7",
         lease.owner,
         lease.token,
     )
+    assert f"name='sale:7' owner={lease.owner} token={lease.token}" in line.message
 
 
 def test_an_owner_can_be_read_and_not_guessed(process) -> None:
