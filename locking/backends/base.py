@@ -53,6 +53,34 @@ class Capabilities:
     """`inspect()` sees the holders of every process, not only of this one."""
 
 
+class Flag:
+    """A threading.Event that costs nothing until somebody waits for it: most claims never wait."""
+
+    __slots__ = ("_event", "_is_set")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._event: threading.Event | None = None
+
+    def is_set(self) -> bool:
+        """Whether `set` was called."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set it for good and wake whoever waits."""
+        self._is_set = True
+        if self._event is not None:
+            self._event.set()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for it, at most `timeout` seconds; whether it is set. For one thread at a time."""
+        if self._event is None:
+            self._event = threading.Event()
+        if self._is_set:  # looked at after the event is there: a `set` before that saw none
+            return True
+        return self._event.wait(timeout)
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Claim:
     """One attempt to own `name`: who asks, and for how long an unrenewed grant shall live."""
@@ -60,7 +88,7 @@ class Claim:
     name: str
     owner: str
     ttl: float
-    cancelled: threading.Event = field(default_factory=threading.Event)
+    cancelled: Flag = field(default_factory=Flag)
     interrupt: Callable[[], None] | None = None
     """Set by a backend while it waits in a place that `cancelled` alone cannot wake."""
 
