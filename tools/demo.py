@@ -148,6 +148,14 @@ def embed(stack: ExitStack, var: Path) -> None:
     os.environ.update(urls)
 
 
+def gather_metrics(var: Path) -> None:
+    """Let /metrics count what all processes did, from this start on."""
+    folder = var / "metrics"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
+
+
 def prepare() -> list[str]:
     """Bring database and static files up to date; what to tell about the demo accounts."""
     import django
@@ -224,6 +232,7 @@ def main() -> int:
             raise DemoError(f"PORT={port} is not a port: it is a number from 1 to 65535.")
         with claim(var, int(port)), ExitStack() as stack:
             embed(stack, var)
+            gather_metrics(var)
             return serve(int(port), prepare(), started)
     except (DemoError, ServerError, OSError) as error:
         sys.exit(f"\n{error}")
