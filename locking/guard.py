@@ -8,14 +8,12 @@ from contextlib import suppress
 from types import TracebackType
 
 from locking import policy
+from locking.arguments import check_name, check_timeout, check_wait
 from locking.exceptions import LockError, LockMisuse, LockTimeout
 from locking.handler import locks
 from locking.lease import (
     Lease,
     Lock,
-    check_name,
-    check_timeout,
-    check_wait,
     context,
     leave,
     release,

@@ -24,7 +24,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from locking import metrics
-from locking.backends.base import MAX_NAME, Backend, Claim, Grant
+from locking.arguments import check_name, check_timeout, check_wait
+from locking.backends.base import Backend, Claim, Grant
 from locking.exceptions import LockError, LockLost, LockMisuse, LockTimeout, LockUnavailable
 from locking.watchdog import watchdog
 
@@ -95,7 +96,7 @@ class Lease:
         self.claim = claim
         self.token = grant.token
         self.deadline = grant.deadline
-        """Monotonic time at which the grant ends unrenewed; inf where it is bound to a session."""
+        """Monotonic time at which the grant ends unrenewed; inf where nothing ends it."""
         self.context = context
         self.count = 1
         self.granted_at = time.monotonic()
@@ -286,12 +287,11 @@ class Lock:
 
     def locked(self) -> bool:
         """True while anybody holds it, as far as this process can see."""
-        if any(lease.name == self.name and not lease.lost for lease in self._mine()):
+        if any(
+            lease.name == self.name and not lease.lost for lease in list(self.backend.held.values())
+        ):
             return True
         return any(held.name == self.name for held in self.backend.inspect())
-
-    def _mine(self) -> list[Lease]:
-        return list(self.backend.held.values())
 
     def __enter__(self) -> Lease:
         wait = self.backend.timeout if self.timeout is None else self.timeout
@@ -353,32 +353,6 @@ class Lock:
             if error is None:
                 raise
             logger.warning("lock not released cleanly", exc_info=True)
-
-
-def check_name(name: str) -> None:
-    """Refuse names that some store could not keep."""
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
-        raise LockMisuse(
-            f"{name!r:.40} is no lock name: give 1 to {MAX_NAME} printable characters."
-        )
-
-
-def check_timeout(timeout: float | None) -> None:
-    """Refuse times that nobody can wait."""
-    if timeout is not None and not timeout >= 0:
-        raise LockMisuse(f"timeout is {timeout}: give seconds, 0 or more; math.inf waits for ever.")
-
-
-def check_wait(blocking: bool, timeout: float | None, default: float | None) -> float:
-    """The seconds to wait that a call of `acquire` means."""
-    check_timeout(timeout)
-    if not blocking:
-        if timeout is not None:
-            raise LockMisuse("A timeout makes no sense with blocking=False: give one of them.")
-        return 0.0
-    if timeout is not None:
-        return timeout
-    return math.inf if default is None else default
 
 
 def extend(lease: Lease) -> None:

@@ -22,8 +22,6 @@ from locking.exceptions import LockMisuse
 if TYPE_CHECKING:
     from locking.lease import Lease, Lock
 
-MAX_NAME = 200
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
