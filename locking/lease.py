@@ -287,11 +287,8 @@ class Lock:
 
     def locked(self) -> bool:
         """True while anybody holds it, as far as this process can see."""
-        if any(
-            lease.name == self.name and not lease.lost for lease in list(self.backend.held.values())
-        ):
-            return True
-        return any(held.name == self.name for held in self.backend.inspect())
+        mine = [lease.name for lease in list(self.backend.held.values()) if not lease.lost]
+        return self.name in mine or self.name in {held.name for held in self.backend.inspect()}
 
     def __enter__(self) -> Lease:
         wait = self.backend.timeout if self.timeout is None else self.timeout
