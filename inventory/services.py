@@ -133,7 +133,8 @@ def to_put_back(
 ) -> list[Statement]:
     """What returns an order's pieces, to be committed with its end; that raises StaleFence.
 
-    It marks the row as `to_take` does: a holder that read the quantity before must not write over it.
+    It marks the row as `to_take` does: a holder that read the quantity before must not write over
+    it.
     """
     mark, compare = (fence.epoch, fence.token), (fence.epoch, fence.epoch, fence.token)
     update = Statement(PUT_BACK, [quantity, *mark, stock_id, *compare], unless=StaleFence)
