@@ -12,7 +12,11 @@ import django
 
 from loadtest.telling import say
 
-EXPERIMENTS = {"run": "loadtest.director", "bench": "loadtest.bench.rounds"}
+EXPERIMENTS = {
+    "run": "loadtest.director",
+    "bench": "loadtest.bench.rounds",
+    "purchase": "loadtest.purchase.rounds",
+}
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 django.setup()

@@ -16,6 +16,7 @@ from loadtest import report
 from loadtest.bench import report as bench
 from loadtest.picture import draw
 from loadtest.plan import BACKENDS, STORES, Plan, PlanError
+from loadtest.purchase import report as purchase
 from loadtest.run import run
 from loadtest.stores import BrokeOff
 from locking.models import Discipline
@@ -26,6 +27,7 @@ PAGE_WIDTH = 100
 BENCH_WIDTH = 160
 BENCHED = [alias for alias in BACKENDS if alias not in ("none", "process")]
 MOST_ROUNDS = 50
+MOST_OF_A_ROUND = {"seconds": 25, "buyers": 50_000}
 
 
 class Command(BaseCommand):
@@ -42,6 +44,13 @@ class Command(BaseCommand):
 
     def _bench_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
+            "subject",
+            nargs="?",
+            choices=["locks", "purchase"],
+            default="locks",
+            help="the locks (default), or a purchase over HTTP beside a tutorial's shop",
+        )
+        parser.add_argument(
             "--backend",
             action="append",
             dest="backends",
@@ -52,7 +61,13 @@ class Command(BaseCommand):
             "--write", type=Path, metavar="FILE", help="between FILE's lab_bench markers as well"
         )
         parser.add_argument("--no-peers", action="store_false", dest="peers", help="a short one")
-        parser.add_argument("--rounds", type=int, default=3, help="medians of these (default: 3)")
+        parser.add_argument("--rounds", type=int, help="medians of these (default: 3; purchase: 5)")
+        parser.add_argument(
+            "--seconds", type=float, default=4, help="of a purchase's round (default: 4)"
+        )
+        parser.add_argument(
+            "--buyers", type=int, default=6000, help="who buy once a round (default: 6000)"
+        )
         parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
 
     def _run_arguments(self, parser: ArgumentParser) -> None:
@@ -132,8 +147,13 @@ class Command(BaseCommand):
             sys.exit(1)
 
     def _bench(self, **options: Any) -> None:
+        is_purchase = options["subject"] == "purchase"
+        if options["rounds"] is None:
+            options["rounds"] = 5 if is_purchase else 3
         if not 1 <= options["rounds"] <= MOST_ROUNDS:
             raise PlanError(f"rounds: {options['rounds']} is not within 1 to {MOST_ROUNDS}")
+        if is_purchase:
+            return self._bench_purchase(**options)
         backends = list(dict.fromkeys(options["backends"] or BENCHED))
         with _Bar(disable=options["json"]) as bar:
             result = bench.bench(
@@ -150,6 +170,25 @@ class Command(BaseCommand):
             for line in bench.remarks(result):
                 console.print(line, soft_wrap=True)
         if result["missing"]:
+            sys.exit(1)
+
+    def _bench_purchase(self, **options: Any) -> None:
+        for name, most in MOST_OF_A_ROUND.items():
+            if not 0 < options[name] <= most:
+                raise PlanError(f"{name}: {options[name]} is not within 0 to {most}")
+        with _Bar(disable=options["json"]) as bar:
+            result = purchase.bench(
+                options["rounds"], options["seconds"], options["buyers"], bar.show_step
+            )
+        if options["json"]:
+            self.stdout.write(json.dumps(result))
+        else:
+            console = self._console(BENCH_WIDTH)
+            for drawn in purchase.tables(result):
+                console.print(drawn)
+            for line in purchase.remarks(result):
+                console.print(line, soft_wrap=True)
+        if not purchase.is_sound(result):
             sys.exit(1)
 
     def _console(self, width: int) -> Console:

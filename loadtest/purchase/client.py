@@ -1,0 +1,115 @@
+"""A crowd over HTTP/1.1 that costs little: prebuilt requests, kept connections, one epoll loop."""
+
+import re
+import select
+import socket
+import time
+from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
+
+from loadtest.processes import HOST
+
+PATIENCE = 30.0
+"""Seconds of silence after which the server is given up."""
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_CLOSES = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
+_ERROR = re.compile(rb'"error": "(\w+)"')
+
+
+class Answer(NamedTuple):
+    """What one request was told: "ok", the shop's code of a refusal, or the bare status."""
+
+    kind: str
+    sent: float
+    heard: float
+
+
+class Heard(NamedTuple):
+    """All answers of a crowd; times are monotonic seconds."""
+
+    answers: list[Answer]
+    began: float
+    ended: float
+    """When its time was over, or all requests were answered."""
+    cpu: float
+    """Seconds that this took of this process."""
+
+
+def drive(port: int, requests: Iterable[bytes], *, connections: int, seconds: float) -> Heard:
+    """Send the requests, each connection its next one when the last is answered.
+
+    After `seconds` nothing new is sent, and what was sent is waited for.
+    """
+    waiting = iter(requests)
+    lines: dict[int, _Line] = {}
+    answers: list[Answer] = []
+    cpu = time.process_time()
+    began = time.monotonic()
+    ended = began + seconds
+
+    with select.epoll() as poll:
+        # A connection that says nothing would keep a thread of the server waiting for it.
+        for request in islice(waiting, connections):
+            _open(port, lines, poll).send(request)
+        while lines:
+            events = poll.poll(PATIENCE)
+            if not events:
+                raise TimeoutError(f"{len(lines)} requests are not answered in {PATIENCE:g} s")
+            for number, _ in events:
+                line = lines[number]
+                if (kind := line.receive()) is None:
+                    continue
+                heard = time.monotonic()
+                answers.append(Answer(kind, line.sent, heard))
+                following = next(waiting, None) if heard < ended else None
+                if following is None or line.closes:
+                    lines.pop(number).socket.close()
+                    line = _open(port, lines, poll) if following else line
+                if following:
+                    line.send(following)
+    return Heard(answers, began, min(ended, answers[-1].heard), time.process_time() - cpu)
+
+
+def _open(port: int, lines: "dict[int, _Line]", poll: select.epoll) -> "_Line":
+    line = _Line(port)
+    lines[line.socket.fileno()] = line
+    poll.register(line.socket, select.EPOLLIN)
+    return line
+
+
+class _Line:
+    """A connection and what it has said so far."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection((HOST, port), timeout=PATIENCE)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.said = b""
+        self.sent = 0.0
+        self.closes = False
+
+    def send(self, request: bytes) -> None:
+        self.sent = time.monotonic()
+        self.socket.sendall(request)
+
+    def receive(self) -> str | None:
+        """The kind of the answer, once all of it is there."""
+        more = self.socket.recv(65536)
+        if not more:
+            raise ConnectionError(f"the server hung up after {self.said!r}")
+        self.said += more
+        head, gap, body = self.said.partition(b"\r\n\r\n")
+        if not gap:
+            return None
+        length = _LENGTH.search(head)
+        if length is None:
+            raise ConnectionError(f"an answer without its length: {head!r}")
+        if len(body) < int(length[1]):
+            return None
+        self.said = b""
+        self.closes = _CLOSES.search(head) is not None
+        status = head[9:12]
+        if status < b"400":
+            return "ok"
+        error = _ERROR.search(body)
+        return (error[1] if error else status).decode()

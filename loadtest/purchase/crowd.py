@@ -1,0 +1,66 @@
+"""Buyers who have signed in, and the requests that their browsers send."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from urllib.parse import urlencode
+
+from django.conf import settings
+from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+from django.db import transaction
+from django.http import HttpRequest
+from django.middleware.csrf import get_token
+
+from loadtest.processes import HOST
+from shop.models import User
+
+BACKEND = "django.contrib.auth.backends.ModelBackend"
+
+
+@dataclass(frozen=True, slots=True)
+class Buyer:
+    """A customer, the browser's cookies, and the secret field of its forms."""
+
+    user: User
+    cookies: str
+    csrf: str
+
+    def request(self, path: str, key: str) -> bytes:
+        """The form that buys one piece."""
+        form = {"quantity": 1, "idempotency_key": key, "csrfmiddlewaretoken": self.csrf}
+        body = urlencode(form)
+        return (
+            f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nCookie: {self.cookies}\r\n"
+            "Accept: application/json\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n{body}"
+        ).encode()
+
+
+def sign_in(count: int) -> list[Buyer]:
+    """So many new customers, each with a session as the sign-in page makes it."""
+    User.objects.bulk_create(
+        [User(username=f"buyer-{n}", password="!") for n in range(count)],  # noqa: S106
+        batch_size=1000,
+    )
+    with transaction.atomic():
+        return [_browser_of(user) for user in User.objects.order_by("pk")]
+
+
+def _browser_of(user: User) -> Buyer:
+    session = import_module(settings.SESSION_ENGINE).SessionStore()
+    session[SESSION_KEY] = str(user.pk)
+    session[BACKEND_SESSION_KEY] = BACKEND
+    session[HASH_SESSION_KEY] = user.get_session_auth_hash()
+    session.create()
+    page = HttpRequest()
+    csrf = get_token(page)
+    cookies = {
+        settings.SESSION_COOKIE_NAME: session.session_key,
+        settings.CSRF_COOKIE_NAME: page.META["CSRF_COOKIE"],
+    }
+    return Buyer(user, "; ".join(f"{name}={value}" for name, value in cookies.items()), csrf)
+
+
+def requests(buyers: Sequence[Buyer], path: str, key: str) -> Iterator[bytes]:
+    """One attempt of each buyer; built now, so that the crowd need not."""
+    return iter([buyer.request(path, f"{key}-{buyer.user.pk}") for buyer in buyers])

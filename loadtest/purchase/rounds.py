@@ -1,0 +1,160 @@
+"""The measurement itself: interleaved rounds over every line, the books checked after each.
+
+Asked with {"rounds": N, "seconds": S, "buyers": N}, it tells the versions, progress, and each
+line's rounds.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from itertools import cycle
+from typing import Any
+
+from django.core.management import call_command
+from django.db import connection, connections
+from django.utils import timezone
+
+from inventory.models import Product
+from loadtest.bench.crew import Crew
+from loadtest.bench.services import requests_of
+from loadtest.director import versions
+from loadtest.purchase.client import Heard, drive
+from loadtest.purchase.crowd import Buyer, requests, sign_in
+from loadtest.purchase.web import Web
+from loadtest.telling import say
+from loadtest.verdict import percentile
+from locking import locks, policy
+from shop.audit import audit_sale
+from shop.checkout import place_order
+from shop.models import Order, Sale
+from shop.sales import create_sale
+
+BUY = "/sales/{}/buy/"
+OPEN_FOR = timedelta(days=1)
+WARM_UP = 0.3
+"""Seconds for which a new server is used before it is measured."""
+Numbers = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of the table."""
+
+    name: str
+    path: str = BUY
+    backend: str = "redis"
+    connections: int = 50
+    wanted: str = "ok"
+    """The kind of answer that is counted."""
+    sells: bool = True
+    """Whether there is something to buy; else the same buyers ask again and again."""
+    keeps_ledger: bool = True
+
+
+REFERENCE = Line(name="reference", path="/reference/{}/buy/", keeps_ledger=False)
+DIRECT = Line(name="direct")
+CROWDED = Line(name="direct, 1,000 buyers", connections=1000)
+SOLD_OUT = Line(name="sold out", wanted="sold_out", sells=False)
+EMPTY = Line(name="empty view", path="/empty/", sells=False)
+CONDITIONAL = Line(name="conditional, no lock", backend="none")
+EMBEDDED = Line(name="SQLite")
+# Those with the same backend stand together: workers may know the old one for a second.
+LINES = {"mysql": (REFERENCE, DIRECT, CROWDED, SOLD_OUT, EMPTY, CONDITIONAL), "sqlite": (EMBEDDED,)}
+PROCESSES = {"mysql": 2, "sqlite": 4}
+
+
+def main(asked: dict[str, Any]) -> None:
+    """Measure the lines of the database that the environment names."""
+    call_command("migrate", verbosity=0, interactive=False)
+    say("versions", versions=versions())
+    buyers = sign_in(asked["buyers"] + 1)
+    product = Product.objects.create(slug="bench", name="Bench product", price=Decimal(1))
+    lines = LINES[connection.vendor]
+    found: dict[str, list[Numbers]] = {line.name: [] for line in lines}
+    with Web(PROCESSES[connection.vendor]) as web:
+        for number in range(asked["rounds"] + 1):
+            seconds = asked["seconds"] if number else WARM_UP
+            for line in lines:
+                say("progress", system=line.name, step=number + 1, of=asked["rounds"] + 1)
+                _enforce(line.backend)
+                numbers = _measure(web, line, _sale(product, line, number, buyers), buyers, seconds)
+                if number:
+                    found[line.name].append(numbers)
+    for line in lines:
+        say("line", line=line.name, connections=line.connections, rounds=found[line.name])
+
+
+def _enforce(backend: str) -> None:
+    if policy.current().backend != backend:
+        policy.switch(
+            backend=backend, discipline="conditional", reason="lab bench purchase", force=True
+        )
+        time.sleep(policy.MAX_AGE)
+
+
+def _sale(product: Product, line: Line, number: int, buyers: Sequence[Buyer]) -> Sale:
+    """A new sale, with a piece for everybody or just sold out to the last buyer."""
+    now = timezone.now()
+    sale = create_sale(
+        product=product,
+        slug=f"line-{LINES[connection.vendor].index(line)}-{number}",
+        price=product.price,
+        quantity=len(buyers) if line.sells else 1,
+        opens_at=now - OPEN_FOR,
+        closes_at=now + OPEN_FOR,
+    )
+    if not line.sells:
+        place_order(customer=buyers[-1].user, sale=sale, quantity=1, key=sale.slug)
+    return sale
+
+
+def _measure(web: Web, line: Line, sale: Sale, buyers: Sequence[Buyer], seconds: float) -> Numbers:
+    attempts = requests(buyers[:-1], line.path.format(sale.slug), sale.slug)
+    sent = attempts if line.sells else cycle(attempts)
+    # The driver forks: it must not inherit what two of them could talk through.
+    connections.close_all()
+    locks.close()
+
+    def work(_: int) -> Heard:
+        return drive(web.port, sent, connections=line.connections, seconds=seconds)
+
+    before, cpu = _asked(), web.cpu()
+    with Crew(work) as crew:
+        heard: Heard = crew.results()[0]
+    cpu, after = web.cpu() - cpu, _asked()
+    lasted = heard.ended - heard.began
+    wanted = [one for one in heard.answers if one.kind == line.wanted]
+    waits = [one.heard - one.sent for one in wanted]
+    every = max(1, len(heard.answers))
+    kinds = Counter(one.kind for one in heard.answers)
+    return {
+        "per_second": round(sum(one.heard <= heard.ended for one in wanted) / lasted, 1),
+        **{f"p{share}_ms": round(percentile(waits, share / 100) * 1000, 2) for share in (50, 99)},
+        "worker_cpu_ms": round(cpu / every * 1000, 3),
+        "driver_cores": round(heard.cpu / (heard.answers[-1].heard - heard.began), 3),
+        **{name: round((after[name] - before[name]) / every, 2) for name in after},
+        "answers": dict(kinds),
+        "breaches": list(_breaches(line, sale, kinds["ok"])),
+    }
+
+
+def _asked() -> dict[str, int]:
+    """What the stores have been asked since their start."""
+    found = {"redis_trips": requests_of("redis")().reads}
+    if connection.vendor == "mysql":
+        found["queries"] = requests_of("mysql")().reads
+    return found
+
+
+def _breaches(line: Line, sale: Sale, acknowledged: int) -> Iterator[str]:
+    audit = audit_sale(sale=sale)
+    if line.keeps_ledger:
+        yield from audit.breaches
+    elif audit.oversold or audit.lost:
+        yield f"{audit.initial} initial, {audit.available} available, {audit.held} held"
+    orders = Order.objects.filter(sale=sale).count()
+    if orders != (acknowledged if line.sells else 1):
+        yield f"{orders} orders, {acknowledged} acknowledged"

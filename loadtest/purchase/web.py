@@ -1,0 +1,42 @@
+"""The shop under its production server, for as long as a benchmark takes."""
+
+import os
+import sys
+from pathlib import Path
+
+from loadtest.processes import HOST, Server
+
+THREADS = 8
+"""Of each process, as deployed."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Web(Server):
+    """gunicorn with the environment of this process, as the Dockerfile and the demo start it."""
+
+    def __init__(self, processes: int) -> None:
+        super().__init__()
+        self.processes = processes
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}/"
+
+    def command(self) -> list[str]:
+        command = [sys.executable, "-m", "gunicorn", "shop.wsgi", "--bind", f"{HOST}:{self.port}"]
+        command += ["--worker-class", "gthread", "--threads", str(THREADS)]
+        return [*command, "--workers", str(self.processes), "--no-control-socket", *self.config]
+
+    def answers(self) -> bool:
+        return b" 200 " in self.ask(b"GET /livez HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+
+    def cpu(self) -> float:
+        """Seconds that the workers have computed so far."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return sum(map(_cpu_of, children))
+
+
+def _cpu_of(pid: str) -> float:
+    # After the name, which may contain anything: state, then eleven more, then user and system.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
