@@ -5,6 +5,7 @@ import select
 import socket
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from itertools import islice
 from typing import NamedTuple
 
@@ -48,7 +49,8 @@ def drive(port: int, requests: Iterable[bytes], *, connections: int, seconds: fl
     began = time.monotonic()
     ended = began + seconds
 
-    with select.epoll() as poll:
+    with select.epoll() as poll, ExitStack() as stack:
+        stack.callback(_close_all, lines)
         # A connection that says nothing would keep a thread of the server waiting for it.
         for request in islice(waiting, connections):
             _open(port, lines, poll).send(request)
@@ -69,6 +71,11 @@ def drive(port: int, requests: Iterable[bytes], *, connections: int, seconds: fl
                 if following:
                     line.send(following)
     return Heard(answers, began, min(ended, answers[-1].heard), time.process_time() - cpu)
+
+
+def _close_all(lines: "dict[int, _Line]") -> None:
+    for line in lines.values():
+        line.socket.close()
 
 
 def _open(port: int, lines: "dict[int, _Line]", poll: select.epoll) -> "_Line":

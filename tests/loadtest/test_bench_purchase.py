@@ -1,0 +1,115 @@
+"""`manage.py lab bench purchase`: its driver, its arithmetic, and a short run of all of it."""
+
+import io
+import json
+import socket
+import threading
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from loadtest.processes import HOST
+from loadtest.purchase import report
+from loadtest.purchase.client import drive
+
+
+def serve(listener, said):
+    """Say what is scripted for each connection, a part for each request."""
+    for parts in said:
+        connection, _ = listener.accept()
+        with connection:
+            for part in parts:
+                connection.recv(65536)
+                connection.sendall(part[:20])
+                connection.sendall(part[20:])
+
+
+@pytest.fixture
+def told():
+    """What the driver makes of scripted answers, one connection after the other."""
+
+    def tell(*said, seconds=10.0):
+        with socket.create_server((HOST, 0)) as listener:
+            server = threading.Thread(target=serve, args=(listener, said))
+            server.start()
+            try:
+                count = sum(map(len, said))
+                port = listener.getsockname()[1]
+                return drive(port, [b"x"] * count, connections=1, seconds=seconds)
+            finally:
+                server.join()
+
+    return tell
+
+
+def http(status, body=b"", head=b""):
+    return b"HTTP/1.1 %d Any\r\n%sContent-Length: %d\r\n\r\n%s" % (status, head, len(body), body)
+
+
+def test_each_kind_of_answer(told):
+    refusal = b'{"error": "sold_out", "title": "Sold out"}'
+    heard = told([http(201, b"{}"), http(303), http(409, refusal), http(500, b"oh")])
+    assert [answer.kind for answer in heard.answers] == ["ok", "ok", "sold_out", "500"]
+    assert heard.began <= heard.answers[0].sent <= heard.answers[0].heard
+    assert heard.ended == heard.answers[-1].heard
+
+
+def test_a_connection_that_the_server_closes_is_opened_again(told):
+    last = http(200, head=b"Connection: close\r\n")
+    assert len(told([last], [http(200)]).answers) == 2
+
+
+@pytest.mark.parametrize("said", [http(200)[:30], b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_half_an_answer_is_none(told, said):
+    with pytest.raises(ConnectionError):
+        told([said])
+
+
+def test_nothing_is_sent_after_the_time(told):
+    assert len(told([http(200)], seconds=0).answers) == 1
+
+
+def rounds(*rates, **more):
+    one = {"p99_ms": 10.0, "queries": 0.0, "redis_trips": 1.0, "answers": {}, "breaches": []}
+    return [one | more | {"per_second": rate} for rate in rates]
+
+
+@pytest.mark.parametrize(("rates", "met"), [((300, 200, 250), True), ((240, 500, 90), False)])
+def test_a_ratio_is_the_median_of_the_rounds(rates, met):
+    measured = {"direct": rounds(*rates), "reference": rounds(100, 50, 100)}
+    found = {target: met for target, _value, met in report._targets(measured)}
+    assert found["direct: x reference >= 2.5"] is met
+    assert found["SQLite: p99 ms <= 250"] is None
+
+
+def test_broken_books_and_missing_stores_are_told():
+    line = {"line": "direct", "breaches": ["oversold: 3 promised of 2"]}
+    broken = {"lines": [line], "missing": {"redis": "not there"}}
+    assert report.remarks(broken) == [
+        "direct: oversold: 3 promised of 2",
+        "redis: not there",
+    ]
+    assert not report.is_sound({"lines": [line], "missing": {}})
+    assert not report.is_sound({"lines": [], "missing": {"redis": "not there"}})
+
+
+@pytest.mark.parametrize("wrong", ["--rounds=0", "--seconds=0", "--buyers=0", "--seconds=nan"])
+def test_bad_arguments(wrong):
+    with pytest.raises(CommandError):
+        call_command("lab", "bench", "purchase", wrong)
+
+
+def test_a_short_benchmark():
+    out = io.StringIO()
+    options = ["--rounds=1", "--seconds=0.5", "--buyers=60", "--json"]
+    call_command("lab", "bench", "purchase", *options, stdout=out)
+    found = json.loads(out.getvalue())
+    lines = {line["line"]: line for line in found["lines"]}
+    assert len(lines) == 7
+    assert not any(line["breaches"] for line in lines.values())
+    assert lines["reference"]["answers"] == {"ok": 60}
+    assert lines["direct"]["answers"]["ok"] > 0
+    assert set(lines["sold out"]["answers"]) == {"sold_out"}
+    assert set(lines["empty view"]["answers"]) == {"ok"}
+    assert lines["SQLite"]["store"] == "sqlite"
+    assert all(target["met"] is not None for target in found["targets"])
