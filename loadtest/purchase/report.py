@@ -63,7 +63,7 @@ def bench(
 def _row(store: str, event: Row) -> Row:
     """A line with the medians of its rounds."""
     rounds = event["rounds"]
-    row = {"line": event["line"], "store": store, "connections": event["connections"]}
+    row = {"store": store, **{name: event[name] for name in ("line", "server", "connections")}}
     row |= {
         name: round(median(one[name] for one in rounds), 3) for name in MEDIANS if name in rounds[0]
     }
@@ -149,6 +149,9 @@ def tables(report: dict[str, Any]) -> Iterator[Table]:
 
 
 def remarks(report: dict[str, Any]) -> list[str]:
-    """What the books say, and what could not be had."""
+    """What the books say, what it was measured on, and what could not be had."""
     lines = [f"{row['line']}: {breach}" for row in report["lines"] for breach in row["breaches"]]
+    for store, versions in report["versions"].items():
+        found = ", ".join(f"{name} {value}" for name, value in versions.items())
+        lines.append(f"{store}: {found}")
     return lines + [f"{store}: {why}" for store, why in report["missing"].items()]

@@ -84,7 +84,8 @@ def main(asked: dict[str, Any]) -> None:
                 if number:
                     found[line.name].append(numbers)
     for line in lines:
-        say("line", line=line.name, connections=line.connections, rounds=found[line.name])
+        about = {"server": web.about, "connections": line.connections}
+        say("line", line=line.name, **about, rounds=found[line.name])
 
 
 def _enforce(backend: str) -> None:
@@ -153,8 +154,8 @@ def _breaches(line: Line, sale: Sale, acknowledged: int) -> Iterator[str]:
     audit = audit_sale(sale=sale)
     if line.keeps_ledger:
         yield from audit.breaches
-    elif audit.oversold or audit.lost:
-        yield f"{audit.initial} initial, {audit.available} available, {audit.held} held"
+    elif audit.initial != audit.available + audit.held:
+        yield f"{audit.initial} initial != {audit.available} available + {audit.held} held"
     orders = Order.objects.filter(sale=sale).count()
     if orders != (acknowledged if line.sells else 1):
         yield f"{orders} orders, {acknowledged} acknowledged"

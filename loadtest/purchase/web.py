@@ -22,6 +22,11 @@ class Web(Server):
     def url(self) -> str:
         return f"http://{HOST}:{self.port}/"
 
+    @property
+    def about(self) -> str:
+        """What it is, in a word or two."""
+        return f"gunicorn gthread {self.processes} x {THREADS}"
+
     def command(self) -> list[str]:
         command = [sys.executable, "-m", "gunicorn", "shop.wsgi", "--bind", f"{HOST}:{self.port}"]
         command += ["--worker-class", "gthread", "--threads", str(THREADS)]

@@ -4,13 +4,18 @@ import io
 import json
 import socket
 import threading
+from decimal import Decimal
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
+from django.utils import timezone
 
+from inventory.models import Product
 from loadtest.processes import HOST
-from loadtest.purchase import report
+from loadtest.purchase import report, rounds
 from loadtest.purchase.client import drive
+from shop.models import Order, User
 
 
 def serve(listener, said):
@@ -69,14 +74,14 @@ def test_nothing_is_sent_after_the_time(told):
     assert len(told([http(200)], seconds=0).answers) == 1
 
 
-def rounds(*rates, **more):
+def measured_rounds(*rates):
     one = {"p99_ms": 10.0, "queries": 0.0, "redis_trips": 1.0, "answers": {}, "breaches": []}
-    return [one | more | {"per_second": rate} for rate in rates]
+    return [one | {"per_second": rate} for rate in rates]
 
 
 @pytest.mark.parametrize(("rates", "met"), [((300, 200, 250), True), ((240, 500, 90), False)])
 def test_a_ratio_is_the_median_of_the_rounds(rates, met):
-    measured = {"direct": rounds(*rates), "reference": rounds(100, 50, 100)}
+    measured = {"direct": measured_rounds(*rates), "reference": measured_rounds(100, 50, 100)}
     found = {target: met for target, _value, met in report._targets(measured)}
     assert found["direct: x reference >= 2.5"] is met
     assert found["SQLite: p99 ms <= 250"] is None
@@ -84,13 +89,29 @@ def test_a_ratio_is_the_median_of_the_rounds(rates, met):
 
 def test_broken_books_and_missing_stores_are_told():
     line = {"line": "direct", "breaches": ["oversold: 3 promised of 2"]}
-    broken = {"lines": [line], "missing": {"redis": "not there"}}
+    broken = {"lines": [line], "missing": {"redis": "not there"}, "versions": {}}
     assert report.remarks(broken) == [
         "direct: oversold: 3 promised of 2",
         "redis: not there",
     ]
     assert not report.is_sound({"lines": [line], "missing": {}})
     assert not report.is_sound({"lines": [], "missing": {"redis": "not there"}})
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("line", [rounds.EMBEDDED, rounds.REFERENCE])
+def test_the_books_of_a_round(line, monkeypatch):
+    monkeypatch.setitem(rounds.LINES, connection.vendor, (line,))
+    buyer = User.objects.create(username="buyer")
+    product = Product.objects.create(slug="bench", name="Bench", price=Decimal(1))
+    sale = rounds._sale(product, line, 1, [buyer, buyer, buyer])
+    assert list(rounds._breaches(line, sale, 0)) == []
+    Order.objects.create(
+        customer=buyer, sale=sale, quantity=1, unit_price=1, key="x", pay_by=timezone.now()
+    )
+    broken = " ".join(rounds._breaches(line, sale, 0))
+    assert "3 initial != 3 available + 1 held" in broken
+    assert "1 orders, 0 acknowledged" in broken
 
 
 @pytest.mark.parametrize("wrong", ["--rounds=0", "--seconds=0", "--buyers=0", "--seconds=nan"])

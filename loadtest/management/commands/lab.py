@@ -6,6 +6,7 @@ import sys
 from argparse import ArgumentParser
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError
@@ -161,35 +162,32 @@ class Command(BaseCommand):
             )
         if options["write"] and not result["missing"]:
             bench.write(result, options["write"])
-        if options["json"]:
-            self.stdout.write(json.dumps(result))
-        else:
-            console = self._console(BENCH_WIDTH)
-            for drawn in bench.tables(result):
-                console.print(drawn)
-            for line in bench.remarks(result):
-                console.print(line, soft_wrap=True)
+        self._tell(result, bench, as_json=options["json"])
         if result["missing"]:
             sys.exit(1)
 
     def _bench_purchase(self, **options: Any) -> None:
         for name, most in MOST_OF_A_ROUND.items():
             if not 0 < options[name] <= most:
-                raise PlanError(f"{name}: {options[name]} is not within 0 to {most}")
+                raise PlanError(f"{name}: {options[name]} is not above 0 and at most {most}")
         with _Bar(disable=options["json"]) as bar:
             result = purchase.bench(
                 options["rounds"], options["seconds"], options["buyers"], bar.show_step
             )
-        if options["json"]:
-            self.stdout.write(json.dumps(result))
-        else:
-            console = self._console(BENCH_WIDTH)
-            for drawn in purchase.tables(result):
-                console.print(drawn)
-            for line in purchase.remarks(result):
-                console.print(line, soft_wrap=True)
+        self._tell(result, purchase, as_json=options["json"])
         if not purchase.is_sound(result):
             sys.exit(1)
+
+    def _tell(self, result: dict[str, Any], drawn_by: ModuleType, *, as_json: bool) -> None:
+        """One JSON object, or the report's tables and remarks."""
+        if as_json:
+            self.stdout.write(json.dumps(result))
+            return
+        console = self._console(BENCH_WIDTH)
+        for drawn in drawn_by.tables(result):
+            console.print(drawn)
+        for line in drawn_by.remarks(result):
+            console.print(line, soft_wrap=True)
 
     def _console(self, width: int) -> Console:
         """A terminal tells its width; a file gets a wide page."""
