@@ -226,6 +226,9 @@ LOGGING = {
     "handlers": {
         "console": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["terse"]}
     },
-    "loggers": {"kazoo": {"level": "WARNING"}},  # it tells of every connection
+    "loggers": {
+        "kazoo": {"level": "WARNING"},  # it tells of every connection
+        "django.request": {"level": "ERROR"},  # a refusal is an answer: thousands in a sale
+    },
     "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="INFO")},
 }
