@@ -12,6 +12,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -52,13 +53,16 @@ class Capabilities:
 
 
 class Flag:
-    """A threading.Event that costs nothing until somebody waits for it: most claims never wait."""
+    """What a threading.Event does for one waiter, but it costs nothing until somebody waits.
 
-    __slots__ = ("_event", "_is_set")
+    A bare lock rather than an Event, whose wait in Python code can be left half done by a signal.
+    """
+
+    __slots__ = ("_gate", "_is_set")
 
     def __init__(self) -> None:
         self._is_set = False
-        self._event: threading.Event | None = None
+        self._gate: threading.Lock | None = None
 
     def is_set(self) -> bool:
         """Whether `set` was called."""
@@ -67,16 +71,19 @@ class Flag:
     def set(self) -> None:
         """Set it for good and wake whoever waits."""
         self._is_set = True
-        if self._event is not None:
-            self._event.set()
+        if self._gate is not None:
+            with suppress(RuntimeError):  # it was open already
+                self._gate.release()
 
     def wait(self, timeout: float) -> bool:
         """Wait for it, at most `timeout` seconds; whether it is set. For one thread at a time."""
-        if self._event is None:
-            self._event = threading.Event()
-        if self._is_set:  # looked at after the event is there: a `set` before that saw none
-            return True
-        return self._event.wait(timeout)
+        if self._gate is None:
+            gate = threading.Lock()
+            gate.acquire()
+            self._gate = gate
+        if not self._is_set:  # looked at after the gate is there: a `set` before saw none
+            self._gate.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+        return self._is_set
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
