@@ -18,7 +18,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from io import StringIO
 from pathlib import Path
@@ -48,14 +48,41 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
+# A process that is killed while it starts leaves children that nobody ends: they go by their group.
+UNDERTAKER = """
+import contextlib, os, signal, sys
+for group in [int(line) for line in sys.stdin]:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+"""
+
+
+@contextmanager
+def undertaker() -> Iterator[Callable[[int], None]]:
+    """Tell it of each part's group: if we die without a word, it kills them all."""
+    process = subprocess.Popen(
+        [sys.executable, "-ISc", UNDERTAKER],
+        stdin=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    lines = process.stdin
+    try:
+        yield lambda group: print(group, file=lines, flush=True)
+    finally:
+        process.kill()
+        process.wait()
+        lines.close()
+
+
 class Part:
     """One process of the demo; its lines are printed with its name, its end is put in a queue."""
 
     def __init__(self, name: str, command: list[str], ended: "queue.SimpleQueue[str]") -> None:
         self.name = name
         self.process = subprocess.Popen(
-            # Asked rather than killed when we die, so that it ends its own children too.
-            tethered([sys.executable, *command], death=signal.SIGTERM),
+            tethered([sys.executable, *command]),
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -204,19 +231,27 @@ def serve(port: int, accounts: list[str], started: float) -> int:
     gunicorn += ["--graceful-timeout", "3", "--preload"]
     celery = ["-W", QUIET, "-m", "celery", "--quiet", "-A", "shop"]
     parts: list[Part] = []
-    try:
-        parts.append(Part("web", gunicorn, ended))
-        url = f"http://{HOST}:{port}/"
-        why = wait_for_first_page(url, ended)
-        if why is None:
-            # After the page: on a small machine, starting them costs as much as starting it.
-            parts.append(Part("worker", [*celery, "worker", "--concurrency", "2"], ended))
-            parts.append(Part("beat", [*celery, "beat"], ended))
-            ready = f"The shop is at {url} (ready {time.time() - started:.1f} s after the start)"
-            say("\n".join(["", ready, *accounts, "Ctrl-C stops everything.", ""]))
-            why = ended.get()
-    finally:
-        stop_parts(parts, ended)
+    with undertaker() as tell:
+
+        def start(name: str, command: list[str]) -> None:
+            parts.append(Part(name, command, ended))
+            tell(parts[-1].process.pid)
+
+        try:
+            start("web", gunicorn)
+            url = f"http://{HOST}:{port}/"
+            why = wait_for_first_page(url, ended)
+            if why is None:
+                # After the page: on a small machine, they cost as much to start as it does.
+                start("worker", [*celery, "worker", "--concurrency", "2"])
+                start("beat", [*celery, "beat"])
+                ready = (
+                    f"The shop is at {url} (ready after {time.time() - started:.1f} s)"
+                )
+                say("\n".join(["", ready, *accounts, "Ctrl-C stops everything.", ""]))
+                why = ended.get()
+        finally:
+            stop_parts(parts, ended)
     say(f"{why}: everything is stopped.")
     return 0 if why.startswith("SIG") else 1
 
