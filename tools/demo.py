@@ -245,9 +245,7 @@ def serve(port: int, accounts: list[str], started: float) -> int:
                 # After the page: on a small machine, they cost as much to start as it does.
                 start("worker", [*celery, "worker", "--concurrency", "2"])
                 start("beat", [*celery, "beat"])
-                ready = (
-                    f"The shop is at {url} (ready after {time.time() - started:.1f} s)"
-                )
+                ready = f"The shop is at {url} (ready after {time.time() - started:.1f} s)"
                 say("\n".join(["", ready, *accounts, "Ctrl-C stops everything.", ""]))
                 why = ended.get()
         finally:
