@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -103,7 +104,7 @@ def reserve_port() -> tuple[int, socket.socket]:
         mark.close()
 
 
-class Server:
+class Server(ABC):
     """One server process, its folder and its port.
 
     The folder is a temporary one, removed by `stop`, unless one is given; the given one is kept.
@@ -119,19 +120,20 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    @abstractmethod
     def url(self) -> str:
-        raise NotImplementedError
+        """Where clients find it."""
 
+    @abstractmethod
     def command(self) -> list[str]:
         """The command line that serves in the foreground."""
-        raise NotImplementedError
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 - most need nothing
         """Write what the first start needs into `data`."""
 
+    @abstractmethod
     def answers(self) -> bool:
         """Whether the server is ready; OSError counts as no."""
-        raise NotImplementedError
 
     @property
     def data(self) -> Path:
