@@ -1,0 +1,85 @@
+"""Measure the locks and their peers, or a purchase over HTTP."""
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from loadtest.bench import report as bench
+from loadtest.plan import BACKENDS, PlanError
+from loadtest.purchase import report as purchase
+from loadtest.terminal import Bar, Terminal
+
+PAGE_WIDTH = 160
+BENCHED = [alias for alias in BACKENDS if alias not in ("none", "process")]
+MOST_ROUNDS = 50
+MOST_OF_A_ROUND = {"seconds": 25, "buyers": 50_000}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """What is measured, for how long, and where the result goes."""
+    parser.add_argument(
+        "subject",
+        nargs="?",
+        choices=["locks", "purchase"],
+        default="locks",
+        help="the locks (default), or a purchase over HTTP beside a tutorial's shop",
+    )
+    parser.add_argument(
+        "--backend",
+        action="append",
+        dest="backends",
+        choices=BENCHED,
+        help="with its floor and its peers; may be repeated (default: all)",
+    )
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="between FILE's lab_bench markers as well"
+    )
+    parser.add_argument("--no-peers", action="store_false", dest="peers", help="a short one")
+    parser.add_argument("--rounds", type=int, help="medians of these (default: 3; purchase: 5)")
+    parser.add_argument(
+        "--seconds", type=float, default=4, help="of a purchase's round (default: 4)"
+    )
+    parser.add_argument(
+        "--buyers", type=int, default=6000, help="who buy once a round (default: 6000)"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+
+
+def handle(terminal: Terminal, **options: Any) -> int:
+    """Measure the subject."""
+    is_purchase = options["subject"] == "purchase"
+    if options["rounds"] is None:
+        options["rounds"] = 5 if is_purchase else 3
+    if not 1 <= options["rounds"] <= MOST_ROUNDS:
+        raise PlanError(f"rounds: {options['rounds']} is not within 1 to {MOST_ROUNDS}")
+    return (_purchase if is_purchase else _locks)(terminal, **options)
+
+
+def _locks(terminal: Terminal, **options: Any) -> int:
+    backends = list(dict.fromkeys(options["backends"] or BENCHED))
+    with Bar(disable=options["json"]) as bar:
+        result = bench.bench(
+            backends, options["rounds"], peers=options["peers"], progress=bar.show_step
+        )
+    if options["write"] and not result["missing"]:
+        bench.write(result, options["write"])
+    if options["json"]:
+        terminal.json(result)
+    else:
+        terminal.tell(result, bench, width=PAGE_WIDTH)
+    return 1 if result["missing"] else 0
+
+
+def _purchase(terminal: Terminal, **options: Any) -> int:
+    for name, most in MOST_OF_A_ROUND.items():
+        if not 0 < options[name] <= most:
+            raise PlanError(f"{name}: {options[name]} is not above 0 and at most {most}")
+    with Bar(disable=options["json"]) as bar:
+        result = purchase.bench(
+            options["rounds"], options["seconds"], options["buyers"], bar.show_step
+        )
+    if options["json"]:
+        terminal.json(result)
+    else:
+        terminal.tell(result, purchase, width=PAGE_WIDTH)
+    return 0 if purchase.is_sound(result) else 1

@@ -1,0 +1,78 @@
+"""Sell out a sale under one guard after another; exit 1 on a surprise."""
+
+from argparse import ArgumentParser
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from loadtest import report
+from loadtest.picture import draw
+from loadtest.plan import BACKENDS, STORES, Plan
+from loadtest.run import run
+from loadtest.terminal import Bar, Terminal
+from locking.models import Discipline
+
+PAGE_WIDTH = 100
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The fields of a Plan, and where the result goes."""
+    known = {field.name: field.default for field in fields(Plan)}
+    parser.add_argument(
+        "--backend",
+        action="append",
+        dest="backends",
+        metavar="NAME",
+        help=f"may be repeated; one of {', '.join(BACKENDS)} (default: none and redis)",
+    )
+    parser.add_argument(
+        "--discipline",
+        action="append",
+        dest="disciplines",
+        metavar="NAME",
+        help=f"may be repeated; one of {', '.join(Discipline.values)} (default: naive)",
+    )
+    for name, kind, meaning in (
+        ("buyers", int, "people who want one piece each"),
+        ("stock", int, "pieces there are"),
+        ("processes", int, "worker processes"),
+        ("threads", int, "threads of each process"),
+        ("think-ms", float, "payment check between look and write"),
+        ("seed", int, "orders the buyers and their pauses"),
+        ("repeats", int, "runs of every backend"),
+        ("patience", float, "seconds for which a buyer told 'busy' tries again"),
+    ):
+        default = known[name.replace("-", "_")]
+        parser.add_argument(
+            f"--{name}", type=kind, default=default, help=f"{meaning} (default: {default})"
+        )
+    parser.add_argument(
+        "--store", choices=STORES, default=known["store"], help="the private database"
+    )
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the picture as well")
+    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+
+
+def handle(terminal: Terminal, **options: Any) -> int:
+    """Run the plan, tell, and compare with what the guards promise."""
+    plan = Plan(
+        backends=tuple(options["backends"] or ("none", "redis")),
+        disciplines=tuple(options["disciplines"] or ("naive",)),
+        **{
+            field.name: options[field.name]
+            for field in fields(Plan)
+            if field.name not in ("backends", "disciplines")
+        },
+    )
+    with Bar(disable=options["json"]) as bar:
+        result = run(plan, bar.show)
+    if options["json"]:
+        terminal.json(result)
+    else:
+        console = terminal.console(PAGE_WIDTH)
+        console.print(report.table(result["runs"]))
+        for line in report.surprises(result["runs"]):
+            console.print(line, style="bold red", soft_wrap=True)
+    if options["svg"]:
+        options["svg"].write_text(draw(result["runs"], alone=True))
+    return 0 if all(map(report.met, result["runs"])) else 1
