@@ -1,0 +1,30 @@
+"""The Content-Security-Policy: on every answer, strict, and a view may set its own."""
+
+import pytest
+from django.http import HttpResponse
+from django.test import RequestFactory
+
+from shop.csp import POLICY, ContentSecurityPolicyMiddleware
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/accounts/sign-in/", "/admin/login/", "/nowhere", "/livez", "/%ff"]
+)
+def test_every_answer_carries_it(client, path):
+    assert client.get(path).headers["Content-Security-Policy"] == POLICY
+
+
+def test_it_allows_nothing_inline_and_nothing_foreign():
+    rules = dict(rule.split(" ", 1) for rule in POLICY.split("; "))
+    assert rules["default-src"] == "'none'"
+    assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'"
+    assert "unsafe" not in POLICY
+    assert "http" not in POLICY
+
+
+def test_a_view_may_set_its_own():
+    mine = HttpResponse(headers={"Content-Security-Policy": "default-src 'self'"})
+    answer = ContentSecurityPolicyMiddleware(lambda _request: mine)(RequestFactory().get("/"))
+    assert answer["Content-Security-Policy"] == "default-src 'self'"

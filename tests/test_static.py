@@ -1,0 +1,43 @@
+"""Front-end files: copied ones unchanged and licensed, nothing from elsewhere, nothing inline."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+VENDOR = ROOT / "static" / "vendor"
+TEMPLATES = sorted((ROOT / "templates").rglob("*.html"))
+
+
+def test_copied_files_are_unchanged_and_licensed() -> None:
+    listed = dict(line.split()[::-1] for line in (VENDOR / "SHA256SUMS").read_text().splitlines())
+    copied = {
+        str(file.relative_to(VENDOR)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for folder in VENDOR.iterdir()
+        if folder.is_dir()
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
+    assert copied == listed
+    table = (VENDOR / "README.md").read_text()
+    for folder in {name.partition("/")[0] for name in listed}:
+        assert f"| {folder} |" in table
+        assert list((VENDOR / folder).glob("LICENSE*"))
+
+
+@pytest.mark.parametrize("file", TEMPLATES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_templates_have_nothing_inline_and_nothing_foreign(file: Path) -> None:
+    """The policy of shop/csp.py would stop it in the browser; this says so sooner."""
+    text = file.read_text("utf-8")
+    assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:", text)
+    assert not re.search(r"<script(?![^>]*\bsrc=)", text)
+    assert not re.search(r"""(?:src|href|action)=["'](?:https?:)?//""", text)
+
+
+def test_style_sheets_load_nothing_foreign() -> None:
+    sheets = list((ROOT / "static").rglob("*.css"))
+    assert sheets
+    for sheet in sheets:
+        assert not re.search(r"@import|url\((?![\"']?data:)", sheet.read_text("utf-8")), sheet.name

@@ -1,0 +1,107 @@
+"""Every text that a person may see is translated, and the compiled catalogue is up to date."""
+
+import ast
+import gettext
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.utils.translation.template import templatize
+
+ROOT = Path(__file__).resolve().parents[1]
+CATALOGUE = ROOT / "locale/zh_Hans/LC_MESSAGES/django.po"
+MARKS = {"_": 0, "gettext": 0, "gettext_lazy": 0, "gettext_noop": 0}
+MARKS |= {"ngettext": 0, "ngettext_lazy": 0, "pgettext": 1, "pgettext_lazy": 1}
+"""What marks a text, and which of its arguments is the text."""
+
+Text = tuple[str, str]
+"""Its context, mostly empty, and itself."""
+
+
+def texts_of(source: str) -> Iterator[Text]:
+    """The texts that a Python source marks for translation."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        words = [word.value for word in node.args if isinstance(word, ast.Constant)]
+        if name in MARKS and len(words) > MARKS[name]:
+            yield "".join(words[: MARKS[name]]), words[MARKS[name]]
+
+
+def texts_of_template(template: str) -> Iterator[Text]:
+    """The same of a template, as Django itself reads it for xgettext."""
+    word = r"""u?(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""
+    for call in re.findall(rf"(?:\w*gettext|_)\({word}(?:, {word})*", templatize(template)):
+        yield from texts_of(call.replace("\n", "\\n") + ")")
+
+
+def catalogue() -> dict[Text, str]:
+    """Text to translation, of the catalogue that people edit."""
+    found = {}
+    for entry in CATALOGUE.read_text("utf-8").split("\n\n")[1:]:
+        parts = re.findall(r'^(msg\w+(?:\[0\])?) ((?:"[^\n]*"\n?)+)', entry, re.M)
+        said = {name: "".join(map(ast.literal_eval, text.splitlines())) for name, text in parts}
+        found[said.get("msgctxt", ""), said["msgid"]] = said.get("msgstr", said.get("msgstr[0]"))
+    return found
+
+
+SOURCES = [
+    file
+    for room in ("loadtest", "shop", "inventory", "locking")
+    for file in (ROOT / room).rglob("*.py")
+]
+TEMPLATES = sorted((ROOT / "templates").rglob("*.html"))
+
+
+def test_every_text_is_translated() -> None:
+    known = {text for text, chinese in catalogue().items() if chinese}
+    assert len(known) > 100
+    used = {
+        file: set(
+            (texts_of if file.suffix == ".py" else texts_of_template)(file.read_text("utf-8"))
+        )
+        for file in [*SOURCES, *TEMPLATES]
+    }
+    assert sum(map(len, used.values())) > 200, "the readers below find nothing"
+    missing = {file.name: texts - known for file, texts in used.items() if texts - known}
+    assert missing == {}, "tools/translations.py, please"
+
+
+def test_the_compiled_catalogue_is_this_one() -> None:
+    with CATALOGUE.with_suffix(".mo").open("rb") as file:
+        compiled = gettext.GNUTranslations(file)
+    for (context, text), chinese in catalogue().items():
+        told = compiled.pgettext(context, text) if context else compiled.gettext(text)
+        plural = compiled.ngettext(text, text, 1)
+        assert chinese in (told, plural), f"{text!r}: tools/translations.py, please"
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{% translate 'Buy' %}", ("", "Buy")),
+        ("{% translate 'd' context 'days' %}", ("days", "d")),
+        ('{% translate "It\'s (a)" %}', ("", "It's (a)")),
+        ("{% blocktranslate with a=b %}{{ a }} left{% endblocktranslate %}", ("", "%(a)s left")),
+        ("{% blocktranslate trimmed %}\n  a\n  b\n{% endblocktranslate %}", ("", "a b")),
+        ("{{ _('Buy') }}", ("", "Buy")),
+        ("{% include 'x' with word=_('Buy') %}", ("", "Buy")),
+    ],
+)
+def test_the_reader_of_templates(template: str, expected: Text) -> None:
+    assert list(texts_of_template(template)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("_('Buy')", ("", "Buy")),
+        ("x = f(gettext_lazy('a' 'b'))", ("", "ab")),
+        ("ngettext('%d x', '%d xs', n)", ("", "%d x")),
+        ("pgettext('days', 'd')", ("days", "d")),
+    ],
+)
+def test_the_reader_of_sources(source: str, expected: Text) -> None:
+    assert list(texts_of(source)) == [expected]

@@ -1,0 +1,51 @@
+"""Bring locale/ up to date with the code: collect the texts, list what lacks Chinese, compile.
+
+    .venv/bin/python tools/translations.py
+
+Exit code 1 while a text is untranslated. Needs Debian's gettext.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CATALOGUE = ROOT / "locale" / "zh_Hans" / "LC_MESSAGES" / "django.po"
+HEADER = """# Simplified Chinese.
+msgid ""
+msgstr ""
+"Language: zh_Hans\\n"
+"MIME-Version: 1.0\\n"
+"Content-Type: text/plain; charset=UTF-8\\n"
+"Content-Transfer-Encoding: 8bit\\n"
+"Plural-Forms: nplurals=1; plural=0;\\n"
+"""
+COLLECT = ["makemessages", "-l", "zh_Hans", "--no-obsolete", "--no-location", "--no-wrap"]
+OUTSIDE = [word for room in (".venv", "tests", "tools", "var") for word in ("--ignore", room)]
+
+
+def run(*command: str | Path) -> None:
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+def main() -> int:
+    run(sys.executable, "manage.py", *COLLECT, *OUTSIDE)
+    entries = [tidy(entry) for entry in CATALOGUE.read_text("utf-8").strip().split("\n\n")[1:]]
+    CATALOGUE.write_text("\n\n".join([HEADER.rstrip(), *entries]) + "\n", "utf-8")
+    run("msgfmt", "--check-format", "-o", CATALOGUE.with_suffix(".mo"), CATALOGUE)
+    missing = [entry for entry in entries if entry.endswith('""')]
+    print("\n\n".join(missing) or f"{len(entries)} texts, all translated.")
+    return 1 if missing else 0
+
+
+def tidy(entry: str) -> str:
+    """Without the gettext tools' guesses: a text that only looks like another is not translated."""
+    if "#, fuzzy" not in entry:
+        return entry
+    entry = re.sub(r"^#(\|.*|, fuzzy)\n", "", entry, flags=re.M).replace("#, fuzzy, ", "#, ")
+    return re.sub(r'^(msgstr(?:\[\d\])?) "(?:.|\n)*', r'\1 ""', entry, flags=re.M)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
