@@ -1,4 +1,6 @@
-"""The policy in force and its history."""
+"""The policy in force and its history, the rows of locks, the runs of jobs."""
+
+from datetime import timedelta
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -91,3 +93,50 @@ class LockRow(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class JobRun(models.Model):
+    """One scheduled time of one task; `locking.jobs` alone writes it. Kept as history for a while.
+
+    Times are those of the machine that wrote them.
+    """
+
+    class State(models.TextChoices):
+        """Due -> running -> done, or due again after a crash or an error; failed is for good."""
+
+        DUE = "due", _("due")
+        RUNNING = "running", _("running")
+        DONE = "done", _("done")
+        FAILED = "failed", _("failed")
+
+    digest = models.CharField(max_length=32, primary_key=True)
+    """Of task, arguments and scheduled time: what makes the run unique."""
+    task = models.CharField(_("task"), max_length=200)
+    arguments = models.TextField(_("arguments"), blank=True, default="")
+    scheduled_for = models.DateTimeField(_("scheduled time"), db_index=True)
+    state = models.CharField(_("outcome"), max_length=10, choices=State.choices, default=State.DUE)
+    attempts = models.PositiveIntegerField(_("attempts"), default=0)
+    duplicates = models.PositiveIntegerField(_("turned away"), default=0)
+    """Messages for it that came while it ran or when it was done."""
+    host = models.CharField(_("host"), max_length=150, blank=True, default="")
+    started_at = models.DateTimeField(_("started"), null=True)
+    ended_at = models.DateTimeField(_("ended"), null=True)
+    lease_until = models.DateTimeField()
+    """Nobody takes a run that was begun over before this."""
+    sent_at = models.DateTimeField()
+    """When a message for it was last sent, so that not every sweep sends one."""
+    detail = models.CharField(_("result"), max_length=500, blank=True, default="")
+
+    class Meta:
+        verbose_name = _("job run")
+        verbose_name_plural = _("job runs")
+        ordering = ["-scheduled_for", "task"]
+        indexes = [models.Index(fields=["state", "lease_until"], name="job_runs_to_resend")]
+
+    def __str__(self) -> str:
+        return f"{self.task} @ {self.scheduled_for:%Y-%m-%d %H:%M:%S}"
+
+    @property
+    def duration(self) -> timedelta | None:
+        """Of the last attempt, once it has ended."""
+        return self.ended_at - self.started_at if self.ended_at and self.started_at else None

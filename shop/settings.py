@@ -29,6 +29,7 @@ INSTALLED_APPS = [
     "shop",
     "inventory",
     "locking",
+    "django_celery_beat",
     "django_htmx",
     "django.contrib.admin",
     "django.contrib.auth",
