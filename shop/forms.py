@@ -51,7 +51,7 @@ def read_purchase(request: HttpRequest, *, most: int) -> Purchase:
         raise UnsupportedType(_("Send a form or JSON."))
     if not 1 <= quantity <= most:
         raise BadInput(_("The quantity goes from 1 to %(most)d.") % {"most": most})
-    return Purchase(quantity=quantity, key=_read_key(key, request.headers.get("Idempotency-Key")))
+    return Purchase(quantity=quantity, key=read_key(key, request.headers.get("Idempotency-Key")))
 
 
 def _only(request: HttpRequest, name: str) -> str:
@@ -68,7 +68,8 @@ def _read_whole_number(text: str) -> int:
     return int(text)
 
 
-def _read_key(in_body: object, in_header: str | None) -> str:
+def read_key(in_body: object, in_header: str | None = None) -> str:
+    """An idempotency key, from wherever it was sent. Raises BadInput."""
     if not isinstance(in_body, str):
         raise BadInput(_("The idempotency key is not a text."))
     if in_header and in_body and in_header != in_body:

@@ -209,6 +209,8 @@ DATA_UPLOAD_MAX_NUMBER_FIELDS = 1000
 MAX_WAITING = env.int("MAX_WAITING", default=6)
 """Threads of one process that may wait for the lock of one sale; keep it below the web server's
 threads, so that the others still answer pages."""
+TICKET_SECONDS = env.int("TICKET_SECONDS", default=600)
+"""How long the ticket of a sale page spares its buyer the check of session, user and forgery."""
 PAY_WITHIN_SECONDS = env.int("PAY_WITHIN_SECONDS", default=900)
 """How long a pending order keeps its pieces."""
 

@@ -1,9 +1,12 @@
 """What everybody may see: the sales and the catalogue."""
 
 import random
+import re
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
+from django.conf import settings
 from django.core.cache import caches
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
@@ -12,6 +15,8 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 
 from inventory import selectors as inventory
+from shop import tickets
+from shop.forms import read_key
 from shop.models import Order, Sale
 from shop.orders import live_orders
 from shop.sales import catalogue, get_product, get_sale, live_sales, past_sales, upcoming_sales
@@ -64,11 +69,41 @@ def sale(request: HttpRequest, slug: str) -> HttpResponse:
 def sale_stock(request: HttpRequest, slug: str) -> HttpResponse:
     """The stock bar alone, polled; has the page loaded again once the sale is in another phase."""
     sale = get_sale(slug=slug)
-    context = stock_context(sale)
+    context = {**stock_context(sale), **_kept_fresh(request, sale)}
     response = render(request, "shop/_stock.html", context)
     if request.GET.get("phase") != context["phase"]:
         response["HX-Refresh"] = "true"
     return response
+
+
+def _kept_fresh(request: HttpRequest, sale: Sale) -> dict[str, Any]:
+    """A new ticket for the form on the page that polls, once half the time of its own is over."""
+    key, expires = request.GET.get("key", ""), request.GET.get("expires", "")
+    if not key or not re.fullmatch(r"[0-9]{1,12}", expires):
+        return {}
+    key = read_key(key)
+    if not tickets.is_due(int(expires)):
+        return {"key": key, "expires": expires}
+    ticket = _ticket(request, sale, key, _mine(request, sale))
+    return {"key": key, "swap": True, **ticket} if ticket else {}
+
+
+def _mine(request: HttpRequest, sale: Sale) -> list[Order]:
+    return live_orders(customer=request.user, sale=sale) if request.user.is_authenticated else []
+
+
+def _ticket(request: HttpRequest, sale: Sale, key: str, mine: Sequence[Order]) -> dict[str, Any]:
+    """For a customer who has signed in."""
+    if not request.user.is_authenticated:
+        return {}
+    ticket, expires = tickets.issue(
+        customer_id=request.user.pk,
+        sale_id=sale.pk,
+        key=key,
+        session=request.COOKIES.get(settings.SESSION_COOKIE_NAME, ""),
+        is_first=not mine,
+    )
+    return {"ticket": ticket, "expires": expires}
 
 
 def stock_context(sale: Sale) -> dict[str, Any]:
@@ -93,13 +128,15 @@ def sale_context(
     request: HttpRequest, sale: Sale, *, key: str = "", quantity: int = 1
 ) -> dict[str, Any]:
     """What the sale page shows; `key` and `quantity` are those of a form that may be sent again."""
-    mine = live_orders(customer=request.user, sale=sale) if request.user.is_authenticated else []
+    mine = _mine(request, sale)
     pending = [order for order in mine if order.status == Order.Status.PENDING]
     room = sale.limit_per_customer - sum(order.quantity for order in mine)
+    key = key or str(uuid.uuid4())
     return {
         **stock_context(sale),
+        **_ticket(request, sale, key, mine),
         "order": next(iter(pending or mine), None),
         "quantities": range(1, min(room, max(1, sale.stock.quantity)) + 1),
         "quantity": quantity,
-        "key": key or str(uuid.uuid4()),
+        "key": key,
     }

@@ -1,0 +1,115 @@
+"""Purchase tickets: for whom they are good, and how a page keeps its own fresh."""
+
+import re
+import time
+from html import unescape
+
+import pytest
+from django.test import Client
+
+from shop import tickets
+from tests.shop.making import a_customer, a_sale
+
+SOLD_TO = {"customer_id": 7, "sale_id": 3, "key": "k", "session": "cookie", "is_first": True}
+
+
+def test_a_ticket_says_what_it_was_issued_for() -> None:
+    text, expires = tickets.issue(**SOLD_TO)
+    ticket = tickets.read(text, key="k", session="cookie")
+    assert ticket is not None
+    assert (ticket.customer_id, ticket.sale_id, ticket.is_first) == (7, 3, True)
+    assert ticket.expires == expires
+
+
+@pytest.mark.parametrize("other", [{"key": "l"}, {"session": "other"}, {"session": ""}])
+def test_it_is_good_for_its_key_and_its_session_alone(other) -> None:
+    text, _ = tickets.issue(**SOLD_TO)
+    assert tickets.read(text, **{"key": "k", "session": "cookie", **other}) is None
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_nobody_can_change_what_it_says(place) -> None:
+    parts = tickets.issue(**SOLD_TO)[0].split(".")
+    parts[place] = str(1 - int(parts[place])) if place == 2 else str(int(parts[place]) + 1)
+    assert tickets.read(".".join(parts), key="k", session="cookie") is None
+
+
+@pytest.mark.parametrize("text", ["", "1.2.3", "1.2.1.9999999999." + "x" * 43, "٣.2.1.9.x", "\0"])
+def test_what_is_no_ticket(text) -> None:
+    assert tickets.read(text, key="k", session="cookie") is None
+
+
+def test_no_two_tickets_are_signed_alike() -> None:
+    """What stands in the cookie cannot move into the key."""
+    text, _ = tickets.issue(**{**SOLD_TO, "session": "a", "key": "b\nc"})
+    assert tickets.read(text, session="a\nb", key="c") is None
+
+
+def test_another_secret_signs_otherwise(settings) -> None:
+    text, _ = tickets.issue(**SOLD_TO)
+    settings.SECRET_KEY += "another"
+    assert tickets.read(text, key="k", session="cookie") is None
+
+
+def test_it_expires(monkeypatch, settings) -> None:
+    text, expires = tickets.issue(**SOLD_TO)
+    assert expires == pytest.approx(time.time() + settings.TICKET_SECONDS, abs=5)
+    monkeypatch.setattr(tickets.time, "time", lambda: expires + 0.5)
+    assert tickets.read(text, key="k", session="cookie") is None
+
+
+# --- on the page ------------------------------------------------------------------------------
+
+
+def fields(page: str) -> dict[str, str]:
+    found = re.findall(r'<input type="hidden" name="(\w+)"[^>]*? value="([^"]*)"', page)
+    return {name: unescape(value) for name, value in found}
+
+
+def poll_of(page: str) -> str:
+    return unescape(re.search(r'hx-get="([^"]+)"', page)[1])
+
+
+@pytest.fixture
+def buyer(db) -> Client:
+    client = Client()
+    client.force_login(a_customer())
+    return client
+
+
+def is_good(client: Client, form: dict[str, str]) -> bool:
+    session = client.cookies["sessionid"].value
+    return tickets.read(form["ticket"], key=form["idempotency_key"], session=session) is not None
+
+
+@pytest.mark.parametrize("opens_in", [600, -60], ids=["before", "open"])
+def test_a_buyers_page_has_one_and_a_strangers_has_none(buyer, client, opens_in) -> None:
+    sale = a_sale(opens_in=opens_in)
+    assert is_good(buyer, fields(buyer.get(f"/sales/{sale.slug}/").text))
+    assert "ticket" not in client.get(f"/sales/{sale.slug}/").text
+
+
+def test_a_waiting_page_gets_a_new_one_for_the_same_key(buyer, settings) -> None:
+    """Whoever waits an hour for the opening still has a good ticket then."""
+    page = buyer.get(f"/sales/{a_sale(opens_in=3600).slug}/").text
+    form, poll = fields(page), poll_of(page)
+    bar = buyer.get(poll).text
+    assert "ticket" not in fields(bar), "the one it has is good for long"
+    assert poll_of(bar) == poll
+    settings.TICKET_SECONDS *= 3  # as if time had passed
+    bar = buyer.get(poll).text
+    assert is_good(buyer, {**form, "ticket": fields(bar)["ticket"]})
+    assert 'hx-swap-oob="true"' in bar
+    assert poll_of(bar) != poll
+    assert "ticket" not in fields(buyer.get(poll_of(bar)).text)
+
+
+@pytest.mark.parametrize("query", ["expires=1&key=k", "expires=x&key=k", "expires=1", "key=k"])
+def test_strangers_get_none_by_polling(client, db, query) -> None:
+    assert "ticket" not in client.get(f"/sales/{a_sale().slug}/stock/?{query}").text
+
+
+def test_a_key_that_is_none_gets_no_ticket(buyer) -> None:
+    path = f"/sales/{a_sale().slug}/stock/?expires=1&key="
+    assert buyer.get(path + "x" * 256).status_code == 400
+    assert buyer.get(path + "%00").status_code == 400
