@@ -29,6 +29,12 @@ class Sale(models.Model):
         SOLD_OUT = "sold_out", _("Sold out")
         ENDED = "ended", _("Ended")
 
+    class Fulfilment(models.TextChoices):
+        """When the order exists: with the answer, or soon after it."""
+
+        DIRECT = "direct", _("direct: the order is written before the answer")
+        QUEUED = "queued", _("queued: reserved in Redis, the order is written in a batch")
+
     slug = models.SlugField(unique=True)
     product = models.ForeignKey(Product, on_delete=models.PROTECT, related_name="sales")
     stock = models.OneToOneField(Stock, on_delete=models.PROTECT, related_name="sale")
@@ -38,6 +44,14 @@ class Sale(models.Model):
     )
     opens_at = models.DateTimeField(db_index=True)
     closes_at = models.DateTimeField()
+    fulfilment = models.CharField(
+        max_length=10, choices=Fulfilment.choices, default=Fulfilment.DIRECT
+    )
+    generation = models.PositiveIntegerField(
+        default=0,
+        editable=False,
+        help_text=_("How often its state was loaded into Redis; part of its keys there."),
+    )
 
     class Meta:
         ordering = ["opens_at", "pk"]
@@ -66,6 +80,11 @@ class Sale(models.Model):
         if now >= self.closes_at:
             return self.Phase.ENDED
         return self.Phase.OPEN if self.stock.quantity > 0 else self.Phase.SOLD_OUT
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether orders are written after the answer."""
+        return self.fulfilment == self.Fulfilment.QUEUED
 
 
 class Allowance(models.Model):
@@ -141,3 +160,35 @@ class Order(models.Model):
     def is_payable(self) -> bool:
         """Whether it can still be paid."""
         return self.status == self.Status.PENDING and timezone.now() < self.pay_by
+
+
+class SetAside(models.Model):
+    """A reservation of a queued sale that did not become an order, and why. Never changed.
+
+    What its buyer was told stays so, whatever Redis forgets or remembers again.
+    """
+
+    class Reason(models.TextChoices):
+        """Why there is no order."""
+
+        SOLD_OUT = "sold_out", _("sold out after all")
+        LIMIT = "limit", _("over the customer's limit")
+        KEY_REUSED = "key_reused", _("its key belongs to another order")
+        FAILED = "failed", _("could not be written")
+
+    number = models.CharField(max_length=32, unique=True)
+    sale = models.ForeignKey(Sale, on_delete=models.PROTECT, related_name="set_aside")
+    # No foreign key: that its customer is gone may be the very reason.
+    customer_id = models.BigIntegerField(null=True, db_index=True)
+    quantity = models.PositiveSmallIntegerField(default=0)
+    reason = models.CharField(max_length=10, choices=Reason.choices)
+    detail = models.TextField(blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-pk"]
+        verbose_name = _("reservation set aside")
+        verbose_name_plural = _("reservations set aside")
+
+    def __str__(self) -> str:
+        return f"{self.number}: {self.reason}"

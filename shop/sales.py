@@ -75,6 +75,7 @@ def create_sale(
     opens_at: datetime,
     closes_at: datetime,
     limit_per_customer: int = 1,
+    fulfilment: str = Sale.Fulfilment.DIRECT,
 ) -> Sale:
     """Put `quantity` pieces of a product on sale."""
     return Sale.objects.create(
@@ -85,4 +86,5 @@ def create_sale(
         opens_at=opens_at,
         closes_at=closes_at,
         limit_per_customer=limit_per_customer,
+        fulfilment=fulfilment,
     )
