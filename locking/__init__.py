@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from locking.guard import lock
     from locking.handler import locks
     from locking.lease import Lease, Lock
+    from locking.rebuild import single_flight
 
 _HOMES = {
     "Lease": "lease",
@@ -33,6 +34,7 @@ _HOMES = {
     "LockUnavailable": "exceptions",
     "lock": "guard",
     "locks": "handler",
+    "single_flight": "rebuild",
 }
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "LockUnavailable",
     "lock",
     "locks",
+    "single_flight",
 ]
 
 

@@ -7,11 +7,14 @@ rest are called "other".
 
 from __future__ import annotations
 
+import os
 import time
+from collections import defaultdict
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+from prometheus_client.multiprocess import MultiProcessCollector
 
 if TYPE_CHECKING:
     from locking.backends.base import Backend
@@ -30,8 +33,21 @@ WAIT = Histogram(
 HOLD = Histogram(
     "locking_hold_seconds", "From the grant to the release", ["backend", "kind"], buckets=BUCKETS
 )
+FLIGHTS = Counter(
+    "locking_single_flight_total", "Calls of single_flight.get_or_build", ["kind", "outcome"]
+)
+BUILD = Histogram("locking_build_seconds", "Builds of a cached value", ["kind"], buckets=BUCKETS)
 
 _kinds: set[str] = set()
+
+
+def registry() -> CollectorRegistry:
+    """The figures of all processes when PROMETHEUS_MULTIPROC_DIR is set, else of this one."""
+    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        return REGISTRY
+    of_all = CollectorRegistry()
+    MultiProcessCollector(of_all)  # type: ignore[no-untyped-call]
+    return of_all
 
 
 def kind_of(name: str) -> str:
@@ -83,3 +99,29 @@ def released(lease: Lease) -> None:
 def lost(lease: Lease) -> None:
     """A lease that ended without its holder's doing."""
     LOST.labels(lease.backend.alias, kind_of(lease.name)).inc()
+
+
+@lru_cache(maxsize=1024)
+def _flight(kind: str, outcome: str) -> Counter:
+    return FLIGHTS.labels(kind, outcome)
+
+
+def flown(key: str, outcome: str) -> None:
+    """A value given by single_flight: hit, stale, wait, rebuild; or failed, a build that raised."""
+    _flight(kind_of(key), outcome).inc()
+
+
+def built(key: str, seconds: float) -> None:
+    """A build that came to its end."""
+    flown(key, "rebuild")
+    BUILD.labels(kind_of(key)).observe(seconds)
+
+
+def flights() -> dict[str, dict[str, int]]:
+    """For the operations page: how often each outcome of `flown` was, by kind, since the start."""
+    counts: dict[str, dict[str, int]] = defaultdict(dict)
+    for metric in registry().collect():
+        for sample in metric.samples:
+            if sample.name == "locking_single_flight_total":
+                counts[sample.labels["kind"]][sample.labels["outcome"]] = int(sample.value)
+    return dict(sorted(counts.items()))

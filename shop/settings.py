@@ -146,6 +146,8 @@ if ZOOKEEPER_HOSTS:
         "LOCATION": ZOOKEEPER_HOSTS,
     }
 LOCK_POLICY = {"BACKEND": "redis", "DISCIPLINE": "conditional"}
+# Beside the cache, whatever guards the stock: staff may put `none` in force there.
+LOCK_SINGLE_FLIGHT = {"CACHE": "default", "LOCK": "redis"}
 
 # --- Celery ------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from shop.errors import ShopError, answer, wants_json
 from shop.forms import read_purchase
 from shop.models import Order
 from shop.orders import cancel_order, get_order, orders_of, pay_order
-from shop.sales import get_sale
+from shop.shared import read_sale
 from shop.views.decorators import CustomerRequest, acts, shows_own
 from shop.views.pages import sale_context
 
@@ -44,8 +44,8 @@ def buy(request: CustomerRequest, slug: str) -> HttpResponse:
     except ShopError as error:
         if wants_json(request):
             raise
-        sale = get_sale(slug=slug)  # as it is now, not as it was at the door
-        context = sale_context(request, sale, key=purchase.key, quantity=purchase.quantity)
+        seen = read_sale(slug=slug)  # as it is now, not as it was at the door
+        context = sale_context(request, seen, key=purchase.key, quantity=purchase.quantity)
         return answer(request, error, page="shop/sale.html", context=context)
     order = placed.order
     if wants_json(request):

@@ -1,6 +1,5 @@
 """For those who run the shop: is it alive, is it ready, what does it count."""
 
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +9,11 @@ from django.conf import settings
 from django.db import connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from redis import Redis
 
 from locking import locks, policy
+from locking.metrics import registry
 from shop.views.decorators import shows
 
 PROBE_SECONDS = 3.0
@@ -78,8 +77,4 @@ def _probe_lock() -> None:
 @shows
 def metrics(request: HttpRequest) -> HttpResponse:
     """For Prometheus; of all workers when PROMETHEUS_MULTIPROC_DIR is set, else of this one."""
-    registry = REGISTRY
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
+    return HttpResponse(generate_latest(registry()), content_type=CONTENT_TYPE_LATEST)

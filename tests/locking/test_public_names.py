@@ -19,6 +19,7 @@ NAMES = [
     "LockUnavailable",
     "lock",
     "locks",
+    "single_flight",
 ]
 
 

@@ -19,6 +19,7 @@ from inventory import services as stock
 from inventory.models import Product, StockMovement
 from locking import LockTimeout, LockUnavailable, locks, policy
 from locking.models import LockPolicy, LockPolicyChange
+from shop import shared
 from shop.audit import audit_sale
 from shop.models import Order, Sale, User
 from shop.sales import create_sale
@@ -28,9 +29,12 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 
 @pytest.fixture(autouse=True)
-def _in_force() -> Iterator[None]:
+def _in_force(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     put_in_force("process")
     cache.clear()
+    # Read anew each time; tests/shop/test_shared.py is about what viewers share.
+    for name, seconds in (("TTL", 1e-6), ("STOCKED_TTL", 1e-6), ("STALE", 0)):
+        monkeypatch.setattr(shared, name, seconds)
     yield
     policy.forget()
 
@@ -314,7 +318,7 @@ def test_without_redis_the_shop_still_sells(no_redis, shop, li):
 
 
 def test_a_silent_database_is_a_page_not_a_traceback(shop):
-    with patch("shop.views.pages.live_sales", side_effect=OperationalError("gone")):
+    with patch("shop.shared.live_sales", side_effect=OperationalError("gone")):
         response = shop.get("/")
     assert (response.status_code, response["Retry-After"]) == (503, "2")
     assert "catch its breath" in response.text
@@ -322,7 +326,7 @@ def test_a_silent_database_is_a_page_not_a_traceback(shop):
 
 def test_a_bug_is_a_static_page(shop):
     shop.raise_request_exception = False
-    with patch("shop.views.pages.live_sales", side_effect=RuntimeError("secret")):
+    with patch("shop.shared.live_sales", side_effect=RuntimeError("secret")):
         response = shop.get("/")
     assert response.status_code == 500
     assert "secret" not in response.text
