@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple
+from http import HTTPStatus
+from typing import Any, ClassVar, NamedTuple
 
 from django.conf import settings
 from django.db import IntegrityError, OperationalError, connection
@@ -52,6 +53,17 @@ class Placed:
 
     order: Order
     replayed: bool
+    status: ClassVar[int] = HTTPStatus.CREATED
+
+    @property
+    def url(self) -> str:
+        """The order's page."""
+        return self.order.get_absolute_url()
+
+    @property
+    def receipt(self) -> dict[str, Any]:
+        """The order as JSON."""
+        return self.order.receipt
 
 
 def digest(key: str) -> str:
@@ -83,31 +95,37 @@ def learn_newer_fence(sale: Sale) -> None:
             locks[in_force.backend].observe(lock_name(sale.pk), newest.token)
 
 
-def place_order(*, customer: User, sale: Sale, quantity: int, key: str) -> Placed:
+def place_order(
+    *, customer: User, sale: Sale, quantity: int, key: str, is_first: bool = False
+) -> Placed:
     """Buy `quantity` pieces of `sale`, once for each key.
 
-    `sale` comes with its stock. Raises BadInput, NotOpen, SoldOut, LimitReached, KeyReused, and
-    Busy or StoreDown when nothing was decided: the same key may then be sent again.
+    `sale` comes with its stock. `is_first` is a hint that the customer has no order in this sale:
+    where it is open, the unique keys then look for one. Raises BadInput, NotOpen, SoldOut,
+    LimitReached, KeyReused, and Busy or StoreDown when nothing was decided: the same key may then
+    be sent again.
     """
     hashed = digest(key)
-    earlier = _orders_of(customer, sale, hashed)
-    if (sent := _sent_before(earlier, sale, quantity)) is not None:
-        return Placed(order=sent, replayed=True)
-    _admit(earlier, sale, quantity)
-    is_first = not earlier
+    if not (is_first and _may_sell(sale, quantity)):
+        earlier = _orders_of(customer, sale, hashed)
+        if sent := _sent_before(earlier, sale, quantity):
+            return sent
+        _admit(earlier, sale, quantity)
+        is_first = not earlier
     for _ in range(TRIES):
         try:
             order = _buy(customer, sale, quantity, hashed, is_first=is_first)
         except OutOfStock:
+            if sent := _sent_before(_orders_of(customer, sale, hashed), sale, quantity):
+                return sent
             raise SoldOut from None
         except StaleFence:
             learn_newer_fence(sale)
         except IntegrityError:
             # The same form, or another one of the same customer, got there first.
-            earlier = _orders_of(customer, sale, hashed)
+            if sent := _sent_before(_orders_of(customer, sale, hashed), sale, quantity):
+                return sent
             is_first = not Allowance.objects.filter(customer=customer, sale=sale).exists()
-            if (sent := _sent_before(earlier, sale, quantity)) is not None:
-                return Placed(order=sent, replayed=True)
         except OperationalError as error:
             logger.warning("purchase will be tried again: %s", error)
             connection.close_if_unusable_or_obsolete()
@@ -135,13 +153,19 @@ def _orders_of(customer: User, sale: Sale, hashed: str) -> list[Earlier]:
         return [Earlier(*row) for row in cursor.fetchall()]
 
 
-def _sent_before(earlier: Sequence[Earlier], sale: Sale, quantity: int) -> Order | None:
+def _sent_before(earlier: Sequence[Earlier], sale: Sale, quantity: int) -> Placed | None:
     for sent in earlier:
         if sent.is_same:
             if (sent.sale_id, sent.quantity) != (sale.pk, quantity):
                 raise KeyReused
-            return Order.objects.select_related("sale__product", "sale__stock").get(pk=sent.pk)
+            order = Order.objects.select_related("sale__product", "sale__stock").get(pk=sent.pk)
+            return Placed(order=order, replayed=True)
     return None
+
+
+def _may_sell(sale: Sale, quantity: int) -> bool:
+    most = min(sale.limit_per_customer, sale.stock.quantity)
+    return sale.phase() == Sale.Phase.OPEN and 1 <= quantity <= most
 
 
 def _admit(earlier: Sequence[Earlier], sale: Sale, quantity: int) -> None:

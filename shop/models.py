@@ -2,6 +2,7 @@
 
 import secrets
 from datetime import datetime
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import AbstractUser
@@ -155,6 +156,19 @@ class Order(models.Model):
     def total(self) -> object:
         """What the customer pays."""
         return self.unit_price * self.quantity
+
+    @property
+    def receipt(self) -> dict[str, Any]:
+        """What never changes about it, so that a purchase sent twice is answered alike."""
+        return {
+            "number": self.number,
+            "sale": self.sale.slug,
+            "quantity": self.quantity,
+            "unit_price": str(self.unit_price),
+            "total": str(self.total),
+            "pay_by": self.pay_by.isoformat(timespec="milliseconds"),
+            "url": self.get_absolute_url(),
+        }
 
     @property
     def is_payable(self) -> bool:

@@ -1,7 +1,6 @@
 """What customers do: buy, pay, cancel, and look at their orders."""
 
 from collections.abc import Callable
-from typing import Any
 
 from django.conf import settings
 from django.core.paginator import Paginator
@@ -10,9 +9,8 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 
-from shop import throttle
+from shop import buying, throttle
 from shop.admission import sale_at_door
-from shop.checkout import place_order
 from shop.errors import ShopError, answer, wants_json
 from shop.forms import read_purchase
 from shop.models import Order
@@ -33,13 +31,13 @@ class SeeOther(HttpResponseRedirect):
 @never_cache
 @acts
 def buy(request: CustomerRequest, slug: str) -> HttpResponse:
-    """Place an order: 201 with JSON, or 303 to its page."""
+    """Buy: 201 with JSON, or 303 to the order's page."""
     throttle.count(settings.BUY_LIMIT, "buy", str(request.user.pk))
     sale = sale_at_door(slug=slug)
     purchase = read_purchase(request, most=sale.limit_per_customer)
     try:
-        placed = place_order(
-            customer=request.user, sale=sale, quantity=purchase.quantity, key=purchase.key
+        outcome = buying.buy(
+            customer_id=request.user.pk, sale=sale, quantity=purchase.quantity, key=purchase.key
         )
     except ShopError as error:
         if wants_json(request):
@@ -47,12 +45,10 @@ def buy(request: CustomerRequest, slug: str) -> HttpResponse:
         seen = read_sale(slug=slug)  # as it is now, not as it was at the door
         context = sale_context(request, seen, key=purchase.key, quantity=purchase.quantity)
         return answer(request, error, page="shop/sale.html", context=context)
-    order = placed.order
     if wants_json(request):
-        return JsonResponse(
-            _told(order), status=201, headers={"Location": order.get_absolute_url()}
-        )
-    return SeeOther(order.get_absolute_url())
+        headers = {"Location": outcome.url}
+        return JsonResponse(outcome.receipt, status=outcome.status, headers=headers)
+    return SeeOther(outcome.url)
 
 
 @never_cache
@@ -101,18 +97,5 @@ def _step(request: CustomerRequest, number: str, service: Callable[..., None]) -
 
 def _order_page(request: CustomerRequest, order: Order) -> HttpResponse:
     if wants_json(request):
-        return JsonResponse({**_told(order), "status": order.status})
+        return JsonResponse({**order.receipt, "status": order.status})
     return render(request, "shop/order.html", {"order": order, "now": timezone.now()})
-
-
-def _told(order: Order) -> dict[str, Any]:
-    """What never changes about an order, so that a purchase sent twice is answered alike."""
-    return {
-        "number": order.number,
-        "sale": order.sale.slug,
-        "quantity": order.quantity,
-        "unit_price": str(order.unit_price),
-        "total": str(order.total),
-        "pay_by": order.pay_by.isoformat(timespec="milliseconds"),
-        "url": order.get_absolute_url(),
-    }

@@ -39,9 +39,13 @@ def guard(settings) -> Iterator[ScriptedBackend]:
     policy.forget()
 
 
-def buy(sale: Sale, *, customer=None, quantity: int = 1, key: str = "k"):
+def buy(sale: Sale, *, customer=None, quantity: int = 1, key: str = "k", is_first: bool = False):
     return place_order(
-        customer=customer or a_customer(), sale=fresh(sale), quantity=quantity, key=key
+        customer=customer or a_customer(),
+        sale=fresh(sale),
+        quantity=quantity,
+        key=key,
+        is_first=is_first,
     )
 
 
@@ -180,6 +184,53 @@ def test_a_form_overtaken_by_itself_finds_the_order_of_the_other(guard) -> None:
     assert second.order == first[0].order
     assert Order.objects.count() == 1
     assert audit_sale(sale=sale).ok
+
+
+# --- a customer believed to be new --------------------------------------------------------------
+
+
+@EVERY
+def test_a_customer_who_is_new_costs_no_look_for_earlier_orders(discipline) -> None:
+    put_in_force("scripted", discipline)
+    sale = a_sale()
+    with patch.object(checkout, "_orders_of", side_effect=AssertionError):
+        assert not buy(sale, is_first=True).replayed
+    assert audit_sale(sale=sale).ok
+
+
+@EVERY
+def test_a_customer_wrongly_believed_to_be_new(discipline) -> None:
+    """The hint spares a look; the unique keys do not believe it."""
+    put_in_force("scripted", discipline)
+    sale, customer = a_sale(stock=5, limit=2), a_customer()
+    first = buy(sale, customer=customer).order
+    assert buy(sale, customer=customer, is_first=True).order == first
+    with pytest.raises(KeyReused):
+        buy(sale, customer=customer, quantity=2, is_first=True)
+    with pytest.raises(KeyReused):
+        buy(a_sale(), customer=customer, is_first=True)
+    with pytest.raises(LimitReached):
+        buy(sale, customer=customer, key="l", quantity=2, is_first=True)
+    buy(sale, customer=customer, key="l", is_first=True)
+    with pytest.raises(LimitReached):
+        buy(sale, customer=customer, key="m", is_first=True)
+    with pytest.raises(LimitReached):
+        buy(sale, quantity=3, is_first=True)
+    assert Allowance.objects.get(customer=customer, sale=sale).taken == 2
+    assert audit_sale(sale=sale).ok
+
+
+@EVERY
+def test_a_replay_of_the_last_piece_by_a_customer_believed_to_be_new(discipline) -> None:
+    """Seen when there was still one left; by now the form itself has bought it."""
+    put_in_force("scripted", discipline)
+    sale, customer = a_sale(stock=1), a_customer()
+    seen = fresh(sale)
+    order = buy(sale, customer=customer).order
+    again = place_order(customer=customer, sale=seen, quantity=1, key="k", is_first=True)
+    assert (again.order, again.replayed) == (order, True)
+    with pytest.raises(SoldOut):
+        place_order(customer=a_customer(), sale=seen, quantity=1, key="k", is_first=True)
 
 
 # --- what is refused --------------------------------------------------------------------------
