@@ -33,6 +33,7 @@ DEBIAN = {
     "my_print_defaults": "mariadb-client-core",
     "redis-server": "redis-tools",
     "java": "default-jre-headless",
+    "cc": "gcc",
     "zookeeper.jar": "libzookeeper-java",
 }
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])

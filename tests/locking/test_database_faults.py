@@ -11,15 +11,15 @@ from typing import TypeVar
 import pytest
 from pytest_django import DjangoDbBlocker
 
+from loadtest.faults.clock import Clock
+from loadtest.faults.proxy import Proxy
 from loadtest.servers import MariaDb
 from locking import LockLost, LockTimeout, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.database import DatabaseBackend
-from tests.clock import Clock
 from tests.locking.actor import Actor
 from tests.locking.contract import PATIENCE, until
 from tests.locking.database_tools import DATABASE, Root, alias_for, database
-from tests.locking.zookeeper_tools import Proxy
 
 ROW = "SELECT owner, token FROM locking_lockrow WHERE name = '%s'"
 T = TypeVar("T")

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
+from loadtest.faults.clock import Clock
+from loadtest.faults.proxy import Proxy
 from loadtest.servers import ZooKeeper
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper import ZooKeeperBackend
-from tests.clock import Clock
 from tests.locking.actor import Actor
 from tests.locking.contract import PATIENCE, until
 from tests.locking.zookeeper_tools import (
     Partitioned,
-    Proxy,
     conf,
     connected,
     elapsed,

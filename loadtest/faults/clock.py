@@ -1,4 +1,4 @@
-"""A wall clock of its own for a private server, or for any process, that a test can set.
+"""A wall clock of its own for a private server, or for any process, that can be set.
 
     clock = Clock(tmp_path)
     clock.drive(redis)          # before it starts
@@ -9,14 +9,11 @@
 library for the time: redis-server, mariadbd, java and python do.
 """
 
-import os
-import shutil
 import struct
 import subprocess
 from pathlib import Path
 
-import pytest
-
+from loadtest.processes import required
 from loadtest.servers import Server
 
 _SHIM = Path(__file__).with_name("clockshim.c")
@@ -26,10 +23,7 @@ class Clock:
     """One wall clock, right until it is shifted; `folder` is where its two files go."""
 
     def __init__(self, folder: Path) -> None:
-        compiler = shutil.which("cc")
-        if compiler is None:
-            missing = "cc is not installed: apt-get install -y --no-install-recommends gcc"
-            (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(missing)
+        compiler = required("cc")
         self._offset = folder / "clock-offset"
         self.shift(0)
         shim = folder / "clockshim.so"
