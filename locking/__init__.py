@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from locking.exceptions import (
+        IdempotencyError,
+        KeyInFlight,
+        KeyReused,
+        KeyUnusable,
         LockError,
         LockLost,
         LockMisuse,
@@ -21,10 +25,17 @@ if TYPE_CHECKING:
     )
     from locking.guard import lock
     from locking.handler import locks
+    from locking.idempotency import Answer, Attempt, idempotent
     from locking.lease import Lease, Lock
     from locking.rebuild import single_flight
 
 _HOMES = {
+    "Answer": "idempotency",
+    "Attempt": "idempotency",
+    "IdempotencyError": "exceptions",
+    "KeyInFlight": "exceptions",
+    "KeyReused": "exceptions",
+    "KeyUnusable": "exceptions",
     "Lease": "lease",
     "Lock": "lease",
     "LockError": "exceptions",
@@ -32,12 +43,19 @@ _HOMES = {
     "LockMisuse": "exceptions",
     "LockTimeout": "exceptions",
     "LockUnavailable": "exceptions",
+    "idempotent": "idempotency",
     "lock": "guard",
     "locks": "handler",
     "single_flight": "rebuild",
 }
 
 __all__ = [
+    "Answer",
+    "Attempt",
+    "IdempotencyError",
+    "KeyInFlight",
+    "KeyReused",
+    "KeyUnusable",
     "Lease",
     "Lock",
     "LockError",
@@ -45,6 +63,7 @@ __all__ = [
     "LockMisuse",
     "LockTimeout",
     "LockUnavailable",
+    "idempotent",
     "lock",
     "locks",
     "single_flight",

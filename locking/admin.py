@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from locking import policy
 from locking.exceptions import LockError
 from locking.handler import backend_class, locks
-from locking.models import Discipline, LockPolicy, LockPolicyChange
+from locking.models import Discipline, IdempotencyKey, LockPolicy, LockPolicyChange
 
 YES_NO = ("reentrant", "fair", "expires", "fencing", "survives_minority", "wakes_waiters")
 
@@ -167,9 +167,25 @@ def _row(alias: str) -> tuple[str, str, str, str]:
     return alias, declared.exclusion, cells, declared.summary
 
 
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """What the library alone writes; nobody rewrites it."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Nobody."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody."""
+        return False
+
+
 @admin.register(LockPolicyChange)
-class LockPolicyChangeAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """The history; nobody rewrites it."""
+class LockPolicyChangeAdmin(ReadOnlyAdmin):
+    """The history of the policy."""
 
     list_display = (
         "epoch",
@@ -184,14 +200,19 @@ class LockPolicyChangeAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         "drained_ms",
     )
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody."""
-        return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody."""
-        return False
+@admin.register(IdempotencyKey)
+class IdempotencyKeyAdmin(ReadOnlyAdmin):
+    """The answers that would be given again."""
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody."""
-        return False
+    list_display = ("digest", "user", "status", "created_at")
+    list_filter = ("status",)
+    search_fields = ("user", "digest")
+    date_hierarchy = "created_at"
+    fields = (*list_display, "fingerprint", "headers", "text")
+    readonly_fields = ("text",)
+
+    @admin.display(description=_("body"))
+    def text(self, row: IdempotencyKey) -> str:
+        """The body, as far as it is text."""
+        return bytes(row.body).decode(errors="replace")

@@ -26,6 +26,9 @@ BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.
 OUTCOMES = Counter(
     "locking_attempts_total", "Attempts to take a lock", ["backend", "kind", "outcome"]
 )
+KEYS = Counter(
+    "locking_idempotency_total", "Sends of idempotency keys; a repeat is not a first", ["outcome"]
+)
 LOST = Counter("locking_lost_total", "Leases that ended before their release", ["backend", "kind"])
 WAIT = Histogram(
     "locking_wait_seconds", "From asking to the grant", ["backend", "kind"], buckets=BUCKETS

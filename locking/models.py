@@ -140,3 +140,25 @@ class JobRun(models.Model):
     def duration(self) -> timedelta | None:
         """Of the last attempt, once it has ended."""
         return self.ended_at - self.started_at if self.ended_at and self.started_at else None
+
+
+class IdempotencyKey(models.Model):
+    """The answer to a request that counts once; written in the transaction of its effect."""
+
+    digest = models.CharField(max_length=64, primary_key=True)
+    """Of user and key, which makes the pair unique: collations would take others for equal."""
+    user = models.CharField(_("user"), max_length=64)
+    fingerprint = models.CharField(max_length=64)
+    """Digest of what was asked for."""
+    status = models.PositiveSmallIntegerField()
+    headers = models.JSONField()
+    body = models.BinaryField()
+    created_at = models.DateTimeField(_("answered at"), db_index=True)
+
+    class Meta:
+        verbose_name = _("idempotency key")
+        verbose_name_plural = _("idempotency keys")
+        ordering = ["-created_at"]
+
+    def __str__(self) -> str:
+        return f"{self.digest[:12]}… ({self.user})"

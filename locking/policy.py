@@ -34,6 +34,8 @@ OVERDUE = 5.0
 holder that will not go; also covers the difference between two machines' clocks."""
 
 SAFE_EXCLUSION = "machines"
+BESIDE = "idempotency:"
+"""Names that begin so are locked whatever the policy says: no switch waits for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +217,7 @@ def drained(row: LockPolicy) -> bool:
     old = locks[row.backend]
     if old.capabilities.lists_holders:
         with suppress(LockUnavailable):
-            return not old.inspect()
+            return all(held.name.startswith(BESIDE) for held in old.inspect())
     return age >= timedelta(seconds=MAX_AGE + old.ttl)
 
 

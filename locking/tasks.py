@@ -5,6 +5,7 @@ from django.conf import settings
 
 from locking.backends.database import DatabaseBackend
 from locking.handler import backend_class, locks
+from locking.idempotency import prune
 
 
 @shared_task(time_limit=60, soft_time_limit=50)
@@ -17,3 +18,9 @@ def sweep_dead_locks() -> int:
             assert isinstance(backend, DatabaseBackend)
             swept += backend.sweep()
     return swept
+
+
+@shared_task(time_limit=60, soft_time_limit=50)
+def prune_idempotency_keys() -> int:
+    """Delete answers that are a day old."""
+    return prune()

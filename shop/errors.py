@@ -10,6 +10,7 @@ ShopError            code      status
 ├── SoldOut          sold_out     409
 ├── LimitReached     limit        409
 ├── WrongStep        wrong_step   409   the order is past that
+├── InFlight     in_flight    409   Retry-After; an earlier send of the key is at work
 ├── KeyReused        key_reused   422   same key, other form
 ├── TooMany          too_many     429   Retry-After
 └── Busy             busy         503   Retry-After; the same key may be sent again
@@ -30,7 +31,7 @@ from django.utils.translation import gettext_lazy as _
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
-from locking import LockError
+from locking import IdempotencyError, KeyInFlight, LockError
 
 logger = logging.getLogger("shop")
 
@@ -151,6 +152,15 @@ class KeyReused(ShopError):
     advice = _("Open the sale page again for a fresh form.")
 
 
+class InFlight(ShopError):
+    """An earlier send of the same form has not been answered yet."""
+
+    code = "in_flight"
+    title = _("This form is being worked on")
+    advice = _("You sent it a moment ago. Try again: the same form counts only once.")
+    retry_after = KeyInFlight.retry_after
+
+
 class TooMany(ShopError):
     """More requests than one person sends."""
 
@@ -184,6 +194,11 @@ class StoreDown(Busy):
     code = "store_down"
     title = _("The shop has to catch its breath")
     retry_after = 2
+
+
+def refusal_of(error: IdempotencyError) -> ShopError:
+    """What the shop says for an error of the idempotency keys."""
+    return InFlight() if isinstance(error, KeyInFlight) else KeyReused()
 
 
 STORE_ERRORS = (OperationalError, InterfaceError, RedisError, RedisConnectionError, LockError)

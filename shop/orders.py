@@ -8,6 +8,7 @@ that the order is past that.
 """
 
 import logging
+from collections.abc import Sequence
 from datetime import datetime
 
 from django.db.models import QuerySet
@@ -16,7 +17,7 @@ from django.utils import timezone
 from inventory import services as stock
 from inventory.batch import Statement, as_stored, commit
 from inventory.exceptions import StaleFence
-from locking import LockError, LockTimeout, LockUnavailable, lock
+from locking import LockError, LockUnavailable, lock
 from shop.checkout import LOCK_TIMEOUT, TRIES, fence_of, learn_newer_fence, lock_name
 from shop.errors import Busy, NotFound, StoreDown, WrongStep
 from shop.models import Order, Sale, User
@@ -44,18 +45,32 @@ def live_orders(*, customer: User, sale: Sale) -> list[Order]:
     return list(Order.objects.filter(customer=customer, sale=sale, status__in=Order.LIVE))
 
 
-def pay_order(*, order: Order) -> None:
-    """Mark a pending order as paid. Raises WrongStep when it is past that, or past its time."""
-    now = timezone.now()
-    payable = Order.objects.filter(pk=order.pk, status=Status.PENDING, pay_by__gt=now)
-    if not payable.update(status=Status.PAID, closed_at=now):
-        raise WrongStep
+def pay_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
+    """Mark a pending order as paid, and write `also` in the same transaction.
+
+    Raises WrongStep when it is past that, or past its time.
+    """
+    now = as_stored(Order, "closed_at", timezone.now())
+    commit(
+        [
+            Statement(
+                "UPDATE shop_order SET status = %s, closed_at = %s"
+                " WHERE id = %s AND status = %s AND pay_by > %s",
+                [Status.PAID, now, order.pk, Status.PENDING, now],
+                unless=WrongStep,
+            ),
+            *also,
+        ]
+    )
     order.refresh_from_db(fields=["status", "closed_at"])
 
 
-def cancel_order(*, order: Order) -> None:
-    """Give a pending order's pieces back. Raises WrongStep when it is past that."""
-    _close(order, Status.CANCELLED)
+def cancel_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
+    """Give a pending order's pieces back, and write `also` in the same transaction.
+
+    Raises WrongStep when it is past that, and Busy or StoreDown when nothing was decided.
+    """
+    _close(order, Status.CANCELLED, also)
 
 
 def expire_unpaid_orders(*, now: datetime | None = None, limit: int = 500) -> int:
@@ -75,19 +90,18 @@ def expire_unpaid_orders(*, now: datetime | None = None, limit: int = 500) -> in
     return closed
 
 
-def _close(order: Order, status: Status) -> None:
+def _close(order: Order, status: Status, also: Sequence[Statement] = ()) -> None:
+    is_closed = False
     for _ in range(TRIES):
         try:
             with lock(lock_name(order.sale_id), timeout=LOCK_TIMEOUT) as lease:
-                _end(order, status, fence_of(lease))
+                _end(order, status, fence_of(lease), also)
+                is_closed = True
         except StaleFence:
             learn_newer_fence(order.sale)
             continue
-        except LockTimeout:
-            raise Busy from None
         except LockError as error:
-            order.refresh_from_db(fields=["status", "closed_at"])
-            if order.status != status:
+            if not is_closed:
                 raise (StoreDown if isinstance(error, LockUnavailable) else Busy) from error
             logger.warning("order %s is %s, its lock was lost: %s", order.number, status, error)
         order.refresh_from_db(fields=["status", "closed_at"])
@@ -95,7 +109,7 @@ def _close(order: Order, status: Status) -> None:
     raise Busy
 
 
-def _end(order: Order, status: Status, fence: stock.Fence) -> None:
+def _end(order: Order, status: Status, fence: stock.Fence, also: Sequence[Statement]) -> None:
     """Close a pending order and return what it had, in one transaction."""
     commit(
         [
@@ -104,6 +118,7 @@ def _end(order: Order, status: Status, fence: stock.Fence) -> None:
                 [status, as_stored(Order, "closed_at", timezone.now()), order.pk, Status.PENDING],
                 unless=WrongStep,
             ),
+            *also,
             Statement(
                 "UPDATE shop_allowance SET taken = taken - %s"
                 " WHERE customer_id = %s AND sale_id = %s",

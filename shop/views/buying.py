@@ -1,6 +1,8 @@
 """What customers do: buy, pay, cancel, and look at their orders."""
 
+import uuid
 from collections.abc import Callable
+from typing import Any
 
 from django.conf import settings
 from django.core.paginator import Paginator
@@ -9,10 +11,13 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 
+from inventory.batch import insert
+from locking import Attempt, IdempotencyError
+from locking.models import IdempotencyKey
 from shop import buying, throttle
 from shop.admission import sale_at_door
-from shop.errors import ShopError, answer, wants_json
-from shop.forms import read_purchase
+from shop.errors import ShopError, answer, refusal_of, wants_json
+from shop.forms import key_of, read_purchase
 from shop.models import Order
 from shop.orders import cancel_order, get_order, orders_of, pay_order
 from shop.shared import read_sale
@@ -63,39 +68,54 @@ def orders(request: CustomerRequest) -> HttpResponse:
 @shows_own
 def order(request: CustomerRequest, number: str) -> HttpResponse:
     """One order of the customer's."""
-    return _order_page(request, get_order(customer=request.user, number=number))
+    order = get_order(customer=request.user, number=number)
+    if wants_json(request):
+        return _json_of(order, order.status)
+    return render(request, "shop/order.html", _page_of(order))
 
 
 @never_cache
 @acts
 def pay(request: CustomerRequest, number: str) -> HttpResponse:
     """Pay an order; the till is a stand-in that always says yes."""
-    return _step(request, number, pay_order)
+    return _step(request, number, pay_order, Order.Status.PAID)
 
 
 @never_cache
 @acts
 def cancel(request: CustomerRequest, number: str) -> HttpResponse:
     """Give an unpaid order up."""
-    return _step(request, number, cancel_order)
+    return _step(request, number, cancel_order, Order.Status.CANCELLED)
 
 
-def _step(request: CustomerRequest, number: str, service: Callable[..., None]) -> HttpResponse:
+def _step(
+    request: CustomerRequest, number: str, service: Callable[..., None], then: str
+) -> HttpResponse:
+    """Take a step once for each key; its answer is written together with it."""
     order = get_order(customer=request.user, number=number)
+    key = key_of(request)
+    response = _json_of(order, then) if wants_json(request) else SeeOther(order.get_absolute_url())
     try:
-        service(order=order)
-    except ShopError as error:
+        with Attempt(user=request.user.pk, key=key, request=request.path.encode()) as attempt:
+            if attempt.answer is None:
+                answered = insert(IdempotencyKey, **attempt.row(response))
+                service(order=order, also=[answered])
+    except (ShopError, IdempotencyError) as failed:
+        error = refusal_of(failed) if isinstance(failed, IdempotencyError) else failed
         if wants_json(request):
-            raise
+            raise error from failed
         order = get_order(customer=request.user, number=number)
-        context = {"order": order, "now": timezone.now()}
+        context = _page_of(order, **{f"{then}_key": key})
         return answer(request, error, page="shop/order.html", context=context)
-    if wants_json(request):
-        return _order_page(request, order)
-    return SeeOther(order.get_absolute_url())
+    assert attempt.answer is not None
+    return attempt.answer.response()
 
 
-def _order_page(request: CustomerRequest, order: Order) -> HttpResponse:
-    if wants_json(request):
-        return JsonResponse({**order.receipt, "status": order.status})
-    return render(request, "shop/order.html", {"order": order, "now": timezone.now()})
+def _json_of(order: Order, status: str) -> HttpResponse:
+    return JsonResponse({**order.receipt, "status": status})
+
+
+def _page_of(order: Order, **keys: str) -> dict[str, Any]:
+    """What the order page shows; `keys` are those of forms that may be sent again."""
+    fresh = {f"{then}_key": str(uuid.uuid4()) for then in ("paid", "cancelled")}
+    return {"order": order, "now": timezone.now(), **fresh, **keys}

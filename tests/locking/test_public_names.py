@@ -10,6 +10,12 @@ import pytest
 import locking
 
 NAMES = [
+    "Answer",
+    "Attempt",
+    "IdempotencyError",
+    "KeyInFlight",
+    "KeyReused",
+    "KeyUnusable",
     "Lease",
     "Lock",
     "LockError",
@@ -17,6 +23,7 @@ NAMES = [
     "LockMisuse",
     "LockTimeout",
     "LockUnavailable",
+    "idempotent",
     "lock",
     "locks",
     "single_flight",

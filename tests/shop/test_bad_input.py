@@ -58,6 +58,11 @@ def buy_json(client: Client, sale: Sale, body: object, **options: object):
     return client.post(f"/sales/{sale.slug}/buy/", sent, content_type=JSON, **options)
 
 
+def step(client: Client, path: str, key: object, **options: object):
+    """Pay or cancel."""
+    return client.post(path, {"idempotency_key": key}, **options)
+
+
 def everything() -> tuple[object, ...]:
     rows = [model.objects.count() for model in (Order, StockMovement, Allowance, User)]
     return (
@@ -248,7 +253,7 @@ def test_sent_twice_is_answered_alike(li, sale):
     first, again = (buy_json(client, sale, body) for _ in range(2))
     assert first.status_code == again.status_code == 201
     assert first.content == again.content
-    client.post(first.json()["url"] + "pay/")
+    step(client, first.json()["url"] + "pay/", "k")
     assert buy_json(client, sale, body).content == first.content
     other = buy_json(client, sale, {**body, "quantity": 1})
     assert (other.status_code, other.json()["error"]) == (422, "key_reused")
@@ -365,15 +370,33 @@ def test_an_order_is_paid_or_cancelled_once(li, sale):
     buy(client, sale)
     buy(client, sale, idempotency_key="k2")
     cancelled, paid = (order.get_absolute_url() for order in Order.objects.order_by("pk"))
-    assert client.post(paid + "pay/").status_code == 303
+    assert step(client, paid + "pay/", "k").status_code == 303
     cancel_order(order=Order.objects.order_by("pk")[0])
     before = everything()
     for page in (paid, cancelled):
         for verb in ("pay/", "cancel/"):
-            assert client.post(page + verb).status_code == 409
-            refused = client.post(page + verb, headers={"Accept": JSON})
+            assert step(client, page + verb, "k2").status_code == 409
+            refused = step(client, page + verb, "k3", headers={"Accept": JSON})
             assert (refused.status_code, refused.json()["error"]) == (409, "wrong_step")
             assert client.get(page + verb).status_code == 405
+    assert everything() == before
+
+
+@pytest.mark.parametrize("verb", ["pay/", "cancel/"])
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: ascii(key)[:12])
+def test_keys_of_steps(key, verb, li, sale):
+    client = client_of(li)
+    buy(client, sale)
+    path = Order.objects.get().get_absolute_url() + verb
+    before = everything()
+    as_json = client.post(path, json.dumps({"idempotency_key": key}), content_type=JSON)
+    assert as_json.status_code == 400
+    if isinstance(key, str) and key != "\ud800":
+        assert step(client, path, key).status_code == 400
+    assert client.post(path, {"idempotency_key": ["a", "a"]}).status_code == 400
+    assert step(client, path, "a", headers={"Idempotency-Key": "b"}).status_code == 400
+    assert client.post(path, b"x", content_type="text/plain").status_code == 415
+    assert client.post(path).status_code == 400
     assert everything() == before
 
 

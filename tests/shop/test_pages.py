@@ -150,12 +150,12 @@ def test_an_order_from_the_form_to_the_end(shop):
     page = shop.get(paid).text
     assert "Waiting for payment" in page
     assert "¥19.80" in page
-    assert shop.post(paid + "pay/")["Location"] == paid
+    assert shop.post(paid + "pay/", {"idempotency_key": "k"})["Location"] == paid
     page = shop.get(paid).text
     assert "✓ Paid" in page
     assert "/pay/" not in page
     cancelled = buy(shop, sale, key="k2")["Location"]
-    assert shop.post(cancelled + "cancel/").status_code == 303
+    assert shop.post(cancelled + "cancel/", {"idempotency_key": "l"}).status_code == 303
     assert "✕ Cancelled" in shop.get(cancelled).text
     mine = shop.get("/orders/").text
     assert mine.index(cancelled) < mine.index(paid)
@@ -167,7 +167,7 @@ def test_an_order_whose_time_is_over_cannot_be_paid(shop):
     page = buy(shop, a_sale())["Location"]
     Order.objects.update(pay_by=timezone.now() - timedelta(seconds=1))
     assert "/pay/" not in shop.get(page).text
-    refused = shop.post(page + "pay/")
+    refused = shop.post(page + "pay/", {"idempotency_key": "k"})
     assert refused.status_code == 409
     assert 'role="alert"' in refused.text
 
@@ -181,6 +181,7 @@ def test_json_all_the_way(shop):
     assert bought["Location"] == order["url"]
     assert (order["sale"], order["quantity"], order["total"]) == (sale.slug, 2, "19.80")
     assert shop.get(order["url"], **json).json() == {**order, "status": "pending"}
+    json["headers"]["Idempotency-Key"] = "k"
     assert shop.post(order["url"] + "pay/", **json).json() == {**order, "status": "paid"}
 
 
