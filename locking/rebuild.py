@@ -37,7 +37,6 @@ from django.core.cache import BaseCache, caches
 from locking import metrics
 from locking.arguments import check_name, check_timeout
 from locking.exceptions import LockError, LockMisuse, LockTimeout, LockUnavailable
-from locking.failpoints import reach
 from locking.guard import PolicyLock
 from locking.handler import locks
 from locking.lease import Lock
@@ -260,7 +259,6 @@ class _Builder:
     def run(self, look: Look, lock: Lock | PolicyLock | None = None) -> Any:
         """Build; the older value when that fails and there is one."""
         begun = time.monotonic()
-        reach("rebuild.build")
         try:
             value = self.build()
         except Exception:

@@ -1,0 +1,439 @@
+"""`locking.single_flight`: who builds, who waits, and what everybody gets."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from django.core.cache import caches
+
+from loadtest.bench.crew import Crew
+from loadtest.servers import Redis
+from locking import LockMisuse, LockTimeout, metrics
+from locking.rebuild import Entry, Look, SingleFlight
+from tests.locking.contract import PATIENCE, until
+
+PROCESSES, THREADS = 4, 50
+NOBODY = "redis://127.0.0.1:1/0"
+AT_ONCE = 1e-6
+"""A ttl that is over when the call returns."""
+KEPT = {"ttl": 60.0, "stale": 60.0}
+EXPIRED = {"ttl": AT_ONCE, "stale": 60.0}
+
+_fork = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(params=["locmem", "redis"])
+def options(request: pytest.FixtureRequest, settings: Any) -> Iterator[dict[str, str]]:
+    """A cache with a lock that reaches as far."""
+    local = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "rebuild"}
+    settings.CACHES = {**settings.CACHES, "local": local}
+    caches["local"].clear()
+    caches["default"].clear()
+    yield {
+        "locmem": {"CACHE": "local", "LOCK": "process"},
+        "redis": {"CACHE": "default", "LOCK": "redis"},
+    }[request.param]
+    caches["local"].clear()
+
+
+@pytest.fixture
+def flight(options: dict[str, str]) -> SingleFlight:
+    return SingleFlight(**options)
+
+
+@pytest.fixture
+def other(options: dict[str, str]) -> SingleFlight:
+    """What another process would have: it meets `flight` at the lock and in the cache alone."""
+    return SingleFlight(**options)
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(32) as threads:
+        yield threads
+
+
+class Held:
+    """A build that begins, and ends when it is told to."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+        self.builds = 0
+        self._begun, self._go = threading.Event(), threading.Event()
+
+    def __call__(self) -> Any:
+        self.builds += 1
+        self._begun.set()
+        assert self._go.wait(PATIENCE)
+        if isinstance(self.value, BaseException):
+            raise self.value
+        return self.value
+
+    def begun(self) -> None:
+        """Wait until it has begun."""
+        assert self._begun.wait(PATIENCE)
+
+    def end(self) -> None:
+        self._go.set()
+
+
+@pytest.fixture
+def held() -> Iterator[Callable[[object], Held]]:
+    builds: list[Held] = []
+
+    def make(value: object) -> Held:
+        builds.append(Held(value))
+        return builds[-1]
+
+    yield make
+    for build in builds:
+        build.end()
+
+
+def never() -> Any:
+    raise AssertionError("nobody was to build")
+
+
+def counted(key: str) -> dict[str, int]:
+    return metrics.flights().get(key.partition(":")[0], {})
+
+
+# --- one process ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, None, 0, ()])
+def test_what_was_built_is_kept_and_nothing_is_a_value_too(flight, value):
+    assert flight.get_or_build("kept:1", lambda: value, **KEPT) == value
+    assert flight.get_or_build("kept:1", never, **KEPT) == value
+    assert flight.get_or_build("kept:2", lambda: "other", **KEPT) == "other"
+
+
+def test_what_is_too_old_even_to_be_served_is_built_again(flight):
+    flight.get_or_build("old:1", lambda: "old", ttl=AT_ONCE, stale=AT_ONCE)
+    assert flight.get_or_build("old:1", lambda: "new", ttl=AT_ONCE, stale=AT_ONCE) == "new"
+
+
+def test_while_one_builds_the_others_have_the_old_value_at_once(flight, other, held, threads):
+    flight.get_or_build("stale:1", lambda: "old", **EXPIRED)
+    build = held("new")
+    builder = threads.submit(flight.get_or_build, "stale:1", build, **KEPT)
+    build.begun()
+    before = counted("stale:1").get("stale", 0)
+    assert flight.get_or_build("stale:1", never, **KEPT) == "old"
+    assert other.get_or_build("stale:1", never, **KEPT) == "old"
+    assert counted("stale:1")["stale"] == before + 2
+    assert not builder.done()
+    build.end()
+    assert builder.result(PATIENCE) == "new"
+    assert other.get_or_build("stale:1", never, **KEPT) == "new"
+
+
+def test_who_has_nothing_to_serve_waits_for_the_builder(flight, other, held, threads):
+    build = held("new")
+    readers = [threads.submit(flight.get_or_build, "wait:1", build, **KEPT)]
+    build.begun()
+    before = counted("wait:1").get("wait", 0)
+    for home in (flight, flight, other):
+        with pytest.raises(LockTimeout):
+            home.get_or_build("wait:1", never, **KEPT, timeout=0.01)
+        readers.append(threads.submit(home.get_or_build, "wait:1", never, **KEPT))
+    build.end()
+    assert [reader.result(PATIENCE) for reader in readers] == ["new"] * 4
+    outcomes = counted("wait:1")
+    # One that came to the cache only after the build has not waited.
+    assert outcomes["wait"] + outcomes.get("hit", 0) == before + 3
+
+
+def test_a_build_that_fails_leaves_the_old_value(flight, caplog):
+    flight.get_or_build("fails:1", lambda: "old", **EXPIRED)
+    assert flight.get_or_build("fails:1", lambda: 1 / 0, **KEPT) == "old"
+    assert "could not be built" in caplog.text
+    assert flight.get_or_build("fails:1", lambda: "new", **KEPT) == "new"
+
+
+def test_a_build_that_fails_with_nothing_to_serve_fails_for_who_waits(flight, held, threads):
+    build = held(ZeroDivisionError())
+    builder = threads.submit(flight.get_or_build, "fails:2", build, **KEPT)
+    build.begun()
+    with patch.object(Future, "exception", autospec=True, side_effect=Future.exception) as asked:
+        waits = threads.submit(flight.get_or_build, "fails:2", never, **KEPT)
+        until(lambda: asked.called, "the wait")
+        build.end()
+        for reader in (builder, waits):
+            with pytest.raises(ZeroDivisionError):
+                reader.result(PATIENCE)
+    assert flight.get_or_build("fails:2", lambda: "new", **KEPT) == "new"
+
+
+def test_a_builder_that_is_interrupted_is_replaced(flight, held, threads):
+    build = held(KeyboardInterrupt())
+    builder = threads.submit(flight.get_or_build, "stopped:1", build, **KEPT)
+    build.begun()
+    waits = threads.submit(flight.get_or_build, "stopped:1", lambda: "new", **KEPT)
+    build.end()
+    with pytest.raises(KeyboardInterrupt):
+        builder.result(PATIENCE)
+    assert waits.result(PATIENCE) == "new"
+
+
+@pytest.mark.parametrize("is_invalidated", [True, False])
+def test_what_was_read_before_a_change_is_not_served_after_it(
+    flight, other, held, threads, is_invalidated
+):
+    flight.get_or_build("shop:1", lambda: "before that", **EXPIRED)
+    build = held("read before the change")
+    builder = threads.submit(flight.get_or_build, "shop:1", build, **KEPT)
+    build.begun()
+    if is_invalidated:  # else, as the control shows, the late answer stays
+        other.invalidate("shop", "another")
+    build.end()
+    builder.result(PATIENCE)
+    after = flight.get_or_build("shop:1", lambda: "after", **KEPT)
+    assert after == ("after" if is_invalidated else "read before the change")
+    assert other.get_or_build("shop:1", never, **KEPT) == after
+
+
+def test_xfetch_builds_early_the_likelier_the_nearer_the_end(flight):
+    costs_a_second = Look(Entry("old", time.time() + 10, cost=1.0, version=None))
+    for head_start, is_fresh in ((9, True), (11, False)):
+        with patch("locking.rebuild.random.random", return_value=1 - math.exp(-head_start)):
+            assert costs_a_second.is_fresh(beta=1) is is_fresh
+            assert costs_a_second.is_fresh(beta=0)
+    flight.get_or_build("early:1", lambda: "old", **KEPT)
+    with patch("locking.rebuild.random.random", return_value=0.5):
+        assert flight.get_or_build("early:1", lambda: "new", **KEPT, beta=1e12) == "new"
+    assert flight.get_or_build("early:1", never, **KEPT) == "new"
+
+
+@pytest.mark.parametrize(
+    "options_", [{"ttl": 0}, {"ttl": -1}, {"ttl": float("inf")}, {"ttl": 1, "stale": -1}]
+)
+def test_impossible_times_are_refused(flight, options_):
+    with pytest.raises(LockMisuse):
+        flight.get_or_build("bad:1", never, **options_)
+
+
+# --- without its stores -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def gone(settings: Any) -> None:
+    """A cache and a lock that nobody serves."""
+    settings.CACHES = {"gone": {**settings.CACHES["default"], "LOCATION": NOBODY}}
+    redis = {**settings.LOCKS["redis"], "LOCATION": NOBODY}
+    settings.LOCKS = {**settings.LOCKS, "gone": redis}
+
+
+def test_without_the_cache_it_builds_once_at_a_time(gone, held, threads, caplog):
+    flight = SingleFlight(CACHE="gone", LOCK="gone")
+    build = held("built")
+    builder = threads.submit(flight.get_or_build, "down:1", build, **KEPT)
+    build.begun()
+    assert "does not answer" in caplog.text
+    with patch.object(Future, "exception", autospec=True, side_effect=Future.exception) as asked:
+        readers = [
+            threads.submit(flight.get_or_build, "down:1", never, **KEPT)
+            for _ in range(THREADS // 2)
+        ]
+        until(lambda: asked.call_count == len(readers), "all waits")
+        build.end()
+        assert [reader.result(PATIENCE) for reader in (builder, *readers)] == ["built"] * 26
+    flight.invalidate("down")
+    assert "stays" in caplog.text
+    assert flight.get_or_build("down:1", lambda: "again", **KEPT) == "again"
+
+
+def test_a_forked_child_does_not_wait_for_its_parents_builder(gone, held, threads):
+    flight = SingleFlight(CACHE="gone", LOCK="gone")
+    build = held("parent")
+    builder = threads.submit(flight.get_or_build, "fork:1", build, **KEPT)
+    build.begun()
+    with Crew(lambda number: flight.get_or_build("fork:1", lambda: "child", **KEPT)) as crew:
+        assert crew.results() == ["child"]
+    build.end()
+    assert builder.result(PATIENCE) == "parent"
+
+
+def test_a_silent_cache_is_asked_once_and_then_left_alone(settings):
+    with Redis() as redis:
+        options = {**settings.CACHES["default"]["OPTIONS"], "socket_timeout": 0.2, "retry": None}
+        there = {**settings.CACHES["default"], "LOCATION": redis.url, "OPTIONS": options}
+        settings.CACHES = {"there": there}
+        flight = SingleFlight(CACHE="there", LOCK="process")
+        assert flight.get_or_build("mute:1", lambda: "old", **KEPT) == "old"
+        redis.pause()
+        assert flight.get_or_build("mute:1", lambda: "new", **KEPT) == "new"
+        with patch.object(caches["there"], "get_many") as asked:
+            assert flight.get_or_build("mute:1", lambda: "newer", **KEPT) == "newer"
+        asked.assert_not_called()
+        redis.resume()
+        until(
+            lambda: flight.get_or_build("mute:1", lambda: "newest", **KEPT) == "old", "its return"
+        )
+
+
+def test_without_the_lock_it_builds_and_keeps(gone, settings):
+    local = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "no lock"}
+    settings.CACHES = {"local": local}
+    flight = SingleFlight(CACHE="local", LOCK="gone")
+    assert flight.get_or_build("lone:1", lambda: "built", **KEPT) == "built"
+    assert flight.get_or_build("lone:1", never, **KEPT) == "built"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_policys_lock_does_as_well(options):
+    flight = SingleFlight(CACHE=options["CACHE"], LOCK=None)
+    assert flight.get_or_build("policy:1", lambda: "built", **KEPT) == "built"
+    assert flight.get_or_build("policy:1", never, **KEPT) == "built"
+
+
+# --- many processes, one Redis ------------------------------------------------------------------
+
+
+class Readers:
+    """Processes whose threads all look before the first that builds has built."""
+
+    def __init__(self) -> None:
+        self.looked = _fork.Value("i", 0)
+        self.builds = _fork.Value("i", 0)
+
+    def here(self) -> None:
+        with self.looked.get_lock():
+            self.looked.value += 1
+
+    def build(self) -> str:
+        with self.builds.get_lock():
+            self.builds.value += 1
+        until(lambda: self.looked.value == PROCESSES * THREADS, "everybody's look")
+        return "new"
+
+    def run(self, read: Callable[[Readers], object]) -> list[object]:
+        def process(number: int) -> list[object]:
+            with ThreadPoolExecutor(THREADS) as threads:
+                reads = [threads.submit(read, self) for _ in range(THREADS)]
+                return [one.result() for one in reads]
+
+        with Crew(process, PROCESSES) as crew:
+            return [got for results in crew.results() for got in results]
+
+
+@pytest.fixture
+def real(settings: Any) -> SingleFlight:
+    caches["default"].clear()
+    return SingleFlight(CACHE="default", LOCK="redis")
+
+
+def test_row_22_a_cold_key_is_built_once(real):
+    def read(readers: Readers) -> object:
+        readers.here()
+        return real.get_or_build("cold:1", readers.build, **KEPT)
+
+    readers = Readers()
+    assert readers.run(read) == ["new"] * PROCESSES * THREADS
+    assert readers.builds.value == 1
+
+
+def test_row_22_an_expired_key_is_built_once_and_nobody_waits(real):
+    real.get_or_build("expired:1", lambda: "old", **EXPIRED)
+
+    def read(readers: Readers) -> object:
+        # The builder waits for all the others, so these cannot wait for it.
+        got = real.get_or_build("expired:1", lambda: build(readers), **KEPT)
+        if got == "old":
+            readers.here()
+        return got
+
+    def build(readers: Readers) -> str:
+        readers.here()
+        return readers.build()
+
+    readers = Readers()
+    got = readers.run(read)
+    assert readers.builds.value == 1
+    assert (got.count("new"), got.count("old")) == (1, PROCESSES * THREADS - 1)
+
+
+def test_row_22_control_without_single_flight_everybody_builds(real):
+    def read(readers: Readers) -> object:
+        value = caches["default"].get("control:1")
+        readers.here()
+        return value or readers.build()
+
+    readers = Readers()
+    readers.run(read)
+    assert readers.builds.value == PROCESSES * THREADS
+
+
+@pytest.mark.parametrize("has_old", [False, True])
+def test_row_22_a_builder_that_is_killed_is_replaced_once_a_lease(settings, has_old):
+    caches["default"].clear()
+    ttl, key = 0.6, f"killed:{has_old}"
+    flight = SingleFlight(CACHE="default", LOCK="redis", LOCK_TTL=ttl, TIMEOUT=PATIENCE)
+    if has_old:
+        flight.get_or_build(key, lambda: "old", **EXPIRED)
+    begun = _fork.Array("d", 4)
+
+    def build() -> str:
+        with begun.get_lock():
+            number = sum(map(bool, begun))
+            begun[number] = time.monotonic()
+        if number < 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "new"
+
+    def insist(number: int = 0) -> list[tuple[str, float]]:
+        got: list[tuple[str, float]] = []
+        while not got or got[-1][0] != "new":
+            got.append((flight.get_or_build(key, build, **KEPT), time.monotonic()))
+        return got
+
+    with Crew(insist) as one, Crew(insist) as another:
+        for crew in (one, another):
+            with pytest.raises(EOFError):  # it is dead
+                crew.results()
+        got = insist()
+    first, second, third, none = begun[:4]
+    assert none == 0
+    # The lease is granted a moment before its build begins.
+    assert min(second - first, third - second) > 0.7 * ttl
+    for value, at in got:  # until that lease is over, who has something does not wait
+        assert value == ("new" if at > third else "old")
+    assert len(got) > 1 or not has_old or third - second > 2 * ttl  # or this process slept
+
+
+def test_the_counters_are_of_all_processes(tmp_path):
+    code = """
+import django; django.setup()
+from django.conf import settings
+from loadtest.bench.crew import Crew
+from locking import metrics
+from locking.rebuild import SingleFlight
+settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+flight = SingleFlight(CACHE="default", LOCK="process")
+def work(number):
+    for _ in range(3):
+        flight.get_or_build("page:1", lambda: 1, ttl=60)
+with Crew(work, 2) as crew:
+    crew.results()
+assert metrics.flights()["page"] == {"hit": 4, "rebuild": 2}, metrics.flights()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr

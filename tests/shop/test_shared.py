@@ -1,0 +1,198 @@
+"""What the viewers of a page share: how often it is read, and that it does not lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from decimal import Decimal
+from unittest.mock import patch
+
+import pytest
+from django.core.cache import cache
+from django.db import OperationalError, connection, connections
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from inventory import services as stock
+from inventory.models import Product, Stock
+from locking import policy, single_flight
+from shop import shared
+from shop.models import Sale, User
+from tests.shop.making import a_customer, a_sale, put_in_force
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+
+
+@pytest.fixture(autouse=True)
+def _kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is read once lasts for the test."""
+    put_in_force("process")
+    cache.clear()
+    monkeypatch.setattr(shared, "TTL", 60.0)
+    yield
+    policy.forget()
+
+
+def queries(client: Client, page: str) -> int:
+    with CaptureQueriesContext(connection) as queries:
+        assert client.get(page).status_code == 200
+    return len(queries)
+
+
+# --- how often ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", ["/", "/products/", "/products/{}/", "/sales/{}/"])
+def test_a_warm_page_costs_a_stranger_one_query_and_a_customer_five_at_most(page):
+    page = page.format(a_sale().slug)
+    customer = Client()
+    customer.force_login(a_customer())
+    for client, most in ((Client(), 1), (customer, 5)):
+        client.get(page)
+        policy.forget()  # which every process reads once a second
+        assert queries(client, page) <= most
+        assert queries(client, page) <= most - 1
+
+
+def test_the_polled_stock_bar_costs_nothing():
+    page = f"/sales/{a_sale().slug}/stock/"
+    client = Client()
+    client.get(page)
+    assert queries(client, page) == 0
+
+
+def test_many_viewers_of_a_cold_page_are_one_reader():
+    slug = a_sale().slug
+    policy.current()
+
+    def view(_: int) -> int:
+        try:
+            return Client().get(f"/sales/{slug}/stock/").status_code
+        finally:
+            connections.close_all()
+
+    with (
+        patch("shop.shared.get_sale", side_effect=shared.get_sale) as reads,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        assert set(threads.map(view, range(64))) == {200}
+    assert reads.call_count == 1
+
+
+def test_what_does_not_exist_is_looked_for_once():
+    client = Client()
+    with patch("shop.shared.get_sale", side_effect=shared.get_sale) as reads:
+        for _ in range(3):
+            assert client.get("/sales/nothing/").status_code == 404
+        assert reads.call_count == 1
+        assert client.get(f"/sales/{'long' * 100}/").status_code == 404
+        assert reads.call_count == 1
+
+
+@pytest.mark.parametrize("number", ["1", "2", "999999", "0", "-1", "x", "1" * 5000, "", "٣", "\0"])
+def test_any_page_number_leads_to_a_page(number):
+    Product.objects.bulk_create(
+        Product(slug=f"p{n}", name=f"P {n}", price=1) for n in range(2 * shared.PAGE - 1)
+    )
+    for _ in range(2):
+        page = Client().get("/products/", {"page": number}).context["page"]
+        is_first = number in ("1", "x", "", "\0", "1" * 5000)
+        assert (page.number, page.paginator.num_pages) == (1 if is_first else 2, 2)
+        assert len(page.object_list) == (shared.PAGE if is_first else shared.PAGE - 1)
+
+
+# --- that it does not lie -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def amy() -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("amy"))
+    return client
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_what_staff_change_is_seen_at_once(amy, is_told):
+    sale = a_sale(stock=3)
+    product = sale.product
+    pages = ["/", "/products/", f"/products/{product.slug}/", f"/sales/{sale.slug}/"]
+    viewer = Client()
+    for page in pages:
+        assert "Kettle" in viewer.get(page).text
+    form = {"name": "Teapot", "slug": product.slug, "price": "77", "is_listed": "on"}
+    with patch.object(single_flight, "invalidate", wraps=single_flight.invalidate) as told:
+        if not is_told:
+            told.side_effect = lambda *families: None
+        change = f"/admin/inventory/product/{product.pk}/change/"
+        assert amy.post(change, form).status_code == 302
+    assert told.called
+    for page in pages:  # as the control shows, they were kept
+        assert ("Teapot" in viewer.get(page).text) is is_told
+
+
+def test_a_restock_and_a_new_sale_are_seen_at_once(amy):
+    sale = a_sale(stock=3)
+    page = f"/sales/{sale.slug}/stock/"
+    assert 'value="3" max="3"' in amy.get(page).text
+    action = {"action": "restock", "_selected_action": sale.pk, "pieces": "4"}
+    amy.post("/admin/shop/sale/", action)
+    assert 'value="7" max="7"' in amy.get(page).text
+    assert amy.get("/sales/later/").status_code == 404
+    Sale.objects.filter(pk=sale.pk).update(slug="later")  # no signal
+    assert amy.get("/sales/later/").status_code == 404
+    Sale.objects.get().save()
+    assert amy.get("/sales/later/").status_code == 200
+
+
+def test_the_stock_says_how_old_it_is():
+    sale = a_sale(stock=3)
+    page = f"/sales/{sale.slug}/stock/"
+    client = Client()
+    before = timezone.now()
+    first = client.get(page)
+    Stock.objects.update(quantity=1)  # as a purchase does: without a signal
+    again = client.get(page)
+    assert before < first.context["as_of"] == again.context["as_of"] < again.context["now"]
+    assert f'datetime="{timezone.localtime(first.context["as_of"]).isoformat()}"' in again.text
+    assert 'value="3"' in again.text
+    with patch.object(shared, "TTL", 1e-6):
+        cache.clear()
+        assert 'value="1"' in client.get(page).text
+
+
+def test_the_clock_moves_on_while_the_lists_are_kept():
+    now = timezone.now()
+    opens, closes = a_sale(opens_in=600), a_sale(opens_in=-60, lasts=300)
+    lists = shared.see_home()
+    assert ([closes], [opens], []) == (lists.live, lists.upcoming, lists.past)
+    with patch("shop.shared.timezone.now", return_value=now + timedelta(seconds=700)):
+        lists = shared.see_home()
+    assert ([opens], [], [closes]) == (lists.live, lists.upcoming, lists.past)
+
+
+def test_without_the_database_the_pages_go_on_for_a_while():
+    sale = a_sale()
+    page = f"/sales/{sale.slug}/stock/"
+    client = Client()
+    with patch.object(shared, "TTL", 1e-6):
+        assert client.get(page).status_code == 200
+        with patch("shop.shared.get_sale", side_effect=OperationalError("gone")) as reads:
+            assert client.get(page).status_code == 200
+            assert reads.called
+            with patch.object(shared, "STALE", 0):
+                assert client.get(page).status_code == 503
+
+
+def test_the_price_of_a_purchase_is_the_rows_own():
+    sale = a_sale()
+    customer = Client()
+    customer.force_login(a_customer())
+    customer.get(f"/sales/{sale.slug}/")
+    Sale.objects.update(price=Decimal("12.34"))  # no signal: the page still shows the old one
+    assert "9.9" in customer.get(f"/sales/{sale.slug}/").text
+    form = {"quantity": 1, "idempotency_key": "k"}
+    placed = customer.post(f"/sales/{sale.slug}/buy/", form, headers={"accept": "application/json"})
+    assert placed.json()["unit_price"] == "12.34"
+    stock.restock(stock_id=sale.stock_id, quantity=1)
