@@ -5,7 +5,7 @@ round trips, however many statements, and row locks are held for one of them. Ot
 by one. A statement that changes no row although it must ends the transaction: nothing is written.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -102,6 +102,22 @@ def insert(model: type[Model], **values: object) -> Statement:
     """One new row; every column that has no database default must be given."""
     sql = _insert_sql(model, tuple(values), connection.vendor)
     return Statement(sql, [as_stored(model, name, value) for name, value in values.items()])
+
+
+def insert_all(
+    model: type[Model], varying: Sequence[str], rows: Iterable[Sequence[object]], **same: object
+) -> Statement:
+    """Several new rows at once: `varying` names what each of `rows` gives, `same` is in all."""
+    head = _insert_sql(model, (*varying, *same), connection.vendor)
+    ends = [as_stored(model, name, value) for name, value in same.items()]
+    params: list[object] = []
+    count = 0
+    for row in rows:
+        params += (as_stored(model, *pair) for pair in zip(varying, row, strict=True))
+        params += ends
+        count += 1
+    marks = head.rpartition(" VALUES ")[2]
+    return Statement(head + f", {marks}" * (count - 1), params)
 
 
 def as_stored(model: type[Model], name: str, value: object) -> object:

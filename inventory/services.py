@@ -8,13 +8,14 @@ transaction, what `to_take` says inside it. What each does depends on the discip
     conditional  look does nothing; to_take is one UPDATE that checks quantity and fence itself
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from django.db.models import F, Q
 from django.utils import timezone
 
-from inventory.batch import Statement, insert
+from inventory.batch import Statement, insert_all
 from inventory.exceptions import InventoryError, OutOfStock, StaleFence
 from inventory.models import Product, Stock, StockMovement
 from locking.models import Discipline
@@ -105,21 +106,29 @@ def to_take(*, seen: Look, quantity: int, order_number: str) -> list[Statement]:
 
     The commit raises OutOfStock or StaleFence.
     """
-    pk, fence, left = seen.stock_id, seen.fence, None
-    if seen.quantity is None:
+    return to_take_all(seen=seen, orders=[(order_number, quantity)])
+
+
+def to_take_all(*, seen: Look, orders: Sequence[tuple[str, int]]) -> list[Statement]:
+    """What takes pieces for several orders, given as (number, quantity): for all or for none."""
+    pk, fence, left = seen.stock_id, seen.fence, seen.quantity
+    total = sum(quantity for _, quantity in orders)
+    if left is None:
         mark, compare = (fence.epoch, fence.token), (fence.epoch, fence.epoch, fence.token)
         why = partial(_why_refused, seen)
-        update = Statement(TAKE, [quantity, *mark, pk, quantity, *compare], unless=why)
+        update = Statement(TAKE, [total, *mark, pk, total, *compare], unless=why)
+    elif left < total:
+        raise OutOfStock
+    elif seen.discipline == Discipline.FENCED:
+        claim = (fence.epoch, fence.token)
+        update = Statement(WRITE_CLAIMED, [left - total, pk, *claim], unless=StaleFence)
     else:
-        left = seen.quantity - quantity
-        if left < 0:
-            raise OutOfStock
-        if seen.discipline == Discipline.FENCED:
-            claim = (fence.epoch, fence.token)
-            update = Statement(WRITE_CLAIMED, [left, pk, *claim], unless=StaleFence)
-        else:
-            update = Statement(WRITE, [left, pk])
-    return [update, _record(pk, -quantity, Reason.RESERVED, order_number, fence, left)]
+        update = Statement(WRITE, [left - total, pk])
+    lines = []
+    for number, quantity in orders:
+        left = None if left is None else left - quantity
+        lines.append((-quantity, number, left))
+    return [update, _record(pk, lines, Reason.RESERVED, fence)]
 
 
 def _why_refused(seen: Look) -> InventoryError:
@@ -138,7 +147,7 @@ def to_put_back(
     """
     mark, compare = (fence.epoch, fence.token), (fence.epoch, fence.epoch, fence.token)
     update = Statement(PUT_BACK, [quantity, *mark, stock_id, *compare], unless=StaleFence)
-    return [update, _record(stock_id, quantity, Reason.RETURNED, order_number, fence, None)]
+    return [update, _record(stock_id, [(quantity, order_number, None)], Reason.RETURNED, fence)]
 
 
 def stock_up(*, product: Product, quantity: int) -> Stock:
@@ -172,21 +181,15 @@ def _stocked(stock_id: int, quantity: int) -> None:
 
 
 def _record(
-    stock_id: int,
-    delta: int,
-    reason: Reason,
-    order_number: str | None,
-    fence: Fence,
-    left: int | None,
+    stock_id: int, lines: Sequence[tuple[int, str, int | None]], reason: Reason, fence: Fence
 ) -> Statement:
-    """The ledger's row of a change."""
-    return insert(
+    """The ledger's rows of a change: delta, order's number, what was left if computed."""
+    return insert_all(
         StockMovement,
+        ("delta", "order_number", "quantity_after"),
+        lines,
         stock_id=stock_id,
-        delta=delta,
         reason=reason,
-        order_number=order_number,
-        quantity_after=left,
         fence_epoch=fence.epoch,
         fence_token=fence.token or 0,
         created_at=timezone.now(),

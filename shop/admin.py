@@ -3,6 +3,7 @@
 What money or stock hangs on is set once, through the services, and only read afterwards.
 """
 
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -18,7 +19,8 @@ from django.utils.translation import ngettext
 
 from inventory import services as stock
 from inventory.admin import ReadOnlyAdmin
-from shop.models import Order, Sale, User
+from shop.models import Order, Sale, SetAside, User
+from shop.queued.loading import reconcile_soon
 from shop.sales import create_sale
 
 MAX_PIECES = 1_000_000
@@ -36,10 +38,25 @@ class NewSaleForm(forms.ModelForm):  # type: ignore[type-arg]
     """A sale and how many pieces are set aside for it."""
 
     quantity = _pieces()
+    fulfilment = forms.ChoiceField(
+        label=_("fulfilment"), choices=Sale.Fulfilment.choices, required=False
+    )
 
     class Meta:
         model = Sale
-        fields = ("product", "slug", "price", "limit_per_customer", "opens_at", "closes_at")
+        fields = (
+            "product",
+            "slug",
+            "price",
+            "limit_per_customer",
+            "opens_at",
+            "closes_at",
+            "fulfilment",
+        )
+
+    def clean_fulfilment(self) -> str:
+        """Direct, unless somebody chose otherwise."""
+        return self.cleaned_data["fulfilment"] or Sale.Fulfilment.DIRECT
 
 
 class RestockForm(ActionForm):
@@ -57,7 +74,8 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     search_fields = ("slug", "product__name", "product__name_zh")
     action_form = RestockForm
     actions = ("restock",)
-    fixed = ("product", "slug", "price", "stock")
+    list_filter = ("fulfilment",)
+    fixed = ("product", "slug", "price", "stock", "fulfilment")
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Nobody: orders and ledger refer to it."""
@@ -73,7 +91,8 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def get_fields(self, request: HttpRequest, obj: Sale | None = None) -> Any:
         """In the order of a sale's life."""
-        first = ("product", "slug", "price", "quantity") if obj is None else self.fixed
+        new = ("product", "slug", "price", "quantity", "fulfilment")
+        first = new if obj is None else self.fixed
         return (*first, "limit_per_customer", "opens_at", "closes_at")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Sale | None = None) -> Any:
@@ -108,6 +127,8 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         with transaction.atomic():
             for sale in sales:
                 stock.restock(stock_id=sale.stock_id, quantity=pieces)
+                if sale.is_queued:
+                    transaction.on_commit(partial(reconcile_soon, sale=sale))
                 self.log_change(request, sale, f"Restocked by {pieces}.")
         done = ngettext("%d sale restocked.", "%d sales restocked.", len(sales)) % len(sales)
         self.message_user(request, done, messages.SUCCESS)
@@ -121,4 +142,15 @@ class OrderAdmin(ReadOnlyAdmin):
     list_filter = ("status", "sale__product")
     list_select_related = ("customer", "sale__product")
     search_fields = ("number", "customer__username")
+    show_full_result_count = False
+
+
+@admin.register(SetAside)
+class SetAsideAdmin(ReadOnlyAdmin):
+    """Reservations of queued sales that did not become orders, and why."""
+
+    list_display = ("number", "sale", "customer_id", "quantity", "reason", "created_at")
+    list_filter = ("reason", "sale")
+    list_select_related = ("sale__product",)
+    search_fields = ("number", "customer_id", "detail")
     show_full_result_count = False

@@ -4,6 +4,7 @@ from typing import Any, Protocol
 
 from shop.checkout import place_order
 from shop.models import Sale, User
+from shop.queued.reserving import reserve
 
 
 class Outcome(Protocol):
@@ -29,5 +30,7 @@ def buy(
 
     is_first: there is reason to think that the customer has nothing in this sale yet.
     """
+    if sale.is_queued:
+        return reserve(customer_id=customer_id, sale=sale, quantity=quantity, key=key)
     customer = User(pk=customer_id)
     return place_order(customer=customer, sale=sale, quantity=quantity, key=key, is_first=is_first)

@@ -4,8 +4,11 @@ import os
 
 from celery import Celery
 
+from shop.queued.worker import Consumers
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
 
 app = Celery("shop")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+app.steps["worker"].add(Consumers)

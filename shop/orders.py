@@ -21,6 +21,7 @@ from locking import LockError, LockUnavailable, lock
 from shop.checkout import LOCK_TIMEOUT, TRIES, fence_of, learn_newer_fence, lock_name
 from shop.errors import Busy, NotFound, StoreDown, WrongStep
 from shop.models import Order, Sale, User
+from shop.queued import store
 
 logger = logging.getLogger("shop")
 
@@ -97,6 +98,7 @@ def _close(order: Order, status: Status, also: Sequence[Statement] = ()) -> None
             with lock(lock_name(order.sale_id), timeout=LOCK_TIMEOUT) as lease:
                 _end(order, status, fence_of(lease), also)
                 is_closed = True
+                _return_to_redis(order)
         except StaleFence:
             learn_newer_fence(order.sale)
             continue
@@ -107,6 +109,15 @@ def _close(order: Order, status: Status, also: Sequence[Statement] = ()) -> None
         order.refresh_from_db(fields=["status", "closed_at"])
         return
     raise Busy
+
+
+def _return_to_redis(order: Order) -> None:
+    """Let a queued sale reserve the pieces again. If that fails, the reconciler finds them."""
+    if order.sale.is_queued:
+        try:
+            store.give_back(sale=order.sale, customer_id=order.customer_id, quantity=order.quantity)
+        except StoreDown as error:
+            logger.warning("order %s: its pieces return to Redis later: %s", order.number, error)
 
 
 def _end(order: Order, status: Status, fence: stock.Fence, also: Sequence[Statement]) -> None:

@@ -160,6 +160,7 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BEAT_SCHEDULE_FILENAME = str(VAR / "celerybeat-schedule")
 CELERY_BEAT_SCHEDULE = {
     "expire-unpaid-orders": {"task": "shop.tasks.expire_unpaid_orders", "schedule": 5.0},
+    "reconcile-queued-sales": {"task": "shop.tasks.reconcile_queued_sales", "schedule": 10.0},
     "sweep-dead-locks": {"task": "locking.tasks.sweep_dead_locks", "schedule": 600.0},
 }
 
@@ -213,6 +214,8 @@ MAX_WAITING = env.int("MAX_WAITING", default=6)
 threads, so that the others still answer pages."""
 TICKET_SECONDS = env.int("TICKET_SECONDS", default=600)
 """How long the ticket of a sale page spares its buyer the check of session, user and forgery."""
+QUEUED_CONSUMERS = env.int("QUEUED_CONSUMERS", default=1)
+"""Processes beside each Celery worker that write the orders of queued sales."""
 PAY_WITHIN_SECONDS = env.int("PAY_WITHIN_SECONDS", default=900)
 """How long a pending order keeps its pieces."""
 

@@ -3,9 +3,16 @@
 from celery import shared_task
 
 from shop import orders
+from shop.queued import loading
 
 
 @shared_task(time_limit=60, soft_time_limit=50)
 def expire_unpaid_orders() -> int:
     """Return the pieces of orders that were not paid in time."""
     return orders.expire_unpaid_orders()
+
+
+@shared_task(time_limit=60, soft_time_limit=50)
+def reconcile_queued_sales() -> int:
+    """Put Redis right where it differs from the ledger; how many sales needed it."""
+    return sum(map(bool, loading.reconcile_all()))

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from shop.views import accounts, buying, health, pages
+from shop.views import accounts, buying, health, pages, queued
 
 urlpatterns = [
     path("", pages.home, name="home"),
@@ -11,6 +11,7 @@ urlpatterns = [
     path("sales/<slug:slug>/", pages.sale, name="sale"),
     path("sales/<slug:slug>/stock/", pages.sale_stock, name="sale-stock"),
     path("sales/<slug:slug>/buy/", buying.buy, name="buy"),
+    path("tickets/<str:ticket>/", queued.ticket, name="ticket"),
     path("orders/", buying.orders, name="orders"),
     path("orders/<slug:number>/", buying.order, name="order"),
     path("orders/<slug:number>/pay/", buying.pay, name="pay"),
