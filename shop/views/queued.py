@@ -62,7 +62,7 @@ def _polled(request: CustomerRequest, standing: Standing) -> HttpResponse:
     except ValueError:
         waited = FIRST_MS
     return render(
-        request, "shop/_ticket.html", _context(standing, min(LONGEST_MS, waited * 3 // 2))
+        request, "shop/_standing.html", _context(standing, min(LONGEST_MS, waited * 3 // 2))
     )
 
 
