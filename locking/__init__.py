@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from locking.guard import lock
     from locking.handler import locks
     from locking.idempotency import Answer, Attempt, idempotent
+    from locking.jobs import current_run, run_once
     from locking.lease import Lease, Lock
     from locking.rebuild import single_flight
 
@@ -43,9 +44,11 @@ _HOMES = {
     "LockMisuse": "exceptions",
     "LockTimeout": "exceptions",
     "LockUnavailable": "exceptions",
+    "current_run": "jobs",
     "idempotent": "idempotency",
     "lock": "guard",
     "locks": "handler",
+    "run_once": "jobs",
     "single_flight": "rebuild",
 }
 
@@ -63,9 +66,11 @@ __all__ = [
     "LockMisuse",
     "LockTimeout",
     "LockUnavailable",
+    "current_run",
     "idempotent",
     "lock",
     "locks",
+    "run_once",
     "single_flight",
 ]
 

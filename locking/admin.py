@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from locking import policy
 from locking.exceptions import LockError
 from locking.handler import backend_class, locks
-from locking.models import Discipline, IdempotencyKey, LockPolicy, LockPolicyChange
+from locking.models import Discipline, IdempotencyKey, JobRun, LockPolicy, LockPolicyChange
 
 YES_NO = ("reentrant", "fair", "expires", "fencing", "survives_minority", "wakes_waiters")
 
@@ -216,3 +216,28 @@ class IdempotencyKeyAdmin(ReadOnlyAdmin):
     def text(self, row: IdempotencyKey) -> str:
         """The body, as far as it is text."""
         return bytes(row.body).decode(errors="replace")
+
+
+@admin.register(JobRun)
+class JobRunAdmin(ReadOnlyAdmin):
+    """What ran when and where; deletes itself when it is old."""
+
+    list_display = (
+        "scheduled_for",
+        "task",
+        "arguments",
+        "state",
+        "attempts",
+        "duplicates",
+        "host",
+        "started_at",
+        "took",
+        "detail",
+    )
+    list_filter = ("state", "task")
+    show_full_result_count = False
+
+    @admin.display(description=_("duration"))
+    def took(self, run: JobRun) -> str:
+        """Of the last attempt, in seconds."""
+        return "" if run.duration is None else f"{run.duration.total_seconds():.3f} s"

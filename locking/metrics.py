@@ -41,6 +41,8 @@ FLIGHTS = Counter(
 )
 BUILD = Histogram("locking_build_seconds", "Builds of a cached value", ["kind"], buckets=BUCKETS)
 
+JOBS = Counter("locking_job_runs_total", "Runs of run_once tasks", ["task", "outcome"])
+
 _kinds: set[str] = set()
 
 
@@ -128,3 +130,8 @@ def flights() -> dict[str, dict[str, int]]:
             if sample.name == "locking_single_flight_total":
                 counts[sample.labels["kind"]][sample.labels["outcome"]] = int(sample.value)
     return dict(sorted(counts.items()))
+
+
+def job(task: str, outcome: str) -> None:
+    """A run done, failed for good, tried_again, taken_over or turned_away."""
+    JOBS.labels(task, outcome).inc()

@@ -152,16 +152,35 @@ LOCK_SINGLE_FLIGHT = {"CACHE": "default", "LOCK": "redis"}
 # --- Celery ------------------------------------------------------------------------------------
 
 CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default=REDIS_URL)
-CELERY_TASK_IGNORE_RESULT = True
-CELERY_TASK_ACKS_LATE = True
-CELERY_TASK_TIME_LIMIT = 300
-CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-CELERY_BEAT_SCHEDULE_FILENAME = str(VAR / "celerybeat-schedule")
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    # A message that nobody acknowledged goes to another worker: longer than any task may take.
+    "visibility_timeout": 180,
+    "unacked_restore_interval": 5,
+    "unacked_restore_throttle": 1,
+}
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_RESULT_EXPIRES = None
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_TASK_TIME_LIMIT = 150
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_BEAT_SCHEDULER = "locking.beat:Scheduler"
+# What the database's schedule starts with; the admin changes it there.
 CELERY_BEAT_SCHEDULE = {
     "expire-unpaid-orders": {"task": "shop.tasks.expire_unpaid_orders", "schedule": 5.0},
     "reconcile-queued-sales": {"task": "shop.tasks.reconcile_queued_sales", "schedule": 10.0},
     "sweep-dead-locks": {"task": "locking.tasks.sweep_dead_locks", "schedule": 600.0},
+    "resend-unfinished-runs": {
+        "task": "locking.tasks.resend_unfinished_runs",
+        "schedule": 5.0,
+        "options": {"expire_seconds": 10},
+    },
+    "prune-idempotency-keys": {
+        "task": "locking.tasks.prune_idempotency_keys",
+        "schedule": 3600.0,
+    },
+    "prune-job-runs": {"task": "locking.tasks.prune_job_runs", "schedule": 3600.0},
 }
 
 # --- People, pages, languages ------------------------------------------------------------------

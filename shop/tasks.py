@@ -2,11 +2,13 @@
 
 from celery import shared_task
 
+from locking import run_once
 from shop import orders
 from shop.queued import loading
 
 
 @shared_task(time_limit=60, soft_time_limit=50)
+@run_once
 def expire_unpaid_orders() -> int:
     """Return the pieces of orders that were not paid in time."""
     return orders.expire_unpaid_orders()

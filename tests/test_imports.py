@@ -14,6 +14,7 @@ LOCKING_NEEDS = {
     "MySQLdb",
     "celery",
     "django",
+    "django_celery_beat",
     "hiredis",
     "kazoo",
     "prometheus_client",

@@ -23,9 +23,11 @@ NAMES = [
     "LockMisuse",
     "LockTimeout",
     "LockUnavailable",
+    "current_run",
     "idempotent",
     "lock",
     "locks",
+    "run_once",
     "single_flight",
 ]
 
