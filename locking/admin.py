@@ -208,7 +208,6 @@ class IdempotencyKeyAdmin(ReadOnlyAdmin):
     list_display = ("digest", "user", "status", "created_at")
     list_filter = ("status",)
     search_fields = ("user", "digest")
-    date_hierarchy = "created_at"
     fields = (*list_display, "fingerprint", "headers", "text")
     readonly_fields = ("text",)
 

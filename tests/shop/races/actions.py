@@ -7,13 +7,16 @@ import time
 from typing import Any
 from unittest.mock import patch
 
+from django.conf import settings
+from django.contrib.auth.models import Group
 from django.db import transaction
+from django.test import Client
 from django.utils import timezone
 
 from inventory import services as stock
 from inventory.batch import run
 from inventory.services import Fence
-from locking import LockError, lock, policy
+from locking import Answer, Attempt, KeyInFlight, LockError, lock, policy
 from locking.failpoints import reach
 from shop import checkout, orders
 from shop.errors import Busy
@@ -115,6 +118,45 @@ def pay_checking_first(*, order: str) -> dict[str, Any]:
     row.status = Order.Status.PAID
     row.save()
     return {"ok": "paid"}
+
+
+def act(*, key: str, wait: float = 0.05, is_guarded: bool = True) -> dict[str, Any]:
+    """A service with an effect that nothing but its key guards: a new group, whose id it tells."""
+
+    def once(attempt: Attempt | None) -> Answer:
+        with transaction.atomic():
+            answer = Answer(body=b"%d" % Group.objects.create(name=secrets.token_hex(8)).pk)
+            reach("act.acted")
+            if attempt:
+                attempt.keep(answer)
+        reach("act.committed")
+        return answer
+
+    if not is_guarded:
+        return {"answer": once(None).body, "is_replay": False}
+    deadline = time.monotonic() + RETRY_SECONDS
+    while True:
+        try:
+            with Attempt(user=1, key=key, request=b"act", wait=wait) as attempt:
+                answer = attempt.answer or once(attempt)
+        except KeyInFlight:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return {"answer": (attempt.answer or answer).body, "is_replay": attempt.is_replay}
+
+
+def send(*, path: str, session: str, form: dict[str, Any], patient: bool = True) -> dict[str, Any]:
+    """A form of a browser that has signed in; told to try again, a patient one does."""
+    client = Client(headers={"host": "127.0.0.1", "accept": "application/json"})
+    client.cookies[settings.SESSION_COOKIE_NAME] = session
+    deadline = time.monotonic() + RETRY_SECONDS
+    while True:
+        told = client.post(path, form)
+        if not (patient and told.has_header("Retry-After")) or time.monotonic() > deadline:
+            headers = dict(told.items())
+            headers.pop("Expires", None)  # the time at which it was given
+            return {"status": told.status_code, "headers": headers, "body": told.content}
 
 
 def hold(*, name: str, timeout: float = 10.0) -> dict[str, Any]:

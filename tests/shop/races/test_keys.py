@@ -1,0 +1,146 @@
+"""One idempotency key, sent by several processes at once, or again after the first was killed."""
+
+from __future__ import annotations
+
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import Group
+from django.test import Client
+
+from inventory.models import StockMovement
+from locking.models import IdempotencyKey
+from shop.audit import audit_sale
+from shop.checkout import place_order
+from shop.models import Order, User
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+from tests.shop.races.process import Process, together
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+
+
+def at_once(processes, calls: list[dict]) -> list[dict]:
+    """All of them together, from four processes."""
+    senders = processes(4)
+    for place, process in enumerate(senders):
+        process.prepare(*calls[place::4])
+    together(*senders)
+    return [answer for process in senders for answer in process.results()]
+
+
+def session_of(customer: User) -> str:
+    client = Client()
+    client.force_login(customer)
+    return client.cookies[settings.SESSION_COOKIE_NAME].value
+
+
+# --- a service whose effect nothing else guards ---------------------------------------------------
+
+
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["one key", "control: no key"])
+def test_fifty_parallel_sends_to_a_service(processes, is_guarded) -> None:
+    answers = at_once(processes, [{"do": "act", "key": "k", "is_guarded": is_guarded}] * 50)
+    assert not [answer for answer in answers if "error" in answer]
+    assert len({answer["answer"] for answer in answers}) == (1 if is_guarded else 50)
+    assert Group.objects.count() == (1 if is_guarded else 50)
+    assert sum(not answer["is_replay"] for answer in answers) == Group.objects.count()
+
+
+PLACES = ["idempotency.looked", "act.acted", "act.committed"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_key_whose_process_was_killed_in_flight_is_finished_by_the_next(processes, place) -> None:
+    first, other = processes(2)
+    first.start({"do": "act", "key": "k"}, pause_at=place)
+    first.reached()
+    has_committed = place == "act.committed"
+    other.start({"do": "act", "key": "k"})
+    assert other.is_silent(0.3), "the first is still at work"
+    assert Group.objects.count() == has_committed
+    first.kill()
+    (answer,) = other.results()
+    assert (answer["answer"], answer["is_replay"]) == (
+        b"%d" % Group.objects.get().pk,
+        has_committed,
+    )
+    other.start({"do": "act", "key": "k"})
+    assert other.results()[0]["answer"] == answer["answer"]
+    assert IdempotencyKey.objects.count() == Group.objects.count() == 1
+
+
+def test_without_a_key_the_send_after_a_kill_doubles_the_effect(processes) -> None:
+    """The control of the test above."""
+    first, other = processes(2)
+    call = {"do": "act", "key": "k", "is_guarded": False}
+    first.start(call, pause_at="act.committed")
+    first.reached()
+    first.kill()
+    other.start(call)
+    other.results()
+    assert Group.objects.count() == 2
+
+
+def test_the_row_alone_stops_two_that_nobody_told_of_each_other(database_url) -> None:
+    """No lock service: both are past the look at the key before either writes."""
+    nobody = "redis://127.0.0.1:1/0"
+    both = [Process(nobody), Process(nobody)]
+    try:
+        for process in both:
+            process.start({"do": "act", "key": "k"}, pause_at="idempotency.looked")
+            process.reached()
+        answers = []
+        for process in both:
+            process.on()
+            answers += process.results()
+    finally:
+        for process in both:
+            process.close()
+    assert [answer["is_replay"] for answer in answers] == [False, True]
+    assert answers[0]["answer"] == answers[1]["answer"] == b"%d" % Group.objects.get().pk
+
+
+# --- the shop's steps -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_key", [True, False], ids=["one key", "control: a key each"])
+@pytest.mark.parametrize(("verb", "status"), [("pay", "paid"), ("cancel", "cancelled")])
+def test_fifty_parallel_sends_of_a_step(processes, verb, status, has_key) -> None:
+    put_in_force("redis")
+    sale, customer = a_sale(), a_customer()
+    order = place_order(customer=customer, sale=fresh(sale), quantity=1, key="k").order
+    call = {"do": "send", "path": f"{order.get_absolute_url()}{verb}/"}
+    call["session"] = session_of(customer)
+    keys = ["same" if has_key else str(number) for number in range(50)]
+    answers = at_once(processes, [{**call, "form": {"idempotency_key": key}} for key in keys])
+    said = [(answer["status"], answer["headers"], answer["body"]) for answer in answers]
+    if has_key:
+        assert [one for one in said if one != said[0]] == []
+        assert said[0][0] == 200
+    else:
+        assert sorted(status for status, _, _ in said) == [200] + [409] * 49
+    assert Order.objects.get().status == status
+    assert StockMovement.objects.filter(reason="returned").count() == (verb == "cancel")
+    assert IdempotencyKey.objects.count() == 1
+    assert audit_sale(sale=sale).ok
+
+
+@pytest.mark.parametrize(("verb", "status"), [("pay", "paid"), ("cancel", "cancelled")])
+def test_a_step_in_flight_is_409_and_finished_after_a_kill(processes, verb, status) -> None:
+    put_in_force("redis")
+    sale, customer = a_sale(), a_customer()
+    order = place_order(customer=customer, sale=fresh(sale), quantity=1, key="k").order
+    call = {"do": "send", "path": f"{order.get_absolute_url()}{verb}/", "form": {}}
+    call |= {"session": session_of(customer), "form": {"idempotency_key": "k"}}
+    first, other = processes(2)
+    first.start(call, pause_at="idempotency.looked")
+    first.reached()
+    other.start({**call, "patient": False})
+    (told,) = other.results()
+    assert (told["status"], told["headers"]["Retry-After"]) == (409, "1")
+    assert b'"in_flight"' in told["body"]
+    first.kill()
+    other.start(call)
+    assert other.results()[0]["status"] == 200
+    order.refresh_from_db()
+    assert order.status == status
+    assert audit_sale(sale=sale).ok
