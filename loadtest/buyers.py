@@ -8,13 +8,16 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import ClassVar
 
 from django.db import close_old_connections, connection, connections
 
 from loadtest.plan import Plan
+from loadtest.recorder import Recorder
+from loadtest.strikes import Strike
 from locking import failpoints, locks, policy
 from shop.checkout import place_order
 from shop.errors import STORE_ERRORS, Busy, ShopError
@@ -37,6 +40,17 @@ class Answer:
     ended: float
 
 
+class Told(ctypes.Structure):
+    """An Answer in memory that all processes share; no kind yet: nobody has answered."""
+
+    _fields_: ClassVar = [
+        ("kind", ctypes.c_char * 16),
+        ("sends", ctypes.c_int),
+        ("began", ctypes.c_double),
+        ("ended", ctypes.c_double),
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crowd:
     """The buyers of one run, of all processes."""
@@ -47,42 +61,64 @@ class Crowd:
     start: Barrier
     served: "ctypes.Array[ctypes.c_long]"
     """How many buyers each thread has served: a counter each, so that none needs a lock."""
-    results: Sequence[tuple[Connection, Connection]]
+    sold: "ctypes.Array[ctypes.c_long]"
+    """Pieces, counted likewise."""
+    told: "ctypes.Array[Told]"
+    """One for each customer."""
+    strike: Strike | None
+    backend: str
+    history: Path
+    """The folder in which each process records what it does."""
 
 
-def run(crowd: Crowd, process: int) -> None:
-    """The main function of a process: let its share of the buyers buy, and report."""
+def run(crowd: Crowd, process: int, results: Connection, late: bool) -> None:
+    """The main function of a process: let its share of the buyers buy, and report errors.
+
+    `late`: it replaces one that was killed, and goes on where that one was.
+    """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     policy.forget()
-    answers: list[Answer] = []
     errors: list[str] = []
+    recorder = Recorder(crowd.history)
+    recorder.watch(locks[crowd.backend])
+    recorder.watch_shop()
     threads = [
         threading.Thread(
-            target=_queue, args=(crowd, process * crowd.plan.threads + i, answers, errors)
+            target=_queue, args=(crowd, process * crowd.plan.threads + i, recorder, errors, late)
         )
         for i in range(crowd.plan.threads)
     ]
-    with failpoints.armed(THINK_AT, partial(time.sleep, crowd.plan.think_ms / 1000)):
+
+    def think() -> None:
+        if crowd.strike is not None:
+            crowd.strike.try_firing(crowd.sold)
+        time.sleep(crowd.plan.think_ms / 1000)
+
+    with failpoints.armed(THINK_AT, think):
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
     locks.close()
-    crowd.results[process][1].send((answers, errors))
+    recorder.close()
+    results.send(errors)
 
 
-def _queue(crowd: Crowd, slot: int, answers: list[Answer], errors: list[str]) -> None:
+def _queue(crowd: Crowd, slot: int, recorder: Recorder, errors: list[str], late: bool) -> None:
     """One thread: its buyers buy one after the other."""
-    mine = crowd.customers[slot :: crowd.plan.processes * crowd.plan.threads]
+    mine = range(slot, len(crowd.customers), crowd.plan.processes * crowd.plan.threads)
     pauses = random.Random(f"{crowd.plan.seed}:{slot}")
     try:
         connection.ensure_connection()
         policy.current()
-        crowd.start.wait(START_SECONDS)
-        for customer in mine:
-            answers.append(_buy(crowd, customer, pauses))
+        if not late:
+            crowd.start.wait(START_SECONDS)
+        for number in mine[crowd.served[slot] :]:
+            told = _buy(crowd, crowd.customers[number], recorder, pauses)
+            crowd.told[number] = Told(told.kind.encode(), told.sends, told.began, told.ended)
+            crowd.sold[slot] += told.kind == "order"
             crowd.served[slot] += 1
     except threading.BrokenBarrierError:
         """Another one said why."""
@@ -93,7 +129,7 @@ def _queue(crowd: Crowd, slot: int, answers: list[Answer], errors: list[str]) ->
         connections.close_all()
 
 
-def _buy(crowd: Crowd, customer: User, pauses: random.Random) -> Answer:
+def _buy(crowd: Crowd, customer: User, recorder: Recorder, pauses: random.Random) -> Answer:
     """Send the form, and the same one again while the shop says that nothing was decided."""
     key = f"{crowd.slug}:{customer.pk}"
     began = time.monotonic()
@@ -102,8 +138,10 @@ def _buy(crowd: Crowd, customer: User, pauses: random.Random) -> Answer:
         sends += 1
         is_final = True
         try:
-            sale = get_sale(slug=crowd.slug)
-            place_order(customer=customer, sale=sale, quantity=1, key=key)
+            with recorder.attempt("buy", user=customer.pk, key=key, quantity=1) as said:
+                sale = get_sale(slug=crowd.slug)
+                placed = place_order(customer=customer, sale=sale, quantity=1, key=key)
+                said |= {"order": placed.order.number, "replayed": placed.replayed}
             kind = "order"
         except ShopError as error:
             kind, is_final = error.code, not isinstance(error, Busy)

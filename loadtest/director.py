@@ -9,14 +9,13 @@ import multiprocessing
 import os
 import platform
 import random
+import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict, replace
 from datetime import timedelta
 from decimal import Decimal
-from multiprocessing.connection import wait
-from multiprocessing.sharedctypes import RawArray
-from threading import BrokenBarrierError
 from typing import Any
 
 import django
@@ -28,22 +27,27 @@ from django.utils import timezone
 from redis import Redis
 
 from inventory.models import Product
-from loadtest.buyers import START_SECONDS, Answer, Crowd, run
+from loadtest.checker import Promise, check
 from loadtest.plan import Plan
+from loadtest.processes import HOST, START_SECONDS
+from loadtest.recorder import dump, history
+from loadtest.selling import sell
+from loadtest.strikes import FAULTS, TTL, marks
 from loadtest.telling import say
-from loadtest.verdict import expected, judge, not_run
+from loadtest.verdict import curve, expected, judge, not_run
 from locking import LockError, locks, policy
 from shop.audit import audit_sale
 from shop.models import Sale, User
 from shop.sales import create_sale
 
-PROGRESS_SECONDS = 0.1
 OPEN_FOR = timedelta(days=1)
 
 
 def main(asked: dict[str, Any]) -> None:
     """Stage what is asked for."""
     plan = Plan(**asked["plan"])
+    if plan.fault != "none":
+        _shorten_leases()
     call_command("migrate", verbosity=0, interactive=False)
     say("versions", versions=versions())
     product = Product.objects.create(slug="lab", name="Lab product", price=Decimal(1))
@@ -52,6 +56,7 @@ def main(asked: dict[str, Any]) -> None:
         for discipline in plan.disciplines:
             for backend in plan.backends:
                 names = {"backend": backend, "discipline": discipline, "repeat": repeat}
+                _await(asked["ports"].get(FAULTS[plan.fault].server))
                 if why := asked["missing"].get(backend) or _switch(backend, discipline):
                     say("run", run={**names, **not_run(plan, why)})
                     continue
@@ -94,6 +99,15 @@ def _make_customers(plan: Plan) -> list[User]:
     return customers
 
 
+def _await(port: int | None) -> None:
+    """The server that the last run's fault killed is up again before the next one starts."""
+    deadline = time.monotonic() + START_SECONDS
+    while port is not None and time.monotonic() < deadline:
+        with suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+            return
+        time.sleep(0.05)
+
+
 def _switch(backend: str, discipline: str) -> str:
     """Put a guard in force; the reason why it cannot be, or nothing."""
     try:
@@ -120,57 +134,46 @@ def _stage(
     plan: Plan, sale: Sale, customers: Sequence[User], names: dict[str, Any]
 ) -> dict[str, Any]:
     """One run: the crowd is let in, and when the last has been served the rows are counted."""
-    exclusion = locks[names["backend"]].capabilities.exclusion
-    promise = expected(plan, exclusion=exclusion, discipline=names["discipline"])
-    started, answers, errors = _sell(plan, sale.slug, customers, names)
-    if errors:
-        return not_run(plan, f"{len(errors)} went wrong: {errors[0]}")
-    return judge(plan, audit_sale(sale=sale), answers, started, promise)
-
-
-def _sell(
-    plan: Plan, slug: str, customers: Sequence[User], names: dict[str, Any]
-) -> tuple[float, list[Answer], list[str]]:
-    """When the crowd started, what each buyer was told, and what went wrong."""
+    capabilities = locks[names["backend"]].capabilities
+    promise = expected(
+        plan,
+        exclusion=capabilities.exclusion,
+        discipline=names["discipline"],
+        # MySQL's sessions end with a connection, which a silent holder keeps.
+        outlived=capabilities.expires or names["backend"] == "zookeeper",
+    )
+    kept = Promise.of(capabilities)
+    if FAULTS[plan.fault].server:
+        kept = replace(kept, exclusive=False)  # a lock whose server forgets may be granted twice
     # Children must not inherit what two of them could talk through.
     connections.close_all()
     locks.close()
-    # fork: they share the code that is loaded already, so that four start at once.
-    fork = multiprocessing.get_context("fork")
-    threads = plan.processes * plan.threads
-    crowd = Crowd(
-        plan=plan,
-        slug=slug,
-        customers=customers,
-        start=fork.Barrier(threads + 1),
-        served=RawArray("l", threads),
-        results=[fork.Pipe(duplex=False) for _ in range(plan.processes)],
+    folder = settings.VAR / "history" / sale.slug
+    folder.mkdir(parents=True)
+    sold = sell(
+        plan,
+        sale.slug,
+        customers,
+        backend=names["backend"],
+        history=folder,
+        progress=lambda served: say("progress", served=served, of=plan.buyers, **names),
+        strike_server=lambda: say("strike", server=FAULTS[plan.fault].server),
     )
-    workers = [
-        fork.Process(target=run, args=(crowd, number), daemon=True)
-        for number in range(plan.processes)
-    ]
-    for worker in workers:
-        worker.start()
-    for _, theirs in crowd.results:
-        theirs.close()
-    with suppress(BrokenBarrierError):  # whoever broke it says why
-        crowd.start.wait(START_SECONDS)
-    started = time.monotonic()
-    answers: list[Answer] = []
-    errors: list[str] = []
-    waiting = [ours for ours, _ in crowd.results]
-    while waiting:
-        ready = wait(waiting, timeout=PROGRESS_SECONDS)
-        for ours in [one for one in waiting if one in ready]:
-            waiting.remove(ours)
-            try:
-                told, failed = ours.recv()
-            except EOFError:
-                told, failed = [], ["a process died"]
-            answers += told
-            errors += failed
-        say("progress", served=sum(crowd.served), of=plan.buyers, **names)
-    for worker in workers:
-        worker.join()
-    return started, answers, errors
+    if sold.errors:
+        return not_run(plan, f"{len(sold.errors)} went wrong: {sold.errors[0]}")
+    if plan.fault != "none" and not sold.fired:
+        return not_run(plan, f"{plan.fault} did not fire")
+    return {
+        **judge(plan, audit_sale(sale=sale), sold.answers, sold.started, promise),
+        "sold_at": curve(sold.answers, sold.started),
+        "marks": marks(plan.fault, sold.fired, sold.started),
+        "checked": asdict(check(history(folder), dump(sale), kept)),
+    }
+
+
+def _shorten_leases() -> None:
+    """Else a run would have to wait for them."""
+    for alias, conf in settings.LOCKS.items():
+        conf["TTL"] = TTL
+        if alias == "zookeeper":
+            conf["OPTIONS"] = {"SESSION_TIMEOUT": TTL}

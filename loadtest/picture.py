@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 from loadtest.report import by_guard, sentence
 
 WIDTH, MARGIN, TOP, ROW, BAR = 420, 10, 4, 58, 22
+FONT = "system-ui, DejaVu Sans, WenQuanYi Zen Hei, sans-serif"
 INK, GOOD, BAD = "#1f2328", "#1d7a4f", "#c0392b"
 
 
@@ -20,7 +21,7 @@ def draw(runs: Sequence[dict[str, Any]], *, alone: bool = False) -> SafeString:
     height = TOP + ROW * len(rows)
     return format_html(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
-        'aria-label="{said}" font-family="system-ui, sans-serif" font-size="14" fill="{ink}">\n'
+        'aria-label="{said}" font-family="{font}" font-size="14" fill="{ink}">\n'
         '<defs><pattern id="over" width="8" height="8" patternUnits="userSpaceOnUse" '
         'patternTransform="rotate(45)"><rect width="8" height="8" fill="{bad}"/>'
         '<rect width="3" height="8" fill="#fff" fill-opacity=".5"/></pattern></defs>\n'
@@ -28,6 +29,7 @@ def draw(runs: Sequence[dict[str, Any]], *, alone: bool = False) -> SafeString:
         width=WIDTH,
         height=height,
         said=sentence(runs),
+        font=FONT,
         ink=INK if alone else "currentColor",
         bad=BAD,
         paper=format_html('<rect width="{}" height="{}" fill="#fff"/>\n', WIDTH, height)

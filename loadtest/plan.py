@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from loadtest.strikes import FAULTS
 from locking.models import Discipline
 
 STORES = ("sqlite", "mariadb")
@@ -24,6 +25,7 @@ LIMITS = {
     "think_ms": (0, 1000),
     "repeats": (1, 100),
     "patience": (1, 600),
+    "at": (0, 0.9),
     "seed": (0, 2**63 - 1),
 }
 # A thread may need two connections, and the private MariaDB allows 400.
@@ -53,6 +55,9 @@ class Plan:
     store: str = "sqlite"
     patience: float = 30.0
     """Seconds for which a buyer who is told "busy" sends the same form again."""
+    fault: str = "none"
+    at: float = 0.5
+    """The share of the stock after which the fault fires."""
 
     def __post_init__(self) -> None:
         for field, known in (("backends", tuple(BACKENDS)), ("disciplines", Discipline.values)):
@@ -63,8 +68,9 @@ class Plan:
                 raise PlanError(f"{field}: no {unknown[0]!r}; there are: {', '.join(known)}")
             if len(set(asked)) < len(asked):
                 raise PlanError(f"{field}: the same one is named twice")
-        if self.store not in STORES:
-            raise PlanError(f"store: no {self.store!r}; there are: {', '.join(STORES)}")
+        for field, among in (("store", STORES), ("fault", tuple(FAULTS))):
+            if (one := getattr(self, field)) not in among:
+                raise PlanError(f"{field}: no {one!r}; there are: {', '.join(among)}")
         for field, (least, most) in LIMITS.items():
             if not least <= getattr(self, field) <= most:
                 raise PlanError(f"{field}: {getattr(self, field)} is not within {least} to {most}")
@@ -72,6 +78,19 @@ class Plan:
             raise PlanError(f"processes x threads: at most {MOST_THREADS}")
         if "mysql_session" in self.backends and self.store != "mariadb":
             raise PlanError("backends: mysql_session needs store mariadb")
+        if self.fault == "kill-database" and self.store != "mariadb":
+            raise PlanError("fault: kill-database needs store mariadb")
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Those that it needs beside the database."""
+        needed = [BACKENDS[one] for one in self.backends] + [FAULTS[self.fault].server]
+        return tuple(dict.fromkeys(one for one in needed if one and one != "database"))
+
+    @property
+    def runs(self) -> int:
+        """So many sales are opened."""
+        return len(self.backends) * len(self.disciplines) * self.repeats
 
     @property
     def contenders(self) -> int:

@@ -11,8 +11,15 @@ Run = dict[str, Any]
 
 
 def met(run: Run) -> bool:
-    """Whether a run shows what its guard promises."""
+    """Whether a run shows what its guard promises, in its rows and in its recorded history."""
+    if run["verdict"] == "ok" and _breaches(run):
+        return False
     return run["verdict"] != "not-run" and run["expected"] in (None, run["verdict"])
+
+
+def _breaches(run: Run) -> list[str]:
+    """What the checker holds against its history."""
+    return list(run.get("checked", {}).get("breaches", ()))
 
 
 def sentence(runs: Sequence[Run]) -> str:
@@ -71,7 +78,7 @@ def surprises(runs: Sequence[Run]) -> list[str]:
     return [
         f"{run['backend']} + {run['discipline']} #{run['repeat']}: {run['verdict']}"
         + (f" where {run['expected']} was promised" if run["expected"] else "")
-        + f" ({run['why']})"
+        + f" ({'; '.join([run['why'], *_breaches(run)])})"
         for run in runs
         if not met(run)
     ]

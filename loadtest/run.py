@@ -5,7 +5,8 @@ from typing import Any
 
 from loadtest.plan import Plan
 from loadtest.stores import Stores
-from loadtest.verdict import not_run
+from loadtest.strikes import FAULTS, OUTAGE
+from loadtest.verdict import not_run, with_controls
 
 Report = dict[str, Any]
 Progress = Callable[[dict[str, Any]], object]
@@ -14,17 +15,26 @@ Progress = Callable[[dict[str, Any]], object]
 def run(plan: Plan, progress: Progress = lambda event: None) -> Report:
     """The report of the plan, as `lab run --json` prints it; `progress` hears every event."""
     report: Report = {"settings": plan.settings(), "versions": {}, "runs": []}
-    with Stores(plan.store, plan.backends) as stores:
-        if "database" in stores.missing:
-            report["runs"] = _none_of_them(plan, stores.missing["database"])
-            return report
-        asked = {"plan": plan.settings(), "missing": stores.missing}
+    with Stores(plan.store, plan.servers) as stores:
+        needed = ("database", FAULTS[plan.fault].server)
+        for server in needed:
+            if server in stores.missing:
+                report["runs"] = _none_of_them(plan, stores.missing[server])
+                return report
+        missed = False
+        asked = {"plan": plan.settings(), "missing": stores.missing, "ports": stores.ports}
+        progress({"event": "plan", "runs": plan.runs, "buyers": plan.buyers})
         for event in stores.direct("run", asked):
             progress(event)
             if event["event"] == "versions":
                 report["versions"] = event["versions"]
+            elif event["event"] == "strike":
+                missed = not stores.kill(event["server"], back_after=OUTAGE)
             elif event["event"] == "run":
+                if missed:
+                    event["run"] |= not_run(plan, f"{plan.fault} met no server that was up")
                 report["runs"].append(event["run"])
+    report["runs"] = with_controls(report["runs"])
     return report
 
 

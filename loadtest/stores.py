@@ -7,13 +7,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 from loadtest.plan import BACKENDS
 from loadtest.processes import STOP_SECONDS, tethered
-from loadtest.servers import MariaDb, Redis, ServerError, ZooKeeper, start_all, stop_all
+from loadtest.servers import MariaDb, Redis, Server, ServerError, ZooKeeper, start_all, stop_all
 
 NOWHERE = "unix:///nonexistent"
 
@@ -32,6 +33,8 @@ class Stores:
         self.store = store
         self.backends = tuple(backends)
         self.missing: dict[str, str] = {}
+        self._servers: dict[str, Server] = {}
+        """The one of each kind that a fault may kill."""
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -70,19 +73,42 @@ class Stores:
             self.missing[what] = str(error)
 
     def _database(self) -> dict[str, str]:
-        return {"DATABASE_URL": self._stack.enter_context(MariaDb()).url}
+        return {"DATABASE_URL": self._up("database", MariaDb()).url}
 
     def _redis(self) -> dict[str, str]:
-        return {"REDIS_URL": self._stack.enter_context(Redis(prefer="embedded")).url}
+        return {"REDIS_URL": self._up("redis", Redis(prefer="embedded")).url}
 
     def _redlock(self) -> dict[str, str]:
         masters = [Redis(prefer="embedded") for _ in range(5)]
         start_all(masters)
         self._stack.callback(stop_all, masters)
+        self._servers["redlock"] = masters[0]
         return {"REDLOCK_URLS": ",".join(master.url for master in masters)}
 
     def _zookeeper(self) -> dict[str, str]:
-        return {"ZOOKEEPER_HOSTS": self._stack.enter_context(ZooKeeper(nodes=1)).hosts}
+        zookeeper = self._stack.enter_context(ZooKeeper(nodes=1))
+        self._servers["zookeeper"] = zookeeper.nodes[0]
+        return {"ZOOKEEPER_HOSTS": zookeeper.hosts}
+
+    def _up(self, what: str, server: Server) -> Server:
+        self._servers[what] = self._stack.enter_context(server)
+        return server
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Where the servers listen that a fault may kill."""
+        return {what: server.port for what, server in self._servers.items()}
+
+    def kill(self, what: str, *, back_after: float) -> bool:
+        """Kill a server and start it again after so many seconds; whether there was one to kill."""
+        if (server := self._servers.get(what)) is None or not server.running:
+            return False
+        server.kill()
+        back = threading.Timer(back_after, server.start)
+        back.start()
+        # Before its server is stopped for good.
+        self._stack.callback(back.join)
+        return True
 
     def direct(self, experiment: str, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """What `python -m loadtest EXPERIMENT` tells in these stores; see __main__.py."""

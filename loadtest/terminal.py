@@ -6,7 +6,16 @@ from typing import Any, Protocol
 
 from django.core.management.base import OutputWrapper
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from loadtest.pace import Pace
 
 
 class Drawer(Protocol):
@@ -41,27 +50,34 @@ class Terminal:
 
 
 class Bar(Progress):
-    """A bar for each run, on stderr."""
+    """How far an experiment is, how fast, and how long it will take; on stderr."""
 
     def __init__(self, *, disable: bool) -> None:
-        columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn())
-        console = Console(stderr=True)
-        super().__init__(*columns, console=console, transient=True, disable=disable)
-        self._runs: dict[object, TaskID] = {}
+        super().__init__(
+            TextColumn("{task.description:24}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            disable=disable,
+        )
+        self._task: TaskID | None = None
+        self._pace = Pace()
 
     def show(self, event: dict[str, Any]) -> None:
         """Draw an event of `loadtest.run`."""
-        if event["event"] != "progress":
-            return
-        names = (event["backend"], event["discipline"], event["repeat"])
-        if names not in self._runs:
-            self._runs[names] = self.add_task("{} + {} #{}".format(*names), total=event["of"])
-        self.update(self._runs[names], completed=event["served"])
+        if self._pace.hear(event):
+            pace = self._pace
+            self._draw(pace.now, pace.done, pace.total, f"{pace.per_second:.0f} buyers/s")
 
     def show_step(self, event: dict[str, Any]) -> None:
         """Draw an event of `lab bench`."""
         if event["event"] == "progress":
-            if "bench" not in self._runs:
-                self._runs["bench"] = self.add_task("", total=event["of"])
-            name = self._runs["bench"]
-            self.update(name, description=event["system"], completed=event["step"] - 1)
+            self._draw(event["system"], event["step"] - 1, event["of"])
+
+    def _draw(self, what: str, done: int, total: int, rate: str = "") -> None:
+        if self._task is None:
+            self._task = self.add_task("", total=total, rate="")
+        self.update(self._task, description=what, completed=done, rate=rate)

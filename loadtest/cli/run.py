@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from loadtest import report
-from loadtest.picture import draw
+from loadtest.export import FILES, as_file
 from loadtest.plan import BACKENDS, STORES, Plan
 from loadtest.run import run
+from loadtest.strikes import FAULTS
 from loadtest.terminal import Bar, Terminal
 from locking.models import Discipline
 
@@ -47,14 +48,30 @@ def add_arguments(parser: ArgumentParser) -> None:
             f"--{name}", type=kind, default=default, help=f"{meaning} (default: {default})"
         )
     parser.add_argument(
-        "--store", choices=STORES, default=known["store"], help="the private database"
+        "--store",
+        choices=STORES,
+        help="the private database (default: sqlite, or mariadb where it must be)",
     )
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the picture as well")
+    parser.add_argument(
+        "--fault",
+        default="none",
+        metavar="NAME",
+        help="; ".join(f"{name}: {fault.says}" for name, fault in FAULTS.items()),
+    )
+    parser.add_argument(
+        "--at", type=float, default=0.5, help="share of the stock sold when it fires (default: .5)"
+    )
+    for suffix, meaning in FILES.items():
+        parser.add_argument(f"--{suffix}", type=Path, metavar="FILE", help=meaning)
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
 
 
 def handle(terminal: Terminal, **options: Any) -> int:
     """Run the plan, tell, and compare with what the guards promise."""
+    if options["store"] is None:
+        is_mysql = "mysql_session" in (options["backends"] or ())
+        is_mysql |= options["fault"] == "kill-database"
+        options["store"] = "mariadb" if is_mysql else "sqlite"
     plan = Plan(
         backends=tuple(options["backends"] or ("none", "redis")),
         disciplines=tuple(options["disciplines"] or ("naive",)),
@@ -73,6 +90,7 @@ def handle(terminal: Terminal, **options: Any) -> int:
         console.print(report.table(result["runs"]))
         for line in report.surprises(result["runs"]):
             console.print(line, style="bold red", soft_wrap=True)
-    if options["svg"]:
-        options["svg"].write_text(draw(result["runs"], alone=True))
+    for suffix in FILES:
+        if options[suffix]:
+            options[suffix].write_bytes(as_file(result, suffix))
     return 0 if all(map(report.met, result["runs"])) else 1

@@ -4,7 +4,8 @@ import pytest
 
 from loadtest.buyers import Answer
 from loadtest.plan import Plan, PlanError
-from loadtest.verdict import expected, judge, percentile
+from loadtest.report import met
+from loadtest.verdict import expected, judge, percentile, with_controls
 from shop.audit import StockAudit
 
 GUARD = {"backends": ("none",), "disciplines": ("naive",)}
@@ -45,6 +46,10 @@ def told(*kinds):
         {"patience": float("inf")},
         {"seed": -1},
         {"store": "postgresql"},
+        {"fault": "earthquake"},
+        {"fault": "kill-database"},
+        {"at": 1.5},
+        {"at": float("nan")},
         {"backends": ()},
         {"backends": ("rediss",)},
         {"backends": ("redis", "redis")},
@@ -97,6 +102,45 @@ def test_waits_and_rates_are_those_of_the_buyers():
     assert run["wait_ms"] == {"p50": 2000.0, "p95": 3000.0, "p99": 3000.0}
     assert run["orders_per_second"] == 1.0
     assert run["answers"] == {"order": 2, "sold_out": 1}
+
+
+@pytest.mark.parametrize(
+    ("exclusion", "outlived", "shape", "promise"),
+    [
+        ("machines", True, {"fault": "pause-holder"}, "oversold"),
+        ("machines", False, {"fault": "pause-holder"}, "ok"),
+        ("machines", True, {"fault": "pause-holder", "processes": 1}, "ok"),
+        ("machines", True, {"fault": "kill-holder"}, "ok"),
+        ("machines", True, {"fault": "kill-redis"}, None),
+        ("none", False, {"fault": "kill-redis"}, "oversold"),
+    ],
+)
+def test_what_a_guard_promises_under_a_fault(exclusion, outlived, shape, promise):
+    plan = Plan(**GUARD, **shape)
+    asked = {"exclusion": exclusion, "outlived": outlived}
+    assert expected(plan, discipline="naive", **asked) == promise
+    assert expected(plan, discipline="fenced", **asked) == "ok"
+
+
+def test_where_the_control_holds_nothing_was_shown():
+    def run(backend, repeat, verdict, promise):
+        named = {"backend": backend, "discipline": "naive", "repeat": repeat, "why": ""}
+        return {**named, "verdict": verdict, "expected": promise}
+
+    runs = [
+        run("none", 1, "oversold", "oversold"),
+        run("redis", 1, "ok", "ok"),
+        run("none", 2, "ok", "oversold"),
+        run("redis", 2, "ok", "ok"),
+    ]
+    seen = [one["verdict"] for one in with_controls(runs)]
+    assert seen == ["oversold", "ok", "not-run", "not-run"]
+
+
+def test_a_history_that_breaks_a_promise_is_a_surprise():
+    run = {"verdict": "ok", "expected": "ok", "checked": {"breaches": []}}
+    assert met(run)
+    assert not met({**run, "checked": {"breaches": ["exclusion: two held it"]}})
 
 
 def test_percentiles():

@@ -1,0 +1,72 @@
+"""`lab run --fault` strikes whoever holds the lock; a run that it missed is no run."""
+
+import pytest
+
+from tests.loadtest.test_lab_run import guards, lab_run
+
+
+def by_guard(report):
+    return {(run["backend"], run["discipline"]): run for run in report["runs"]}
+
+
+def test_a_paused_holder_oversells_unless_the_row_refuses_it():
+    report, code = lab_run(
+        *guards("none", "redis"),
+        "--discipline=naive",
+        "--discipline=conditional",
+        "--fault=pause-holder",
+        "--processes=2",
+    )
+    runs = by_guard(report)
+    assert code == 0, report["runs"]
+    assert runs["redis", "naive"]["verdict"] == "oversold"
+    assert runs["redis", "naive"]["checked"]["facts"]["faults"] == 1
+    assert runs["redis", "conditional"]["sold"] == 50
+    (at, word), (back, resumed) = runs["redis", "naive"]["marks"]
+    assert (word, resumed) == ("pause-holder", "resumed")
+    assert back - at == pytest.approx(3)
+    # It fired where it was told to: when half of the stock was sold.
+    before = [sold for when, sold in runs["redis", "naive"]["sold_at"] if when <= at]
+    assert 20 <= max(before) <= 33
+
+
+def test_a_killed_holder_is_replaced_and_its_buyers_are_served():
+    report, code = lab_run(*guards("none", "redis"), "--fault=kill-holder", "--processes=2")
+    runs = by_guard(report)
+    assert code == 0, report["runs"]
+    killed = runs["redis", "naive"]
+    assert (killed["sold"], killed["checked"]["facts"]["faults"]) == (50, 1)
+    assert sum(killed["answers"].values()) == 200
+    assert killed["wait_ms"]["p99"] > 1000  # they waited for the dead holder's lease
+
+
+def test_a_killed_server_comes_back_and_nothing_is_oversold():
+    report, code = lab_run(
+        *guards("none", "redis"), "--discipline=conditional", "--fault=kill-redis", "--repeats=2"
+    )
+    assert code == 0, report["runs"]
+    assert [run["sold"] for run in report["runs"]] == [50] * 4
+    redis = by_guard(report)["redis", "conditional"]
+    assert redis["attempts"] > 200  # somebody was told that the store is down
+
+
+def test_a_fault_that_did_not_fire_is_no_run():
+    report, code = lab_run("--backend=redis", "--fault=kill-holder", "--buyers=5", "--at=0.5")
+    (run,) = report["runs"]
+    assert (run["verdict"], run["why"]) == ("not-run", "kill-holder did not fire")
+    assert code == 1
+
+
+def test_it_can_be_taken_away_as_files(tmp_path):
+    files = {suffix: tmp_path / f"run.{suffix}" for suffix in ("html", "csv", "png", "svg")}
+    options = [f"--{suffix}={file}" for suffix, file in files.items()]
+    lab_run("--backend=none", "--backend=redis", "--buyers=60", "--stock=5", *options)
+    page = files["html"].read_text()
+    assert "redis sold exactly 5." in page
+    assert page.count("<svg") == 3
+    assert len(page) < 300_000
+    # Offline: it asks nobody for anything.
+    assert [one for one in ("src=", "<script", "<link", "url(http") if one in page] == []
+    assert files["png"].read_bytes().startswith(b"\x89PNG")
+    assert len(files["csv"].read_text().splitlines()) == 3
+    assert files["svg"].read_text().startswith("<svg")
