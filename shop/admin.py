@@ -19,7 +19,7 @@ from django.utils.translation import ngettext
 
 from inventory import services as stock
 from inventory.admin import ReadOnlyAdmin
-from shop.models import Order, Sale, SetAside, User
+from shop.models import Order, Payment, Sale, SetAside, User
 from shop.queued.loading import reconcile_soon
 from shop.sales import create_sale
 
@@ -153,4 +153,15 @@ class SetAsideAdmin(ReadOnlyAdmin):
     list_filter = ("reason", "sale")
     list_select_related = ("sale__product",)
     search_fields = ("number", "customer_id", "detail")
+    show_full_result_count = False
+
+
+@admin.register(Payment)
+class PaymentAdmin(ReadOnlyAdmin):
+    """Payments, to look at: the payment service decides them."""
+
+    list_display = ("reference", "order", "amount", "status", "created_at", "closed_at")
+    list_filter = ("status",)
+    list_select_related = ("order",)
+    search_fields = ("reference", "order__number")
     show_full_result_count = False

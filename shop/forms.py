@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
 from django.contrib.auth.forms import UserCreationForm
+from django.forms import ModelForm
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
@@ -30,6 +31,14 @@ class SignUpForm(UserCreationForm):  # type: ignore[type-arg]
     class Meta:
         model = User
         fields: ClassVar = ["username"]
+
+
+class ProfileForm(ModelForm):  # type: ignore[type-arg]
+    """What customers say of themselves."""
+
+    class Meta:
+        model = User
+        fields: ClassVar = ["first_name", "last_name", "email"]
 
 
 def read_purchase(request: HttpRequest, *, most: int) -> Purchase:

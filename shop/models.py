@@ -2,6 +2,7 @@
 
 import secrets
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from django.conf import settings
@@ -153,7 +154,7 @@ class Order(models.Model):
         return reverse("order", args=[self.number])
 
     @property
-    def total(self) -> object:
+    def total(self) -> Decimal:
         """What the customer pays."""
         return self.unit_price * self.quantity
 
@@ -206,3 +207,54 @@ class SetAside(models.Model):
 
     def __str__(self) -> str:
         return f"{self.number}: {self.reason}"
+
+
+class Payment(models.Model):
+    """One try to pay an order through the payment service, which tells the outcome in a callback.
+
+        started -> approved | declined | timed out | refunded
+
+    An approval that comes too late, or for an order that is closed by then, is paid back; one that
+    comes after all for a payment that was declined or had timed out, too.
+    """
+
+    class Status(models.TextChoices):
+        """Where a payment stands."""
+
+        STARTED = "started", _("Waiting for the payment service")
+        APPROVED = "approved", _("Approved")
+        DECLINED = "declined", _("Declined")
+        TIMED_OUT = "timed_out", _("Not answered in time")
+        REFUNDED = "refunded", _("Paid back")
+
+    PAID = (Status.APPROVED, Status.REFUNDED)
+
+    reference = models.CharField(max_length=32, unique=True, default=new_order_number)
+    order = models.ForeignKey(Order, on_delete=models.PROTECT, related_name="payments")
+    amount = models.DecimalField(max_digits=10, decimal_places=2)
+    status = models.CharField(max_length=10, choices=Status.choices, default=Status.STARTED)
+    created_at = models.DateTimeField(auto_now_add=True)
+    answer_by = models.DateTimeField()
+    closed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-created_at", "-pk"]
+        indexes = [models.Index(fields=["status", "answer_by"], name="payments_to_time_out")]
+
+    def __str__(self) -> str:
+        return self.reference
+
+    def get_absolute_url(self) -> str:
+        """The payment service's page, where the customer decides."""
+        return reverse("gateway", args=[self.reference])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the payment service may still decide."""
+        return self.status == self.Status.STARTED and timezone.now() < self.answer_by
+
+    @property
+    def outcome(self) -> str:
+        """The status, by the clock: what nobody answered in time is not waited for."""
+        late = self.status == self.Status.STARTED and not self.is_open
+        return self.Status.TIMED_OUT if late else self.status

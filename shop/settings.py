@@ -170,6 +170,7 @@ CELERY_BEAT_SCHEDULER = "locking.beat:Scheduler"
 CELERY_BEAT_SCHEDULE = {
     "expire-unpaid-orders": {"task": "shop.tasks.expire_unpaid_orders", "schedule": 5.0},
     "reconcile-queued-sales": {"task": "shop.tasks.reconcile_queued_sales", "schedule": 10.0},
+    "time-out-payments": {"task": "shop.tasks.time_out_payments", "schedule": 5.0},
     "sweep-dead-locks": {"task": "locking.tasks.sweep_dead_locks", "schedule": 600.0},
     "resend-unfinished-runs": {
         "task": "locking.tasks.resend_unfinished_runs",
@@ -237,6 +238,10 @@ QUEUED_CONSUMERS = env.int("QUEUED_CONSUMERS", default=1)
 """Processes beside each Celery worker that write the orders of queued sales."""
 PAY_WITHIN_SECONDS = env.int("PAY_WITHIN_SECONDS", default=900)
 """How long a pending order keeps its pieces."""
+PAYMENT_TIMEOUT_SECONDS = env.int("PAYMENT_TIMEOUT_SECONDS", default=120)
+"""How long the payment service may take to say yes or no."""
+GATEWAY_SECRET = env.str("GATEWAY_SECRET", default=SECRET_KEY)
+"""Shared with the payment service, which signs its callbacks with it."""
 
 
 def _terse(record: LogRecord) -> bool:

@@ -3,7 +3,7 @@
 from celery import shared_task
 
 from locking import run_once
-from shop import orders
+from shop import orders, payments
 from shop.queued import loading
 
 
@@ -18,3 +18,9 @@ def expire_unpaid_orders() -> int:
 def reconcile_queued_sales() -> int:
     """Put Redis right where it differs from the ledger; how many sales needed it."""
     return sum(map(bool, loading.reconcile_all()))
+
+
+@shared_task(time_limit=60, soft_time_limit=50)
+def time_out_payments() -> int:
+    """Close payments that the payment service has not answered in time."""
+    return payments.time_out_payments()

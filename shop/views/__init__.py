@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from shop.views import accounts, buying, health, pages, queued
+from shop.views import accounts, buying, gateway, health, pages, queued
 
 urlpatterns = [
     path("", pages.home, name="home"),
@@ -16,9 +16,15 @@ urlpatterns = [
     path("orders/<slug:number>/", buying.order, name="order"),
     path("orders/<slug:number>/pay/", buying.pay, name="pay"),
     path("orders/<slug:number>/cancel/", buying.cancel, name="cancel"),
+    path("orders/<slug:number>/payment/", buying.payment, name="payment"),
+    path("gateway/<slug:reference>/", gateway.show, name="gateway"),
+    path("gateway/<slug:reference>/answer/", gateway.decide, name="gateway-answer"),
+    path("payments/callback/", gateway.callback, name="payment-callback"),
     path("accounts/sign-up/", accounts.SignUp.as_view(), name="sign-up"),
     path("accounts/sign-in/", accounts.SignIn.as_view(), name="login"),
     path("accounts/sign-out/", accounts.sign_out, name="sign-out"),
+    path("accounts/profile/", accounts.profile, name="profile"),
+    path("accounts/password/", accounts.password, name="password"),
     path("livez", health.livez, name="livez"),
     path("readyz", health.readyz, name="readyz"),
     path("metrics", health.metrics, name="metrics"),

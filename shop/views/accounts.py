@@ -1,13 +1,20 @@
-"""Signing up, in and out."""
+"""Signing up, in and out; the profile."""
 
 from typing import Any
 
 from django.conf import settings
-from django.contrib.auth import login
-from django.contrib.auth.forms import AuthenticationForm
-from django.contrib.auth.views import LoginView, LogoutView, RedirectURLMixin
+from django.contrib import messages
+from django.contrib.auth import login, update_session_auth_hash
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm
+from django.contrib.auth.views import (
+    LoginView,
+    LogoutView,
+    RedirectURLMixin,
+)
 from django.db import IntegrityError, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect, render
 from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
@@ -15,8 +22,9 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.generic import FormView
 
 from shop import throttle
-from shop.forms import SignUpForm
-from shop.views.decorators import only
+from shop.forms import ProfileForm, SignUpForm
+from shop.models import User
+from shop.views.decorators import CustomerRequest, View, only
 
 METHODS = ["get", "head", "post"]
 
@@ -71,6 +79,38 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
     def form_invalid(self, form: SignUpForm) -> HttpResponse:
         """The form again, with what was wrong."""
         return self.render_to_response(self.get_context_data(form=form), status=400)
+
+
+def _own_page(view: View) -> View:
+    private = sensitive_post_parameters()(never_cache(login_required(view)))
+    return only(*(method.upper() for method in METHODS))(private)
+
+
+@_own_page
+def profile(request: CustomerRequest) -> HttpResponse:
+    """The customer's name and address."""
+    # A copy: what is wrong in the form must not show in the header.
+    form = ProfileForm(request.POST or None, instance=User.objects.get(username=request.user))
+    return _own_form(request, form, "shop/profile.html")
+
+
+@_own_page
+def password(request: CustomerRequest) -> HttpResponse:
+    """A new password, for who knows the old one; other sessions end."""
+    form = PasswordChangeForm(request.user, request.POST or None)
+    return _own_form(request, form, "shop/password.html")
+
+
+def _own_form(
+    request: CustomerRequest, form: ProfileForm | PasswordChangeForm, page: str
+) -> HttpResponse:
+    if form.is_bound:
+        throttle.count(settings.SIGN_IN_LIMIT, "own-form", str(request.user.pk))
+        if form.is_valid():
+            update_session_auth_hash(request, form.save())
+            messages.success(request, _("Saved."))
+            return redirect("profile")
+    return render(request, page, {"form": form}, status=400 if form.is_bound else 200)
 
 
 sign_out = only("POST")(LogoutView.as_view())

@@ -19,7 +19,8 @@ from shop.admission import sale_at_door
 from shop.errors import ShopError, answer, refusal_of, wants_json
 from shop.forms import key_of, read_purchase
 from shop.models import Order
-from shop.orders import cancel_order, get_order, orders_of, pay_order
+from shop.orders import cancel_order, get_order, orders_of
+from shop.payments import last_payment, pay_at_once, start_payment
 from shop.shared import read_sale
 from shop.views.decorators import CustomerRequest, acts, shows_own
 from shop.views.pages import sale_context
@@ -77,8 +78,20 @@ def order(request: CustomerRequest, number: str) -> HttpResponse:
 @never_cache
 @acts
 def pay(request: CustomerRequest, number: str) -> HttpResponse:
-    """Pay an order; the till is a stand-in that always says yes."""
-    return _step(request, number, pay_order, Order.Status.PAID)
+    """Pay at once: the stand-in for a payment service says yes without asking the customer."""
+    return _step(request, number, pay_at_once, Order.Status.PAID)
+
+
+@never_cache
+@acts
+def payment(request: CustomerRequest, number: str) -> HttpResponse:
+    """Go to the payment service: 201 with JSON, or 303 to its page. Again leads to the same."""
+    order = get_order(customer=request.user, number=number)
+    try:
+        there = start_payment(order=order).get_absolute_url()
+    except ShopError as error:
+        return _refused(request, number, error)
+    return JsonResponse({"url": there}, status=201) if wants_json(request) else SeeOther(there)
 
 
 @never_cache
@@ -102,20 +115,25 @@ def _step(
                 service(order=order, also=[answered])
     except (ShopError, IdempotencyError) as failed:
         error = refusal_of(failed) if isinstance(failed, IdempotencyError) else failed
-        if wants_json(request):
-            raise error from failed
-        order = get_order(customer=request.user, number=number)
-        context = _page_of(order, **{f"{then}_key": key})
-        return answer(request, error, page="shop/order.html", context=context)
+        return _refused(request, number, error, key)
     assert attempt.answer is not None
     return attempt.answer.response()
+
+
+def _refused(
+    request: CustomerRequest, number: str, error: ShopError, key: str = ""
+) -> HttpResponse:
+    if wants_json(request):
+        raise error
+    order = get_order(customer=request.user, number=number)
+    return answer(request, error, page="shop/order.html", context=_page_of(order, key))
 
 
 def _json_of(order: Order, status: str) -> HttpResponse:
     return JsonResponse({**order.receipt, "status": status})
 
 
-def _page_of(order: Order, **keys: str) -> dict[str, Any]:
-    """What the order page shows; `keys` are those of forms that may be sent again."""
-    fresh = {f"{then}_key": str(uuid.uuid4()) for then in ("paid", "cancelled")}
-    return {"order": order, "now": timezone.now(), **fresh, **keys}
+def _page_of(order: Order, key: str = "") -> dict[str, Any]:
+    """What the order page shows; `key` is that of a form that may be sent again."""
+    context = {"order": order, "payment": last_payment(order=order), "now": timezone.now()}
+    return {**context, "key": key or str(uuid.uuid4())}

@@ -53,6 +53,17 @@ document.documentElement.classList.add("script");
     setInterval(tick, 500);
   }
 
+  // Times in the reader's own zone; the server's stays as the title. Without the date when it is today.
+  const language = document.documentElement.lang;
+  const day = (date) => date.toLocaleDateString(language);
+  for (const time of document.querySelectorAll("[data-moment]")) {
+    const date = new Date(time.dateTime);
+    const parts = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+    if (day(date) !== day(new Date())) Object.assign(parts, { year: "numeric", month: "2-digit", day: "2-digit" });
+    time.title = time.textContent;
+    time.textContent = date.toLocaleString(language, parts);
+  }
+
   for (const form of document.querySelectorAll("[data-autosubmit]")) {
     form.addEventListener("change", () => form.submit());
   }

@@ -92,6 +92,7 @@ def test_sign_in_buy_pay(people, script):
     expect(page.get_by_role("status")).to_contain_text("Waiting for payment")
     page.screenshot(path=SHOTS / f"order-{'script' if script else 'plain'}.png", full_page=True)
     page.get_by_role("button", name="Pay ¥999").click()
+    page.get_by_role("button", name="Approve", exact=True).click()
     expect(page.get_by_role("status")).to_contain_text("Paid")
     page.get_by_role("link", name="My orders").first.click()
     expect(page.locator("main li")).to_have_count(1)

@@ -17,7 +17,7 @@ from inventory.importing import import_products
 from inventory.models import Product, Stock, StockMovement
 from locking.models import Discipline
 from shop.checkout import digest
-from shop.models import Allowance, Order, Sale, User
+from shop.models import Allowance, Order, Payment, Sale, User
 from shop.sales import create_sale
 
 CATALOGUE = Path(__file__).resolve().parents[2] / "catalogue.csv"
@@ -112,7 +112,7 @@ class Command(BaseCommand):
 
 
 def _wipe() -> None:
-    for model in (Order, StockMovement, Allowance, Sale, Stock, Product):
+    for model in (Payment, Order, StockMovement, Allowance, Sale, Stock, Product):
         model.objects.all().delete()
 
 

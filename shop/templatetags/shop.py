@@ -1,0 +1,41 @@
+"""Times as people read them."""
+
+from datetime import datetime
+
+from django import template
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+register = template.Library()
+
+
+@register.filter
+def epoch(when: datetime) -> str:
+    """Seconds since 1970 for shop.js, to the microsecond: a button must not open early."""
+    return f"{when.timestamp():.6f}"
+
+
+@register.filter
+def zone(when: datetime) -> str:
+    """The server's zone at that time, e.g. UTC+8 or UTC+5:30."""
+    offset = f"{timezone.localtime(when):%z}"  # +0800
+    return f"UTC{offset[0]}{int(offset[1:3])}" + (f":{offset[3:]}" if int(offset[3:]) else "")
+
+
+@register.filter
+def moment(when: datetime) -> SafeString:
+    """A time with the server's zone named; shop.js tells it in the reader's own zone.
+
+    Without the date when it is today.
+    """
+    local, today = timezone.localtime(when), timezone.localdate()
+    style = "%H:%M" if local.date() == today else "%m-%d %H:%M"
+    if local.year != today.year:
+        style = "%Y-%m-%d %H:%M"
+    return format_html(
+        '<time datetime="{}" data-moment>{} {}</time>',
+        when.isoformat(),
+        f"{local:{style}}",
+        zone(when),
+    )

@@ -1,0 +1,281 @@
+"""Paying through the payment service: whatever it tells, each payment ends in one state."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from django.db import connection, connections
+from django.test import Client
+from django.utils import timezone
+
+from inventory.batch import Statement, commit
+from locking import policy
+from locking.failpoints import armed
+from shop import gateway, payments
+from shop.checkout import place_order
+from shop.errors import WrongStep
+from shop.models import Order, Payment, User
+from shop.orders import cancel_order, expire_unpaid_orders
+from shop.payments import receive, start_payment, time_out_payments
+from tests.shop.making import a_customer, a_sale, put_in_force
+
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+
+LATER = timedelta(hours=1)
+
+
+@pytest.fixture(autouse=True)
+def _in_force() -> Iterator[None]:
+    put_in_force("process")
+    yield
+    policy.forget()
+
+
+@pytest.fixture
+def li() -> User:
+    return a_customer()
+
+
+@pytest.fixture
+def order(li: User) -> Order:
+    return place_order(customer=li, sale=a_sale(), quantity=1, key="k").order
+
+
+@pytest.fixture
+def shop(li: User) -> Client:
+    client = Client()
+    client.force_login(li)
+    return client
+
+
+def told(payment: Payment, approved: bool = True) -> str:
+    """The payment's status after the service has called back."""
+    return receive(*gateway.callback(payment=payment, approved=approved)).status
+
+
+def status(order: Order) -> str:
+    return Order.objects.values_list("status", flat=True).get(pk=order.pk)
+
+
+# --- the four ways, through the pages ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("choice", "ends", "paid", "said"),
+    [
+        ("approve", "approved", "paid", "Thank you"),
+        ("twice", "approved", "paid", "Thank you"),
+        ("decline", "declined", "pending", "The payment was declined"),
+        ("silent", "started", "pending", "has not answered yet"),
+    ],
+)
+def test_the_gateways_four_ways(shop, order, choice, ends, paid, said):
+    page = order.get_absolute_url()
+    there = shop.post(f"{page}payment/")["Location"]
+    assert f"¥{order.total}" in shop.get(there).text
+    back = shop.post(f"{there}answer/", {"choice": choice})
+    assert (back.status_code, back["Location"]) == (303, page)
+    assert (Payment.objects.get().status, status(order)) == (ends, paid)
+    assert said in shop.get(page).text
+
+
+def test_what_is_never_answered_times_out_and_can_be_tried_again(shop, order):
+    first = start_payment(order=order)
+    assert start_payment(order=order) == first, "an open payment is used again"
+    Payment.objects.update(answer_by=timezone.now())
+    page = shop.get(order.get_absolute_url()).text
+    assert "did not answer in time" in page
+    assert "Pay ¥" in page
+    assert shop.get(first.get_absolute_url())["Location"] == order.get_absolute_url()
+    assert time_out_payments() == 1
+    assert time_out_payments() == 0
+    assert Payment.objects.get().status == "timed_out"
+    assert told(start_payment(order=order)) == "approved"
+    assert status(order) == "paid"
+
+
+def test_a_payment_does_not_outlive_its_order(order, settings):
+    settings.PAYMENT_TIMEOUT_SECONDS = 9999
+    assert start_payment(order=order).answer_by == order.pay_by
+    settings.PAYMENT_TIMEOUT_SECONDS = 5
+    Payment.objects.all().delete()
+    assert start_payment(order=order).answer_by < timezone.now() + timedelta(seconds=6)
+
+
+def test_paying_at_once_leaves_a_payment_too(shop, order):
+    keyed = {"idempotency_key": "k"}
+    answer = shop.post(f"{order.get_absolute_url()}pay/", keyed)
+    assert answer["Location"] == order.get_absolute_url()
+    assert (Payment.objects.get().status, status(order)) == ("approved", "paid")
+    keyed = {"idempotency_key": "another"}
+    assert shop.post(f"{order.get_absolute_url()}pay/", keyed).status_code == 409
+    assert shop.post(f"{order.get_absolute_url()}payment/").status_code == 409
+    assert Payment.objects.count() == 1
+
+
+# --- what comes late, twice or crosswise ------------------------------------------------------
+
+
+@pytest.mark.parametrize("closed", ["cancelled", "expired"])
+def test_an_approval_for_a_closed_order_is_paid_back(shop, order, closed):
+    payment = start_payment(order=order)
+    if closed == "cancelled":
+        cancel_order(order=order)
+    else:
+        Order.objects.update(pay_by=timezone.now() - timedelta(seconds=1))
+        assert expire_unpaid_orders() == 1
+    assert told(payment) == told(payment) == "refunded"
+    assert status(order) == closed
+    assert "came too late" in shop.get(order.get_absolute_url()).text
+
+
+def test_an_approval_after_the_time_out_is_paid_back(order):
+    late, swept = start_payment(order=order), None
+    Payment.objects.update(answer_by=timezone.now())
+    assert told(late) == "refunded", "also before the sweep"
+    swept = start_payment(order=order)
+    time_out_payments(now=timezone.now() + LATER)
+    assert told(swept) == "refunded"
+    assert told(swept, approved=False) == "refunded"
+    assert status(order) == "pending"
+
+
+def test_two_payments_pay_once(order):
+    first = start_payment(order=order)
+    other = order.payments.create(amount=order.total, answer_by=order.pay_by)
+    assert (told(first), told(other), told(first)) == ("approved", "refunded", "approved")
+    assert told(first, approved=False) == "approved"
+
+
+def test_an_approval_after_a_decline_is_paid_back(order):
+    payment = start_payment(order=order)
+    assert told(payment, approved=False) == told(payment, approved=False) == "declined"
+    assert told(payment) == "refunded"
+    assert status(order) == "pending"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "control"])
+def test_two_approvals_of_one_order_at_once(order, monkeypatch, guarded):
+    both = threading.Barrier(2)
+
+    def check_then_act(order: Order, also: Sequence[Statement]) -> None:
+        if status(order) != "pending":
+            raise WrongStep
+        both.wait(10)
+        Order.objects.update(status="paid")
+        commit(also)
+
+    def call(payment: Payment) -> str:
+        try:
+            return told(payment)
+        finally:
+            connections.close_all()
+
+    tries = [order.payments.create(amount=order.total, answer_by=order.pay_by) for _ in range(2)]
+    if not guarded:
+        monkeypatch.setattr(payments, "pay_order", check_then_act)
+    meet = (lambda: both.wait(10)) if guarded else (lambda: None)
+    with armed("payment.approve", meet), ThreadPoolExecutor(2) as pool:
+        ends = sorted(pool.map(call, tries))
+    assert status(order) == "paid"
+    assert ends == ["approved", "refunded" if guarded else "approved"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_same_callback_eight_times_at_once(order):
+    payment, all_eight = start_payment(order=order), threading.Barrier(8)
+
+    def call(_number: int) -> str:
+        try:
+            return told(payment)
+        finally:
+            connections.close_all()
+
+    with armed("payment.approve", lambda: all_eight.wait(10)), ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(call, range(8))) == {"approved"}
+
+
+# --- the callback's address -------------------------------------------------------------------
+
+
+def call_back(client: Client, body: bytes, signature: str):
+    headers = {"X-Gateway-Signature": signature}
+    path = "/payments/callback/"
+    return client.post(path, body, content_type="application/json", headers=headers)
+
+
+def test_a_genuine_callback_needs_no_session_and_may_come_again(order):
+    client = Client(enforce_csrf_checks=True)
+    payment = start_payment(order=order)
+    body, signature = gateway.callback(payment=payment, approved=True)
+    first, again = (call_back(client, body, signature) for _ in range(2))
+    assert first.status_code == again.status_code == 200
+    assert first.json() == again.json() == {"reference": payment.reference, "status": "approved"}
+    assert client.get("/payments/callback/").status_code == 405
+
+
+def test_a_forged_callback_changes_nothing(order):
+    payment = start_payment(order=order)
+    body, signature = gateway.callback(payment=payment, approved=True)
+    declined, _ = gateway.callback(payment=payment, approved=False)
+    for forged, sign in (
+        (declined, signature),
+        (body, ""),
+        (body, "ü" * 64),
+        (body + b" ", signature),
+    ):
+        answer = call_back(Client(), forged, sign)
+        assert (answer.status_code, answer.json()["error"]) == (403, "forgery")
+    assert (Payment.objects.get().status, status(order)) == ("started", "pending")
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"amount": "0.01"}, 400),
+        ({"approved": "yes"}, 400),
+        ({"amount": None}, 400),
+        ({"reference": "0" * 16}, 404),
+        (None, 400),
+    ],
+)
+def test_a_callback_that_makes_no_sense(order, change, code):
+    body, _ = gateway.callback(payment=start_payment(order=order), approved=True)
+    said = json.dumps({**json.loads(body), **change} if change else [1]).encode()
+    assert call_back(Client(), said, gateway._sign(said)).status_code == code
+    assert (Payment.objects.get().status, status(order)) == ("started", "pending")
+
+
+def test_another_customers_payment_is_like_none(order):
+    payment = start_payment(order=order)
+    other = Client()
+    other.force_login(a_customer())
+    for reference in (payment.reference, "0" * 16):
+        assert other.get(f"/gateway/{reference}/").status_code == 404
+        choice = {"choice": "approve"}
+        assert other.post(f"/gateway/{reference}/answer/", choice).status_code == 404
+    assert Client().get(payment.get_absolute_url()).status_code == 302
+    assert Payment.objects.get().status == "started"
+
+
+def test_a_choice_that_does_not_exist(shop, order):
+    there = start_payment(order=order).get_absolute_url()
+    for form in ({}, {"choice": "steal"}):
+        assert shop.post(f"{there}answer/", form).status_code == 400
+    assert Payment.objects.get().status == "started"
+
+
+def test_an_order_page_costs_one_more_query(shop, order):
+    from django.test.utils import CaptureQueriesContext
+
+    start_payment(order=order)
+    shop.get(order.get_absolute_url())
+    with CaptureQueriesContext(connection) as seen:
+        shop.get(order.get_absolute_url())
+    assert len(seen) <= 4, [query["sql"] for query in seen]
