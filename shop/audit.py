@@ -4,13 +4,16 @@ The verdict of every load test and of `manage.py audit_stock`.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from django.db import transaction
 
 from inventory.models import Stock
 from inventory.selectors import ledger_of
+from shop.errors import StoreDown
 from shop.models import Order, Sale
+from shop.queued import store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,11 @@ class StockAudit:
     """Pieces neither available nor promised to anybody."""
     stale_writes_refused: int
     breaches: tuple[str, ...]
+    reserved: int | None = None
+    """Pieces of a queued sale whose order is not written yet; None where Redis cannot say."""
+    drift: int | None = None
+    """Pieces that Redis offers beyond what is available and not reserved. Read at another moment
+    than the books: only one that stays is one, and `manage.py reconcile_queued` ends it."""
 
     @property
     def ok(self) -> bool:
@@ -74,7 +82,18 @@ def audit_sale(*, sale: Sale) -> StockAudit:
         lost=max(0, ledger.stocked - promised - ledger.available),
         stale_writes_refused=ledger.stale_writes_refused,
         breaches=tuple(breaches),
+        **_in_redis(sale, ledger.available),
     )
+
+
+def _in_redis(sale: Sale, available: int) -> dict[str, int | None]:
+    if sale.is_queued:
+        with suppress(StoreDown):
+            left = store.left(sale=sale)
+            reserved = sum(entry.quantity for entry in store.entries(sale=sale))
+            drift = None if left is None else left + reserved - available
+            return {"reserved": reserved, "drift": drift}
+    return {}
 
 
 def _live_orders(sale: Sale) -> list[tuple[str, int, str]]:

@@ -52,7 +52,7 @@ class Sale(models.Model):
     generation = models.PositiveIntegerField(
         default=0,
         editable=False,
-        help_text=_("How often its state was loaded into Redis; part of its keys there."),
+        help_text=_("Names its state in Redis, anew with every load; 0 before the first."),
     )
 
     class Meta:

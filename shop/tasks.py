@@ -15,6 +15,7 @@ def expire_unpaid_orders() -> int:
 
 
 @shared_task(time_limit=60, soft_time_limit=50)
+@run_once
 def reconcile_queued_sales() -> int:
     """Put Redis right where it differs from the ledger; how many sales needed it."""
     return sum(map(bool, loading.reconcile_all()))

@@ -19,7 +19,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='sale',
             name='generation',
-            field=models.PositiveIntegerField(default=0, editable=False, help_text='How often its state was loaded into Redis; part of its keys there.'),
+            field=models.PositiveIntegerField(default=0, editable=False, help_text='Names its state in Redis, anew with every load; 0 before the first.'),
         ),
         migrations.CreateModel(
             name='SetAside',

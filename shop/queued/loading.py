@@ -9,6 +9,7 @@ not have, and the next comparison puts Redis right.
 """
 
 import logging
+import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -79,8 +80,8 @@ def load(*, sale: Sale) -> None:
 
 def _load(sale: Sale) -> None:
     """Fill a new generation. What the old one still had is gone with it."""
-    old = sale.generation
-    if not Sale.objects.filter(pk=sale.pk, generation=old).update(generation=old + 1):
+    rows = Sale.objects.filter(pk=sale.pk, generation=sale.generation)
+    if not rows.update(generation=1 + secrets.randbelow(2**31 - 1)):
         return  # somebody does it without the lock: ask again
     sale.refresh_from_db(fields=["generation", "stock"])
     store.load(

@@ -6,9 +6,10 @@
     queued:{<sale>}:<generation>:tickets    hash    number -> "<quantity> <what became of it>"
     queued:{<sale>}:<generation>:orders     stream  reservations that are to be written
 
-The generation comes from the sale's row and changes with every load, so that what an emptied or an
-old server comes back with never mixes with what was loaded since. Errors: StoreDown, in bounded
-time, when Redis is silent.
+The generation is a random number in the sale's row, another one after every load: what an old
+server or another database's shop left there never mixes with what was loaded since.
+
+Errors: StoreDown, in bounded time, when Redis is silent.
 """
 
 import os

@@ -28,11 +28,16 @@ class Command(BaseCommand):
             sales = [{**asdict(audit), "ok": audit.ok} for audit in audits]
             self.stdout.write(dumps({"ok": not broken, "sales": sales}))
         else:
-            table = Table("sale", "initial", "available", "held", "sold", "verdict")
+            titles = ("sale", "initial", "available", "held", "sold", "in Redis", "verdict")
+            table = Table(*titles)
+            table.columns[0].no_wrap = True
             for audit in audits:
                 counts = (audit.initial, audit.available, audit.held, audit.sold)
                 verdict = "ok" if audit.ok else "; ".join(audit.breaches)
-                table.add_row(audit.sale, *map(str, counts), verdict)
+                queued = "" if audit.reserved is None else f"{audit.reserved} reserved"
+                if audit.drift:
+                    queued += f", drift {audit.drift:+d}"
+                table.add_row(audit.sale, *map(str, counts), queued, verdict)
             Console(file=self.stdout).print(table)  # type: ignore[arg-type]
         if broken:
             raise SystemExit(1)

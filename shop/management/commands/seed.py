@@ -17,7 +17,7 @@ from inventory.importing import import_products
 from inventory.models import Product, Stock, StockMovement
 from locking.models import Discipline
 from shop.checkout import digest
-from shop.models import Allowance, Order, Payment, Sale, User
+from shop.models import Allowance, Order, Payment, Sale, SetAside, User
 from shop.sales import create_sale
 
 CATALOGUE = Path(__file__).resolve().parents[2] / "catalogue.csv"
@@ -58,6 +58,7 @@ class Offer(NamedTuple):
     closes: timedelta
     sold: int = 0
     """Pieces already bought, one a guest."""
+    fulfilment: str = Sale.Fulfilment.DIRECT
 
 
 def _in(**time: float) -> timedelta:
@@ -77,6 +78,8 @@ OFFERS = [
     Offer("tent", 495, 60, 2, _in(days=7), _in(days=37)),
     Offer("lamp", 99, 20, 1, _in(hours=-2), _in(days=30), sold=20),
     Offer("keyboard", 449, 50, 1, _in(days=-2), _in(days=-1), sold=43),
+    Offer("guitar", 880, 500, 2, _in(hours=-1), _in(days=40), fulfilment=Sale.Fulfilment.QUEUED),
+    Offer("plant", 69, 300, 1, _in(minutes=2), _in(days=40), fulfilment=Sale.Fulfilment.QUEUED),
 ]
 
 
@@ -112,7 +115,7 @@ class Command(BaseCommand):
 
 
 def _wipe() -> None:
-    for model in (Payment, Order, StockMovement, Allowance, Sale, Stock, Product):
+    for model in (SetAside, Payment, Order, StockMovement, Allowance, Sale, Stock, Product):
         model.objects.all().delete()
 
 
@@ -161,6 +164,7 @@ def _offer(offer: Offer, now: datetime, guests: list[User]) -> None:
         opens_at=now + offer.opens,
         closes_at=now + offer.closes,
         limit_per_customer=offer.limit,
+        fulfilment=offer.fulfilment,
     )
     for guest in guests[: offer.sold]:
         _sell(sale, guest)
