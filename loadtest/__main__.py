@@ -15,6 +15,7 @@ from loadtest.telling import say
 EXPERIMENTS = {
     "run": "loadtest.director",
     "bench": "loadtest.bench.rounds",
+    "cache": "loadtest.rebuilds",
     "purchase": "loadtest.purchase.rounds",
 }
 

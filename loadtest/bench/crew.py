@@ -7,6 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from typing import Any, Self
@@ -72,6 +73,15 @@ class Crew:
             if error:
                 raise CrewFailed(error)
             results.append(result)
+        return results
+
+    def survivors(self) -> list[Any]:
+        """What each returned that was not killed meanwhile."""
+        results = []
+        for _process, ours in self._members:
+            with suppress(EOFError):
+                if ours.poll(PATIENCE):
+                    results.append(ours.recv()[0])
         return results
 
     def kill(self) -> None:

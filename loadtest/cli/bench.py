@@ -1,9 +1,10 @@
-"""Measure the locks and their peers, or a purchase over HTTP."""
+"""Measure the locks and their peers, a purchase over HTTP, or a cached value's rebuild."""
 
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
+from loadtest import rebuilds
 from loadtest.bench import report as bench
 from loadtest.plan import BACKENDS, PlanError
 from loadtest.purchase import report as purchase
@@ -20,9 +21,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "subject",
         nargs="?",
-        choices=["locks", "purchase"],
+        choices=SUBJECTS,
         default="locks",
-        help="the locks (default), or a purchase over HTTP beside a tutorial's shop",
+        help="the locks (default), a purchase over HTTP beside a tutorial's shop, or the rebuild "
+        "of a cached value that 200 readers want",
     )
     parser.add_argument(
         "--backend",
@@ -35,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--write", type=Path, metavar="FILE", help="between FILE's lab_bench markers as well"
     )
     parser.add_argument("--no-peers", action="store_false", dest="peers", help="a short one")
-    parser.add_argument("--rounds", type=int, help="medians of these (default: 3; purchase: 5)")
+    parser.add_argument("--rounds", type=int, help="medians of these (default: 3; else: 5)")
     parser.add_argument(
         "--seconds", type=float, default=4, help="of a purchase's round (default: 4)"
     )
@@ -47,12 +49,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def handle(terminal: Terminal, **options: Any) -> int:
     """Measure the subject."""
-    is_purchase = options["subject"] == "purchase"
+    subject = options["subject"]
     if options["rounds"] is None:
-        options["rounds"] = 5 if is_purchase else 3
+        options["rounds"] = 3 if subject == "locks" else 5
     if not 1 <= options["rounds"] <= MOST_ROUNDS:
         raise PlanError(f"rounds: {options['rounds']} is not within 1 to {MOST_ROUNDS}")
-    return (_purchase if is_purchase else _locks)(terminal, **options)
+    return SUBJECTS[subject](terminal, **options)
 
 
 def _locks(terminal: Terminal, **options: Any) -> int:
@@ -83,3 +85,16 @@ def _purchase(terminal: Terminal, **options: Any) -> int:
     else:
         terminal.tell(result, purchase, width=PAGE_WIDTH)
     return 0 if purchase.is_sound(result) else 1
+
+
+def _cache(terminal: Terminal, **options: Any) -> int:
+    with Bar(disable=options["json"]) as bar:
+        result = rebuilds.bench(options["rounds"], bar.show_step)
+    if options["json"]:
+        terminal.json(result)
+    else:
+        terminal.tell(result, rebuilds, width=PAGE_WIDTH)
+    return 0 if rebuilds.is_sound(result) else 1
+
+
+SUBJECTS = {"locks": _locks, "purchase": _purchase, "cache": _cache}

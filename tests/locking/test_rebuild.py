@@ -156,6 +156,14 @@ def test_who_has_nothing_to_serve_waits_for_the_builder(flight, other, held, thr
     assert outcomes["wait"] + outcomes.get("hit", 0) == before + 3
 
 
+def test_who_saw_the_old_value_before_the_new_one_was_there_does_not_build(flight, other):
+    flight.get_or_build("late:1", lambda: "old", **EXPIRED)
+    saw_the_old = other._look("late:1", KEPT["stale"])
+    flight.get_or_build("late:1", lambda: "new", **KEPT)
+    with patch.object(other, "_look_together", return_value=saw_the_old):
+        assert other.get_or_build("late:1", never, **KEPT) == "new"
+
+
 def test_a_build_that_fails_leaves_the_old_value(flight, caplog):
     flight.get_or_build("fails:1", lambda: "old", **EXPIRED)
     assert flight.get_or_build("fails:1", lambda: 1 / 0, **KEPT) == "old"
