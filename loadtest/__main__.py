@@ -17,6 +17,7 @@ EXPERIMENTS = {
     "bench": "loadtest.bench.rounds",
     "cache": "loadtest.rebuilds",
     "purchase": "loadtest.purchase.rounds",
+    "scenario": "loadtest.scenarios.director",
 }
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

@@ -271,6 +271,15 @@ class Server(ABC):
             connection.sendall(question)
             return connection.recv(4096)
 
+    def ask_all(self, question: bytes) -> bytes:
+        """All the server says before it closes the connection."""
+        with socket.create_connection((HOST, self.port), timeout=5) as connection:
+            connection.sendall(question)
+            said = b""
+            while chunk := connection.recv(65536):
+                said += chunk
+            return said
+
 
 def start_all(servers: Iterable[Server]) -> None:
     """Start them side by side; when one fails, all are stopped for good."""

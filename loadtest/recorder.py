@@ -70,6 +70,7 @@ class Recorder:
     def __init__(self, folder: Path, actor: str = "") -> None:
         self.actor = actor or f"process {os.getpid()}"
         self._ids = itertools.count(1)
+        self._forget_shop: Callable[[], object] = lambda: None
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._file = os.open(folder / f"{os.getpid()}-{time.monotonic_ns()}.jsonl", flags, 0o644)
 
@@ -155,11 +156,17 @@ class Recorder:
             with self.attempt("write"):
                 return commit(statements)
 
+        def forget() -> None:
+            services.look = look
+            checkout.commit = commit  # type: ignore[attr-defined]
+
         services.look = looked
         checkout.commit = written  # type: ignore[attr-defined]
+        self._forget_shop = forget
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and leave the shop as it was."""
+        self._forget_shop()
         os.close(self._file)
 
 

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -111,7 +111,7 @@ class KillProcess(Fault):
 class KillServers(Fault):
     """SIGKILL of servers, which come back empty when healed."""
 
-    servers: list[Server]
+    servers: Sequence[Server]
     lane: str = ""
     what: str = "killed"
 
@@ -129,7 +129,7 @@ class KillServers(Fault):
 class StopServers(Fault):
     """SIGSTOP of servers until healed."""
 
-    servers: list[Server]
+    servers: Sequence[Server]
     lane: str = ""
     what: str = "paused"
 
@@ -173,8 +173,8 @@ class CutReplication(Fault):
 class ClockJump(Fault):
     """Wall clocks that jump; `clocks` drive the servers since before their start."""
 
-    clocks: list[Clock]
-    servers: list[Redis]
+    clocks: Sequence[Clock]
+    servers: Sequence[Redis]
     seconds: float
     lane: str = ""
     what: str = "clock jumps"

@@ -54,6 +54,11 @@ class Proxy:
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
 
+    def lead_to(self, port: int) -> None:
+        """From now on this address is another server's; the connections to the first are cut."""
+        self._target = port
+        self.cut()
+
     def serve(self) -> None:
         self._refusing = False
         self.flow()

@@ -77,8 +77,6 @@ class Shop:
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    monkeypatch.setattr(services, "look", services.look)  # put back what watch_shop replaces
-    monkeypatch.setattr(checkout, "commit", checkout.commit)
     monkeypatch.setattr(checkout, "LOCK_TIMEOUT", 0.2)
     locks.close()
     recorder = Recorder(tmp_path, "shop")

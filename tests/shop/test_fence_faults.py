@@ -179,8 +179,7 @@ def test_row_4_failover_to_a_replica_without_the_lock(buyers: list[LateBuyer]) -
             if master.running:
                 master.kill()
                 promoted.replicaof("NO", "ONE")
-                address._target = replica.port
-                address.cut()
+                address.lead_to(replica.port)
 
         overlap(buyers, "redis", fault="wait", strike=fail_over)
 

@@ -1,0 +1,58 @@
+"""Play the classic failures of a lock, broken and repaired, on real servers."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from loadtest.plan import PlanError
+from loadtest.scenarios import SCENARIOS, run, tell
+from loadtest.terminal import Bar, Terminal
+
+PAGE_WIDTH = 100
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Which, and where the pictures go."""
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of the list, or all")
+    parser.add_argument("--list", action="store_true", help="name them, and play none")
+    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+
+
+def handle(terminal: Terminal, **options: Any) -> int:
+    """Play them; 1 when one did not show what it is for."""
+    names: list[str] = options["names"]
+    if options["list"]:
+        return _list(terminal, as_json=options["json"])
+    if names == ["all"]:
+        names = list(SCENARIOS)
+    if unknown := [name for name in names if name not in SCENARIOS]:
+        raise PlanError(f"no scenario {unknown[0]!r}; there are: {', '.join(SCENARIOS)}")
+    if not names:
+        raise PlanError("name a scenario, or all; --list names them")
+    with Bar(disable=options["json"]) as bar:
+        report = run(names, bar.show_step)
+    if options["json"]:
+        terminal.json(report)
+    else:
+        console = terminal.console(PAGE_WIDTH)
+        for result in report["scenarios"]:
+            console.print(f"{result['name']}  [bold]{result['verdict']}[/bold]  {result['why']}")
+            for sentence in tell(SCENARIOS[result["name"]], result):
+                console.print(f"  {sentence}", highlight=False)
+    return int(any(result["verdict"] != "ok" for result in report["scenarios"]))
+
+
+def _list(terminal: Terminal, *, as_json: bool) -> int:
+    if as_json:
+        rows = [{"name": s.name, "row": s.row, "title": str(s.title)} for s in SCENARIOS.values()]
+        terminal.json({"scenarios": rows})
+        return 0
+    table = Table(box=SIMPLE_HEAD)
+    for column in ("name", "row", "what happens"):
+        table.add_column(column, no_wrap=True)
+    for scenario in SCENARIOS.values():
+        table.add_row(scenario.name, scenario.row, str(scenario.title))
+    terminal.console(PAGE_WIDTH).print(table)
+    return 0
