@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 from django.core.exceptions import ImproperlyConfigured
 
+from locking import rebuild
 from locking.handler import KEYS, backend_class
 from locking.models import Discipline
 
@@ -66,3 +67,18 @@ def check_locks(**kwargs: Any) -> list[CheckMessage]:
             )
         )
     return found
+
+
+@register()
+def check_single_flight(**kwargs: Any) -> list[CheckMessage]:
+    """Unknown names and impossible times of `settings.LOCK_SINGLE_FLIGHT`."""
+    given = getattr(settings, "LOCK_SINGLE_FLIGHT", {})
+    conf = {**rebuild.DEFAULTS, **given}
+    wrong = [f"has an unknown key {name!r}" for name in given if name not in rebuild.DEFAULTS]
+    for name, known in (("CACHE", settings.CACHES), ("LOCK", {None, *settings.LOCKS})):
+        if conf[name] not in known:
+            wrong.append(f"{name} {conf[name]!r} is not in {name}S")
+    for name in ("LOCK_TTL", "TIMEOUT"):
+        if not _is_positive(conf[name]):
+            wrong.append(f"{name} is {conf[name]!r}, not seconds above 0")
+    return [Error(f"LOCK_SINGLE_FLIGHT {what}.", id="locking.E008") for what in wrong]

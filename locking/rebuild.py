@@ -36,7 +36,7 @@ from django.core.cache import BaseCache, caches
 
 from locking import metrics
 from locking.arguments import check_name, check_timeout
-from locking.exceptions import LockError, LockMisuse, LockTimeout, LockUnavailable
+from locking.exceptions import LockError, LockMisuse, LockTimeout
 from locking.guard import PolicyLock
 from locking.handler import locks
 from locking.lease import Lock
@@ -93,9 +93,12 @@ class SingleFlight:
     """
 
     def __init__(self, **options: Any) -> None:
+        if unknown := options.keys() - DEFAULTS:
+            raise LockMisuse(f"SingleFlight has no {', '.join(unknown)}: give {set(DEFAULTS)}.")
         self._options = options
-        # By process too: a forked child has none of its parent's threads.
-        self._flights: dict[tuple[int, str], Future[Any]] = {}
+        # By process too: a forked child has none of its parent's threads. By version: who comes
+        # after a change must not join a build that read before it.
+        self._flights: dict[tuple[int, str, str | None], Future[Any]] = {}
         self._looks: dict[tuple[int, str], Future[Look]] = {}
         self._silent_until = 0.0
 
@@ -133,7 +136,7 @@ class SingleFlight:
             mine: Future[T] = Future()
             if look.entry is not None and look.is_fresh(beta):
                 value = _serve(key, look.entry)
-            elif (flight := self._flights.setdefault((os.getpid(), key), mine)) is mine:
+            elif (flight := self._flights.setdefault(_seat(key, look), mine)) is mine:
                 value = self._lead(_Builder(self, key, build, ttl, stale), look, mine, deadline)
             elif look.entry is not None:
                 value = _serve(key, look.entry)
@@ -219,7 +222,7 @@ class SingleFlight:
             flight.set_exception(error)
             raise
         finally:
-            del self._flights[(os.getpid(), builder.key)]
+            del self._flights[_seat(builder.key, look)]
             flight.cancel()  # where nothing else ended it
 
     def _under_lock(self, builder: _Builder, look: Look, deadline: float) -> Any:
@@ -230,7 +233,7 @@ class SingleFlight:
         wait = 0.0 if look.entry else max(0.0, deadline - time.monotonic())
         try:
             is_ours = lock.acquire(timeout=wait)
-        except LockUnavailable:
+        except LockError:  # above all LockUnavailable: the value matters more than who builds
             return builder.run(look)
         if not is_ours:
             if look.entry is None:
@@ -293,6 +296,10 @@ def _follow(key: str, flight: Future[T], deadline: float) -> T:
         raise error
     metrics.flown(key, "wait")
     return flight.result()
+
+
+def _seat(key: str, look: Look) -> tuple[int, str, str | None]:
+    return os.getpid(), key, look.version
 
 
 def _family(key: str) -> str:

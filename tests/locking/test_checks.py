@@ -8,7 +8,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 
-from locking.checks import check_locks
+from locking.checks import check_locks, check_single_flight
 from tests.locking.scripted import PATH
 
 GOOD = {"BACKEND": PATH}
@@ -79,3 +79,22 @@ def test_every_finding_stops_the_shop_from_starting(settings) -> None:
     settings.LOCK_POLICY = {**POLICY, "BACKEND": "b"}
     with pytest.raises(SystemCheckError, match=r"(?s)locking\.E003.*locking\.E005"):
         call_command("check")
+
+
+@pytest.mark.parametrize(
+    ("conf", "what"),
+    [
+        ({}, None),
+        ({"CACHE": "default", "LOCK": "redis", "LOCK_TTL": 0.5, "TIMEOUT": 3}, None),
+        ({"TTL": 2.0}, "unknown key 'TTL'"),
+        ({"CACHE": "absent"}, "CACHE 'absent' is not in CACHES"),
+        ({"LOCK": "absent"}, "LOCK 'absent' is not in LOCKS"),
+        ({"LOCK_TTL": 0}, "LOCK_TTL is 0"),
+        ({"TIMEOUT": "5"}, "TIMEOUT is '5'"),
+    ],
+)
+def test_settings_of_single_flight(settings, conf, what) -> None:
+    settings.LOCK_SINGLE_FLIGHT = conf
+    found = check_single_flight()
+    assert [str(error.id) for error in found] == (["locking.E008"] if what else [])
+    assert not what or what in found[0].msg

@@ -213,6 +213,19 @@ def test_what_was_read_before_a_change_is_not_served_after_it(
     assert other.get_or_build("shop:1", never, **KEPT) == after
 
 
+def test_who_comes_after_a_change_does_not_join_a_build_from_before_it(flight, held, threads):
+    build = held("before")
+    builder = threads.submit(flight.get_or_build, "join:1", build, **KEPT)
+    build.begun()
+    flight.invalidate("join")
+    late = threads.submit(flight.get_or_build, "join:1", lambda: "after", **KEPT)
+    until(lambda: len(flight._flights) == 2, "a second builder")
+    build.end()
+    assert builder.result(PATIENCE) == "before"
+    assert late.result(PATIENCE) == "after"
+    assert flight._flights == {}
+
+
 def test_xfetch_builds_early_the_likelier_the_nearer_the_end(flight):
     costs_a_second = Look(Entry("old", time.time() + 10, cost=1.0, version=None))
     for head_start, is_fresh in ((9, True), (11, False)):
@@ -445,3 +458,8 @@ assert metrics.flights()["page"] == {"hit": 4, "rebuild": 2}, metrics.flights()
         env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_unknown_options_are_refused():
+    with pytest.raises(LockMisuse, match="CAHCE"):
+        SingleFlight(CAHCE="default")
