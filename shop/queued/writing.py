@@ -135,6 +135,7 @@ def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
     seen = stock.look(
         stock_id=sale.stock_id, discipline=lease.policy.discipline, fence=fence_of(lease)
     )
+    reach("queued.looked")
     now = timezone.now()
     commit(
         [

@@ -15,7 +15,14 @@ from shop.models import Sale, User
 from shop.sales import create_sale
 
 
-def a_sale(*, stock: int = 10, limit: int = 5, opens_in: float = -60, lasts: float = 3600) -> Sale:
+def a_sale(
+    *,
+    stock: int = 10,
+    limit: int = 5,
+    opens_in: float = -60,
+    lasts: float = 3600,
+    fulfilment: str = Sale.Fulfilment.DIRECT,
+) -> Sale:
     """A sale of `stock` pieces; times in seconds."""
     slug = f"sale-{secrets.token_hex(4)}"
     opens_at = timezone.now() + timedelta(seconds=opens_in)
@@ -27,6 +34,7 @@ def a_sale(*, stock: int = 10, limit: int = 5, opens_in: float = -60, lasts: flo
         opens_at=opens_at,
         closes_at=opens_at + timedelta(seconds=lasts),
         limit_per_customer=limit,
+        fulfilment=fulfilment,
     )
 
 

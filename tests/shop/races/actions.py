@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +22,7 @@ from locking.failpoints import reach
 from shop import checkout, orders
 from shop.errors import Busy
 from shop.models import Allowance, Order, Sale, User
+from shop.queued import consumer, reserving
 
 RETRY_SECONDS = 20.0
 
@@ -41,6 +43,26 @@ def buy(*, sale: int, customer: int, key: str, quantity: int = 1, patient: bool 
                 raise
         else:
             return {"order": placed.order.number, "replayed": placed.replayed}
+
+
+def reserve(*, sale: int, customer: int, key: str, quantity: int = 1) -> dict[str, Any]:
+    """One form for a queued sale."""
+    queued = reserving.reserve(
+        customer_id=customer, sale=Sale.objects.get(pk=sale), quantity=quantity, key=key
+    )
+    return {"ticket": queued.url, "replayed": queued.replayed}
+
+
+def consume() -> dict[str, Any]:
+    """Write orders until told that it is enough; what others left is claimed at once."""
+
+    class Told(threading.Event):
+        def is_set(self) -> bool:
+            return enough()
+
+    with patch.object(consumer, "CLAIM_AFTER", 0.3), patch.object(consumer, "LOOK", 0.1):
+        consumer.Consumer(Told()).run()
+    return {"ok": "told"}
 
 
 def enough() -> bool:

@@ -101,7 +101,7 @@ def obey(parent: Connection, ttl: float, redis_url: str) -> None:
     settings.BUY_LIMIT = "100000/second"
     for conf in settings.LOCKS.values():
         conf["TTL"] = ttl
-    settings.LOCKS["redis"]["LOCATION"] = redis_url
+    settings.LOCKS["redis"]["LOCATION"] = settings.REDIS_URL = redis_url
     saying = threading.Lock()
 
     def say(**what: Any) -> None:

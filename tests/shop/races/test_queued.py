@@ -1,0 +1,205 @@
+"""Queued sales in real processes: sold exactly, written once, whoever dies in between."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from unittest.mock import patch
+
+import pytest
+
+from shop.audit import audit_sale
+from shop.models import Order, Sale, SetAside
+from shop.queued import store
+from shop.queued.loading import load, reconcile
+from shop.queued.reserving import reserve, standing_of
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+from tests.shop.races.process import PATIENCE, together
+from tests.shop.races.test_stock import outcomes
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+
+
+def a_queued_sale(**what: int) -> Sale:
+    sale = a_sale(fulfilment=Sale.Fulfilment.QUEUED, **what)
+    load(sale=sale)
+    return fresh(sale)
+
+
+def a_form(sale: Sale, **what: object) -> dict[str, object]:
+    return {"do": "reserve", "sale": sale.pk, "customer": a_customer().pk, "key": "k", **what}
+
+
+def until(is_so: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.02)
+
+
+def assert_sound(sale: Sale, *, sold: int) -> None:
+    """The books add up, Redis agrees with them, and nothing is under way."""
+    audit = audit_sale(sale=fresh(sale))
+    assert audit.ok, audit.breaches
+    assert (audit.held, audit.reserved, audit.drift) == (sold, 0, 0)
+    assert not reconcile(sale=fresh(sale), thoroughly=True)
+
+
+@pytest.mark.parametrize(("backend", "discipline"), [("redis", "naive"), ("none", "conditional")])
+def test_a_crowd_gets_every_piece_once(processes, backend, discipline) -> None:
+    """Two consumers write while two processes sell; naive relies on the lock alone."""
+    put_in_force(backend, discipline)
+    sale = a_queued_sale(stock=30)
+    *sellers, first, second = processes(4)
+    for consumer in (first, second):
+        consumer.start({"do": "consume"})
+    for seller in sellers:
+        seller.prepare(*(a_form(sale) for _ in range(30)))
+    together(*sellers)
+    told = [result for seller in sellers for result in seller.results()]
+    assert Counter(one.get("error", "ticket") for one in told) == {"ticket": 30, "SoldOut": 30}
+    until(lambda: Order.objects.filter(sale=sale).count() == 30, "all orders")
+    for consumer in (first, second):
+        consumer.on()
+        consumer.results()
+    assert_sound(sale, sold=30)
+
+
+def test_two_consumers_without_a_lock_write_naively_over_each_other(processes) -> None:
+    """The control: what the lock is for."""
+    put_in_force("none", "naive")
+    sale = a_queued_sale(stock=10)
+    first, second = processes(2)
+    for consumer in (first, second):
+        consumer.start({"do": "consume"}, pause_at="queued.looked")
+        reserve(customer_id=a_customer().pk, sale=sale, quantity=1, key="k")
+        consumer.reached()
+    for consumer in (first, second):
+        consumer.on()
+        consumer.results()
+    audit = audit_sale(sale=sale)
+    assert (audit.held, audit.available, audit.ok) == (2, 9, False)
+
+
+def test_one_form_sent_often_is_one_order(processes) -> None:
+    put_in_force("redis")
+    sale = a_queued_sale(stock=5)
+    form = a_form(sale)
+    sellers = processes(2)
+    for seller in sellers:
+        seller.prepare(*[form] * 25)
+    together(*sellers)
+    told = [result for seller in sellers for result in seller.results()]
+    assert len({one["ticket"] for one in told}) == 1
+    assert Counter(one["replayed"] for one in told) == {False: 1, True: 49}
+    assert store.left(sale=sale) == 4
+
+
+def test_a_customer_gets_no_more_than_the_limit(processes) -> None:
+    put_in_force("redis")
+    sale = a_queued_sale(stock=9, limit=2)
+    customer = a_customer().pk
+    sellers = processes(2)
+    for number, seller in enumerate(sellers):
+        seller.prepare(*(a_form(sale, customer=customer, key=f"{number}-{n}") for n in range(5)))
+    together(*sellers)
+    told = [result for seller in sellers for result in seller.results()]
+    assert Counter(one.get("error", "ticket") for one in told) == {"ticket": 2, "LimitReached": 8}
+
+
+# Where a consumer is killed: what is in the database and in the stream then.
+STEPS = {"queued.read": (0, 3), "queued.committed": (3, 3), "queued.settled": (3, 0)}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_killed_consumers_batch_is_written_once(processes, step) -> None:
+    put_in_force("database")
+    sale = a_queued_sale(stock=5)
+    killed, heir = processes(2)
+    queued = [reserve(customer_id=a_customer().pk, sale=sale, quantity=1, key="k") for _ in "abc"]
+    killed.start({"do": "consume"}, pause_at=step)
+    killed.reached()
+    killed.kill()
+    written = Order.objects.filter(sale=sale).count()
+    assert (written, len(store.entries(sale=sale))) == STEPS[step]
+    heir.start({"do": "consume"})
+    until(lambda: not store.entries(sale=sale), "the heir")
+    heir.on()
+    assert "ok" in heir.results()[0]
+    for one in queued:
+        asked = one.reservation
+        ticket = one.url.split("/")[2]
+        assert standing_of(customer_id=asked.customer_id, ticket=ticket).status == "won"
+    assert_sound(sale, sold=3)
+
+
+def test_without_a_look_for_its_order_a_batch_comes_twice(processes) -> None:
+    """The control: the heir does not look, so the buyer is told that there is no order."""
+    put_in_force("database")
+    sale = a_queued_sale(stock=5)
+    killed, heir = processes(2)
+    reserve(customer_id=a_customer().pk, sale=sale, quantity=1, key="k")
+    killed.start({"do": "consume"}, pause_at="queued.committed")
+    killed.reached()
+    killed.kill()
+    heir.start({"do": "consume"}, without=["shop.queued.writing.decided_in"])
+    until(lambda: not store.entries(sale=sale), "the heir")
+    heir.on()
+    heir.results()
+    order = Order.objects.get(sale=sale)
+    assert SetAside.objects.filter(number=order.number).exists()
+    assert audit_sale(sale=fresh(sale)).drift == 1
+
+
+def test_the_reconciler_settles_for_a_killed_consumer(processes) -> None:
+    """Also where nobody claims its entries: Redis is right before another consumer comes."""
+    put_in_force("database")
+    sale = a_queued_sale(stock=5)
+    (killed,) = processes(1)
+    reserve(customer_id=a_customer().pk, sale=sale, quantity=2, key="k")
+    killed.start({"do": "consume"}, pause_at="queued.committed")
+    killed.reached()
+    killed.kill()
+    repair = reconcile(sale=sale)
+    assert (repair.settled, repair.drift) == (1, 0)
+    assert_sound(sale, sold=2)
+
+
+def test_reconciled_while_a_crowd_buys(processes) -> None:
+    """Nothing is counted twice: what is reserved, what is being written, what is written."""
+    put_in_force("redis")
+    sale = a_queued_sale(stock=200)
+    seller, consumer = processes(2)
+    consumer.start({"do": "consume"})
+    seller.start(*(a_form(sale) for _ in range(100)))
+    drifts = [reconcile(sale=fresh(sale), thoroughly=True).drift for _ in range(20)]
+    assert outcomes(*seller.results()) == {"order": 100}
+    assert set(drifts) == {0}
+    until(lambda: Order.objects.filter(sale=sale).count() == 100, "all orders")
+    consumer.on()
+    consumer.results()
+    assert_sound(sale, sold=100)
+
+
+def test_one_process_loads(processes) -> None:
+    put_in_force("redis")
+    sale = a_sale(stock=5, fulfilment=Sale.Fulfilment.QUEUED)
+    sellers = processes(3)
+    for seller in sellers:
+        seller.prepare(*(a_form(sale) for _ in range(2)))
+    together(*sellers)
+    told = outcomes(*(result for seller in sellers for result in seller.results()))
+    assert told == {"order": 5, "SoldOut": 1}
+    assert store.left(sale=fresh(sale)) == 0
+
+
+def test_loaded_by_all_at_once_a_piece_is_offered_twice() -> None:
+    """The control: without a look under the lock, the second loading forgets the first's sales."""
+    put_in_force("redis")
+    sale = a_queued_sale(stock=1)
+    reserve(customer_id=a_customer().pk, sale=sale, quantity=1, key="k")
+    with patch("shop.queued.loading.store.left", return_value=None):
+        load(sale=sale)
+    again = reserve(customer_id=a_customer().pk, sale=fresh(sale), quantity=1, key="k")
+    assert not again.replayed
