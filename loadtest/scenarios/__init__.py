@@ -4,10 +4,11 @@
     report = run(["holder-paused"], progress)   # blocks; private servers and processes, gone after
     for result in report["scenarios"]:
         tell(SCENARIOS[result["name"]], result)     # three sentences, in the reader's language
-        timeline.draw(result, 0), timeline.draw(result, 1)
+        for half in result["halves"]:
+            timeline.draw(half), timeline.rows(half)
 
 A result is {"name", "row", "verdict": "ok|failed|not-run", "why", "seconds", "halves": [...]}; a
-half is {"guard", "facts", "events", "seconds"}. All of it is JSON, to be kept in a row.
+half is {"guard", "is_repaired", "facts", "events", "seconds"}. All of it is JSON, to be kept.
 """
 
 from collections.abc import Callable, Iterable

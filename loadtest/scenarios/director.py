@@ -42,6 +42,7 @@ def perform(scenario: Scenario, crew: Crew, show: Any = lambda half: None) -> Re
             halves.append(
                 {
                     "guard": guard,
+                    "is_repaired": is_repaired,
                     "facts": played.facts,
                     "events": played.events,
                     "seconds": played.seconds,

@@ -23,7 +23,7 @@ def play(stage: Stage, is_repaired: bool) -> dict[str, Any]:
         session = {"OPTIONS": {"SESSION_TIMEOUT": TTL}}
         stage.lock("zookeeper", ZOOKEEPER, stage.crew.zookeeper.hosts, **session)
         facts["session_waited"] = crash_and_wait(
-            stage, "zookeeper", ttl=TTL, patience=10, names=("holder C", "waiter D")
+            stage, "zookeeper", ttl=TTL, patience=10, names=("buyer C", "buyer D")
         )["waited"]
     return facts
 
@@ -43,7 +43,10 @@ SCENARIO = Scenario(
             "With a lease of %(r_ttl).0f s, which the watchdog renews while its holder lives, B "
             "waited %(r_waited).1f s."
         ),
-        _("In ZooKeeper it waited %(r_session_waited).1f s for the dead holder's session to end."),
+        _(
+            "In ZooKeeper the next one waited %(r_session_waited).1f s for the dead holder's "
+            "session to end."
+        ),
     ),
     repair=_("A short lease that a watchdog renews; or a session, which ends with its process."),
     immune=_("mysql_session: the server frees its locks the moment the connection breaks."),

@@ -45,7 +45,7 @@ def behind_anothers_back(
         "oversold": audit.oversold,
         "refused": audit.stale_writes_refused,
         "broke": audit.oversold > 0,
-        "second_waited": round(told["seconds"], 2),
+        "second_waited": round(told["seconds"] - (0 if "error" in told else THINK), 2),
         "second_told": told.get("error", "order"),
         "second_told_later": again.get("error", "order"),
         "first_told": late.get("error", "order"),

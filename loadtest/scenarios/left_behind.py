@@ -1,11 +1,14 @@
 """What a crash leaves in the store, and how long the next one waits for it."""
 
+import time
 from typing import Any
 
 from loadtest.faults import FaultFailed
 from loadtest.scenarios.stage import Stage
 
 NAME = "sale:1"
+LOOK = 0.2
+"""Seconds that the next one keeps it, so that the picture shows it."""
 PATIENCE = 2.0
 """Seconds after which a waiter is taken to wait for ever; twice the longest lease here."""
 
@@ -24,12 +27,14 @@ def crash_and_wait(
     if at:
         holder.start("acquire", alias=alias, name=NAME, timeout=5, ttl=ttl, fault="kill", at=at)
         holder.struck()
+        stage.kept(names[0])
     else:
         if not holder.call("acquire", alias=alias, name=NAME, timeout=5, ttl=ttl)["ok"]:
             raise FaultFailed("the lock was not free")
         stage.kill(holder, names[0])
     told = waiter.call("acquire", alias=alias, name=NAME, timeout=patience, ttl=ttl)
     if told["ok"]:
+        stage.until_passed(time.monotonic(), LOOK)
         waiter.call("release", name=NAME)
     return {
         "ttl": ttl,

@@ -32,13 +32,13 @@ def play(stage: Stage, is_repaired: bool) -> dict[str, Any]:
                 "redis", {"BACKEND": REDIS if is_repaired else POLLING, "LOCATION": url}
             )
             stack.callback(backend.close)
+            with backend.lock("warm", ttl=PATIENCE):
+                """Opens a connection, and teaches the server its scripts."""
             recorder = Recorder(stage.folder, f"waiter {number}" if number else "holder")
             stack.callback(recorder.close)
             recorder.watch(backend)
             _note_polls(backend, recorder)
             backends.append(backend)
-        with backends[0].lock("warm", ttl=PATIENCE):
-            """Teaches the server its scripts."""
         direct.config_resetstat()
         asked = threading.Barrier(WAITERS + 1)
 

@@ -24,11 +24,11 @@ def play(stage: Stage, is_repaired: bool) -> dict[str, Any]:
     stage.guard("redlock", "naive")
     if is_repaired:
         until(_votes, "the masters coming of age")
-    down = KillServers(masters[3:], lane="masters 4, 5")
+    down = KillServers(masters[3:], "masters 4, 5", "down")
     stage.strike(down)
 
     def forget() -> None:
-        amnesia = KillServers(masters[2:3], lane="master 3")
+        amnesia = KillServers(masters[2:3], "master 3", "down")
         stage.strike(amnesia)
         stage.heal(amnesia)
         stage.heal(down)

@@ -201,6 +201,10 @@ class Stage:
         """Something to see at this moment."""
         self.recorder.note("mark", lane=lane, what=what)
 
+    def kept(self, actor: str) -> None:
+        """The store remembers a lock of an actor that never heard of its grant."""
+        self.recorder.note("kept", lane=actor)
+
     def gone(self, actor: str) -> None:
         """The store has forgotten what the actor holds, whatever its holder believes."""
         self.recorder.note("gone", lane=actor)

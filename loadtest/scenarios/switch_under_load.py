@@ -1,5 +1,6 @@
 """F9: the backend is switched while a sale runs, by force and with a drain."""
 
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +17,8 @@ from shop.audit import audit_sale
 from shop.models import Order
 
 STOCK, CROWD, PATIENCE = 4, 5, 20.0
+WORK = 0.5
+"""Seconds that the old holder still works while the switch drains."""
 
 
 def play(stage: Stage, is_repaired: bool) -> dict[str, Any]:
@@ -41,6 +44,7 @@ def play(stage: Stage, is_repaired: bool) -> dict[str, Any]:
         stage.mark("staff", "drain" if is_repaired else "force")
         if is_repaired:
             policy.begin_switch(backend="database", reason="scenario")
+            stage.until_passed(time.monotonic(), WORK)
         else:
             policy.switch(backend="database", reason="scenario", force=True)
             # Nobody holds the old lock but one, who is still at work.
