@@ -188,6 +188,7 @@ def _admit(earlier: Sequence[Earlier], sale: Sale, quantity: int) -> None:
 
 def _buy(customer: User, sale: Sale, quantity: int, hashed: str, *, is_first: bool) -> Order:
     guard = lock(lock_name(sale.pk), timeout=LOCK_TIMEOUT)
+    draft, first = _draft(customer, sale, quantity, hashed, is_first=is_first)
     order = None
     try:
         with in_line(sale_id=sale.pk), guard as lease:
@@ -196,7 +197,9 @@ def _buy(customer: User, sale: Sale, quantity: int, hashed: str, *, is_first: bo
                 stock_id=sale.stock_id, discipline=lease.policy.discipline, fence=fence_of(lease)
             )
             reach("purchase.check")
-            order = _write(customer, sale, quantity, hashed, seen, is_first=is_first)
+            take = stock.to_take(seen=seen, quantity=quantity, order_number=draft.number)
+            draft.pk, *_ = commit([*first, *take])
+            order = draft
             reach("purchase.committed")
     except LockTimeout:
         raise Busy from None
@@ -213,10 +216,13 @@ def _buy(customer: User, sale: Sale, quantity: int, hashed: str, *, is_first: bo
     return order
 
 
-def _write(
-    customer: User, sale: Sale, quantity: int, hashed: str, seen: stock.Look, *, is_first: bool
-) -> Order:
-    """Everything a purchase writes, in one transaction; the hot stock row last but one."""
+def _draft(
+    customer: User, sale: Sale, quantity: int, hashed: str, *, is_first: bool
+) -> tuple[Order, list[Statement]]:
+    """The order, and what writes all of it but the stock; made before the lock is asked for.
+
+    The hot stock row comes last, so that its own lock is held for the shortest time.
+    """
     now = timezone.now()
     order = Order(
         customer_id=customer.pk,
@@ -227,16 +233,10 @@ def _write(
         created_at=now,
         pay_by=now + timedelta(seconds=settings.PAY_WITHIN_SECONDS),
     )
-    columns = {field.attname: getattr(order, field.attname) for field in ORDER_COLUMNS}
-    order.pk, *_ = commit(
-        [
-            insert(Order, **columns),
-            *_take_allowance(customer, sale, quantity, is_first=is_first),
-            *stock.to_take(seen=seen, quantity=quantity, order_number=order.number),
-        ]
-    )
     order._state.adding = False
-    return order
+    columns = {field.attname: getattr(order, field.attname) for field in ORDER_COLUMNS}
+    allowance = _take_allowance(customer, sale, quantity, is_first=is_first)
+    return order, [insert(Order, **columns), *allowance]
 
 
 def _take_allowance(

@@ -15,6 +15,8 @@ from shop.errors import BadInput, UnsupportedType
 from shop.models import User
 
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
+MAX_QUANTITY = 99_999
+"""More is not even read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

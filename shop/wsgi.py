@@ -2,7 +2,12 @@
 
 import os
 
-from django.core.wsgi import get_wsgi_application
+import django
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
-application = get_wsgi_application()
+django.setup(set_prefix=False)
+
+from shop.prepared import Handler  # noqa: E402
+from shop.turnstile import Turnstile  # noqa: E402
+
+application = Turnstile(Handler())

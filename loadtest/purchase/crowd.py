@@ -12,7 +12,8 @@ from django.http import HttpRequest
 from django.middleware.csrf import get_token
 
 from loadtest.processes import HOST
-from shop.models import User
+from shop import tickets
+from shop.models import Sale, User
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
@@ -23,11 +24,21 @@ class Buyer:
 
     user: User
     cookies: str
+    session: str
     csrf: str
 
-    def request(self, path: str, key: str) -> bytes:
-        """The form that buys one piece."""
-        form = {"quantity": 1, "idempotency_key": key, "csrfmiddlewaretoken": self.csrf}
+    def request(self, path: str, sale: Sale) -> bytes:
+        """The form of the sale page that buys one piece."""
+        key = f"{sale.slug}-{self.user.pk}"
+        ticket, _ = tickets.issue(
+            customer_id=self.user.pk, sale_id=sale.pk, key=key, session=self.session, is_first=True
+        )
+        form = {
+            "csrfmiddlewaretoken": self.csrf,
+            "idempotency_key": key,
+            "ticket": ticket,
+            "quantity": 1,
+        }
         body = urlencode(form)
         return (
             f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nCookie: {self.cookies}\r\n"
@@ -58,9 +69,10 @@ def _browser_of(user: User) -> Buyer:
         settings.SESSION_COOKIE_NAME: session.session_key,
         settings.CSRF_COOKIE_NAME: page.META["CSRF_COOKIE"],
     }
-    return Buyer(user, "; ".join(f"{name}={value}" for name, value in cookies.items()), csrf)
+    sent = "; ".join(f"{name}={value}" for name, value in cookies.items())
+    return Buyer(user, sent, str(session.session_key), csrf)
 
 
-def requests(buyers: Sequence[Buyer], path: str, key: str) -> Iterator[bytes]:
+def requests(buyers: Sequence[Buyer], path: str, sale: Sale) -> Iterator[bytes]:
     """One attempt of each buyer; built now, so that the crowd need not."""
-    return iter([buyer.request(path, f"{key}-{buyer.user.pk}") for buyer in buyers])
+    return iter([buyer.request(path, sale) for buyer in buyers])

@@ -113,7 +113,7 @@ def _sale(product: Product, line: Line, number: int, buyers: Sequence[Buyer]) ->
 
 
 def _measure(web: Web, line: Line, sale: Sale, buyers: Sequence[Buyer], seconds: float) -> Numbers:
-    attempts = requests(buyers[:-1], line.path.format(sale.slug), sale.slug)
+    attempts = requests(buyers[:-1], line.path.format(sale.slug), sale)
     sent = attempts if line.sells else cycle(attempts)
     # The driver forks: it must not inherit what two of them could talk through.
     connections.close_all()

@@ -1,0 +1,437 @@
+"""The layer in front of Django: it answers as the view does, or not at all."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterator
+from functools import cache
+from html import unescape
+from http.cookies import SimpleCookie
+from io import BytesIO
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+from urllib.parse import urlencode
+
+import pytest
+from django.core.cache import cache as shared
+from django.core.signals import request_finished, request_started
+from django.db import OperationalError, close_old_connections, connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from locking import LockTimeout, LockUnavailable, policy
+from shop import admission, buying, prepared, throttle, tickets
+from shop.audit import audit_sale
+from shop.models import Order, Sale, User
+from shop.orders import cancel_order
+from shop.prepared import Handler
+from shop.turnstile import MAX_BODY, Turnstile
+from tests.shop.making import a_customer, a_sale, put_in_force
+
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+
+SIGNALS = (request_started, request_finished)
+FORM = "application/x-www-form-urlencoded"
+
+
+class Counting(Handler):
+    """Django, that counts what comes through to it."""
+
+    asked = 0
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        """As Django."""
+        self.asked += 1
+        return super().__call__(environ, start_response)
+
+
+@cache
+def django() -> Counting:
+    """One for all: to make it takes longer than a test."""
+    return Counting()
+
+
+class Browser:
+    """Of a buyer with a sale page open: the form, the cookies, and the shop as WSGI sees it."""
+
+    def __init__(self, user: User | None = None) -> None:
+        self.user = user or a_customer()
+        self.cookies: SimpleCookie = SimpleCookie({"csrftoken": secrets.token_hex(16)})
+        client = Client()
+        client.force_login(self.user)
+        self.session = client.cookies["sessionid"].value
+        self.cookies["sessionid"] = self.session
+        self.secret = {"csrfmiddlewaretoken": self.cookies["csrftoken"].value}
+        self.django = django()
+        self.shop = Turnstile(self.django)
+
+    def form(self, sale: Sale, key: str = "k", quantity: int = 1, *, is_first: bool = True) -> dict:
+        ticket, _ = tickets.issue(
+            customer_id=self.user.pk,
+            sale_id=sale.pk,
+            key=key,
+            session=self.session,
+            is_first=is_first,
+        )
+        return {"idempotency_key": key, "quantity": quantity, "ticket": ticket}
+
+    def send(self, sale: Sale, form: Any = None, *, accept: str = "text/html", **environ: Any):
+        form = self.form(sale) if form is None else form
+        body = form if isinstance(form, bytes) else urlencode(form, doseq=True).encode()
+        asked = {
+            "REQUEST_METHOD": "POST",
+            "PATH_INFO": f"/sales/{sale.slug}/buy/",
+            "SERVER_NAME": "localhost",
+            "SERVER_PORT": "80",
+            "HTTP_HOST": "localhost",
+            "HTTP_ACCEPT": accept,
+            "HTTP_COOKIE": self.cookies.output(header="", sep=";").strip(),
+            "CONTENT_TYPE": FORM,
+            "CONTENT_LENGTH": str(len(body)),
+            "wsgi.url_scheme": "http",
+            "wsgi.input": BytesIO(body),
+            **environ,
+        }
+        told: list[Any] = []
+        sent = self.shop(asked, lambda status, headers, *_: told.extend((status, headers)))
+        text = b"".join(sent).decode()
+        getattr(sent, "close", lambda: None)()
+        return SimpleNamespace(status=int(told[0][:3]), headers=dict(told[1]), text=text)
+
+    def json(self, sale: Sale, form: Any = None, **environ: Any):
+        answer = self.send(sale, form, accept="application/json", **environ)
+        return SimpleNamespace(**{**vars(answer), "body": json.loads(answer.text)})
+
+    def by_hand(self, sale: Sale, form: dict[str, Any], **options: Any):
+        """The same form without its ticket, as Django answers it."""
+        return self.send(sale, {**form, **self.secret, "ticket": ""}, **options)
+
+
+@pytest.fixture(autouse=True)
+def _in_force() -> Iterator[None]:
+    put_in_force("process")
+    shared.clear()
+    for memory in (admission._seen, admission._holders, throttle._once, django()._answers):
+        memory.clear()
+    django().asked = 0
+    for signal in SIGNALS:  # the test's connection is in a transaction
+        signal.disconnect(close_old_connections)
+    yield
+    for signal in SIGNALS:
+        signal.connect(close_old_connections)
+    policy.forget()
+
+
+@pytest.fixture
+def li() -> Browser:
+    return Browser()
+
+
+# --- bought -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accept", ["text/html", "application/json"])
+def test_a_purchase_is_answered_as_the_view_answers(accept, li):
+    sale = a_sale(limit=5)
+    ours = li.send(sale, accept=accept)
+    assert li.django.asked == 0
+    order = Order.objects.get()
+    assert (order.customer, order.sale, order.quantity) == (li.user, sale, 1)
+    theirs = li.by_hand(sale, li.form(sale), accept=accept)
+    assert li.django.asked == 1
+    assert ours.headers["Location"] == order.get_absolute_url()
+    assert (ours.status, ours.text) == (theirs.status, theirs.text)
+    for moment in ("Expires", "Vary"):
+        assert ours.headers.pop(moment)
+        del theirs.headers[moment]
+    assert ours.headers == theirs.headers
+    assert audit_sale(sale=sale).ok
+
+
+def test_a_used_ticket_buys_nothing_twice(li):
+    sale = a_sale(limit=5)
+    first, again = (li.json(sale) for _ in range(2))
+    assert (first.status, first.body) == (again.status, again.body)
+    assert first.status == 201
+    assert Order.objects.count() == 1
+    assert li.django.asked == 0
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["here", "another process"])
+@pytest.mark.parametrize("end", ["sold out", "ended", "paid back"])
+def test_a_used_ticket_finds_its_order_when_nothing_can_be_bought(end, forgets, li):
+    sale = a_sale(stock=1)
+    Browser().send(sale, b"")  # another process has seen it open
+    first = li.json(sale)
+    if end == "ended":
+        Sale.objects.update(closes_at=timezone.now())
+    elif end == "paid back":
+        cancel_order(order=Order.objects.get())
+        Browser().send(sale)
+    admission._seen.clear()
+    assert Browser().json(sale).body["error"] in ("sold_out", "not_open")
+    if forgets:
+        admission._holders.clear()
+    assert li.json(sale).body == first.body
+
+
+def test_one_round_trip_of_a_kind(li, django_assert_num_queries):
+    """The order, the allowance, the stock row, the ledger; no session, no user, no look before."""
+    sale = a_sale()
+    Browser().send(sale)  # the door and the policy have been looked at
+    with CaptureQueriesContext(connection) as seen:
+        assert li.send(sale).status == 303
+    sql = [query["sql"] for query in seen if "inventory_product" not in query["sql"]]
+    writes = [line.split()[0] for line in sql if not line.startswith(("SAVE", "RELEASE"))]
+    assert sorted(set(writes)) in (["INSERT", "UPDATE"], ["START"])
+    assert "session" not in " ".join(sql)
+
+
+# --- refused at the door ------------------------------------------------------------------------
+
+SHAPES = {
+    "sold_out": {"stock": 0},
+    "not_open": {"opens_in": 60},
+}
+
+
+@pytest.mark.parametrize("code", SHAPES)
+@pytest.mark.parametrize("accept", ["text/html", "application/json"])
+def test_a_crowd_in_vain_costs_no_store_anything(code, accept, monkeypatch):
+    sale = a_sale(**SHAPES[code])
+    buyers = [Browser() for _ in range(3)]
+    assert buyers[0].send(sale, accept=accept).status == 409
+    monkeypatch.setattr(admission, "FRESH", 60)
+    monkeypatch.setattr(prepared, "MAX_AGE", 60)
+    silent = patch("redis.connection.Connection.send_packed_command", side_effect=AssertionError)
+    with CaptureQueriesContext(connection) as queries, silent:
+        for buyer in buyers[1:]:
+            assert buyer.send(sale, accept=accept).status == 409
+            assert buyer.django.asked == 0
+    assert not queries.captured_queries
+
+
+@pytest.mark.parametrize("code", SHAPES)
+def test_a_refusal_is_the_views(code, li):
+    sale = a_sale(**SHAPES[code])
+    for accept in ("text/html", "application/json"):
+        ours, theirs = li.send(sale, accept=accept), li.by_hand(sale, li.form(sale), accept=accept)
+        assert (ours.status, title(ours.text)) == (theirs.status, title(theirs.text))
+        assert set(theirs.headers) - {"Set-Cookie"} <= set(ours.headers)
+        if accept != "text/html":
+            assert json.loads(ours.text) == json.loads(theirs.text)
+
+
+def title(page: str) -> str | None:
+    found = re.search(r'role="alert">(.*?)</div>', page, re.S)
+    return found and found[1]
+
+
+def fields(page: str) -> dict[str, str]:
+    found = re.findall(r'<input type="hidden" name="(\w+)"[^>]*? value="([^"]*)"', page)
+    return {name: unescape(value) for name, value in found}
+
+
+def test_busy_keeps_key_ticket_and_quantity_and_can_be_sent_again(li):
+    sale = a_sale()
+    key = '"><script>@&%40 键'
+    form = li.form(sale, key, quantity=3)
+    with patch("locking.guard.PolicyLock.__enter__", side_effect=LockTimeout):
+        busy = li.send(sale, form)
+    assert (busy.status, busy.headers["Retry-After"]) == (503, "1")
+    assert "Try again" in busy.text
+    assert "<option selected>3</option>" in busy.text
+    assert "<script>@" not in busy.text
+    kept = fields(busy.text)
+    assert {name: kept[name] for name in ("idempotency_key", "ticket")} == {
+        "idempotency_key": key,
+        "ticket": form["ticket"],
+    }
+    assert li.django.asked == 0
+    assert li.send(sale, {**kept, "quantity": 3}).status == 303
+    # The secret of the page's other forms is the buyer's, too.
+    assert (
+        li.by_hand(
+            sale, {**kept, "quantity": 3}, HTTP_COOKIE=li.cookies.output(header="", sep=";")
+        ).status
+        == 303
+    )
+
+
+def test_a_page_for_everybody_is_nobodys():
+    """The second buyer gets the page that was made for the first, with values of his own."""
+    sale, first, second = a_sale(stock=0), Browser(), Browser()
+    pages = [
+        buyer.send(sale, buyer.form(sale, key)).text for buyer, key in ((first, "a"), (second, "b"))
+    ]
+    assert "stock/?phase=sold_out" in pages[0]
+    assert re.search(r"expires=\d+&amp;key=a\b", pages[0])
+    assert re.search(r"expires=\d+&amp;key=b\b", pages[1])
+    for buyer, page in zip((first, second), pages, strict=True):
+        assert buyer.user.username not in page
+        assert buyer.session not in page
+        assert not re.search(r"(@|%40)[0-9a-f]{16}", page), "a mark was left"
+    tokens = [fields(page)["csrfmiddlewaretoken"] for page in pages]
+    assert tokens[0] != tokens[1]
+
+
+def test_it_speaks_the_buyers_language_and_warns(li):
+    sale = a_sale(stock=0)
+    put_in_force("none", "naive")
+    chinese = li.send(sale, HTTP_ACCEPT_LANGUAGE="zh-CN")
+    assert '<html lang="zh-hans"' in chinese.text
+    assert chinese.headers["Content-Language"] == "zh-hans"
+    assert 'class="banner"' in chinese.text
+    put_in_force("process", "conditional")
+    english = li.send(sale)
+    assert "Sold out" in english.text
+    assert 'class="banner"' not in english.text
+
+
+def test_a_full_line_is_told_at_once(li, settings):
+    sale, settings.MAX_WAITING = a_sale(), 1
+    with admission.in_line(sale_id=sale.pk):
+        crowded = li.json(sale)
+        assert (crowded.status, crowded.body["error"]) == (429, "crowded")
+        assert crowded.headers["Retry-After"] == "1"
+        assert "Try again" in li.send(sale).text
+    assert li.send(sale).status == 303
+
+
+def test_a_flood_is_stopped(li, settings):
+    settings.BUY_LIMIT = "3/minute"
+    sale = a_sale(stock=10, limit=10)
+    statuses = [li.send(sale, li.form(sale, f"k{n}")).status for n in range(5)]
+    assert statuses == [303, 303, 303, 429, 429]
+    refused = li.json(sale)
+    assert refused.body["error"] == "too_many"
+    assert 0 < int(refused.headers["Retry-After"]) <= 60
+    assert li.django.asked == 0
+    assert li.by_hand(sale, li.form(sale)).status == 429, "both ways count together"
+
+
+# --- on to Django -----------------------------------------------------------------------------
+
+
+def test_a_refusal_about_the_buyers_own_orders_is_djangos(li):
+    sale = a_sale(limit=1)
+    li.send(sale)
+    page = li.send(
+        sale, {**li.form(sale, "l"), "csrfmiddlewaretoken": li.cookies["csrftoken"].value}
+    )
+    assert (page.status, li.django.asked) == (409, 1)
+    assert "You have your share" in page.text
+    assert Order.objects.get().get_absolute_url() in page.text
+
+
+def test_what_django_answers_is_counted_once(li, settings):
+    settings.BUY_LIMIT = "4/minute"
+    sale = a_sale(limit=1)
+    statuses = [li.send(sale, {**li.form(sale, f"{n}"), **li.secret}).status for n in range(5)]
+    assert statuses == [303, 409, 409, 409, 429]
+
+
+DOUBTFUL = {
+    "no ticket": {"ticket": ""},
+    "two tickets": {"ticket": ["x", "x"]},
+    "no such ticket": {"ticket": "1.1.1.9999999999." + "x" * 43},
+    "another key": {"idempotency_key": "l"},
+    "quantity twice": {"quantity": [1, 1]},
+    "no quantity": {"quantity": ""},
+    "over the limit": {"quantity": 6},
+    "NUL": {"quantity": "1\0"},
+    "large": {"x": "x" * MAX_BODY},
+    "many fields": {"x": ["x"] * 1001},
+    "no session": {"HTTP_COOKIE": ""},
+    "another session": {"HTTP_COOKIE": f"sessionid={'x' * 32}"},
+    "two keys": {"HTTP_IDEMPOTENCY_KEY": "l"},
+    "a charset": {"CONTENT_TYPE": f"{FORM}; charset=utf-16"},
+    "JSON": {"CONTENT_TYPE": "application/json"},
+    "no type": {"CONTENT_TYPE": ""},
+    "no length": {"CONTENT_LENGTH": ""},
+    "a false length": {"CONTENT_LENGTH": "60"},
+    "a foreign host": {"HTTP_HOST": "evil.example"},
+    "another path": {"PATH_INFO": "/sales/none/buy/"},
+    "PUT": {"REQUEST_METHOD": "PUT"},
+}
+
+
+@pytest.mark.parametrize("case", DOUBTFUL)
+def test_what_is_doubtful_is_djangos_to_judge(case, li):
+    sale, odd = a_sale(), DOUBTFUL[case]
+    environ = {name: value for name, value in odd.items() if name.isupper()}
+    answer = li.send(sale, {**li.form(sale), **({} if environ else odd)}, **environ)
+    assert li.django.asked == 1
+    assert 300 <= answer.status < 500
+    assert not Order.objects.exists()
+
+
+def test_a_ticket_is_good_for_one_buyer_and_one_sale(li):
+    sale = a_sale()
+    for ticket in (Browser().form(sale)["ticket"], li.form(a_sale())["ticket"]):
+        assert li.send(sale, {**li.form(sale), "ticket": ticket}).status == 403
+    assert not Order.objects.exists()
+
+
+def test_an_old_ticket_needs_the_forgery_secret_again(li, monkeypatch):
+    sale = a_sale()
+    form = li.form(sale)
+    monkeypatch.setattr(tickets.time, "time", lambda: timezone.now().timestamp() + 3600)
+    assert li.send(sale, form).status == 403
+    assert li.send(sale, {**form, **li.secret}).status == 303, "and its body has come whole"
+
+
+def test_a_body_that_comes_in_pieces(li):
+    """Sockets give what they have; what is missing is Django's to judge."""
+    sale = a_sale()
+    assert li.send(sale, CONTENT_LENGTH="4000").status == 303
+
+
+# --- stores and bugs --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [OperationalError(2006, "gone"), LockUnavailable()])
+@pytest.mark.parametrize("accept", ["text/html", "application/json"])
+def test_a_silent_store_is_503(fault, accept, li):
+    sale = a_sale()
+    with patch.object(buying, "place_order", side_effect=fault):
+        answer = li.send(sale, accept=accept)
+    assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
+    assert li.send(sale).status == 303
+
+
+def test_no_database_at_the_door_is_djangos_to_tell(li):
+    sale = a_sale()
+    with patch("shop.admission.get_sale", side_effect=OperationalError(2006, "gone")):
+        assert li.send(sale).status in (403, 503)
+    assert not Order.objects.exists()
+
+
+def test_a_bug_is_logged_and_django_answers(li, caplog):
+    sale = a_sale()
+    form = {**li.form(sale), **li.secret}
+    with patch("shop.turnstile.Turnstile._bought", side_effect=ZeroDivisionError):
+        answer = li.send(sale, form)
+    assert "stumbles" in caplog.text
+    assert answer.status == 303
+    assert Order.objects.count() == 1, "the same key is never served twice"
+
+
+def test_the_housekeeping_of_a_request_is_done(li):
+    seen = []
+
+    def hear(signal, **_: object) -> None:
+        seen.append(signal)
+
+    for signal in SIGNALS:
+        signal.connect(hear)
+    try:
+        li.send(a_sale())
+    finally:
+        for signal in SIGNALS:
+            signal.disconnect(hear)
+    assert seen == list(SIGNALS)
