@@ -7,6 +7,8 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from shop.models import Sale
+
 register = template.Library()
 
 
@@ -17,10 +19,23 @@ def epoch(when: datetime) -> str:
 
 
 @register.filter
+def discount(sale: Sale) -> int:
+    """Whole per cent below the product's own price, rounded down; 0 where there are none."""
+    full = sale.product.price
+    return max(0, int(100 * (full - sale.price) / full)) if full else 0
+
+
+@register.filter
 def zone(when: datetime) -> str:
     """The server's zone at that time, e.g. UTC+8 or UTC+5:30."""
     offset = f"{timezone.localtime(when):%z}"  # +0800
     return f"UTC{offset[0]}{int(offset[1:3])}" + (f":{offset[3:]}" if int(offset[3:]) else "")
+
+
+@register.simple_tag
+def server_zone() -> str:
+    """The server's zone now."""
+    return zone(timezone.now())
 
 
 @register.filter
