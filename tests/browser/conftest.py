@@ -1,0 +1,94 @@
+"""One Chromium and one server for the session; windows on the seeded shop for each test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.conf import settings as django_settings
+from django.core.cache import cache
+from django.core.management import call_command
+from django.test import Client
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from locking import policy
+from shop.management.commands.seed import PASSWORD
+from shop.models import User
+from tests.shop.making import put_in_force
+
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+expect.set_options(timeout=20_000)  # as many processes as there are may be at work
+SHOTS = Path(django_settings.BASE_DIR) / "var" / "screenshots"
+CI = os.environ.get("CI") == "true"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    missing = pytest.mark.skipif(
+        not CI and not Path(CHROMIUM).exists(), reason="install it: apt-get install chromium"
+    )
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.django_db(transaction=True))
+            item.add_marker(missing)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    # Playwright's own event loop is no reason to keep this thread from the database.
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        sync_playwright() as playwright,
+    ):
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def people(chromium: Browser, live_server, settings, transactional_db) -> Iterator[Callable]:
+    """`people("li")` opens a window on the seeded shop; in the end, no script may have complained.
+
+    Signed in, unless nobody is named; further options are Playwright's.
+    """
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    put_in_force("redis")
+    cache.clear()
+    call_command("seed", stdout=StringIO())
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    contexts, complaints = [], []
+
+    def window(name: str = "", **options: object) -> Page:
+        context = chromium.new_context(base_url=live_server.url, **options)
+        context.set_default_timeout(20_000)
+        contexts.append(context)
+        if name:
+            client = Client()
+            client.force_login(User.objects.get(username=name))
+            cookie = client.cookies[django_settings.SESSION_COOKIE_NAME]
+            context.add_cookies(
+                [{"name": cookie.key, "value": cookie.value, "url": live_server.url}]
+            )
+        page = context.new_page()
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda said: said.type == "error" and complaints.append(said.text))
+        return page
+
+    window.complaints = complaints
+    yield window
+    for context in contexts:
+        context.close()
+    policy.forget()
+    # A refusal is an answer; the browser logs it as an error all the same.
+    assert [said for said in complaints if "Failed to load resource" not in said] == []
+
+
+def sign_in(page: Page, name: str = "li") -> None:
+    """Through the form."""
+    page.locator("[name=username]").fill(name)
+    page.locator("[name=password]").fill(PASSWORD)
+    page.locator("main form button").click()

@@ -1,0 +1,109 @@
+"""People pay, or do not, through the stand-in gateway; each way ends in one state."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+from playwright.sync_api import Page, expect
+
+from shop.audit import audit_all
+from shop.models import Order, Payment
+from shop.orders import expire_unpaid_orders
+from tests.browser.conftest import SHOTS
+
+PHONE = {"viewport": {"width": 360, "height": 780}}
+
+
+def order_of(page: Page, slug: str = "speaker") -> Order:
+    """Buy, and stay on the order's page."""
+    page.goto(f"/sales/{slug}/")
+    page.get_by_role("button", name="Buy now").click()
+    expect(page.get_by_role("status")).to_contain_text("Waiting for payment")
+    return Order.objects.get(customer__username="li")
+
+
+WAYS = [
+    ("Approve", "Paid", "paid", "approved"),
+    ("Approve, and say so twice", "Paid", "paid", "approved"),
+    ("Decline", "The payment was declined", "pending", "declined"),
+    ("Never answer", "has not answered yet", "pending", "started"),
+]
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["script", "no script"])
+@pytest.mark.parametrize(("button", "said", "status", "payment"), WAYS, ids=[w[0] for w in WAYS])
+def test_the_gateways_four_ways(people, button, said, status, payment, script):
+    page = people("li", **PHONE, java_script_enabled=script)
+    order = order_of(page)
+    page.get_by_role("button", name="Pay ¥149").click()
+    expect(page.get_by_text("Stand-in: no money moves")).to_be_visible()
+    page.get_by_role("button", name=button, exact=True).click()
+    expect(page).to_have_url(re.compile("/orders/"))
+    expect(page.get_by_role("status").filter(has_text=said)).to_be_visible()
+    page.screenshot(path=SHOTS / f"payment-{payment}.png", full_page=True)
+    order.refresh_from_db()
+    assert (order.status, Payment.objects.get().status) == (status, payment)
+
+
+def test_a_silent_gateway_is_given_up_and_the_order_paid_after_all(people, settings):
+    settings.PAYMENT_TIMEOUT_SECONDS = 5
+    page = people("li")
+    order = order_of(page)
+    page.get_by_role("button", name="Pay ¥149").click()
+    page.get_by_role("button", name="Never answer").click()
+    expect(page.get_by_text("did not answer in time")).to_be_visible()  # nobody reloads it
+    page.get_by_role("button", name="Pay ¥149").click()
+    page.get_by_role("button", name="Approve", exact=True).click()
+    expect(page.get_by_role("status")).to_contain_text("Paid")
+    order.refresh_from_db()
+    assert order.status == "paid"
+    assert order.payments.count() == 2
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["script", "no script"])
+def test_cancel_and_the_piece_is_back(people, script):
+    page = people("li", java_script_enabled=script)
+    page.goto("/sales/speaker/")
+    expect(page.locator("#stock")).to_contain_text("3 of 25")
+    order_of(page)
+    page.get_by_role("button", name="Cancel the order").click()
+    expect(page.get_by_role("status")).to_contain_text("Cancelled")
+    page.goto("/sales/speaker/")
+    expect(page.locator("#stock")).to_contain_text("3 of 25")
+    expect(page.get_by_role("button", name="Buy now")).to_be_enabled()
+    assert all(audit.ok for audit in audit_all())
+
+
+def test_an_order_expires_under_the_readers_eyes(people):
+    page = people("li", **PHONE)
+    order = order_of(page)
+    Order.objects.update(pay_by=timezone.now() + timedelta(seconds=3))
+    page.reload()
+    expect(page.get_by_text("The time to pay is over")).to_be_visible()
+    expect(page.get_by_role("button", name="Pay ¥149")).to_have_count(0)
+    assert expire_unpaid_orders() >= 1
+    expect(page.get_by_role("status")).to_contain_text("Expired")
+    page.screenshot(path=SHOTS / "order-expired.png", full_page=True)
+    order.refresh_from_db()
+    assert order.status == "expired"
+
+
+def test_the_profile_and_a_new_password(people):
+    page = people("li", java_script_enabled=False)
+    page.goto("/")
+    page.get_by_role("link", name="Signed in: li").click()
+    page.get_by_label("Email address").fill("li@nowhere")
+    page.locator("main form button").click()
+    expect(page.locator(".fault")).to_be_visible()
+    page.get_by_label("Email address").fill("li@example.org")
+    page.locator("main form button").click()
+    expect(page.get_by_role("status")).to_have_text("Saved.")
+    page.get_by_role("link", name="Change the password").click()
+    page.locator("[name=old_password]").fill("red-kettle")
+    for name in ("new_password1", "new_password2"):
+        page.locator(f"[name={name}]").fill("a-blue-teapot-7")
+    page.locator("main form button").click()
+    expect(page.get_by_role("status")).to_have_text("Saved.")
