@@ -18,6 +18,7 @@ EXPERIMENTS = {
     "cache": "loadtest.rebuilds",
     "purchase": "loadtest.purchase.rounds",
     "scenario": "loadtest.scenarios.director",
+    "jobs": "loadtest.jobs.soak",
 }
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

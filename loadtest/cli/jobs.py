@@ -1,0 +1,56 @@
+"""Scheduled work on beats and workers that are killed and stopped; exit 1 unless each ran once."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from rich.table import Table
+
+from loadtest.plan import STORES, PlanError
+from loadtest.stores import BrokeOff, Stores
+from loadtest.terminal import Terminal
+
+LIMITS = {"seconds": (5, 3600), "seed": (0, 2**63 - 1), "beats": (2, 8), "workers": (2, 8)}
+DEFAULTS = {"seconds": 120, "seed": 1, "beats": 3, "workers": 3}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """How long, how many, and where."""
+    for name, default in DEFAULTS.items():
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"(default: {default})")
+    parser.add_argument("--store", choices=STORES, default="sqlite", help="the private database")
+    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+
+
+def handle(terminal: Terminal, *, store: str, json: bool, **options: Any) -> int:
+    """Run it on private stores and tell."""
+    asked = {name: options[name] for name in LIMITS}
+    for name, (least, most) in LIMITS.items():
+        if not least <= asked[name] <= most:
+            raise PlanError(f"{name}: {asked[name]} is not within {least} to {most}")
+    report: dict[str, Any] = {"settings": {"store": store, **asked}}
+    with Stores(store, ["redis"]) as stores:
+        if stores.missing:
+            raise BrokeOff("; ".join(stores.missing.values()))
+        stores.environ["CELERY_BROKER_URL"] = stores.environ["REDIS_URL"]
+        for event in stores.direct("jobs", asked):
+            if event["event"] == "report":
+                report |= event["report"]
+    if json:
+        terminal.json(report)
+    else:
+        terminal.console(100).print(_table(report))
+    return 0 if report["verdict"] == "ok" else 1
+
+
+def _table(report: dict[str, Any]) -> Table:
+    table = Table("task", "scheduled", "effects", "doubled", "missing", title=report["verdict"])
+    for task, name in (("once", "run_once"), ("control", "control, without it")):
+        had = report[task]
+        numbers = (report["scheduled"], had["effects"], had["doubled"], had["missing"])
+        table.add_row(name, *map(str, numbers))
+    faults = ", ".join(f"{what} {number}" for what, number in report["faults"].items())
+    table.caption = (
+        f"faults: {faults}; run_once turned away {report['turned_away']} messages, took over "
+        f"{report['taken_over']} runs and refused {report['late_refused']} late machines"
+    )
+    return table

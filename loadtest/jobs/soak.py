@@ -1,0 +1,140 @@
+"""Minutes of scheduled work on machines that are killed and stopped; then everything is counted.
+
+Asked with {"seconds", "seed", "beats", "workers"}, it tells its progress and one report.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+from django.core.management import call_command
+from django.db.models import Sum
+
+from loadtest.jobs import EVERY, TTL
+from loadtest.jobs.machines import Machine, create_effects, effects
+from loadtest.processes import start_all, stop_all
+from loadtest.telling import say
+from locking.models import JobRun
+
+SETTLE_SECONDS = 60.0
+STARTING_SECONDS = 5.0
+"""A beat that has just been started may be late by so much."""
+
+
+class Chaos:
+    """Strikes a machine every second or two, never the last of its kind that is up."""
+
+    def __init__(self, machines: list[Machine], seed: int) -> None:
+        self.machines = machines
+        self.random = Random(seed)
+        self.struck: Counter[str] = Counter()
+        self._later: list[tuple[float, Callable[[], object]]] = []
+        self._next = 0.0
+
+    def step(self, now: float) -> None:
+        """Do what is due."""
+        for when, act in list(self._later):
+            if when <= now:
+                self._later.remove((when, act))
+                act()
+        if now >= self._next:
+            self._next = now + self.random.uniform(0.5, 2)
+            self._strike(now)
+
+    def _strike(self, now: float) -> None:
+        machine = self.random.choice(self.machines)
+        fault = self.random.choice(["killed", "stopped", "child killed"])
+        others = [m for m in self.machines if m is not machine and m.kind == machine.kind]
+        if not machine.is_up or not any(other.is_up for other in others):
+            return
+        if fault == "child killed":
+            if machine.kind != "worker" or not machine.kill_child():
+                return
+        elif fault == "killed":
+            machine.kill()
+            self._later.append((now + self.random.uniform(0.1, 2), machine.launch))
+        else:
+            machine.pause()
+            self._later.append((now + self.random.uniform(1.5, 3) * TTL, machine.resume))
+        self.struck[f"{machine.kind} {fault}"] += 1
+
+    def heal(self) -> None:
+        """Everything is started and goes on."""
+        for _, act in self._later:
+            act()
+        self._later.clear()
+
+
+def main(asked: dict[str, Any]) -> None:
+    """Migrate, run, count."""
+    call_command("migrate", verbosity=0, interactive=False)
+    create_effects()
+    say("report", report=soak(**asked))
+
+
+def soak(*, seconds: float, seed: int, beats: int, workers: int) -> dict[str, Any]:
+    """Run it in the stores of the environment, and report what was found."""
+    machines = [Machine("beat") for _ in range(beats)] + [Machine("worker") for _ in range(workers)]
+    try:
+        start_all(machines)
+        first = time.time() + STARTING_SECONDS
+        chaos = Chaos(machines, seed)
+        ends = first + seconds
+        while (now := time.time()) < ends:
+            if now >= first:
+                chaos.step(now)
+                say("progress", at=now - first, of=seconds)
+            time.sleep(0.1)
+        chaos.heal()
+        scheduled = _scheduled(first, ends)
+        deadline = time.time() + SETTLE_SECONDS
+        while not _settled(scheduled) and time.time() < deadline:
+            time.sleep(0.2)
+        for machine in machines:
+            machine.terminate()
+        logs = "".join(machine.log.read_text(errors="replace") for machine in machines)
+    finally:
+        stop_all(machines)
+    return _report(scheduled, chaos.struck, logs)
+
+
+def _scheduled(first: float, ends: float) -> list[str]:
+    """The times that were due while at least one beat and one worker were up."""
+    numbers = range(int(first // EVERY) + 1, int(ends // EVERY) + 1)
+    return [datetime.fromtimestamp(number * EVERY, UTC).isoformat() for number in numbers]
+
+
+def _settled(scheduled: list[str]) -> bool:
+    done = JobRun.objects.filter(task="once", state=JobRun.State.DONE)
+    last = datetime.fromisoformat(scheduled[-1]) + timedelta(microseconds=1)
+    since = datetime.fromisoformat(scheduled[0])
+    return done.filter(scheduled_for__range=(since, last)).count() >= len(scheduled)
+
+
+def _report(scheduled: list[str], struck: Counter[str], logs: str) -> dict[str, Any]:
+    runs = JobRun.objects.filter(task="once")
+    report: dict[str, Any] = {"scheduled": len(scheduled), "faults": dict(sorted(struck.items()))}
+    for task in ("once", "control"):
+        had = effects(task)
+        report[task] = {
+            "effects": had.total(),
+            "missing": sum(not had[moment] for moment in scheduled),
+            "doubled": sum(number > 1 for number in had.values()),
+        }
+    report["turned_away"] = runs.aggregate(sum=Sum("duplicates"))["sum"]
+    report["taken_over"] = runs.filter(attempts__gt=1).count()
+    report["late_refused"] = logs.count("was taken over")
+    report["verdict"] = _verdict(report)
+    return report
+
+
+def _verdict(report: dict[str, Any]) -> str:
+    if not (report["faults"] and report["taken_over"] and report["control"]["doubled"]):
+        return "not-run"  # the faults did not strike, or the control shows no need for run_once
+    for wrong in ("doubled", "missing"):
+        if report["once"][wrong]:
+            return wrong
+    return "ok"
