@@ -25,7 +25,7 @@ STARTING_SECONDS = 5.0
 
 
 class Chaos:
-    """Strikes a machine every second or two, never the last of its kind that is up."""
+    """Strikes a machine about every second, never the last of its kind that is up."""
 
     def __init__(self, machines: list[Machine], seed: int) -> None:
         self.machines = machines
@@ -41,11 +41,12 @@ class Chaos:
                 self._later.remove((when, act))
                 act()
         if now >= self._next:
-            self._next = now + self.random.uniform(0.5, 2)
+            self._next = now + self.random.uniform(0.3, 1.5)
             self._strike(now)
 
     def _strike(self, now: float) -> None:
-        machine = self.random.choice(self.machines)
+        kind = self.random.choice(["beat", "worker", "worker"])
+        machine = self.random.choice([each for each in self.machines if each.kind == kind])
         fault = self.random.choice(["killed", "stopped", "child killed"])
         others = [m for m in self.machines if m is not machine and m.kind == machine.kind]
         if not machine.is_up or not any(other.is_up for other in others):
@@ -93,6 +94,8 @@ def soak(*, seconds: float, seed: int, beats: int, workers: int) -> dict[str, An
         deadline = time.time() + SETTLE_SECONDS
         while not _settled(scheduled) and time.time() < deadline:
             time.sleep(0.2)
+        for machine in machines:
+            machine.ask_to_end()
         for machine in machines:
             machine.terminate()
         logs = "".join(machine.log.read_text(errors="replace") for machine in machines)
