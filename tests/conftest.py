@@ -109,10 +109,16 @@ def django_db_modify_db_settings(request: pytest.FixtureRequest) -> None:
     connection.settings_dict["TEST"]["NAME"] = str(_var / "test.sqlite3")
 
 
-@pytest.fixture
-def database_url(transactional_db: None) -> str:
-    """DATABASE_URL for processes that a test starts; they see what the test has committed."""
+@pytest.fixture(scope="session")
+def test_database_url(django_db_setup: None) -> str:
+    """DATABASE_URL of the test database, for processes that live longer than a test."""
     from django.db import connection
 
     name = connection.settings_dict["NAME"]
     return _mariadb.url.replace("/shop", f"/{name}") if _ON_MARIADB else f"sqlite:///{name}"
+
+
+@pytest.fixture
+def database_url(transactional_db: None, test_database_url: str) -> str:
+    """DATABASE_URL for processes that a test starts; they see what the test has committed."""
+    return test_database_url

@@ -26,7 +26,7 @@ django.setup()
 from locking import current_run, jobs, run_once  # noqa: E402
 
 WORK = 1.5
-"""Seconds that a task takes at most, where no gate holds it up."""
+"""Seconds that `once` takes at most, where no gate holds it up."""
 PATIENCE = 60
 
 app = Celery("lab-jobs")
@@ -45,10 +45,7 @@ app.conf.beat_schedule = {
 jobs.RESEND = timedelta(seconds=EVERY)  # as brisk as the schedule
 
 
-def _work(gate: str | None, attempt: int) -> None:
-    if gate is None:
-        time.sleep(random.uniform(0, WORK))
-        return
+def _wait_at(gate: str, attempt: int) -> None:
     redis = Redis.from_url(settings.REDIS_URL)
     redis.rpush("started", json.dumps({"gate": gate, "attempt": attempt, "pid": os.getpid()}))
     redis.blpop([gate], timeout=PATIENCE)
@@ -64,7 +61,10 @@ def _affect(*values: str | int) -> None:
 def once(gate: str | None = None) -> None:
     """Has one effect."""
     run = current_run()
-    _work(gate, run.attempt)
+    if gate:
+        _wait_at(gate, run.attempt)
+    else:
+        time.sleep(random.uniform(0, WORK))
     with run.finish():
         _affect("once", run.scheduled_for.isoformat(), run.attempt)
 
@@ -72,5 +72,6 @@ def once(gate: str | None = None) -> None:
 @app.task(name="control", bind=True)
 def control(self: Any, gate: str | None = None) -> None:
     """Has as many as there are messages."""
-    _work(gate, 1)
+    if gate:
+        _wait_at(gate, 1)
     _affect("control", self.request.headers[jobs.HEADER], 1)

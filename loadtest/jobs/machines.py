@@ -56,8 +56,9 @@ class Machine(Server):
         return command
 
     def launch(self) -> None:
-        self._read_from = self.log.stat().st_size if self.log.exists() else 0
-        super().launch()
+        if not self.running:
+            self._read_from = self.log.stat().st_size if self.log.exists() else 0
+            super().launch()
 
     def answers(self) -> bool:
         with self.log.open(errors="replace") as log:
@@ -77,11 +78,16 @@ class Machine(Server):
         super().resume()
         self.is_paused = False
 
+    def children(self) -> list[int]:
+        """The processes that do a worker's tasks."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        return [int(pid) for pid in children.split()]
+
     def kill_child(self) -> bool:
-        """SIGKILL for the process that does the tasks; False when there is none just now."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        for child in children:
-            os.kill(int(child), signal.SIGKILL)
+        """SIGKILL for them; False when there is none just now."""
+        children = self.children()
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
         return bool(children)
 
     def _signal(self, how: signal.Signals) -> None:

@@ -19,7 +19,7 @@ from loadtest.processes import start_all, stop_all
 from loadtest.telling import say
 from locking.models import JobRun
 
-SETTLE_SECONDS = 60.0
+SETTLE_SECONDS = 90.0
 STARTING_SECONDS = 5.0
 """A beat that has just been started may be late by so much."""
 
@@ -41,7 +41,7 @@ class Chaos:
                 self._later.remove((when, act))
                 act()
         if now >= self._next:
-            self._next = now + self.random.uniform(0.3, 1.5)
+            self._next = now + self.random.uniform(0.5, 2)
             self._strike(now)
 
     def _strike(self, now: float) -> None:
@@ -73,12 +73,13 @@ def main(asked: dict[str, Any]) -> None:
     """Migrate, run, count."""
     call_command("migrate", verbosity=0, interactive=False)
     create_effects()
-    say("report", report=soak(**asked))
+    machines = [Machine("beat") for _ in range(asked["beats"])]
+    machines += [Machine("worker") for _ in range(asked["workers"])]
+    say("report", report=soak(machines, seconds=asked["seconds"], seed=asked["seed"]))
 
 
-def soak(*, seconds: float, seed: int, beats: int, workers: int) -> dict[str, Any]:
-    """Run it in the stores of the environment, and report what was found."""
-    machines = [Machine("beat") for _ in range(beats)] + [Machine("worker") for _ in range(workers)]
+def soak(machines: list[Machine], *, seconds: float, seed: int) -> dict[str, Any]:
+    """Let them work under faults in the stores of the environment, end them, and count."""
     try:
         start_all(machines)
         first = time.time() + STARTING_SECONDS

@@ -1,0 +1,230 @@
+"""FAULTS rows 19 to 21: real workers and beats on a real Redis broker.
+
+The control is the same task without `run_once`: on the same messages it doubles its effects.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from celery import Celery
+from django.db import connection
+from django.utils import timezone
+from redis import Redis as Client
+
+from loadtest.jobs import EVERY
+from loadtest.jobs.machines import Machine, create_effects, effects
+from loadtest.jobs.soak import soak
+from loadtest.processes import start_all, stop_all
+from loadtest.servers import Redis
+from locking.jobs import HEADER
+from locking.models import JobRun
+
+PATIENCE = 45.0
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+
+
+def until(look: Callable[[], Any], what: str) -> Any:
+    """What `look` returns, once it is true."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.05)
+    return found
+
+
+class Broker:
+    """Sends messages for one scheduled time after another, and opens gates."""
+
+    def __init__(self, url: str) -> None:
+        self.redis = Client.from_url(url)
+        self.app = Celery("sender", broker=url, set_as_current=False)
+        self.gates = 0
+
+    def send(self, task: str, **options: Any) -> tuple[str, str]:
+        """The scheduled time and the gate of a new run."""
+        self.gates += 1
+        gate, when = f"gate-{self.gates}", timezone.now().isoformat()
+        self.app.send_task(task, kwargs={"gate": gate}, headers={HEADER: when}, **options)
+        return when, gate
+
+    def sweep(self) -> None:
+        """What a beat sends every second or so."""
+        self.app.send_task("locking.tasks.resend_unfinished_runs")
+
+    def started(self, gate: str) -> list[dict[str, Any]]:
+        """Who began what waits at the gate."""
+        said = [json.loads(line) for line in self.redis.lrange("started", 0, -1)]
+        return [one for one in said if one["gate"] == gate]
+
+    def began(self, gate: str, times: int, *, sweep: bool = False) -> dict[str, Any]:
+        """Wait until it was begun so often; the last who did."""
+
+        def look() -> bool:
+            if sweep:
+                self.sweep()
+            return len(self.started(gate)) >= times
+
+        until(look, f"start {times} at {gate}")
+        return self.started(gate)[-1]
+
+    def open(self, gate: str) -> None:
+        """Let all go on, whenever they come."""
+        self.redis.rpush(gate, *["go"] * 10)
+
+
+@pytest.fixture(scope="module")
+def crew(test_database_url: str, django_db_blocker: Any) -> Iterator[tuple[Broker, list[Machine]]]:
+    """Two workers, to whom the broker gives again what is not acknowledged within a second."""
+    with pytest.MonkeyPatch.context() as patch, Redis() as redis, django_db_blocker.unblock():
+        patch.setenv("DATABASE_URL", test_database_url)
+        patch.setenv("REDIS_URL", redis.url)
+        patch.setenv("CELERY_BROKER_URL", redis.url)
+        patch.setenv("JOBS_VISIBILITY_TIMEOUT", "1")
+        create_effects()
+        workers = [Machine("worker"), Machine("worker")]
+        try:
+            start_all(workers)
+            yield Broker(redis.url), workers
+        finally:
+            stop_all(workers)
+            with connection.cursor() as cursor:
+                cursor.execute("DROP TABLE job_effect")
+
+
+@pytest.fixture(autouse=True)
+def _no_effects_yet(crew: object, transactional_db: None) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM job_effect")
+
+
+def run_at(when: str) -> JobRun:
+    return JobRun.objects.get(task="once", scheduled_for=datetime.fromisoformat(when))
+
+
+def until_done(when: str) -> JobRun:
+    until(lambda: run_at(when).state == JobRun.State.DONE, "its end")
+    return run_at(when)
+
+
+def at_work(workers: list[Machine], pid: int) -> tuple[Machine, Machine]:
+    """The worker whose child this is, and the other."""
+    first, second = workers
+    return (first, second) if pid in first.children() else (second, first)
+
+
+def test_row_19_the_broker_redelivers_a_running_task(crew) -> None:
+    broker, _ = crew
+    when, gate = broker.send("once")
+    until(lambda: broker.started(gate) and run_at(when).duplicates, "a redelivery")
+    broker.open(gate)
+    assert until_done(when).attempts == 1
+    assert effects("once")[when] == 1
+    # The control, with the same fault.
+    when, gate = broker.send("control")
+    broker.began(gate, 2)
+    broker.open(gate)
+    until(lambda: effects("control")[when] >= 2, "the control to double")
+
+
+def test_row_19_a_countdown_beyond_the_visibility_timeout(crew) -> None:
+    broker, _ = crew
+    when, gate = broker.send("once", countdown=3)
+    control, its_gate = broker.send("control", countdown=3)
+    broker.open(gate)
+    broker.open(its_gate)
+    until(lambda: effects("control")[control] >= 2, "the control to double")
+    until(lambda: effects("once")[when] and run_at(when).duplicates, "a redelivery")
+    assert until_done(when).attempts == 1
+    assert effects("once")[when] == 1
+
+
+def test_row_20_a_killed_child_is_replaced(crew) -> None:
+    broker, workers = crew
+    when, gate = broker.send("once")
+    killed = broker.began(gate, 1)
+    assert at_work(workers, killed["pid"])[0].kill_child()
+    assert broker.began(gate, 2, sweep=True)["attempt"] == 2
+    broker.open(gate)
+    assert until_done(when).attempts == 2
+    assert effects("once")[when] == 1
+
+
+def test_row_20_a_killed_worker_is_replaced(crew) -> None:
+    broker, workers = crew
+    when, gate = broker.send("once")
+    killed, other = at_work(workers, broker.began(gate, 1)["pid"])
+    killed.kill()
+    second = broker.began(gate, 2, sweep=True)
+    assert second["attempt"] == 2
+    assert second["pid"] in other.children()
+    broker.open(gate)
+    until_done(when)
+    assert effects("once")[when] == 1
+    killed.start()
+
+
+def test_row_20_a_worker_stopped_past_its_lease_finishes_nothing(crew) -> None:
+    """XF: two machines believe in it; only the row's attempt tells them apart."""
+    broker, workers = crew
+    when, gate = broker.send("once")
+    stopped, _ = at_work(workers, broker.began(gate, 1)["pid"])
+    stopped.pause()
+    assert broker.began(gate, 2, sweep=True)["attempt"] == 2
+    broker.open(gate)
+    assert until_done(when).attempts == 2
+    stopped.resume()
+    until(lambda: "attempt 1 was taken over" in stopped.log.read_text(), "the late worker's end")
+    assert effects("once")[when] == 1
+
+
+def test_row_21_two_beats_one_of_them_stopped_past_its_lease(crew) -> None:
+    beats = [Machine("beat"), Machine("beat")]
+    try:
+        start_all(beats)
+        until(lambda: max(effects("control").values(), default=0) >= 2, "two beats' ticks")
+        beats[1].pause()
+        since = timezone.now() + timedelta(seconds=EVERY)
+
+        def missed() -> list[str]:
+            return [when for when in effects("control") if when > since.isoformat()]
+
+        until(lambda: len(missed()) >= 4, "the other beat alone")
+        alone = [when for when in missed() if effects("control")[when] == 1]
+        assert alone
+        beats[1].resume()
+        until(lambda: any(effects("control")[when] > 1 for when in alone), "the late ticks")
+        last = timezone.now()
+    finally:
+        stop_all(beats)
+    began = datetime.fromisoformat(min(effects("control")))
+    broker, _ = crew
+
+    def settled() -> bool:
+        broker.sweep()
+        runs = JobRun.objects.filter(task="once", scheduled_for__range=(began, last))
+        return not runs.exclude(state=JobRun.State.DONE).exists()
+
+    until(settled, "all runs")
+    had = {when: n for when, n in effects("once").items() if when >= began.isoformat()}
+    assert set(had.values()) == {1}
+    moments = [datetime.fromisoformat(when) for when in sorted(had)]
+    gaps = {after - before for before, after in pairwise(moments)}
+    assert gaps == {timedelta(seconds=EVERY)}
+
+
+def test_random_kills_and_stops_leave_one_effect_each(crew) -> None:
+    """A short `manage.py lab jobs`; the seed says which faults strike."""
+    _, workers = crew
+    report = soak([Machine("beat"), Machine("beat"), *workers], seconds=8, seed=7)
+    assert sum(report["faults"].values()) >= 3, report
+    assert report["control"]["doubled"], report
+    assert report["scheduled"] == 8
+    assert (report["once"]["missing"], report["once"]["doubled"]) == (0, 0), report
