@@ -28,7 +28,7 @@ from locking.models import JobRun
 
 PATIENCE = 45.0
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def until(look: Callable[[], Any], what: str) -> Any:

@@ -24,7 +24,7 @@ from locking.backends.redis import RedisBackend
 from locking.models import JobRun
 from tests.shop.making import put_in_force
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 celery = Celery("test-jobs", set_as_current=False)
 did: list[Any] = []
