@@ -11,18 +11,29 @@ from django.utils.translation import gettext_lazy as _
 class LabRun(models.Model):
     """One load test: what was asked, and the report. Whoever knows its address may read it."""
 
+    class Kind(models.TextChoices):
+        """A load test, or a scenario of the gallery."""
+
+        RUN = "run", _("load test")
+        SCENARIO = "scenario", _("scenario")
+
     class State(models.TextChoices):
-        """Waiting for a worker, running in one, done, or broken off."""
+        """Waiting for a worker, running in one, done, broken off, or stopped by somebody."""
 
         WAITING = "waiting", _("waiting for a worker")
         RUNNING = "running", _("running")
         DONE = "done", _("done")
         FAILED = "failed", _("broken off")
+        STOPPED = "stopped", _("stopped")
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    plan = models.JSONField(help_text=_("The fields of loadtest.plan.Plan."))
+    kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.RUN)
+    plan = models.JSONField(
+        help_text=_("The fields of loadtest.plan.Plan, or the scenario's name.")
+    )
     state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
-    progress = models.CharField(max_length=100, blank=True)
+    pace = models.JSONField(default=dict, blank=True, help_text=_("How far it is."))
+    is_stopping = models.BooleanField(default=False, help_text=_("Somebody asked it to stop."))
     report = models.JSONField(null=True, blank=True)
     why = models.TextField(blank=True, help_text=_("Why it broke off."))
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL)
@@ -44,4 +55,4 @@ class LabRun(models.Model):
     @property
     def is_over(self) -> bool:
         """Whether nothing about it will change any more."""
-        return self.state in (self.State.DONE, self.State.FAILED)
+        return self.state in (self.State.DONE, self.State.FAILED, self.State.STOPPED)

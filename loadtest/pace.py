@@ -39,3 +39,13 @@ class Pace:
     def seconds_left(self) -> int | None:
         """At this pace; None while it is not known."""
         return round((self.total - self.done) / self.per_second) if self.per_second else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a page."""
+        return {
+            "now": self.now,
+            "done": self.done,
+            "of": self.total,
+            "per_second": round(self.per_second),
+            "left": self.seconds_left,
+        }

@@ -1,9 +1,12 @@
 """/lab/: staff start a load test, anybody who has its address reads it."""
 
 import uuid
+from datetime import timedelta
 
 import pytest
+from django.contrib.auth.models import Permission
 from django.urls import reverse
+from django.utils import timezone
 
 from loadtest import runs, tasks
 from loadtest.models import LabRun
@@ -11,11 +14,26 @@ from loadtest.plan import Plan
 from shop.models import User
 
 SMALL = Plan(backends=("none", "redis"), disciplines=("naive",), buyers=60, stock=5)
+FORM = {
+    "form": "plan",
+    **{name: value for name, value in SMALL.settings().items() if name != "patience"},
+}
 
 
 @pytest.fixture
 def staff(db):
-    return User.objects.create(username="amy", is_staff=True)
+    """Somebody who may start load tests."""
+    user = User.objects.create(username="amy", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="add_labrun"))
+    return User.objects.get(pk=user.pk)
+
+
+@pytest.fixture
+def finished(staff):
+    """A load test that was really run."""
+    run = runs.start(plan=SMALL, user=staff)
+    tasks.execute(str(run.pk))
+    return runs.get_run(run.pk)
 
 
 @pytest.fixture
@@ -26,14 +44,24 @@ def sent(monkeypatch):
     return ids
 
 
-def test_only_staff_come_in(client, db, sent):
-    for method, name in (("get", "lab"), ("post", "lab-start")):
-        assert getattr(client, method)(reverse(name)).status_code == 302
+def test_who_may_do_what(client, db, sent):
+    run = LabRun.objects.create(plan=SMALL.settings())
+    acts = [
+        reverse("lab-start"),
+        *(reverse(f"lab-{name}", args=[run.pk]) for name in ("stop", "again")),
+    ]
+    for path in acts:
+        assert client.post(path).status_code == 302
+    assert client.get(reverse("lab")).status_code == 302
     client.force_login(User.objects.create(username="li"))
-    for method, name in (("get", "lab"), ("post", "lab-start")):
-        assert getattr(client, method)(reverse(name)).status_code == 403
-    assert not LabRun.objects.exists()
-    assert sent == []
+    assert [client.post(path).status_code for path in acts] == [403] * 3
+    assert client.get(reverse("lab")).status_code == 403
+    # Staff look; those with the permission start.
+    client.force_login(User.objects.create(username="bo", is_staff=True))
+    assert "Oversell now" not in client.get(reverse("lab")).text
+    assert [client.post(path).status_code for path in acts] == [403] * 3
+    run.refresh_from_db()
+    assert (run.state, LabRun.objects.count(), sent) == (LabRun.State.WAITING, 1, [])
 
 
 def test_one_at_a_time(client, staff, sent, django_capture_on_commit_callbacks):
@@ -48,12 +76,84 @@ def test_one_at_a_time(client, staff, sent, django_capture_on_commit_callbacks):
     assert LabRun.objects.get() == run
 
 
-def test_a_run_whose_worker_died_does_not_block_the_lab_for_ever(staff, monkeypatch):
+def test_the_form_makes_a_plan(client, staff, sent):
+    client.force_login(staff)
+    assert client.post(reverse("lab-start"), FORM).status_code == 302
+    assert Plan(**LabRun.objects.get().plan).command() == SMALL.command()
+    said = client.get(reverse("lab-command"), FORM).text
+    assert SMALL.command() in said
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"backends": []},
+        {"backends": ["rediss"]},
+        {"buyers": 0},
+        {"stock": 10**9},
+        {"fault": "earthquake"},
+        {"fault": "kill-database"},
+        {"at": "nan"},
+        {"buyers": 20_000},
+        {"processes": 32, "threads": 32},
+    ],
+    ids=str,
+)
+def test_a_form_that_cannot_be_run_says_why(client, staff, wrong):
+    client.force_login(staff)
+    page = client.post(reverse("lab-start"), {**FORM, **wrong})
+    assert page.status_code == 400
+    assert 'class="fault"' in page.text or 'role="alert"' in page.text
+    assert 'class="fault"' in client.get(reverse("lab-command"), {**FORM, **wrong}).text
+    assert not LabRun.objects.exists()
+
+
+def test_a_run_whose_worker_died_is_not_shown_as_running(client, staff):
     dead = runs.start(plan=SMALL, user=staff)
-    monkeypatch.setattr(runs, "TIME_LIMIT", 0)
+    alive = runs._alive(dead.pk)
+    assert alive.acquire(blocking=False)
+    LabRun.objects.update(state=LabRun.State.RUNNING)
+    assert runs.get_run(dead.pk).state == LabRun.State.RUNNING
+    alive.release()  # as a dead worker's lease ends
+    assert "Its worker died." in client.get(dead.get_absolute_url()).text
     runs.start(plan=SMALL, user=staff)
-    dead.refresh_from_db()
-    assert dead.state == LabRun.State.FAILED
+
+
+def test_a_run_that_no_worker_takes_up_makes_room(staff):
+    lonely = runs.start(plan=SMALL, user=staff)
+    with pytest.raises(runs.RunUnderWay):
+        runs.start(plan=SMALL, user=staff)
+    LabRun.objects.update(created_at=timezone.now() - timedelta(seconds=runs.WAIT_LIMIT + 1))
+    runs.start(plan=SMALL, user=staff)
+    assert runs.get_run(lonely.pk).why == "No worker took it up."
+
+
+def test_a_waiting_run_can_be_stopped(client, staff):
+    run = runs.start(plan=SMALL, user=staff)
+    client.force_login(staff)
+    assert client.post(reverse("lab-stop", args=[run.pk])).status_code == 302
+    tasks.execute(str(run.pk))  # the message comes all the same
+    assert runs.get_run(run.pk).state == LabRun.State.STOPPED
+    runs.start(plan=SMALL, user=staff)
+
+
+def test_a_running_one_stops_where_it_is(staff, monkeypatch):
+    monkeypatch.setattr(runs, "PROGRESS_SECONDS", 0)
+    plan = Plan(backends=("redis",), disciplines=("naive",), repeats=100)
+    run = runs.start(plan=plan, user=staff)
+    really_run = runs.run
+
+    def run_and_stop(plan, show):
+        def shown(event):
+            runs.stop(run.pk)
+            show(event)
+
+        return really_run(plan, shown)
+
+    monkeypatch.setattr(runs, "run", run_and_stop)
+    tasks.execute(str(run.pk))
+    stopped = runs.get_run(run.pk)
+    assert (stopped.state, stopped.report, stopped.slot) == (LabRun.State.STOPPED, None, None)
 
 
 def test_the_result_opens_with_the_verdict_and_needs_no_account(client, staff):
@@ -93,6 +193,32 @@ def test_a_run_that_broke_off_says_so_and_makes_room(client, staff, monkeypatch)
         tasks.execute(str(run.pk))
     assert "the disk is full" in client.get(run.get_absolute_url()).content.decode()
     runs.start(plan=SMALL, user=staff)
+
+
+def test_exports_need_no_account(client, finished):
+    heads = {"csv": b"backend,", "html": b"<!doctype html>", "png": b"\x89PNG", "json": b"{"}
+    for suffix, head in heads.items():
+        file = client.get(reverse("lab-file", args=[finished.pk, suffix]))
+        assert file.content.lstrip().startswith(head)
+        assert f'.{suffix}"' in file["Content-Disposition"]
+    assert client.get(reverse("lab-file", args=[finished.pk, "exe"])).status_code == 404
+
+
+def test_two_runs_beside_each_other(client, finished, staff, sent):
+    client.force_login(staff)
+    client.post(reverse("lab-again", args=[finished.pk]))
+    other = LabRun.objects.exclude(pk=finished.pk).get()
+    assert other.plan == finished.plan
+    compare = f"{reverse('lab-compare')}?a={finished.pk}&b={other.pk}"
+    assert client.get(compare).status_code == 404  # not yet
+    tasks.execute(str(other.pk))
+    assert compare.split("?")[0] in client.get(finished.get_absolute_url()).text
+    client.logout()
+    page = client.get(compare)
+    assert page.text.count("redis sold exactly 5.") >= 2
+    # Whoever has one link does not learn the others'.
+    assert str(other.pk) not in client.get(finished.get_absolute_url()).text
+    assert client.get(f"{reverse('lab-compare')}?a=1&b=2").status_code == 404
 
 
 def test_an_unknown_address_is_not_found(client, db):
