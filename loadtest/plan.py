@@ -1,6 +1,6 @@
 """What a load test is asked to do, and the limits within which it can."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from loadtest.strikes import FAULTS
@@ -28,6 +28,8 @@ LIMITS = {
     "at": (0, 0.9),
     "seed": (0, 2**63 - 1),
 }
+ALWAYS_SAID = ("buyers", "stock", "seed")
+"""In the command line, whatever their defaults are."""
 # A thread may need two connections, and the private MariaDB allows 400.
 MOST_THREADS = 150
 
@@ -106,9 +108,10 @@ class Plan:
         lists = [("backend", one) for one in self.backends]
         lists += [("discipline", one) for one in self.disciplines]
         rest = [
-            (name.replace("_", "-"), value)
-            for name, value in asdict(self).items()
-            if name not in ("backends", "disciplines")
+            (field.name.replace("_", "-"), getattr(self, field.name))
+            for field in fields(self)
+            if field.name not in ("backends", "disciplines")
+            and (field.name in ALWAYS_SAID or getattr(self, field.name) != field.default)
         ]
         options = " ".join(f"--{name} {value}" for name, value in lists + rest)
         return f"manage.py lab run {options}"

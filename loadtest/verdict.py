@@ -62,7 +62,7 @@ def with_controls(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def curve(answers: Sequence[Answer], started: float) -> list[tuple[float, int]]:
     """Pieces sold by then: (seconds since the start, pieces), thinned out for a chart."""
-    ends = sorted(answer.ended - started for answer in answers if answer.kind == "order")
+    ends = sorted(max(0.0, answer.ended - started) for answer in answers if answer.kind == "order")
     step = max(1, len(ends) // CURVE_POINTS)
     points = [(round(at, 3), n) for n, at in enumerate(ends, 1) if n % step == 0 or n == len(ends)]
     return [(0.0, 0), *points]
