@@ -88,6 +88,17 @@ class Run:
         if not self._mine.filter(state=State.RUNNING).exists():
             raise self._lost()
 
+    def previous(self) -> datetime:
+        """The scheduled time before this one, so that nothing between two runs is left out.
+
+        The very first run is its own predecessor.
+        """
+        earlier = JobRun.objects.filter(
+            task=self.task, arguments=self.row.arguments, scheduled_for__lt=self.scheduled_for
+        )
+        times = earlier.order_by("-scheduled_for").values_list("scheduled_for", flat=True)
+        return times.first() or self.scheduled_for
+
     @contextmanager
     def finish(self) -> Iterator[None]:
         """One transaction for what the block writes and the end of the run: both or neither.

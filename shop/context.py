@@ -3,12 +3,14 @@
 from django.http import HttpRequest
 
 from locking import LockError, policy
+from shop import alerts
 
 
 def guard(request: HttpRequest) -> dict[str, object]:
-    """The policy in force and whether it is safe, for the banner that warns of overselling."""
+    """For the banners: the policy, whether it is safe, and (asked for staff) what was oversold."""
+    found: dict[str, object] = {"stock_alert": alerts.current}
     try:
         in_force = policy.current()
-        return {"policy": in_force, "is_safe": in_force.is_safe}
+        return {**found, "policy": in_force, "is_safe": in_force.is_safe}
     except LockError:
-        return {}
+        return found

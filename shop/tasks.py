@@ -2,8 +2,8 @@
 
 from celery import shared_task
 
-from locking import run_once
-from shop import orders, payments
+from locking import current_run, run_once
+from shop import alerts, opening, orders, payments
 from shop.queued import loading
 
 
@@ -22,6 +22,22 @@ def reconcile_queued_sales() -> int:
 
 
 @shared_task(time_limit=60, soft_time_limit=50)
+@run_once
 def time_out_payments() -> int:
     """Close payments that the payment service has not answered in time."""
     return payments.time_out_payments()
+
+
+@shared_task(time_limit=60, soft_time_limit=50)
+@run_once
+def open_and_close_sales() -> str:
+    """Warm the pages of sales that are about to open; announce those that opened or ended."""
+    run = current_run()
+    return opening.open_and_close_sales(since=run.previous(), until=run.scheduled_for)
+
+
+@shared_task(time_limit=120, soft_time_limit=110)
+@run_once
+def audit_stock() -> str:
+    """Audit the sales under way and raise the alarm when the stock of one does not add up."""
+    return alerts.audit_and_alert()

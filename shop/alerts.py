@@ -1,0 +1,42 @@
+"""The alarm for books that do not add up: in the log, in the metrics and on every page of staff."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from django.core.cache import caches
+from django.utils import timezone
+from prometheus_client import Gauge
+
+from shop.audit import audit_sale
+from shop.models import Sale
+
+logger = logging.getLogger("shop")
+
+KEY = "stock-alert"
+AFTER = timedelta(days=1)
+"""How long after its end a sale is still audited here; `manage.py audit_stock` audits all."""
+
+BROKEN = Gauge(
+    "shop_sales_not_adding_up",
+    "Sales that the last audit found oversold or undersold",
+    multiprocess_mode="mostrecent",
+)
+
+
+def audit_and_alert() -> str:
+    """Audit the sales under way; raise the alarm or end it. The result in one line."""
+    now = timezone.now()
+    sales = Sale.objects.filter(opens_at__lte=now, closes_at__gt=now - AFTER)
+    audits = [audit_sale(sale=sale) for sale in sales.order_by("pk")]
+    broken = {audit.sale: audit.breaches for audit in audits if not audit.ok}
+    for slug, breaches in broken.items():
+        logger.error("the stock of sale %s does not add up: %s", slug, "; ".join(breaches))
+    BROKEN.set(len(broken))
+    caches["optional"].set(KEY, broken, timeout=None)
+    return f"{len(audits)} audited, {len(broken)} do not add up: {', '.join(broken) or '-'}"
+
+
+def current() -> Mapping[str, Sequence[str]]:
+    """What the last audit found wrong, by sale."""
+    return caches["optional"].get(KEY) or {}

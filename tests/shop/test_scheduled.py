@@ -1,0 +1,94 @@
+"""What the shop does by the clock, and that the schedule names it."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import pytest
+from celery import current_app
+from django.conf import settings
+from django.core.cache import caches
+from django.utils import timezone
+from prometheus_client import REGISTRY
+
+from inventory.models import Stock
+from locking import jobs
+from locking.models import JobRun
+from shop import alerts, shared, tasks
+from shop.models import User
+from shop.opening import open_and_close_sales
+from tests.shop.making import a_sale, put_in_force
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _clean():
+    put_in_force("process")
+    caches["default"].clear()
+    yield
+    caches["default"].clear()
+
+
+def test_every_scheduled_task_exists_has_limits_and_runs_once() -> None:
+    current_app.loader.import_default_modules()
+    for name, entry in settings.CELERY_BEAT_SCHEDULE.items():
+        task = current_app.tasks[entry["task"]]
+        assert task.soft_time_limit < task.time_limit, name
+        assert task.time_limit < settings.CELERY_BROKER_TRANSPORT_OPTIONS["visibility_timeout"]
+        assert jobs.is_run_once(task) or name == "resend-unfinished-runs", name
+        assert task.acks_late, name
+        assert task.reject_on_worker_lost, name
+
+
+def test_a_sale_about_to_open_is_warm(django_assert_num_queries) -> None:
+    soon, later = a_sale(opens_in=3), a_sale(opens_in=60)
+    now = timezone.now()
+    assert open_and_close_sales(since=now, until=now).startswith("warmed 1")
+    assert {sale.pk for sale in shared.see_home().upcoming} == {soon.pk, later.pk}
+    with django_assert_num_queries(0):
+        assert shared.see_sale(slug=soon.slug).sale == soon
+        shared.see_home()
+
+
+def test_openings_and_ends_are_told_once(caplog) -> None:
+    caplog.set_level(logging.INFO, "shop")
+    sale = a_sale(stock=7, opens_in=-3, lasts=3600)
+    over = a_sale(stock=7, opens_in=-3600, lasts=3598)
+    now = timezone.now()
+    ticks = [now - timedelta(seconds=10), now - timedelta(seconds=5), now]
+    for tick in ticks:
+        header = {jobs.HEADER: tick.isoformat()}
+        tasks.open_and_close_sales.apply(headers=header)
+        tasks.open_and_close_sales.apply(headers=header)
+    assert caplog.text.count(f"sale {sale.slug} is open: 7 pieces") == 1
+    assert caplog.text.count(f"sale {over.slug} is over: 0 of 7 sold") == 1
+    told = JobRun.objects.order_by("scheduled_for").values_list("detail", "duplicates")
+    assert list(told) == [("warmed 0, opened 0, closed 0", 1)] * 2 + [
+        ("warmed 0, opened 1, closed 1", 1)
+    ]
+
+
+def test_books_that_do_not_add_up_raise_an_alarm_until_they_do(client, caplog) -> None:
+    sound, sale = a_sale(stock=5), a_sale(stock=5)
+    staff = User.objects.create(username="amy", is_staff=True)
+    customer = User.objects.create(username="li")
+    Stock.objects.filter(pk=sale.stock_id).update(quantity=4)
+    assert tasks.audit_stock.apply().get() == f"2 audited, 1 do not add up: {sale.slug}"
+    assert f"the stock of sale {sale.slug} does not add up" in caplog.text
+    assert REGISTRY.get_sample_value("shop_sales_not_adding_up") == 1
+
+    def seen_by(user: User) -> str:
+        client.force_login(user)
+        return client.get("/").content.decode()
+
+    assert f"{sale.slug} (5 initial != 4 available" in seen_by(staff)
+    assert sound.slug not in str(alerts.current())
+    assert "does not add up" not in seen_by(customer)
+
+    Stock.objects.filter(pk=sale.stock_id).update(quantity=5)
+    tasks.audit_stock.apply()
+    assert alerts.current() == {}
+    assert REGISTRY.get_sample_value("shop_sales_not_adding_up") == 0
+    assert "does not add up" not in seen_by(staff)
