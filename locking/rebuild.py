@@ -144,7 +144,7 @@ class SingleFlight:
                 try:
                     value = _follow(key, flight, deadline)
                 except CancelledError:
-                    continue  # its builder was interrupted: perhaps it is our turn
+                    continue  # it was interrupted, or its time was over: perhaps it is our turn
             return value
 
     def invalidate(self, *families: str) -> None:
@@ -218,6 +218,8 @@ class SingleFlight:
             value: T = self._under_lock(builder, look, deadline)
             flight.set_result(value)
             return value
+        except LockTimeout:
+            raise  # this caller's time was over; the others have theirs
         except Exception as error:
             flight.set_exception(error)
             raise

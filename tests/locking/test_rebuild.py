@@ -156,6 +156,19 @@ def test_who_has_nothing_to_serve_waits_for_the_builder(flight, other, held, thr
     assert outcomes["wait"] + outcomes.get("hit", 0) == before + 3
 
 
+def test_an_impatient_caller_gives_up_for_himself_alone(flight, other, held, threads):
+    build = held("new")
+    builder = threads.submit(other.get_or_build, "patience:1", build, **KEPT)
+    build.begun()
+    hasty = threads.submit(flight.get_or_build, "patience:1", never, **KEPT, timeout=0.3)
+    until(lambda: flight._flights, "his wait")
+    patient = threads.submit(flight.get_or_build, "patience:1", never, **KEPT, timeout=PATIENCE)
+    with pytest.raises(LockTimeout):
+        hasty.result(PATIENCE)
+    build.end()
+    assert [one.result(PATIENCE) for one in (builder, patient)] == ["new"] * 2
+
+
 def test_who_saw_the_old_value_before_the_new_one_was_there_does_not_build(flight, other):
     flight.get_or_build("late:1", lambda: "old", **EXPIRED)
     saw_the_old = other._look("late:1", KEPT["stale"])
