@@ -181,7 +181,8 @@ def _take_in(
                 if hold["actor"] == event["lane"]:
                     hold.setdefault("gone", at)
         case "kept", _:
-            story.lane(event["lane"]).leases.append(Span(at, story.end))
+            since = faults.get((event["lane"], "killed")) or at
+            story.lane(event["lane"]).leases.append(Span(since, story.end))
         case "mark", _:
             story.lane(event["lane"]).marks.append((at, "mark", event["what"]))
         case (("wake" | "poll"), _):
@@ -357,7 +358,13 @@ class _Picture:
             self.signs.add("lease")
             x, wide = self._extent(span)
             self.add("rect", x=x, y=y + BAR + 2, width=wide, height=3, fill=LEASE)
+        if polls := [self.axis(at) for at, sign, _label in lane.marks if sign == "poll"]:
+            self.signs.add("poll")
+            strokes = "".join(f"M{x:.1f} {y + 2:.1f}v12" for x in polls)
+            self.add("path", d=strokes, stroke=BAD)
         for at, sign, label in sorted(lane.marks):
+            if sign == "poll":
+                continue
             x = self.axis(at)
             self._sign(sign, x, y + BAR / 2)
             if label:

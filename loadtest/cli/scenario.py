@@ -1,13 +1,14 @@
 """Play the classic failures of a lock, broken and repaired, on real servers."""
 
 from argparse import ArgumentParser
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from loadtest.plan import PlanError
-from loadtest.scenarios import SCENARIOS, run, tell
+from loadtest.scenarios import SCENARIOS, export, run, tell
 from loadtest.terminal import Bar, Terminal
 
 PAGE_WIDTH = 100
@@ -18,11 +19,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="of the list, or all")
     parser.add_argument("--list", action="store_true", help="name them, and play none")
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="one page that needs no other")
+    parser.add_argument("--svg", type=Path, metavar="DIR", help="the pictures, two for each")
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="all of them into docs/faults.md, with pictures"
+    )
 
 
 def handle(terminal: Terminal, **options: Any) -> int:
     """Play them; 1 when one did not show what it is for."""
-    names: list[str] = options["names"]
+    names: list[str] = list(dict.fromkeys(options["names"]))
     if options["list"]:
         return _list(terminal, as_json=options["json"])
     if names == ["all"]:
@@ -31,8 +37,17 @@ def handle(terminal: Terminal, **options: Any) -> int:
         raise PlanError(f"no scenario {unknown[0]!r}; there are: {', '.join(SCENARIOS)}")
     if not names:
         raise PlanError("name a scenario, or all; --list names them")
+    if options["write"] and set(names) != set(SCENARIOS):
+        raise PlanError("--write needs all of them")
     with Bar(disable=options["json"]) as bar:
         report = run(names, bar.show_step)
+    failed = [result for result in report["scenarios"] if result["verdict"] != "ok"]
+    if options["html"]:
+        options["html"].write_text(export.html(report))
+    if options["svg"]:
+        export.pictures(report, options["svg"])
+    if options["write"] and not failed:
+        export.write(report, options["write"])
     if options["json"]:
         terminal.json(report)
     else:
@@ -41,7 +56,7 @@ def handle(terminal: Terminal, **options: Any) -> int:
             console.print(f"{result['name']}  [bold]{result['verdict']}[/bold]  {result['why']}")
             for sentence in tell(SCENARIOS[result["name"]], result):
                 console.print(f"  {sentence}", highlight=False)
-    return int(any(result["verdict"] != "ok" for result in report["scenarios"]))
+    return 1 if failed else 0
 
 
 def _list(terminal: Terminal, *, as_json: bool) -> int:

@@ -6,6 +6,7 @@
         tell(SCENARIOS[result["name"]], result)     # three sentences, in the reader's language
         for half in result["halves"]:
             timeline.draw(half), timeline.rows(half)
+        export.shown(result)        # the context of lab/_scenario.html, which has all of these
 
 A result is {"name", "row", "verdict": "ok|failed|not-run", "why", "seconds", "halves": [...]}; a
 half is {"guard", "is_repaired", "facts", "events", "seconds"}. All of it is JSON, to be kept.

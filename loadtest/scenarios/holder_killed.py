@@ -17,11 +17,12 @@ TOO_LONG = 3.0
 def play(stage: Stage, is_repaired: bool) -> dict[str, Any]:
     """A long lease; then a short one, which a watchdog renews, and a session."""
     stage.redis_lock()
+    ensemble = stage.crew.zookeeper  # before the clock runs
     facts = crash_and_wait(stage, "redis", ttl=TTL if is_repaired else LONG, patience=10)
     facts["broke"] = facts["waited"] > TOO_LONG
     if is_repaired:
         session = {"OPTIONS": {"SESSION_TIMEOUT": TTL}}
-        stage.lock("zookeeper", ZOOKEEPER, stage.crew.zookeeper.hosts, **session)
+        stage.lock("zookeeper", ZOOKEEPER, ensemble.hosts, **session)
         facts["session_waited"] = crash_and_wait(
             stage, "zookeeper", ttl=TTL, patience=10, names=("buyer C", "buyer D")
         )["waited"]

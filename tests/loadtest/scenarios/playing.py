@@ -1,0 +1,40 @@
+"""Plays a file's scenarios once, for all of its tests."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from loadtest.scenarios import SCENARIOS, run, tell
+from loadtest.servers import ServerMissing
+
+Halves = tuple[dict[str, Any], dict[str, Any]]
+
+
+def play(*names: str) -> dict[str, dict[str, Any]]:
+    """The results by name; where a server is missing the tests skip, except in CI."""
+    results = {result["name"]: result for result in run(names)["scenarios"]}
+    for result in results.values():
+        if "is not installed" in result["why"] and os.environ.get("CI") != "true":
+            program = result["why"].split()[0]
+            raise ServerMissing(program)
+    return results
+
+
+def facts(result: dict[str, Any]) -> Halves:
+    """What was measured of the broken and of the repaired half, of a scenario that is all right."""
+    assert (result["verdict"], result["why"]) == ("ok", "")
+    broken, repaired = result["halves"]
+    assert (broken["is_repaired"], repaired["is_repaired"]) == (False, True)
+    sentences = tell(SCENARIOS[result["name"]], result)
+    assert len(sentences) == 3
+    assert not any("%" in sentence for sentence in sentences)
+    return broken["facts"], repaired["facts"]
+
+
+def sold_twice_then_once(result: dict[str, Any]) -> Halves:
+    """Two are sold of one, and the repair sells one."""
+    broken, repaired = facts(result)
+    assert (broken["stock"], broken["sold"], broken["oversold"]) == (1, 2, 1)
+    assert (repaired["stock"], repaired["sold"], repaired["oversold"]) == (1, 1, 0)
+    return broken, repaired

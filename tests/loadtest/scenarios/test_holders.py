@@ -1,0 +1,72 @@
+"""Scenarios of holders that are paused, killed or slow, on real servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.loadtest.scenarios.playing import facts, play, sold_twice_then_once
+
+SLACK = 2.0
+"""Seconds that a loaded machine may add."""
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, dict[str, Any]]:
+    return play(
+        "holder-paused",
+        "gil-held",
+        "work-outlasts-lease",
+        "release-before-commit",
+        "switch-under-load",
+        "holder-killed",
+    )
+
+
+def test_holder_paused(results: dict[str, Any]) -> None:
+    broken, repaired = sold_twice_then_once(results["holder-paused"])
+    assert broken["paused"] >= 2 * broken["ttl"]
+    assert broken["overlaps"] >= 1
+    assert broken["lease_overlaps"] == 0, "the lock did what it could"
+    assert repaired["overlaps"] >= 1, "the same pause"
+    assert (broken["refused"], repaired["refused"]) == (0, 1)
+
+
+def test_gil_held(results: dict[str, Any]) -> None:
+    broken, repaired = sold_twice_then_once(results["gil-held"])
+    assert broken["second_waited"] >= 0.9 * broken["ttl"] - 0.1
+    assert (broken["refused"], repaired["refused"]) == (0, 1)
+
+
+def test_work_outlasts_lease(results: dict[str, Any]) -> None:
+    broken, repaired = sold_twice_then_once(results["work-outlasts-lease"])
+    assert broken["second_told"] == "order"
+    assert repaired["second_told"] == "busy"
+    assert repaired["second_waited"] >= 2 * repaired["ttl"] - 0.1
+    assert repaired["second_told_later"] == "sold_out"
+    assert repaired["overlaps"] == 0
+
+
+def test_release_before_commit(results: dict[str, Any]) -> None:
+    broken, repaired = sold_twice_then_once(results["release-before-commit"])
+    assert broken["overlaps"] == 0, "the lock itself was never held twice"
+    assert repaired["second_told"] == "busy"
+
+
+def test_switch_under_load(results: dict[str, Any]) -> None:
+    broken, repaired = facts(results["switch-under-load"])
+    assert broken["behind"] == broken["stock"] == 4
+    assert broken["sold"] > 4
+    assert broken["lease_overlaps"] >= 1
+    assert (repaired["sold"], repaired["oversold"], repaired["behind"]) == (4, 0, 0)
+    assert repaired["lease_overlaps"] == 0
+    assert repaired["drained"] >= 1.0, "no process acts on a policy that is older than a second"
+
+
+def test_holder_killed(results: dict[str, Any]) -> None:
+    broken, repaired = facts(results["holder-killed"])
+    assert broken["waited"] > 3
+    assert broken["waited"] < broken["ttl"] + SLACK
+    assert repaired["waited"] < repaired["ttl"] + SLACK
+    assert repaired["session_waited"] < repaired["ttl"] + 1 + SLACK
