@@ -1,5 +1,5 @@
 # One name per thing one does here; `make` alone lists them.
-.PHONY: help demo test lint peers lock clean
+.PHONY: help demo test lint peers lock screenshots clean
 .DEFAULT_GOAL := help
 
 SETUP := sh tools/python.sh
@@ -38,6 +38,10 @@ lock: ## pin the newest versions that pyproject.toml allows (needs uv)
 	$(EXPORT) --extra mysql -o requirements/production.txt
 	$(EXPORT) --extra mysql --group dev -o requirements/dev.txt
 	$(EXPORT) --only-group peers -o requirements/peers.txt
+
+screenshots: ## take the README's pictures from a demo of their own
+	@$(SETUP) --install tools/setup.py test
+	$(BIN)/python tools/screenshots.py
 
 clean: ## remove the virtual environment and the demo's data
 	rm -rf .venv var .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -59,7 +59,8 @@ document.documentElement.classList.add("script");
   for (const time of document.querySelectorAll("[data-moment]")) {
     const date = new Date(time.dateTime);
     const parts = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
-    if (day(date) !== day(new Date())) Object.assign(parts, { year: "numeric", month: "2-digit", day: "2-digit" });
+    if (day(date) !== day(new Date())) Object.assign(parts, { month: "short", day: "numeric" });
+    if (date.getFullYear() !== new Date().getFullYear()) parts.year = "numeric";
     time.title = time.textContent;
     time.textContent = date.toLocaleString(language, parts);
   }

@@ -23,6 +23,7 @@ from tests.shop.making import put_in_force
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 expect.set_options(timeout=20_000)  # as many processes as there are may be at work
 SHOTS = Path(django_settings.BASE_DIR) / "var" / "screenshots"
+TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 CI = os.environ.get("CI") == "true"
 
 

@@ -15,7 +15,7 @@ from locking import policy
 from shop.audit import audit_all
 from shop.models import Order, Sale
 from shop.queued.consumer import Consumer
-from tests.browser.conftest import SHOTS, sign_in
+from tests.browser.conftest import SHOTS, TOO_WIDE, sign_in
 from tests.shop.making import put_in_force
 
 PHONE = {"viewport": {"width": 360, "height": 780}}
@@ -152,6 +152,7 @@ def test_a_queued_purchase(people, script):
     page.get_by_role("button", name="Buy now").click()
     expect(page).to_have_url(re.compile("/tickets/"))
     expect(page.get_by_role("status")).to_contain_text("Queued")
+    assert page.evaluate(TOO_WIDE) <= 0
     page.screenshot(path=SHOTS / f"queued-{'script' if script else 'plain'}.png", full_page=True)
     assert Consumer(threading.Event()).round() == 1
     expect(page).to_have_url(re.compile("/orders/"))
