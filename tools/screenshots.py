@@ -26,8 +26,8 @@ PICTURES = ROOT / "docs" / "img"
 PASSWORD = "red-kettle"  # noqa: S105 - the demo's
 START_SECONDS = 120.0
 LOAD_TEST_MS = 180_000
-DESKTOP = {"viewport": {"width": 1280, "height": 800}}
-PHONE = {"viewport": {"width": 390, "height": 780}}
+DESKTOP = {"viewport": {"width": 1280, "height": 800}, "timezone_id": "Asia/Shanghai"}
+PHONE = {"viewport": {"width": 390, "height": 780}, "timezone_id": "Asia/Shanghai"}
 
 
 @contextmanager
