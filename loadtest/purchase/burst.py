@@ -1,0 +1,203 @@
+"""Queued sales under a burst: what is accepted, what is durable, and when buyers see their orders.
+
+While the crowd buys, a few more buyers do what a browser does: they send the form, then poll the
+ticket until it leads to an order. A consumer runs beside the web server, as a Celery worker starts
+it, and shares the machine with it.
+"""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from http.client import HTTPConnection
+from importlib import import_module
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+from django.contrib.auth.hashers import make_password
+from django.contrib.sessions.models import Session
+from django.db import connections
+from django.http import HttpRequest
+from django.middleware.csrf import get_token
+from django.utils import timezone
+from django.utils.crypto import get_random_string
+
+from loadtest.bench.crew import Crew
+from loadtest.processes import HOST, tethered
+from loadtest.purchase.client import Heard, drive
+from loadtest.purchase.crowd import BACKEND, Buyer, requests
+from loadtest.purchase.web import Web
+from loadtest.verdict import percentile
+from locking import locks
+from shop.audit import audit_sale
+from shop.models import Order, Sale, SetAside, User
+from shop.queued import loading
+
+CONNECTIONS = 50
+MOST_A_SECOND = 3000
+"""Buyers that are kept ready for each second of a burst."""
+WATCHERS = 3
+LOOK = 0.1
+"""Seconds between two looks of a watcher at his ticket."""
+PATIENCE = 60.0
+
+
+def sign_in_many(count: int) -> list[Buyer]:
+    """New customers with sessions, by the thousand: a burst asks each of them only once."""
+    User.objects.bulk_create(
+        (User(username=f"burst-{n}", password=make_password(None)) for n in range(count)),
+        batch_size=2000,
+    )
+    users = list(User.objects.filter(username__startswith="burst-").order_by("pk"))
+    store = import_module(settings.SESSION_ENGINE).SessionStore()
+    page = HttpRequest()
+    csrf = get_token(page)
+    secret = f"{settings.CSRF_COOKIE_NAME}={page.META['CSRF_COOKIE']}"
+    ends = timezone.now() + timedelta(days=1)
+    sessions = []
+    for user in users:
+        data = {SESSION_KEY: str(user.pk), BACKEND_SESSION_KEY: BACKEND}
+        data[HASH_SESSION_KEY] = user.get_session_auth_hash()
+        key, text = get_random_string(32), store.encode(data)
+        sessions.append(Session(session_key=key, session_data=text, expire_date=ends))
+    Session.objects.bulk_create(sessions, batch_size=2000)
+    return [
+        Buyer(
+            user,
+            f"{settings.SESSION_COOKIE_NAME}={session.session_key}; {secret}",
+            session.session_key,
+            csrf,
+        )
+        for user, session in zip(users, sessions, strict=True)
+    ]
+
+
+@contextmanager
+def consumer() -> Iterator[None]:
+    """One process that writes orders, as beside a Celery worker."""
+    process = subprocess.Popen(tethered([sys.executable, "-m", "django", "consume_orders"]))
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@dataclass
+class Watchers:
+    """Buyers who look at their tickets; `waits` are seconds from the form to the order."""
+
+    port: int
+    path: str
+    sale: Sale
+    buyers: Iterator[Buyer]
+    waits: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def watch(self) -> None:
+        """Buy and wait, one buyer after the other."""
+        while not self.over.is_set():
+            try:
+                self._buy(next(self.buyers))
+            except (OSError, KeyError, ValueError) as error:
+                self.failures.append(repr(error))
+
+    def _buy(self, buyer: Buyer) -> None:
+        line = HTTPConnection(HOST, self.port, timeout=PATIENCE)
+        headers = {"Cookie": buyer.cookies, "Accept": "application/json"}
+        try:
+            sent = time.monotonic()
+            form = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
+            line.request("POST", self.path, buyer.form(self.sale), form)
+            ticket = _json(line)["url"]
+            while time.monotonic() - sent < PATIENCE:
+                line.request("GET", ticket, headers=headers)
+                if _json(line)["status"] == "won":
+                    self.waits.append(time.monotonic() - sent)
+                    return
+                time.sleep(LOOK)
+            raise TimeoutError(f"no order behind {ticket}")
+        finally:
+            line.close()
+
+
+def _json(line: HTTPConnection) -> dict[str, Any]:
+    return dict(json.loads(line.getresponse().read()))
+
+
+def measure(
+    web: Web, sale: Sale, path: str, buyers: Sequence[Buyer], seconds: float
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What was accepted, and what was durable and seen; each as the numbers of a line."""
+    loading.load(sale=sale)
+    watched = max(100, len(buyers) // 20)
+    forms = requests(buyers[watched:], path, sale)
+    connections.close_all()
+    locks.close()
+
+    def work(_: int) -> Heard:
+        return drive(web.port, forms, connections=CONNECTIONS, seconds=seconds)
+
+    watchers = Watchers(web.port, path, sale, iter(buyers[:watched]))
+    threads = [threading.Thread(target=watchers.watch) for _ in range(WATCHERS)]
+    cpu = web.cpu()
+    with Crew(work) as crew:
+        began = time.monotonic()
+        for thread in threads:
+            thread.start()
+        time.sleep(max(0.0, began + seconds - time.monotonic()))
+        durable = Order.objects.filter(sale=sale).count()
+        watchers.over.set()
+        heard: Heard = crew.results()[0]
+        cpu = web.cpu() - cpu
+        for thread in threads:
+            thread.join()
+    answered = [one.heard - one.sent for one in heard.answers if one.kind == "ok"]
+    breaches = [*_breaches(sale, len(answered) + len(watchers.waits)), *watchers.failures]
+    lasted = heard.ended - heard.began
+    in_time = sum(one.heard <= heard.ended for one in heard.answers if one.kind == "ok")
+    counts: dict[str, int] = {}
+    for one in heard.answers:
+        counts[one.kind] = counts.get(one.kind, 0) + 1
+    accepted = {
+        "per_second": round(in_time / lasted, 1),
+        **_percentiles(answered),
+        "worker_cpu_ms": round(cpu / max(1, len(heard.answers)) * 1000, 3),
+        "driver_cores": round(heard.cpu / lasted, 3),
+        "answers": counts,
+        "breaches": breaches,
+    }
+    seen = {
+        "per_second": round(durable / seconds, 1),
+        **_percentiles(watchers.waits),
+        "answers": {"seen": len(watchers.waits)},
+        "breaches": [],
+    }
+    return accepted, seen
+
+
+def _percentiles(waits: list[float]) -> dict[str, float]:
+    return {f"p{share}_ms": round(percentile(waits, share / 100) * 1000, 2) for share in (50, 99)}
+
+
+def _breaches(sale: Sale, acknowledged: int) -> Iterator[str]:
+    """What is wrong when all orders should be written."""
+    deadline = time.monotonic() + PATIENCE
+    while Order.objects.filter(sale=sale).count() < acknowledged and time.monotonic() < deadline:
+        time.sleep(LOOK)
+    audit = audit_sale(sale=Sale.objects.get(pk=sale.pk))
+    yield from audit.breaches
+    if audit.reserved or audit.drift:
+        yield f"{audit.reserved} reserved and not written, drift {audit.drift}"
+    orders = Order.objects.filter(sale=sale).count()
+    if orders != acknowledged:
+        yield f"{orders} orders, {acknowledged} acknowledged"
+    if aside := SetAside.objects.filter(sale=sale).count():
+        yield f"{aside} set aside"
