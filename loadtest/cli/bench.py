@@ -13,7 +13,7 @@ from loadtest.terminal import Bar, Terminal
 PAGE_WIDTH = 160
 BENCHED = [alias for alias in BACKENDS if alias not in ("none", "process")]
 MOST_ROUNDS = 50
-MOST_OF_A_ROUND = {"seconds": 25, "buyers": 50_000}
+MOST_OF_A_ROUND = {"seconds": 25, "burst": 40, "buyers": 50_000}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -40,6 +40,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, help="medians of these (default: 3; else: 5)")
     parser.add_argument(
         "--seconds", type=float, default=4, help="of a purchase's round (default: 4)"
+    )
+    parser.add_argument(
+        "--burst", type=float, default=30, help="seconds of a round for a queued sale (default: 30)"
     )
     parser.add_argument(
         "--buyers", type=int, default=6000, help="who buy once a round (default: 6000)"
@@ -78,7 +81,11 @@ def _purchase(terminal: Terminal, **options: Any) -> int:
             raise PlanError(f"{name}: {options[name]} is not above 0 and at most {most}")
     with Bar(disable=options["json"]) as bar:
         result = purchase.bench(
-            options["rounds"], options["seconds"], options["buyers"], bar.show_step
+            options["rounds"],
+            options["seconds"],
+            options["burst"],
+            options["buyers"],
+            bar.show_step,
         )
     if options["json"]:
         terminal.json(result)

@@ -27,8 +27,8 @@ class Buyer:
     session: str
     csrf: str
 
-    def request(self, path: str, sale: Sale) -> bytes:
-        """The form of the sale page that buys one piece."""
+    def form(self, sale: Sale) -> str:
+        """What the form of the sale page sends for one piece."""
         key = f"{sale.slug}-{self.user.pk}"
         ticket, _ = tickets.issue(
             customer_id=self.user.pk, sale_id=sale.pk, key=key, session=self.session, is_first=True
@@ -39,7 +39,11 @@ class Buyer:
             "ticket": ticket,
             "quantity": 1,
         }
-        body = urlencode(form)
+        return urlencode(form)
+
+    def request(self, path: str, sale: Sale) -> bytes:
+        """That form as it goes over the wire."""
+        body = self.form(sale)
         return (
             f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nCookie: {self.cookies}\r\n"
             "Accept: application/json\r\nContent-Type: application/x-www-form-urlencoded\r\n"

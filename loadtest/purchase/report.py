@@ -27,14 +27,15 @@ COLUMNS = {
     "redis_trips": ("Redis\ntrips", "{:.2f}"),
     "driver_cores": ("driver\ncores", "{:.2f}"),
 }
+SEEN = "queued, orders written and seen"
 MEDIANS = [name for name in COLUMNS if name != "to_reference"]
 
 
 def bench(
-    rounds: int, seconds: float, buyers: int, progress: Callable[[Row], object]
+    rounds: int, seconds: float, burst: float, buyers: int, progress: Callable[[Row], object]
 ) -> dict[str, Any]:
     """The report of the benchmark; `progress` hears every event."""
-    asked = {"rounds": rounds, "seconds": seconds, "buyers": buyers}
+    asked = {"rounds": rounds, "seconds": seconds, "burst": burst, "buyers": buyers}
     report: dict[str, Any] = {"settings": asked, "missing": {}, "versions": {}, "lines": []}
     for store in ("mariadb", "sqlite"):
         with Stores(store, ["redis"]) as stores:
@@ -109,6 +110,10 @@ def _targets(measured: Rounds) -> Iterator[tuple[str, float | None, bool | None]
         # A worker looks at the row ten times a second, whoever asks.
         ("sold out: queries", middle("sold out", "queries"), "<=", 0.05),
         ("sold out: Redis trips", middle("sold out", "redis_trips"), "<=", 1.05),
+        ("queued: accepted, x reference", ratio("queued", "reference"), ">=", 8),
+        ("queued: durable, x reference", ratio(SEEN, "reference"), ">=", 6),
+        ("queued: until the order is seen, p50 ms", middle(SEEN, "p50_ms"), "<=", 1000),
+        ("queued: until the order is seen, p99 ms", middle(SEEN, "p99_ms"), "<=", 3000),
         ("SQLite: buys a second", middle("SQLite", "per_second"), ">=", 150),
         ("SQLite: p99 ms", middle("SQLite", "p99_ms"), "<=", 250),
         ("SQLite: answered by a locked database", count("SQLite", "store_down", "500"), "<=", 0),

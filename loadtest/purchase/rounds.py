@@ -1,7 +1,7 @@
 """The measurement itself: interleaved rounds over every line, the books checked after each.
 
-Asked with {"rounds": N, "seconds": S, "buyers": N}, it tells the versions, progress, and each
-line's rounds.
+Asked with {"rounds": N, "seconds": S, "burst": S, "buyers": N}, it tells the versions, progress,
+and the rounds of each line.
 """
 
 import time
@@ -16,11 +16,13 @@ from typing import Any
 from django.core.management import call_command
 from django.db import connection, connections
 from django.utils import timezone
+from django.utils.text import slugify
 
 from inventory.models import Product
 from loadtest.bench.crew import Crew
 from loadtest.bench.services import requests_of
 from loadtest.director import versions
+from loadtest.purchase import burst
 from loadtest.purchase.client import Heard, drive
 from loadtest.purchase.crowd import Buyer, requests, sign_in
 from loadtest.purchase.web import Web
@@ -52,6 +54,7 @@ class Line:
     sells: bool = True
     """Whether there is something to buy; else the same buyers ask again and again."""
     keeps_ledger: bool = True
+    fulfilment: str = Sale.Fulfilment.DIRECT
 
 
 REFERENCE = Line(name="reference", path="/reference/{}/buy/", keeps_ledger=False)
@@ -61,6 +64,8 @@ SOLD_OUT = Line(name="sold out", wanted="sold_out", sells=False)
 EMPTY = Line(name="empty view", path="/empty/", sells=False)
 CONDITIONAL = Line(name="conditional, no lock", backend="none")
 EMBEDDED = Line(name="SQLite")
+QUEUED = Line(name="queued", fulfilment=Sale.Fulfilment.QUEUED)
+SEEN = Line(name="queued, orders written and seen")
 # Those with the same backend stand together: workers may know the old one for a second.
 LINES = {"mysql": (REFERENCE, DIRECT, CROWDED, SOLD_OUT, EMPTY, CONDITIONAL), "sqlite": (EMBEDDED,)}
 PROCESSES = {"mysql": 2, "sqlite": 4}
@@ -74,6 +79,8 @@ def main(asked: dict[str, Any]) -> None:
     product = Product.objects.create(slug="bench", name="Bench product", price=Decimal(1))
     lines = LINES[connection.vendor]
     found: dict[str, list[Numbers]] = {line.name: [] for line in lines}
+    bursts = asked["burst"] if connection.vendor == "mysql" else 0
+    many = burst.sign_in_many(round(bursts * burst.MOST_A_SECOND))
     with Web(PROCESSES[connection.vendor]) as web:
         for number in range(asked["rounds"] + 1):
             seconds = asked["seconds"] if number else WARM_UP
@@ -83,6 +90,14 @@ def main(asked: dict[str, Any]) -> None:
                 numbers = _measure(web, line, _sale(product, line, number, buyers), buyers, seconds)
                 if number:
                     found[line.name].append(numbers)
+            if bursts and number:
+                say("progress", system=QUEUED.name, step=number + 1, of=asked["rounds"] + 1)
+                _enforce(QUEUED.backend)
+                sale = _sale(product, QUEUED, number, many)
+                both = burst.measure(web, sale, BUY.format(sale.slug), many, bursts)
+                for line, numbers in zip((QUEUED, SEEN), both, strict=True):
+                    found.setdefault(line.name, []).append(numbers)
+    lines += (QUEUED, SEEN) if bursts else ()
     for line in lines:
         about = {"server": web.about, "connections": line.connections}
         say("line", line=line.name, **about, rounds=found[line.name])
@@ -101,11 +116,12 @@ def _sale(product: Product, line: Line, number: int, buyers: Sequence[Buyer]) ->
     now = timezone.now()
     sale = create_sale(
         product=product,
-        slug=f"line-{LINES[connection.vendor].index(line)}-{number}",
+        slug=f"{slugify(line.name)}-{number}",
         price=product.price,
         quantity=len(buyers) if line.sells else 1,
         opens_at=now - OPEN_FOR,
         closes_at=now + OPEN_FOR,
+        fulfilment=line.fulfilment,
     )
     if not line.sells:
         place_order(customer=buyers[-1].user, sale=sale, quantity=1, key=sale.slug)

@@ -122,15 +122,17 @@ def test_bad_arguments(wrong):
 
 def test_a_short_benchmark():
     out = io.StringIO()
-    options = ["--rounds=1", "--seconds=0.5", "--buyers=60", "--json"]
+    options = ["--rounds=1", "--seconds=0.5", "--burst=0.5", "--buyers=60", "--json"]
     call_command("lab", "bench", "purchase", *options, stdout=out)
     found = json.loads(out.getvalue())
     lines = {line["line"]: line for line in found["lines"]}
-    assert len(lines) == 7
+    assert len(lines) == 9
     assert not any(line["breaches"] for line in lines.values())
     assert lines["reference"]["answers"] == {"ok": 60}
     assert lines["direct"]["answers"]["ok"] > 0
     assert set(lines["sold out"]["answers"]) == {"sold_out"}
     assert set(lines["empty view"]["answers"]) == {"ok"}
+    assert set(lines["queued"]["answers"]) == {"ok"}
+    assert lines["queued, orders written and seen"]["answers"]["seen"] > 0
     assert lines["SQLite"]["store"] == "sqlite"
     assert all(target["met"] is not None for target in found["targets"])
