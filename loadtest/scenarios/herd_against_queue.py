@@ -66,6 +66,7 @@ def play(stage: Stage, is_repaired: bool) -> dict[str, Any]:
     return {
         "waiters": WAITERS,
         **facts,
+        "each": round(facts["wakes"] / WAITERS, 1),
         "in_order": int(holders == sorted(holders)),
         "broke": facts["wakes"] > 2 * WAITERS,
     }
@@ -127,7 +128,7 @@ SCENARIO = Scenario(
             "In the queue each watches its predecessor: %(r_wakes)d wake-ups and %(r_requests)d "
             "requests for the same %(r_waiters)d."
         ),
-        _("The queue served them in the order in which they came (1 = yes: %(r_in_order)d)."),
+        _("That is %(b_each).1f wake-ups for each grant against %(r_each).1f."),
     ),
     repair=_("Sequential nodes: a waiter watches the one in front of it, and a release wakes one."),
     immune=_("zookeeper; redis and the database on MariaDB queue, too, and wake one."),
