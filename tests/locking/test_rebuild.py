@@ -20,7 +20,7 @@ from django.core.cache import caches
 
 from loadtest.bench.crew import Crew
 from loadtest.servers import Redis
-from locking import LockMisuse, LockTimeout, metrics
+from locking import LockMisuse, LockTimeout, locks, metrics
 from locking.rebuild import Entry, Look, SingleFlight
 from tests.locking.contract import PATIENCE, until
 
@@ -175,6 +175,33 @@ def test_who_saw_the_old_value_before_the_new_one_was_there_does_not_build(fligh
     flight.get_or_build("late:1", lambda: "new", **KEPT)
     with patch.object(other, "_look_together", return_value=saw_the_old):
         assert other.get_or_build("late:1", never, **KEPT) == "new"
+
+
+def test_threads_share_a_look_at_the_cache_but_not_one_from_before_a_change(flight, held, threads):
+    flight.get_or_build("look:1", lambda: "seen", **KEPT)
+    look = held(flight._look("look:1", 0))
+    with (
+        patch.object(flight, "_look", lambda key, stale: look()),
+        patch.object(Future, "result", autospec=True, side_effect=Future.result) as waits,
+    ):
+        readers = [threads.submit(flight.get_or_build, "look:1", never, **KEPT) for _ in range(8)]
+        until(lambda: waits.call_count == 7, "all others")
+        assert look.builds == 1
+        flight.invalidate("look")
+        readers.append(threads.submit(flight.get_or_build, "look:1", never, **KEPT))
+        until(lambda: look.builds == 2, "another look")
+        look.end()
+    assert [reader.result(PATIENCE) for reader in readers] == ["seen"] * 9
+
+
+def test_a_builder_that_lost_its_lock_keeps_its_value_to_itself(flight, options):
+    def build() -> str:
+        lease, *_ = locks[options["LOCK"]].held.values()
+        lease.mark_lost()
+        return "late"
+
+    assert flight.get_or_build("lost:1", build, **KEPT) == "late"
+    assert flight.get_or_build("lost:1", lambda: "new", **KEPT) == "new"
 
 
 def test_a_build_that_fails_leaves_the_old_value(flight, caplog):
