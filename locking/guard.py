@@ -56,7 +56,10 @@ class PolicyLock:
         return locks[alias].lock(self.name, ttl=self.ttl, renew=self.renew, on_lost=self.on_lost)
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """As `Lock.acquire`; while the policy drains, the caller waits for the new backend."""
+        """As `Lock.acquire`; while the policy drains, the caller waits for the new backend.
+
+        A caller for whom the drain waits gets what it needs to come to its end.
+        """
         wait = check_wait(blocking, timeout, self.timeout)
         lease = self.lease
         if lease is not None:
@@ -64,7 +67,7 @@ class PolicyLock:
         deadline = time.monotonic() + wait
         while True:
             in_force = policy.current()
-            if not in_force.draining:
+            if not in_force.draining or _is_waited_for(in_force):
                 lock = self._in(in_force.backend)
                 if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                     return False
@@ -87,7 +90,8 @@ class PolicyLock:
         lease = lock.lease
         assert lease is not None
         is_young = time.monotonic() - now.read_at < policy.MAX_AGE  # the answer may have been slow
-        if is_young and now.epoch == in_force.epoch and not now.draining:
+        is_over = now.draining and not _is_waited_for(in_force)
+        if is_young and now.epoch == in_force.epoch and not is_over:
             lease.policy = in_force
             _held[(self.name, context())] = lease
             return True
@@ -131,6 +135,15 @@ class PolicyLock:
         traceback: TracebackType | None,
     ) -> None:
         leave(self.release, error)
+
+
+def _is_waited_for(in_force: policy.Policy) -> bool:
+    """Whether the caller holds a lock that keeps the drain from its end: else both would wait."""
+    me = context()
+    return locks[in_force.backend].capabilities.lists_holders and any(
+        holder is me and lease.is_held and not lease.lost and lease.fence[0] == in_force.epoch
+        for (_, holder), lease in list(_held.items())
+    )
 
 
 lock = PolicyLock

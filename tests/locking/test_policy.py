@@ -309,6 +309,32 @@ def test_a_holder_that_will_not_go_stops_the_switch(apart, old) -> None:
     assert not LockPolicyChange.objects.exists()
 
 
+def test_a_holder_may_take_what_it_needs_to_come_to_its_end(apart, old, new) -> None:
+    """Such as a scheduled task its sales: the drain waits for it, and it would for the drain."""
+    with lock("job"):
+        switched = apart(lambda: switch(backend="new"))
+        until(lambda: LockPolicy.objects.get().state == LockPolicy.State.DRAINING, "the drain")
+        policy.forget()
+        assert policy.current().draining
+        with lock("sale", timeout=0.1) as lease:
+            assert lease.backend is old
+        with pytest.raises(LockTimeout):  # whoever holds nothing waits for the new backend
+            apart(lambda: lock("sale", timeout=0.05).__enter__()).result(PATIENCE)
+        assert not switched.done()
+    assert switched.result(PATIENCE).backend == "new"
+
+
+def test_a_holder_whom_nobody_can_see_waits_like_others() -> None:
+    put_in_force = LockPolicy.objects.update_or_create
+    put_in_force(pk=1, defaults={"backend": "blind", "discipline": "conditional"})
+    policy.forget()
+    with lock("job"):
+        begin_switch(backend="new")
+        with pytest.raises(LockTimeout), lock("sale", timeout=0.1):
+            pass
+        cancel_switch()
+
+
 def test_a_backend_that_cannot_list_its_holders_is_given_its_longest_lease() -> None:
     switch(backend="blind", force=True)
     began = time.monotonic()
