@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -26,8 +27,11 @@ PICTURES = ROOT / "docs" / "img"
 PASSWORD = "red-kettle"  # noqa: S105 - the demo's
 START_SECONDS = 120.0
 LOAD_TEST_MS = 180_000
-DESKTOP = {"viewport": {"width": 1280, "height": 800}, "timezone_id": "Asia/Shanghai"}
-PHONE = {"viewport": {"width": 390, "height": 780}, "timezone_id": "Asia/Shanghai"}
+DESKTOP: dict[str, Any] = {
+    "viewport": {"width": 1280, "height": 800},
+    "timezone_id": "Asia/Shanghai",
+}
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 780}, "timezone_id": "Asia/Shanghai"}
 
 
 @contextmanager
@@ -64,7 +68,7 @@ def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
     sys.exit("The demo does not answer.")
 
 
-def window(browser: Browser, address: str, name: str, **options: object) -> Page:
+def window(browser: Browser, address: str, name: str, **options: Any) -> Page:
     page = browser.new_context(base_url=address, **options).new_page()
     page.goto("/accounts/sign-in/")
     page.locator("[name=username]").fill(name)

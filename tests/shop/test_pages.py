@@ -334,6 +334,29 @@ def test_a_bug_is_a_static_page(shop):
     assert "Something broke" in response.text
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "next_step"),
+    [
+        ("get", "/nowhere", 404, 'action="/products/"'),
+        ("get", "/lab/", 403, 'href="/accounts/sign-in/"'),
+        ("get", "/sales/{slug}/buy/", 405, 'href="../"'),
+        ("post", "/sales/{slug}/buy/", 400, 'href="../"'),
+        ("post", "/orders/", 405, 'href="/"'),
+    ],
+)
+def test_an_error_says_what_to_do_next(shop, method, path, status, next_step):
+    page = getattr(shop, method)(path.format(slug=a_sale().slug))
+    assert page.status_code == status
+    assert next_step in page.text.split("<main")[1]
+
+
+def test_a_page_that_a_silent_store_refused_tries_again(shop):
+    with patch("shop.shared.live_sales", side_effect=OperationalError("gone")):
+        page = shop.get("/?x=1").text
+    assert '<meta http-equiv="refresh" content="5">' in page
+    assert 'href="/?x=1"' in page.split("<main")[1]
+
+
 # --- staff ------------------------------------------------------------------------------------
 
 
