@@ -34,19 +34,19 @@ CLAIM_AFTER = 3.0
 
 
 class Consumer:
-    """Runs until `stop` is set, or the process that started it is gone."""
+    """Runs until `stop` is set, or `parent` is no longer the process that started it."""
 
-    def __init__(self, stop: threading.Event) -> None:
+    def __init__(self, stop: threading.Event, *, parent: int | None = None) -> None:
         self.stop = stop
         self.name = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
         self._wire: Wire | None = None
         self._streams: dict[str, Sale] = {}
         self._look_at = 0.0
-        self._parent = os.getppid()
+        self._parent = parent
 
     def run(self) -> None:
         """Never gives up: a silent store is tried again."""
-        while not self.stop.is_set() and os.getppid() == self._parent:
+        while not self.stop.is_set() and self._parent in (None, os.getppid()):
             try:
                 self.round()
             except (LockError, DatabaseError, ShopError) as error:

@@ -129,19 +129,26 @@ class Standing:
 
 
 def standing_of(*, customer_id: int, ticket: str) -> Standing:
-    """What became of the customer's own ticket; NotFound for everybody else's too."""
+    """What became of the customer's own ticket; NotFound for everybody else's too.
+
+    While Redis is silent, nobody knows more than the database: what it has not decided waits.
+    """
     asked = _read(customer_id, ticket)
     sale = Sale.objects.select_related("product", "stock").filter(pk=asked.sale_id).first()
     if sale is None:
         raise NotFound
-    status = store.outcome_of(sale=sale, number=asked.number)
+    unknown = "lost"
+    try:
+        status = store.outcome_of(sale=sale, number=asked.number)
+    except StoreDown:
+        status, unknown = None, "waiting"
     order = None
     if status in (None, "won"):
         mine = Order.objects.filter(number=asked.number, customer_id=customer_id)
         order = mine.select_related("sale__product").first()
         if order is None:
             decided = SetAside.objects.filter(number=asked.number).values_list("reason", flat=True)
-            status = decided.first() or "lost"
+            status = decided.first() or unknown
         else:
             status = "won"
     return Standing(status=str(status), reservation=asked, sale=sale, order=order)

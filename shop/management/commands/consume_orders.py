@@ -1,6 +1,5 @@
 """`manage.py consume_orders`: writes the orders of queued sales until it is stopped."""
 
-import os
 import signal
 import threading
 from argparse import ArgumentParser
@@ -21,9 +20,7 @@ class Command(BaseCommand):
 
     def handle(self, *, parent: int | None, **options: object) -> None:
         """Finish the batch under way, then end."""
-        if parent is not None and os.getppid() != parent:
-            return  # it died while this one started
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-        Consumer(stop).run()
+        Consumer(stop, parent=parent).run()
