@@ -1,6 +1,7 @@
 """What callers may ask for: refused here, before any store hears of it."""
 
 import math
+import re
 
 from locking.exceptions import LockMisuse
 
@@ -14,6 +15,12 @@ def check_name(name: str) -> None:
         raise LockMisuse(
             f"{name!r:.40} is no lock name: give 1 to {MAX_NAME} printable characters."
         )
+
+
+def check_label(label: str) -> None:
+    """Refuse labels that would not fit into an owner's name."""
+    if label and not re.fullmatch(r"[\w.-]{1,32}", label, re.ASCII):
+        raise LockMisuse(f"{label!r:.40} is no label: give 1 to 32 letters, digits, '_', '.', '-'.")
 
 
 def check_timeout(timeout: float | None) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from locking import policy
-from locking.arguments import check_name, check_timeout, check_wait
+from locking.arguments import check_label, check_name, check_timeout, check_wait
 from locking.exceptions import LockError, LockMisuse, LockTimeout
 from locking.handler import locks
 from locking.lease import (
@@ -37,9 +37,12 @@ class PolicyLock:
         timeout: float | None = None,
         renew: bool = True,
         on_lost: Callable[[Lease], object] | None = None,
+        label: str = "",
     ) -> None:
         check_name(name)
         check_timeout(timeout)
+        check_label(label)
+        self.label = label
         self.name = name
         self.ttl = ttl
         self.timeout = timeout
@@ -53,7 +56,9 @@ class PolicyLock:
         return lease if lease is not None and lease.is_held else None
 
     def _in(self, alias: str) -> Lock:
-        return locks[alias].lock(self.name, ttl=self.ttl, renew=self.renew, on_lost=self.on_lost)
+        return locks[alias].lock(
+            self.name, ttl=self.ttl, renew=self.renew, on_lost=self.on_lost, label=self.label
+        )
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """As `Lock.acquire`; while the policy drains, the caller waits for the new backend.
@@ -115,6 +120,11 @@ class PolicyLock:
         if lease is None:
             raise LockMisuse(f"{self.name!r} is not held by this thread or task: acquire it first.")
         return lease
+
+    def holder(self) -> str:
+        """The owner's name; empty when nobody holds it, or the backend in force cannot tell."""
+        held = locks[policy.current().backend].inspect()
+        return next((one.owner for one in held if one.name == self.name), "")
 
     def locked(self) -> bool:
         """True while anybody holds it in the backend in force."""

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from locking import metrics
-from locking.arguments import check_name, check_timeout, check_wait
+from locking.arguments import check_label, check_name, check_timeout, check_wait
 from locking.backends.base import Backend, Claim, Grant
 from locking.exceptions import LockError, LockLost, LockMisuse, LockTimeout, LockUnavailable
 from locking.watchdog import watchdog
@@ -48,9 +48,10 @@ _new_secret()
 os.register_at_fork(after_in_child=_new_secret)
 
 
-def new_owner() -> str:
-    """A name for one claim: host, process and thread to read, 64 random bits to hide."""
-    return _secret % (threading.get_ident(), next(_serial))
+def new_owner(label: str = "") -> str:
+    """A name for one claim: host, process and thread to read, 64 random bits to hide; the label."""
+    owner = _secret % (threading.get_ident(), next(_serial))
+    return f"{owner}-{label}" if label else owner
 
 
 def context() -> object:
@@ -189,7 +190,8 @@ class Lock:
 
     ttl: seconds a grant lives unrenewed. timeout: seconds that the `with` statement waits. renew:
     let the watchdog extend the grant every third of its ttl while it is held. on_lost: called once
-    with the lease when it is found lost. What is None comes from the backend's settings.
+    with the lease when it is found lost. label: the end of the owner's name, by which others know
+    what it is about. What is None comes from the backend's settings.
     """
 
     def __init__(
@@ -201,9 +203,12 @@ class Lock:
         timeout: float | None = None,
         renew: bool = True,
         on_lost: Callable[[Lease], object] | None = None,
+        label: str = "",
     ) -> None:
         check_name(name)
+        check_label(label)
         self.backend = backend
+        self.label = label
         self.name = name
         self.ttl = backend.ttl if ttl is None else ttl
         if not 0 < self.ttl < math.inf:
@@ -230,7 +235,7 @@ class Lock:
         if lease is not None:
             self._enter_again(lease)
             return True
-        claim = Claim(name=self.name, owner=new_owner(), ttl=self.ttl)
+        claim = Claim(name=self.name, owner=new_owner(self.label), ttl=self.ttl)
         return self._claim(claim, wait, me) is not None
 
     def _claim(self, claim: Claim, wait: float, me: object) -> Lease | None:
@@ -316,7 +321,7 @@ class Lock:
         wait = check_wait(blocking, timeout, self.timeout)
         me = context()
         lease = self.backend.held.get((self.name, me))
-        claim = Claim(name=self.name, owner=new_owner(), ttl=self.ttl)
+        claim = Claim(name=self.name, owner=new_owner(self.label), ttl=self.ttl)
         if lease is not None:
             return await enter_in_thread(claim, self._enter_again, lease) is not None
         return await enter_in_thread(claim, self._claim, claim, wait, me) is not None

@@ -26,7 +26,16 @@ from inventory.exceptions import OutOfStock, StaleFence
 from locking import Lease, LockError, LockLost, LockTimeout, LockUnavailable, lock, locks, policy
 from locking.failpoints import reach
 from shop.admission import in_line
-from shop.errors import BadInput, Busy, KeyReused, LimitReached, NotOpen, SoldOut, StoreDown
+from shop.errors import (
+    BadInput,
+    Busy,
+    InFlight,
+    KeyReused,
+    LimitReached,
+    NotOpen,
+    SoldOut,
+    StoreDown,
+)
 from shop.models import Allowance, Order, Sale, User
 
 logger = logging.getLogger("shop")
@@ -102,8 +111,8 @@ def place_order(
 
     `sale` comes with its stock. `is_first` is a hint that the customer has no order in this sale:
     where it is open, the unique keys then look for one. Raises BadInput, NotOpen, SoldOut,
-    LimitReached, KeyReused, and Busy or StoreDown when nothing was decided: the same key may then
-    be sent again.
+    LimitReached, KeyReused, and InFlight, Busy or StoreDown when nothing was decided: the same key
+    may then be sent again.
     """
     hashed = digest(key)
     if not (is_first and _may_sell(sale, quantity)):
@@ -187,7 +196,9 @@ def _admit(earlier: Sequence[Earlier], sale: Sale, quantity: int) -> None:
 
 
 def _buy(customer: User, sale: Sale, quantity: int, hashed: str, *, is_first: bool) -> Order:
-    guard = lock(lock_name(sale.pk), timeout=LOCK_TIMEOUT)
+    # Whoever meets this lock can tell whether it is held for the very same form.
+    label = f"{customer.pk}.{hashed[:12]}"
+    guard = lock(lock_name(sale.pk), timeout=LOCK_TIMEOUT, label=label)
     draft, first = _draft(customer, sale, quantity, hashed, is_first=is_first)
     order = None
     try:
@@ -202,6 +213,9 @@ def _buy(customer: User, sale: Sale, quantity: int, hashed: str, *, is_first: bo
             order = draft
             reach("purchase.committed")
     except LockTimeout:
+        with suppress(LockError):
+            if guard.holder().endswith(label):
+                raise InFlight from None
         raise Busy from None
     except LockUnavailable as error:
         if order is None:

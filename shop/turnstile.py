@@ -28,6 +28,7 @@ from shop.buying import Outcome
 from shop.errors import (
     STORE_ERRORS,
     Busy,
+    InFlight,
     NotOpen,
     ShopError,
     SoldOut,
@@ -49,7 +50,7 @@ logger = logging.getLogger("shop")
 BUY = re.compile(r"/sales/([-\w]+)/buy/", re.ASCII)
 FORM = "application/x-www-form-urlencoded"
 MAX_BODY = 8192
-IMPERSONAL = (SoldOut, NotOpen, Busy, TooMany)
+IMPERSONAL = (SoldOut, NotOpen, InFlight, Busy, TooMany)
 """Refusals that say nothing about the buyer's own orders."""
 
 

@@ -160,11 +160,12 @@ class Backend(ABC):
         timeout: float | None = None,
         renew: bool = True,
         on_lost: Callable[[Lease], object] | None = None,
+        label: str = "",
     ) -> Lock:
         """A lock on `name`; see `locking.lease.Lock`."""
         from locking.lease import Lock
 
-        return Lock(self, name, ttl=ttl, timeout=timeout, renew=renew, on_lost=on_lost)
+        return Lock(self, name, ttl=ttl, timeout=timeout, renew=renew, on_lost=on_lost, label=label)
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:

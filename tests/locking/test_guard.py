@@ -149,3 +149,15 @@ def test_a_lease_ended_elsewhere_is_not_taken_for_a_reentry(backend) -> None:
     with held as lease:
         assert lease.count == 1
         assert len(guard._held) == 1
+
+
+def test_the_label_ends_the_holders_name(backend) -> None:
+    assert lock("a").holder() == ""
+    with lock("a", label="7.beef") as lease:
+        assert lease.owner.endswith("-7.beef")
+        assert lock("a").holder() == lease.owner
+        assert lock("b").holder() == ""
+    for bad in ("a b", "x" * 33, "é", "a\n"):
+        for make in (lock, locks["only"].lock):
+            with pytest.raises(LockMisuse, match="no label"):
+                make("a", label=bad)

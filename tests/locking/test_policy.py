@@ -238,6 +238,11 @@ def test_new_buyers_wait_and_then_get_the_new_backend(apart, old, new) -> None:
     assert len(old.times("acquire")) == asked
 
 
+def test_a_key_in_flight_keeps_no_switch_waiting(old) -> None:
+    with old.lock(policy.BESIDE + "key"):
+        assert switch(backend="new").backend == "new"
+
+
 def test_new_buyers_are_told_when_the_drain_lasts_longer_than_they_would_wait() -> None:
     policy.current()
     begin_switch(backend="new")

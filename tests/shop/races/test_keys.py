@@ -11,7 +11,7 @@ from inventory.models import StockMovement
 from locking.models import IdempotencyKey
 from shop.audit import audit_sale
 from shop.checkout import place_order
-from shop.models import Order, User
+from shop.models import Order, Sale, User
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.races.process import Process, together
 
@@ -144,3 +144,85 @@ def test_a_step_in_flight_is_409_and_finished_after_a_kill(processes, verb, stat
     order.refresh_from_db()
     assert order.status == status
     assert audit_sale(sale=sale).ok
+
+
+# --- the shop's purchases -------------------------------------------------------------------------
+
+
+def form_of(sale: Sale, customer: User, key: str = "k") -> dict:
+    form = {"idempotency_key": key, "quantity": 1}
+    path = f"{sale.get_absolute_url()}buy/"
+    return {"do": "send", "path": path, "session": session_of(customer), "form": form}
+
+
+@pytest.mark.parametrize("has_key", [True, False], ids=["one key", "control: a key each"])
+def test_fifty_parallel_sends_of_a_purchase(processes, has_key) -> None:
+    put_in_force("redis")
+    sale = a_sale(stock=60, limit=60)
+    call = form_of(sale, a_customer())
+    keys = ["same" if has_key else str(number) for number in range(50)]
+    calls = [{**call, "form": {**call["form"], "idempotency_key": key}} for key in keys]
+    answers = {
+        (answer["status"], answer["headers"]["Location"], answer["body"])
+        for answer in at_once(processes, calls)
+    }
+    assert len(answers) == Order.objects.count() == (1 if has_key else 50)
+    assert {status for status, _, _ in answers} == {201}
+    assert audit_sale(sale=sale).ok
+
+
+@pytest.mark.parametrize("backend", ["redis", "database"])
+def test_a_purchase_in_flight_is_409_and_finished_after_a_kill(processes, backend) -> None:
+    put_in_force(backend)
+    sale = a_sale()
+    call = form_of(sale, a_customer())
+    first, other = processes(2)
+    first.start(call, pause_at="purchase.check")
+    first.reached()
+    # Both wait for the first one's lock, and only one is told that it is for his own form.
+    both = [{**each, "patient": False} for each in (call, form_of(sale, a_customer()))]
+    other.start(*both)
+    told, stranger = other.results()
+    assert (told["status"], told["headers"]["Retry-After"]) == (409, "1")
+    assert b'"in_flight"' in told["body"]
+    assert (stranger["status"], stranger["headers"]["Retry-After"]) == (503, "1")
+    assert not Order.objects.exists()
+    first.kill()
+    other.start(call)
+    (told,) = other.results()
+    order = Order.objects.get()
+    assert (told["status"], told["headers"]["Location"]) == (201, order.get_absolute_url())
+    assert audit_sale(sale=sale).ok
+
+
+@pytest.mark.parametrize("backend", ["redis", "none"])
+def test_a_purchase_that_was_committed_when_it_was_killed_is_answered(processes, backend) -> None:
+    put_in_force(backend)
+    sale = a_sale()
+    call = form_of(sale, a_customer())
+    first, other = processes(2)
+    first.start(call, pause_at="purchase.committed")
+    first.reached()
+    for strike in (lambda: None, first.kill):
+        strike()
+        other.start(call)  # waits for no lock: the order is there
+        (told,) = other.results()
+        order = Order.objects.get()
+        assert (told["status"], told["headers"]["Location"]) == (201, order.get_absolute_url())
+
+
+@pytest.mark.parametrize("others", ["same customer", "another customer"])
+def test_without_a_lock_nobody_waits_and_a_key_still_counts_once(processes, others) -> None:
+    put_in_force("none")
+    sale, customer = a_sale(), a_customer()
+    is_same = others == "same customer"
+    first, other = processes(2)
+    first.start(form_of(sale, customer), pause_at="purchase.check")
+    first.reached()
+    other.start(form_of(sale, customer if is_same else a_customer()))
+    (told,) = other.results()
+    first.on()
+    (late,) = first.results()
+    assert told["status"] == late["status"] == 201
+    assert (told["body"] == late["body"]) is is_same
+    assert Order.objects.count() == (1 if is_same else 2)
