@@ -16,6 +16,7 @@ EXPERIMENTS = {
     "run": "loadtest.director",
     "bench": "loadtest.bench.rounds",
     "cache": "loadtest.rebuilds",
+    "keys": "loadtest.keys",
     "purchase": "loadtest.purchase.rounds",
     "scenario": "loadtest.scenarios.director",
     "jobs": "loadtest.jobs.soak",

@@ -1,10 +1,12 @@
-"""Measure the locks and their peers, a purchase over HTTP, or a cached value's rebuild."""
+"""Measure the locks and their peers, a purchase, a cached value's rebuild, idempotency keys."""
 
 from argparse import ArgumentParser
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from loadtest import rebuilds
+from loadtest import keys, rebuilds
 from loadtest.bench import report as bench
 from loadtest.plan import BACKENDS, PlanError
 from loadtest.purchase import report as purchase
@@ -23,8 +25,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         nargs="?",
         choices=SUBJECTS,
         default="locks",
-        help="the locks (default), a purchase over HTTP beside a tutorial's shop, or the rebuild "
-        "of a cached value that 200 readers want",
+        help="the locks (default), a purchase over HTTP beside a tutorial's shop, the rebuild of a "
+        "cached value that 200 readers want, or what idempotency keys add to a purchase",
     )
     parser.add_argument(
         "--backend",
@@ -94,14 +96,19 @@ def _purchase(terminal: Terminal, **options: Any) -> int:
     return 0 if purchase.is_sound(result) else 1
 
 
-def _cache(terminal: Terminal, **options: Any) -> int:
-    with Bar(disable=options["json"]) as bar:
-        result = rebuilds.bench(options["rounds"], bar.show_step)
-    if options["json"]:
-        terminal.json(result)
-    else:
-        terminal.tell(result, rebuilds, width=PAGE_WIDTH)
-    return 0 if rebuilds.is_sound(result) else 1
+def _of(subject: ModuleType) -> Callable[..., int]:
+    """For a subject that is asked for its rounds alone."""
+
+    def measure(terminal: Terminal, **options: Any) -> int:
+        with Bar(disable=options["json"]) as bar:
+            result = subject.bench(options["rounds"], bar.show_step)
+        if options["json"]:
+            terminal.json(result)
+        else:
+            terminal.tell(result, subject, width=PAGE_WIDTH)
+        return 0 if subject.is_sound(result) else 1
+
+    return measure
 
 
-SUBJECTS = {"locks": _locks, "purchase": _purchase, "cache": _cache}
+SUBJECTS = {"locks": _locks, "purchase": _purchase, "cache": _of(rebuilds), "keys": _of(keys)}
