@@ -2,6 +2,7 @@
 
     draw(half)              # inline SVG for a page: inks in the page's colour
     draw(half, alone=True)  # a file, with its own paper, light and dark
+    png(half)               # that file as pixels
     rows(half)              # the same events as a table
 
 One lane an actor or server. The bar is the belief, the line under it the lease as the store has it.
@@ -13,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -197,6 +199,13 @@ def draw(half: Mapping[str, Any], *, alone: bool = False) -> SafeString:
     return _Picture(half, heading(half), alone=alone).svg()
 
 
+def png(half: Mapping[str, Any], *, width: int = 2 * WIDTH) -> bytes:
+    """The same as a picture, `width` pixels wide."""
+    import resvg_py  # only here: it is a megabyte
+
+    return bytes(resvg_py.svg_to_bytes(svg_string=str(draw(half, alone=True)), width=width))
+
+
 def heading(half: Mapping[str, Any]) -> str:
     """The picture's first line, and what a screen reader says of it."""
     said = _("Repaired: %(guard)s") if half["is_repaired"] else _("Broken: %(guard)s")
@@ -265,7 +274,7 @@ class _Picture:
     def __init__(self, half: Mapping[str, Any], title: str, *, alone: bool) -> None:
         self.half, self.title, self.alone = half, title, alone
         self.story = read(half)
-        self.id = f"over-{abs(hash(title)) % 10**6}"
+        self.id = f"over-{crc32(title.encode()):x}"
         self.axis = _Axis(self._moments())
         self.parts: list[SafeString] = []
         self.signs: set[str] = set()

@@ -12,6 +12,7 @@ from loadtest.scenarios import SCENARIOS, export, run, tell
 from loadtest.terminal import Bar, Terminal
 
 PAGE_WIDTH = 100
+PICTURES = ("svg", "png")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -20,7 +21,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="name them, and play none")
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
     parser.add_argument("--html", type=Path, metavar="FILE", help="one page that needs no other")
-    parser.add_argument("--svg", type=Path, metavar="DIR", help="the pictures, two for each")
+    for suffix in PICTURES:
+        parser.add_argument(f"--{suffix}", type=Path, metavar="DIR", help="two pictures for each")
     parser.add_argument(
         "--write", type=Path, metavar="FILE", help="all of them into docs/faults.md, with pictures"
     )
@@ -44,8 +46,9 @@ def handle(terminal: Terminal, **options: Any) -> int:
     failed = [result for result in report["scenarios"] if result["verdict"] != "ok"]
     if options["html"]:
         options["html"].write_text(export.html(report))
-    if options["svg"]:
-        export.pictures(report, options["svg"])
+    for suffix in PICTURES:
+        if options[suffix]:
+            export.pictures(report, options[suffix], suffix=suffix)
     if options["write"] and not failed:
         export.write(report, options["write"])
     if options["json"]:

@@ -1,10 +1,10 @@
 """Faults that strike real processes and servers, and tell whether they fired.
 
-    fault = StopProcess(pid)
+    fault = KillServers([redis], lane="redis")
     fault.strike()
+    fault.fired         # False when nothing was hit: the run then proves nothing
     ...
     fault.heal()
-    fault.fired         # False when nothing was hit: the run then proves nothing
 
 A fault of a process strikes best at a fail point, where it does it to itself (`strike_self`).
 """
@@ -12,6 +12,7 @@ A fault of a process strikes best at a fail point, where it does it to itself (`
 import ctypes
 import os
 import signal
+import socket
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 import redis
+from kazoo.client import KazooClient
 
 from loadtest.faults.clock import Clock
 from loadtest.processes import HOST, Server
@@ -74,40 +76,6 @@ class Fault(ABC):
 
 
 @dataclass
-class StopProcess(Fault):
-    """SIGSTOP until healed: alive, connected, silent."""
-
-    pid: int
-    lane: str = ""
-    what: str = "paused"
-
-    def strike(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-        until(lambda: state_of(self.pid) == "T", f"process {self.pid} stopping")
-        self.fired = True
-
-    def heal(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
-
-@dataclass
-class KillProcess(Fault):
-    """SIGKILL; nothing heals it."""
-
-    pid: int
-    lane: str = ""
-    what: str = "killed"
-
-    def strike(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        until(lambda: state_of(self.pid) in ("Z", "X", ""), f"process {self.pid} dying")
-        self.fired = True
-
-    def heal(self) -> None:
-        """A dead process stays dead."""
-
-
-@dataclass
 class KillServers(Fault):
     """SIGKILL of servers, which come back empty when healed."""
 
@@ -123,28 +91,6 @@ class KillServers(Fault):
     def heal(self) -> None:
         for server in self.servers:
             server.start()
-
-
-@dataclass
-class StopServers(Fault):
-    """SIGSTOP of servers until healed."""
-
-    servers: Sequence[Server]
-    lane: str = ""
-    what: str = "paused"
-
-    def strike(self) -> None:
-        for server in self.servers:
-            server.pause()
-        until(
-            lambda: all(state_of(server.pid) == "T" for server in self.servers),
-            "the servers stopping",
-        )
-        self.fired = True
-
-    def heal(self) -> None:
-        for server in self.servers:
-            server.resume()
 
 
 @dataclass
@@ -198,10 +144,52 @@ def _time_of(server: Redis) -> float:
         return float(direct.time()[0])
 
 
-def debug_sleep(server: Redis, seconds: float) -> None:
-    """Let a Redis serve nobody for a while; returns when it does again."""
-    with redis.Redis.from_url(server.url, socket_timeout=seconds + PATIENCE) as direct:
-        direct.execute_command("DEBUG", "SLEEP", str(seconds))
+@dataclass
+class DebugSleep(Fault):
+    """A Redis that serves nobody for a while, and then goes on as if nothing had been."""
+
+    server: Redis
+    seconds: float
+    lane: str = ""
+    what: str = "busy"
+
+    def strike(self) -> None:
+        with socket.create_connection((HOST, self.server.port), timeout=PATIENCE) as asking:
+            asking.sendall(f"DEBUG SLEEP {self.seconds}\r\n".encode())
+            until(self._is_silent, "Redis falling silent", self.seconds)
+        self.fired = True
+
+    def _is_silent(self) -> bool:
+        with redis.Redis.from_url(self.server.url, socket_timeout=0.05) as direct:
+            try:
+                direct.ping()
+            except redis.TimeoutError:
+                return True
+        return False
+
+    def heal(self) -> None:
+        until(lambda: not self._is_silent(), "Redis answering", self.seconds + PATIENCE)
+
+
+@dataclass
+class ExpireSession(Fault):
+    """A ZooKeeper session that its server ends, as after a cut longer than its time."""
+
+    hosts: str
+    client_id: tuple[int, bytes]
+    lane: str = ""
+    what: str = "session expired"
+
+    def strike(self) -> None:
+        # A second client with the same id: when it leaves, it takes the session along.
+        twin = KazooClient(self.hosts, client_id=self.client_id)
+        twin.start()
+        self.fired = twin.client_id[0] == self.client_id[0]
+        twin.stop()
+        twin.close()
+
+    def heal(self) -> None:
+        """A session that has ended stays so."""
 
 
 def state_of(pid: int) -> str:

@@ -42,14 +42,14 @@ def html(report: dict[str, Any]) -> str:
     return render_to_string("lab/scenarios_offline.html", context)
 
 
-def pictures(report: dict[str, Any], folder: Path) -> None:
-    """NAME-broken.svg and NAME-repaired.svg of each."""
+def pictures(report: dict[str, Any], folder: Path, *, suffix: str = "svg") -> None:
+    """NAME-broken and NAME-repaired of each, as svg or png."""
     folder.mkdir(parents=True, exist_ok=True)
     for result in report["scenarios"]:
         for half in result["halves"]:
-            _picture_of(result["name"], half, folder).write_text(
-                timeline.draw(half, alone=True) + "\n"
-            )
+            svg = f"{timeline.draw(half, alone=True)}\n".encode()
+            file = _picture_of(result["name"], half, folder).with_suffix(f".{suffix}")
+            file.write_bytes(timeline.png(half) if suffix == "png" else svg)
 
 
 def _picture_of(name: str, half: dict[str, Any], folder: Path) -> Path:

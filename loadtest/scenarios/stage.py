@@ -3,8 +3,7 @@
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -170,15 +169,6 @@ class Stage:
         entries = {alias: {**conf, **overrides} for alias, conf in self.locks.items()}
         actor.open(self.folder, name, entries, timeout, self.databases)
         return actor
-
-    @contextmanager
-    def struck(self, fault: Fault) -> Iterator[None]:
-        """A fault, for the length of a block; FaultFailed when it did not fire."""
-        self.strike(fault)
-        try:
-            yield
-        finally:
-            self.heal(fault)
 
     def strike(self, fault: Fault) -> None:
         """Let it happen; FaultFailed when it did not."""

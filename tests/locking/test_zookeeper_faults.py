@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 
+from loadtest.faults import ExpireSession
 from loadtest.faults.clock import Clock
 from loadtest.faults.proxy import Proxy
 from loadtest.servers import ZooKeeper
@@ -85,11 +85,10 @@ class TestHolder:
                 wait = pool.submit(successor.acquire, timeout=PATIENCE)
                 until(lambda: len(queue(other, name)) == 2, "the other one queueing")
                 assert backend._session is not None
-                twin = KazooClient(zookeeper.hosts, client_id=backend._session.client.client_id)
-                twin.start()
+                fault = ExpireSession(zookeeper.hosts, backend._session.client.client_id)
+                fault.strike()
+                assert fault.fired
                 expired = time.monotonic()
-                twin.stop()
-                twin.close()
                 assert wait.result(PATIENCE)
                 granted_after = time.monotonic() - expired
                 assert told.wait(SESSION)
@@ -285,10 +284,7 @@ class TestWaiter:
             until(lambda: len(queue(backend, name)) == 2, "the other one queueing")
             before = queue(backend, name)
             assert waiter._session is not None
-            twin = KazooClient(zookeeper.hosts, client_id=waiter._session.client.client_id)
-            twin.start()
-            twin.stop()
-            twin.close()
+            ExpireSession(zookeeper.hosts, waiter._session.client.client_id).strike()
             until(
                 lambda: len(now := queue(backend, name)) == 2 and now[1] > before[1],
                 "the other one queueing again",

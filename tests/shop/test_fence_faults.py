@@ -43,9 +43,12 @@ def _end() -> Iterator[None]:
 
 
 @pytest.fixture
-def buyers(database_url: str) -> Iterator[list[LateBuyer]]:
+def buyers(
+    database_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[LateBuyer]]:
     """Four processes of the shop, used again by the next test if this one left them in order."""
-    four = _buyers[:] or [LateBuyer(database_url) for _ in range(4)]
+    folder = tmp_path_factory.mktemp("buyers")
+    four = _buyers[:] or [LateBuyer(database_url, folder) for _ in range(4)]
     _buyers.clear()
     policy.forget()
     with ExitStack() as stack:
@@ -75,21 +78,21 @@ def overlap(
     for (discipline, stock), first in zip(pieces.items(), late, strict=True):
         put_in_force(backend, discipline)
         sale = a_sale(stock=stock)
-        first.start(sale, a_customer().pk, fault=fault)
+        first.buy(sale, a_customer().pk, fault=fault)
         first.struck()
         struck.append((discipline, first, sale))
     for discipline, _, sale in struck:
         strike()
         put_in_force(backend, discipline)
-        second.start(sale, a_customer().pk)
-        assert "order" in second.result(), "the lock was still held: the fault did not fire"
+        second.buy(sale, a_customer().pk)
+        assert "order" in second.answer(), "the lock was still held: the fault did not fire"
     heal()
     for discipline, first, sale in struck:
         put_in_force(backend, discipline)
         first.on()
         is_naive, is_left = discipline == "naive", pieces[discipline] == 2
-        told = first.result()
-        assert told.get("error") == (None if is_naive or is_left else "SoldOut"), discipline
+        told = first.answer()
+        assert told.get("error") == (None if is_naive or is_left else "sold_out"), discipline
         audit = audit_sale(sale=sale)
         assert (audit.oversold, audit.ok) == (int(is_naive), not is_naive), discipline
         refused = {"naive": 0, "fenced": 1, "conditional": int(has_token)}[discipline]
@@ -114,14 +117,14 @@ def test_row_1_a_session_whose_connection_lives_outlasts_a_stop(buyers: list[Lat
     first, second, *_ = buyers
     put_in_force("mysql_session", "naive")
     sale, customer = a_sale(stock=1), a_customer()
-    first.start(sale, a_customer().pk, fault="stop")
+    first.buy(sale, a_customer().pk, fault="stop")
     first.struck()
-    second.start(sale, customer.pk, patience=0)
-    assert second.result() == {"error": "Busy"}
+    second.buy(sale, customer.pk, patience=0)
+    assert second.answer()["error"] == "busy"
     first.on()
-    assert "order" in first.result()
-    second.start(sale, customer.pk)
-    assert second.result() == {"error": "SoldOut"}
+    assert "order" in first.answer()
+    second.buy(sale, customer.pk)
+    assert second.answer()["error"] == "sold_out"
     assert audit_sale(sale=sale).ok
 
 
@@ -135,12 +138,12 @@ def test_row_2_a_watchdog_that_runs_keeps_the_lock(buyers: list[LateBuyer]) -> N
     first, second, *_ = buyers
     put_in_force("redis", "naive")
     sale = a_sale(stock=1)
-    first.start(sale, a_customer().pk, fault="wait")
+    first.buy(sale, a_customer().pk, fault="wait")
     first.struck()
-    second.start(sale, a_customer().pk, patience=0)
-    assert second.result() == {"error": "Busy"}, "the wait for the lock is twice the lease"
+    second.buy(sale, a_customer().pk, patience=0)
+    assert second.answer()["error"] == "busy", "the wait for the lock is twice the lease"
     first.on()
-    assert "order" in first.result()
+    assert "order" in first.answer()
     assert audit_sale(sale=sale).ok
 
 
@@ -238,8 +241,8 @@ def test_row_25_away_from_a_dead_backend_under_load(
     def buy_in_turn(buyer: LateBuyer, place: int) -> int:
         bought = 0
         for (customer,) in customers[place :: len(buyers)]:
-            buyer.start(sale, customer)
-            bought += "order" in buyer.result()
+            buyer.buy(sale, customer)
+            bought += "order" in buyer.answer()
         return bought
 
     servers = [Redis() for _ in range(5)]
