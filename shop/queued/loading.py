@@ -101,9 +101,15 @@ def _taken(sale: Sale) -> dict[int, int]:
 def decided_in(*, sale: Sale, numbers: Iterable[str] | None = None) -> Decided:
     """Quantity and outcome of each number that the database has decided; of all by default."""
     orders, others = Order.objects.filter(sale=sale), SetAside.objects.filter(sale=sale)
-    if numbers is not None:
-        numbers = list(numbers)
-        orders, others = orders.filter(number__in=numbers), others.filter(number__in=numbers)
+    if numbers is None:
+        return _decided(orders, others)
+    decided: Decided = {}
+    for some in store.in_chunks(numbers):
+        decided |= _decided(orders.filter(number__in=some), others.filter(number__in=some))
+    return decided
+
+
+def _decided(orders: QuerySet[Order], others: QuerySet[SetAside]) -> Decided:
     refused = others.values_list("number", "quantity", "reason")
     decided = {number: (quantity, reason) for number, quantity, reason in refused}
     won = orders.values_list("number", "quantity")

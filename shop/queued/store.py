@@ -123,14 +123,16 @@ def reserve(
     return str(_run(_RESERVE, keys, number, customer_id, quantity, key, limit))
 
 
-def settle(*, sale: Sale, outcomes: Iterable[tuple[Entry, str]]) -> None:
-    """Take decided entries out of the stream; what was not won goes back."""
-    for some in _in_chunks(outcomes):
+def settle(*, sale: Sale, outcomes: Iterable[tuple[Entry, str]]) -> int:
+    """Take decided entries out of the stream; what was not won goes back. How many were there."""
+    settled = 0
+    for some in in_chunks(outcomes):
         args: list[object] = []
         for entry, outcome in some:
             customer = "" if entry.customer_id is None else entry.customer_id
             args += (entry.id, entry.number, customer, entry.quantity, outcome)
-        _run(_SETTLE, keys_of(sale.pk, sale.generation), GROUP, *args)
+        settled += int(_run(_SETTLE, keys_of(sale.pk, sale.generation), GROUP, *args))
+    return settled
 
 
 def give_back(*, sale: Sale, customer_id: int, quantity: int) -> None:
@@ -185,13 +187,13 @@ def tell(*, sale: Sale, decided: dict[str, tuple[int, str]]) -> None:
     _fill(tickets, {number: f"{n} {outcome}" for number, (n, outcome) in decided.items()})
 
 
-def _in_chunks(items: Iterable[Item]) -> Iterable[list[Item]]:
+def in_chunks(items: Iterable[Item]) -> Iterable[list[Item]]:
     rest = iter(items)
     return iter(lambda: list(islice(rest, CHUNK)), [])
 
 
 def _fill(key: str, fields: dict[str, str]) -> None:
-    for some in _in_chunks(fields.items()):
+    for some in in_chunks(fields.items()):
         _command("HSET", key, *(text for pair in some for text in pair))
 
 

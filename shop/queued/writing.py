@@ -43,12 +43,13 @@ def write(*, sale: Sale, entries: Sequence[Entry]) -> Outcomes:
     What could not be decided stays there. Raises LockError, DatabaseError and StoreDown.
     """
     outcomes: Outcomes = []
+    settled = 0
     for attempt in range(TRIES):
         try:
             with lock(lock_name(sale.pk), timeout=PATIENCE) as lease:
                 outcomes = _decide(sale, entries, lease, is_last=attempt == TRIES - 1)
                 reach("queued.committed")
-                store.settle(sale=sale, outcomes=outcomes)
+                settled = store.settle(sale=sale, outcomes=outcomes)
                 reach("queued.settled")
             break
         except StaleFence:
@@ -56,8 +57,9 @@ def write(*, sale: Sale, entries: Sequence[Entry]) -> Outcomes:
         except OperationalError as error:
             logger.warning("a batch of sale %s will be tried again: %s", sale.slug, error)
             _reconnect()
-    if any(outcome in (Reason.SOLD_OUT, Reason.FAILED) for _, outcome in outcomes):
-        reconcile(sale=sale)  # Redis offered what was not there, or lost count of what was
+    odd = any(outcome in (Reason.SOLD_OUT, Reason.FAILED) for _, outcome in outcomes)
+    if odd or settled < len(outcomes):
+        reconcile(sale=sale)  # Redis offered what was not there, or has forgotten these entries
     return outcomes
 
 

@@ -429,7 +429,6 @@ def test_a_batch_read_before_redis_was_emptied_is_written_once(redis) -> None:
     writing.write(sale=old, entries=entries)
     consume()
     assert Order.objects.count() == 1
-    reconcile(sale=fresh(sale))
     assert_sound(sale, held=1, left=2)
 
 
