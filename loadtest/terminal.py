@@ -49,6 +49,11 @@ class Terminal:
         return Console(file=self.stdout, width=given)  # type: ignore[arg-type]
 
 
+def progress_console() -> Console:
+    """Progress is for people: stderr."""
+    return Console(stderr=True)
+
+
 class Bar(Progress):
     """How far an experiment is, how fast, and how long it will take; on stderr."""
 
@@ -59,7 +64,7 @@ class Bar(Progress):
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=progress_console(),
             transient=True,
             disable=disable,
         )

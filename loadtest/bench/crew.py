@@ -63,11 +63,11 @@ class Crew:
             theirs.close()
             self._members.append((process, ours))
 
-    def results(self) -> list[Any]:
-        """What each returned; CrewFailed when one could not."""
+    def results(self, *, patience: float = PATIENCE) -> list[Any]:
+        """What each returned; CrewFailed when one could not, or was silent for too long."""
         results = []
         for _process, ours in self._members:
-            if not ours.poll(PATIENCE):
+            if not ours.poll(patience):
                 raise CrewFailed("no answer")
             result, error = ours.recv()
             if error:

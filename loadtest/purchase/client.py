@@ -3,8 +3,9 @@
 import re
 import select
 import socket
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from itertools import islice
 from typing import NamedTuple
@@ -37,10 +38,19 @@ class Heard(NamedTuple):
     """Seconds that this took of this process."""
 
 
-def drive(port: int, requests: Iterable[bytes], *, connections: int, seconds: float) -> Heard:
+def drive(
+    port: int,
+    requests: Iterable[bytes],
+    *,
+    connections: int,
+    seconds: float,
+    host: str = HOST,
+    told: Callable[[bytes, str], object] = lambda request, kind: None,
+) -> Heard:
     """Send the requests, each connection its next one when the last is answered.
 
-    After `seconds` nothing new is sent, and what was sent is waited for.
+    After `seconds` nothing new is sent, and what was sent is waited for. `told` hears what each
+    request was told, at once.
     """
     waiting = iter(requests)
     lines: dict[int, _Line] = {}
@@ -53,7 +63,7 @@ def drive(port: int, requests: Iterable[bytes], *, connections: int, seconds: fl
         stack.callback(_close_all, lines)
         # A connection that says nothing would keep a thread of the server waiting for it.
         for request in islice(waiting, connections):
-            _open(port, lines, poll).send(request)
+            _open((host, port), lines, poll).send(request)
         while lines:
             events = poll.poll(PATIENCE)
             if not events:
@@ -64,10 +74,11 @@ def drive(port: int, requests: Iterable[bytes], *, connections: int, seconds: fl
                     continue
                 heard = time.monotonic()
                 answers.append(Answer(kind, line.sent, heard))
+                told(line.request, kind)
                 following = next(waiting, None) if heard < ended else None
                 if following is None or line.closes:
                     lines.pop(number).socket.close()
-                    line = _open(port, lines, poll) if following else line
+                    line = _open((host, port), lines, poll) if following else line
                 if following:
                     line.send(following)
     return Heard(answers, began, min(ended, answers[-1].heard), time.process_time() - cpu)
@@ -78,8 +89,8 @@ def _close_all(lines: "dict[int, _Line]") -> None:
         line.socket.close()
 
 
-def _open(port: int, lines: "dict[int, _Line]", poll: select.epoll) -> "_Line":
-    line = _Line(port)
+def _open(where: tuple[str, int], lines: "dict[int, _Line]", poll: select.epoll) -> "_Line":
+    line = _Line(where)
     lines[line.socket.fileno()] = line
     poll.register(line.socket, select.EPOLLIN)
     return line
@@ -88,14 +99,15 @@ def _open(port: int, lines: "dict[int, _Line]", poll: select.epoll) -> "_Line":
 class _Line:
     """A connection and what it has said so far."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection((HOST, port), timeout=PATIENCE)
+    def __init__(self, where: tuple[str, int]) -> None:
+        self.socket = socket.create_connection(where, timeout=PATIENCE)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.said = b""
+        self.request = self.said = b""
         self.sent = 0.0
         self.closes = False
 
     def send(self, request: bytes) -> None:
+        self.request = request
         self.sent = time.monotonic()
         self.socket.sendall(request)
 
@@ -119,4 +131,4 @@ class _Line:
         if status < b"400":
             return "ok"
         error = _ERROR.search(body)
-        return (error[1] if error else status).decode()
+        return sys.intern((error[1] if error else status).decode())

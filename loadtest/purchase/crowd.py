@@ -43,9 +43,12 @@ class Buyer:
 
     def request(self, path: str, sale: Sale) -> bytes:
         """That form as it goes over the wire."""
-        body = self.form(sale)
+        return self.post(path, self.form(sale))
+
+    def post(self, path: str, body: str, *, host: str = HOST) -> bytes:
+        """Any form, asking for JSON."""
         return (
-            f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nCookie: {self.cookies}\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: {host}\r\nCookie: {self.cookies}\r\n"
             "Accept: application/json\r\nContent-Type: application/x-www-form-urlencoded\r\n"
             f"Content-Length: {len(body)}\r\n\r\n{body}"
         ).encode()
@@ -58,10 +61,11 @@ def sign_in(count: int) -> list[Buyer]:
         batch_size=1000,
     )
     with transaction.atomic():
-        return [_browser_of(user) for user in User.objects.order_by("pk")]
+        return [browser_of(user) for user in User.objects.order_by("pk")]
 
 
-def _browser_of(user: User) -> Buyer:
+def browser_of(user: User) -> Buyer:
+    """A browser in which this customer has signed in."""
     session = import_module(settings.SESSION_ENGINE).SessionStore()
     session[SESSION_KEY] = str(user.pk)
     session[BACKEND_SESSION_KEY] = BACKEND
