@@ -5,7 +5,6 @@ environment; everything else goes through the shop's pages: each buyer opens the
 what its form holds. The verdict comes from the audit and from counting orders.
 """
 
-import http.client
 import re
 import resource
 import threading
@@ -13,10 +12,12 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from decimal import Decimal
 from html import unescape
+from http.client import HTTPConnection
 from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
@@ -117,16 +118,14 @@ def _open_sale(asked: Rush) -> Sale:
             closes_at=now + OPEN_FOR,
             fulfilment=asked.fulfilment,
         )
-    connection = http.client.HTTPConnection(asked.host, asked.port, timeout=PATIENCE)
     where = f"http://{asked.host}:{asked.port}"
     try:
-        connection.request("GET", sale.get_absolute_url())
-        status = connection.getresponse().status
+        with closing(HTTPConnection(asked.host, asked.port, timeout=PATIENCE)) as connection:
+            connection.request("GET", sale.get_absolute_url())
+            status = connection.getresponse().status
     except OSError as error:
         sale.delete()
         raise PlanError(f"no shop answers at {where}: {error}") from error
-    finally:
-        connection.close()
     if status != 200:
         sale.delete()
         raise PlanError(f"the shop at {where} answers {status} for a sale of this database")
@@ -157,18 +156,15 @@ def _forms(
 ) -> list[bytes]:
     """What each buyer's browser will post: the fields of the form on its sale page."""
     done = iter(range(1, len(buyers) + 1))
-    own = threading.local()
+    path = sale.get_absolute_url()
 
-    def read(buyer: Buyer) -> bytes:
-        if not hasattr(own, "connection"):
-            own.connection = http.client.HTTPConnection(asked.host, asked.port, timeout=PATIENCE)
-        headers = {"Cookie": buyer.cookies}
-        try:
-            own.connection.request("GET", sale.get_absolute_url(), headers=headers)
-        except (http.client.HTTPException, OSError):  # an idle connection was closed
-            own.connection.close()
-            own.connection.request("GET", sale.get_absolute_url(), headers=headers)
-        page = own.connection.getresponse().read().decode()
+    def read(mine: Sequence[Buyer]) -> list[bytes]:
+        with closing(HTTPConnection(asked.host, asked.port, timeout=PATIENCE)) as connection:
+            return [post_of(connection, buyer) for buyer in mine]
+
+    def post_of(connection: HTTPConnection, buyer: Buyer) -> bytes:
+        connection.request("GET", path, headers={"Cookie": buyer.cookies})
+        page = connection.getresponse().read().decode()
         form = _FORM.search(page)
         if form is None:
             raise PlanError("the sale page has no form for a customer")
@@ -177,7 +173,8 @@ def _forms(
         return buyer.post(unescape(form[1]), fields, host=f"{asked.host}:{asked.port}")
 
     with ThreadPoolExecutor(READERS) as pool:
-        return list(pool.map(read, buyers))
+        each = pool.map(read, [buyers[number::READERS] for number in range(READERS)])
+        return [post for posts in each for post in posts]
 
 
 def _drive(asked: Rush, forms: Sequence[bytes], progress: Callable[[int], object]) -> Report:

@@ -1,0 +1,116 @@
+"""`lab http` and the locustfile against a private shop: gunicorn on the test's own database."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.core.management import CommandError, call_command
+
+from loadtest import rush
+from loadtest.purchase.web import Web
+from loadtest.rush import Rush
+from shop.audit import audit_sale
+from shop.models import Order, Sale
+from tests.shop.making import a_sale, put_in_force
+
+ASKED = {"host": "127.0.0.1", "port": 1, "attempts": 90, "stock": 10, "buyers": 30}
+PLAN = Rush(**ASKED, processes=1, connections=5)
+
+
+@pytest.fixture
+def shop(database_url, monkeypatch):
+    put_in_force("redis")
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("PYTHONPATH", str(settings.BASE_DIR))
+    with Web(1) as web:
+        yield web.url
+
+
+def lab_http(*options):
+    out = io.StringIO()
+    code = 0
+    try:
+        call_command("lab", "http", "--json", *options, stdout=out)
+    except SystemExit as end:
+        code = end.code
+    return json.loads(out.getvalue()), code
+
+
+def test_a_small_rush_ends_in_the_audit(shop):
+    options = ("--attempts=90", "--stock=10", "--buyers=30", "--connections=5")
+    report, code = lab_http(f"--url={shop}", *options)
+    assert (code, report["verdict"]) == (0, "ok"), report
+    assert (report["orders"], report["winners"], report["attempts"]) == (10, 10, 90)
+    assert report["answers"]["won"]["count"] >= 10
+    assert report["answers"]["sold_out"]["p99_ms"] > 0
+    assert 0 < report["driver"]["peak_mb"] < 500
+    sale = Sale.objects.get(slug__startswith="lab-rush-")
+    assert Order.objects.filter(sale=sale).count() == 10
+    assert sale.phase() == Sale.Phase.ENDED  # nobody finds it in the shop afterwards
+    missed, code = lab_http(f"--url={shop}", *options, "--min-per-second=1000000")
+    assert (code, missed["verdict"], missed["orders"]) == (1, "slow", 10)
+
+
+def test_somebody_elses_machine_is_not_driven(db):
+    for url in ("http://example.com/", "https://127.0.0.1/", "ftp://x", "nonsense", "http://[1/"):
+        with pytest.raises(CommandError, match="url") as refused:
+            call_command("lab", "http", f"--url={url}")
+        assert refused.value.returncode == 2
+    with pytest.raises(CommandError, match="another machine"):
+        call_command("lab", "http", "--url=http://example.com/", "--really=example.org")
+
+
+@pytest.mark.parametrize(
+    "wrong", ["--attempts=0", "--stock=0", "--buyers=0", "--processes=99", "--connections=0"]
+)
+def test_bad_arguments(wrong, db):
+    with pytest.raises(CommandError, match=wrong[2:].split("=")[0]) as refused:
+        call_command("lab", "http", wrong)
+    assert refused.value.returncode == 2
+
+
+def test_no_shop_there(transactional_db):
+    with pytest.raises(CommandError, match="no shop answers") as refused:
+        call_command("lab", "http", "--url=http://127.0.0.1:1/")
+    assert refused.value.returncode == 2
+    assert not Sale.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("sold", "told", "verdict"),
+    [(10, 10, "ok"), (12, 12, "oversold"), (9, 9, "undersold"), (10, 11, "undersold")],
+)
+def test_the_verdict_comes_from_counting_orders(db, sold, told, verdict):
+    sale = a_sale(stock=10)
+    audit = audit_sale(sale=sale)
+    kept = {"sold": sold, "available": max(0, 10 - sold), "oversold": max(0, sold - 10)}
+    counted = type(audit)(**{**rush.asdict(audit), **kept})
+    report = {"winners": told, "attempts_per_second": 5.0, "answers": {}}
+    assert rush._judge(PLAN, report, counted)["verdict"] == verdict
+
+
+def test_the_locustfile_plays_whole_journeys(shop, tmp_path):
+    sale = a_sale(stock=3, limit=1, opens_in=8)
+    file = Path(rush.__file__).with_name("locustfile.py")
+    command = ["-m", "locust", "-f", str(file), "--headless", "--host", shop.rstrip("/")]
+    command += ["--sale", sale.slug, "--users", "5", "--run-time", "40s", "--opening-in", "6"]
+    command += ["--csv", str(tmp_path / "locust"), "--only-summary"]
+    ended = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    with (tmp_path / "locust_stats.csv").open() as stats:
+        counts = {row["Name"]: int(row["Request Count"]) for row in csv.DictReader(stats)}
+    assert ended.returncode == 0, ended.stderr + ended.stdout
+    # Whoever opens the page after that finds no button.
+    assert (counts["buy: won"], counts.get("buy: sold_out", 0) <= 2) == (3, True), counts
+    orders = Order.objects.filter(sale=sale)
+    assert orders.count() == 3
+    # Nobody bought before the opening second.
+    assert min(orders.values_list("created_at", flat=True)) >= sale.opens_at
+    assert counts.get("approve", 0) == orders.filter(status=Order.Status.PAID).count()
+    assert audit_sale(sale=sale).ok
