@@ -20,6 +20,7 @@ from html import unescape
 from http.client import HTTPConnection
 from multiprocessing.sharedctypes import RawArray
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib.sessions.models import Session
 from django.db import connections, transaction
@@ -170,7 +171,7 @@ def _forms(
             raise PlanError("the sale page has no form for a customer")
         fields = {name: unescape(value) for name, value in _FIELD.findall(form[0])}
         progress("opening the page", next(done), len(buyers))
-        return buyer.post(unescape(form[1]), fields, host=f"{asked.host}:{asked.port}")
+        return buyer.post(unescape(form[1]), urlencode(fields), host=f"{asked.host}:{asked.port}")
 
     with ThreadPoolExecutor(READERS) as pool:
         each = pool.map(read, [buyers[number::READERS] for number in range(READERS)])
