@@ -38,10 +38,7 @@ def pay_at_once(*, order: Order, also: Sequence[Statement] = ()) -> None:
 
     Raises WrongStep unless it is payable.
     """
-    payment = start_payment(order=order)
-    _approve(payment, also)
-    payment.refresh_from_db(fields=["status"])
-    if payment.status != Status.APPROVED:
+    if not _approve(start_payment(order=order), also):
         raise WrongStep
 
 
@@ -89,8 +86,11 @@ def time_out_payments(*, now: datetime | None = None) -> int:
     return late.update(status=Status.TIMED_OUT, closed_at=now)
 
 
-def _approve(payment: Payment, also: Sequence[Statement] = ()) -> None:
-    """Pay the order with it, or pay the money back: the order is closed, or it comes too late."""
+def _approve(payment: Payment, also: Sequence[Statement] = ()) -> bool:
+    """Pay the order with it, or pay the money back: the order is closed, or it comes too late.
+
+    Whether this very call did pay: else `also` was not written, even if the payment is approved.
+    """
     reach("payment.approve")
     now = timezone.now()
     stored = as_stored(Payment, "closed_at", now)
@@ -105,6 +105,8 @@ def _approve(payment: Payment, also: Sequence[Statement] = ()) -> None:
     except WrongStep:
         unpaid = Payment.objects.filter(pk=payment.pk).exclude(status__in=Payment.PAID)
         unpaid.update(status=Status.REFUNDED, closed_at=now)
+        return False
+    return True
 
 
 def _decline(payment: Payment) -> None:

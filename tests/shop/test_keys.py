@@ -12,6 +12,7 @@ from django.http import HttpResponse
 from django.test import Client
 
 from locking import locks, policy
+from locking.failpoints import armed, disarm
 from locking.idempotency import BESIDE, Attempt
 from locking.models import IdempotencyKey
 from shop import orders
@@ -153,3 +154,19 @@ def test_the_page_keeps_the_key_of_what_may_be_sent_again(guard, sale) -> None:
     guard.then("acquire", silent)
     page = send(browser(order), order, "cancel", "my-own-key").text
     assert page.count("my-own-key") == 1
+
+
+def test_two_keys_that_pay_with_one_payment_are_not_both_told_that_they_paid(sale) -> None:
+    """The second one's answer could not be given again: it was written by nobody."""
+    order = an_order(sale)
+    client = browser(order)
+
+    def pay_first() -> None:
+        disarm("payment.approve")
+        assert send(client, order, "pay", "first", **JSON).status_code == 200
+
+    with armed("payment.approve", pay_first):
+        late = send(client, order, "pay", "second", **JSON)
+    assert (late.status_code, late.json()["error"]) == (409, "wrong_step")
+    assert send(client, order, "pay", "first", **JSON).status_code == 200
+    assert IdempotencyKey.objects.count() == 1
