@@ -10,12 +10,7 @@ from django.conf import settings
 from playwright.sync_api import expect
 
 from loadtest.models import LabRun
-from tests.browser.test_buying import SHOTS, TOO_SMALL, TOO_WIDE, chromium, people, sign_in
-
-__all__ = ["chromium", "people"]
-"""Fixtures."""
-
-pytestmark = pytest.mark.django_db(transaction=True)
+from tests.browser.conftest import SHOTS, TOO_SMALL, TOO_WIDE, sign_in
 
 
 @pytest.fixture

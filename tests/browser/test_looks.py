@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from shop.checkout import place_order
 from shop.models import Order, Sale, User
 from shop.payments import start_payment
-from tests.browser.conftest import SHOTS, TOO_WIDE
+from tests.browser.conftest import SHOTS, TOO_SMALL, TOO_WIDE
 from tests.shop.making import put_in_force
 
 PAGES = {
@@ -34,9 +34,6 @@ PAGES = {
     "not-found": "/nowhere",
     "wrong-method": "/sales/teapot/buy/",
 }
-TOO_SMALL = """[...document.querySelectorAll("a, button, select, input:not([type=hidden])")]
-  .filter(one => !one.closest(".skip") && one.offsetWidth && one.offsetHeight < 44)
-  .map(one => one.outerHTML)"""
 UNTRANSLATED = """(() => {
   const words = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
   while (words.nextNode())
