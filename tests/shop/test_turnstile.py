@@ -6,6 +6,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from html import unescape
 from http.cookies import SimpleCookie
@@ -23,8 +24,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from locking import LockTimeout, LockUnavailable, policy
-from shop import admission, buying, prepared, throttle, tickets
+from locking import LockTimeout, LockUnavailable, locks, policy
+from shop import admission, buying, checkout, prepared, throttle, tickets
 from shop.audit import audit_sale
 from shop.models import Order, Sale, User
 from shop.orders import cancel_order
@@ -260,6 +261,24 @@ def test_busy_keeps_key_ticket_and_quantity_and_can_be_sent_again(li):
         ).status
         == 303
     )
+
+
+@pytest.mark.parametrize(("key", "code"), [("k", 409), ("another", 503)])
+def test_a_form_whose_first_send_holds_the_lock_is_in_flight(key, code, li, monkeypatch):
+    monkeypatch.setattr(checkout, "LOCK_TIMEOUT", 0.01)
+    sale = a_sale()
+    form = li.form(sale, "k")
+    label = f"{li.user.pk}.{checkout.digest(key)[:12]}"
+    held = locks["process"].lock(checkout.lock_name(sale.pk), label=label)
+    with ThreadPoolExecutor(1) as first:
+        first.submit(held.acquire).result()
+        told = li.send(sale, form)
+        first.submit(held.release).result()
+    assert (told.status, told.headers["Retry-After"]) == (code, "1")
+    assert ("being worked on" in told.text) is (code == 409)
+    assert fields(told.text)["idempotency_key"] == "k"
+    assert li.send(sale, form).status == 303
+    assert li.django.asked == 0
 
 
 def test_a_page_for_everybody_is_nobodys():
