@@ -56,6 +56,24 @@ def test_the_preset_oversells_and_the_link_shows_it_to_anybody(people, worker):
             assert seen.evaluate(TOO_SMALL.replace("input:not([type=hidden])", "button")) == []
 
 
+def test_a_scenario_is_played_from_the_gallery(people, worker):
+    page = people()
+    page.goto("/accounts/sign-in/?next=/lab/scenarios/")
+    sign_in(page, "amy")
+    page.get_by_role("button", name="Play it: SETNX without an expiry").click()
+    expect(page.locator("figure svg")).to_have_count(2, timeout=60_000)
+    expect(page.locator("article p").first).to_contain_text("Buyer A took the key with SETNX")
+    link = page.get_by_label("Share link").input_value()
+    for width in (360, 1280):
+        for scheme in ("light", "dark"):
+            seen = people(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            seen.goto(link)
+            seen.screenshot(path=SHOTS / f"scenario-{width}-{scheme}.png", full_page=True)
+            assert seen.evaluate(TOO_WIDE) <= 0
+    page.goto("/lab/scenarios/")
+    page.screenshot(path=SHOTS / "scenarios.png", full_page=True)
+
+
 def test_the_form_tells_its_command_line(people):
     page = people()
     page.goto("/accounts/sign-in/?next=/lab/")
