@@ -53,6 +53,7 @@ class Stores:
                 "ZOOKEEPER_HOSTS": "",
                 "DEBUG": "0",
                 "MAX_WAITING": "100",  # the crowd shall meet the lock, not the door
+                "PURCHASES_PER_GRANT": "1",  # and each buyer for himself
                 "LOG_LEVEL": "WARNING",
             }
             if self.store == "mariadb":

@@ -36,6 +36,7 @@ from shop.errors import (
     SoldOut,
     StoreDown,
 )
+from shop.line import serve
 from shop.models import Allowance, Order, Sale, User
 
 logger = logging.getLogger("shop")
@@ -137,7 +138,6 @@ def place_order(
             is_first = not Allowance.objects.filter(customer=customer, sale=sale).exists()
         except OperationalError as error:
             logger.warning("purchase will be tried again: %s", error)
-            connection.close_if_unusable_or_obsolete()
         else:
             return Placed(order=order, replayed=False)
     raise Busy
@@ -201,9 +201,11 @@ def _buy(customer: User, sale: Sale, quantity: int, hashed: str, *, is_first: bo
     guard = lock(lock_name(sale.pk), timeout=LOCK_TIMEOUT, label=label)
     draft, first = _draft(customer, sale, quantity, hashed, is_first=is_first)
     order = None
-    try:
-        with in_line(sale_id=sale.pk), guard as lease:
-            assert lease.policy is not None
+
+    def write(lease: Lease) -> None:
+        nonlocal order
+        assert lease.policy is not None
+        try:
             seen = stock.look(
                 stock_id=sale.stock_id, discipline=lease.policy.discipline, fence=fence_of(lease)
             )
@@ -212,6 +214,13 @@ def _buy(customer: User, sale: Sale, quantity: int, hashed: str, *, is_first: bo
             draft.pk, *_ = commit([*first, *take])
             order = draft
             reach("purchase.committed")
+        except OperationalError:
+            connection.close_if_unusable_or_obsolete()
+            raise
+
+    try:
+        with in_line(sale_id=sale.pk):
+            serve(guard, write)
     except LockTimeout:
         with suppress(LockError):
             if guard.holder().endswith(label):

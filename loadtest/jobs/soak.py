@@ -40,19 +40,20 @@ class Chaos:
             if when <= now:
                 self._later.remove((when, act))
                 act()
-        if now >= self._next and self._strike(now):
+        if now >= self._next:
             self._next = now + self.random.uniform(0.5, 2)
+            self._strike(now)
 
-    def _strike(self, now: float) -> bool:
+    def _strike(self, now: float) -> None:
         kind = self.random.choice(["beat", "worker", "worker"])
         machine = self.random.choice([each for each in self.machines if each.kind == kind])
         fault = self.random.choice(["killed", "stopped", "child killed"])
         others = [m for m in self.machines if m is not machine and m.kind == machine.kind]
         if not machine.is_up or not any(other.is_up for other in others):
-            return False
+            return
         if fault == "child killed":
             if machine.kind != "worker" or not machine.kill_child():
-                return False
+                return
         elif fault == "killed":
             machine.kill()
             self._later.append((now + self.random.uniform(0.1, 2), machine.launch))
@@ -60,7 +61,6 @@ class Chaos:
             machine.pause()
             self._later.append((now + self.random.uniform(1.5, 3) * TTL, machine.resume))
         self.struck[f"{machine.kind} {fault}"] += 1
-        return True
 
     def heal(self) -> None:
         """Everything is started and goes on."""

@@ -37,7 +37,7 @@ Reason = SetAside.Reason
 Outcomes = list[tuple[Entry, str]]
 
 
-def write(*, sale: Sale, entries: Sequence[Entry]) -> None:
+def write(*, sale: Sale, entries: Sequence[Entry]) -> Outcomes:
     """Write the orders of entries, or why not, and take them out of the stream.
 
     What could not be decided stays there. Raises LockError, DatabaseError and StoreDown.
@@ -60,6 +60,7 @@ def write(*, sale: Sale, entries: Sequence[Entry]) -> None:
     odd = any(outcome in (Reason.SOLD_OUT, Reason.FAILED) for _, outcome in outcomes)
     if odd or settled < len(outcomes):
         reconcile(sale=sale)  # Redis offered what was not there, or has forgotten these entries
+    return outcomes
 
 
 def _reconnect() -> None:
