@@ -1,4 +1,4 @@
-"""L11, F7: every release wakes every waiter, or one; counted at the ZooKeeper server."""
+"""L11: every release wakes every waiter, or one; counted at the ZooKeeper server."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -115,7 +115,7 @@ def _mntr(ensemble: ZooKeeper) -> dict[str, str]:
 
 SCENARIO = Scenario(
     name="herd-against-queue",
-    row="F7",
+    row="L11",
     title=_("A herd against a queue"),
     broken="ZooKeeper, everybody watches the holder",
     repaired="zookeeper",

@@ -102,14 +102,22 @@ def until(condition, seconds=30):
 
 
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks into /proc")
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_leaves_nothing(signum, tmp_path):
-    command = [sys.executable, str(MANAGE), "lab", "run", "--backend=redis", "--repeats=100"]
+@pytest.mark.parametrize(
+    ("signum", "asked", "most"),
+    [
+        # A Redis, the director and four workers.
+        (signal.SIGINT, ["run", "--backend=redis", "--repeats=100"], 6),
+        (signal.SIGTERM, ["run", "--backend=redis", "--repeats=100"], 6),
+        # A Redis, the director and two buyers.
+        (signal.SIGINT, ["scenario", "holder-paused"], 4),
+    ],
+)
+def test_an_interrupted_run_leaves_nothing(signum, asked, most, tmp_path):
+    command = [sys.executable, str(MANAGE), "lab", *asked]
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     lab = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=-1)
     try:
-        # A Redis, the director and four workers.
-        assert until(lambda: len(family(tmp_path)) >= 6)
+        assert until(lambda: len(family(tmp_path)) >= most)
         lab.send_signal(signum)
         assert b"interrupted" in lab.communicate(timeout=10)[1]
         assert lab.returncode == 130

@@ -1,0 +1,92 @@
+"""Each injector strikes a real server and says so; where it hits nothing it does not say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis as client
+
+from loadtest.faults import (
+    ClockJump,
+    CutReplication,
+    DebugSleep,
+    FaultFailed,
+    KillServers,
+    until,
+)
+from loadtest.faults.clock import Clock
+from loadtest.servers import Redis
+
+
+@pytest.fixture
+def redis() -> Iterator[Redis]:
+    with Redis(config=["--enable-debug-command", "local"]) as server:
+        yield server
+
+
+def value(server: Redis) -> str | None:
+    with client.Redis.from_url(server.url, decode_responses=True) as direct:
+        kept: str | None = direct.get("k")
+        return kept
+
+
+def keep(server: Redis) -> None:
+    with client.Redis.from_url(server.url) as direct:
+        direct.set("k", "v")
+
+
+def test_killed_servers_come_back_empty(redis: Redis) -> None:
+    keep(redis)
+    fault = KillServers([redis])
+    fault.strike()
+    assert fault.fired
+    with pytest.raises(client.ConnectionError):
+        value(redis)
+    fault.heal()
+    assert value(redis) is None
+
+
+def test_a_cut_replica_misses_what_follows_and_takes_writes_once_promoted(redis: Redis) -> None:
+    with Redis(replica_of=redis) as replica:
+        keep(redis)
+        until(lambda: value(replica), "replication")
+        cut = CutReplication(replica)
+        cut.strike()
+        assert cut.fired
+        with client.Redis.from_url(redis.url) as direct:
+            direct.set("k", "later")
+        assert value(replica) == "v"
+        cut.promote()
+        keep(replica)
+
+
+def test_a_clock_jumps_only_where_it_drives(redis: Redis, tmp_path: Path) -> None:
+    clock, driven = Clock(tmp_path), Redis()
+    clock.drive(driven)
+    with driven:
+        jump = ClockJump([clock], [driven], 31)
+        jump.strike()
+        assert jump.fired
+        jump.heal()
+        elsewhere = ClockJump([clock], [driven, redis], 31)
+        elsewhere.strike()
+        assert not elsewhere.fired
+
+
+def test_a_redis_that_sleeps_serves_nobody_and_forgets_nothing(redis: Redis) -> None:
+    keep(redis)
+    fault = DebugSleep(redis, 0.5)
+    fault.strike()
+    assert fault.fired
+    fault.heal()
+    assert value(redis) == "v"
+
+
+def test_a_redis_that_refuses_to_sleep_is_not_struck() -> None:
+    with Redis() as server:
+        fault = DebugSleep(server, 0.2)
+        with pytest.raises(FaultFailed, match="silent"):
+            fault.strike()
+        assert not fault.fired
