@@ -232,8 +232,8 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 2_621_440
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 1000
 
 MAX_WAITING = env.int("MAX_WAITING", default=6)
-"""Threads of one process that may wait for the lock of one sale; keep it below the web server's
-threads, so that the others still answer pages."""
+"""Threads of one process that may stand before the lock of one sale once that line stands still;
+keep it below the web server's threads, so that the others still answer pages."""
 PURCHASES_PER_GRANT = env.int("PURCHASES_PER_GRANT", default=8)
 """Buyers of one process that one grant of a sale's lock serves; 1 lets each ask for himself."""
 TICKET_SECONDS = env.int("TICKET_SECONDS", default=600)

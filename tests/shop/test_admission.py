@@ -1,23 +1,30 @@
 """The door of a sale."""
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 
 from inventory import services as stock
+from locking import policy
 from shop import admission
-from shop.admission import in_line, sale_at_door
-from shop.errors import Crowded, NotFound
-from tests.shop.making import a_sale
+from shop.admission import admit, in_line, sale_at_door
+from shop.checkout import place_order
+from shop.errors import Crowded, NotFound, NotOpen, SoldOut
+from shop.models import Order, Sale, User
+from shop.orders import cancel_order
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def _nobody_has_looked(monkeypatch) -> None:
+def _nobody_has_looked(monkeypatch) -> Iterator[None]:
     monkeypatch.setattr(admission, "_seen", {})
+    yield
+    policy.forget()
 
 
 def test_a_look_is_shared_for_a_moment(django_assert_num_queries) -> None:
@@ -70,3 +77,82 @@ def test_the_line_has_an_end_and_moves_on(settings) -> None:
     with in_line(sale_id=1):
         pass
     assert not admission._waiting
+
+
+def test_a_line_that_moves_is_not_full(settings, monkeypatch) -> None:
+    settings.MAX_WAITING = 1
+    clock = [100.0]
+    monkeypatch.setattr(admission, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    with in_line(sale_id=1):
+        with pytest.raises(Crowded), in_line(sale_id=1):
+            pass
+        admission._moved[1] = clock[0]  # another has just left it
+        with in_line(sale_id=1):
+            clock[0] += 2 * admission.STANDSTILL
+            with pytest.raises(Crowded), in_line(sale_id=1):
+                pass
+    assert not admission._waiting
+    assert not admission._moved
+
+
+# --- who is certainly in vain -------------------------------------------------------------------
+
+
+def in_vain(sale: Sale, customer: User) -> bool:
+    try:
+        admit(sale=fresh(sale), customer_id=customer.pk)
+    except SoldOut:
+        return True
+    return False
+
+
+@pytest.fixture
+def sold(monkeypatch) -> tuple[Sale, User]:
+    """A sale whose last piece somebody has."""
+    monkeypatch.setattr(admission, "_holders", {})
+    put_in_force("process")
+    sale, holder = a_sale(stock=1), a_customer()
+    place_order(customer=holder, sale=fresh(sale), quantity=1, key="k")
+    return sale, holder
+
+
+def test_a_sold_out_crowd_costs_one_look_at_who_has_an_order(sold, django_assert_num_queries):
+    sale, holder = sold
+    strangers, seen = [a_customer() for _ in range(3)], fresh(sale)
+    policy.current()
+    with django_assert_num_queries(1):
+        for stranger in strangers:
+            with pytest.raises(SoldOut):
+                admit(sale=seen, customer_id=stranger.pk)
+    with django_assert_num_queries(0):
+        admit(sale=seen, customer_id=holder.pk)  # the form may be that of the order
+
+
+def test_who_got_what_came_back_is_no_stranger(sold, monkeypatch) -> None:
+    sale, holder = sold
+    late = a_customer()
+    assert in_vain(sale, late)
+    cancel_order(order=Order.objects.get())
+    place_order(customer=late, sale=fresh(sale), quantity=1, key="k")
+    assert not in_vain(sale, late), "the stock has changed, and nobody has looked since"
+    assert not in_vain(sale, a_customer()), "so it is for the purchase itself to look"
+    monkeypatch.setattr(admission, "HOLDERS_PAUSE", 0)
+    assert in_vain(sale, a_customer())
+    assert not in_vain(sale, late)
+    assert not in_vain(sale, holder)
+
+
+def test_nobody_is_in_vain_for_sure_while_writes_leave_no_fence(sold) -> None:
+    put_in_force("process", "naive")
+    assert not in_vain(sold[0], a_customer())
+
+
+def test_early_birds_are_refused_from_memory(django_assert_num_queries, monkeypatch) -> None:
+    monkeypatch.setattr(admission, "_holders", {})
+    put_in_force("process")
+    sale = fresh(a_sale(opens_in=60))
+    policy.current()
+    with django_assert_num_queries(1):
+        for customer in range(3):
+            with pytest.raises(NotOpen):
+                admit(sale=sale, customer_id=customer)

@@ -19,7 +19,7 @@ from inventory.batch import run
 from inventory.services import Fence
 from locking import Answer, Attempt, KeyInFlight, LockError, lock, policy
 from locking.failpoints import reach
-from shop import checkout, orders
+from shop import admission, checkout, orders
 from shop.errors import Busy
 from shop.models import Allowance, Order, Sale, User
 from shop.queued import consumer, reserving
@@ -199,3 +199,18 @@ def look_at_policy(*, until: int, seconds: float = 10.0) -> dict[str, Any]:
             raise LockError("The policy did not change.")
         time.sleep(0.005)
     return {"at": time.monotonic()}
+
+
+def watch_door(*, slug: str, remembers: float = admission.MAX_AGE) -> dict[str, Any]:
+    """Ask again and again until a sold out sale is open; when it was last said to be sold out."""
+    deadline = time.monotonic() + RETRY_SECONDS
+    last = 0.0
+    with patch.multiple(admission, MAX_AGE=remembers, FRESH=remembers / 2):
+        while True:
+            asked = time.monotonic()
+            if admission.sale_at_door(slug=slug).phase() == Sale.Phase.OPEN:
+                return {"last": last}
+            last = asked
+            reach("door.sold_out")
+            assert asked < deadline, "it never opened"
+            time.sleep(0.001)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import pytest
 
 from inventory.models import Stock
+from shop.admission import MAX_AGE
 from shop.audit import audit_sale
+from shop.checkout import place_order
 from shop.models import Order, Sale
-from tests.shop.making import a_customer, a_sale, put_in_force
+from shop.orders import cancel_order
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.races.process import TTL, together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
@@ -215,4 +219,30 @@ def test_an_order_outlives_the_loss_of_its_lock(processes) -> None:
     process.on()
     (answer,) = process.results()
     assert answer["order"] == Order.objects.get().number
+    assert audit_sale(sale=sale).ok
+
+
+# --- the sold-out flag against the return of stock ------------------------------------------------
+
+
+@pytest.mark.parametrize("remembers", [MAX_AGE, 4.0], ids=["as it is", "control: too long"])
+def test_every_process_sees_stock_return_within_a_tenth_of_a_second(processes, remembers) -> None:
+    """Whoever asks 100 ms after the return is told so, however slow the machine is."""
+    put_in_force("redis")
+    sale = a_sale(stock=1)
+    order = place_order(customer=a_customer(), sale=fresh(sale), quantity=1, key="k").order
+    doors = processes(3)
+    for process in doors:
+        watch = {"do": "watch_door", "slug": sale.slug, "remembers": remembers}
+        process.start(watch, pause_at="door.sold_out")
+        process.reached()
+    for process in doors:
+        process.on()
+    cancel_order(order=order)
+    returned = time.monotonic()
+    lasts = [process.results()[0]["last"] for process in doors]
+    assert any(lasts), "nobody was ever told that it is sold out"
+    assert all(last <= returned + 0.1 for last in lasts) is (remembers == MAX_AGE)
+    doors[0].start(a_form(sale))
+    assert outcomes(*doors[0].results()) == {"order": 1}
     assert audit_sale(sale=sale).ok
