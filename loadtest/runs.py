@@ -15,6 +15,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from loadtest import scenarios
 from loadtest.models import LabRun
 from loadtest.pace import Pace
 from loadtest.plan import Plan
@@ -49,6 +50,13 @@ class Stopped(Exception):
 def start(*, plan: Plan, user: User) -> LabRun:
     """Put a load test in the one place there is; RunUnderWay when that is taken."""
     return _start(user, Kind.RUN, plan.settings())
+
+
+def play(*, name: str, user: User) -> LabRun:
+    """Put a scenario in the same place; NotFound when there is none of that name."""
+    if name not in scenarios.SCENARIOS:
+        raise NotFound
+    return _start(user, Kind.SCENARIO, {"scenario": name})
 
 
 def again(*, run_id: UUID, user: User) -> LabRun:
@@ -119,7 +127,10 @@ def _execute(mine: LabRun) -> None:
 
 
 def _report(mine: LabRun) -> dict[str, Any]:
-    return run(Plan(**mine.plan), _shown_on_page(mine.pk))
+    show = _shown_on_page(mine.pk)
+    if mine.kind == Kind.SCENARIO:
+        return scenarios.run([mine.plan["scenario"]], show)
+    return run(Plan(**mine.plan), show)
 
 
 def _shown_on_page(run_id: UUID) -> Callable[[dict[str, Any]], None]:
@@ -140,6 +151,12 @@ def _shown_on_page(run_id: UUID) -> Callable[[dict[str, Any]], None]:
                 raise Stopped
 
     return show
+
+
+def latest_of_scenarios() -> dict[str, LabRun]:
+    """The newest finished run of each scenario, by its name."""
+    played = LabRun.objects.filter(kind=Kind.SCENARIO, state=State.DONE).order_by("created_at")
+    return {one.plan["scenario"]: one for one in played}
 
 
 def get_run(run_id: UUID) -> LabRun:

@@ -11,19 +11,19 @@ from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
-from loadtest import export, report, runs, tasks
+from loadtest import export, report, runs, scenarios, tasks
 from loadtest.forms import PlanForm
 from loadtest.models import LabRun
 from loadtest.plan import Plan
+from loadtest.scenarios import export as scenario_export
 from shop.models import User
 
 LISTED = 20
-FILES = ("csv", "html", "png", "json")
+FILES = {LabRun.Kind.RUN: ("csv", "html", "png", "json"), LabRun.Kind.SCENARIO: ("html", "json")}
 TYPES = {
     "csv": "text/csv; charset=utf-8",
     "html": "text/html; charset=utf-8",
     "png": "image/png",
-    "svg": "image/svg+xml",
 }
 
 
@@ -76,6 +76,31 @@ def start(request: HttpRequest) -> HttpResponse:
     return _send(runs.start(plan=plan, user=user))
 
 
+@require_safe
+@never_cache
+@login_required
+def gallery(request: HttpRequest) -> HttpResponse:
+    """Every scenario, and what its newest run showed."""
+    if not request.user.is_staff:
+        raise PermissionDenied
+    runs.bury_dead()
+    latest = runs.latest_of_scenarios()
+    cards = []
+    for name, scenario in scenarios.SCENARIOS.items():
+        run = latest.get(name)
+        result = run.report["scenarios"][0] if run and run.report else None
+        said = scenarios.tell(scenario, result) if result else []
+        cards.append({"scenario": scenario, "run": run, "result": result, "sentences": said})
+    return render(request, "lab/gallery.html", {"cards": cards, "may_run": _may_run(request)})
+
+
+@require_POST
+@login_required
+def play(request: HttpRequest, name: str) -> HttpResponse:
+    """Play a scenario, and go to its page."""
+    return _send(runs.play(name=name, user=_runner(request)))
+
+
 @require_POST
 @login_required
 def again(request: HttpRequest, run_id: UUID) -> HttpResponse:
@@ -114,8 +139,13 @@ def command(request: HttpRequest) -> HttpResponse:
 def show(request: HttpRequest, run_id: UUID) -> HttpResponse:
     """One load test; asked for by htmx, only the part that changes."""
     run = runs.get_run(run_id)
-    context = {"run": run, "may_run": _may_run(request), "files": FILES, **_told(run)}
-    if context["may_run"] and run.report:
+    context = {
+        "run": run,
+        "may_run": _may_run(request),
+        "files": FILES[LabRun.Kind(run.kind)],
+        **_told(run),
+    }
+    if context["may_run"] and run.report and run.kind == LabRun.Kind.RUN:
         finished = LabRun.objects.filter(state=LabRun.State.DONE, kind=run.kind).exclude(pk=run.pk)
         context["others"] = [(one, _headline(one)) for one in finished[:LISTED]]
     context["address"] = request.build_absolute_uri(run.get_absolute_url())
@@ -142,10 +172,13 @@ def compare(request: HttpRequest) -> HttpResponse:
 def download(request: HttpRequest, run_id: UUID, suffix: str) -> HttpResponse:
     """The report as a file."""
     run = runs.get_run(run_id)
-    if run.kind != LabRun.Kind.RUN or not run.report or suffix not in (*TYPES, "json"):
+    if not run.report or suffix not in FILES[LabRun.Kind(run.kind)]:
         raise Http404
     if suffix == "json":
         response: HttpResponse = JsonResponse(run.report)
+    elif run.kind == LabRun.Kind.SCENARIO:
+        page = scenario_export.html(run.report)
+        response = HttpResponse(page, content_type=TYPES[suffix])
     else:
         response = HttpResponse(export.as_file(run.report, suffix), content_type=TYPES[suffix])
     name = f"lab-{run.created_at:%Y%m%d-%H%M%S}.{suffix}"
@@ -155,6 +188,15 @@ def download(request: HttpRequest, run_id: UUID, suffix: str) -> HttpResponse:
 
 def _told(run: LabRun) -> dict[str, Any]:
     """What a page shows of one: its result, or how far it is."""
+    if run.kind == LabRun.Kind.SCENARIO:
+        name = run.plan["scenario"]
+        told = scenario_export.shown(run.report["scenarios"][0]) if run.report else {}
+        return {
+            "scenario": scenarios.SCENARIOS[name],
+            "versions": run.report["versions"] if run.report else {},
+            "command": f"manage.py lab scenario {name}",
+            **told,
+        }
     if run.report:
         return export.shown(run.report)
     over = run.pace.get("over", [])
@@ -165,6 +207,10 @@ def _told(run: LabRun) -> dict[str, Any]:
 
 
 def _headline(run: LabRun) -> str:
+    if run.kind == LabRun.Kind.SCENARIO:
+        scenario = scenarios.SCENARIOS[run.plan["scenario"]]
+        state = run.report["scenarios"][0]["verdict"] if run.report else run.get_state_display()
+        return f"{scenario.title}: {state}"
     return report.sentence(run.report["runs"]) if run.report else str(run.get_state_display())
 
 

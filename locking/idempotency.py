@@ -30,7 +30,8 @@ from typing import Any, Self, TypeVar
 
 from django.conf import settings
 from django.core.exceptions import PermissionDenied
-from django.db import DatabaseError
+from django.db import DatabaseError, router, transaction
+from django.db.transaction import TransactionManagementError
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
@@ -161,7 +162,13 @@ class Attempt:
         }
 
     def keep(self, answer: Said) -> Said:
-        """Write the answer, inside the transaction that has the effect, and give it back."""
+        """Write the answer, inside the transaction that has the effect, and give it back.
+
+        Raises TransactionManagementError outside of one: a crash could then part the two.
+        """
+        using = router.db_for_write(IdempotencyKey)
+        if not transaction.get_connection(using).in_atomic_block:
+            raise TransactionManagementError("An answer is kept in its effect's transaction.")
         IdempotencyKey.objects.create(**self.row(answer))
         return answer
 

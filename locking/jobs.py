@@ -121,13 +121,18 @@ class Run:
             raise self._lost()
         metrics.job(self.task, "done")
 
-    def fail(self, error: Exception, retry_after: float | None) -> None:
-        """For run_once: the body has raised; seconds until it is tried again, or None for never."""
+    def fail(self, error: Exception, retry_after: float | None) -> bool:
+        """For run_once: the body has raised; seconds until it is tried again, or None for never.
+
+        False when the run is not this attempt's any more.
+        """
         state, wait = (State.FAILED, 0.0) if retry_after is None else (State.DUE, retry_after)
         until = timezone.now() + timedelta(seconds=wait)
         detail = f"{type(error).__name__}: {error}"[:500]
-        if self._end(state, detail=detail, lease_until=until):
-            metrics.job(self.task, "failed" if retry_after is None else "tried_again")
+        if not self._end(state, detail=detail, lease_until=until):
+            return False
+        metrics.job(self.task, "failed" if retry_after is None else "tried_again")
+        return True
 
     def _end(self, state: State, **changes: Any) -> int:
         running = self._mine.filter(state=State.RUNNING)
@@ -269,13 +274,13 @@ def _run(run: Run, attempts: int, backoff: float, body: Callable[[], R]) -> R | 
     try:
         result = body()
         run.succeed(result)
-    except LockLost as error:
-        logger.warning("job %s", error)
-        return None
     except Exception as error:
         final = run.attempt >= attempts
-        run.fail(error, None if final else backoff * 2 ** (run.attempt - 1))
-        raise
+        ours = run.fail(error, None if final else backoff * 2 ** (run.attempt - 1))
+        if ours or not isinstance(error, LockLost):
+            raise
+        logger.warning("job %s", error)
+        return None
     finally:
         _current.reset(token)
     return result
@@ -294,9 +299,9 @@ def resend_unfinished(*, limit: int = 100) -> int:
     silent = unfinished.filter(sent_at__lte=now - RESEND)
     sent = 0
     for row in silent.order_by("scheduled_for")[:limit]:
-        if silent.filter(pk=row.pk).update(sent_at=now):  # nobody else has
+        task = current_app.tasks.get(row.task)  # None: it is gone since
+        if silent.filter(pk=row.pk).update(sent_at=now) and task:  # nobody else has
             args, kwargs = json.loads(row.arguments or "[[], {}]")
-            task = current_app.tasks[row.task]
             task.apply_async(args, kwargs, headers={HEADER: row.scheduled_for.isoformat()})
             sent += 1
     return sent

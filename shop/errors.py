@@ -201,6 +201,8 @@ def refusal_of(error: IdempotencyError) -> ShopError:
     return InFlight() if isinstance(error, KeyInFlight) else KeyReused()
 
 
+VERBS = ("buy", "pay", "payment", "cancel", "answer")
+"""The last part of an address that takes the form of the page before it."""
 STORE_ERRORS = (OperationalError, InterfaceError, RedisError, RedisConnectionError, LockError)
 
 
@@ -227,7 +229,8 @@ def answer(
         body = {"error": error.code, "title": str(error.title), "message": str(error.advice)}
         response: HttpResponse = JsonResponse(body, status=error.status)
     else:
-        shown = {"error": error, **(context or {})}
+        verb = request.path.rstrip("/").rpartition("/")[2]
+        shown = {"error": error, "is_verb": verb in VERBS, **(context or {})}
         if isinstance(error, StoreDown) and context is None:
             shown |= {"user": None, "policy": None}  # the page must not ask the silent store again
         response = render(request, page, shown, status=error.status)

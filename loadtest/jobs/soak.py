@@ -40,20 +40,19 @@ class Chaos:
             if when <= now:
                 self._later.remove((when, act))
                 act()
-        if now >= self._next:
+        if now >= self._next and self._strike(now):
             self._next = now + self.random.uniform(0.5, 2)
-            self._strike(now)
 
-    def _strike(self, now: float) -> None:
+    def _strike(self, now: float) -> bool:
         kind = self.random.choice(["beat", "worker", "worker"])
         machine = self.random.choice([each for each in self.machines if each.kind == kind])
         fault = self.random.choice(["killed", "stopped", "child killed"])
         others = [m for m in self.machines if m is not machine and m.kind == machine.kind]
         if not machine.is_up or not any(other.is_up for other in others):
-            return
+            return False
         if fault == "child killed":
             if machine.kind != "worker" or not machine.kill_child():
-                return
+                return False
         elif fault == "killed":
             machine.kill()
             self._later.append((now + self.random.uniform(0.1, 2), machine.launch))
@@ -61,6 +60,7 @@ class Chaos:
             machine.pause()
             self._later.append((now + self.random.uniform(1.5, 3) * TTL, machine.resume))
         self.struck[f"{machine.kind} {fault}"] += 1
+        return True
 
     def heal(self) -> None:
         """Everything is started and goes on."""

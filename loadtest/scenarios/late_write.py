@@ -17,7 +17,7 @@ def behind_anothers_back(
     fault: str = "wait",
     meanwhile: Callable[[], object] = lambda: None,
     afterwards: Callable[[], object] = lambda: None,
-    timeout: float = 2.0,
+    timeout: float = 5.0,
     **how: Any,
 ) -> dict[str, Any]:
     """A buyer has looked and is struck before it writes; another wants the same last piece.

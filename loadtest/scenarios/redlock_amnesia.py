@@ -11,7 +11,7 @@ from loadtest.scenarios.stage import REDLOCK, Stage
 from loadtest.servers import Redis
 from locking import LockUnavailable, locks
 
-TTL = 2.0
+TTL, LONG = 2.0, 20.0
 
 
 def play(stage: Stage, is_repaired: bool) -> dict[str, Any]:
@@ -20,7 +20,8 @@ def play(stage: Stage, is_repaired: bool) -> dict[str, Any]:
     stage.five(*masters)
     options = {"RESTART_DELAY": TTL} if is_repaired else {}
     urls = [master.url for master in masters]
-    stage.lock("redlock", REDLOCK, urls, TTL=TTL, OPTIONS=options)
+    ttl = TTL if is_repaired else LONG
+    stage.lock("redlock", REDLOCK, urls, TTL=ttl, OPTIONS=options)
     stage.guard("redlock", "naive")
     if is_repaired:
         until(_votes, "the masters coming of age")
@@ -34,8 +35,9 @@ def play(stage: Stage, is_repaired: bool) -> dict[str, Any]:
         stage.heal(down)
         stage.gone("buyer A")
 
-    facts = behind_anothers_back(stage, meanwhile=forget, timeout=0.5, renew=False)
-    return facts | {"ttl": TTL, "votes": 2}
+    timeout = 0.5 if is_repaired else 5.0
+    facts = behind_anothers_back(stage, meanwhile=forget, timeout=timeout, renew=False)
+    return facts | {"ttl": ttl}
 
 
 def _votes() -> bool:

@@ -47,11 +47,13 @@ def play(stage: Stage, is_repaired: bool) -> dict[str, Any]:
             stage.until_passed(time.monotonic(), WORK)
         else:
             policy.switch(backend="database", reason="scenario", force=True)
+            switched = time.monotonic()
             # Nobody holds the old lock but one, who is still at work.
             until(lambda: Order.objects.filter(sale=sale).count() == STOCK, "the crowd buying")
         before = Order.objects.filter(sale=sale).count()
         first.on()
         first.answer()
+        together = 0.0 if is_repaired else time.monotonic() - switched
         if is_repaired:
             policy.finish_switch()
         stage.mark("staff", "database")
@@ -66,6 +68,7 @@ def play(stage: Stage, is_repaired: bool) -> dict[str, Any]:
         "sold": audit.held,
         "oversold": audit.oversold,
         "behind": before,
+        "together": round(together, 2),
         "drained": round(change.drained_ms / 1000, 2),
         "broke": not audit.ok,
     }
@@ -83,7 +86,7 @@ SCENARIO = Scenario(
             "under the new lock before A wrote."
         ),
         _(
-            "For %(b_overlap_seconds).2f s two backends guarded one row, and %(b_sold)d were sold "
+            "For %(b_together).2f s two backends guarded one row, and %(b_sold)d were sold "
             "of %(b_stock)d."
         ),
         _(

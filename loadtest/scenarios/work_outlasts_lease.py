@@ -6,14 +6,17 @@ from django.utils.translation import gettext_lazy as _
 
 from loadtest.scenarios.late_write import behind_anothers_back
 from loadtest.scenarios.scenario import Scenario
-from loadtest.scenarios.stage import TTL, Stage
+from loadtest.scenarios.stage import Stage
+
+TTL = 1.5
 
 
 def play(stage: Stage, is_repaired: bool) -> dict[str, Any]:
     """The holder works until another has waited twice its lease, or has bought."""
-    stage.redis_lock()
+    stage.redis_lock(TTL=TTL)
     stage.guard("redis", "naive")
-    return behind_anothers_back(stage, timeout=2 * TTL, renew=is_repaired) | {"ttl": TTL}
+    timeout = 2 * TTL if is_repaired else 10.0
+    return behind_anothers_back(stage, timeout=timeout, renew=is_repaired) | {"ttl": TTL}
 
 
 SCENARIO = Scenario(

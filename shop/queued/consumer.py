@@ -16,7 +16,7 @@ from django.db import DatabaseError, close_old_connections, connections
 
 from locking import LockError, LockUnavailable
 from locking.backends.resp import Wire
-from shop.errors import ShopError
+from shop.errors import Busy, ShopError
 from shop.models import Sale
 from shop.queued import store, writing
 from shop.queued.loading import load, sales_under_way
@@ -84,7 +84,11 @@ class Consumer:
             if store.left(sale=sale) is None:
                 if sale.phase() == Sale.Phase.ENDED:
                     continue
-                load(sale=sale)
+                try:
+                    load(sale=sale)
+                except Busy as error:
+                    logger.warning("sale %s is loaded later: %r", sale.slug, error)
+                    continue
             streams[store.keys_of(sale.pk, sale.generation)[3]] = sale
         self._streams = streams
         for stream, sale in streams.items():
@@ -100,9 +104,13 @@ class Consumer:
             self._write(sale, raw)
 
     def _write(self, sale: Sale, raw: list[list[str]]) -> int:
+        """One sale's trouble is not another's: what cannot be written is claimed later."""
         entries = store.read(raw)
-        if entries:
-            writing.write(sale=sale, entries=entries)
+        try:
+            if entries:
+                writing.write(sale=sale, entries=entries)
+        except (LockError, Busy) as error:
+            logger.warning("%d entries of sale %s wait: %r", len(entries), sale.slug, error)
         return len(entries)
 
     def _leave(self) -> None:

@@ -37,7 +37,7 @@ Reason = SetAside.Reason
 Outcomes = list[tuple[Entry, str]]
 
 
-def write(*, sale: Sale, entries: Sequence[Entry]) -> Outcomes:
+def write(*, sale: Sale, entries: Sequence[Entry]) -> None:
     """Write the orders of entries, or why not, and take them out of the stream.
 
     What could not be decided stays there. Raises LockError, DatabaseError and StoreDown.
@@ -60,7 +60,6 @@ def write(*, sale: Sale, entries: Sequence[Entry]) -> Outcomes:
     odd = any(outcome in (Reason.SOLD_OUT, Reason.FAILED) for _, outcome in outcomes)
     if odd or settled < len(outcomes):
         reconcile(sale=sale)  # Redis offered what was not there, or has forgotten these entries
-    return outcomes
 
 
 def _reconnect() -> None:

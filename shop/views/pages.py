@@ -56,11 +56,15 @@ def sale(request: HttpRequest, slug: str) -> HttpResponse:
 @never_cache
 @shows
 def sale_stock(request: HttpRequest, slug: str) -> HttpResponse:
-    """The stock bar alone, polled; has the page loaded again once the sale is in another phase."""
+    """The stock bar alone, polled; has the page loaded again once the sale is in another phase.
+
+    Not at the opening, when everybody looks: shop.js opens the page that is there.
+    """
     seen = see_sale(slug=slug)
     context = {**stock_context(seen), **_kept_fresh(request, seen.sale)}
     response = render(request, "shop/_stock.html", context)
-    if request.GET.get("phase") != context["phase"]:
+    change = request.GET.get("phase"), context["phase"]
+    if change[0] != change[1] and change != (Sale.Phase.BEFORE, Sale.Phase.OPEN):
         response["HX-Refresh"] = "true"
     return response
 

@@ -16,13 +16,15 @@ document.documentElement.classList.add("script");
     return days ? `${days} ${document.body.dataset.day} ${clock}` : clock;
   };
 
-  // A button that was waiting for the opening: no request is needed, so no rush of reloads.
+  // What was waiting for the opening: no request is needed, so no rush of reloads.
   const open = () => {
-    for (const button of document.querySelectorAll("[data-open-label]")) {
-      button.textContent = button.dataset.openLabel;
-      button.disabled = false;
+    for (const one of document.querySelectorAll("[data-open-label]")) {
+      one.textContent = one.dataset.openLabel;
+      one.disabled = false;
     }
   };
+  // A computer that slept is late; the stock bar comes from the server.
+  const isOpen = () => document.querySelector("#stock")?.dataset.phase === "open";
 
   const tick = () => {
     for (const clock of document.querySelectorAll("[data-until]:not([data-over])")) {
@@ -33,11 +35,17 @@ document.documentElement.classList.add("script");
       if (clock.getAttribute("role") === "timer") {
         clock.setAttribute("aria-live", whole <= 10 || (whole <= 60 && whole % 30 === 0) ? "polite" : "off");
       }
-      if (seconds > 0) continue;
+      const opens = clock.dataset.then === "open";
+      if (seconds > 0 && !(opens && isOpen())) continue;
+      if (opens) {
+        open();
+        clock.dataset.until = clock.dataset.next;
+        clock.dataset.then = "reload";
+        continue;
+      }
       clock.dataset.over = "";
-      if (clock.dataset.then === "open") open();
       // Spread out, and only once a page that was made before its time is over.
-      else if (madeAt < Number(clock.dataset.until)) setTimeout(() => location.reload(), 500 + Math.random() * 1500);
+      if (madeAt < Number(clock.dataset.until)) setTimeout(() => location.reload(), 500 + Math.random() * 1500);
     }
     for (const clock of document.querySelectorAll("[data-clock]")) {
       const date = new Date(now() * 1000);

@@ -10,14 +10,17 @@ from pathlib import Path
 
 import pytest
 from django.conf import settings as django_settings
+from django.contrib.staticfiles.handlers import StaticFilesHandler
 from django.core.cache import cache
 from django.core.management import call_command
 from django.test import Client
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from pytest_django.live_server_helper import LiveServer
 
 from locking import policy
 from shop.management.commands.seed import PASSWORD
 from shop.models import User
+from shop.wsgi import application
 from tests.shop.making import put_in_force
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
@@ -51,6 +54,13 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def live_server(chromium: Browser, live_server: LiveServer) -> LiveServer:
+    """The shop as gunicorn serves it, with the turnstile in front."""
+    live_server.thread.httpd.set_app(StaticFilesHandler(application))
+    return live_server
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from datetime import timedelta
+from unittest.mock import patch
 
 import pytest
 from django.utils import timezone
@@ -15,6 +16,7 @@ from locking import policy
 from shop.audit import audit_all
 from shop.models import Order, Sale
 from shop.queued.consumer import Consumer
+from shop.turnstile import Turnstile
 from tests.browser.conftest import SHOTS, TOO_WIDE, sign_in
 from tests.shop.making import put_in_force
 
@@ -89,6 +91,8 @@ def test_the_button_opens_by_the_servers_clock(people):
     opened = page.get_by_role("button", name="Buy now")
     expect(opened).to_be_enabled()
     assert timezone.now() >= opens_at
+    expect(page.get_by_text("Ends in")).to_be_visible()
+    expect(page.get_by_text("● Live")).to_be_visible()
     assert loads == []
     opened.dblclick()
     expect(page.get_by_role("status")).to_contain_text("Waiting for payment")
@@ -118,7 +122,10 @@ def test_too_late_for_the_last_piece(people, script):
     page = people("li", **PHONE, java_script_enabled=script)
     page.goto("/sales/kettle/")
     empty("kettle")
-    page.get_by_role("button", name="Buy now").click()
+    with patch.object(Turnstile, "_refused", autospec=True, side_effect=Turnstile._refused) as door:
+        page.get_by_role("button", name="Buy now").click()
+        expect(page.get_by_role("button", name="Sold out")).to_be_disabled()
+    assert door.called, "refused before Django"
     expect(page.get_by_role("alert")).to_contain_text("Sold out")
     expect(page.get_by_role("button", name="Sold out")).to_be_disabled()
     page.screenshot(path=SHOTS / f"refused-{'script' if script else 'plain'}.png", full_page=True)

@@ -10,7 +10,7 @@ from django.conf import settings
 from playwright.sync_api import expect
 
 from loadtest.models import LabRun
-from tests.browser.conftest import SHOTS, TOO_SMALL, TOO_WIDE, sign_in
+from tests.browser.conftest import SHOTS, TOO_SMALL, TOO_WIDE
 
 
 @pytest.fixture
@@ -25,9 +25,8 @@ def worker(database_url, monkeypatch):
 
 
 def test_the_preset_oversells_and_the_link_shows_it_to_anybody(people, worker):
-    page = people()
-    page.goto("/accounts/sign-in/?next=/lab/")
-    sign_in(page, "amy")
+    page = people("amy")
+    page.goto("/lab/")
     clicked = time.monotonic()
     page.get_by_role("button", name="Oversell now").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text(
@@ -48,18 +47,34 @@ def test_the_preset_oversells_and_the_link_shows_it_to_anybody(people, worker):
             seen.goto(link)
             seen.screenshot(path=SHOTS / f"lab-run-{width}-{scheme}.png", full_page=True)
             assert seen.evaluate(TOO_WIDE) <= 0
-            seen.goto("/accounts/sign-in/?next=/lab/")
-            sign_in(seen, "amy")
+            seen = people("amy", viewport={"width": width, "height": 900}, color_scheme=scheme)
+            seen.goto("/lab/")
             expect(seen.get_by_role("button", name="Oversell now")).to_be_visible()
             seen.screenshot(path=SHOTS / f"lab-{width}-{scheme}.png", full_page=True)
             assert seen.evaluate(TOO_WIDE) <= 0
             assert seen.evaluate(TOO_SMALL.replace("input:not([type=hidden])", "button")) == []
 
 
+def test_a_scenario_is_played_from_the_gallery(people, worker):
+    page = people("amy")
+    page.goto("/lab/scenarios/")
+    page.get_by_role("button", name="Play it: SETNX without an expiry").click()
+    expect(page.locator("figure svg")).to_have_count(2, timeout=60_000)
+    expect(page.locator("article p").first).to_contain_text("Buyer A took the key with SETNX")
+    link = page.get_by_label("Share link").input_value()
+    for width in (360, 1280):
+        for scheme in ("light", "dark"):
+            seen = people(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            seen.goto(link)
+            seen.screenshot(path=SHOTS / f"scenario-{width}-{scheme}.png", full_page=True)
+            assert seen.evaluate(TOO_WIDE) <= 0
+    page.goto("/lab/scenarios/")
+    page.screenshot(path=SHOTS / "scenarios.png", full_page=True)
+
+
 def test_the_form_tells_its_command_line(people):
-    page = people()
-    page.goto("/accounts/sign-in/?next=/lab/")
-    sign_in(page, "amy")
+    page = people("amy")
+    page.goto("/lab/")
     page.get_by_label("Fault").select_option("pause-holder")
     expect(page.locator("#command")).to_contain_text("--fault pause-holder")
     for name in ("Processes", "Threads of each"):

@@ -221,5 +221,40 @@ def test_two_runs_beside_each_other(client, finished, staff, sent):
     assert client.get(f"{reverse('lab-compare')}?a=1&b=2").status_code == 404
 
 
+@pytest.fixture
+def played(staff):
+    """A scenario that was really played."""
+    run = runs.play(name="setnx-without-expiry", user=staff)
+    tasks.execute(str(run.pk))
+    return runs.get_run(run.pk)
+
+
+def test_a_scenario_is_played_and_read_by_anybody(client, played, staff):
+    assert (played.state, played.report["scenarios"][0]["verdict"]) == (LabRun.State.DONE, "ok")
+    page = client.get(played.get_absolute_url()).text
+    assert page.count('<svg xmlns="http://www.w3.org/2000/svg" viewBox') >= 2
+    assert "SETNX without an expiry" in page.split("<h1")[1].split("</h1>")[0]
+    assert client.get(reverse("lab-file", args=[played.pk, "json"])).json() == played.report
+    assert client.get(reverse("lab-file", args=[played.pk, "html"])).content.startswith(b"<!doc")
+    assert client.get(reverse("lab-file", args=[played.pk, "csv"])).status_code == 404
+    assert client.get(reverse("lab-scenarios")).status_code == 302
+    client.force_login(staff)
+    assert played.get_absolute_url() in client.get(reverse("lab-scenarios")).text
+    assert "SETNX without an expiry: ok" in client.get(reverse("lab")).text
+
+
+def test_who_may_play(client, staff, sent, django_capture_on_commit_callbacks):
+    play = reverse("lab-play", args=["holder-paused"])
+    assert client.post(play).status_code == 302
+    client.force_login(User.objects.create(username="bo", is_staff=True))
+    assert client.post(play).status_code == 403
+    client.force_login(staff)
+    assert client.post(reverse("lab-play", args=["earthquake"])).status_code == 404
+    with django_capture_on_commit_callbacks(execute=True):
+        assert client.post(play).status_code == 302
+    assert sent == [str(LabRun.objects.get().pk)]
+    assert client.post(play).status_code == 409
+
+
 def test_an_unknown_address_is_not_found(client, db):
     assert client.get(reverse("lab-run", args=[uuid.uuid4()])).status_code == 404

@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from celery import Celery, schedules
+from celery.exceptions import OperationalError
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
 from locking import jobs
@@ -124,3 +125,22 @@ class TestScheduler:
             beat.apply_entry(entry)
         assert len(sent) == 2
         assert JobRun.objects.count() == 1
+
+    def test_a_tick_that_the_broker_did_not_take_is_not_forgotten(
+        self, scheduler, monkeypatch
+    ) -> None:
+        def refuse(*args: object, **options: object) -> None:
+            raise OperationalError("no broker")
+
+        monkeypatch.setattr(prune_job_runs, "apply_async", refuse)
+        entry = scheduler.schedule["prune"]
+        entry.last_run_at -= timedelta(hours=1)
+        scheduler.apply_entry(entry)
+        assert JobRun.objects.get().state == JobRun.State.DUE
+        sent: list[object] = []
+        monkeypatch.setattr(
+            prune_job_runs, "apply_async", lambda *args, headers: sent.append(headers)
+        )
+        JobRun.objects.update(lease_until=NOON, sent_at=NOON)
+        assert jobs.resend_unfinished() == 1
+        assert sent == [{jobs.HEADER: JobRun.objects.get().scheduled_for.isoformat()}]

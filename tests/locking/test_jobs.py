@@ -154,6 +154,15 @@ class TestWhileItRuns:
         assert "attempt 1 was taken over" in caplog.text
         assert JobRun.objects.get().state == State.RUNNING
 
+    def test_another_lock_that_it_lost_is_an_error_like_others(self, monkeypatch) -> None:
+        def act() -> None:
+            raise LockLost("the sale's")
+
+        monkeypatch.setattr(f"{__name__}.act", act)
+        with pytest.raises(LockLost, match="the sale's"):
+            deliver(noon())
+        assert JobRun.objects.get().state == State.DUE
+
     def test_finish_writes_both_or_neither(self, monkeypatch) -> None:
         def breaks() -> None:
             with current_run().finish():
@@ -234,6 +243,7 @@ class TestSendingAgain:
         return sent
 
     def test_what_nobody_began_or_finished(self, sent) -> None:
+        jobs.announce("a task that is gone", [], {}, noon(seconds=-1))
         jobs.announce("tidy", ["Kettle"], {}, noon())
         deliver(noon(seconds=1))
         JobRun.objects.filter(state=State.DONE).update(state=State.RUNNING)

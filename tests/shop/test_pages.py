@@ -123,6 +123,8 @@ def test_the_stock_bar_is_polled_until_the_end(shop):
     page = f"/sales/{sale.slug}/stock/"
     bar = shop.get(f"{page}?phase=open")
     assert "HX-Refresh" not in bar
+    assert "HX-Refresh" not in shop.get(f"{page}?phase=before"), "no rush at the opening"
+    assert shop.get(f"{page}?phase=sold_out")["HX-Refresh"] == "true"
     assert 'value="7" max="7"' in bar.text
     assert re.search(r'hx-trigger="load delay:\d+ms"', bar.text)
     buy(shop, sale, quantity=5)

@@ -16,9 +16,9 @@ from django.test import Client
 from django.utils import timezone
 
 from loadtest.servers import Redis
-from locking import policy
+from locking import locks, policy
 from shop.audit import audit_sale
-from shop.checkout import place_order
+from shop.checkout import lock_name, place_order
 from shop.errors import (
     BadInput,
     KeyReused,
@@ -337,6 +337,28 @@ def test_a_database_that_fails_leaves_the_entry_for_later() -> None:
     consume()
     assert status(queued) == "won"
     assert_sound(sale, held=1, left=9)
+
+
+def test_one_sale_whose_lock_is_held_keeps_no_other_waiting(monkeypatch) -> None:
+    monkeypatch.setattr(writing, "PATIENCE", 0.05)
+    stuck, free = a_queued_sale(), a_queued_sale()
+    both = [ask(stuck), ask(free)]
+    let_go, held = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with locks["process"].lock(lock_name(stuck.pk)):
+            held.set()
+            let_go.wait(20)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(20)
+    consumer.Consumer(threading.Event()).round()
+    assert [status(one) for one in both] == ["waiting", "won"]
+    let_go.set()
+    holder.join()
+    consume()
+    assert status(both[0]) == "won"
 
 
 def test_an_entry_at_which_the_database_fails_again_and_again_is_set_aside(monkeypatch) -> None:

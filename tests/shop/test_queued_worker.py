@@ -20,7 +20,7 @@ from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 def until(find: Callable[[], Any], what: str) -> Any:

@@ -35,7 +35,8 @@ def test_holder_paused(results: dict[str, Any]) -> None:
 
 def test_gil_held(results: dict[str, Any]) -> None:
     broken, repaired = sold_twice_then_once(results["gil-held"])
-    assert broken["second_waited"] >= 0.9 * broken["ttl"] - 0.1
+    assert broken["overlaps"] >= 1
+    assert repaired["overlaps"] >= 1
     assert (broken["refused"], repaired["refused"]) == (0, 1)
 
 

@@ -9,13 +9,14 @@ from unittest.mock import patch
 
 import pytest
 
+from loadtest.servers import Redis
 from shop.audit import audit_sale
 from shop.models import Order, Sale, SetAside
 from shop.queued import store
 from shop.queued.loading import load, reconcile
 from shop.queued.reserving import reserve, standing_of
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
-from tests.shop.races.process import PATIENCE, together
+from tests.shop.races.process import PATIENCE, Process, start_server, together
 from tests.shop.races.test_stock import outcomes
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
@@ -164,6 +165,26 @@ def test_the_reconciler_settles_for_a_killed_consumer(processes) -> None:
     repair = reconcile(sale=sale)
     assert (repair.settled, repair.drift) == (1, 0)
     assert_sound(sale, sold=2)
+
+
+def test_a_consumer_outlives_its_redis(database_url, settings) -> None:
+    put_in_force("database")
+    start_server(database_url)
+    with Redis() as redis:
+        settings.REDIS_URL = redis.url
+        sale = a_queued_sale(stock=5)
+        consumer = Process(redis.url)
+        try:
+            consumer.start({"do": "consume"})
+            for number in (1, 2):
+                reserve(customer_id=a_customer().pk, sale=fresh(sale), quantity=1, key="k")
+                until(lambda number=number: Order.objects.count() == number, "its order")
+                redis.kill()
+                redis.start()
+            consumer.on()
+            assert "ok" in consumer.results()[0]
+        finally:
+            consumer.close()
 
 
 def test_reconciled_while_a_crowd_buys(processes) -> None:
