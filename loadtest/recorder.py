@@ -22,7 +22,7 @@ then, under its `id`, an ok, fail (it changed nothing) or unknown, which has an 
     write        operation
     buy          operation   user, key, quantity; order, replayed
     pay, cancel  operation   order
-    fault        start heal  what; victim (pid), where it killed a process
+    fault        start heal  what, lane; victim: the actor that it killed, if any
 """
 
 import itertools
@@ -93,7 +93,8 @@ class Recorder:
         try:
             yield said
         except BaseException as error:
-            self.note(do, outcome_of(error), id=id, error=_name(error), **fields)
+            name = type(error).__name__
+            self.note(do, outcome_of(error), id=id, error=name, **fields)
             raise
         self.note(do, said.pop("type", "ok"), id=id, **(fields | said))
 
@@ -168,10 +169,6 @@ class Recorder:
         """Close the file, and leave the shop as it was."""
         self._forget_shop()
         os.close(self._file)
-
-
-def _name(error: BaseException) -> str:
-    return type(error).__name__
 
 
 def history(folder: Path) -> list[Event]:

@@ -6,7 +6,7 @@
     rows(half)              # the same events as a table
 
 One lane an actor or server. The bar is the belief, the line under it the lease as the store has it.
-Plain SVG without script or inline style, 480 wide; what happens close together is stretched, and
+Plain SVG without script or inline style, 440 wide; what happens close together is stretched, and
 the seconds at the bottom say by how much.
 """
 
@@ -23,10 +23,10 @@ from django.utils.translation import gettext_noop
 
 from loadtest.recorder import Event
 
-WIDTH, LEFT, RIGHT = 480, 10, 466
+WIDTH, LEFT, RIGHT = 440, 10, 426
 SECOND = 1_000_000_000
-BAR, LABEL, SMALL, TEXT = 16, 12, 10, 12
-GLYPH = 5.5
+BAR, LABEL, SMALL, TEXT = 16, 13, 11, 12
+GLYPH = 6.0
 """Width of a small letter, on average; a Chinese one has two of it."""
 EVEN = 0.6
 """Share of the width that goes to every moment alike; the rest goes by the clock."""
@@ -246,7 +246,7 @@ class _Axis:
         found: list[tuple[float, str]] = []
         for n in range(int(seconds / step) + 1):
             x = self(self.first + round(n * step * SECOND))
-            if not found or x - found[-1][0] > 30:
+            if not found or x - found[-1][0] > 34:
                 found.append((x, f"{n * step:g} s"))
         return found
 
@@ -339,7 +339,7 @@ class _Picture:
 
     def _lane(self, lane: Lane) -> None:
         y = self.y + 16
-        self.add("text", _lane_name(lane.name), x=LEFT, y=y - 5, font_size=11, font_weight="bold")
+        self.add("text", _lane_name(lane.name), x=LEFT, y=y - 5, font_size=TEXT, font_weight="bold")
         self.add("line", x1=LEFT, x2=RIGHT, y1=y + 8, y2=y + 8, stroke=WAIT, stroke_opacity=0.35)
         for span in lane.waits:
             self.signs.add("wait")
@@ -371,7 +371,8 @@ class _Picture:
             self.signs.add("poll")
             strokes = "".join(f"M{x:.1f} {y + 2:.1f}v12" for x in polls)
             self.add("path", d=strokes, stroke=BAD)
-        for at, sign, label in sorted(lane.marks):
+        # What was written lies on top of everything.
+        for at, sign, label in sorted(lane.marks, key=lambda mark: mark[1] in ("good", "bad")):
             if sign == "poll":
                 continue
             x = self.axis(at)
@@ -414,7 +415,7 @@ class _Picture:
 
     def _stock(self) -> None:
         y, stock = self.y + 14, self.half["facts"].get("stock", 0)
-        self.add("text", _("stock"), x=LEFT, y=y - 5, font_size=11, font_weight="bold")
+        self.add("text", _("stock"), x=LEFT, y=y - 5, font_size=TEXT, font_weight="bold")
         self.add("line", x1=LEFT, x2=RIGHT, y1=y + 6, y2=y + 6, stroke=WAIT, stroke_opacity=0.35)
         labels = _Rows()
         rows = 0

@@ -162,12 +162,11 @@ class Stage:
 
     # --- who and what happens ---
 
-    def actor(self, name: str, *, timeout: float = 2.0, **overrides: Any) -> Actor:
+    def actor(self, name: str, *, timeout: float = 2.0) -> Actor:
         """A process on stage; `timeout` is how long its purchases wait for the lock."""
         actor = self.crew.take()
         self.actors.append(actor)
-        entries = {alias: {**conf, **overrides} for alias, conf in self.locks.items()}
-        actor.open(self.folder, name, entries, timeout, self.databases)
+        actor.open(self.folder, name, self.locks, timeout, self.databases)
         return actor
 
     def strike(self, fault: Fault) -> None:
@@ -207,6 +206,6 @@ class Stage:
         """The half, with what the checker saw of it."""
         events = history(self.folder)
         seen = check(events, None, Promise(exclusive=False, fencing=False)).facts
-        names = ("overlaps", "overlap_seconds", "lease_overlaps", "stale_writes")
+        names = ("overlaps", "overlap_seconds", "lease_overlaps")
         facts = {name: seen[name] for name in names} | facts
         return Played(facts, events, round(time.monotonic() - self.began, 2))
