@@ -6,11 +6,42 @@ import sys
 import time
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from django.conf import settings
 from playwright.sync_api import expect
 
 from loadtest.models import LabRun
 from tests.browser.conftest import SHOTS, TOO_SMALL, TOO_WIDE
+from tests.browser.test_looks import UNTRANSLATED
+
+LOOKS = [
+    {"viewport": {"width": width, "height": 800}, "color_scheme": scheme, "locale": locale}
+    for width, scheme, locale in (
+        (360, "light", "zh-CN"),
+        (360, "dark", "en-GB"),
+        (1280, "light", "en-GB"),
+        (1280, "dark", "zh-CN"),
+    )
+]
+KEPT = re.compile("manage.py|Linux|SET NX")
+"""Names and commands are the same in every language."""
+SMALL_BUTTONS = TOO_SMALL.replace("input:not([type=hidden])", "input[type=text]")
+
+
+def look(page, name, path, looks):
+    """It fits, can be read by everybody, and speaks the language it was asked for."""
+    page.goto(path)
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    size, scheme = looks["viewport"]["width"], looks["color_scheme"]
+    page.screenshot(path=SHOTS / f"{name}-{size}-{scheme}.png", full_page=True)
+    assert page.evaluate(TOO_WIDE) <= 0
+    assert page.evaluate(SMALL_BUTTONS) == []
+    found = Axe().run(page).response["violations"]
+    grave = [one for one in found if one["impact"] in ("serious", "critical")]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in grave] == []
+    if looks["locale"] == "zh-CN":
+        words = page.evaluate(UNTRANSLATED)
+        assert [one for one in words if not KEPT.search(one)] == []
 
 
 @pytest.fixture
@@ -41,18 +72,9 @@ def test_the_preset_oversells_and_the_link_shows_it_to_anybody(people, worker):
     expect(stranger.get_by_role("heading", level=1)).to_contain_text("redis sold exactly 50.")
     assert stranger.get_by_role("button", name="Run it again").count() == 0
     assert LabRun.objects.get().state == LabRun.State.DONE
-    for width in (360, 1280):
-        for scheme in ("light", "dark"):
-            seen = people(viewport={"width": width, "height": 900}, color_scheme=scheme)
-            seen.goto(link)
-            seen.screenshot(path=SHOTS / f"lab-run-{width}-{scheme}.png", full_page=True)
-            assert seen.evaluate(TOO_WIDE) <= 0
-            seen = people("amy", viewport={"width": width, "height": 900}, color_scheme=scheme)
-            seen.goto("/lab/")
-            expect(seen.get_by_role("button", name="Oversell now")).to_be_visible()
-            seen.screenshot(path=SHOTS / f"lab-{width}-{scheme}.png", full_page=True)
-            assert seen.evaluate(TOO_WIDE) <= 0
-            assert seen.evaluate(TOO_SMALL.replace("input:not([type=hidden])", "button")) == []
+    for looks in LOOKS:
+        look(people(**looks), "lab-run", link, looks)
+        look(people("amy", **looks), "lab", "/lab/", looks)
 
 
 def test_a_scenario_is_played_from_the_gallery(people, worker):
@@ -62,14 +84,9 @@ def test_a_scenario_is_played_from_the_gallery(people, worker):
     expect(page.locator("figure svg")).to_have_count(2, timeout=60_000)
     expect(page.locator("article p").first).to_contain_text("Buyer A took the key with SETNX")
     link = page.get_by_label("Share link").input_value()
-    for width in (360, 1280):
-        for scheme in ("light", "dark"):
-            seen = people(viewport={"width": width, "height": 900}, color_scheme=scheme)
-            seen.goto(link)
-            seen.screenshot(path=SHOTS / f"scenario-{width}-{scheme}.png", full_page=True)
-            assert seen.evaluate(TOO_WIDE) <= 0
-    page.goto("/lab/scenarios/")
-    page.screenshot(path=SHOTS / "scenarios.png", full_page=True)
+    for looks in LOOKS:
+        look(people(**looks), "lab-scenario", link, looks)
+        look(people("amy", **looks), "lab-scenarios", "/lab/scenarios/", looks)
 
 
 def test_the_form_tells_its_command_line(people):

@@ -1,0 +1,43 @@
+"""A real Celery worker is killed in the middle of a load test."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from django.conf import settings
+
+from loadtest import runs, tasks
+from loadtest.models import LabRun
+from loadtest.plan import Plan
+from shop.models import User
+from tests.loadtest.test_lab_run import family, until
+
+LONG = Plan(backends=("redis",), disciplines=("naive",), repeats=100)
+
+
+@pytest.fixture
+def worker(database_url, monkeypatch, tmp_path):
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    command = ["-m", "celery", "-A", "shop", "--quiet", "worker", "--concurrency=1", "-l", "error"]
+    process = subprocess.Popen(
+        [sys.executable, *command], cwd=settings.BASE_DIR, start_new_session=True
+    )
+    yield process
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_what_a_killed_worker_was_running_ends(worker, tmp_path):
+    run = runs.start(plan=LONG, user=User.objects.create(username="amy", is_staff=True))
+    tasks.execute.delay(str(run.pk))
+    assert until(lambda: runs.get_run(run.pk).pace.get("done", 0) > 0)
+    assert family(tmp_path)
+    assert runs.get_run(run.pk).state == LabRun.State.RUNNING
+    os.killpg(worker.pid, signal.SIGKILL)
+    assert until(lambda: runs.get_run(run.pk).state == LabRun.State.FAILED, seconds=15)
+    assert runs.get_run(run.pk).why == "Its worker died."
+    assert until(lambda: not family(tmp_path))  # its servers and buyers went with it
+    runs.start(plan=LONG, user=run.created_by)
