@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db import connections
@@ -76,7 +77,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Shop]:
+    settings.PURCHASES_PER_GRANT = 1  # these buyers are threads, and each asks for itself
     monkeypatch.setattr(checkout, "LOCK_TIMEOUT", 0.2)
     locks.close()
     recorder = Recorder(tmp_path, "shop")
