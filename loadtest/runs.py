@@ -156,7 +156,8 @@ def _shown_on_page(run_id: UUID) -> Callable[[dict[str, Any]], None]:
 def latest_of_scenarios() -> dict[str, LabRun]:
     """The newest finished run of each scenario, by its name."""
     played = LabRun.objects.filter(kind=Kind.SCENARIO, state=State.DONE).order_by("created_at")
-    return {one.plan["scenario"]: one for one in played}
+    newest = {plan["scenario"]: pk for pk, plan in played.values_list("pk", "plan")}
+    return {one.plan["scenario"]: one for one in LabRun.objects.filter(pk__in=newest.values())}
 
 
 def get_run(run_id: UUID) -> LabRun:

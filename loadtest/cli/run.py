@@ -7,7 +7,7 @@ from typing import Any
 
 from loadtest import report
 from loadtest.export import FILES, as_file
-from loadtest.plan import BACKENDS, STORES, Plan
+from loadtest.plan import BACKENDS, STORES, Plan, PlanError
 from loadtest.run import run
 from loadtest.strikes import FAULTS
 from loadtest.terminal import Bar, Terminal
@@ -72,6 +72,9 @@ def handle(terminal: Terminal, **options: Any) -> int:
         is_mysql = "mysql_session" in (options["backends"] or ())
         is_mysql |= options["fault"] == "kill-database"
         options["store"] = "mariadb" if is_mysql else "sqlite"
+    for suffix in FILES:  # before a run that may take minutes
+        if options[suffix] and not options[suffix].parent.is_dir():
+            raise PlanError(f"{suffix}: there is no folder {options[suffix].parent}")
     plan = Plan(
         backends=tuple(options["backends"] or ("none", "redis")),
         disciplines=tuple(options["disciplines"] or ("naive",)),

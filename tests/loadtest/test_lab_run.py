@@ -77,7 +77,9 @@ def test_a_missing_server_makes_the_verdict_not_run(monkeypatch):
     assert code == 1
 
 
-@pytest.mark.parametrize("wrong", ["--buyers=0", "--processes=0", "--backend=no", "--stock=-1"])
+@pytest.mark.parametrize(
+    "wrong", ["--buyers=0", "--processes=0", "--backend=no", "--stock=-1", "--csv=/no/x.csv"]
+)
 def test_bad_arguments_end_with_two(wrong):
     with pytest.raises(CommandError) as refused:
         call_command("lab", "run", wrong)
