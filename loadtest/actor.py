@@ -264,7 +264,9 @@ def _locked_so(*, renew: bool, early: bool) -> Iterator[None]:
 
     class Early(PolicyLock):
         def __exit__(self, *exc_info: object) -> None:
-            """It was released."""
+            """It was released, unless the fault did not come by."""
+            if self.lease is not None:
+                self.release()
 
     was = checkout.lock  # type: ignore[attr-defined]
     kind = Early if early else PolicyLock

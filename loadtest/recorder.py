@@ -79,7 +79,8 @@ class Recorder:
         head = {"t": time.monotonic_ns(), "actor": self.actor, "do": do}
         if type:
             head["type"] = type
-        os.write(self._file, json.dumps(head | fields).encode() + b"\n")
+        if self._file >= 0:  # a watchdog may still renew when the story is over
+            os.write(self._file, json.dumps(head | fields).encode() + b"\n")
 
     @contextmanager
     def attempt(self, do: str, **fields: Any) -> Iterator[dict[str, Any]]:
@@ -168,7 +169,8 @@ class Recorder:
     def close(self) -> None:
         """Close the file, and leave the shop as it was."""
         self._forget_shop()
-        os.close(self._file)
+        file, self._file = self._file, -1
+        os.close(file)
 
 
 def history(folder: Path) -> list[Event]:
