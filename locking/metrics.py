@@ -122,13 +122,24 @@ def built(key: str, seconds: float) -> None:
     BUILD.labels(kind_of(key)).observe(seconds)
 
 
-def flights() -> dict[str, dict[str, int]]:
-    """For the operations page: how often each outcome of `flown` was, by kind, since the start."""
-    counts: dict[str, dict[str, int]] = defaultdict(dict)
+def totals() -> dict[str, dict[tuple[str, ...], float]]:
+    """All samples since the start, by name, then by the values of the labels in their names' order.
+
+    For the operations page; reads every process's file: not for every request.
+    """
+    found: dict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
     for metric in registry().collect():
         for sample in metric.samples:
-            if sample.name == "locking_single_flight_total":
-                counts[sample.labels["kind"]][sample.labels["outcome"]] = int(sample.value)
+            labels = tuple(value for _, value in sorted(sample.labels.items()))
+            found[sample.name][labels] = sample.value
+    return found
+
+
+def flights() -> dict[str, dict[str, int]]:
+    """How often each outcome of `flown` was, by kind, since the start."""
+    counts: dict[str, dict[str, int]] = defaultdict(dict)
+    for (kind, outcome), value in totals().get("locking_single_flight_total", {}).items():
+        counts[kind][outcome] = int(value)
     return dict(sorted(counts.items()))
 
 

@@ -9,20 +9,23 @@ so that even a forced switch cannot let a holder of the old backend write after 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, connections, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from locking.exceptions import LockMisuse, LockTimeout, LockUnavailable
+from locking.exceptions import LockError, LockMisuse, LockTimeout, LockUnavailable
 from locking.handler import locks
 from locking.models import Discipline, LockPolicy, LockPolicyChange
+
+logger = logging.getLogger("locking")
 
 MAX_AGE = 1.0
 """Seconds for which a process may act on the policy that it read."""
@@ -35,6 +38,7 @@ holder that will not go; also covers the difference between two machines' clocks
 
 SAFE_EXCLUSION = "machines"
 BESIDE = "idempotency:"
+NOT_WAITED_FOR = (BESIDE, "build:")
 """Names that begin so are locked whatever the policy says: no switch waits for them."""
 
 
@@ -205,6 +209,20 @@ def finish_switch(*, force: bool = False) -> LockPolicy:
     return row
 
 
+def finish_in_background() -> None:
+    """`finish_switch` in a thread; should this process die, whoever meets the switch does it."""
+    threading.Thread(target=_finish_quietly, name="finish-switch", daemon=True).start()
+
+
+def _finish_quietly() -> None:
+    try:
+        finish_switch()
+    except (LockError, DatabaseError) as error:
+        logger.warning("the switch was not finished here: %s", error)
+    finally:
+        connections.close_all()  # this thread's own
+
+
 def drained(row: LockPolicy) -> bool:
     """Whether nobody can hold a lock of the old backend under this policy any more.
 
@@ -217,13 +235,17 @@ def drained(row: LockPolicy) -> bool:
     old = locks[row.backend]
     if old.capabilities.lists_holders:
         with suppress(LockUnavailable):
-            return all(held.name.startswith(BESIDE) for held in old.inspect())
+            return all(held.name.startswith(NOT_WAITED_FOR) for held in old.inspect())
     return age >= timedelta(seconds=MAX_AGE + old.ttl)
 
 
+def ends_by(row: LockPolicy) -> datetime:
+    """When the switch under way is over at the latest: finished, or cancelled."""
+    return row.changed_at + timedelta(seconds=MAX_AGE + locks[row.backend].ttl + OVERDUE)
+
+
 def _is_overdue(row: LockPolicy) -> bool:
-    longest = timedelta(seconds=MAX_AGE + locks[row.backend].ttl + OVERDUE)
-    return timezone.now() - row.changed_at > longest
+    return timezone.now() > ends_by(row)
 
 
 def _flip(row: LockPolicy, *, forced: bool) -> None:

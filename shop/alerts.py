@@ -2,18 +2,19 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.core.cache import caches
 from django.utils import timezone
 from prometheus_client import Gauge
 
-from shop.audit import audit_sale
+from shop.audit import StockAudit, audit_sale
 from shop.models import Sale
 
 logger = logging.getLogger("shop")
 
 KEY = "stock-alert"
+BOOKS = "stock-audits"
 AFTER = timedelta(days=1)
 """How long after its end a sale is still audited here; `manage.py audit_stock` audits all."""
 
@@ -34,9 +35,16 @@ def audit_and_alert() -> str:
         logger.error("the stock of sale %s does not add up: %s", slug, "; ".join(breaches))
     BROKEN.set(len(broken))
     caches["optional"].set(KEY, broken, timeout=None)
+    caches["optional"].set(BOOKS, (now, audits), timeout=None)
     return f"{len(audits)} audited, {len(broken)} do not add up: {', '.join(broken) or '-'}"
 
 
 def current() -> Mapping[str, Sequence[str]]:
     """What the last audit found wrong, by sale."""
     return caches["optional"].get(KEY) or {}
+
+
+def books() -> tuple[datetime, list[StockAudit]] | None:
+    """The last audit and when it was; None where there was none, or the cache is silent."""
+    found: tuple[datetime, list[StockAudit]] | None = caches["optional"].get(BOOKS)
+    return found

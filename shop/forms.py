@@ -5,12 +5,16 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
+from django import forms
 from django.contrib.auth.forms import UserCreationForm
 from django.forms import ModelForm
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
+from locking import locks
 from locking.idempotency import is_key
+from locking.models import Discipline
 from shop.errors import BadInput, UnsupportedType
 from shop.models import User
 
@@ -41,6 +45,37 @@ class ProfileForm(ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = User
         fields: ClassVar = ["first_name", "last_name", "email"]
+
+
+class SwitchForm(forms.Form):
+    """Which lock staff want in force, and why."""
+
+    backend = forms.ChoiceField(
+        label=gettext_lazy("Switch to"), choices=lambda: [(alias, alias) for alias in locks]
+    )
+    discipline = forms.ChoiceField(label=gettext_lazy("Discipline"), choices=Discipline.choices)
+    reason = forms.CharField(label=gettext_lazy("Reason"), max_length=200)
+
+
+class ForceForm(SwitchForm):
+    """The same without waiting, by somebody who typed what is to come."""
+
+    confirm = forms.CharField(
+        max_length=50, widget=forms.TextInput({"autocomplete": "off", "autocapitalize": "none"})
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["confirm"].label = _("Type “%s” to go on") % self["backend"].value()
+        for name in ("backend", "discipline"):
+            self.fields[name].widget = forms.HiddenInput()
+
+    def clean_confirm(self) -> str:
+        """The name of the backend, typed."""
+        typed = str(self.cleaned_data["confirm"])
+        if typed != self.data.get("backend"):
+            raise forms.ValidationError(_("That is not its name; nothing was changed."))
+        return typed
 
 
 def read_purchase(request: HttpRequest, *, most: int) -> Purchase:

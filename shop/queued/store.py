@@ -152,6 +152,11 @@ def left(*, sale: Sale) -> int | None:
     return None if found is None else int(found)
 
 
+def backlog(*, sale: Sale) -> int:
+    """Reservations whose order is not written yet."""
+    return int(_command("XLEN", keys_of(sale.pk, sale.generation)[3]))
+
+
 def was_compared(*, sale: Sale) -> bool:
     """Whether everything was compared since this Redis server started."""
     state = keys_of(sale.pk, sale.generation)[0]

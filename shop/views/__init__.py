@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from shop.views import accounts, buying, gateway, health, pages, queued
+from shop.views import accounts, buying, gateway, health, operations, pages, queued
 
 urlpatterns = [
     path("", pages.home, name="home"),
@@ -25,6 +25,12 @@ urlpatterns = [
     path("accounts/sign-out/", accounts.sign_out, name="sign-out"),
     path("accounts/profile/", accounts.profile, name="profile"),
     path("accounts/password/", accounts.password, name="password"),
+    path("ops/", operations.index, name="ops"),
+    path("ops/live/", operations.live, name="ops-live"),
+    path("ops/rest/", operations.rest, name="ops-rest"),
+    path("ops/switch/", operations.switch, name="ops-switch"),
+    path("ops/cancel/", operations.cancel, name="ops-cancel"),
+    path("ops/audit/", operations.audit, name="ops-audit"),
     path("livez", health.livez, name="livez"),
     path("readyz", health.readyz, name="readyz"),
     path("metrics", health.metrics, name="metrics"),

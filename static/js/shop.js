@@ -64,14 +64,18 @@ document.documentElement.classList.add("script");
   // Times in the reader's own zone; the server's stays as the title. Without the date when it is today.
   const language = document.documentElement.lang;
   const day = (date) => date.toLocaleDateString(language);
-  for (const time of document.querySelectorAll("[data-moment]")) {
-    const date = new Date(time.dateTime);
-    const parts = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
-    if (day(date) !== day(new Date())) Object.assign(parts, { month: "short", day: "numeric" });
-    if (date.getFullYear() !== new Date().getFullYear()) parts.year = "numeric";
-    time.title = time.textContent;
-    time.textContent = date.toLocaleString(language, parts);
-  }
+  const localize = (part) => {
+    for (const time of part.querySelectorAll("[data-moment]:not([title])")) {
+      const date = new Date(time.dateTime);
+      const parts = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+      if (day(date) !== day(new Date())) Object.assign(parts, { month: "short", day: "numeric" });
+      if (date.getFullYear() !== new Date().getFullYear()) parts.year = "numeric";
+      time.title = time.textContent;
+      time.textContent = date.toLocaleString(language, parts);
+    }
+  };
+  localize(document);
+  document.addEventListener("htmx:afterSwap", () => { localize(document); tick(); });
 
   for (const form of document.querySelectorAll("[data-autosubmit]")) {
     form.addEventListener("change", () => form.submit());

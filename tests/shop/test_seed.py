@@ -77,4 +77,5 @@ def test_the_accounts_that_are_printed_can_sign_in():
         assert account.password in printed
         user = authenticate(username=account.username, password=account.password)
         assert user is not None
-        assert user.has_perm("locking.switch_lock") == account.role.startswith("staff")
+        assert user.has_perm("locking.switch_lock") == account.role.startswith("staff:")
+        assert user.is_staff == account.role.startswith("staff")

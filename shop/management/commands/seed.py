@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from django.contrib.auth.hashers import make_password
+from django.contrib.auth.models import Permission
 from django.core.management.base import BaseCommand
 from django.db import transaction
 from django.utils import timezone
@@ -40,9 +41,13 @@ DEMO_ACCOUNTS = [
     Account("li", PASSWORD, "buyer"),
     Account("wang", PASSWORD, "buyer"),
     Account("zhang", PASSWORD, "buyer"),
-    Account("amy", PASSWORD, "staff: /admin/ and /lab/"),
+    Account("amy", PASSWORD, "staff: /ops/, /admin/ and /lab/"),
+    Account("ben", PASSWORD, "staff who may only look: /ops/ and /admin/"),
 ]
 STAFF = "amy"
+ONLOOKER = "ben"
+ROOMS = ("shop", "inventory", "locking")
+"""Whose rows the onlooker may read."""
 GUESTS = 60
 """Customers without a password, who bought what is sold when the shop opens."""
 
@@ -131,11 +136,16 @@ def _people() -> list[User]:
             User(
                 username=name,
                 password=hashed,
-                is_staff=name == STAFF,
+                is_staff=name in (STAFF, ONLOOKER),
                 is_superuser=name == STAFF,
             )
             for name in sorted(missing)
         )
+    if ONLOOKER in missing:
+        may_look = Permission.objects.filter(
+            codename__startswith="view_", content_type__app_label__in=ROOMS
+        )
+        User.objects.get(username=ONLOOKER).user_permissions.set(may_look)
     names = {f"guest-{number:02}" for number in range(1, GUESTS + 1)}
     guests = User.objects.filter(username__in=names).order_by("username")
     missing = names - set(guests.values_list("username", flat=True))

@@ -1,0 +1,225 @@
+"""The guard, the stores and the locks, at most a second old where the stores answer.
+
+However many look, one reads; while it waits for a store that hangs, the others are shown what is
+older, with its age.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.utils import timezone
+
+from locking import locks, policy, single_flight
+from locking.backends.base import Held
+from locking.models import LockPolicy, LockPolicyChange
+from shop import probing
+from shop.models import Sale
+from shop.operations.traffic import Traffic, read_traffic
+from shop.probing import Probed
+
+TTL = 0.9
+STALE = 10.0
+PROBE_SECONDS = 1.5
+"""A store that takes longer counts as down."""
+HISTORY = 10
+IN_MEMORY = ("none", "process")
+"""Backends without a store."""
+OUR_OWN = "build:ops:"
+"""Names of the locks under which this module reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """A service and how it does."""
+
+    name: str
+    is_lock: bool
+    """A lock backend; else what the shop itself needs."""
+    ok: bool
+    ms: float | None
+    error: str
+    nodes: str = ""
+    """How many of its nodes answer, e.g. "4/5"; empty where there is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One lock that is held."""
+
+    backend: str
+    held: Held
+    epoch: int | None
+    """Of its token; None where the grant is not one of the policy in force."""
+    sale: str
+    """The slug of the sale that it guards; empty for other locks."""
+    is_stale: bool
+    """Held under an older policy, or older than the fence on the stock row: its writes, if any,
+    are refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """The guard and its locks at `as_of`."""
+
+    as_of: datetime
+    policy: LockPolicy
+    history: list[LockPolicyChange]
+    stores: list[Store]
+    rows: list[Row]
+    unknown: list[str]
+    """Backends that cannot list the holders of other processes, or did not answer."""
+    traffic: list[Traffic]
+    span: float | None
+    """Seconds that `traffic` is about; None before the second look."""
+
+    @property
+    def holders(self) -> int:
+        """Holders for whom a drain waits."""
+        mine = [row for row in self.rows if row.backend == self.policy.backend]
+        return sum(not row.held.name.startswith(policy.NOT_WAITED_FOR) for row in mine)
+
+    @property
+    def drain_left(self) -> float:
+        """Seconds until the switch under way is over at the latest, counted from `as_of`."""
+        return max(0.0, (policy.ends_by(self.policy) - self.as_of).total_seconds())
+
+    @property
+    def drain_share(self) -> float:
+        """How much of the longest drain is over, from 0 to 1."""
+        longest = (policy.ends_by(self.policy) - self.policy.changed_at).total_seconds()
+        return 1 - self.drain_left / longest
+
+    @property
+    def was_cancelled(self) -> bool:
+        """Whether the last switch that was asked for did not take place."""
+        last = self.history[0].changed_at if self.history else None
+        asked = bool(self.policy.reason or self.policy.changed_by)
+        is_steady = self.policy.state == LockPolicy.State.STEADY
+        return asked and is_steady and (last is None or self.policy.changed_at > last)
+
+
+def see_live() -> Live:
+    """As anybody saw it at most a second ago."""
+    return single_flight.get_or_build("ops:live", _read_live, ttl=TTL, stale=STALE)
+
+
+def forget() -> None:
+    """After somebody did something, everybody sees it at once."""
+    single_flight.invalidate("ops")
+
+
+def _read_live() -> Live:
+    policy.current()  # makes the row at the first look
+    policy.finish_overdue_switch()
+    row = LockPolicy.objects.get(pk=1)
+    as_of = timezone.now()
+    probes: dict[str, Callable[[], Any]] = {"database": probing.database, "cache": probing.cache}
+    probes |= {f"lock {alias}": partial(_look, alias) for alias in locks}
+    nodes = _nodes()
+    probes |= {f"node {address}": probe for _, address, probe in nodes}
+    found = probing.probe_all(probes, seconds=PROBE_SECONDS)
+    up: dict[str, list[bool]] = {}
+    for alias, address, _ in nodes:
+        up.setdefault(alias, []).append(found[f"node {address}"].ok)
+    stores = [_store(name, found[name]) for name in ("database", "cache")] + [
+        _store(alias, found[f"lock {alias}"], up.get(alias), is_lock=True)
+        for alias in locks
+        if alias not in IN_MEMORY
+    ]
+    looks = {alias: found[f"lock {alias}"] for alias in locks}
+    held = [
+        (alias, one)
+        for alias, look in looks.items()
+        if look.ok
+        for one in look.value[1]
+        if not one.name.startswith(OUR_OWN)
+    ]
+    traffic, span = read_traffic()
+    return Live(
+        as_of=as_of,
+        policy=row,
+        history=list(LockPolicyChange.objects.all()[:HISTORY]),
+        stores=stores,
+        rows=_rows(held, row),
+        unknown=[
+            alias
+            for alias, look in looks.items()
+            if not (look.ok and locks[alias].capabilities.lists_holders)
+        ],
+        traffic=traffic,
+        span=span,
+    )
+
+
+def _store(
+    name: str, probed: Probed, nodes: list[bool] | None = None, *, is_lock: bool = False
+) -> Store:
+    return Store(
+        name=name,
+        is_lock=is_lock,
+        ok=probed.ok,
+        ms=probed.value[0] if probed.ok and is_lock else probed.ms,
+        error=probed.error,
+        nodes=f"{sum(nodes)}/{len(nodes)}" if nodes else "",
+    )
+
+
+def _look(alias: str) -> tuple[float, list[Held]]:
+    """The milliseconds of a probe, and who holds a lock."""
+    begun = time.monotonic()
+    locks[alias].probe()
+    ms = round((time.monotonic() - begun) * 1000, 1)
+    return ms, locks[alias].inspect()
+
+
+def _nodes() -> list[tuple[str, str, Callable[[], Any]]]:
+    """Backend, address and probe of every server of those that have several."""
+    redlock = [
+        ("redlock", urlsplit(url).netloc.rpartition("@")[2], partial(probing.ping, url))
+        for url in settings.REDLOCK_URLS
+    ]
+    hosts = [host for host in settings.ZOOKEEPER_HOSTS.partition("/")[0].split(",") if host]
+    return redlock + [("zookeeper", host, partial(_ask_zookeeper, host)) for host in hosts]
+
+
+def _ask_zookeeper(address: str) -> None:
+    host, _, port = address.strip().rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=PROBE_SECONDS) as wire:
+        wire.settimeout(PROBE_SECONDS)
+        wire.sendall(b"srvr")
+        said = wire.recv(200)
+    if not said or b"not currently serving" in said:
+        raise ConnectionError(said)
+
+
+def _rows(held: Iterable[tuple[str, Held]], row: LockPolicy) -> list[Row]:
+    held = list(held)
+    ids = {_sale_id(one.name) for _, one in held} - {None}
+    fences = {
+        pk: (slug, (epoch, token))
+        for pk, slug, epoch, token in Sale.objects.filter(pk__in=ids).values_list(
+            "pk", "slug", "stock__fence_epoch", "stock__fence_token"
+        )
+    }
+    rows = []
+    for alias, one in held:
+        is_ours = alias == row.backend
+        slug, fence = fences.get(_sale_id(one.name) or 0, ("", (0, 0)))
+        counts = locks[alias].capabilities.fencing and one.token is not None
+        stale = is_ours and counts and (row.epoch, one.token) < fence
+        stale = stale or (not is_ours and not one.name.startswith(policy.NOT_WAITED_FOR))
+        epoch = row.epoch if is_ours else None
+        rows.append(Row(backend=alias, held=one, epoch=epoch, sale=slug, is_stale=bool(stale)))
+    return sorted(rows, key=lambda row: (not row.is_stale, -(row.held.waiters or 0), row.held.name))
+
+
+def _sale_id(name: str) -> int | None:
+    kind, _, number = name.partition(":")
+    return int(number) if kind == "sale" and number.isdecimal() and number.isascii() else None

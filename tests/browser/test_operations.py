@@ -1,0 +1,166 @@
+"""Staff look after a running sale: the lock table moves, the switch drains, force asks first."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.db import connection
+from playwright.sync_api import expect
+
+from locking import lock
+from locking.models import LockPolicy, LockPolicyChange
+from shop.alerts import audit_and_alert
+from shop.checkout import lock_name
+from shop.models import Sale
+from tests.browser.conftest import SHOTS, TOO_WIDE
+from tests.browser.test_looks import TOO_SMALL, UNTRANSLATED
+
+
+@pytest.fixture(autouse=True)
+def stores(settings, redis_five, zookeeper):
+    """All of them are up."""
+
+
+@contextmanager
+def held(name: str, waiters: int = 0) -> Iterator[None]:
+    """Somebody holds a lock and others wait for it."""
+    go, has = threading.Event(), threading.Event()
+
+    def hold(first: bool) -> None:
+        with lock(name, timeout=60):
+            if first:
+                has.set()
+                go.wait(60)
+        connection.close()
+
+    threads = [threading.Thread(target=hold, args=[first]) for first in [True, *[False] * waiters]]
+    threads[0].start()
+    assert has.wait(20)
+    for thread in threads[1:]:
+        thread.start()
+    try:
+        yield
+    finally:
+        go.set()
+        for thread in threads:
+            thread.join(60)
+
+
+def test_the_lock_table_moves(people):
+    page = people("amy")
+    page.goto("/ops/")
+    table = page.locator("#table")
+    expect(table).to_contain_text("Nobody holds a lock")
+    sale = Sale.objects.get(slug="teapot")
+    with held(lock_name(sale.pk), waiters=2):
+        row = table.locator("tbody tr")
+        expect(row).to_have_count(1)
+        expect(row).to_contain_text("teapot")
+        expect(row.locator("td").last).to_have_text("2")
+        page.get_by_role("link", name=re.compile("^Stale [0-9]")).click()
+        expect(table).to_contain_text("None of the locks")
+        page.get_by_role("link", name=re.compile("^All [0-9]")).click()
+        expect(row).to_contain_text("teapot")
+        page.get_by_role("link", name="Pause").click()
+        expect(page.locator("#pace")).to_contain_text("paused")
+        expect(row).to_contain_text("teapot")
+    page.get_by_role("link", name="1 s", exact=True).click()
+    expect(table).to_contain_text("Nobody holds a lock")
+    expect(page.locator("#traffic")).to_contain_text("sale:*")
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["script", "no script"])
+def test_a_switch_drains_while_the_sale_goes_on(people, script):
+    page = people("amy", java_script_enabled=script)
+    page.goto("/ops/")
+    page.get_by_label("Switch to").select_option("zookeeper")
+    page.get_by_label("Reason").fill("sale prep")
+    page.get_by_role("button", name="Check").click()
+    expect(page.locator(".note")).to_contain_text("zookeeper answers")
+    with held("sale:1"):
+        page.get_by_role("button", name="Drain & switch").click()
+        expect(page.locator("#drain")).to_contain_text("1 holder left")
+        expect(page.locator("#drain")).to_contain_text("redis + conditional → zookeeper")
+        name = f"ops-drain-{'script' if script else 'plain'}"
+        page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
+    expect(page.locator("#guard")).to_contain_text("zookeeper + conditional")
+    expect(page.locator(".history")).to_contain_text("sale prep")
+    page.get_by_role("button", name="Back to redis").click()
+    expect(page.locator("#guard")).to_contain_text("redis + conditional")
+    assert LockPolicy.objects.get(pk=1).epoch == 3
+
+
+def test_a_switch_is_cancelled_or_forced_by_its_typed_name(people):
+    page = people("amy")
+    page.goto("/ops/")
+    with held("sale:1"):
+        page.get_by_label("Switch to").select_option("database")
+        page.get_by_label("Reason").fill("redis is gone")
+        page.get_by_role("button", name="Drain & switch").click()
+        page.get_by_role("button", name="Cancel").click()
+        expect(page.locator("#top")).to_contain_text("was cancelled")
+        page.get_by_label("Switch to").select_option("database")
+        page.get_by_label("Reason").fill("redis is gone")
+        page.get_by_role("button", name="Drain & switch").click()
+        page.locator("#drain").get_by_role("button", name="Force").click()
+        typed = page.get_by_label("Type “database” to go on")
+        typed.fill("redis")
+        page.get_by_role("button", name="Force the switch").click()
+        expect(page.locator(".fault")).to_contain_text("not its name")
+        page.screenshot(path=SHOTS / "ops-force.png", full_page=True)
+        typed.fill("database")
+        page.get_by_role("button", name="Force the switch").click()
+        expect(page.locator("#guard")).to_contain_text("database + conditional")
+        expect(page.locator("#table")).to_contain_text("STALE")
+    assert LockPolicyChange.objects.get().forced
+
+
+def test_who_may_only_look(people):
+    page = people("ben")
+    page.goto("/ops/")
+    expect(page.locator("h1")).to_contain_text("read-only")
+    for name in ("Drain & switch", "Check", "Force…", "Back", "Cancel"):
+        expect(page.get_by_role("button", name=name, exact=True)).to_have_count(0)
+    page.goto("/admin/locking/lockpolicy/1/change/")
+    expect(page.locator("#content")).to_contain_text("in force", ignore_case=True)
+    expect(page.locator("[name=backend]")).to_have_count(0)
+
+
+def test_how_it_looks(people):
+    people("amy")
+    audit_and_alert()
+    LockPolicyChange.objects.create(
+        epoch=1,
+        from_backend="database",
+        from_discipline="conditional",
+        to_backend="redis",
+        to_discipline="conditional",
+        changed_by="amy",
+        reason="7",
+        drained_ms=40,
+    )
+    with held(lock_name(Sale.objects.get(slug="teapot").pk), waiters=1):
+        for width, scheme, locale in (
+            (360, "light", "zh-CN"),
+            (360, "dark", "en-GB"),
+            (1280, "light", "en-GB"),
+            (1280, "dark", "zh-CN"),
+        ):
+            viewport = {"width": width, "height": 780}
+            page = people("amy", viewport=viewport, color_scheme=scheme, locale=locale)
+            for path in ("/ops/", "/ops/?rate=0"):  # the second look has rates
+                page.goto(path)
+                expect(page.locator("#table")).to_contain_text("teapot")
+            page.screenshot(path=SHOTS / f"ops-{width}-{scheme}-{locale}.png", full_page=True)
+            assert page.evaluate(TOO_WIDE) <= 0
+            assert page.evaluate(TOO_SMALL.replace('"a, ', '"a:not(td a, th a), ')) == []
+            if locale == "zh-CN":
+                assert page.evaluate(UNTRANSLATED) == []
+            found = Axe().run(page).response["violations"]
+            grave = [one for one in found if one["impact"] in ("serious", "critical")]
+            assert [(one["id"], one["nodes"][0]["html"]) for one in grave] == []
