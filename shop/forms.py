@@ -2,6 +2,8 @@
 
 import json
 import re
+import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
@@ -19,6 +21,7 @@ from shop.errors import BadInput, UnsupportedType
 from shop.models import User
 
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
+KEY = "idempotency_key"
 MAX_QUANTITY = 99_999
 """More is not even read."""
 
@@ -88,10 +91,10 @@ def read_purchase(request: HttpRequest, *, most: int) -> Purchase:
         quantity = sent.get("quantity")
         if type(quantity) is not int:
             raise BadInput(_("The quantity is not a whole number."))
-        key = sent.get("idempotency_key", "")
+        key = sent.get(KEY, "")
     elif request.content_type in FORM_TYPES:
         quantity = _read_whole_number(_only(request, "quantity"))
-        key = _only(request, "idempotency_key")
+        key = _only(request, KEY)
     else:
         raise UnsupportedType(_("Send a form or JSON."))
     if not 1 <= quantity <= most:
@@ -100,15 +103,22 @@ def read_purchase(request: HttpRequest, *, most: int) -> Purchase:
 
 
 def key_of(request: HttpRequest) -> str:
-    """The idempotency key of a request that asks for nothing else. Raises as `read_purchase`."""
-    in_body: object = ""
+    """The idempotency key of a step of an order. Raises as `read_purchase`.
+
+    Without one the request is a form of its own: the order's status already lets no step happen
+    twice, a key only makes the second send hear the first one's answer.
+    """
+    sent: Mapping[str, object] = {}
     if request.content_type in FORM_TYPES:
-        in_body = _only(request, "idempotency_key")
+        sent = {name: _only(request, name) for name in request.POST if name == KEY}
     elif request.body:
         if request.content_type != "application/json":
             raise UnsupportedType(_("Send a form or JSON."))
-        in_body = _read_json(request.body).get("idempotency_key", "")
-    return read_key(in_body, request.headers.get("Idempotency-Key"))
+        sent = _read_json(request.body)
+    in_header = request.headers.get("Idempotency-Key")
+    if KEY not in sent and in_header is None:
+        return str(uuid.uuid4())
+    return read_key(sent.get(KEY, ""), in_header)
 
 
 def _only(request: HttpRequest, name: str) -> str:

@@ -396,7 +396,17 @@ def test_keys_of_steps(key, verb, li, sale):
     assert client.post(path, {"idempotency_key": ["a", "a"]}).status_code == 400
     assert step(client, path, "a", headers={"Idempotency-Key": "b"}).status_code == 400
     assert client.post(path, b"x", content_type="text/plain").status_code == 415
-    assert client.post(path).status_code == 400
+    assert everything() == before
+
+
+@pytest.mark.parametrize("verb", ["pay/", "cancel/"])
+def test_a_step_without_a_key_is_taken_once(verb, li, sale):
+    client = client_of(li)
+    buy(client, sale)
+    path = Order.objects.get().get_absolute_url() + verb
+    assert client.post(path).status_code == 303
+    before = everything()
+    assert client.post(path).status_code == 409
     assert everything() == before
 
 
