@@ -10,7 +10,9 @@ class ShopConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Let pages see what staff change."""
+        """Refuse what only the demo may; let pages see what staff change."""
+        from shop.checks import refuse_the_demos
         from shop.shared import forget_what_staff_change
 
+        refuse_the_demos()
         forget_what_staff_change()

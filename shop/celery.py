@@ -4,6 +4,7 @@ import os
 
 from celery import Celery
 
+import shop.logs  # noqa: F401 - request ids in messages
 from shop.queued.worker import Consumers
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")

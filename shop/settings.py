@@ -20,7 +20,10 @@ if not any(name in env.ENVIRON for name in STORES):
     environ.Env.read_env(VAR / "embedded.env")
 
 DEBUG = env.bool("DEBUG", default=False)
-SECRET_KEY = env.str("SECRET_KEY", default="insecure-demo-key-that-production-refuses")
+DEMO_SECRET = "insecure-demo-key-that-production-refuses"  # noqa: S105
+DEMO_PASSWORD = "red-kettle"  # noqa: S105
+PRODUCTION = False
+SECRET_KEY = env.str("SECRET_KEY", default=DEMO_SECRET)
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
@@ -216,6 +219,10 @@ SIGN_IN_LIMIT = env.str("SIGN_IN_LIMIT", default="300/minute")
 """Sign-ins and sign-ups from one address."""
 SIGN_IN_FAILURE_LIMIT = env.str("SIGN_IN_FAILURE_LIMIT", default="10/minute")
 """Wrong passwords for one name from one address."""
+SIGN_IN_NAME_LIMIT = env.str("SIGN_IN_NAME_LIMIT", default="100/hour")
+"""Wrong passwords for one name from all addresses together."""
+SEED_PASSWORD = env.str("SEED_PASSWORD", default=DEMO_PASSWORD)
+"""Of the accounts that `seed` makes; with none they cannot sign in."""
 PROXY_HOPS = env.int("PROXY_HOPS", default=0)
 """Proxies of ours in front, each of which appends to X-Forwarded-For; 0 ignores that header."""
 
@@ -259,11 +266,19 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "filters": {"terse": {"()": "django.utils.log.CallbackFilter", "callback": _terse}},
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "formatters": {
+        "line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"},
+        "json": {"()": "shop.logs.JsonFormatter"},
+    },
     "handlers": {
-        "console": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["terse"]}
+        "console": {
+            "class": "logging.StreamHandler",
+            "formatter": env.str("LOG_FORMAT", default="line"),
+            "filters": ["terse"],
+        }
     },
     "loggers": {
+        "celery": {"level": "WARNING"},  # two lines for every task
         "kazoo": {"level": "WARNING"},  # it tells of every connection
         "django.request": {"level": "ERROR"},  # a refusal is an answer: thousands in a sale
     },

@@ -7,7 +7,8 @@ import django
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
 django.setup(set_prefix=False)
 
+from shop.logs import RequestId  # noqa: E402
 from shop.prepared import Handler  # noqa: E402
 from shop.turnstile import Turnstile  # noqa: E402
 
-application = Turnstile(Handler())
+application = RequestId(Turnstile(Handler()))

@@ -3,7 +3,8 @@
 from typing import Any
 
 from django.conf import settings
-from django.contrib import messages
+from django.contrib import admin, messages
+from django.contrib.admin.forms import AdminAuthenticationForm
 from django.contrib.auth import login, update_session_auth_hash
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm
@@ -14,6 +15,7 @@ from django.contrib.auth.views import (
 )
 from django.db import IntegrityError, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _
@@ -30,7 +32,7 @@ METHODS = ["get", "head", "post"]
 
 
 class SignIn(LoginView):
-    """Throttled by address, and for wrong passwords by address and name."""
+    """Throttled by address, and for wrong passwords by name, with and without the address."""
 
     template_name = "shop/sign_in.html"
     http_method_names = METHODS
@@ -38,17 +40,35 @@ class SignIn(LoginView):
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         """Count before the slow hash."""
         throttle.count(settings.SIGN_IN_LIMIT, "sign-in", throttle.address_of(request))
-        throttle.check(settings.SIGN_IN_FAILURE_LIMIT, *self._who())
+        for limit in self._limits():
+            throttle.check(*limit)
         return super().post(request, *args, **kwargs)
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
         """The form again, with what was wrong."""
-        throttle.count(settings.SIGN_IN_FAILURE_LIMIT, *self._who())
+        for limit in self._limits():
+            throttle.count(*limit)
         return self.render_to_response(self.get_context_data(form=form), status=400)
 
-    def _who(self) -> tuple[str, ...]:
+    def _limits(self) -> list[tuple[str, ...]]:
         name = self.request.POST.get("username", "")[:150].casefold()
-        return "wrong-password", throttle.address_of(self.request), name
+        return [
+            (settings.SIGN_IN_FAILURE_LIMIT, "wrong", throttle.address_of(self.request), name),
+            (settings.SIGN_IN_NAME_LIMIT, "wrong-anywhere", name),
+        ]
+
+
+@never_cache
+def staff_sign_in(request: HttpRequest) -> HttpResponseBase:
+    """The admin's page, behind the same limits."""
+    shown = {"title": _("Log in"), "subtitle": None, "app_path": request.get_full_path()}
+    view = SignIn.as_view(
+        template_name="admin/login.html",
+        authentication_form=AdminAuthenticationForm,
+        extra_context={**admin.site.each_context(request), **shown},
+        next_page="admin:index",
+    )
+    return view(request)
 
 
 @method_decorator([sensitive_post_parameters(), never_cache], name="dispatch")

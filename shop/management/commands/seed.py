@@ -6,6 +6,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
+from django.conf import settings
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import Permission
 from django.core.management.base import BaseCommand
@@ -36,7 +37,7 @@ class Account(NamedTuple):
 
 
 # One password, so that one slow hash serves all.
-PASSWORD = "red-kettle"  # noqa: S105
+PASSWORD = settings.SEED_PASSWORD
 DEMO_ACCOUNTS = [
     Account("li", PASSWORD, "buyer"),
     Account("wang", PASSWORD, "buyer"),
@@ -112,9 +113,11 @@ class Command(BaseCommand):
             for offer in OFFERS:
                 if not Sale.objects.filter(slug=offer.product).exists():
                     _offer(offer, now, guests)
-        self.stdout.write(
-            f"{Product.objects.count()} products, {Sale.objects.count()} sales. Sign in as:"
-        )
+        found = f"{Product.objects.count()} products, {Sale.objects.count()} sales."
+        if not PASSWORD:
+            self.stdout.write(f"{found} No account has a password: see `createsuperuser`.")
+            return
+        self.stdout.write(f"{found} Sign in as:")
         for account in DEMO_ACCOUNTS:
             self.stdout.write(f"  {account}")
 
@@ -131,7 +134,7 @@ def _people() -> list[User]:
         User.objects.filter(username__in=names).values_list("username", flat=True)
     )
     if missing:
-        hashed = make_password(PASSWORD)
+        hashed = make_password(PASSWORD or None)
         User.objects.bulk_create(
             User(
                 username=name,

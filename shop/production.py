@@ -1,0 +1,26 @@
+"""Settings of the real thing: those of `shop.settings`, hardened. It does not start with the demo's
+secrets or stores: see `shop.checks`.
+"""
+
+import os
+
+os.environ.setdefault("LOG_FORMAT", "json")
+os.environ.setdefault("SEED_PASSWORD", "")
+
+from shop.settings import *  # noqa: F403
+from shop.settings import env
+
+PRODUCTION = True
+
+HTTPS = env.bool("HTTPS", default=True)
+"""Off only to try the stack on one's own machine: then passwords travel in the clear."""
+if HTTPS:
+    SECURE_SSL_REDIRECT = True
+    # Asked from inside, by name and without TLS.
+    SECURE_REDIRECT_EXEMPT = [r"^(livez|readyz|metrics)$"]
+    SECURE_HSTS_SECONDS = 31_536_000
+    SECURE_HSTS_INCLUDE_SUBDOMAINS = True
+    SECURE_HSTS_PRELOAD = True
+    SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
+    # A browser takes these names only over TLS, for this host and path: no neighbour sets them.
+    SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "__Host-sessionid", "__Host-csrftoken"

@@ -1,0 +1,92 @@
+"""Log lines as JSON, under one id from the request to the worker's task."""
+
+import json
+import logging
+import subprocess
+import sys
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from loadtest.processes import tethered
+from loadtest.servers import Redis
+from shop.logs import JsonFormatter, RequestId, request_id
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def asked(given: str | None) -> tuple[str, str, dict[str, str]]:
+    """The id in the answer, in the logs meanwhile, and a line that was logged."""
+    told: dict[str, str] = {}
+    seen: list[str] = []
+
+    def application(environ, start_response):
+        record = logging.makeLogRecord({"msg": "sold %d", "args": (1,), "levelname": "INFO"})
+        seen.extend((request_id.get(), JsonFormatter().format(record)))
+        start_response("200 OK", [])
+        return []
+
+    environ = {"wsgi.input": BytesIO(), **({} if given is None else {"HTTP_X_REQUEST_ID": given})}
+    RequestId(application)(environ, lambda status, headers: told.update(headers))
+    return told["X-Request-ID"], seen[0], json.loads(seen[1])
+
+
+def test_a_request_keeps_its_name() -> None:
+    answered, inside, line = asked("abc-123")
+    assert answered == inside == line["request_id"] == "abc-123"
+    assert (line["message"], line["level"]) == ("sold 1", "INFO")
+
+
+@pytest.mark.parametrize("given", [None, "", "x" * 65, 'a"b', "a\nX-Evil: 1", "é"])
+def test_a_name_that_is_none_is_replaced(given: str | None) -> None:
+    first, second = asked(given)[0], asked(given)[0]
+    assert first != second
+    assert len(first) == 16
+
+
+def test_a_traceback_is_part_of_the_line() -> None:
+    try:
+        raise ValueError("über")
+    except ValueError:
+        record = logging.LogRecord("shop", 40, "", 0, "bad", (), sys.exc_info())
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    assert "ValueError: über" in json.loads(line)["traceback"]
+
+
+TASK = """
+import logging
+from shop.celery import app
+@app.task(name="tests.say")
+def say():
+    logging.getLogger("shop").warning("from the worker")
+"""
+
+
+def test_the_workers_task_has_the_id_of_the_request(
+    redis_server: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "saying.py").write_text(TASK)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    monkeypatch.setenv("LOG_FORMAT", "json")
+    queue = f"logs-{tmp_path.name}"
+    worker = [sys.executable, "-m", "celery", "-A", "saying", "worker", "-Q", queue]
+    with subprocess.Popen(
+        tethered([*worker, "--pool", "solo", "-n", queue]),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            from shop.celery import app
+
+            token = request_id.set("from-the-page")
+            app.send_task("tests.say", queue=queue)
+            request_id.reset(token)
+            assert process.stdout is not None
+            line = next(line for line in process.stdout if "from the worker" in line)
+            assert json.loads(line)["request_id"] == "from-the-page"
+        finally:
+            process.terminate()

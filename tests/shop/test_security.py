@@ -1,0 +1,134 @@
+"""The doors: staff sign-in, accounts and orders that nobody can enumerate, headers."""
+
+import re
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
+from django.http import HttpResponse
+from django.test import Client
+
+from shop.models import Order, User
+from tests.shop.making import a_customer, a_sale
+
+pytestmark = pytest.mark.django_db
+PASSWORD = "a-red-kettle-9"  # noqa: S105
+NOBODY = {"username": "nobody-of-that-name", "password": "wrong"}
+
+
+@pytest.fixture
+def amy() -> User:
+    return User.objects.create_superuser("amy", password=PASSWORD)
+
+
+@pytest.fixture
+def hashes() -> Iterator[list[str]]:
+    """One entry for each slow hash."""
+    made: list[str] = []
+    real = PBKDF2PasswordHasher.encode
+
+    def encode(self, password, salt, iterations=None):
+        made.append(salt)
+        return real(self, password, salt, iterations)
+
+    with patch.multiple(PBKDF2PasswordHasher, encode=encode, iterations=1):
+        yield made
+
+
+def without_secret(response: HttpResponse) -> str:
+    return re.sub(r'name="csrfmiddlewaretoken" value="\w+"', "", response.text)
+
+
+def test_staff_sign_in_locks_too(amy: User, settings) -> None:
+    settings.SIGN_IN_FAILURE_LIMIT = "3/minute"
+    client = Client()
+    form = {"username": "amy", "password": PASSWORD}
+    wrong = {**form, "password": "wrong"}
+    # Both doors count together.
+    for path in ("/admin/login/", "/accounts/sign-in/", "/admin/login/"):
+        assert client.post(path, wrong).status_code == 400
+    for path in ("/admin/login/", "/accounts/sign-in/"):
+        assert client.post(path, form).status_code == 429
+    settings.SIGN_IN_FAILURE_LIMIT = "9/minute"
+    assert client.post("/admin/login/", form)["Location"] == "/admin/"
+    assert client.get("/admin/").status_code == 200
+
+
+def test_many_addresses_try_one_name(amy: User, settings) -> None:
+    settings.SIGN_IN_NAME_LIMIT = "3/minute"
+    form = {"username": "amy", "password": "wrong"}
+    told = [
+        Client(REMOTE_ADDR=f"203.0.113.{n}").post("/admin/login/", form).status_code
+        for n in range(5)
+    ]
+    assert told == [400, 400, 400, 429, 429]
+    assert Client().post("/admin/login/", NOBODY).status_code == 400
+
+
+def test_customers_do_not_pass_the_staff_door() -> None:
+    User.objects.create_user("li", password=PASSWORD)
+    client = Client()
+    told = client.post("/admin/login/", {"username": "li", "password": PASSWORD})
+    assert told.status_code == 400
+    assert "_auth_user_id" not in client.session
+
+
+@pytest.mark.parametrize("path", ["/accounts/sign-in/", "/admin/login/"])
+def test_an_account_answers_like_none(path: str, hashes: list[str]) -> None:
+    """Known, unknown, closed, without a password: the same page after the same work."""
+    User.objects.create_user("known", password=PASSWORD)
+    User.objects.create_user("closed", password=PASSWORD, is_active=False)
+    User.objects.create_user("guest", password=None)
+    seen = set()
+    for name in ("known", "closed", "guest", "nobody"):
+        hashes.clear()
+        response = Client().post(path, {"username": name, "password": "wrong"})
+        seen.add((response.status_code, without_secret(response).replace(name, ""), len(hashes)))
+    assert len(seen) == 1
+    assert seen.pop()[2] == 1, "no hash: a name could be told by the time"
+
+
+def test_an_order_of_others_answers_like_none() -> None:
+    sale, owner, client = a_sale(), a_customer(), Client()
+    orders = [
+        Order.objects.create(
+            customer=owner, sale=sale, quantity=1, unit_price=1, key=str(n), pay_by=sale.closes_at
+        )
+        for n in range(50)
+    ]
+    client.force_login(a_customer())
+    for path in ("", "pay/", "cancel/"):
+        send = client.post if path else client.get
+        theirs, none = (
+            send(f"/orders/{number}/{path}") for number in (orders[0].number, "0123456789ABCDEF")
+        )
+        assert theirs.status_code == none.status_code == 404
+        pages = [re.sub(r"[0-9A-F]{16}", "", without_secret(page)) for page in (theirs, none)]
+        assert pages[0] == pages[1]
+    numbers = [int(order.number, 16) for order in orders]
+    assert all(re.fullmatch("[0-9A-F]{16}", order.number) for order in orders)
+    # 64 random bits in no order: 50 that happen to grow are one in 50! runs.
+    assert numbers != sorted(numbers)
+    assert len({number >> 48 for number in numbers}) > 25
+
+
+def test_rooms_of_staff_by_permission() -> None:
+    """Staff without rights enter the hall and nothing else."""
+    client = Client()
+    client.force_login(User.objects.create_user("temp", password=None, is_staff=True))
+    assert client.get("/admin/").status_code == 200
+    for path in ("/admin/locking/lockpolicy/", "/admin/shop/order/", "/admin/shop/user/"):
+        assert client.get(path).status_code == 403, path
+    assert client.post("/lab/start/", {"stock": 1}).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/", "/accounts/sign-in/", "/admin/login/", "/nowhere"])
+def test_headers(path: str) -> None:
+    headers = Client().get(path).headers
+    assert headers["X-Frame-Options"] == "DENY"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "same-origin"
+    assert headers["Cross-Origin-Opener-Policy"] == "same-origin"
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert "camera=()" in headers["Permissions-Policy"]
