@@ -41,6 +41,7 @@ class StockAdmin(ReadOnlyAdmin):
 
     list_display = ("product", "quantity", "fence_epoch", "fence_token", "stale_writes_refused")
     list_select_related = ("product",)
+    search_fields = ("product__name", "product__name_zh", "product__slug")
 
 
 @admin.register(StockMovement)
@@ -58,7 +59,7 @@ class StockMovementAdmin(ReadOnlyAdmin):
         "fence_epoch",
         "fence_token",
     )
-    list_filter = ("reason", "stock__product")
+    list_filter = ("reason", "created_at", "stock__product")
     list_select_related = ("stock__product",)
     search_fields = ("order_number",)
     show_full_result_count = False

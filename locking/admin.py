@@ -199,6 +199,8 @@ class LockPolicyChangeAdmin(ReadOnlyAdmin):
         "forced",
         "drained_ms",
     )
+    list_filter = ("forced", "to_backend", "changed_at")
+    search_fields = ("changed_by", "reason")
 
 
 @admin.register(IdempotencyKey)
@@ -206,8 +208,9 @@ class IdempotencyKeyAdmin(ReadOnlyAdmin):
     """The answers that would be given again."""
 
     list_display = ("digest", "user", "status", "created_at")
-    list_filter = ("status",)
+    list_filter = ("status", "created_at")
     search_fields = ("user", "digest")
+    show_full_result_count = False
     fields = (*list_display, "fingerprint", "headers", "text")
     readonly_fields = ("text",)
 
@@ -233,7 +236,8 @@ class JobRunAdmin(ReadOnlyAdmin):
         "took",
         "detail",
     )
-    list_filter = ("state", "task")
+    list_filter = ("state", "scheduled_for", "task")
+    search_fields = ("task", "arguments", "host", "detail")
     show_full_result_count = False
 
     @admin.display(description=_("duration"))

@@ -3,7 +3,9 @@
 What money or stock hangs on is set once, through the services, and only read afterwards.
 """
 
-from functools import partial
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import count
 from typing import Any
 
 from django import forms
@@ -11,22 +13,52 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
 from django.contrib.auth.admin import UserAdmin
 from django.core.validators import MaxValueValidator, MinValueValidator
-from django.db import transaction
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from inventory import services as stock
 from inventory.admin import ReadOnlyAdmin
+from inventory.selectors import stocked
+from shop.errors import Busy
 from shop.models import Order, Payment, Sale, SetAside, User
-from shop.queued.loading import reconcile_soon
+from shop.running import close_now, open_now, restock_sale
 from shop.sales import create_sale
 
 MAX_PIECES = 1_000_000
 
-admin.site.register(User, UserAdmin)
 admin.site.site_header = admin.site.site_title = _("Flash Sale")
+
+
+@admin.register(User)
+class AccountAdmin(UserAdmin):  # type: ignore[type-arg]
+    """Customers and staff. Rights, and the accounts of staff, are for superusers alone."""
+
+    list_display = ("username", "email", "is_staff", "is_active", "date_joined", "last_login")
+    rights = ("is_staff", "is_superuser", "groups", "user_permissions")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Nobody gives himself rights."""
+        own = super().get_readonly_fields(request, obj)
+        return own if _is_superuser(request) else (*own, *self.rights)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whoever sets a password could sign in as that person."""
+        return super().has_change_permission(request, obj) and self._may_touch(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """As for changing."""
+        return super().has_delete_permission(request, obj) and self._may_touch(request, obj)
+
+    def _may_touch(self, request: HttpRequest, obj: Any) -> bool:
+        return obj is None or _is_superuser(request) or not (obj.is_staff or obj.is_superuser)
+
+
+def _is_superuser(request: HttpRequest) -> bool:
+    return isinstance(request.user, User) and request.user.is_superuser
 
 
 def _pieces(**options: Any) -> forms.IntegerField:
@@ -69,12 +101,22 @@ class RestockForm(ActionForm):
 class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Made once with its stock; later only its times and its limit change."""
 
-    list_display = ("slug", "product", "price", "left", "phase", "opens_at", "closes_at")
+    list_display = (
+        "slug",
+        "product",
+        "price",
+        "left",
+        "limit_per_customer",
+        "phase",
+        "opens_at",
+        "closes_at",
+        "fulfilment",
+    )
     list_select_related = ("product", "stock")
     search_fields = ("slug", "product__name", "product__name_zh")
     action_form = RestockForm
-    actions = ("restock",)
-    list_filter = ("fulfilment",)
+    actions = ("restock", "open_now", "close_now", "clone")
+    list_filter = ("fulfilment", "opens_at", "closes_at")
     fixed = ("product", "slug", "price", "stock", "fulfilment")
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -102,9 +144,31 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def save_model(self, request: HttpRequest, obj: Sale, form: Any, change: bool) -> None:
         """A new sale comes with its stock and the first row of its ledger."""
         if change:
-            super().save_model(request, obj, form, change)
+            # The rest may have changed since it was read, as when a queued sale is loaded anew.
+            obj.save(update_fields=form.changed_data)
         else:
             obj.pk = create_sale(**form.cleaned_data).pk
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """With ?clone=<sale> what that one had, for as long, from the next full hour on."""
+        number = request.GET.get("clone", "")
+        sale = self.get_object(request, number) if number else None
+        if sale is None:
+            return dict(super().get_changeform_initial_data(request))
+        taken = set(Sale.objects.values_list("slug", flat=True))
+        slugs = (f"{sale.slug[:45]}-{number}" for number in count(2))
+        opens_at = timezone.localtime().replace(minute=0, second=0, microsecond=0)
+        opens_at += timedelta(hours=1)
+        return {
+            "product": sale.product_id,
+            "slug": next(slug for slug in slugs if slug not in taken),
+            "price": sale.price,
+            "quantity": stocked(stock_id=sale.stock_id),
+            "limit_per_customer": sale.limit_per_customer,
+            "fulfilment": sale.fulfilment,
+            "opens_at": opens_at,
+            "closes_at": opens_at + (sale.closes_at - sale.opens_at),
+        }
 
     @admin.display(description=_("left"), ordering="stock__quantity")
     def left(self, sale: Sale) -> int:
@@ -124,14 +188,46 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         except forms.ValidationError as error:
             self.message_user(request, "; ".join(error.messages), messages.ERROR)
             return
-        with transaction.atomic():
-            for sale in sales:
-                stock.restock(stock_id=sale.stock_id, quantity=pieces)
-                if sale.is_queued:
-                    transaction.on_commit(partial(reconcile_soon, sale=sale))
-                self.log_change(request, sale, f"Restocked by {pieces}.")
-        done = ngettext("%d sale restocked.", "%d sales restocked.", len(sales)) % len(sales)
-        self.message_user(request, done, messages.SUCCESS)
+        done = 0
+        for sale in sales:
+            try:
+                restock_sale(sale=sale, quantity=pieces)
+            except Busy as error:
+                self.message_user(request, f"{sale.slug}: {error.title}", messages.ERROR)
+                continue
+            self.log_change(request, sale, f"Restocked by {pieces}.")
+            done += 1
+        told = ngettext("%d sale restocked.", "%d sales restocked.", done) % done
+        self.message_user(request, told, messages.SUCCESS)
+
+    @admin.action(description=_("Open now"), permissions=["change"])
+    def open_now(self, request: HttpRequest, sales: QuerySet[Sale]) -> None:
+        """Those that are to open later."""
+        self._each(request, sales, open_now, "Opened.")
+
+    @admin.action(description=_("Close now"), permissions=["change"])
+    def close_now(self, request: HttpRequest, sales: QuerySet[Sale]) -> None:
+        """Those that are open."""
+        self._each(request, sales, close_now, "Closed.")
+
+    def _each(
+        self, request: HttpRequest, sales: QuerySet[Sale], step: Callable[..., bool], said: str
+    ) -> None:
+        for sale in sales:
+            if not step(sale=sale):
+                told = _("%s is past that, or over.") % sale.slug
+                self.message_user(request, told, messages.ERROR)
+                continue
+            self.log_change(request, sale, said)
+            self.message_user(request, _("%s: done.") % sale.slug, messages.SUCCESS)
+
+    @admin.action(description=_("Clone: a new sale like this one"), permissions=["add"])
+    def clone(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
+        """Opens the form of a new sale, filled in."""
+        if len(sales) != 1:
+            self.message_user(request, _("Choose one sale to clone."), messages.ERROR)
+            return None
+        return redirect(f"{reverse('admin:shop_sale_add')}?clone={sales[0].pk}")
 
 
 @admin.register(Order)
@@ -139,9 +235,9 @@ class OrderAdmin(ReadOnlyAdmin):
     """Orders, to look at: their steps belong to the customer and the clock."""
 
     list_display = ("number", "customer", "sale", "quantity", "unit_price", "status", "created_at")
-    list_filter = ("status", "sale__product")
+    list_filter = ("status", "created_at", "sale__fulfilment", "sale__product")
     list_select_related = ("customer", "sale__product")
-    search_fields = ("number", "customer__username")
+    search_fields = ("number", "customer__username", "sale__slug")
     show_full_result_count = False
 
 
@@ -161,7 +257,7 @@ class PaymentAdmin(ReadOnlyAdmin):
     """Payments, to look at: the payment service decides them."""
 
     list_display = ("reference", "order", "amount", "status", "created_at", "closed_at")
-    list_filter = ("status",)
+    list_filter = ("status", "created_at")
     list_select_related = ("order",)
     search_fields = ("reference", "order__number")
     show_full_result_count = False

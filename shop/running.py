@@ -1,0 +1,56 @@
+"""What staff do to a sale, also while it runs."""
+
+import logging
+
+from django.db import transaction
+from django.utils import timezone
+
+from inventory import services as stock
+from locking import LockError, LockTimeout, lock
+from shop.checkout import LOCK_TIMEOUT, lock_name
+from shop.errors import Busy, StoreDown
+from shop.models import Sale
+from shop.queued.loading import reconcile_soon
+from shop.shared import forget
+
+logger = logging.getLogger("shop")
+
+
+def restock_sale(*, sale: Sale, quantity: int) -> None:
+    """Add pieces through the ledger. Raises Busy or StoreDown when nothing was done.
+
+    Under the sale's lock: a naive purchase would write over what was added between its look and
+    its write.
+    """
+    is_done = False
+    try:
+        with lock(lock_name(sale.pk), timeout=LOCK_TIMEOUT):
+            with transaction.atomic():
+                stock.restock(stock_id=sale.stock_id, quantity=quantity)
+            is_done = True
+    except LockError as error:
+        if not is_done:
+            raise (Busy if isinstance(error, LockTimeout) else StoreDown) from error
+        logger.warning("sale %s is restocked, its lock was lost: %s", sale.slug, error)
+    if sale.is_queued:
+        reconcile_soon(sale=sale)
+
+
+def open_now(*, sale: Sale) -> bool:
+    """Open a sale that is to open later; False when it has opened, or is over."""
+    now = timezone.now()
+    waiting = Sale.objects.filter(pk=sale.pk, opens_at__gt=now, closes_at__gt=now)
+    return _changed(waiting.update(opens_at=now))
+
+
+def close_now(*, sale: Sale) -> bool:
+    """End a sale that is open; False when it is not. Orders that were placed stay."""
+    now = timezone.now()
+    running = Sale.objects.filter(pk=sale.pk, opens_at__lt=now, closes_at__gt=now)
+    return _changed(running.update(closes_at=now))
+
+
+def _changed(rows: int) -> bool:
+    if rows:
+        forget()
+    return bool(rows)

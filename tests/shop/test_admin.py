@@ -1,0 +1,313 @@
+"""Django's admin: what staff may write there is counted, and none of it breaks the books."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from unittest.mock import patch
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import Permission
+from django.db import connection
+from django.test import Client, RequestFactory
+from django.utils import timezone
+
+from inventory import services as stock
+from inventory.batch import commit
+from inventory.models import Product, Stock, StockMovement
+from locking import lock, locks
+from locking.models import Discipline, JobRun, LockPolicy
+from shop import running
+from shop.audit import audit_sale
+from shop.checkout import fence_of, lock_name, place_order
+from shop.errors import Busy
+from shop.models import Order, Sale, User
+from shop.orders import cancel_order
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+
+OURS = ("shop", "inventory", "locking", "loadtest")
+PRODUCT = {"slug", "name", "name_zh", "description", "description_zh", "price", "picture"}
+PERSON = {"username", "password", "first_name", "last_name", "email", "is_active"}
+PERSON |= {"last_login", "date_joined"}
+RIGHTS = {"is_staff", "is_superuser", "groups", "user_permissions"}
+WRITABLE = {
+    "product": PRODUCT | {"is_listed"},
+    "sale": {"limit_per_customer", "opens_at", "closes_at"},
+    "user": PERSON | RIGHTS,
+    "lockpolicy": {"backend", "discipline", "reason", "step"},  # through locking.policy alone
+}
+"""All that a form of an existing row offers. Whoever adds to it adds a test that the books hold."""
+ACTIONS = {
+    "product": {"delete_selected"},
+    "sale": {"restock", "open_now", "close_now", "clone"},
+    "user": {"delete_selected"},
+}
+
+
+@pytest.fixture(autouse=True)
+def policy_in_force():
+    put_in_force("redis")
+
+
+@pytest.fixture
+def amy() -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("amy"))
+    return client
+
+
+@pytest.fixture
+def sale() -> Sale:
+    """One with a pending and a paid order, a cancelled one, and pieces left."""
+    sale = a_sale(stock=10)
+    orders = [
+        place_order(customer=a_customer(), sale=fresh(sale), quantity=2, key="k").order
+        for _ in range(3)
+    ]
+    cancel_order(order=orders[0])
+    Order.objects.filter(pk=orders[1].pk).update(status=Order.Status.PAID)
+    return fresh(sale)
+
+
+def act(client: Client, action: str, sale: Sale, **fields: object):
+    sent = {"action": action, "_selected_action": sale.pk, **fields}
+    return client.post("/admin/shop/sale/", sent)
+
+
+def times(opens_at, closes_at) -> dict[str, str]:
+    form = {}
+    for name, when in (("opens_at", opens_at), ("closes_at", closes_at)):
+        local = timezone.localtime(when)
+        form |= {f"{name}_0": f"{local:%Y-%m-%d}", f"{name}_1": f"{local:%H:%M:%S}"}
+    return form
+
+
+def messages(response) -> str:
+    return " ".join(map(str, response.wsgi_request._messages))
+
+
+def test_no_more_can_be_written_than_is_tested_below(amy):
+    request = RequestFactory().get("/")
+    request.user = User.objects.get(username="amy")
+    fields, actions = {}, {}
+    for model, of in admin.site._registry.items():
+        if model._meta.app_label in OURS:
+            name = model._meta.model_name
+            row = model()
+            if of.has_change_permission(request, row):
+                form = of.get_form(request, row, change=True)
+                fields[name] = set(form.base_fields) - set(of.get_readonly_fields(request, row))
+            actions[name] = set(of.get_actions(request))
+            if not of.has_delete_permission(request):
+                actions[name].discard("delete_selected")
+    assert {name: of for name, of in fields.items() if of} == WRITABLE
+    assert {name: of for name, of in actions.items() if of} == ACTIONS
+
+
+@pytest.mark.parametrize("discipline", Discipline.values)
+def test_nothing_that_staff_write_breaks_the_books(amy, sale, discipline):
+    put_in_force("redis", discipline)
+    now, page = timezone.now(), f"/admin/shop/sale/{sale.pk}/change/"
+    usual = {"limit_per_customer": 5, **times(sale.opens_at, sale.closes_at)}
+    hours = timedelta(hours=1)
+    tried = [
+        {"limit_per_customer": 1},
+        {"limit_per_customer": 100},
+        {"limit_per_customer": 0},
+        times(now + hours, now + 2 * hours),
+        times(now - 2 * hours, now - hours),
+        times(now, now - hours),
+        {"quantity": 99, "price": "0.01", "stock": 1, "product": 1, "fulfilment": "queued"},
+    ]
+    for changed in tried:
+        assert amy.post(page, {**usual, **changed}).status_code in (200, 302)
+        assert audit_sale(sale=fresh(sale)).ok, changed
+    assert (fresh(sale).price, fresh(sale).is_queued) == (sale.price, False)
+    for action in ("open_now", "close_now", "clone", "restock", "delete_selected"):
+        act(amy, action, sale, pieces=3, post="yes")
+        assert audit_sale(sale=fresh(sale)).ok, action
+    for path in (
+        f"inventory/product/{sale.product_id}/delete/",
+        f"shop/user/{sale.orders.first().customer_id}/delete/",
+        f"shop/sale/{sale.pk}/delete/",
+        f"inventory/stock/{sale.stock_id}/delete/",
+    ):
+        amy.post(f"/admin/{path}", {"post": "yes"})
+    for path, pk in (
+        ("inventory/product", sale.product_id),
+        ("shop/user", sale.orders.first().customer_id),
+    ):
+        sent = {"action": "delete_selected", "_selected_action": pk, "post": "yes"}
+        amy.post(f"/admin/{path}/", sent)
+    listed = {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "form-0-id": sale.product_id}
+    amy.post("/admin/inventory/product/", {**listed, "_save": "Save"})
+    assert not Product.objects.get().is_listed
+    audit = audit_sale(sale=fresh(sale))
+    assert (audit.ok, audit.initial, audit.held, audit.sold) == (True, 13, 2, 2)
+    assert Order.objects.count() == 3
+
+
+def test_open_now_and_close_now(amy):
+    sale = a_sale(opens_in=3600)
+    act(amy, "close_now", sale)
+    assert fresh(sale).phase() == Sale.Phase.BEFORE
+    act(amy, "open_now", sale)
+    assert fresh(sale).phase() == Sale.Phase.OPEN
+    opened_at = fresh(sale).opens_at
+    assert "past that" in messages(act(amy, "open_now", sale))
+    assert fresh(sale).opens_at == opened_at
+    act(amy, "close_now", sale)
+    assert fresh(sale).phase() == Sale.Phase.ENDED
+    closed_at = fresh(sale).closes_at
+    for action in ("close_now", "open_now"):
+        assert "past that" in messages(act(amy, action, sale))
+    assert fresh(sale).closes_at == closed_at
+
+
+def test_a_clone_is_a_form_that_is_filled_in(amy, sale):
+    where = act(amy, "clone", sale)["Location"]
+    page = amy.get(where)
+    filled = page.context["adminform"].form.initial
+    assert (filled["product"], filled["price"]) == (sale.product_id, sale.price)
+    assert filled["quantity"] == 10
+    assert filled["closes_at"] - filled["opens_at"] == sale.closes_at - sale.opens_at
+    assert Sale.objects.count() == 1, "nothing was made yet"
+    sent = {**filled, **times(filled["opens_at"], filled["closes_at"])}
+    assert amy.post(where, sent).status_code == 302
+    made = Sale.objects.get(slug=f"{sale.slug}-2")
+    assert audit_sale(sale=made).initial == 10
+    assert audit_sale(sale=fresh(sale)).ok
+    again = amy.get(where).context["adminform"].form.initial
+    assert again["slug"] == f"{sale.slug}-3"
+    for nobody in ("0", "x", "9" * 30):
+        assert amy.get(f"/admin/shop/sale/add/?clone={nobody}").status_code == 200
+
+
+def test_times_alone_are_saved(amy, sale):
+    """A queued sale may be loaded anew between reading the row and saving it."""
+    save = Sale.save
+
+    def meanwhile(self, *args, **kwargs):
+        Sale.objects.filter(pk=self.pk).update(generation=77)
+        save(self, *args, **kwargs)
+
+    form = {"limit_per_customer": 3, **times(sale.opens_at, sale.closes_at)}
+    with patch.object(Sale, "save", meanwhile):
+        amy.post(f"/admin/shop/sale/{sale.pk}/change/", form)
+    assert (fresh(sale).limit_per_customer, fresh(sale).generation) == (3, 77)
+
+
+# --- Restocking while a naive buyer is between look and write --------------------------------
+
+
+def _restock_between_look_and_write(sale: Sale, restock) -> None:
+    """The restock begins after the look; the write waits until it is over, or stands in line."""
+    name = lock_name(sale.pk)
+    staff = threading.Thread(target=lambda: (restock(), connection.close()))
+    with lock(name) as lease:
+        seen = stock.look(
+            stock_id=sale.stock_id, discipline=Discipline.NAIVE, fence=fence_of(lease)
+        )
+        staff.start()
+        while staff.is_alive() and not any(one.waiters for one in locks["redis"].inspect()):
+            staff.join(0.01)
+        commit(stock.to_take(seen=seen, quantity=1, order_number="N"))
+    staff.join(20)
+    assert not staff.is_alive()
+
+
+def test_a_restock_waits_for_the_buyer(sale):
+    before = audit_sale(sale=sale).available
+    _restock_between_look_and_write(sale, lambda: running.restock_sale(sale=sale, quantity=5))
+    assert Stock.objects.get().quantity == before - 1 + 5
+
+
+def test_without_the_lock_the_pieces_would_be_lost(sale):
+    """The control."""
+    before = audit_sale(sale=sale).available
+    _restock_between_look_and_write(sale, lambda: stock.restock(stock_id=sale.stock_id, quantity=5))
+    assert Stock.objects.get().quantity == before - 1
+
+
+def test_a_restock_that_gets_no_lock_changes_nothing(amy, sale):
+    with (
+        patch("shop.running.LOCK_TIMEOUT", 0.05),
+        locks["redis"].lock(lock_name(sale.pk)),
+    ):
+        refused = []
+
+        def restock() -> None:
+            try:
+                running.restock_sale(sale=sale, quantity=5)
+            except Busy as error:
+                refused.append(error)
+            connection.close()
+
+        thread = threading.Thread(target=restock)
+        thread.start()
+        thread.join(20)
+    assert len(refused) == 1
+    assert StockMovement.objects.filter(reason="stocked").count() == 1
+    with patch("shop.admin.restock_sale", side_effect=Busy):
+        told = messages(act(amy, "restock", sale, pieces=5))
+    assert sale.slug in told
+    assert "0 sales restocked" in told
+
+
+# --- Who may ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ben() -> User:
+    ben = User.objects.create(username="ben", is_staff=True)
+    ben.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
+    return ben
+
+
+def signed_in(user: User) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def test_who_may_only_look_changes_nothing(ben, sale):
+    client = signed_in(ben)
+    now = timezone.now()
+    JobRun.objects.create(digest="d", task="t", scheduled_for=now, lease_until=now, sent_at=now)
+    for model, of in admin.site._registry.items():
+        if model._meta.app_label in OURS and model is not LockPolicy:
+            path = f"/admin/{model._meta.app_label}/{model._meta.model_name}/"
+            assert client.get(f"{path}?q=x" if of.search_fields else path).status_code == 200, path
+            assert client.get(f"{path}add/").status_code == 403, path
+    before = (Sale.objects.values().get(), Stock.objects.values().get())
+    for action in ("restock", "open_now", "close_now", "clone"):
+        act(client, action, sale, pieces=3)
+    assert (Sale.objects.values().get(), Stock.objects.values().get()) == before
+    form = {"limit_per_customer": 3, **times(sale.opens_at, sale.closes_at)}
+    assert client.post(f"/admin/shop/sale/{sale.pk}/change/", form).status_code == 403
+
+
+def test_nobody_gives_himself_rights(ben):
+    ben.user_permissions.add(*Permission.objects.filter(content_type__model="user"))
+    client, boss = signed_in(ben), User.objects.create_superuser("boss")
+    for user in (ben, boss):
+        page = f"/admin/shop/user/{user.pk}/"
+        for where in ("change/", "password/", "delete/"):
+            sent = {"username": "x", "is_superuser": "on", "post": "yes"}
+            assert client.post(page + where, sent).status_code == 403
+    customer = a_customer()
+    form = {"username": "renamed", "is_staff": "on", "is_superuser": "on", "is_active": "on"}
+    form |= {"date_joined_0": "2026-01-01", "date_joined_1": "12:00:00"}
+    assert client.post(f"/admin/shop/user/{customer.pk}/change/", form).status_code == 302
+    customer.refresh_from_db()
+    assert (customer.username, customer.is_staff, customer.is_superuser) == (
+        "renamed",
+        False,
+        False,
+    )
+    sent = {"action": "delete_selected", "_selected_action": boss.pk, "post": "yes"}
+    client.post("/admin/shop/user/", sent)
+    assert User.objects.filter(pk=boss.pk).exists()
