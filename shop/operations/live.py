@@ -6,7 +6,7 @@ older, with its age.
 
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -14,12 +14,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
+from django.db.models import Q
 from django.utils import timezone
 
 from locking import locks, policy, single_flight
 from locking.backends.base import Held
 from locking.models import LockPolicy, LockPolicyChange
 from shop import probing
+from shop.checkout import lock_name
 from shop.models import Sale
 from shop.operations.traffic import Traffic, read_traffic
 from shop.probing import Probed
@@ -51,15 +53,18 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One lock that is held."""
+    """One lock that is held, or that of an open sale."""
 
     backend: str
+    """Empty for a lock that is free."""
     held: Held
+    """For a lock that is free, its name and the newest token that wrote the stock row."""
     epoch: int | None
     """Of its token; None where the grant is not one of the policy in force."""
     sale: str
     """The slug of the sale that it guards; empty for other locks."""
-    is_stale: bool
+    is_free: bool = False
+    is_stale: bool = False
     """Held under an older policy, or older than the fence on the stock row: its writes, if any,
     are refused."""
 
@@ -199,25 +204,31 @@ def _ask_zookeeper(address: str) -> None:
         raise ConnectionError(said)
 
 
-def _rows(held: Iterable[tuple[str, Held]], row: LockPolicy) -> list[Row]:
-    held = list(held)
+def _rows(held: Sequence[tuple[str, Held]], row: LockPolicy) -> list[Row]:
+    """Who holds a lock; and the open sales whose lock is free, since it is held for moments."""
     ids = {_sale_id(one.name) for _, one in held} - {None}
-    fences = {
+    now = timezone.now()
+    shown = Q(pk__in=ids) | Q(opens_at__lte=now, closes_at__gt=now)
+    columns = ("pk", "slug", "stock__fence_epoch", "stock__fence_token")
+    sales = {
         pk: (slug, (epoch, token))
-        for pk, slug, epoch, token in Sale.objects.filter(pk__in=ids).values_list(
-            "pk", "slug", "stock__fence_epoch", "stock__fence_token"
-        )
+        for pk, slug, epoch, token in Sale.objects.filter(shown).values_list(*columns)
     }
     rows = []
     for alias, one in held:
         is_ours = alias == row.backend
-        slug, fence = fences.get(_sale_id(one.name) or 0, ("", (0, 0)))
+        slug, fence = sales.get(_sale_id(one.name) or 0, ("", (0, 0)))
         counts = locks[alias].capabilities.fencing and one.token is not None
         stale = is_ours and counts and (row.epoch, one.token) < fence
         stale = stale or (not is_ours and not one.name.startswith(policy.NOT_WAITED_FOR))
         epoch = row.epoch if is_ours else None
-        rows.append(Row(backend=alias, held=one, epoch=epoch, sale=slug, is_stale=bool(stale)))
-    return sorted(rows, key=lambda row: (not row.is_stale, -(row.held.waiters or 0), row.held.name))
+        rows.append(Row(backend=alias, held=one, epoch=epoch, sale=slug, is_stale=stale))
+    rows.sort(key=lambda one: (not one.is_stale, -(one.held.waiters or 0), one.held.name))
+    for pk in sales.keys() - ids:
+        slug, (epoch, token) = sales[pk]
+        free = Held(name=lock_name(pk), owner="", token=token)
+        rows.append(Row(backend="", held=free, epoch=epoch, sale=slug, is_free=True))
+    return rows
 
 
 def _sale_id(name: str) -> int | None:

@@ -28,7 +28,7 @@ SHOWN = 200
 """Rows of the lock table, at most; the others are counted."""
 FILTERS: dict[str, Callable[[Row], bool]] = {
     "all": lambda row: True,
-    "held": lambda row: not row.is_stale,
+    "held": lambda row: not row.is_free,
     "waiting": lambda row: bool(row.held.waiters),
     "stale": lambda row: row.is_stale,
 }
