@@ -25,7 +25,11 @@ COPY --from=build /venv /venv
 COPY . .
 USER 10001
 RUN python manage.py collectstatic --noinput
-EXPOSE 8000
+# Only now: nothing of the shop may be imported before that folder exists.
+ENV PROMETHEUS_MULTIPROC_DIR=/tmp/metrics \
+    DJANGO_SETTINGS_MODULE=shop.production
+EXPOSE 8000 9000
 # Forwarded headers are believed: only the proxy of docker-compose.yml reaches this port.
 ENV FORWARDED_ALLOW_IPS=*
-CMD ["gunicorn", "shop.wsgi", "--bind", "0.0.0.0:8000", "--worker-class", "gthread", "--threads", "8", "--worker-tmp-dir", "/dev/shm", "--no-control-socket", "--access-logfile", "-"]
+ENTRYPOINT ["sh", "/app/deploy/entrypoint.sh"]
+CMD ["gunicorn", "--config", "deploy/gunicorn_conf.py", "shop.wsgi"]

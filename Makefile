@@ -1,5 +1,5 @@
 # One name per thing one does here; `make` alone lists them.
-.PHONY: help demo test lint peers lock screenshots clean
+.PHONY: help demo stack test lint audit peers lock screenshots clean
 .DEFAULT_GOAL := help
 
 SETUP := sh tools/python.sh
@@ -14,6 +14,10 @@ help: ## list these targets
 demo: ## serve the shop, a worker and beat with embedded stores; PORT=8000, REDLOCK=1 for five more masters
 	@exec $(SETUP) tools/setup.py demo tools/demo.py
 
+stack: ## run docker-compose.yml as local processes: all stores, nginx, two webs, workers and beats
+	@$(SETUP) --install tools/setup.py test
+	@exec $(BIN)/python tools/stack.py
+
 test: ## install what the tests need, then run them all on private real servers; JOBS=2
 	@$(SETUP) --install tools/setup.py test
 	@status=0; \
@@ -27,6 +31,10 @@ lint: ## ruff and mypy, strict for locking/
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy .
+
+audit: ## ask the advisory database about every pinned package (needs the network)
+	@$(SETUP) tools/setup.py demo
+	@$(BIN)/python tools/audit.py
 
 peers: ## install the lock libraries that `manage.py lab bench` compares with
 	@$(SETUP) tools/setup.py demo

@@ -35,6 +35,7 @@ DEBIAN = {
     "java": "default-jre-headless",
     "cc": "gcc",
     "zookeeper.jar": "libzookeeper-java",
+    "nginx": "nginx-light",
 }
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 

@@ -247,6 +247,8 @@ TICKET_SECONDS = env.int("TICKET_SECONDS", default=600)
 """How long the ticket of a sale page spares its buyer the check of session, user and forgery."""
 QUEUED_CONSUMERS = env.int("QUEUED_CONSUMERS", default=1)
 """Processes beside each Celery worker that write the orders of queued sales."""
+WORKER_PORT = env.int("WORKER_PORT", default=0)
+"""Where a Celery worker serves /livez, /readyz and /metrics; 0: nowhere."""
 PAY_WITHIN_SECONDS = env.int("PAY_WITHIN_SECONDS", default=900)
 """How long a pending order keeps its pieces."""
 PAYMENT_TIMEOUT_SECONDS = env.int("PAYMENT_TIMEOUT_SECONDS", default=120)

@@ -9,6 +9,7 @@ django.setup(set_prefix=False)
 
 from shop.logs import RequestId  # noqa: E402
 from shop.prepared import Handler  # noqa: E402
+from shop.traffic import Counted  # noqa: E402
 from shop.turnstile import Turnstile  # noqa: E402
 
-application = RequestId(Turnstile(Handler()))
+application = RequestId(Counted(Turnstile(Handler())))

@@ -12,6 +12,8 @@ from celery import Celery
 from django.core.management import get_commands
 from ruamel.yaml import YAML
 
+from tools.stack import StackError, interpolate
+
 ROOT = Path(__file__).parent.parent
 JOBS = {"migrate"}
 FILES = ("docker-compose.yml", "Dockerfile", "deploy/nginx.conf")
@@ -75,29 +77,34 @@ def test_references_lead_somewhere(
 
 
 def test_urls_name_services(services: dict[str, dict[str, Any]]) -> None:
-    environment = services["web"]["environment"]
+    full = {"COMPOSE_PROFILES": "full", "MYSQL_PASSWORD": "x"}
+    environment = {
+        name: interpolate(str(value), {**full, "SECRET_KEY": "x", "GATEWAY_SECRET": "x"})
+        for name, value in services["web"]["environment"].items()
+    }
     for variable in ("DATABASE_URL", "REDIS_URL", "REDLOCK_URLS", "ZOOKEEPER_HOSTS"):
         for address in environment[variable].split(","):
             host = address.rpartition("@")[2].rpartition("//")[2].split(":")[0]
             assert host in services, f"{variable}: {host}"
     assert environment["REDLOCK_URLS"].count("redis://") == 5
     assert services["proxy"]["depends_on"]["web"]
-    upstream = re.search(r"server (\w+):8000;", (ROOT / "deploy/nginx.conf").read_text())
+    upstream = re.search(r"server (\w+):8000 ", (ROOT / "deploy/nginx.conf").read_text())
     assert upstream
     assert upstream[1] in services
 
 
 def test_settings_read_what_the_stack_sets(services: dict[str, dict[str, Any]]) -> None:
-    settings = (ROOT / "shop/settings.py").read_text()
-    for_gunicorn = {"WEB_CONCURRENCY"}
+    files = ("shop/settings.py", "shop/production.py", "deploy/gunicorn_conf.py")
+    settings = "".join((ROOT / file).read_text() for file in files)
+    for_others = {"WEB_CONCURRENCY", "DJANGO_SETTINGS_MODULE"}
     unread = {name for name in services["web"]["environment"] if f'"{name}"' not in settings}
-    assert unread == for_gunicorn
+    assert unread == for_others
 
 
 def test_secrets_come_from_the_environment(services: dict[str, dict[str, Any]]) -> None:
     for name, service in services.items():
         for variable, value in service.get("environment", {}).items():
-            if variable in {"SECRET_KEY", "MYSQL_PASSWORD"}:
+            if variable in {"SECRET_KEY", "GATEWAY_SECRET", "MYSQL_PASSWORD"}:
                 assert value.startswith(f"${{{variable}:?"), name
     assert "${MYSQL_PASSWORD:?" in services["web"]["environment"]["DATABASE_URL"]
 
@@ -109,13 +116,16 @@ def test_redis_never_evicts(services: dict[str, dict[str, Any]]) -> None:
 
 
 def test_commands_exist(services: dict[str, dict[str, Any]]) -> None:
-    assert services["migrate"]["command"][:2] == ["python", "manage.py"]
-    assert services["migrate"]["command"][2] in get_commands()
+    asked = re.findall(r"python manage.py (\w+)", services["migrate"]["command"][2])
+    assert asked == ["migrate", "seed"]
+    assert set(asked) <= set(get_commands())
     for name in ("worker", "beat"):
         assert services[name]["command"][:4] == ["celery", "-A", "shop", name]
     assert isinstance(import_module("shop.celery").app, Celery)
     image = (ROOT / "Dockerfile").read_text()
-    assert '"gunicorn", "shop.wsgi"' in image
+    found = re.search(r'^CMD \["gunicorn", "--config", "(.+)", "shop.wsgi"\]', image, re.MULTILINE)
+    assert found
+    assert (ROOT / found[1]).is_file()
     assert callable(import_module("shop.wsgi").application)
 
 
@@ -135,6 +145,48 @@ def test_image_copies_what_exists_and_runs_as_nobody_special() -> None:
 )
 def test_image_contains_the_rooms(room: str) -> None:
     assert f"!{room}" in (ROOT / ".dockerignore").read_text().splitlines()
+
+
+def test_only_the_proxy_is_reached_from_outside(services: dict[str, dict[str, Any]]) -> None:
+    assert [name for name in services if "ports" in services[name]] == ["proxy"]
+
+
+def test_every_service_has_its_limits(services: dict[str, dict[str, Any]]) -> None:
+    for name in services.keys() - JOBS:
+        assert services[name]["deploy"]["resources"]["limits"].keys() == {"cpus", "memory"}, name
+        assert services[name]["restart"] == "unless-stopped"
+
+
+def test_the_small_stack_has_no_profile_and_its_locks_no_servers(
+    services: dict[str, dict[str, Any]],
+) -> None:
+    full = {name for name in services if services[name].get("profiles") == ["full"]}
+    assert {name.rstrip("-12345") for name in full} == {"redlock", "zookeeper"}
+    assert len(full) == 8
+    for variable in ("REDLOCK_URLS", "ZOOKEEPER_HOSTS"):
+        assert interpolate(services["web"]["environment"][variable], {}) == ""
+
+
+def test_what_one_container_counted_the_next_does_not(tmp_path: Path) -> None:
+    folder = tmp_path / "metrics"
+    folder.mkdir()
+    (folder / "counter_7.db").touch()
+    done = subprocess.run(
+        ["sh", ROOT / "deploy/entrypoint.sh", "ls", folder],
+        env={"PATH": "/bin:/usr/bin", "PROMETHEUS_MULTIPROC_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == ""
+    assert "deploy/entrypoint.sh" in (ROOT / "Dockerfile").read_text()
+
+
+def test_interpolation_is_that_of_compose() -> None:
+    assert interpolate("a${B:-c}d$$e${F:+g${B}}", {}) == "acd$e"
+    assert interpolate("${B:-c}${F:+g${B}}${F}", {"B": "b", "F": "f"}) == "bgbf"
+    with pytest.raises(StackError, match="B is not set: why"):
+        interpolate("${B:?why}", {})
 
 
 def test_pins_name_no_index() -> None:

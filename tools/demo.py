@@ -36,7 +36,7 @@ SPACE_MB = 100
 KEEP = ("--appendonly", "yes", "--maxmemory-policy", "noeviction")
 # Celery's warning to root, eight lines long: here root is somebody who tries it in a container.
 QUIET = "ignore:You're running the worker with superuser privileges"
-COLOURS = {"web": 36, "worker": 33, "beat": 35}
+COLOURS = {"web": 36, "worker": 33, "beat": 35, "proxy": 32}
 
 
 class DemoError(Exception):
@@ -79,11 +79,18 @@ def undertaker() -> Iterator[Callable[[int], None]]:
 class Part:
     """One process of the demo; its lines are printed with its name, its end is put in a queue."""
 
-    def __init__(self, name: str, command: list[str], ended: "queue.SimpleQueue[str]") -> None:
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        ended: "queue.SimpleQueue[str]",
+        env: dict[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.process = subprocess.Popen(
-            tethered([sys.executable, *command]),
+            tethered(command),
             cwd=ROOT,
+            env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -97,7 +104,8 @@ class Part:
     def _relay(self, lines: IO[str], ended: "queue.SimpleQueue[str]") -> None:
         label = f"{self.name:<6} |"
         if sys.stdout.isatty():
-            label = f"\x1b[{COLOURS[self.name]}m{label}\x1b[0m"
+            colour = COLOURS[self.name.partition("-")[0]]
+            label = f"\x1b[{colour}m{label}\x1b[0m"
         for line in lines:
             say(f"{label} {line.rstrip()}")
         ended.put(f"{self.name} ended with exit code {self.process.wait()}")
@@ -234,7 +242,7 @@ def serve(port: int, accounts: list[str], started: float) -> int:
     with undertaker() as tell:
 
         def start(name: str, command: list[str]) -> None:
-            parts.append(Part(name, command, ended))
+            parts.append(Part(name, [sys.executable, *command], ended))
             tell(parts[-1].process.pid)
 
         try:

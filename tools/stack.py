@@ -1,0 +1,343 @@
+"""`make stack`: docker-compose.yml as processes of this machine, for want of a container engine.
+
+    PORT=8000 .venv/bin/python tools/stack.py [--check]
+
+Commands, environments and health checks are those of the file; what stands in for Docker is here:
+names become addresses, MariaDB stands in for MySQL, the servers are those of the tests. --check
+ends once every health check passes. Everything is fresh at every start and gone at the end.
+"""
+
+import json
+import os
+import queue
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from ruamel.yaml import YAML  # noqa: E402
+
+from loadtest.processes import (  # noqa: E402
+    HOST,
+    Server,
+    ServerError,
+    required,
+    reserve_port,
+    start_all,
+    stop_all,
+)
+from loadtest.servers import MariaDb, Redis, ZooKeeper  # noqa: E402
+from tools.demo import Part, say, stop_parts, undertaker  # noqa: E402
+
+READY_SECONDS = 90.0
+CHECK_SECONDS = 30.0
+VARIABLE = re.compile(r"\$\$|\$\{(\w+)(?::([-+?])((?:[^{}]|\{[^{}]*\})*))?\}")
+
+
+class StackError(Exception):
+    """Why the stack cannot start, in one sentence."""
+
+
+def interpolate(text: str, variables: Mapping[str, str]) -> str:
+    """As Compose does: $$, ${A}, ${A:-otherwise}, ${A:+instead}, ${A:?why it is needed}."""
+
+    def value(match: re.Match[str]) -> str:
+        name, how, rest = match.groups()
+        if name is None:
+            return "$"
+        given = variables.get(name, "")
+        if how == "+":
+            return interpolate(rest, variables) if given else ""
+        if how == "?" and not given:
+            raise StackError(f"{name} is not set: {rest}")
+        return given or (rest if how == "-" else "")
+
+    return VARIABLE.sub(value, text)
+
+
+class Proxy(Server):
+    """nginx with deploy/nginx.conf, where addresses and folders are replaced."""
+
+    def __init__(self, port: int, webs: list[str]) -> None:
+        super().__init__()
+        self.listen, self.webs = port, webs
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.listen}/"
+
+    def command(self) -> list[str]:
+        text = (ROOT / "deploy/nginx.conf").read_text()
+        line = re.compile(r"server web:8000 resolve(.*);")
+        found = line.search(text)
+        assert found
+        servers = " ".join(f"server {web}{found[1]};" for web in self.webs)
+        text = line.sub(servers, text).replace("resolver 127.0.0.11 valid=5s;", "")
+        text = text.replace("listen 8080;", f"listen {HOST}:{self.listen};")
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        folders = "".join(f"{kind}_temp_path {self.data / kind};\n" for kind in kinds)
+        file = self.folder / "nginx.conf"
+        file.write_text(text.replace("http {", f"http {{\n{folders}", 1))
+        own = f"daemon off; pid {self.folder / 'pid'};" + (" user root;" * (os.geteuid() == 0))
+        return [
+            required("nginx"),
+            "-e",
+            "stderr",
+            "-p",
+            str(self.folder),
+            "-c",
+            str(file),
+            "-g",
+            own,
+        ]
+
+    def answers(self) -> bool:
+        return True  # asked by the health check
+
+
+class Stack:
+    """The services of the file that `profiles` asks for; `parts` are the shop's own processes."""
+
+    def __init__(self, port: int = 0, variables: Mapping[str, str] | None = None) -> None:
+        self._stack = ExitStack()
+        if not port:
+            port, mark = reserve_port()
+            self._stack.callback(mark.close)
+        self.port = port
+        self.variables = {
+            "SECRET_KEY": secrets.token_hex(32),
+            "GATEWAY_SECRET": secrets.token_hex(32),
+            "MYSQL_PASSWORD": secrets.token_hex(16),
+            "SEED_PASSWORD": secrets.token_hex(4),
+            "HTTPS": "0",
+            "PORT": str(port),
+            "COMPOSE_PROFILES": "full",
+            **(variables or {}),
+        }
+        services = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
+        asked = {*self.variables["COMPOSE_PROFILES"].split(","), None} - {""}
+        self.services: dict[str, dict[str, Any]] = {
+            name: service
+            for name, service in services.items()
+            if asked & set(service.get("profiles", [None]))
+        }
+        self.addresses: dict[str, str] = {}
+        self.parts: dict[str, Part] = {}
+        self._commands: dict[str, tuple[list[str], dict[str, str]]] = {}
+        self.ended: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}/"
+
+    def __enter__(self) -> Self:
+        with self._stack:
+            self.folder = Path(tempfile.mkdtemp(prefix="seckill-stack-"))
+            self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            self._tell = self._stack.enter_context(undertaker())
+            self._start_stores()
+            self._stack.callback(lambda: stop_parts(list(self.parts.values()), self.ended))
+            self._prepare()
+            for name in ("web", "worker", "beat"):
+                for number in range(1, self.services[name]["deploy"]["replicas"] + 1):
+                    self._place(name, number)
+            for name in self._commands:
+                self.start(name)
+            self.proxy = Proxy(self.port, [self.addresses[name] for name in self.named("web")])
+            self._stack.enter_context(self.proxy)
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stack.close()
+
+    def named(self, service: str) -> list[str]:
+        """The parts of a service: web-1, web-2."""
+        return [name for name in self._commands if name.rpartition("-")[0] == service]
+
+    def _start_stores(self) -> None:
+        mariadb = MariaDb()
+        self._stack.callback(mariadb.stop)
+        names = [name for name in self.services if self._image(name).startswith("redis:")]
+        redis = {name: Redis(config=self.services[name]["command"][1:]) for name in names}
+        self._stack.callback(stop_all, redis.values())
+        start_all([mariadb, *redis.values()])
+        self.addresses["mysql:3306"] = f"{HOST}:{mariadb.port}"
+        self.addresses |= {f"{name}:6379": f"{HOST}:{redis[name].port}" for name in names}
+        nodes = [name for name in self.services if self._image(name).startswith("zookeeper:")]
+        if nodes:
+            ensemble = self._stack.enter_context(ZooKeeper(len(nodes)))
+            urls = [node.url for node in ensemble.nodes]
+            self.addresses |= dict(zip([f"{name}:2181" for name in nodes], urls, strict=True))
+        self._make_user(mariadb)
+
+    def _image(self, name: str) -> str:
+        return str(self.services[name].get("image", ""))
+
+    def _make_user(self, mariadb: MariaDb) -> None:
+        import MySQLdb
+
+        made = self._environment("mysql")
+        connection = MySQLdb.connect(host=HOST, port=mariadb.port, user="root")
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"GRANT ALL ON {made['MYSQL_DATABASE']}.* TO %s@'%%' IDENTIFIED BY %s",
+                (made["MYSQL_USER"], made["MYSQL_PASSWORD"]),
+            )
+        connection.close()
+
+    def _local(self, text: object) -> str:
+        told = interpolate(str(text), self.variables)
+        for name, address in self.addresses.items():
+            told = re.sub(rf"(?<![\w.-]){re.escape(name)}\b", address, told)
+        return told
+
+    def _environment(self, name: str) -> dict[str, str]:
+        given = self.services[name].get("environment", {})
+        return {variable: self._local(value) for variable, value in given.items()}
+
+    def _around(self, name: str, service: str) -> dict[str, str]:
+        """The environment of a part: the service's and what the image sets."""
+        own = self._environment(service)
+        return {
+            **{key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ},
+            **own,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "SHOP_VAR": str(self.folder),
+            "PYTHONUNBUFFERED": "1",
+            "FORWARDED_ALLOW_IPS": "*",
+            "PROMETHEUS_MULTIPROC_DIR": str(self.folder / name / "metrics"),
+            "LOG_LEVEL": "WARNING",
+        }
+
+    def _prepare(self) -> None:
+        for name, command in (
+            ("static", ["python", "manage.py", "collectstatic", "--noinput"]),
+            ("migrate", self._command("migrate")),
+        ):
+            done = subprocess.run(
+                ["sh", "deploy/entrypoint.sh", *command],
+                cwd=ROOT,
+                env=self._around(name, "migrate"),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                raise StackError(f"{name} failed:\n{done.stdout[-2000:]}")
+
+    def _command(self, service: str) -> list[str]:
+        """The service's own, or the image's."""
+        command = self.services[service].get("command")
+        if command is None:
+            image = (ROOT / "Dockerfile").read_text()
+            command = json.loads(re.findall(r"^CMD (.+)$", image, re.MULTILINE)[-1])
+        return [self._local(word) for word in command]
+
+    def _place(self, service: str, number: int) -> None:
+        name = f"{service}-{number}"
+        command, env = self._command(service), self._around(name, service)
+        port, mark = reserve_port()
+        self._stack.callback(mark.close)
+        self.addresses[name] = f"{HOST}:{port}"
+        if service == "web":
+            env["BIND"] = self.addresses[name]
+        else:
+            # Docker gives every container a host name of its own.
+            command += ["-n", f"{name}@%h"]
+            env["WORKER_PORT"] = str(port)
+        self._commands[name] = ["sh", "deploy/entrypoint.sh", *command], env
+
+    def start(self, name: str) -> None:
+        """Start a part, or start it again."""
+        command, env = self._commands[name]
+        self.parts[name] = Part(name, command, self.ended, env)
+        self._tell(self.parts[name].process.pid)
+
+    def restart(self, name: str, seconds: float = 60.0) -> int:
+        """SIGTERM, as an engine does, until it has ended, then a new one; the exit code."""
+        process = self.parts[name].process
+        process.terminate()
+        code = process.wait(seconds)
+        self.start(name)
+        return code
+
+    def checks(self) -> Iterator[tuple[str, list[str], dict[str, str]]]:
+        """The health check of each of our parts: name, command, environment."""
+        around = {"web": "8000", "worker": "9000"}
+        for name in [*self._commands, "proxy"]:
+            service = name.partition("-")[0]
+            how, *words = self.services[service]["healthcheck"]["test"]
+            inner = {**around, "proxy": "8080"}.get(service, "")
+            address = f"{HOST}:{self.port}" if name == "proxy" else self.addresses[name]
+            told = [interpolate(word, self.variables) for word in words]
+            if inner:
+                told = [word.replace(f"127.0.0.1:{inner}", address) for word in told]
+            told = [word.replace("celerybeat@", f"{name}@") for word in told]
+            env = dict(os.environ) if name == "proxy" else self._commands[name][1]
+            yield name, told if how == "CMD" else ["sh", "-c", *told], env
+
+    def wait_healthy(self, names: set[str] | None = None, seconds: float = READY_SECONDS) -> None:
+        """Until every part's health check passes; StackError names those that do not."""
+        deadline = time.monotonic() + seconds
+        waiting = [check for check in self.checks() if names is None or check[0] in names]
+        while waiting:
+            waiting = [check for check in waiting if not _passes(*check[1:])]
+            if waiting and time.monotonic() > deadline:
+                sick = ", ".join(name for name, *_ in waiting)
+                raise StackError(f"not healthy after {seconds:g} s: {sick}")
+
+
+def _passes(command: list[str], env: dict[str, str]) -> bool:
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=env,
+        timeout=CHECK_SECONDS,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    return done.returncode == 0
+
+
+def main() -> int:
+    started = time.monotonic()
+    port = int(os.environ.get("PORT") or "8000")
+    given = {name: os.environ[name] for name in ("SEED_PASSWORD", "HTTPS") if name in os.environ}
+    if "COMPOSE_PROFILES" in os.environ:
+        given["COMPOSE_PROFILES"] = os.environ["COMPOSE_PROFILES"]
+    say("Starting the stack of docker-compose.yml as processes ...")
+    try:
+        with Stack(port, given) as stack:
+            for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(how, lambda number, _: stack.ended.put(signal.Signals(number).name))
+            stack.wait_healthy()
+            seconds = time.monotonic() - started
+            say(f"{len(stack.parts) + 1} parts are healthy at {stack.url} after {seconds:.1f} s.")
+            if "--check" in sys.argv[1:]:
+                return 0
+            password = stack.variables["SEED_PASSWORD"]
+            say(f"li, wang, zhang and amy (staff) have the password {password}.")
+            say("Ctrl-C stops everything.")
+            why = stack.ended.get()
+    except (StackError, ServerError, OSError) as error:
+        sys.exit(f"\n{error}")
+    say(f"{why}: everything is stopped.")
+    return 0 if why.startswith("SIG") else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
