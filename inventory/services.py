@@ -18,6 +18,7 @@ from django.utils import timezone
 from inventory.batch import Statement, insert_all
 from inventory.exceptions import InventoryError, OutOfStock, StaleFence
 from inventory.models import Product, Stock, StockMovement
+from inventory.selectors import rows_of
 from locking.models import Discipline
 
 MINT_TRIES = 100
@@ -150,19 +151,30 @@ def to_put_back(
     return [update, _record(stock_id, [(quantity, order_number, None)], Reason.RETURNED, fence)]
 
 
-def stock_up(*, product: Product, quantity: int) -> Stock:
-    """Set pieces of a product aside for a sale; inside a transaction."""
-    stock = Stock.objects.create(product=product, quantity=quantity)
-    _stocked(stock.pk, quantity)
-    return stock
+def stock_up(*, product: Product, quantity: int, segments: int = 1) -> Stock:
+    """Set pieces of a product aside for a sale; the first of so many rows. In a transaction."""
+    first = None
+    for share in _shares(quantity, segments):
+        stock = Stock.objects.create(product=product, quantity=share, segment_of=first)
+        _stocked(stock.pk, share)
+        first = first or stock
+    assert first is not None
+    return first
 
 
 def restock(*, stock_id: int, quantity: int) -> None:
-    """Add pieces to a sale that may be running; inside a transaction."""
-    Stock.objects.filter(pk=stock_id).update(
-        quantity=F("quantity") + quantity, fence_token=F("fence_token") + 1
-    )
-    _stocked(stock_id, quantity)
+    """Add pieces to all segments of a sale that may be running; inside a transaction."""
+    rows = rows_of(stock_id=stock_id)
+    for row, share in zip(rows, _shares(quantity, len(rows)), strict=True):
+        Stock.objects.filter(pk=row.pk).update(
+            quantity=F("quantity") + share, fence_token=F("fence_token") + 1
+        )
+        _stocked(row.pk, share)
+
+
+def _shares(quantity: int, segments: int) -> list[int]:
+    each, more = divmod(quantity, segments)
+    return [each + (number < more) for number in range(segments)]
 
 
 def count_stale_write(*, stock_id: int) -> Fence:

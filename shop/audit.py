@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from django.db import transaction
 
 from inventory.models import Stock
-from inventory.selectors import ledger_of
+from inventory.selectors import ledger_of, rows_of
 from shop.errors import StoreDown
 from shop.models import Order, Sale
 from shop.queued import store
@@ -44,10 +44,12 @@ class StockAudit:
 
 
 def audit_sale(*, sale: Sale) -> StockAudit:
-    """Count one sale's orders against its stock row and its ledger."""
-    # The stock row is the last that a purchase writes: who holds it sees none of them half done.
+    """Count one sale's orders against its stock rows and their ledger."""
+    rows = rows_of(stock_id=sale.stock_id)
+    # Stock is the last that a purchase writes: who holds all of it sees no purchase half done.
     with transaction.atomic():
-        Stock.objects.select_for_update().get(pk=sale.stock_id)
+        for row in rows:
+            Stock.objects.select_for_update().get(pk=row.pk)
         ledger = ledger_of(stock_id=sale.stock_id)
         orders = _live_orders(sale)
     held = sum(quantity for _, quantity, status in orders if status == Order.Status.PENDING)
@@ -60,10 +62,8 @@ def audit_sale(*, sale: Sale) -> StockAudit:
         breaches.append(
             f"{ledger.stocked} initial != {ledger.available} available + {held} held + {sold} sold"
         )
-    if ledger.stocked - ledger.out != ledger.available:
-        breaches.append(
-            f"the ledger leaves {ledger.stocked - ledger.out}, the row says {ledger.available}"
-        )
+    for left, available in ledger.differing:
+        breaches.append(f"the ledger leaves {left}, the row says {available}")
     live = {number: quantity for number, quantity, _ in orders}
     wrong = sorted(
         number

@@ -9,8 +9,8 @@ anything: the key, the limit and the stock are each checked again by the stateme
 
 import hashlib
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
@@ -38,6 +38,7 @@ from shop.errors import (
 )
 from shop.line import serve
 from shop.models import Allowance, Order, Sale, User
+from shop.segments import Part, choose, choose_again
 
 logger = logging.getLogger("shop")
 
@@ -54,7 +55,8 @@ TAKE_ALLOWANCE = """
     WHERE customer_id = %s AND sale_id = %s AND taken <= %s
 """
 TRIES = 3
-"""A deadlock, a stale fence or a second form of the same buyer is tried again so often."""
+"""A deadlock, a stale fence or a second form of the same buyer is tried again so often, and a
+segment that was emptied meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +84,22 @@ def digest(key: str) -> str:
 
 
 def lock_name(sale_id: int) -> str:
-    """The lock that guards the stock of a sale."""
+    """The lock that guards the stock of a sale, or its first segment."""
     return f"sale:{sale_id}"
+
+
+def lock_of(sale: Sale, part: Part) -> str:
+    """The lock that guards a row of the stock."""
+    name = lock_name(sale.pk)
+    return name if part.stock_id == sale.stock_id else f"{name}:{part.stock_id}"
+
+
+@contextmanager
+def locked(sale: Sale, parts: Sequence[Part], *, label: str = "") -> Iterator[list[Lease]]:
+    """Hold the locks of several rows; as all ask in the order of ids, none wait in a ring."""
+    with ExitStack() as held:
+        guards = [lock(lock_of(sale, part), timeout=LOCK_TIMEOUT, label=label) for part in parts]
+        yield [held.enter_context(guard) for guard in guards]
 
 
 def fence_of(lease: Lease) -> stock.Fence:
@@ -92,17 +108,19 @@ def fence_of(lease: Lease) -> stock.Fence:
     return stock.Fence(epoch=epoch, token=token if lease.backend.capabilities.fencing else None)
 
 
-def learn_newer_fence(sale: Sale) -> None:
+def learn_newer_fence(sale: Sale, parts: Sequence[Part] = ()) -> None:
     """After a refusal: look at the policy afresh, and let no later token be an older one.
 
-    The second matters to a store that lost its memory and its clock's time with it.
+    The second matters to a store that lost its memory and its clock's time with it. Where several
+    rows were to be written in one transaction, it was refused for them all, and counts for each.
     """
-    newest = stock.count_stale_write(stock_id=sale.stock_id)
     policy.forget()
-    with suppress(LockError):  # the next try meets the same silence, and answers for it
-        in_force = policy.current()
-        if newest.token is not None and in_force.epoch == newest.epoch:
-            locks[in_force.backend].observe(lock_name(sale.pk), newest.token)
+    for part in parts or [Part(sale.stock_id, 0)]:
+        newest = stock.count_stale_write(stock_id=part.stock_id)
+        with suppress(LockError):  # the next try meets the same silence, and answers for it
+            in_force = policy.current()
+            if newest.token is not None and in_force.epoch == newest.epoch:
+                locks[in_force.backend].observe(lock_of(sale, part), newest.token)
 
 
 def place_order(
@@ -122,15 +140,18 @@ def place_order(
             return sent
         _admit(earlier, sale, quantity)
         is_first = not earlier
-    for _ in range(TRIES):
+    parts = choose(sale.rows, customer_id=customer.pk, quantity=quantity)
+    for _ in range(TRIES * sale.segments):
         try:
-            order = _buy(customer, sale, quantity, hashed, is_first=is_first)
+            order = _buy(customer, sale, parts, hashed, is_first=is_first)
         except OutOfStock:
             if sent := _sent_before(_orders_of(customer, sale, hashed), sale, quantity):
                 return sent
-            raise SoldOut from None
+            parts = choose_again(sale, customer_id=customer.pk, quantity=quantity)
+            if not parts:
+                raise SoldOut from None
         except StaleFence:
-            learn_newer_fence(sale)
+            learn_newer_fence(sale, parts)
         except IntegrityError:
             # The same form, or another one of the same customer, got there first.
             if sent := _sent_before(_orders_of(customer, sale, hashed), sale, quantity):
@@ -173,7 +194,7 @@ def _sent_before(earlier: Sequence[Earlier], sale: Sale, quantity: int) -> Place
 
 
 def _may_sell(sale: Sale, quantity: int) -> bool:
-    most = min(sale.limit_per_customer, sale.stock.quantity)
+    most = min(sale.limit_per_customer, sale.left)
     return sale.phase() == Sale.Phase.OPEN and 1 <= quantity <= most
 
 
@@ -191,26 +212,32 @@ def _admit(earlier: Sequence[Earlier], sale: Sale, quantity: int) -> None:
     )
     if live + quantity > sale.limit_per_customer:
         raise LimitReached
-    if sale.stock.quantity < quantity:
+    if sale.left < quantity:
         raise SoldOut
 
 
-def _buy(customer: User, sale: Sale, quantity: int, hashed: str, *, is_first: bool) -> Order:
+def _buy(
+    customer: User, sale: Sale, parts: Sequence[Part], hashed: str, *, is_first: bool
+) -> Order:
     # Whoever meets this lock can tell whether it is held for the very same form.
     label = f"{customer.pk}.{hashed[:12]}"
-    guard = lock(lock_name(sale.pk), timeout=LOCK_TIMEOUT, label=label)
+    guard = lock(lock_of(sale, parts[0]), timeout=LOCK_TIMEOUT, label=label)
+    quantity = sum(part.quantity for part in parts)
     draft, first = _draft(customer, sale, quantity, hashed, is_first=is_first)
     order = None
 
-    def write(lease: Lease) -> None:
+    def write(*leases: Lease) -> None:
         nonlocal order
-        assert lease.policy is not None
         try:
-            seen = stock.look(
-                stock_id=sale.stock_id, discipline=lease.policy.discipline, fence=fence_of(lease)
-            )
+            seen = [_look(part, lease) for part, lease in zip(parts, leases, strict=True)]
             reach("purchase.check")
-            take = stock.to_take(seen=seen, quantity=quantity, order_number=draft.number)
+            take = [
+                statement
+                for part, look in zip(parts, seen, strict=True)
+                for statement in stock.to_take(
+                    seen=look, quantity=part.quantity, order_number=draft.number
+                )
+            ]
             draft.pk, *_ = commit([*first, *take])
             order = draft
             reach("purchase.committed")
@@ -220,7 +247,11 @@ def _buy(customer: User, sale: Sale, quantity: int, hashed: str, *, is_first: bo
 
     try:
         with in_line(sale_id=sale.pk):
-            serve(guard, write)
+            if len(parts) == 1:
+                serve(guard, write)
+            else:
+                with locked(sale, parts, label=label) as leases:
+                    write(*leases)
     except LockTimeout:
         with suppress(LockError):
             if guard.holder().endswith(label):
@@ -237,6 +268,13 @@ def _buy(customer: User, sale: Sale, quantity: int, hashed: str, *, is_first: bo
         logger.warning("order %s stands, its lock was lost: %s", order.number, error)
     assert order is not None
     return order
+
+
+def _look(part: Part, lease: Lease) -> stock.Look:
+    assert lease.policy is not None
+    return stock.look(
+        stock_id=part.stock_id, discipline=lease.policy.discipline, fence=fence_of(lease)
+    )
 
 
 def _draft(

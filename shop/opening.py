@@ -26,7 +26,7 @@ def open_and_close_sales(*, since: datetime, until: datetime) -> str:
         see_home()
     opened = list(Sale.objects.filter(opens_at__gt=since, opens_at__lte=until))
     for sale in opened:
-        logger.info("sale %s is open: %d pieces", sale.slug, sale.stock.quantity)
+        logger.info("sale %s is open: %d pieces", sale.slug, sale.left)
     closed = list(Sale.objects.filter(closes_at__gt=since, closes_at__lte=until))
     for sale in closed:
         books = audit_sale(sale=sale)

@@ -10,6 +10,7 @@ that the order is past that.
 import logging
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import chain
 
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -17,11 +18,12 @@ from django.utils import timezone
 from inventory import services as stock
 from inventory.batch import Statement, as_stored, commit
 from inventory.exceptions import StaleFence
-from locking import LockError, LockUnavailable, lock
-from shop.checkout import LOCK_TIMEOUT, TRIES, fence_of, learn_newer_fence, lock_name
+from locking import LockError, LockUnavailable
+from shop.checkout import TRIES, fence_of, learn_newer_fence, locked
 from shop.errors import Busy, NotFound, StoreDown, WrongStep
 from shop.models import Order, Sale, User
 from shop.queued import store
+from shop.segments import Part, parts_of
 
 logger = logging.getLogger("shop")
 
@@ -93,14 +95,15 @@ def expire_unpaid_orders(*, now: datetime | None = None, limit: int = 500) -> in
 
 def _close(order: Order, status: Status, also: Sequence[Statement] = ()) -> None:
     is_closed = False
+    parts = parts_of(order)
     for _ in range(TRIES):
         try:
-            with lock(lock_name(order.sale_id), timeout=LOCK_TIMEOUT) as lease:
-                _end(order, status, fence_of(lease), also)
+            with locked(order.sale, parts) as leases:
+                _end(order, status, list(zip(parts, map(fence_of, leases), strict=True)), also)
                 is_closed = True
                 _return_to_redis(order)
         except StaleFence:
-            learn_newer_fence(order.sale)
+            learn_newer_fence(order.sale, parts)
             continue
         except LockError as error:
             if not is_closed:
@@ -120,7 +123,12 @@ def _return_to_redis(order: Order) -> None:
             logger.warning("order %s: its pieces return to Redis later: %s", order.number, error)
 
 
-def _end(order: Order, status: Status, fence: stock.Fence, also: Sequence[Statement]) -> None:
+def _end(
+    order: Order,
+    status: Status,
+    parts: Sequence[tuple[Part, stock.Fence]],
+    also: Sequence[Statement],
+) -> None:
     """Close a pending order and return what it had, in one transaction."""
     commit(
         [
@@ -135,11 +143,14 @@ def _end(order: Order, status: Status, fence: stock.Fence, also: Sequence[Statem
                 " WHERE customer_id = %s AND sale_id = %s",
                 [order.quantity, order.customer_id, order.sale_id],
             ),
-            *stock.to_put_back(
-                stock_id=order.sale.stock_id,
-                quantity=order.quantity,
-                order_number=order.number,
-                fence=fence,
+            *chain.from_iterable(
+                stock.to_put_back(
+                    stock_id=part.stock_id,
+                    quantity=part.quantity,
+                    order_number=order.number,
+                    fence=fence,
+                )
+                for part, fence in parts
             ),
         ]
     )

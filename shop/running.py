@@ -6,11 +6,12 @@ from django.db import transaction
 from django.utils import timezone
 
 from inventory import services as stock
-from locking import LockError, LockTimeout, lock
-from shop.checkout import LOCK_TIMEOUT, lock_name
+from locking import LockError, LockTimeout
+from shop.checkout import locked
 from shop.errors import Busy, StoreDown
 from shop.models import Sale
 from shop.queued.loading import reconcile_soon
+from shop.segments import Part
 from shop.shared import forget
 
 logger = logging.getLogger("shop")
@@ -19,12 +20,12 @@ logger = logging.getLogger("shop")
 def restock_sale(*, sale: Sale, quantity: int) -> None:
     """Add pieces through the ledger. Raises Busy or StoreDown when nothing was done.
 
-    Under the sale's lock: a naive purchase would write over what was added between its look and
-    its write.
+    Under the locks of all its rows: a naive purchase would write over what was added between its
+    look and its write.
     """
     is_done = False
     try:
-        with lock(lock_name(sale.pk), timeout=LOCK_TIMEOUT):
+        with locked(sale, [Part(row.pk, 0) for row in sale.rows]):
             with transaction.atomic():
                 stock.restock(stock_id=sale.stock_id, quantity=quantity)
             is_done = True

@@ -14,10 +14,11 @@ from shop.models import Sale
 
 
 def get_sale(*, slug: str) -> Sale:
-    """A sale with its product and stock; NotFound when there is none."""
+    """A sale with its product and all its stock; NotFound when there is none."""
     sale = _all().filter(slug=slug).first()
     if sale is None:
         raise NotFound
+    sale.rows  # noqa: B018 - segments are read now, not when somebody asks
     return sale
 
 
@@ -76,15 +77,17 @@ def create_sale(
     closes_at: datetime,
     limit_per_customer: int = 1,
     fulfilment: str = Sale.Fulfilment.DIRECT,
+    segments: int = 1,
 ) -> Sale:
-    """Put `quantity` pieces of a product on sale."""
+    """Put `quantity` pieces of a product on sale, in so many segments if it is direct."""
     return Sale.objects.create(
         slug=slug,
         product=product,
-        stock=stock.stock_up(product=product, quantity=quantity),
+        stock=stock.stock_up(product=product, quantity=quantity, segments=segments),
         price=price,
         opens_at=opens_at,
         closes_at=closes_at,
         limit_per_customer=limit_per_customer,
         fulfilment=fulfilment,
+        segments=segments,
     )

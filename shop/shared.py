@@ -72,7 +72,7 @@ def read_sale(*, slug: str) -> Seen:
         f"stocked:{sale.stock_id}", count, ttl=STOCKED_TTL, stale=STALE
     )
     # Restocked a moment ago, perhaps: never more left than there were.
-    return Seen(sale=sale, stocked=max(stocked, sale.stock.quantity), as_of=as_of)
+    return Seen(sale=sale, stocked=max(stocked, sale.left), as_of=as_of)
 
 
 def see_home() -> Lists:

@@ -174,7 +174,7 @@ def _page(request: WSGIRequest, sale: Sale, error: ShopError, quantity: int) -> 
     own |= {name: mark(name) for name in ("key", "ticket", "expires")}
     try:
         seen = read_sale(slug=sale.slug)
-        most = min(sale.limit_per_customer, max(1, seen.sale.stock.quantity))
+        most = min(sale.limit_per_customer, max(1, seen.sale.left))
         choice = {"quantities": range(1, most + 1), "quantity": quantity}
         context = {**stock_context(seen), **choice, **own}
     except STORE_ERRORS:

@@ -126,7 +126,7 @@ def sale_context(
         **stock_context(seen),
         **_ticket(request, sale, key, mine),
         "order": next(iter(pending or mine), None),
-        "quantities": range(1, min(room, max(1, sale.stock.quantity)) + 1),
+        "quantities": range(1, min(room, max(1, sale.left)) + 1),
         "quantity": quantity,
         "key": key,
     }

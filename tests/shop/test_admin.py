@@ -234,7 +234,7 @@ def test_without_the_lock_the_pieces_would_be_lost(sale):
 
 def test_a_restock_that_gets_no_lock_changes_nothing(amy, sale):
     with (
-        patch("shop.running.LOCK_TIMEOUT", 0.05),
+        patch("shop.checkout.LOCK_TIMEOUT", 0.05),
         locks["redis"].lock(lock_name(sale.pk)),
     ):
         refused = []

@@ -11,7 +11,7 @@ from django.utils import timezone
 from inventory.models import Stock, StockMovement
 from locking import locks, policy
 from locking.models import Discipline
-from shop import orders
+from shop import checkout
 from shop.audit import audit_sale
 from shop.checkout import TRIES, lock_name, place_order
 from shop.errors import Busy, NotFound, StoreDown, WrongStep
@@ -160,7 +160,7 @@ def test_a_silent_lock_store_changes_nothing(guard, sale, order) -> None:
 
 
 def test_a_held_lock_is_busy_and_the_sweep_goes_on_to_the_next(guard, sale, monkeypatch) -> None:
-    monkeypatch.setattr(orders, "LOCK_TIMEOUT", 0.01)
+    monkeypatch.setattr(checkout, "LOCK_TIMEOUT", 0.01)
     an_order(sale, overdue=True)
     other = a_sale()
     an_order(other, overdue=True)
@@ -168,7 +168,7 @@ def test_a_held_lock_is_busy_and_the_sweep_goes_on_to_the_next(guard, sale, monk
     monkeypatch.setattr("locking.lease.context", lambda: "another thread")
     held.acquire()
     monkeypatch.undo()
-    monkeypatch.setattr(orders, "LOCK_TIMEOUT", 0.01)
+    monkeypatch.setattr(checkout, "LOCK_TIMEOUT", 0.01)
     assert expire_unpaid_orders() == 1
     assert (count(sale), count(other)) == ((3, 2, 0), (10, 0, 0))
     with pytest.raises(Busy):
