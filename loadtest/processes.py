@@ -12,13 +12,14 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
+
+from .folders import new_folder
 
 HOST = "127.0.0.1"
 START_SECONDS = 30.0
@@ -117,7 +118,7 @@ class Server(ABC):
         self.name = type(self).__name__.lower()
         self.config = tuple(config)
         self._temporary = folder is None
-        self.folder = folder or Path(tempfile.mkdtemp(prefix=f"seckill-{self.name}-"))
+        self.folder = folder or new_folder(self.name)
         self.port, self._mark = reserve_port()
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -6,12 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, Self
 
+from loadtest.folders import new_folder
 from loadtest.plan import BACKENDS
 from loadtest.processes import STOP_SECONDS, tethered
 from loadtest.servers import MariaDb, Redis, Server, ServerError, ZooKeeper, start_all, stop_all
@@ -39,7 +38,7 @@ class Stores:
 
     def __enter__(self) -> Self:
         with self._stack:
-            self.folder = Path(tempfile.mkdtemp(prefix="seckill-lab-"))
+            self.folder = new_folder("lab")
             self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self.environ = {
                 **os.environ,

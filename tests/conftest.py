@@ -6,19 +6,18 @@ test asks for its fixture. A test that kills or pauses a server starts one of it
 
 import os
 import shutil
-import tempfile
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import django
 import pytest
 
+from loadtest.folders import new_folder
 from loadtest.servers import MariaDb, Redis, ServerMissing, ZooKeeper, start_all, stop_all
 
 _CI = os.environ.get("CI") == "true"
 _ON_MARIADB = os.environ.get("TEST_STORE") == "mariadb"
-_var = Path(tempfile.mkdtemp(prefix="seckill-tests-"))
+_var = new_folder("tests")
 _redis = Redis()
 _redis_five = [Redis() for _ in range(5)]
 _mariadb = MariaDb()

@@ -18,13 +18,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import redis
 from kazoo.client import KazooClient
 
 from loadtest.faults.clock import Clock
+from loadtest.folders import stat_of
 from loadtest.processes import HOST, Server
 from loadtest.servers import Redis
 
@@ -195,6 +195,6 @@ class ExpireSession(Fault):
 def state_of(pid: int) -> str:
     """The letter of a process's state as in `ps`; empty when there is none (Linux)."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return stat_of(pid)[0]
     except OSError:
         return ""

@@ -1,14 +1,12 @@
 """Where a scenario plays: private servers, a shop, processes that buy in it, and their record."""
 
 import shutil
-import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import environ
@@ -20,6 +18,7 @@ from inventory.models import Product
 from loadtest.actor import Actor, add_database
 from loadtest.checker import Promise, check
 from loadtest.faults import Fault, FaultFailed
+from loadtest.folders import new_folder
 from loadtest.recorder import Event, Recorder, history
 from loadtest.servers import MariaDb, Redis, ZooKeeper, start_all, stop_all
 from locking import locks, policy
@@ -91,7 +90,7 @@ class Stage:
     def __init__(self, crew: Crew) -> None:
         self.crew = crew
         self._stack = ExitStack()
-        self.folder = Path(tempfile.mkdtemp(prefix="seckill-scene-"))
+        self.folder = new_folder("scene")
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self.recorder = Recorder(self.folder, "lab")
         self._stack.callback(self.recorder.close)

@@ -1,0 +1,78 @@
+"""A folder is removed after its owner's death, and never before."""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from loadtest.faults import until
+from loadtest.folders import identity, new_folder, remove_orphans
+from loadtest.processes import tethered
+from loadtest.servers import Redis
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="reads /proc, as does what it tests"
+)
+OWNER = (
+    "from loadtest.servers import Redis;"
+    "one = Redis(); one.start(); print(one.folder.name, flush=True); input()"
+)
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def owner(temporary):
+    process = subprocess.Popen(
+        tethered([sys.executable, "-c", OWNER]),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        text=True,
+    )
+    with process:
+        yield process
+        process.kill()
+
+
+def test_the_next_server_removes_what_a_killed_owner_left(owner, temporary):
+    left = temporary / owner.stdout.readline().strip()
+    remove_orphans()
+    assert (left / "log").exists(), "its owner lives"
+    owner.kill()
+    owner.wait()
+    assert left.exists(), "nobody could remove it: the test proves nothing"
+
+    def is_gone():  # at once, unless its server, which dies too, has just written something
+        with Redis() as next_one:
+            assert next_one.running
+        return not left.exists()
+
+    until(is_gone, "the sweep")
+    assert list(temporary.iterdir()) == []
+
+
+def test_one_that_has_the_pid_of_a_dead_owner_does_not_own_its_folders(temporary):
+    mine = new_folder("mine")
+    started = identity(os.getpid()).rpartition(".")[2]
+    before = temporary / mine.name.replace(f".{started}-", ".1-")
+    before.mkdir()
+    new_folder("next")
+    assert mine.exists()
+    assert not before.exists()
+
+
+def test_what_names_no_owner_of_here_stays(temporary):
+    here, pid, started = identity(os.getpid()).split(".")
+    others = [f"seckill-redis-{int(here) + 1}.{pid}.1-abc", f"seckill-{here}.x", "seckill-redis-a"]
+    for name in others:
+        (temporary / name).mkdir()
+    (temporary / f"seckill-redis-{here}.999999999.{started}-abc").mkdir()
+    remove_orphans()
+    assert sorted(os.listdir(temporary)) == sorted(others)
