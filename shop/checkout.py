@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
+from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 from django.conf import settings
@@ -222,52 +223,59 @@ def _buy(
     # Whoever meets this lock can tell whether it is held for the very same form.
     label = f"{customer.pk}.{hashed[:12]}"
     guard = lock(lock_of(sale, parts[0]), timeout=LOCK_TIMEOUT, label=label)
-    quantity = sum(part.quantity for part in parts)
-    draft, first = _draft(customer, sale, quantity, hashed, is_first=is_first)
-    order = None
-
-    def write(*leases: Lease) -> None:
-        nonlocal order
-        try:
-            seen = [_look(part, lease) for part, lease in zip(parts, leases, strict=True)]
-            reach("purchase.check")
-            take = [
-                statement
-                for part, look in zip(parts, seen, strict=True)
-                for statement in stock.to_take(
-                    seen=look, quantity=part.quantity, order_number=draft.number
-                )
-            ]
-            draft.pk, *_ = commit([*first, *take])
-            order = draft
-            reach("purchase.committed")
-        except OperationalError:
-            connection.close_if_unusable_or_obsolete()
-            raise
-
+    draft = _draft(customer, sale, parts, hashed, is_first=is_first)
     try:
         with in_line(sale_id=sale.pk):
             if len(parts) == 1:
-                serve(guard, write)
+                serve(guard, draft, _write)
             else:
                 with locked(sale, parts, label=label) as leases:
-                    write(*leases)
+                    _write([draft], *leases)
     except LockTimeout:
         with suppress(LockError):
             if guard.holder().endswith(label):
                 raise InFlight from None
         raise Busy from None
     except LockUnavailable as error:
-        if order is None:
+        if draft.order.pk is None:
             raise StoreDown from error
-        logger.warning("order %s stands, its lock was not released: %s", order.number, error)
+        logger.warning("order %s stands, its lock was not released: %s", draft.order, error)
     except LockLost as error:
         # The order is committed and the row took its fence: the sale stands, the lock did not.
-        if order is None:
+        if draft.order.pk is None:
             raise Busy from error
-        logger.warning("order %s stands, its lock was lost: %s", order.number, error)
-    assert order is not None
-    return order
+        logger.warning("order %s stands, its lock was lost: %s", draft.order, error)
+    return draft.order
+
+
+class Draft(NamedTuple):
+    """An order that is not written yet: its `pk` is None."""
+
+    order: Order
+    parts: Sequence[Part]
+    statements: list[Statement]
+    """Its own rows; the order's comes first."""
+
+
+def _write(drafts: Sequence[Draft], *leases: Lease) -> None:
+    """All of them in one transaction; they take from the same rows, to each of which a lease."""
+    rows = range(len(leases))
+    try:
+        seen = [_look(drafts[0].parts[row], leases[row]) for row in rows]
+        for _ in drafts:
+            reach("purchase.check")
+        statements = [statement for draft in drafts for statement in draft.statements]
+        for row in rows:
+            orders = [(draft.order.number, draft.parts[row].quantity) for draft in drafts]
+            statements += stock.to_take_all(seen=seen[row], orders=orders)
+        ids = iter(commit(statements))
+        for draft in drafts:
+            draft.order.pk, *_ = islice(ids, len(draft.statements))
+        for _ in drafts:
+            reach("purchase.committed")
+    except OperationalError:
+        connection.close_if_unusable_or_obsolete()
+        raise
 
 
 def _look(part: Part, lease: Lease) -> stock.Look:
@@ -278,13 +286,14 @@ def _look(part: Part, lease: Lease) -> stock.Look:
 
 
 def _draft(
-    customer: User, sale: Sale, quantity: int, hashed: str, *, is_first: bool
-) -> tuple[Order, list[Statement]]:
+    customer: User, sale: Sale, parts: Sequence[Part], hashed: str, *, is_first: bool
+) -> Draft:
     """The order, and what writes all of it but the stock; made before the lock is asked for.
 
     The hot stock row comes last, so that its own lock is held for the shortest time.
     """
     now = timezone.now()
+    quantity = sum(part.quantity for part in parts)
     order = Order(
         customer_id=customer.pk,
         sale=sale,
@@ -297,7 +306,7 @@ def _draft(
     order._state.adding = False
     columns = {field.attname: getattr(order, field.attname) for field in ORDER_COLUMNS}
     allowance = _take_allowance(customer, sale, quantity, is_first=is_first)
-    return order, [insert(Order, **columns), *allowance]
+    return Draft(order, parts, [insert(Order, **columns), *allowance])
 
 
 def _take_allowance(

@@ -1,15 +1,16 @@
-"""The line before a sale's lock: buyers of one process share a grant.
+"""The line before a sale's lock: buyers of one process share a grant, and a transaction.
 
-A grant costs two round trips and wakes a waiter, often on another machine: more than the purchase
-itself. So one thread leads: it takes the lock, serves itself and those who came to the line
-meanwhile, each in a transaction of its own, and gives the lock back after PURCHASES_PER_GRANT to
-whoever is next anywhere. The next in line leads then.
+A grant costs two round trips and wakes a waiter, often on another machine, and a commit is flushed
+to the disk: more than the purchase itself. So one thread leads: it takes the lock, writes what all
+want who came to the line meanwhile, up to PURCHASES_PER_GRANT, and gives the lock back to whoever
+is next anywhere. The next in line leads then.
 """
 
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from django.conf import settings
@@ -17,30 +18,27 @@ from django.conf import settings
 from locking import Lease, LockTimeout, locks, policy
 from locking.guard import PolicyLock
 
+logger = logging.getLogger("shop")
 T = TypeVar("T")
 
 
 class _Place(Generic[T]):
     """One buyer in the line. `told` when he is served, or is to lead."""
 
-    def __init__(self, work: Callable[[Lease], T]) -> None:
-        self.work = work
+    def __init__(self, item: T) -> None:
+        self.item = item
         self.told = threading.Event()
-        self.result: T | None = None
         self.error: BaseException | None = None
         self.is_served = False
 
-    def serve(self, lease: Lease) -> None:
-        try:
-            self.result = self.work(lease)
-        except BaseException as error:  # noqa: BLE001 - it is the buyer's, in his own thread
-            self.error = error
+    def serve(self, error: BaseException | None = None) -> None:
+        self.error = error
         self.is_served = True
+        self.told.set()
 
-    def outcome(self) -> T:
+    def leave(self) -> None:
         if self.error is not None:
             raise self.error
-        return self.result  # type: ignore[return-value]
 
 
 _lines: dict[str, deque[_Place[object]]] = {}
@@ -48,17 +46,20 @@ _lines: dict[str, deque[_Place[object]]] = {}
 _guard = threading.Lock()
 
 
-def serve(guard: PolicyLock, work: Callable[[Lease], T]) -> T:
-    """What `work` returns under the lock, in this thread or in that of a leader.
+def serve(guard: PolicyLock, item: T, write: Callable[[Sequence[T], Lease], object]) -> None:
+    """Have the item written under the lock, by this thread or by that of a leader.
 
-    Raises what `work` and the lock raise; LockTimeout also when no leader came to it in time.
+    `write` writes all that it is given or, when it raises, none; it is then asked for them one by
+    one. Raises what `write` raises for this item alone and what the lock raises; LockTimeout also
+    when no leader came to it in time.
     """
     most, name = settings.PURCHASES_PER_GRANT, guard.name
     if most == 1 or locks[policy.current().backend].capabilities.exclusion != "machines":
         with guard as lease:
-            return work(lease)
+            write([item], lease)
+        return
     assert guard.timeout is not None
-    place, deadline = _Place(work), time.monotonic() + guard.timeout
+    place, deadline = _Place(item), time.monotonic() + guard.timeout
     with _guard:
         follows = name in _lines
         _lines.setdefault(name, deque())
@@ -67,14 +68,13 @@ def serve(guard: PolicyLock, work: Callable[[Lease], T]) -> T:
     if follows:
         _wait(name, place, guard.timeout)
         if place.is_served:
-            return place.outcome()
+            place.leave()
+            return
     try:
         guard.timeout = max(0.0, deadline - time.monotonic())
         with guard as lease:
-            place.serve(lease)
-            if place.error is None:
-                _serve_others(name, lease, most - 1)
-            return place.outcome()
+            _lead(name, lease, place, write, most)
+            place.leave()
     finally:
         _let_the_next_lead(name)
 
@@ -90,17 +90,44 @@ def _wait(name: str, place: _Place[T], timeout: float) -> None:
     place.told.wait()  # the leader is at it: a statement's own time limit is its end
 
 
-def _serve_others(name: str, lease: Lease, most: int) -> None:
-    for _ in range(most):
+def _lead(
+    name: str,
+    lease: Lease,
+    place: _Place[T],
+    write: Callable[[Sequence[T], Lease], object],
+    most: int,
+) -> None:
+    """Serve the leader and, together with him, who stands behind him; until an error."""
+    with _guard:
+        line = _lines[name]
+        others = [line.popleft() for _ in range(min(most - 1, len(line)))]
+    left: deque[_Place[T]] = deque([place, *others])  # type: ignore[list-item]
+    try:
+        if others and _write_together(lease, left, write):
+            while left:
+                left.popleft().serve()
+        while left and (left[0] is place or not lease.lost):
+            served = left.popleft()
+            try:
+                write([served.item], lease)
+            except Exception as error:  # noqa: BLE001 - it is the buyer's, in his own thread
+                served.serve(error)
+                return  # it may have been the connection
+            served.serve()
+    finally:
         with _guard:
-            line = _lines[name]
-            if not line or lease.lost:
-                return
-            place = line.popleft()
-        place.serve(lease)
-        place.told.set()
-        if place.error is not None:
-            return  # it may have been the connection
+            _lines[name].extendleft(each for each in reversed(left) if each is not place)  # type: ignore[misc]
+
+
+def _write_together(
+    lease: Lease, places: Sequence[_Place[T]], write: Callable[[Sequence[T], Lease], object]
+) -> bool:
+    try:
+        write([place.item for place in places], lease)
+    except Exception as error:  # noqa: BLE001 - whose it is, each alone will tell
+        logger.info("%d purchases are written one by one: %r", len(places), error)
+        return False
+    return True
 
 
 def _let_the_next_lead(name: str) -> None:

@@ -242,7 +242,8 @@ MAX_WAITING = env.int("MAX_WAITING", default=6)
 """Threads of one process that may stand before the lock of one sale once that line stands still;
 keep it below the web server's threads, so that the others still answer pages."""
 PURCHASES_PER_GRANT = env.int("PURCHASES_PER_GRANT", default=8)
-"""Buyers of one process that one grant of a sale's lock serves; 1 lets each ask for himself."""
+"""Buyers of one process that one grant of a sale's lock serves, in one transaction; 1 lets each
+ask for himself."""
 TICKET_SECONDS = env.int("TICKET_SECONDS", default=600)
 """How long the ticket of a sale page spares its buyer the check of session, user and forgery."""
 QUEUED_CONSUMERS = env.int("QUEUED_CONSUMERS", default=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -40,32 +41,39 @@ class Shop:
         self.lease = SimpleNamespace(lost=False)
         self.at_work, self.go_on = threading.Event(), threading.Event()
         self.at_once, self.most_at_once = 0, 0
+        self.written: list[list[object]] = []
 
-    def work(self, what: object) -> object:
+    def write(self, whats: Sequence[object], lease: SimpleNamespace) -> None:
+        """All of them or none; "first" keeps everybody waiting, "loses" the lock and the group."""
+        if "first" in whats:
+            self.at_work.set()
+            assert self.go_on.wait(10)
+        if "loses" in whats and len(whats) > 1:
+            lease.lost = True
+            raise ValueError
         self.at_once += 1
         self.most_at_once = max(self.at_once, self.most_at_once)
         try:
-            if isinstance(what, Exception):
-                raise what
-            return what
+            for what in whats:
+                if isinstance(what, BaseException):
+                    raise what
+            self.written.append(list(whats))
         finally:
             self.at_once -= 1
 
-    def lead(self, *, timeout: float = 10.0, then: object = "led") -> Future:
-        def wait(lease: object) -> object:
-            self.at_work.set()
-            assert self.go_on.wait(10)
-            return self.work(then)
+    def serve(self, what: object, timeout: float = 10.0) -> object:
+        serve(Guard(self, timeout), what, self.write)
+        return what
 
-        leading = self.pool.submit(serve, Guard(self, timeout), wait)
+    def lead(self) -> Future:
+        leading = self.pool.submit(self.serve, "first")
         assert self.at_work.wait(10)
         return leading
 
     def follow(self, *whats: object, timeout: float = 10.0) -> list[Future]:
         futures = []
         for number, what in enumerate(whats, start=1):
-            guard = Guard(self, timeout)
-            futures.append(self.pool.submit(serve, guard, lambda _, what=what: self.work(what)))
+            futures.append(self.pool.submit(self.serve, what, timeout))
             until(lambda number=number: len(line._lines["sale:1"]) == number)
         return futures
 
@@ -92,27 +100,30 @@ def shop(settings, monkeypatch):
     assert not line._lines, "somebody is still said to lead"
 
 
-def test_one_grant_serves_those_who_came_meanwhile(shop) -> None:
+def test_those_who_wait_together_are_written_together(shop) -> None:
     leading = shop.lead()
     others = shop.follow(1, 2, 3)
     shop.go_on.set()
-    assert [each.result(10) for each in (leading, *others)] == ["led", 1, 2, 3]
-    assert (shop.grants, shop.most_at_once) == (1, 1)
+    assert [each.result(10) for each in (leading, *others)] == ["first", 1, 2, 3]
+    assert shop.written == [["first"], [1, 2, 3]]
+    assert (shop.grants, shop.most_at_once) == (2, 1)
 
 
-@pytest.mark.parametrize(("per_grant", "grants"), [(4, 3), (1, 9), (100, 1)])
+@pytest.mark.parametrize(("per_grant", "grants"), [(4, 3), (1, 9), (100, 2)])
 def test_a_grant_serves_so_many_and_then_others_have_a_chance(shop, settings, per_grant, grants):
     settings.PURCHASES_PER_GRANT = max(per_grant, 2)
     leading = shop.lead()
     if per_grant == 1:  # the control: each for himself
         settings.PURCHASES_PER_GRANT = 1
-        others = [shop.pool.submit(serve, Guard(shop), shop.work) for _ in range(8)]
+        others = [shop.pool.submit(shop.serve, number) for number in range(8)]
     else:
         others = shop.follow(*range(8))
     shop.go_on.set()
     for each in (leading, *others):
         each.result(10)
     assert (shop.grants, shop.most_at_once) == (grants, 1)
+    written = [what for group in shop.written for what in group]
+    assert written == ["first", *range(8)] or per_grant == 1
 
 
 def test_an_error_is_its_own_buyers_and_the_others_are_served(shop) -> None:
@@ -121,47 +132,59 @@ def test_an_error_is_its_own_buyers_and_the_others_are_served(shop) -> None:
     shop.go_on.set()
     with pytest.raises(ValueError, match="mine"):
         bad.result(10)
-    assert [each.result(10) for each in (leading, good, last)] == ["led", 1, 3]
-    assert shop.grants == 2, "after an error the next one leads"
+    assert [each.result(10) for each in (leading, good, last)] == ["first", 1, 3]
+    assert shop.written == [["first"], [1], [3]]
+    assert shop.grants == 3, "after an error the next one leads"
 
 
 def test_after_a_leaders_error_the_next_one_leads(shop) -> None:
-    leading = shop.lead(then=ValueError("his"))
-    (other,) = shop.follow(1)
+    leading = shop.lead()
+    bad, other = shop.follow(ValueError("his"), 1)
     shop.go_on.set()
     with pytest.raises(ValueError, match="his"):
-        leading.result(10)
-    assert other.result(10) == 1
+        bad.result(10)
+    assert [leading.result(10), other.result(10)] == ["first", 1]
+
+
+def test_who_stands_behind_a_leader_that_dies_is_served(shop) -> None:
+    """What ends the leader's thread is no answer to anybody else."""
+    leading = shop.lead()
+    dead, *others = shop.follow(SystemExit(), 1, 2)
+    shop.go_on.set()
+    with pytest.raises(SystemExit):
+        dead.result(10)
+    assert [each.result(10) for each in (leading, *others)] == ["first", 1, 2]
+    assert shop.written == [["first"], [1, 2]]
 
 
 def test_a_lost_lease_serves_nobody_else(shop) -> None:
+    """The group is refused and the lock is gone: who stands behind the leader asks for it anew."""
     leading = shop.lead()
-    (other,) = shop.follow(1)
-    shop.lease.lost = True
+    others = shop.follow("loses", 1)
     shop.go_on.set()
-    assert (leading.result(10), other.result(10), shop.grants) == ("led", 1, 2)
+    assert [each.result(10) for each in (leading, *others)] == ["first", "loses", 1]
+    assert shop.written == [["first"], ["loses"], [1]]
+    assert shop.grants == 3
 
 
 def test_who_waited_his_time_leaves_unserved(shop) -> None:
     """The leader hangs: nobody behind him waits longer than he would have for the lock."""
     leading = shop.lead()
-    (hasty,) = shop.follow(AssertionError("served after he was told no"), timeout=0.05)
+    (hasty,) = shop.follow("served after he was told no", timeout=0.05)
     with pytest.raises(LockTimeout):
         hasty.result(10)
     shop.go_on.set()
-    assert leading.result(10) == "led"
-    assert shop.grants == 1
+    assert leading.result(10) == "first"
+    assert (shop.grants, shop.written) == (1, [["first"]])
 
 
 def test_a_lock_that_stays_held_turns_all_away_in_their_time(shop) -> None:
     with shop.lock:
-        waiting = [
-            shop.pool.submit(serve, Guard(shop, timeout), shop.work) for timeout in (0.1, 0.15, 0.2)
-        ]
+        waiting = [shop.pool.submit(shop.serve, 1, timeout) for timeout in (0.1, 0.15, 0.2)]
         for each in waiting:
             with pytest.raises(LockTimeout):
                 each.result(10)
-    assert shop.grants == 0
+    assert (shop.grants, shop.written) == (0, [])
 
 
 @pytest.mark.parametrize("backend", ["none", "process"])
@@ -178,5 +201,6 @@ def test_what_is_no_lock_between_machines_is_not_shared(shop, backend) -> None:
         def __exit__(self, *_: object) -> None:
             pass
 
-    at_once = [shop.pool.submit(serve, Open(shop), lambda _: both.wait(10)) for _ in range(2)]
-    assert sorted(each.result(10) for each in at_once) == [0, 1]
+    at_once = [shop.pool.submit(serve, Open(shop), 0, lambda *_: both.wait(10)) for _ in range(2)]
+    for each in at_once:
+        each.result(10)

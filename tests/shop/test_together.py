@@ -1,0 +1,173 @@
+"""Buyers of one process who wait for the lock together, and are written in one transaction."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+from django.db import OperationalError, connections
+
+from inventory.models import StockMovement
+from locking import locks, policy
+from locking.failpoints import armed
+from locking.models import Discipline
+from shop import checkout, line
+from shop.audit import audit_sale
+from shop.checkout import place_order
+from shop.errors import ShopError
+from shop.models import Order, Sale, User
+from tests.locking.scripted import PATH, ScriptedBackend
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+from tests.shop.test_line import until
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+
+EVERY = pytest.mark.parametrize("discipline", Discipline.values)
+
+
+@pytest.fixture(autouse=True)
+def guard(settings) -> Iterator[ScriptedBackend]:
+    settings.LOCKS = {**settings.LOCKS, "scripted": {"BACKEND": PATH}}
+    settings.PURCHASES_PER_GRANT = 8
+    put_in_force("scripted")
+    backend = locks["scripted"]
+    reach = replace(backend.capabilities, exclusion="machines")  # others are not shared
+    with patch.object(backend, "capabilities", reach):
+        yield backend
+    policy.forget()
+    assert not line._lines, "somebody is still said to lead"
+
+
+def together(sale: Sale, forms: Sequence[tuple[User, str]], shared: bool = True) -> Counter[str]:
+    """What these buyers are told who all stand before the lock when it becomes free."""
+    sale, name = fresh(sale), checkout.lock_name(sale.pk)
+
+    def buy(form: tuple[User, str]) -> str:
+        customer, key = form
+        try:
+            placed = place_order(customer=customer, sale=sale, quantity=1, key=key, is_first=True)
+        except ShopError as error:
+            return error.code
+        finally:
+            connections.close_all()
+        assert Order.objects.get(pk=placed.order.pk).number == placed.order.number
+        return "replayed" if placed.replayed else "ok"
+
+    held = locks["scripted"].lock(name)
+    with ThreadPoolExecutor(len(forms)) as pool:
+        with held:
+            told = [pool.submit(buy, form) for form in forms]
+            if shared:
+                until(lambda: len(line._lines.get(name, ())) == len(forms) - 1)
+        return Counter(each.result(10) for each in told)
+
+
+def strangers(count: int) -> list[tuple[User, str]]:
+    return [(a_customer(), "k") for _ in range(count)]
+
+
+def grants(sale: Sale) -> list[int]:
+    """How many orders each grant wrote."""
+    rows = StockMovement.objects.filter(stock=sale.stock_id, reason="reserved")
+    return sorted(Counter(rows.values_list("fence_token", flat=True)).values())
+
+
+@EVERY
+@pytest.mark.parametrize("shared", [True, False])
+def test_all_who_wait_are_written_at_once(discipline, shared, settings) -> None:
+    """The control lets each ask for himself: as many grants as orders."""
+    settings.PURCHASES_PER_GRANT = 8 if shared else 1
+    put_in_force("scripted", discipline)
+    sale, points = a_sale(stock=7), Counter[str]()
+    with (
+        armed("purchase.check", lambda: points.update(["check"])),
+        armed("purchase.committed", lambda: points.update(["committed"])),
+    ):
+        assert together(sale, strangers(6), shared) == {"ok": 6}
+    assert grants(sale) == ([6] if shared else [1] * 6)
+    assert points == {"check": 6, "committed": 6}, "every order passes them"
+    assert audit_sale(sale=sale).ok
+    assert fresh(sale).stock.quantity == 1
+
+
+@EVERY
+def test_too_few_pieces_go_to_those_in_front(discipline) -> None:
+    put_in_force("scripted", discipline)
+    sale = a_sale(stock=3)
+    assert together(sale, strangers(6)) == {"ok": 3, "sold_out": 3}
+    audit = audit_sale(sale=sale)
+    assert audit.ok
+    assert (audit.available, audit.held, audit.stale_writes_refused) == (0, 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "keys", "told"),
+    [
+        (5, ("a", "a"), {"ok": 4, "replayed": 1}),
+        (5, ("a", "b"), {"ok": 5}),
+        (1, ("a", "b"), {"ok": 4, "limit": 1}),
+    ],
+)
+def test_two_forms_of_one_buyer_in_one_group(limit, keys, told) -> None:
+    sale, customer = a_sale(limit=limit), a_customer()
+    forms = [*strangers(2), *((customer, key) for key in keys), *strangers(1)]
+    assert together(sale, forms) == told
+    assert audit_sale(sale=sale).ok
+    assert Order.objects.filter(customer=customer).count() == told["ok"] - 3
+
+
+def test_a_group_whose_commit_was_not_answered_is_found_again() -> None:
+    """All orders are there when the connection breaks: no second ones, and no error."""
+    sale, lost = a_sale(), []
+
+    def strike() -> None:
+        if not lost:
+            lost.append(True)
+            raise OperationalError(2013, "Lost connection to server during query")
+
+    with armed("purchase.committed", strike):
+        told = together(sale, strangers(4))
+    assert lost
+    assert told == {"replayed": 4}
+    assert (Order.objects.count(), audit_sale(sale=sale).ok) == (4, True)
+
+
+def test_the_row_refuses_a_group_with_an_old_fence(guard) -> None:
+    """Each of them then asks again under a newer grant."""
+    sale, taken = a_sale(), []
+
+    def take_over() -> None:
+        if not taken:
+            taken.append(True)
+            row = fresh(sale).stock
+            row.fence_epoch, row.fence_token = 1, guard.tokens + 100
+            row.save()
+
+    guard.observe = lambda name, token: setattr(guard, "tokens", max(guard.tokens, token))
+    with armed("purchase.check", take_over):
+        assert together(sale, strangers(4)) == {"ok": 4}
+    assert taken
+    audit = audit_sale(sale=sale)
+    assert audit.ok
+    assert 1 <= audit.stale_writes_refused <= 4
+
+
+def test_a_leader_killed_at_work_loses_nobodys_order() -> None:
+    """SystemExit ends his thread alone."""
+    sale, killed = a_sale(), []
+
+    def strike() -> None:
+        if not killed:
+            killed.append(True)
+            raise SystemExit
+
+    forms = strangers(4)
+    with armed("purchase.committed", strike), pytest.raises(SystemExit):
+        together(sale, forms)
+    assert Order.objects.filter(sale=sale).count() == 4
+    assert together(sale, forms) == {"replayed": 4}
+    assert audit_sale(sale=sale).ok
