@@ -102,16 +102,11 @@ def _claim(stock_id: int, fence: Fence) -> Fence:
     raise StaleFence("The stock row is claimed faster than this writer can follow.")
 
 
-def to_take(*, seen: Look, quantity: int, order_number: str) -> list[Statement]:
-    """What takes pieces for an order, to be committed together with it. Raises OutOfStock.
+def to_take(*, seen: Look, orders: Sequence[tuple[str, int]]) -> list[Statement]:
+    """What takes pieces for orders, given as (number, quantity), to be committed with them.
 
-    The commit raises OutOfStock or StaleFence.
+    For all of them or for none: raises OutOfStock, and the commit OutOfStock or StaleFence.
     """
-    return to_take_all(seen=seen, orders=[(order_number, quantity)])
-
-
-def to_take_all(*, seen: Look, orders: Sequence[tuple[str, int]]) -> list[Statement]:
-    """What takes pieces for several orders, given as (number, quantity): for all or for none."""
     pk, fence, left = seen.stock_id, seen.fence, seen.quantity
     total = sum(quantity for _, quantity in orders)
     if left is None:

@@ -267,7 +267,7 @@ def _write(drafts: Sequence[Draft], *leases: Lease) -> None:
         statements = [statement for draft in drafts for statement in draft.statements]
         for row in rows:
             orders = [(draft.order.number, draft.parts[row].quantity) for draft in drafts]
-            statements += stock.to_take_all(seen=seen[row], orders=orders)
+            statements += stock.to_take(seen=seen[row], orders=orders)
         ids = iter(commit(statements))
         for draft in drafts:
             draft.order.pk, *_ = islice(ids, len(draft.statements))

@@ -152,7 +152,7 @@ def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
                 closed_at=None,
             ),
             *_take_allowances(sale, entries),
-            *stock.to_take_all(seen=seen, orders=[(one.number, one.quantity) for one in entries]),
+            *stock.to_take(seen=seen, orders=[(one.number, one.quantity) for one in entries]),
         ]
     )
 

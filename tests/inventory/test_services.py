@@ -29,8 +29,8 @@ def stock() -> Stock:
     return services.stock_up(product=product, quantity=5)
 
 
-def take(**what: Any) -> None:
-    commit(services.to_take(**what))
+def take(*, seen: services.Look, quantity: int, order_number: str) -> None:
+    commit(services.to_take(seen=seen, orders=[(order_number, quantity)]))
 
 
 def put_back(**what: Any) -> None:
@@ -252,12 +252,12 @@ def test_a_refusal_writes_nothing_of_its_transaction(stock, discipline) -> None:
         fence_token=0,
     )
     nothing = Statement("UPDATE inventory_stock SET quantity = 0 WHERE id = %s", [0], OutOfStock)
-    statements = services.to_take(seen=seen, quantity=1, order_number="A")
+    statements = services.to_take(seen=seen, orders=[("A", 1)])
     for broken in ([movement, *statements, nothing], [*statements, movement, movement, nothing]):
         with pytest.raises(OutOfStock):
             commit(broken)
     with pytest.raises(IntegrityError):
-        commit([*statements, *services.to_take(seen=seen, quantity=1, order_number="A")])
+        commit([*statements, *services.to_take(seen=seen, orders=[("A", 1)])])
     assert row(stock).quantity == 5
     assert not StockMovement.objects.exclude(reason="stocked").exists()
     ids = commit(statements)
