@@ -214,7 +214,7 @@ def _restock_between_look_and_write(sale: Sale, restock) -> None:
         staff.start()
         while staff.is_alive() and not any(one.waiters for one in locks["redis"].inspect()):
             staff.join(0.01)
-        commit(stock.to_take(seen=seen, quantity=1, order_number="N"))
+        commit(stock.to_take(seen=seen, orders=[("N", 1)]))
     staff.join(20)
     assert not staff.is_alive()
 

@@ -203,4 +203,4 @@ def _sell(sale: Sale, guest: User) -> None:
         discipline=Discipline.CONDITIONAL,
         fence=stock.Fence(epoch=0, token=None),
     )
-    run(stock.to_take(seen=seen, quantity=1, order_number=order.number))
+    run(stock.to_take(seen=seen, orders=[(order.number, 1)]))

@@ -105,7 +105,7 @@ def buy_releasing_early(*, sale: int, customer: int, key: str) -> dict[str, Any]
             pay_by=timezone.now(),
         )
         Allowance.objects.create(customer_id=customer, sale=row, taken=1)
-        run(stock.to_take(seen=seen, quantity=1, order_number=order.number))
+        run(stock.to_take(seen=seen, orders=[(order.number, 1)]))
         guard.release()
         reach("early.released")
     return {"order": order.number}
