@@ -55,10 +55,12 @@ class Line:
     """Whether there is something to buy; else the same buyers ask again and again."""
     keeps_ledger: bool = True
     fulfilment: str = Sale.Fulfilment.DIRECT
+    segments: int = 1
 
 
 REFERENCE = Line(name="reference", path="/reference/{}/buy/", keeps_ledger=False)
 DIRECT = Line(name="direct")
+SEGMENTED = Line(name="direct, 4 segments", segments=4)
 CROWDED = Line(name="direct, 1,000 buyers", connections=1000)
 SOLD_OUT = Line(name="sold out", wanted="sold_out", sells=False)
 EMPTY = Line(name="empty view", path="/empty/", sells=False)
@@ -67,7 +69,10 @@ EMBEDDED = Line(name="SQLite")
 QUEUED = Line(name="queued", fulfilment=Sale.Fulfilment.QUEUED)
 SEEN = Line(name="queued, orders written and seen")
 # Those with the same backend stand together: workers may know the old one for a second.
-LINES = {"mysql": (REFERENCE, DIRECT, CROWDED, SOLD_OUT, EMPTY, CONDITIONAL), "sqlite": (EMBEDDED,)}
+LINES = {
+    "mysql": (REFERENCE, DIRECT, SEGMENTED, CROWDED, SOLD_OUT, EMPTY, CONDITIONAL),
+    "sqlite": (EMBEDDED,),
+}
 PROCESSES = {"mysql": 2, "sqlite": 4}
 
 
@@ -122,6 +127,7 @@ def _sale(product: Product, line: Line, number: int, buyers: Sequence[Buyer]) ->
         opens_at=now - OPEN_FOR,
         closes_at=now + OPEN_FOR,
         fulfilment=line.fulfilment,
+        segments=line.segments,
     )
     if not line.sells:
         place_order(customer=buyers[-1].user, sale=sale, quantity=1, key=sale.slug)

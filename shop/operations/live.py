@@ -21,10 +21,11 @@ from locking import locks, policy, single_flight
 from locking.backends.base import Held
 from locking.models import LockPolicy, LockPolicyChange
 from shop import probing
-from shop.checkout import lock_name
+from shop.checkout import lock_of
 from shop.models import Sale
 from shop.operations.traffic import Traffic, read_traffic
 from shop.probing import Probed
+from shop.segments import Part
 
 TTL = 0.9
 STALE = 10.0
@@ -209,28 +210,28 @@ def _rows(held: Sequence[tuple[str, Held]], row: LockPolicy) -> list[Row]:
     ids = {_sale_id(one.name) for _, one in held} - {None}
     now = timezone.now()
     shown = Q(pk__in=ids) | Q(opens_at__lte=now, closes_at__gt=now)
-    columns = ("pk", "slug", "stock__fence_epoch", "stock__fence_token")
-    sales = {
-        pk: (slug, (epoch, token))
-        for pk, slug, epoch, token in Sale.objects.filter(shown).values_list(*columns)
+    guarded = {
+        lock_of(sale, Part(stock.pk, 0)): (sale.slug, (stock.fence_epoch, stock.fence_token))
+        for sale in Sale.objects.filter(shown).select_related("stock")
+        for stock in sale.rows
     }
     rows = []
     for alias, one in held:
         is_ours = alias == row.backend
-        slug, fence = sales.get(_sale_id(one.name) or 0, ("", (0, 0)))
+        slug, fence = guarded.get(one.name, ("", (0, 0)))
         counts = locks[alias].capabilities.fencing and one.token is not None
         stale = is_ours and counts and (row.epoch, one.token) < fence
         stale = stale or (not is_ours and not one.name.startswith(policy.NOT_WAITED_FOR))
         epoch = row.epoch if is_ours else None
         rows.append(Row(backend=alias, held=one, epoch=epoch, sale=slug, is_stale=stale))
     rows.sort(key=lambda one: (not one.is_stale, -(one.held.waiters or 0), one.held.name))
-    for pk in sales.keys() - ids:
-        slug, (epoch, token) = sales[pk]
-        free = Held(name=lock_name(pk), owner="", token=token)
+    for name in guarded.keys() - {one.name for _, one in held}:
+        slug, (epoch, token) = guarded[name]
+        free = Held(name=name, owner="", token=token)
         rows.append(Row(backend="", held=free, epoch=epoch, sale=slug, is_free=True))
     return rows
 
 
 def _sale_id(name: str) -> int | None:
-    kind, _, number = name.partition(":")
+    kind, number, *_ = f"{name}:".split(":")
     return int(number) if kind == "sale" and number.isdecimal() and number.isascii() else None

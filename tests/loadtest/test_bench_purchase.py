@@ -126,10 +126,11 @@ def test_a_short_benchmark():
     call_command("lab", "bench", "purchase", *options, stdout=out)
     found = json.loads(out.getvalue())
     lines = {line["line"]: line for line in found["lines"]}
-    assert len(lines) == 9
+    assert len(lines) == 10
     assert not any(line["breaches"] for line in lines.values())
     assert lines["reference"]["answers"] == {"ok": 60}
     assert lines["direct"]["answers"]["ok"] > 0
+    assert lines["direct, 4 segments"]["answers"]["ok"] > 0
     assert set(lines["sold out"]["answers"]) == {"sold_out"}
     assert set(lines["empty view"]["answers"]) == {"ok"}
     assert set(lines["queued"]["answers"]) == {"ok"}

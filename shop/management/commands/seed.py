@@ -21,6 +21,7 @@ from locking.models import Discipline
 from shop.checkout import digest
 from shop.models import Allowance, Order, Payment, Sale, SetAside, User
 from shop.sales import create_sale
+from shop.segments import choose
 
 CATALOGUE = Path(__file__).resolve().parents[2] / "catalogue.csv"
 
@@ -65,6 +66,7 @@ class Offer(NamedTuple):
     sold: int = 0
     """Pieces already bought, one a guest."""
     fulfilment: str = Sale.Fulfilment.DIRECT
+    segments: int = 1
 
 
 def _in(**time: float) -> timedelta:
@@ -75,7 +77,7 @@ OFFERS = [
     Offer("phone-x", 999, 100, 1, _in(minutes=-10), _in(hours=8), sold=37),
     Offer("headphones", 599, 50, 2, _in(hours=-1), _in(days=1), sold=12),
     Offer("teapot", 260, 30, 2, _in(hours=-3), _in(days=3), sold=4),
-    Offer("sneakers", 349, 200, 3, _in(days=-1), _in(days=14), sold=55),
+    Offer("sneakers", 349, 200, 3, _in(days=-1), _in(days=14), sold=55, segments=4),
     Offer("kettle", 199, 40, 2, _in(minutes=-1), _in(days=30)),
     Offer("speaker", 149, 25, 1, _in(hours=-6), _in(days=7), sold=22),
     Offer("camera", 790, 20, 1, _in(minutes=1), _in(days=30)),
@@ -178,6 +180,7 @@ def _offer(offer: Offer, now: datetime, guests: list[User]) -> None:
         closes_at=now + offer.closes,
         limit_per_customer=offer.limit,
         fulfilment=offer.fulfilment,
+        segments=offer.segments,
     )
     for guest in guests[: offer.sold]:
         _sell(sale, guest)
@@ -198,8 +201,9 @@ def _sell(sale: Sale, guest: User) -> None:
         closed_at=sale.opens_at,
     )
     Allowance.objects.create(customer=guest, sale=sale, taken=1)
+    (part,) = choose(sale.rows, customer_id=guest.pk, quantity=1)
     seen = stock.look(
-        stock_id=sale.stock_id,
+        stock_id=part.stock_id,
         discipline=Discipline.CONDITIONAL,
         fence=stock.Fence(epoch=0, token=None),
     )
