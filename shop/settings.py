@@ -112,7 +112,7 @@ _redis_cache = {
     "LOCATION": REDIS_URL,
     "KEY_PREFIX": "shop",
     "OPTIONS": {
-        "socket_timeout": 2,
+        "socket_timeout": 0.5,
         "socket_connect_timeout": 1,
         "retry": Retry(NoBackoff(), 1),  # redis-py's own default waits for seconds
     },

@@ -26,7 +26,8 @@ from shop.models import Order, Sale, User
 from shop.orders import cancel_order
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+seen_by_threads = pytest.mark.django_db(transaction=True)
 
 OURS = ("shop", "inventory", "locking", "loadtest")
 PRODUCT = {"slug", "name", "name_zh", "description", "description_zh", "price", "picture"}
@@ -219,12 +220,14 @@ def _restock_between_look_and_write(sale: Sale, restock) -> None:
     assert not staff.is_alive()
 
 
+@seen_by_threads
 def test_a_restock_waits_for_the_buyer(sale):
     before = audit_sale(sale=sale).available
     _restock_between_look_and_write(sale, lambda: running.restock_sale(sale=sale, quantity=5))
     assert Stock.objects.get().quantity == before - 1 + 5
 
 
+@seen_by_threads
 def test_without_the_lock_the_pieces_would_be_lost(sale):
     """The control."""
     before = audit_sale(sale=sale).available
@@ -232,6 +235,7 @@ def test_without_the_lock_the_pieces_would_be_lost(sale):
     assert Stock.objects.get().quantity == before - 1
 
 
+@seen_by_threads
 def test_a_restock_that_gets_no_lock_changes_nothing(amy, sale):
     with (
         patch("shop.checkout.LOCK_TIMEOUT", 0.05),

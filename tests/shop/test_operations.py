@@ -7,14 +7,16 @@ import time
 from datetime import timedelta
 
 import pytest
+from django.conf import settings as django_settings
 from django.contrib.auth.models import Permission
 from django.core.cache import cache
 from django.db import connection
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
+from django.test.utils import CaptureQueriesContext, override_settings
 from django.utils import timezone
 
 from inventory.models import Stock
+from loadtest.servers import Redis
 from locking import lock, locks, policy
 from locking.models import JobRun, LockPolicy, LockPolicyChange
 from shop import probing
@@ -24,7 +26,8 @@ from shop.operations import live
 from shop.operations.live import see_live
 from tests.shop.making import a_customer, a_sale, put_in_force
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+seen_by_threads = pytest.mark.django_db(transaction=True)
 
 NOBODY = "redis://127.0.0.1:9/0"
 SWITCH = {"backend": "database", "discipline": "conditional", "reason": "maintenance"}
@@ -141,6 +144,7 @@ def test_a_form_from_elsewhere_is_refused():
 # --- The switch ------------------------------------------------------------------------------
 
 
+@seen_by_threads
 def test_a_switch_drains_and_the_page_tells_how_far_it_is(amy, holder):
     go = holder("sale:1")
     assert amy.post("/ops/switch/", {**SWITCH, "step": "drain"}).status_code == 302
@@ -159,6 +163,7 @@ def test_a_switch_drains_and_the_page_tells_how_far_it_is(amy, holder):
     assert (change.changed_by, change.forced, change.epoch) == ("amy", False, 2)
 
 
+@seen_by_threads
 def test_one_click_leads_back(amy):
     policy.switch(backend="database", reason="there", force=True)
     sent = {"backend": "redis", "discipline": "conditional", "reason": "back", "step": "drain"}
@@ -167,6 +172,7 @@ def test_one_click_leads_back(amy):
     assert LockPolicy.objects.get(pk=1).epoch == 3
 
 
+@seen_by_threads
 def test_a_switch_is_cancelled_and_the_page_says_so(amy, holder):
     holder("sale:1")
     amy.post("/ops/switch/", {**SWITCH, "step": "drain"})
@@ -179,6 +185,7 @@ def test_a_switch_is_cancelled_and_the_page_says_so(amy, holder):
     assert "No switch was under way." in amy.get("/ops/").text
 
 
+@seen_by_threads
 def test_force_asks_for_the_name_and_waits_for_nobody(amy, holder):
     holder("sale:1")
     asked = amy.post("/ops/switch/", {**SWITCH, "step": "force"})
@@ -229,6 +236,7 @@ def test_a_target_that_is_dead_is_found_by_check_and_by_drain(amy, settings):
 # --- What it shows ---------------------------------------------------------------------------
 
 
+@seen_by_threads
 @pytest.mark.parametrize("alias", ["redis", "database"])
 def test_who_holds_what(amy, holder, alias):
     put_in_force(alias, epoch=7)
@@ -245,6 +253,7 @@ def test_who_holds_what(amy, holder, alias):
     assert [row.sale for row in see_live().rows] == [sale.slug]
 
 
+@seen_by_threads
 def test_a_holder_whom_the_stock_row_would_refuse_is_stale(holder):
     sale = a_sale()
     holder(f"sale:{sale.pk}")
@@ -252,6 +261,7 @@ def test_a_holder_whom_the_stock_row_would_refuse_is_stale(holder):
     assert [row.is_stale for row in see_live().rows] == [True]
 
 
+@seen_by_threads
 def test_what_stays_in_a_backend_of_its_own_is_not_stale(holder):
     put_in_force("database")
     for name in ("build:home", "idempotency:x", "sale:1"):
@@ -260,6 +270,7 @@ def test_what_stays_in_a_backend_of_its_own_is_not_stale(holder):
     assert stale == {"build:home": False, "idempotency:x": False, "sale:1": True}
 
 
+@seen_by_threads
 def test_filters_and_search(amy, holder):
     holder("sale:1")
     holder("job:audit", "database")
@@ -314,6 +325,29 @@ def test_a_store_that_hangs_does_not_hang_the_page(amy, monkeypatch):
     assert "no answer in 1.5 s" in page
     assert "DOWN" in page
     assert took < 10, "loaded machines included; 1.6 s on a quiet one"
+
+
+def test_a_redis_that_is_stopped_does_not_hang_the_page():
+    """Sessions, shared pages and alerts all ask it; the page waits a few seconds in all."""
+    with Redis() as server, override_settings(REDIS_URL=server.url, CACHES=_caches_on(server)):
+        user = User.objects.create_superuser("amy")
+        client = signed_in(user)
+        assert client.get("/ops/").status_code == 200
+        live.forget()
+        server.pause()
+        try:
+            begun = time.monotonic()
+            page = client.get("/ops/")
+            took = time.monotonic() - begun
+        finally:
+            server.resume()
+    assert page.status_code == 200
+    assert "DOWN" in page.text
+    assert took < 15, "36 s when every read waited; 6 s on a quiet machine"
+
+
+def _caches_on(server: Redis) -> dict[str, dict]:
+    return {name: {**conf, "LOCATION": server.url} for name, conf in django_settings.CACHES.items()}
 
 
 def test_nodes_are_counted(settings, amy):
@@ -380,6 +414,7 @@ def test_queued_sales(amy):
 # --- What it costs ---------------------------------------------------------------------------
 
 
+@seen_by_threads
 def test_a_poll_asks_the_database_little(amy, holder):
     holder(f"sale:{a_sale().pk}")
     amy.get("/ops/live/")
