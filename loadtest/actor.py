@@ -15,49 +15,28 @@ before the fault of a command strikes it at the fail point `at`.
 import contextlib
 import json
 import os
-import select
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
+from loadtest.child import ANSWER_SECONDS, Child
 from loadtest.faults import FaultFailed, state_of, strike_self, until
-from loadtest.processes import tethered
 
-ANSWER_SECONDS = 60.0
 CHECK = "purchase.check"
 SAYS = {"stop": "paused", "gil": "GIL held", "wait": "works", "kill": "killed"}
 
 
-class Actor:
+class Actor(Child):
     """The parent's side."""
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
-        self._process = subprocess.Popen(
-            tethered([sys.executable, "-m", "loadtest.actor"]),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **(env or {})},
-        )
-        self.pid = self._process.pid
+        super().__init__("loadtest.actor", env)
         self._fault = ""
         self.is_busy = False
         """Whether a command's answer has not been heard."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.kill()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it can be used again."""
-        return self._process.poll() is None
 
     def open(
         self,
@@ -77,7 +56,7 @@ class Actor:
     def start(self, do: str, *, fault: str = "", at: str = CHECK, **fields: Any) -> None:
         """Give a command without waiting for its answer."""
         self._fault, self.is_busy = fault, True
-        self._tell(json.dumps({"do": do, "fault": fault, "at": at, **fields}))
+        self.send({"do": do, "fault": fault, "at": at, **fields})
 
     def call(self, do: str, **fields: Any) -> dict[str, Any]:
         """Give a command, and wait for its answer."""
@@ -86,7 +65,7 @@ class Actor:
 
     def struck(self) -> None:
         """Wait until the fault has struck; FaultFailed when the command ended without it."""
-        said = self._hear()
+        said = super().answer()
         if said != {"struck": self._fault}:
             raise FaultFailed(f"the fault {self._fault!r} did not fire: {said}")
         if self._fault == "stop":
@@ -97,43 +76,14 @@ class Actor:
     def on(self) -> None:
         """End the fault."""
         if self._fault == "stop":
-            self._process.send_signal(signal.SIGCONT)
+            self.resume()
         else:
-            self._tell("on")
+            self.write("on")
 
     def answer(self) -> dict[str, Any]:
         """What came of the command."""
-        said = self._hear()
+        said = super().answer()
         self.is_busy = False
-        return said
-
-    def is_silent(self, seconds: float) -> bool:
-        """Whether nothing is heard for so long: it waits for something."""
-        assert self._process.stdout is not None
-        return not select.select([self._process.stdout], [], [], seconds)[0]
-
-    def kill(self) -> None:
-        """SIGKILL, wherever it is."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-
-    def _tell(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line.encode() + b"\n")
-        self._process.stdin.flush()
-
-    def _hear(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        if self.is_silent(ANSWER_SECONDS):
-            raise FaultFailed(f"process {self.pid} says nothing")
-        line = self._process.stdout.readline()
-        if not line:
-            raise FaultFailed(f"process {self.pid} has died")
-        said: dict[str, Any] = json.loads(line)
         return said
 
 

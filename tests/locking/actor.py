@@ -9,62 +9,28 @@ The parent writes one JSON command a line, the child answers with one JSON line 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import select
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-ANSWER_SECONDS = 60.0
+from loadtest.child import Child
 
 
-class Actor:
+class Actor(Child):
     """The parent's handle of one child process with one backend, made from a LOCKS entry."""
 
     def __init__(self, conf: Mapping[str, Any], *, env: Mapping[str, str] | None = None) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.locking.actor"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            env={**os.environ, **(env or {})},
-        )
-        self.pid = self._process.pid
+        super().__init__("tests.locking.actor", env)
+        self.be(conf)
+
+    def be(self, conf: Mapping[str, Any]) -> None:
+        """Have the backend of this entry from now on."""
         self.send({"conf": dict(conf)})
         self.answer()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.kill()
-
-    def send(self, command: Mapping[str, Any]) -> None:
-        """Give a command without waiting for its answer."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command).encode() + b"\n")
-        self._process.stdin.flush()
-
-    def answered(self, seconds: float = 0.0) -> bool:
-        """Whether the answer to the last command has come."""
-        assert self._process.stdout is not None
-        return bool(select.select([self._process.stdout], [], [], seconds)[0])
-
-    def answer(self) -> dict[str, Any]:
-        """The answer to the last command; fails the test when none comes."""
-        assert self._process.stdout is not None
-        assert self.answered(ANSWER_SECONDS), "the other process did not answer"
-        line = self._process.stdout.readline()
-        assert line, "the other process has died"
-        answer: dict[str, Any] = json.loads(line)
-        return answer
 
     def acquire(self, name: str, **options: Any) -> dict[str, Any]:
         """Take a lock there; options: timeout, ttl, renew."""
@@ -84,23 +50,6 @@ class Actor:
     def count_up(self, path: Path, name: str, times: int) -> None:
         """Let it read, add one and write the number in a file `times` times, under the lock."""
         self.send({"do": "count", "path": str(path), "name": name, "times": times})
-
-    def pause(self) -> None:
-        """SIGSTOP."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """SIGCONT."""
-        os.kill(self.pid, signal.SIGCONT)
-
-    def kill(self) -> None:
-        """SIGKILL, wherever it is."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
 
 
 def _serve() -> None:

@@ -73,8 +73,7 @@ def store(request: pytest.FixtureRequest, database_url: str, idle: list[Actor]) 
     def another() -> Iterator[Actor]:
         if idle:
             actor = idle.pop()
-            actor.send({"conf": entry})
-            actor.answer()
+            actor.be(entry)
         else:
             actor = Actor(entry, env={"DATABASE_URL": database_url})
         try:
@@ -82,7 +81,7 @@ def store(request: pytest.FixtureRequest, database_url: str, idle: list[Actor]) 
         except BaseException:
             actor.kill()
             raise
-        if actor._process.poll() is None:
+        if actor.is_alive:
             idle.append(actor)
 
     backend = create("faults", entry)

@@ -1,65 +1,45 @@
 """A process whose threads want one lock as often as they can get it.
 
 with Hammer(env) as hammer:
-    hammer.start(conf, "n", threads=8, until=time.monotonic() + 3)
-    hammer.result()       # {"grants": [41, 40, ...], "longest": 0.3}
+    hammer.prepare(conf, "n")
+    hammer.start(threads=8, until=time.monotonic() + 3)
+    hammer.answer()       # {"grants": [41, 40, ...], "longest": 0.3}
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
-from tests.locking.actor import ROOT
+from loadtest.child import Child
 
 WORK_SECONDS = 0.001
 """What a holder does with the lock: the same for every backend."""
 TIMEOUT = 10.0
 
 
-class Hammer:
+class Hammer(Child):
     """The parent's side; two processes share the monotonic clock."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.locking.hammer"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            env={**os.environ, **env},
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._process.communicate()  # the end of its input ends it
+        super().__init__("tests.locking.hammer", env)
 
     def prepare(self, conf: Mapping[str, Any], name: str) -> None:
         """Open the backend."""
-        self._tell({"conf": dict(conf), "name": name})
-        self.result()
+        self.send({"conf": dict(conf), "name": name})
+        self.answer()
 
     def start(self, *, threads: int, until: float) -> None:
-        """Take and release from now to `until`, on the monotonic clock."""
-        self._tell({"threads": threads, "until": until})
+        """Take and release from now to `until`, on the monotonic clock.
 
-    def result(self) -> dict[str, Any]:
-        """What each thread got, and how long one waited at most, in seconds."""
-        assert self._process.stdout is not None
-        said: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return said
-
-    def _tell(self, what: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(what).encode() + b"\n")
-        self._process.stdin.flush()
+        The answer: what each thread got, and how long one waited at most, in seconds.
+        """
+        self.send({"threads": threads, "until": until})
 
 
 def _serve() -> None:
