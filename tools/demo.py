@@ -106,8 +106,9 @@ class Part:
         if sys.stdout.isatty():
             colour = COLOURS[self.name.partition("-")[0]]
             label = f"\x1b[{colour}m{label}\x1b[0m"
-        for line in lines:
-            say(f"{label} {line.rstrip()}")
+        with lines:
+            for line in lines:
+                say(f"{label} {line.rstrip()}")
         ended.put(f"{self.name} ended with exit code {self.process.wait()}")
 
     def signal(self, how: signal.Signals) -> None:

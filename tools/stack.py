@@ -260,19 +260,25 @@ class Stack:
             env["WORKER_PORT"] = str(port)
         self._commands[name] = ["sh", "deploy/entrypoint.sh", *command], env
 
+    def environment(self, name: str) -> dict[str, str]:
+        """What a part is started with, for a command beside it."""
+        return dict(self._commands[name][1])
+
     def start(self, name: str) -> None:
         """Start a part, or start it again."""
         command, env = self._commands[name]
         self.parts[name] = Part(name, command, self.ended, env)
         self._tell(self.parts[name].process.pid)
 
-    def restart(self, name: str, seconds: float = 60.0) -> int:
-        """SIGTERM, as an engine does, until it has ended, then a new one; the exit code."""
-        process = self.parts[name].process
-        process.terminate()
-        code = process.wait(seconds)
-        self.start(name)
-        return code
+    def restart(self, *names: str, seconds: float = 60.0) -> list[int]:
+        """SIGTERM, as an engine does, until they have ended, then new ones; the exit codes."""
+        processes = [self.parts[name].process for name in names]
+        for process in processes:
+            process.terminate()
+        codes = [process.wait(seconds) for process in processes]
+        for name in names:
+            self.start(name)
+        return codes
 
     def checks(self) -> Iterator[tuple[str, list[str], dict[str, str]]]:
         """The health check of each of our parts: name, command, environment."""
@@ -298,6 +304,7 @@ class Stack:
             if waiting and time.monotonic() > deadline:
                 sick = ", ".join(name for name, *_ in waiting)
                 raise StackError(f"not healthy after {seconds:g} s: {sick}")
+            time.sleep(0.5 if waiting else 0)
 
 
 def _passes(command: list[str], env: dict[str, str]) -> bool:

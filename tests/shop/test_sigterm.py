@@ -1,0 +1,160 @@
+"""SIGTERM gives back the locks that a process holds; SIGKILL, the control, leaves them."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.db import transaction
+from redis import Redis
+
+from loadtest.processes import tethered
+from loadtest.purchase.client import drive
+from loadtest.purchase.crowd import browser_of
+from loadtest.purchase.web import Web
+from locking import locks
+from shop.audit import audit_sale
+from shop.models import Sale, User
+from tests.shop.making import a_customer, a_sale, put_in_force
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 60.0
+TTL = 30.0
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.02)
+
+
+def is_held(name: str) -> bool:
+    return name in {held.name for held in locks["redis"].inspect()}
+
+
+@contextmanager
+def started(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(tethered([sys.executable, *command]), cwd=ROOT) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+HOLD = """
+from locking import locks
+from redis import Redis
+from django.conf import settings
+with locks["redis"].lock({name!r}, ttl={ttl}):
+    Redis.from_url(settings.REDIS_URL).blpop({name!r} + "-go")
+"""
+
+
+@pytest.mark.parametrize(("how", "left"), [(signal.SIGTERM, False), (signal.SIGKILL, True)])
+def test_a_command_of_manage(how: signal.Signals, left: bool, tmp_path: Path) -> None:
+    name = f"sigterm:{tmp_path.name}"
+    with started(["manage.py", "shell", "-c", HOLD.format(name=name, ttl=TTL)]) as process:
+        until(lambda: is_held(name), "the lock")
+        process.send_signal(how)
+        process.wait(PATIENCE)
+    assert is_held(name) is left
+
+
+TASK = """
+from shop.celery import app
+@app.task(name="tests.hold")
+def hold():
+{body}
+"""
+
+
+@pytest.mark.parametrize(("how", "left"), [(signal.SIGTERM, False), (signal.SIGKILL, True)])
+def test_a_worker(
+    how: signal.Signals, left: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task under way comes to its end first."""
+    from shop.celery import app
+
+    name = f"sigterm:{tmp_path.name}"
+    body = HOLD.format(name=name, ttl=TTL).replace("\n", "\n    ")
+    (tmp_path / "holding.py").write_text(TASK.format(body=body))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    worker = ["-m", "celery", "-A", "holding", "worker", "-Q", name, "-n", name]
+    with started([*worker, "--pool", "solo"]) as process:
+        app.send_task("tests.hold", queue=name)
+        until(lambda: is_held(name), "the lock")
+        process.send_signal(how)
+        if not left:
+            with Redis.from_url(settings.REDIS_URL) as redis:
+                redis.rpush(f"{name}-go", 1)
+        process.wait(PATIENCE)
+    assert is_held(name) is left
+
+
+@pytest.fixture
+def sale() -> Sale:
+    put_in_force("redis")
+    return a_sale(stock=3)
+
+
+def purchase(port: int, sale: Sale, buyer: User, told: list[str]) -> threading.Thread:
+    """A buyer who waits for an answer."""
+    form = browser_of(buyer).request(f"{sale.get_absolute_url()}buy/", sale)
+
+    def buy() -> None:
+        try:
+            drive(
+                port,
+                [form],
+                connections=1,
+                seconds=PATIENCE,
+                told=lambda _, kind: told.append(kind),
+            )
+        except (ConnectionError, TimeoutError) as error:
+            told.append(type(error).__name__)
+
+    thread = threading.Thread(target=buy)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(("how", "left"), [(signal.SIGTERM, False), (signal.SIGKILL, True)])
+def test_a_web(
+    how: signal.Signals,
+    left: bool,
+    sale: Sale,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A purchase in mid-lock, since somebody else's transaction keeps it waiting."""
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    name, told = f"sale:{sale.pk}", []
+    buyer = a_customer()
+    with Web(1) as web:
+        (worker,) = Path(f"/proc/{web.pid}/task/{web.pid}/children").read_text().split()
+        with transaction.atomic():
+            sale.stock.save()  # takes the write lock, or the row's
+            thread = purchase(web.port, sale, buyer, told)
+            until(lambda: is_held(name), "the lock")
+            for pid in (web.pid, int(worker)) if left else (web.pid,):
+                os.kill(pid, how)
+            if left:
+                until(lambda: told, "the end of the connection")
+                assert is_held(name)
+        thread.join(PATIENCE)
+        until(lambda: not web.running, "the end of the web")
+    if not left:
+        assert not is_held(name)
+        assert told == ["ok"]
+        assert audit_sale(sale=sale).held == 1

@@ -1,0 +1,82 @@
+"""The dashboard and the alert rules name what the shop really counts."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+from prometheus_client.metrics import MetricWrapperBase
+from ruamel.yaml import YAML
+
+import locking.metrics
+import shop.alerts
+import shop.traffic
+from shop.traffic import Counted
+
+DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
+BOARD = json.loads((DEPLOY / "grafana.json").read_text())
+RULES: list[dict[str, Any]] = [
+    rule
+    for group in YAML(typ="safe").load(DEPLOY / "alerts.yml")["groups"]
+    for rule in group["rules"]
+]
+ASKED = {
+    **{rule["alert"]: rule["expr"] for rule in RULES},
+    **{
+        f"{panel['title']} {target['refId']}": target["expr"]
+        for panel in BOARD["panels"]
+        for target in panel["targets"]
+    },
+}
+OURS = r"\b(?:locking|shop)_\w+"
+
+
+def counted() -> dict[str, set[str]]:
+    """Every sample that the shop exposes, with the labels it has."""
+    labels: dict[str, set[str]] = {}
+    for owner in {locking.metrics, shop.alerts, shop.traffic}:
+        for metric in vars(owner).values():
+            for family in metric.describe() if isinstance(metric, MetricWrapperBase) else ():
+                own = set(metric._labelnames)
+                ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
+                for end in ends.get(family.type, ("",)):
+                    labels[family.name + end] = own | ({"le"} if end == "_bucket" else set())
+    return labels
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=str)
+def test_names_and_labels_exist(asked: str) -> None:
+    known, said = counted(), ASKED[asked]
+    names = set(re.findall(OURS, said))
+    assert names, said
+    assert names <= known.keys()
+    labels = set(re.findall(r"[{,](\w+)(?:=|!=)", said))
+    for some in re.findall(r"by \(([\w, ]+)\)", said):
+        labels |= set(some.split(", "))
+    assert labels <= set().union(*(known[name] for name in names))
+
+
+@pytest.mark.parametrize("planted", ["locking_attempt_total", "shop_http_seconds"])
+def test_a_name_that_does_not_exist_is_found(planted: str) -> None:
+    assert planted not in counted()
+
+
+def test_nothing_that_is_counted_is_left_out_of_the_dashboard() -> None:
+    shown = " ".join(ASKED[name] for name in ASKED)
+    families = {re.sub("_(total|bucket|sum|count)$", "", name) for name in counted()}
+    assert {family for family in families if family not in shown} == set()
+
+
+def test_answers_are_counted_by_status() -> None:
+    def count() -> float:
+        return REGISTRY.get_sample_value("shop_http_answers_total", {"status": "409"}) or 0.0
+
+    def application(environ, start_response):
+        start_response("409 Conflict", [])
+        return []
+
+    before = count()
+    Counted(application)({}, lambda *_: None)
+    assert count() == before + 1
