@@ -238,8 +238,8 @@ def test_new_buyers_wait_and_then_get_the_new_backend(apart, old, new) -> None:
     assert len(old.times("acquire")) == asked
 
 
-def test_a_key_in_flight_keeps_no_switch_waiting(old) -> None:
-    with old.lock(policy.BESIDE + "key"):
+def test_a_key_in_flight_and_a_rebuild_keep_no_switch_waiting(old) -> None:
+    with old.lock(policy.BESIDE + "key"), old.lock("build:home"):
         assert switch(backend="new").backend == "new"
 
 
