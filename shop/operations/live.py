@@ -123,8 +123,10 @@ def forget() -> None:
 
 def _read_live() -> Live:
     policy.current()  # makes the row at the first look
-    policy.finish_overdue_switch()
     row = LockPolicy.objects.get(pk=1)
+    if row.next_backend:
+        policy.finish_overdue_switch()
+        row.refresh_from_db()
     as_of = timezone.now()
     probes: dict[str, Callable[[], Any]] = {"database": probing.database, "cache": probing.cache}
     probes |= {f"lock {alias}": partial(_look, alias) for alias in locks}
