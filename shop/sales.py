@@ -1,5 +1,6 @@
 """Sales: finding them, making them."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
 
@@ -18,8 +19,14 @@ def get_sale(*, slug: str) -> Sale:
     sale = _all().filter(slug=slug).first()
     if sale is None:
         raise NotFound
-    sale.rows  # noqa: B018 - segments are read now, not when somebody asks
+    read_segments([sale])
     return sale
+
+
+def read_segments(sales: Iterable[Sale]) -> None:
+    """Read them now, not each time that what is kept is shown."""
+    for sale in sales:
+        sale.rows  # noqa: B018 - it keeps them
 
 
 def catalogue(*, text: str = "") -> QuerySet[Product]:
@@ -43,6 +50,7 @@ def get_product(*, slug: str) -> Product:
     product = catalogue().filter(slug=slug).first()
     if product is None:
         raise NotFound
+    read_segments(product.current_sales)  # type: ignore[attr-defined]
     return product
 
 

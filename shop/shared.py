@@ -21,7 +21,15 @@ from inventory.models import Product, StockMovement
 from locking import single_flight
 from shop.errors import NotFound
 from shop.models import Sale
-from shop.sales import catalogue, get_product, get_sale, live_sales, past_sales, upcoming_sales
+from shop.sales import (
+    catalogue,
+    get_product,
+    get_sale,
+    live_sales,
+    past_sales,
+    read_segments,
+    upcoming_sales,
+)
 
 TTL = 1.0
 STALE = 5.0
@@ -88,7 +96,9 @@ def see_home() -> Lists:
 
 def _read_home() -> list[Sale]:
     now = timezone.now()
-    return list(chain(live_sales(now=now), upcoming_sales(now=now), past_sales(now=now)[:PAST]))
+    sales = list(chain(live_sales(now=now), upcoming_sales(now=now), past_sales(now=now)[:PAST]))
+    read_segments(sales)
+    return sales
 
 
 def see_product(*, slug: str) -> Product:
@@ -108,7 +118,9 @@ def see_products(*, text: str, number: str) -> Page[Product]:
 
 def _read_products(text: str, number: str) -> tuple[int, int, Sequence[Product]]:
     page = Paginator(catalogue(text=text), PAGE).get_page(number)
-    return page.paginator.count, page.number, list(page.object_list)
+    products = list(page.object_list)
+    read_segments(sale for product in products for sale in product.current_sales)
+    return page.paginator.count, page.number, products
 
 
 def _share(key: str, read: Callable[[], T]) -> T:

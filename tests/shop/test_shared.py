@@ -45,8 +45,9 @@ def queries(client: Client, page: str) -> int:
 
 
 @pytest.mark.parametrize("page", ["/", "/products/", "/products/{}/", "/sales/{}/"])
-def test_a_warm_page_costs_a_stranger_one_query_and_a_customer_five_at_most(page):
-    page = page.format(a_sale().slug)
+@pytest.mark.parametrize("segments", [1, 3])
+def test_a_warm_page_costs_a_stranger_one_query_and_a_customer_five_at_most(page, segments):
+    page = page.format(a_sale(segments=segments).slug)
     customer = Client()
     customer.force_login(a_customer())
     for client, most in ((Client(), 1), (customer, 5)):
