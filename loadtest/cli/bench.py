@@ -15,7 +15,7 @@ from loadtest.terminal import Bar, Terminal
 PAGE_WIDTH = 160
 BENCHED = [alias for alias in BACKENDS if alias not in ("none", "process")]
 MOST_ROUNDS = 50
-MOST_OF_A_ROUND = {"seconds": 25, "burst": 40, "buyers": 50_000}
+MOST = {"seconds": 25, "burst": 40, "buyers": 50_000, "attempts": 200_000}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -49,6 +49,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--buyers", type=int, default=6000, help="who buy once a round (default: 6000)"
     )
+    parser.add_argument(
+        "--attempts",
+        type=int,
+        default=100_000,
+        help="once a discipline and once queued, for a hundredth of the pieces (default: 100000)",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
 
 
@@ -78,17 +84,12 @@ def _locks(terminal: Terminal, **options: Any) -> int:
 
 
 def _purchase(terminal: Terminal, **options: Any) -> int:
-    for name, most in MOST_OF_A_ROUND.items():
+    for name, most in MOST.items():
         if not 0 < options[name] <= most:
             raise PlanError(f"{name}: {options[name]} is not above 0 and at most {most}")
     with Bar(disable=options["json"]) as bar:
-        result = purchase.bench(
-            options["rounds"],
-            options["seconds"],
-            options["burst"],
-            options["buyers"],
-            bar.show_step,
-        )
+        asked = {name: options[name] for name in ("rounds", *MOST)}
+        result = purchase.bench(asked, bar.show_step)
     if options["json"]:
         terminal.json(result)
     else:

@@ -172,7 +172,7 @@ def _measure(
             thread.join()
     answered = [one.heard - one.sent for one in heard.answers if one.kind == "ok"]
     waits = watchers.waits[warm:]
-    breaches = [*_breaches(sale, len(answered) + len(watchers.waits)), *watchers.failures]
+    found = [*breaches(sale, len(answered) + len(watchers.waits)), *watchers.failures]
     lasted = heard.ended - heard.began
     in_time = sum(one.heard <= heard.ended for one in heard.answers if one.kind == "ok")
     accepted = {
@@ -181,7 +181,7 @@ def _measure(
         "worker_cpu_ms": round(cpu / max(1, len(heard.answers)) * 1000, 3),
         "driver_cores": round(heard.cpu / lasted, 3),
         "answers": dict(Counter(one.kind for one in heard.answers)),
-        "breaches": breaches,
+        "breaches": found,
     }
     seen = {
         "per_second": round((durable - warm) / seconds, 1),
@@ -196,7 +196,7 @@ def _percentiles(waits: list[float]) -> dict[str, float]:
     return {f"p{share}_ms": round(percentile(waits, share / 100) * 1000, 2) for share in (50, 99)}
 
 
-def _breaches(sale: Sale, acknowledged: int) -> Iterator[str]:
+def breaches(sale: Sale, acknowledged: int) -> Iterator[str]:
     """What is wrong when all orders should be written."""
     deadline = time.monotonic() + PATIENCE
     while Order.objects.filter(sale=sale).count() < acknowledged and time.monotonic() < deadline:

@@ -14,6 +14,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 class Web(Server):
     """gunicorn with the environment of this process, as the Dockerfile and the demo start it."""
 
+    program = "gunicorn gthread"
+
     def __init__(self, processes: int) -> None:
         super().__init__()
         self.processes = processes
@@ -25,7 +27,7 @@ class Web(Server):
     @property
     def about(self) -> str:
         """What it is, in a word or two."""
-        return f"gunicorn gthread {self.processes} x {THREADS}"
+        return f"{self.program} {self.processes} x {THREADS}"
 
     def command(self) -> list[str]:
         command = [sys.executable, "-m", "gunicorn", "shop.wsgi", "--bind", f"{HOST}:{self.port}"]
@@ -39,6 +41,18 @@ class Web(Server):
         """Seconds that the workers have computed so far."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         return sum(map(_cpu_of, children))
+
+
+class Granian(Web):
+    """The same shop under granian, whose network side is not Python's."""
+
+    program = "granian wsgi"
+
+    def command(self) -> list[str]:
+        command = [sys.executable, "-m", "granian", "--interface", "wsgi", "--host", HOST]
+        command += ["--port", str(self.port), "--workers", str(self.processes)]
+        command += ["--blocking-threads", str(THREADS), "--no-ws", "--log-level", "warning"]
+        return [*command, *self.config, "shop.wsgi:application"]
 
 
 def _cpu_of(pid: str) -> float:
