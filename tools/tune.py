@@ -1,0 +1,101 @@
+"""What docs/operations.md says of gunicorn: one rush under each of some settings, interleaved.
+
+    .venv/bin/python tools/tune.py [ROUNDS]
+
+MariaDB and Redis are private ones; each run is `manage.py lab http`, without the proxy.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from loadtest.processes import HOST, Server  # noqa: E402
+from loadtest.servers import MariaDb, Redis  # noqa: E402
+
+CONFIG = ROOT / "deploy/gunicorn_conf.py"
+# Workers, threads, further options.
+VARIANTS: dict[str, tuple[int, int, list[str]]] = {
+    "sync 2": (2, 1, ["--worker-class", "sync"]),
+    "gthread 1 x 16": (1, 16, []),
+    "gthread 2 x 4": (2, 4, []),
+    "gthread 2 x 8": (2, 8, []),
+    "gthread 2 x 16": (2, 16, []),
+    "gthread 4 x 8": (4, 8, []),
+}
+RUSH = ["--attempts=4000", "--stock=500", "--buyers=800", "--processes=1", "--connections=32"]
+
+
+class Web(Server):
+    """gunicorn as deployed, but for a variant's settings."""
+
+    def __init__(self, variant: str) -> None:
+        super().__init__()
+        self.workers, self.threads, self.options = VARIANTS[variant]
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}/"
+
+    def command(self) -> list[str]:
+        command = [sys.executable, "-m", "gunicorn", "shop.wsgi", "--config", str(CONFIG)]
+        command += ["--bind", f"{HOST}:{self.port}", "--threads", str(self.threads)]
+        return [*command, "--workers", str(self.workers), *self.options]
+
+    def answers(self) -> bool:
+        return b" 200 " in self.ask(b"GET /livez HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+
+    def megabytes(self) -> float:
+        """Of all its processes, what they share counted once."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        files = [Path(f"/proc/{pid}/smaps_rollup") for pid in (self.pid, *children)]
+        lines = [line for file in files for line in file.read_text().splitlines()]
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+def measure(variant: str) -> tuple[float, float, float]:
+    """Attempts a second, p99 of the winners in ms, MB."""
+    threads = VARIANTS[variant][1]
+    os.environ["MAX_WAITING"] = str(max(1, min(6, threads - 2)))
+    with Web(variant) as web:
+        command = [sys.executable, "manage.py", "lab", "http", "--json", "--url", web.url, *RUSH]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+        report = json.loads(done.stdout)
+        if report["verdict"] != "ok":
+            sys.exit(f"{variant}: {report['why']}")
+        won = report["answers"]["won"]["p99_ms"]
+        return report["attempts_per_second"], won, web.megabytes()
+
+
+def main(rounds: int) -> None:
+    with MariaDb() as mariadb, Redis() as redis, TemporaryDirectory() as var:
+        (Path(var) / "static").mkdir()
+        os.environ.update(
+            SHOP_VAR=var,
+            DJANGO_SETTINGS_MODULE="shop.settings",
+            DATABASE_URL=mariadb.url,
+            REDIS_URL=redis.url,
+            CELERY_BROKER_URL=redis.url,
+            PYTHONPATH=str(ROOT),
+            LOG_LEVEL="WARNING",
+        )
+        subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, check=True)
+        found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in VARIANTS}
+        for number in range(rounds):
+            names = list(VARIANTS)
+            for name in names if number % 2 else reversed(names):
+                found[name].append(measure(name))
+    print("| workers x threads | attempts/s | won, p99 ms | MB |\n| --- | --- | --- | --- |")
+    for name, runs in found.items():
+        rate, won, size = (statistics.median(some) for some in zip(*runs, strict=True))
+        print(f"| {name} | {rate:.0f} | {won:.0f} | {size:.0f} |")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
