@@ -31,14 +31,10 @@ def main() -> int:
         binary = Path(folder, "bin")
         if run(binary / "python", "-m", "pip", "install", "--quiet", "pip-audit"):
             return 1
-        audit = [
-            binary / "pip-audit",
-            "--require-hashes",
-            "--disable-pip",
-            "--progress-spinner=off",
-        ]
-        files = [word for pin in PINS for word in ("-r", ROOT / "requirements" / f"{pin}.txt")]
-        return run(*audit, *files)
+        words: list[str | Path] = ["--require-hashes", "--disable-pip", "--progress-spinner=off"]
+        for pin in PINS:
+            words += ["-r", ROOT / "requirements" / f"{pin}.txt"]
+        return run(binary / "pip-audit", *words)
 
 
 if __name__ == "__main__":
