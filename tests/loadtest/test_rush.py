@@ -48,7 +48,7 @@ def test_a_small_rush_ends_in_the_audit(shop):
     assert (report["orders"], report["winners"], report["attempts"]) == (10, 10, 90)
     assert report["answers"]["won"]["count"] >= 10
     assert report["answers"]["sold_out"]["p99_ms"] > 0
-    assert 0 < report["driver"]["peak_mb"] < 500
+    assert report["driver"]["peak_mb"] > 0  # the driver is this process here: no bound for it
     sale = Sale.objects.get(slug__startswith="lab-rush-")
     assert Order.objects.filter(sale=sale).count() == 10
     assert sale.phase() == Sale.Phase.ENDED  # nobody finds it in the shop afterwards

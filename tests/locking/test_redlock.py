@@ -275,7 +275,8 @@ class TestSettings:
         conf = {"BACKEND": "locking.backends.redlock.RedLockBackend", "LOCATION": self.URLS}
         locks = {"redlock": {**conf, **request.param}}
         policy = {"BACKEND": "redlock", "DISCIPLINE": "conditional"}
-        with override_settings(LOCKS=locks, LOCK_POLICY=policy):
+        flight = {"LOCK": "redlock"}
+        with override_settings(LOCKS=locks, LOCK_POLICY=policy, LOCK_SINGLE_FLIGHT=flight):
             yield [str(message.id) for message in run_checks() if "locking" in str(message.id)]
 
     @pytest.mark.parametrize(
