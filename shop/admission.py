@@ -23,7 +23,7 @@ MAX_AGE = 0.1
 FRESH = 0.05
 """Seconds after which one thread looks again while the others go on."""
 STANDSTILL = 0.1
-"""Seconds in which nobody leaves a line, after which it counts as standing still."""
+"""Seconds in which nobody gets a line's lock, after which it counts as standing still."""
 MAX_SALES = 1000
 HOLDERS_PAUSE = 1.0
 """Seconds between two looks at who has an order in a sale whose stock keeps changing."""
@@ -48,7 +48,7 @@ _seen: dict[str, Seen] = {}
 _holders: dict[int, Holders] = {}
 _waiting: Counter[int] = Counter()
 _moved: dict[int, float] = {}
-"""When somebody last left the line of a sale."""
+"""When somebody last left the line of a sale who had had its lock."""
 _guard = threading.Lock()
 _looking: set[str] = set()
 
@@ -122,18 +122,25 @@ def in_line(*, sale_id: int) -> Iterator[None]:
         if _is_full(sale_id):
             raise Crowded
         _waiting[sale_id] += 1
+    is_stuck = False
     try:
         yield
+    except LockError:
+        is_stuck = True
+        raise
     finally:
         with _guard:
-            _moved[sale_id] = time.monotonic()
+            if not is_stuck:
+                if len(_moved) >= MAX_SALES:
+                    _moved.clear()
+                _moved[sale_id] = time.monotonic()
             _waiting[sale_id] -= 1
             if not _waiting[sale_id]:
-                del _waiting[sale_id], _moved[sale_id]
+                del _waiting[sale_id]
 
 
 def _is_full(sale_id: int) -> bool:
-    """Whether MAX_WAITING threads of this process stand there, and none has left for a moment.
+    """Whether MAX_WAITING threads of this process stand there, and none was served for a moment.
 
     To turn a buyer away costs a third of serving one: while the line moves, all threads may join.
     """

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from inventory import services as stock
-from locking import policy
+from locking import LockTimeout, policy
 from shop import admission
 from shop.admission import admit, in_line, sale_at_door
 from shop.checkout import place_order
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def _nobody_has_looked(monkeypatch) -> Iterator[None]:
     monkeypatch.setattr(admission, "_seen", {})
+    monkeypatch.setattr(admission, "_moved", {})
     yield
     policy.forget()
 
@@ -92,7 +93,19 @@ def test_a_line_that_moves_is_not_full(settings, monkeypatch) -> None:
             with pytest.raises(Crowded), in_line(sale_id=1):
                 pass
     assert not admission._waiting
-    assert not admission._moved
+
+
+def test_who_waited_in_vain_has_not_moved_the_line(settings) -> None:
+    """A lock that stays held must not take all threads, one time-out after the other."""
+    settings.MAX_WAITING = 1
+    with pytest.raises(LockTimeout), in_line(sale_id=1):
+        raise LockTimeout
+    with in_line(sale_id=1), pytest.raises(Crowded), in_line(sale_id=1):
+        pass
+    with pytest.raises(SoldOut), in_line(sale_id=1):
+        raise SoldOut
+    with in_line(sale_id=1), in_line(sale_id=1):
+        pass  # he had the lock
 
 
 # --- who is certainly in vain -------------------------------------------------------------------

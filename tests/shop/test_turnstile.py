@@ -313,6 +313,7 @@ def test_it_speaks_the_buyers_language_and_warns(li):
 
 def test_a_full_line_is_told_at_once(li, settings):
     sale, settings.MAX_WAITING = a_sale(), 1
+    admission._moved.clear()
     with admission.in_line(sale_id=sale.pk):
         crowded = li.json(sale)
         assert (crowded.status, crowded.body["error"]) == (429, "crowded")
