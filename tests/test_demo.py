@@ -7,9 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from loadtest.faults import until
 from loadtest.processes import HOST, reserve_port
 from loadtest.servers import STORES
 from tools import demo, setup
@@ -53,13 +53,6 @@ def processes_of(var: Path) -> list[int]:
             if home.is_relative_to(var) or mark in (folder / "environ").read_bytes().split(b"\0"):
                 found.append(int(folder.name))
     return found
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 @contextmanager
@@ -123,17 +116,17 @@ def test_every_end_leaves_nothing_and_the_next_start_has_the_data(
                 assert page.status == 200
             # Supervisor, undertaker, gunicorn and two, worker and two, beat, and the stores.
             expected = 10 + (5 if number % 2 else 0)
-            wait_until(lambda n=expected: len(processes_of(tmp_path)) == n, 30)
+            until(lambda n=expected: len(processes_of(tmp_path)) == n, "the family", 30)
             urls = embedded(tmp_path)
             assert urls.get("REDLOCK_URLS", "").count("redis://") == (5 if number % 2 else 0)
             with redis.Redis.from_url(urls["REDIS_URL"]) as connection:
                 assert connection.incr("starts") == number + 1
                 # Appended to disk once a second; SIGKILL comes after that.
-                wait_until(lambda c=connection: c.info()["aof_pending_bio_fsync"] == 0, 5)
+                until(lambda c=connection: c.info()["aof_pending_bio_fsync"] == 0, "the file", 5)
             os.killpg(supervisor.pid, how)
             if how is not signal.SIGKILL:
                 assert supervisor.wait(15) == 0
-            wait_until(lambda: processes_of(tmp_path) == [], 15)
+            until(lambda: processes_of(tmp_path) == [], "their end", 15)
 
 
 def test_port_in_use(tmp_path: Path, port: int) -> None:

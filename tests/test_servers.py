@@ -5,8 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import redis as client
 from django.conf import settings
 from kazoo.client import KazooClient
 
+from loadtest.faults import state_of, until
 from loadtest.processes import HOST, reserve_port
 from loadtest.servers import (
     MariaDb,
@@ -29,19 +28,9 @@ from loadtest.servers import (
 )
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-
-
 def alive(pid: int) -> bool:
     """Whether the process runs; one that nobody has waited for yet is dead."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    return state_of(pid) not in ("", "Z")
 
 
 def test_settings_lead_to_the_private_servers_of_this_process(
@@ -93,7 +82,7 @@ def test_paused_server_is_silent_until_resumed() -> None:
         with pytest.raises(client.TimeoutError):
             connection.ping()
         server.resume()
-        wait_until(lambda: bool(connection.ping()))
+        until(lambda: bool(connection.ping()))
 
 
 def test_replica_follows_its_master() -> None:
@@ -101,7 +90,7 @@ def test_replica_follows_its_master() -> None:
         with client.Redis.from_url(master.url) as connection:
             connection.set("key", 1)
         with client.Redis.from_url(replica.url) as connection:
-            wait_until(lambda: connection.get("key") == b"1")
+            until(lambda: connection.get("key") == b"1")
 
 
 def test_mariadb_keeps_a_commit_and_chinese_through_a_crash() -> None:
@@ -201,7 +190,7 @@ def test_servers_die_with_their_starter(how: signal.Signals, tmp_path: Path) -> 
         pid = int(starter.stdout.readline())
         assert alive(pid)
         os.kill(starter.pid, how)
-        wait_until(lambda: not alive(pid))
+        until(lambda: not alive(pid))
 
 
 def test_reserved_ports_are_free_and_never_given_twice() -> None:

@@ -18,7 +18,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import redis
 from kazoo.client import KazooClient
@@ -30,19 +30,23 @@ from loadtest.servers import Redis
 
 PATIENCE = 20.0
 How = Literal["stop", "gil", "wait", "kill"]
+Seen = TypeVar("Seen")
 
 
 class FaultFailed(RuntimeError):
     """Something that a fault waits for did not come true: it did not fire."""
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-    """Poll until the condition holds; FaultFailed when it does not in time."""
+def until(look: Callable[[], Seen], what: str = "the condition", seconds: float = PATIENCE) -> Seen:
+    """What `look` returns, once that is true; FaultFailed when it is not in time."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    pause = 0.002
+    while not (seen := look()):
         if time.monotonic() > deadline:
             raise FaultFailed(f"{what} did not come true in {seconds:g} s")
-        time.sleep(0.002)
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.02)  # a look may be a query, or at every process there is
+    return seen
 
 
 def strike_self(how: How) -> None:

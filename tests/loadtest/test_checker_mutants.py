@@ -17,6 +17,7 @@ from django.db import connections
 
 from inventory import services
 from loadtest.checker import Findings, Promise, check
+from loadtest.faults import until
 from loadtest.recorder import Recorder, dump, history
 from locking import LockError, lock, locks, policy
 from locking.failpoints import armed
@@ -24,7 +25,7 @@ from locking.guard import PolicyLock
 from shop import checkout
 from shop.errors import ShopError
 from shop.models import Sale
-from tests.locking.scripted import PATIENCE, until
+from tests.locking.scripted import PATIENCE
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]

@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
 
 from loadtest import processes
+from loadtest.faults import until
 
 MANAGE = Path(__file__).parents[2] / "manage.py"
 
@@ -96,13 +96,6 @@ def family(folder):
     return found
 
 
-def until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
-
-
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks into /proc")
 @pytest.mark.parametrize(
     ("signum", "asked", "most"),
@@ -119,11 +112,11 @@ def test_an_interrupted_run_leaves_nothing(signum, asked, most, tmp_path):
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     lab = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=-1)
     try:
-        assert until(lambda: len(family(tmp_path)) >= most)
+        until(lambda: len(family(tmp_path)) >= most, "the family", seconds=30)
         lab.send_signal(signum)
         assert b"interrupted" in lab.communicate(timeout=10)[1]
         assert lab.returncode == 130
     finally:
         lab.kill()
-    assert until(lambda: not family(tmp_path))
+    until(lambda: not family(tmp_path), "its end", seconds=30)
     assert list(tmp_path.iterdir()) == []

@@ -9,10 +9,11 @@ import pytest
 from django.conf import settings
 
 from loadtest import runs, tasks
+from loadtest.faults import until
 from loadtest.models import LabRun
 from loadtest.plan import Plan
 from shop.models import User
-from tests.loadtest.test_lab_run import family, until
+from tests.loadtest.test_lab_run import family
 
 LONG = Plan(backends=("redis",), disciplines=("naive",), repeats=100)
 
@@ -33,11 +34,13 @@ def worker(database_url, monkeypatch, tmp_path):
 def test_what_a_killed_worker_was_running_ends(worker, tmp_path):
     run = runs.start(plan=LONG, user=User.objects.create(username="amy", is_staff=True))
     tasks.execute.delay(str(run.pk))
-    assert until(lambda: runs.get_run(run.pk).pace.get("done", 0) > 0)
+    until(lambda: runs.get_run(run.pk).pace.get("done", 0) > 0, "sales", seconds=30)
     assert family(tmp_path)
     assert runs.get_run(run.pk).state == LabRun.State.RUNNING
     os.killpg(worker.pid, signal.SIGKILL)
-    assert until(lambda: runs.get_run(run.pk).state == LabRun.State.FAILED, seconds=15)
+    until(lambda: runs.get_run(run.pk).state == LabRun.State.FAILED, "the verdict")
     assert runs.get_run(run.pk).why == "Its worker died."
-    assert until(lambda: not family(tmp_path))  # its servers and buyers went with it
+    until(
+        lambda: not family(tmp_path), "their end", seconds=30
+    )  # its servers and buyers went with it
     runs.start(plan=LONG, user=run.created_by)

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from loadtest.faults import until
 from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable
 from locking.backends.base import Backend, Capabilities
 from locking.handler import backend_class, create
@@ -35,14 +36,6 @@ Test = TypeVar("Test", bound=Callable[..., object])
 Another = Callable[[], Actor]
 PATIENCE = 20.0
 """Seconds after which something that must happen is said not to happen."""
-
-
-def until(condition: Callable[[], object], what: str = "the condition") -> None:
-    """Poll until `condition` holds; fails the test after PATIENCE."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come true in {PATIENCE:g} s"
-        time.sleep(0.005)
 
 
 def needs(declared: Callable[[Capabilities], bool]) -> Callable[[Test], Test]:

@@ -151,11 +151,3 @@ def scripted(**settings: Any) -> ScriptedBackend:
     backend = create("scripted", {"BACKEND": PATH, **settings})
     assert isinstance(backend, ScriptedBackend)
     return backend
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Poll until `condition` holds; fails the test when it does not in time."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come true in {PATIENCE:g} s"
-        time.sleep(0.002)

@@ -12,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from loadtest.faults import until
 from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable
 from locking.handler import create
-from tests.locking.scripted import PATIENCE, ScriptedBackend, scripted, silent, until
+from tests.locking.scripted import PATIENCE, ScriptedBackend, scripted, silent
 
 
 @pytest.fixture

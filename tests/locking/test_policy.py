@@ -14,6 +14,7 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connections, transaction
 from django.utils import timezone
 
+from loadtest.faults import until
 from locking import (
     LockLost,
     LockMisuse,
@@ -25,7 +26,7 @@ from locking import (
 )
 from locking.models import LockPolicy, LockPolicyChange
 from locking.policy import begin_switch, cancel_switch, finish_switch, switch
-from tests.locking.scripted import PATH, PATIENCE, ScriptedBackend, silent, until
+from tests.locking.scripted import PATH, PATIENCE, ScriptedBackend, silent
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 

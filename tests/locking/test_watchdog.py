@@ -9,9 +9,10 @@ from itertools import pairwise
 
 import pytest
 
+from loadtest.faults import until
 from locking import LockLost, LockUnavailable
 from locking.watchdog import Watchdog, watchdog
-from tests.locking.scripted import PATIENCE, scripted, silent, until
+from tests.locking.scripted import PATIENCE, scripted, silent
 
 
 @pytest.fixture(autouse=True)

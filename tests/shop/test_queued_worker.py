@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from loadtest import faults
+from loadtest.faults import state_of
 from shop.audit import audit_sale
 from shop.models import Order, Sale
 from shop.queued.reserving import reserve
@@ -21,22 +23,7 @@ from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 PATIENCE = 60.0
-
-
-def until(find: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (found := find()):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)
-    return found
-
-
-def is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
+until = partial(faults.until, seconds=PATIENCE)
 
 
 def consumers_of(pid: int) -> list[int]:
@@ -75,7 +62,7 @@ def test_orders_are_written_whoever_dies(worker) -> None:
     until(lambda: Order.objects.count() == 2, "its order")
     worker.send_signal(signal.SIGTERM)
     began = time.monotonic()
-    until(lambda: not is_running(second), "its end")
+    until(lambda: state_of(second) in ("", "Z"), "its end")
     assert time.monotonic() - began < 10
     worker.wait(PATIENCE)
     assert audit_sale(sale=fresh(sale)).ok
@@ -85,4 +72,4 @@ def test_a_consumer_ends_with_its_killed_worker(worker) -> None:
     (consumer,) = until(lambda: consumers_of(worker.pid), "a consumer")
     worker.kill()
     worker.wait()
-    until(lambda: not is_running(consumer), "its end")
+    until(lambda: state_of(consumer) in ("", "Z"), "its end")

@@ -10,12 +10,12 @@ import pytest
 from django.db import connections
 
 from inventory.models import StockMovement
+from loadtest.faults import until
 from loadtest.servers import Redis
 from locking import locks, policy
 from locking.models import LockPolicyChange
 from shop.audit import audit_sale
 from shop.models import Sale
-from tests.locking.scripted import until
 from tests.shop.making import a_customer, a_sale, put_in_force
 from tests.shop.races.process import PATIENCE, TTL, Process, start_server, together
 
