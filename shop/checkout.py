@@ -141,14 +141,14 @@ def place_order(
             return sent
         _admit(earlier, sale, quantity)
         is_first = not earlier
-    parts = choose(sale.rows, customer_id=customer.pk, quantity=quantity)
+    parts = choose(sale.rows, quantity=quantity)
     for _ in range(TRIES * sale.segments):
         try:
             order = _buy(customer, sale, parts, hashed, is_first=is_first)
         except OutOfStock:
             if sent := _sent_before(_orders_of(customer, sale, hashed), sale, quantity):
                 return sent
-            parts = choose_again(sale, customer_id=customer.pk, quantity=quantity)
+            parts = choose_again(sale, quantity=quantity)
             if not parts:
                 raise SoldOut from None
         except StaleFence:

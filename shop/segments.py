@@ -1,15 +1,21 @@
 """Which rows of a sale's stock a purchase takes its pieces from, and a return gives them back to.
 
-A stock in segments is several rows, each with a lock of its own. A buyer tries his own row first,
-and takes from several in one transaction when none has enough but together they have.
+A stock in segments is several rows, each with a lock of its own. A buyer tries the row of the
+process that serves him first, where he shares grants with its other buyers (ADR 9), and takes from
+several in one transaction when none has enough but together they have.
 """
 
+import os
+import socket
+import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from inventory.models import Stock
 from inventory.selectors import rows_of, taken_by
 from shop.models import Order, Sale
+
+HOST = zlib.crc32(socket.gethostname().encode())
 
 
 class Part(NamedTuple):
@@ -19,9 +25,14 @@ class Part(NamedTuple):
     quantity: int
 
 
-def choose(rows: Sequence[Stock], *, customer_id: int, quantity: int) -> list[Part]:
+def own_row() -> int:
+    """Counts through the rows: neighbours on a host, as a web server's workers, differ in it."""
+    return HOST + os.getpid()
+
+
+def choose(rows: Sequence[Stock], *, quantity: int) -> list[Part]:
     """Where to take pieces, lowest id first; nowhere when all the rows together have too few."""
-    own = customer_id % len(rows)
+    own = own_row() % len(rows)
     in_turn = (*rows[own:], *rows[:own])
     for row in in_turn:
         if row.quantity >= quantity:
@@ -34,11 +45,11 @@ def choose(rows: Sequence[Stock], *, customer_id: int, quantity: int) -> list[Pa
     return [] if quantity else sorted(parts)
 
 
-def choose_again(sale: Sale, *, customer_id: int, quantity: int) -> list[Part]:
+def choose_again(sale: Sale, *, quantity: int) -> list[Part]:
     """The same by the rows as they are now; nowhere if the sale has but one, which refused."""
     if sale.segments == 1:
         return []
-    return choose(rows_of(stock_id=sale.stock_id), customer_id=customer_id, quantity=quantity)
+    return choose(rows_of(stock_id=sale.stock_id), quantity=quantity)
 
 
 def parts_of(order: Order) -> list[Part]:

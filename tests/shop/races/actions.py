@@ -27,8 +27,19 @@ from shop.queued import consumer, reserving
 RETRY_SECONDS = 20.0
 
 
-def buy(*, sale: int, customer: int, key: str, quantity: int = 1, patient: bool = True) -> Any:
-    """One form; told to try again, a patient buyer does."""
+def buy(
+    *,
+    sale: int,
+    customer: int,
+    key: str,
+    quantity: int = 1,
+    patient: bool = True,
+    segment: int | None = None,
+) -> Any:
+    """One form; told to try again, a patient buyer does. `segment` is to be the process's own."""
+    if segment is not None:
+        with patch("shop.segments.own_row", return_value=segment):
+            return buy(sale=sale, customer=customer, key=key, quantity=quantity, patient=patient)
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
         try:

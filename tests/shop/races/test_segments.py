@@ -34,12 +34,6 @@ def spread(sale: Sale, *pieces: int) -> None:
         StockMovement.objects.filter(stock=row).update(delta=wanted)
 
 
-def a_buyer_of(segment: int) -> int:
-    """A customer who tries that one of two segments first."""
-    customers = (a_customer().pk for _ in range(2))
-    return next(pk for pk in customers if pk % 2 == segment)
-
-
 def crowd(sale: Sale, racers: list[Process], each: int, **what: object) -> Counter[str]:
     for process in racers:
         process.prepare(*(a_form(sale, **what) for _ in range(each)))
@@ -90,11 +84,11 @@ def test_pieces_that_lie_apart_are_all_sold(processes, backend, discipline) -> N
 
 @pytest.mark.parametrize("backend", ["redis", "database"])
 def test_a_lock_holds_up_its_own_segment_alone(processes, backend) -> None:
-    """The second buyer's first choice is another row: he is served while the first one works."""
+    """The second process has another row: its buyer is served while the first one works."""
     put_in_force(backend, "naive")
     sale = a_sale(stock=4, segments=2)
     first, second, third = processes(3)
-    forms = [a_form(sale, customer=a_buyer_of(segment)) for segment in (0, 1, 0)]
+    forms = [a_form(sale, segment=segment) for segment in (0, 1, 0)]
     first.start(forms[0], pause_at="purchase.check")
     first.reached()
     second.start(forms[1])
@@ -117,12 +111,12 @@ def test_a_row_that_was_emptied_meanwhile_sends_its_buyer_on(processes, looks_ag
     spread(sale, 1, 2)
     late, early = processes(2)
     late.start(
-        a_form(sale, customer=a_buyer_of(0)),
+        a_form(sale, segment=0),
         pause_at="purchase.check",
         without=() if looks_again else ("shop.checkout.choose_again",),
     )
     late.reached()
-    early.start(a_form(sale, customer=a_buyer_of(0)))
+    early.start(a_form(sale, segment=0))
     assert outcomes(*early.results()) == {"order": 1}
     assert quantities(sale) == [0, 2]
     late.on()
@@ -194,11 +188,11 @@ def test_a_stale_writer_is_counted_on_the_row_that_refused_it(processes, segment
     put_in_force("redis", "fenced")
     sale = a_sale(stock=4, segments=2)
     first, second = processes(2)
-    first.start(a_form(sale, customer=a_buyer_of(segment)), pause_at="purchase.check")
+    first.start(a_form(sale, segment=segment), pause_at="purchase.check")
     first.reached()
     row = rows_of(stock_id=sale.stock_id)[segment]
     assert locks["redis"].break_lock(lock_of(sale, Part(row.pk, 1)))
-    second.start(a_form(sale, customer=a_buyer_of(segment)))
+    second.start(a_form(sale, segment=segment))
     assert outcomes(*second.results()) == {"order": 1}
     first.on()
     assert outcomes(*first.results()) == {"order": 1}
