@@ -231,3 +231,17 @@ def test_set_up_once(clone: Path) -> None:
     (clone / ".venv/demo.sha256").write_text(digest)
     done = run_setup(clone)
     assert (done.returncode, done.stdout) == (0, "ready\n"), done.stderr
+
+
+def test_a_package_that_brings_a_service_does_not_start_it(tmp_path: Path) -> None:
+    """Neither when it is installed, which Debian asks policy-rc.d, nor at boot: it is masked."""
+    policy, units, told = tmp_path / "policy-rc.d", tmp_path / "units", tmp_path / "told"
+    units.mkdir()
+    program(tmp_path / "apt-get", f'{policy}; echo "$? $*" >{told}')
+    script = setup.INSTALL.replace("/usr/sbin/policy-rc.d", str(policy))
+    script = script.replace("/etc/systemd/system", str(units))
+    command = [SHELL, "-c", script, "sh", "wrk", "nginx-light", "-qq"]
+    subprocess.run(command, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True)
+    assert told.read_text() == "101 install -y --no-install-recommends wrk nginx-light -qq\n"
+    assert (units / "nginx.service").readlink() == Path(os.devnull)
+    assert not policy.exists()
