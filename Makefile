@@ -1,5 +1,5 @@
 # One name per thing one does here; `make` alone lists them.
-.PHONY: help demo stack test lint audit peers lock screenshots clean
+.PHONY: help demo stack test faults lint audit peers lock screenshots clean
 .DEFAULT_GOAL := help
 
 SETUP := sh tools/python.sh
@@ -21,9 +21,20 @@ stack: ## run docker-compose.yml as local processes: all stores, nginx, two webs
 test: ## install what the tests need, then run them all on private real servers; JOBS=2
 	@$(SETUP) --install tools/setup.py test
 	@status=0; \
-	$(BIN)/pytest -n $(JOBS) --dist loadfile || status=$$?; \
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not long" || status=$$?; \
 	echo "The tests that depend on the database, again on MariaDB:"; \
-	TEST_STORE=mariadb $(BIN)/pytest -n $(JOBS) --dist loadfile -m stores || status=$$?; \
+	TEST_STORE=mariadb $(BIN)/pytest -n $(JOBS) --dist loadfile -m "stores and not long" || status=$$?; \
+	exit $$status
+
+faults: ## the fault suite, then its table in docs/faults.md; SEED=42 ROUNDS=1 make it longer
+	@$(SETUP) --install tools/setup.py test
+	@status=0; \
+	TEST_STORE=mariadb $(BIN)/pytest -n $(JOBS) --dist loadfile -m faults \
+		--faults-report=var/faults-mariadb.json || status=$$?; \
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "faults and stores and not long" \
+		--faults-report=var/faults-sqlite.json || status=$$?; \
+	$(BIN)/python -m tests.fault_rows docs/faults.md var/faults-mariadb.json var/faults-sqlite.json \
+		|| status=$$?; \
 	exit $$status
 
 lint: ## ruff and mypy, strict for locking/

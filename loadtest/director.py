@@ -161,8 +161,9 @@ def _stage(
     )
     if sold.errors:
         return not_run(plan, f"{len(sold.errors)} went wrong: {sold.errors[0]}")
-    if plan.fault != "none" and not sold.fired:
-        return not_run(plan, f"{plan.fault} did not fire")
+    if plan.fault != "none" and len(sold.fired) < plan.strikes:
+        often = f" {plan.strikes} times" if plan.strikes > 1 else ""
+        return not_run(plan, f"{plan.fault} did not fire{often}")
     return {
         **judge(plan, audit_sale(sale=sale), sold.answers, sold.started, promise),
         "sold_at": curve(sold.answers, sold.started),

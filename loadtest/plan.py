@@ -26,6 +26,7 @@ LIMITS = {
     "repeats": (1, 100),
     "patience": (1, 600),
     "at": (0, 0.9),
+    "strikes": (1, 20),
     "seed": (0, 2**63 - 1),
 }
 ALWAYS_SAID = ("buyers", "stock", "seed")
@@ -60,6 +61,8 @@ class Plan:
     fault: str = "none"
     at: float = 0.5
     """The share of the stock after which the fault fires."""
+    strikes: int = 1
+    """How often it fires, spread over the rest of the stock."""
 
     def __post_init__(self) -> None:
         for field, known in (("backends", tuple(BACKENDS)), ("disciplines", Discipline.values)):
@@ -93,6 +96,12 @@ class Plan:
     def runs(self) -> int:
         """So many sales are opened."""
         return len(self.backends) * len(self.disciplines) * self.repeats
+
+    @property
+    def strike_after(self) -> tuple[int, ...]:
+        """The pieces sold before each strike."""
+        step = (1 - self.at) / self.strikes
+        return tuple(int(self.stock * (self.at + step * n)) for n in range(self.strikes))
 
     @property
     def contenders(self) -> int:

@@ -21,7 +21,7 @@ def run(plan: Plan, progress: Progress = lambda event: None) -> Report:
             if server in stores.missing:
                 report["runs"] = _none_of_them(plan, stores.missing[server])
                 return report
-        missed = False
+        missed = 0
         asked = {"plan": plan.settings(), "missing": stores.missing, "ports": stores.ports}
         progress({"event": "plan", "runs": plan.runs, "buyers": plan.buyers})
         for event in stores.direct("run", asked):
@@ -29,7 +29,7 @@ def run(plan: Plan, progress: Progress = lambda event: None) -> Report:
             if event["event"] == "versions":
                 report["versions"] = event["versions"]
             elif event["event"] == "strike":
-                missed = not stores.kill(event["server"], back_after=OUTAGE)
+                missed += not stores.kill(event["server"], back_after=OUTAGE)
             elif event["event"] == "run":
                 if missed:
                     event["run"] |= not_run(plan, f"{plan.fault} met no server that was up")

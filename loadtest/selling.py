@@ -94,8 +94,8 @@ def sell(
         told=RawArray(Told, len(customers)),
         strike=Strike(
             fault=FAULTS[plan.fault],
-            after=int(plan.at * plan.stock),
-            once=FORK.Lock(),
+            after=plan.strike_after,
+            struck=FORK.Value("i"),
             notices=notices,
         )
         if plan.fault != "none"

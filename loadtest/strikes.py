@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ctypes import Array, c_long
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Lock
+from multiprocessing.sharedctypes import Synchronized
 from typing import NamedTuple
 
 
@@ -47,17 +47,22 @@ class Strike:
     """The fault of one run, in the hands of every buyer's process."""
 
     fault: Fault
-    after: int
-    """Pieces sold before it fires."""
-    once: Lock
-    """Taken by the one who fires it, for good."""
+    after: tuple[int, ...]
+    """Pieces sold before it fires, each time."""
+    struck: "Synchronized[int]"
+    """How often it has fired."""
     notices: Connection
     """Where the director hears of it."""
 
     def try_firing(self, sold: "Array[c_long]") -> None:
         """Called at the fail point by each who holds the lock."""
-        if sum(sold) < self.after or not self.once.acquire(block=False):
+        number = self.struck.value
+        if number == len(self.after) or sum(sold) < self.after[number]:
             return
+        with self.struck.get_lock():
+            if self.struck.value > number:
+                return  # another one was faster
+            self.struck.value += 1
         self.notices.send((time.monotonic(), os.getpid()))
         if self.fault.holder is not None:
             os.kill(os.getpid(), self.fault.holder)

@@ -14,6 +14,12 @@ import pytest
 
 from loadtest.folders import new_folder
 from loadtest.servers import MariaDb, Redis, ServerMissing, ZooKeeper, start_all, stop_all
+from tests.fault_rows import (  # noqa: F401 - hooks
+    pytest_addoption,
+    pytest_runtest_call,
+    pytest_runtest_logreport,
+    pytest_sessionfinish,
+)
 
 _CI = os.environ.get("CI") == "true"
 _ON_MARIADB = os.environ.get("TEST_STORE") == "mariadb"

@@ -41,6 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("think-ms", float, "payment check between look and write"),
         ("seed", int, "orders the buyers and their pauses"),
         ("repeats", int, "runs of every backend"),
+        ("strikes", int, "times that the fault strikes"),
         ("patience", float, "seconds for which a buyer told 'busy' tries again"),
     ):
         default = known[name.replace("-", "_")]

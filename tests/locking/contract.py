@@ -232,6 +232,7 @@ class Contract:
 
     # --- re-entry -------------------------------------------------------------------------
 
+    @pytest.mark.faults(row=24, fired="re-entry")
     def test_a_holder_may_take_it_again(
         self, backend: Backend, can: Capabilities, name: str
     ) -> None:
@@ -328,6 +329,7 @@ class Contract:
             assert backend.lock(name).acquire(timeout=PATIENCE)
             backend.lock(name).release()
 
+    @pytest.mark.faults(row=24, fired="release after expiry")
     @needs(lambda can: can.expires)
     def test_an_expired_holder_cannot_touch_its_successor(
         self, backend: Backend, can: Capabilities, name: str
@@ -370,6 +372,7 @@ class Contract:
         assert not lease.lost
         lock.release()
 
+    @pytest.mark.faults(row="F6", fired="work for longer than the lease")
     @needs(lambda can: can.expires)
     def test_the_watchdog_keeps_it(self, backend: Backend, can: Capabilities, name: str) -> None:
         with backend.lock(name, ttl=self.TTL, timeout=5) as lease:
@@ -379,6 +382,7 @@ class Contract:
             with ThreadPoolExecutor(1) as other:
                 assert not other.submit(backend.lock(name).acquire, False).result(PATIENCE)
 
+    @pytest.mark.faults(row="F6", fired="the same, not renewed")
     @needs(lambda can: can.expires)
     def test_without_the_watchdog_it_ends(
         self, backend: Backend, can: Capabilities, name: str
@@ -406,6 +410,7 @@ class Contract:
 
     # --- misuse ---------------------------------------------------------------------------
 
+    @pytest.mark.faults(row=24, fired="foreign and double release")
     def test_releasing_what_is_not_held_is_an_error(
         self, backend: Backend, can: Capabilities, name: str
     ) -> None:

@@ -184,6 +184,7 @@ class TestLostReplies:
             yield made
             made.close()
 
+    @pytest.mark.faults(row=10, backend="database on MariaDB")
     def test_a_grant_whose_reply_was_lost_is_ours(
         self, far: DatabaseBackend, proxy: Proxy, root: Root
     ) -> None:
@@ -252,6 +253,7 @@ class TestRefusals:
         assert str(number) in str(caught.value)
         assert not backend.held
 
+    @pytest.mark.faults(row=17, backend="database on MariaDB", fired="connections used up")
     def test_1040_too_many_connections(self, app: DatabaseBackend, root: Root) -> None:
         root("SET GLOBAL max_connections = 10")
         # One connection above the limit is kept for administrators.
@@ -264,6 +266,7 @@ class TestRefusals:
                 session.close()
         assert taken_by_another(app, "crowd", 5)
 
+    @pytest.mark.faults(row=17, backend="database on MariaDB", fired="row locked by a transaction")
     def test_1205_the_row_is_locked_by_a_transaction(
         self, app: DatabaseBackend, root: Root
     ) -> None:
@@ -278,6 +281,7 @@ class TestRefusals:
             root("ROLLBACK")
             assert patient.result(PATIENCE)
 
+    @pytest.mark.faults(row=17, backend="database on MariaDB")
     def test_1213_a_deadlock_is_tried_again(self, app: DatabaseBackend, root: Root) -> None:
         assert taken_by_another(app, "dead", 5)
         root(
@@ -294,6 +298,7 @@ class TestRefusals:
         finally:
             root("DROP TRIGGER IF EXISTS deadlock")
 
+    @pytest.mark.faults(row=17, backend="database on MariaDB")
     def test_1290_read_only(self, app: DatabaseBackend, root: Root) -> None:
         root("SET GLOBAL read_only = 1")
         try:
@@ -335,6 +340,7 @@ class TestTheServerItself:
         backend.lock("kept").release()
         backend.close()
 
+    @pytest.mark.faults(row=8, backend="database on MariaDB", xf=True)
     def test_a_clock_ahead_makes_two_holders_with_growing_tokens(
         self, own: MariaDb, clock: Clock
     ) -> None:
@@ -353,6 +359,7 @@ class TestTheServerItself:
         backend.release(new, second.token)
         backend.close()
 
+    @pytest.mark.faults(row=8, backend="database on MariaDB")
     def test_a_clock_set_back_keeps_waits_bounded_and_tokens_growing(
         self, own: MariaDb, clock: Clock
     ) -> None:

@@ -32,6 +32,7 @@ def name() -> str:
     return f"faults:{uuid.uuid4().hex}"
 
 
+@pytest.mark.faults(row=1, xf=True)
 @pytest.mark.parametrize("store", LEASED, indirect=True)
 def test_row_1_stopped_past_twice_its_lease(store: Store, name: str) -> None:
     """XF: the second is granted while the first, once it runs again, would go on writing."""
@@ -54,6 +55,7 @@ def test_row_1_stopped_past_twice_its_lease(store: Store, name: str) -> None:
         assert lease.token > held["token"]
 
 
+@pytest.mark.faults(row=1)
 @pytest.mark.parametrize("store", [mysql_session], indirect=True)
 def test_row_1_a_session_whose_connection_lives_outlasts_a_stop(store: Store, name: str) -> None:
     second = store.backend.lock(name)
@@ -68,6 +70,7 @@ def test_row_1_a_session_whose_connection_lives_outlasts_a_stop(store: Store, na
     second.release()
 
 
+@pytest.mark.faults(row=2, xf=True, fired="GIL held for 2.5 leases; control: not")
 @pytest.mark.parametrize(
     ("store", "is_held"),
     [
@@ -101,6 +104,7 @@ def test_row_2_gil_held_longer_than_the_lease(store: Store, name: str, is_held: 
         assert second["token"] > lease.token
 
 
+@pytest.mark.faults(row=3)
 @pytest.mark.parametrize("store", [*LEASED, mysql_session], indirect=True)
 def test_row_3_killed_holder_is_replaced_in_time(store: Store, name: str) -> None:
     """Within its lease or session and a second; at once where the connection is the lock."""

@@ -120,6 +120,7 @@ def at_work(workers: list[Machine], pid: int) -> tuple[Machine, Machine]:
     return (first, second) if pid in first.children() else (second, first)
 
 
+@pytest.mark.faults(row=19, backend="run_once", fired="message delivered twice")
 def test_row_19_the_broker_redelivers_a_running_task(crew) -> None:
     broker, _ = crew
     when, gate = broker.send("once")
@@ -134,6 +135,7 @@ def test_row_19_the_broker_redelivers_a_running_task(crew) -> None:
     until(lambda: effects("control")[when] >= 2, "the control to double")
 
 
+@pytest.mark.faults(row=19, backend="run_once", fired="message delivered twice")
 def test_row_19_a_countdown_beyond_the_visibility_timeout(crew) -> None:
     broker, _ = crew
     when, gate = broker.send("once", countdown=3)
@@ -146,6 +148,7 @@ def test_row_19_a_countdown_beyond_the_visibility_timeout(crew) -> None:
     assert effects("once")[when] == 1
 
 
+@pytest.mark.faults(row=20, backend="run_once")
 def test_row_20_a_killed_child_is_replaced(crew) -> None:
     broker, workers = crew
     when, gate = broker.send("once")
@@ -157,6 +160,7 @@ def test_row_20_a_killed_child_is_replaced(crew) -> None:
     assert effects("once")[when] == 1
 
 
+@pytest.mark.faults(row=20, backend="run_once")
 def test_row_20_a_killed_worker_is_replaced(crew) -> None:
     broker, workers = crew
     when, gate = broker.send("once")
@@ -171,6 +175,7 @@ def test_row_20_a_killed_worker_is_replaced(crew) -> None:
     killed.start()
 
 
+@pytest.mark.faults(row=20, backend="run_once", xf=True)
 def test_row_20_a_worker_stopped_past_its_lease_finishes_nothing(crew) -> None:
     """XF: two machines believe in it; only the row's attempt tells them apart."""
     broker, workers = crew
@@ -185,6 +190,7 @@ def test_row_20_a_worker_stopped_past_its_lease_finishes_nothing(crew) -> None:
     assert effects("once")[when] == 1
 
 
+@pytest.mark.faults(row=21, backend="run_once")
 def test_row_21_two_beats_one_of_them_stopped_past_its_lease(crew) -> None:
     beats = [Machine("beat"), Machine("beat")]
     try:

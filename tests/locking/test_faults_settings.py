@@ -9,6 +9,7 @@ from django.core.management.base import SystemCheckError
 from loadtest.servers import Redis, start_all, stop_all
 
 
+@pytest.mark.faults(row=18, backend="redis, redlock", fired="allkeys-lru; control: noeviction")
 @pytest.mark.parametrize("evicts", [True, False], ids=["evicting", "control: noeviction"])
 def test_row_18_check_refuses_stores_that_evict(settings, evicts: bool) -> None:
     config = ["--maxmemory", "50mb", "--maxmemory-policy"]

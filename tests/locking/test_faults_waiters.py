@@ -45,6 +45,7 @@ def name() -> str:
 # --- row 23: fairness -------------------------------------------------------------------------
 
 
+@pytest.mark.faults(row=23, fired="contenders in line")
 @pytest.mark.parametrize("contenders", [8, 64])
 @pytest.mark.parametrize(
     "store",
@@ -87,6 +88,7 @@ def test_row_23_a_queue_has_no_inversions(store: Store, name: str, contenders: i
     assert served == list(range(contenders))
 
 
+@pytest.mark.faults(row=23, backend="recipe SETNX", fired="8 pollers")
 def test_row_23_pollers_overtake_each_other(redis_server: Redis, name: str) -> None:
     """The control for the queues."""
     path = "locking.recipes.redis_textbook.SetnxBackend"
@@ -128,6 +130,7 @@ def jain(shares: list[int]) -> float:
     return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
 
 
+@pytest.mark.faults(row=23, fired="contenders at once")
 @pytest.mark.parametrize("contenders", [8, 64])
 @pytest.mark.parametrize(
     "store",
@@ -192,6 +195,7 @@ def commands_each(redis: client.Redis, contenders: int, lock: Callable[[], Any])
     return sum(stats.get(f"cmdstat_{one}", {"calls": 0})["calls"] for one in SENT) / contenders
 
 
+@pytest.mark.faults(row="F7", backend="redis", fired="waiters counted")
 def test_f7_a_queue_costs_the_same_however_many_wait_and_polling_does_not(
     redis: client.Redis,
 ) -> None:

@@ -55,6 +55,7 @@ def claim(name: str, owner: str) -> Claim:
     return Claim(name=name, owner=owner, ttl=6)
 
 
+@pytest.mark.faults(row=12, backend="mysql_session")
 def test_the_holder_hears_that_its_session_was_ended(
     backend: MySQLSessionBackend, root: Root
 ) -> None:

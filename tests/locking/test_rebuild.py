@@ -396,6 +396,7 @@ def real(settings: Any) -> SingleFlight:
     return SingleFlight(CACHE="default", LOCK="redis")
 
 
+@pytest.mark.faults(row=22, backend="redis", fired="200 readers")
 def test_row_22_a_cold_key_is_built_once(real):
     def read(readers: Readers) -> object:
         readers.here()
@@ -406,6 +407,7 @@ def test_row_22_a_cold_key_is_built_once(real):
     assert readers.builds.value == 1
 
 
+@pytest.mark.faults(row=22, backend="redis", fired="200 readers")
 def test_row_22_an_expired_key_is_built_once_and_nobody_waits(real):
     real.get_or_build("expired:1", lambda: "old", **EXPIRED)
 
@@ -426,6 +428,7 @@ def test_row_22_an_expired_key_is_built_once_and_nobody_waits(real):
     assert (got.count("new"), got.count("old")) == (1, PROCESSES * THREADS - 1)
 
 
+@pytest.mark.faults(row=22, backend="redis", fired="200 readers")
 def test_row_22_control_without_single_flight_everybody_builds(real):
     def read(readers: Readers) -> object:
         value = caches["default"].get("control:1")
@@ -437,6 +440,7 @@ def test_row_22_control_without_single_flight_everybody_builds(real):
     assert readers.builds.value == PROCESSES * THREADS
 
 
+@pytest.mark.faults(row=22, backend="redis", fired="two builders killed")
 @pytest.mark.parametrize("has_old", [False, True])
 def test_row_22_a_builder_that_is_killed_is_replaced_once_a_lease(settings, has_old):
     caches["default"].clear()

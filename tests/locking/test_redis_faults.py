@@ -74,6 +74,7 @@ def both_believe(first: Lease, second: Lease) -> None:
 # --- what Redis can lose --------------------------------------------------------------------
 
 
+@pytest.mark.faults(row=4, backend="redis", xf=True)
 def test_a_promoted_replica_that_missed_the_lock(connect: Connect) -> None:
     """XF, row 4: the tokens still grow."""
     with (
@@ -93,6 +94,7 @@ def test_a_promoted_replica_that_missed_the_lock(connect: Connect) -> None:
     assert first.token > before.token
 
 
+@pytest.mark.faults(row=5, backend="redis", xf=True)
 def test_a_crash_without_persistence(server: Redis, connect: Connect) -> None:
     """XF, row 5: the tokens still grow, though nothing remembers the last one."""
     first = take(connect(server.url))
@@ -104,6 +106,7 @@ def test_a_crash_without_persistence(server: Redis, connect: Connect) -> None:
         first.backend.release(first.claim, first.token)
 
 
+@pytest.mark.faults(row=5, backend="redis", xf=True)
 @pytest.mark.parametrize("step", [-60, 60])
 def test_a_crash_and_a_clock_that_steps(step: int, tmp_path: Path, connect: Connect) -> None:
     """XF: the clients' clocks make up for the server's."""
@@ -130,6 +133,7 @@ def test_an_observed_token_is_never_given_again(server: Redis, connect: Connect)
 # --- clocks -----------------------------------------------------------------------------------
 
 
+@pytest.mark.faults(row=8, backend="redis", xf=True)
 def test_redis_clock_forward_ends_leases_early(tmp_path: Path, connect: Connect) -> None:
     """XF, row 8."""
     clock, server = Clock(tmp_path), Redis()
@@ -140,6 +144,7 @@ def test_redis_clock_forward_ends_leases_early(tmp_path: Path, connect: Connect)
         both_believe(first, take(connect(server.url)))
 
 
+@pytest.mark.faults(row=8, backend="redis")
 def test_redis_clock_back_does_not_prolong_a_dead_holders_lease(
     tmp_path: Path, connect: Connect
 ) -> None:
@@ -203,6 +208,7 @@ def proxy(server: Redis) -> Iterator[Cutter]:
     proxy.close()
 
 
+@pytest.mark.faults(row=10, backend="redis", fired="answer cut off")
 def test_lost_answers_are_resolved_by_reading_the_owner_back(
     server: Redis, connect: Connect, proxy: Cutter
 ) -> None:
@@ -247,6 +253,7 @@ def test_a_lost_answer_to_a_waiter_leaves_one_place(
     assert [(held.owner, held.waiters) for held in direct.inspect()] == [(lease.owner, 0)]
 
 
+@pytest.mark.faults(row=11, backend="redis", xf=True, fired="command held back")
 def test_a_command_that_arrives_long_after_its_time(
     server: Redis, connect: Connect, proxy: Cutter
 ) -> None:
@@ -312,6 +319,7 @@ def refuses(backend: RedisBackend, word: str) -> None:
         assert time.monotonic() - started < BOUND
 
 
+@pytest.mark.faults(row=17, backend="redis")
 def test_settings_under_which_redis_refuses(server: Redis, connect: Connect) -> None:
     with client.Redis.from_url(server.url) as raw:
         for setting, value, usual, word in (
@@ -354,6 +362,7 @@ def test_an_instance_that_turns_read_only_is_left(server: Redis, connect: Connec
         assert take(backend)
 
 
+@pytest.mark.faults(row=17, backend="redis", fired="maxclients reached")
 def test_too_many_connections(connect: Connect) -> None:
     with Redis(config=["--maxclients", "2"]) as server:
         with ExitStack() as stack:

@@ -63,12 +63,14 @@ class TestAmnesia:
         assert [value is None for value in masters.values()] == [False, False, True, True, True]
         return grant.deadline
 
+    @pytest.mark.faults(row=6, backend="redlock", xf=True)
     def test_an_empty_master_votes_twice(self, masters: Masters) -> None:
         """XF: two claims have a majority at once."""
         deadline = self.strike(masters)
         take(connected(masters.client(NODE_TIMEOUT=1)), self.TTL, timeout=0)
         assert time.monotonic() < deadline, "the first lease was over: nothing overlapped"
 
+    @pytest.mark.faults(row=6, backend="redlock")
     def test_a_delayed_restart_repairs_it(self, masters: Masters) -> None:
         """The same, but nobody asks the restarted master until the first lease must be over."""
         second = masters.client(RESTART_DELAY=self.TTL)
@@ -118,6 +120,7 @@ class TestClockJump:
         until(lambda: all(masters.values()), "the late votes")
         return grant.deadline
 
+    @pytest.mark.faults(row=7, backend="redlock", xf=True)
     def test_three_clocks_ahead_make_two_holders(
         self, masters: Masters, clocks: list[Clock]
     ) -> None:
@@ -128,6 +131,7 @@ class TestClockJump:
         take(connected(masters.client(NODE_TIMEOUT=1)), ttl=30, timeout=0)
         assert time.monotonic() < deadline
 
+    @pytest.mark.faults(row=7, backend="redlock")
     def test_two_clocks_ahead_are_a_minority(self, masters: Masters, clocks: list[Clock]) -> None:
         deadline = self.held_by_all(masters)
         for clock in clocks[:2]:
@@ -141,6 +145,7 @@ class TestClockJump:
 class TestMastersDown:
     """Row 9, with masters that are dead, and with masters that are silent."""
 
+    @pytest.mark.faults(row=9, backend="redlock")
     @pytest.mark.parametrize("how", ["kill", "pause"])
     @pytest.mark.parametrize("when", ["before", "while"])
     def test_two_are_survived(self, masters: Masters, how: str, when: str) -> None:
@@ -171,6 +176,7 @@ class TestMastersDown:
             server.pause()
         assert elapsed(lambda: take(backend)) < 2
 
+    @pytest.mark.faults(row=9, backend="redlock")
     @pytest.mark.parametrize("how", ["kill", "pause"])
     @pytest.mark.parametrize("when", ["before", "while"])
     def test_three_are_not_and_nothing_stays_locked(
@@ -247,6 +253,7 @@ class TestRefusals:
     FULL = ("CONFIG", "SET", "maxmemory", "1")
     LOCKED = ("CONFIG", "SET", "requirepass", "secret")
 
+    @pytest.mark.faults(row=17, backend="redlock")
     @pytest.mark.parametrize("command", [READONLY, FULL, LOCKED], ids=lambda words: words[-2])
     def test_two_are_survived_and_three_are_not(
         self, masters: Masters, command: tuple[str, ...]
@@ -273,6 +280,7 @@ class TestRefusals:
 class TestLateSet:
     """Row 11: a SET that is carried out long after its time-out is undone, or expires."""
 
+    @pytest.mark.faults(row=11, backend="redlock")
     def test_it_is_undone_by_what_follows_it(self, masters: Masters) -> None:
         backend = connected(masters.client(NODE_TIMEOUT=1))
         masters.servers[4].pause()
@@ -315,6 +323,7 @@ class TestLateSet:
         backend.extend(asked, grant.token, 60)  # comes after the undoing
         assert masters.value(4) == mine
 
+    @pytest.mark.faults(row=10, backend="redlock", fired="answers cut off")
     def test_a_vote_that_was_given_but_never_heard_is_taken_back(
         self, masters: Masters, proxy: Callable[[int], Proxy]
     ) -> None:

@@ -240,9 +240,11 @@ class TestHerd:
         ]
         return sum(int(line.split("\t")[1]) for line in lines)
 
+    @pytest.mark.faults(row="F7", backend="zookeeper's recipe", fired="waiters counted")
     def test_the_recipe_wakes_everybody(self, zookeeper: ZooKeeper, name: str) -> None:
         assert self.events(HERD, zookeeper, name) == [6, 5, 4, 3, 2, 1]
 
+    @pytest.mark.faults(row="F7", backend="zookeeper", fired="waiters counted")
     def test_the_queue_wakes_one(self, zookeeper: ZooKeeper, name: str) -> None:
         assert self.events(PATH, zookeeper, name) == [1] * self.WAITERS
 

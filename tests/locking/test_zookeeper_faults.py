@@ -69,6 +69,7 @@ class TestHolder:
                 lease.check()
                 assert len(queue(backend, name)) == 1, "the successor lost its lock"
 
+    @pytest.mark.faults(row=12, backend="zookeeper", xf=True)
     def test_session_expired(
         self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
     ) -> None:
@@ -192,6 +193,7 @@ class TestWaiter:
         yield made
         made.close()
 
+    @pytest.mark.faults(row=13, backend="zookeeper")
     def test_a_release_missed_while_cut_off_is_seen_afterwards(
         self, proxy: Proxy, waiter: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
     ) -> None:
@@ -220,6 +222,7 @@ class TestWaiter:
         assert served == ["cut off", "behind"]
         assert not queue(backend, name)
 
+    @pytest.mark.faults(row=10, backend="zookeeper")
     def test_a_node_whose_creation_got_no_answer_is_found_again(
         self, proxy: Proxy, waiter: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
     ) -> None:
@@ -306,6 +309,7 @@ class TestLeader:
     def cut_off(self, ensemble: Partitioned, node: Any) -> None:
         ensemble.cut_off(node.myid)
 
+    @pytest.mark.faults(row=14, backend="zookeeper")
     @pytest.mark.parametrize(("fault", "within"), [("kill", 3.0), ("stop", 6.0), ("cut_off", 8.0)])
     def test_one_holder_throughout(self, fault: str, within: float, name: str) -> None:
         with Partitioned() as ensemble:
@@ -362,6 +366,7 @@ class TestLeader:
 class TestClock:
     """Row 8: a session is counted on a clock that nobody sets."""
 
+    @pytest.mark.faults(row=8, backend="zookeeper")
     @pytest.mark.parametrize("seconds", [3600, -3600])
     def test_the_servers_clock_jumps(self, seconds: float, tmp_path: Path, name: str) -> None:
         clock = Clock(tmp_path)

@@ -1,4 +1,4 @@
-"""FAULTS rows 1, 2, 4 to 7 and 25: two believe that they hold the lock; what the stock does then.
+"""FAULTS rows 1, 2, 4 to 8 and 25: two believe that they hold the lock; what the stock does then.
 
 XF: in each, a second buyer gets the last piece under a lock that the first, between look and write,
 still believes to hold. naive is the control and sells it twice; fenced and conditional do not.
@@ -99,6 +99,7 @@ def overlap(
         assert audit.stale_writes_refused == refused, discipline
 
 
+@pytest.mark.faults(row=1, xf=True)
 @pytest.mark.parametrize("backend", ["redis", "database", "redlock", "zookeeper"])
 def test_row_1_stopped_between_read_and_write(
     buyers: list[LateBuyer], backend: str, redis_five: object, zookeeper: object
@@ -111,6 +112,7 @@ def test_row_1_stopped_between_read_and_write(
     overlap(buyers, backend, fault="stop", heal=past_twice_the_lease)
 
 
+@pytest.mark.faults(row=1, backend="mysql_session")
 @pytest.mark.skipif(connection.vendor != "mysql", reason="runs with TEST_STORE=mariadb")
 def test_row_1_a_session_whose_connection_lives_outlasts_a_stop(buyers: list[LateBuyer]) -> None:
     """No overlap: the second is told that the shop is busy, and sold out afterwards."""
@@ -128,11 +130,13 @@ def test_row_1_a_session_whose_connection_lives_outlasts_a_stop(buyers: list[Lat
     assert audit_sale(sale=sale).ok
 
 
+@pytest.mark.faults(row=2, xf=True)
 @pytest.mark.parametrize("backend", ["redis", "database"])
 def test_row_2_gil_held_longer_than_the_lease(buyers: list[LateBuyer], backend: str) -> None:
     overlap(buyers, backend, fault="gil")
 
 
+@pytest.mark.faults(row=2, backend="redis", fired="as long, GIL free")
 def test_row_2_a_watchdog_that_runs_keeps_the_lock(buyers: list[LateBuyer]) -> None:
     """The control: the holder waits as long, but its other threads run."""
     first, second, *_ = buyers
@@ -165,6 +169,7 @@ def served_by(
         stop_all(servers)
 
 
+@pytest.mark.faults(row=4, backend="redis", xf=True)
 def test_row_4_failover_to_a_replica_without_the_lock(buyers: list[LateBuyer]) -> None:
     """F3."""
     master = Redis()
@@ -187,6 +192,7 @@ def test_row_4_failover_to_a_replica_without_the_lock(buyers: list[LateBuyer]) -
         overlap(buyers, "redis", fault="wait", strike=fail_over)
 
 
+@pytest.mark.faults(row=5, backend="redis", xf=True)
 def test_row_5_redis_restarts_empty(buyers: list[LateBuyer]) -> None:
     server = Redis()
 
@@ -198,6 +204,7 @@ def test_row_5_redis_restarts_empty(buyers: list[LateBuyer]) -> None:
         overlap(buyers, "redis", fault="wait", strike=crash)
 
 
+@pytest.mark.faults(row=6, backend="redlock", xf=True)
 def test_row_6_redlock_masters_restart_empty(buyers: list[LateBuyer]) -> None:
     """F4: two are down, three grant, and one of these forgets when the two come back."""
     servers = [Redis() for _ in range(5)]
@@ -214,6 +221,7 @@ def test_row_6_redlock_masters_restart_empty(buyers: list[LateBuyer]) -> None:
         overlap(buyers, "redlock", fault="wait", strike=come_back)
 
 
+@pytest.mark.faults(row=7, backend="redlock", xf=True)
 def test_row_7_clocks_of_three_redlock_masters_jump(
     buyers: list[LateBuyer], tmp_path: Path
 ) -> None:
@@ -228,6 +236,16 @@ def test_row_7_clocks_of_three_redlock_masters_jump(
         overlap(buyers, "redlock", fault="wait", strike=lambda: clock.shift(next(ahead)))
 
 
+@pytest.mark.faults(row=8, backend="redis", xf=True)
+def test_row_8_the_clock_of_redis_jumps(buyers: list[LateBuyer], tmp_path: Path) -> None:
+    clock, server = Clock(tmp_path), Redis()
+    clock.drive(server)
+    ahead = count(31, 31)
+    with served_by(buyers, "redis", server):
+        overlap(buyers, "redis", fault="wait", strike=lambda: clock.shift(next(ahead)))
+
+
+@pytest.mark.faults(row=25, backend="redlock to redis", fired="switched by force")
 @pytest.mark.parametrize("discipline", ["fenced", "conditional"])
 def test_row_25_away_from_a_dead_backend_under_load(
     buyers: list[LateBuyer], discipline: str

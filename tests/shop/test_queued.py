@@ -415,6 +415,7 @@ def test_restocked_in_the_admin(admin_client, django_capture_on_commit_callbacks
 # --- Redis loses what it knew ----------------------------------------------------------------
 
 
+@pytest.mark.faults(row=5, backend="redis", fired="Redis emptied")
 @pytest.mark.parametrize("how", ["flushed", "restarted"])
 def test_emptied_in_mid_sale(redis, how) -> None:
     sale, customer = a_queued_sale(stock=10, limit=1), a_customer()
@@ -454,6 +455,7 @@ def test_a_batch_read_before_redis_was_emptied_is_written_once(redis) -> None:
     assert_sound(sale, held=1, left=2)
 
 
+@pytest.mark.faults(row=5, backend="redis", fired="reseeded")
 def test_reseeded_while_entries_are_under_way_it_offers_them_twice() -> None:
     """The control: what others do after a restart, and what the reconciler does instead."""
     sale = a_queued_sale(stock=5)
@@ -469,6 +471,7 @@ def test_reseeded_while_entries_are_under_way_it_offers_them_twice() -> None:
     assert_sound(sale, held=5, left=0)
 
 
+@pytest.mark.faults(row=4, backend="redis")
 def test_failed_over_to_an_old_replica(redis, settings) -> None:
     sale, customer = a_queued_sale(stock=10), a_customer()
     with Redis(replica_of=redis) as replica:

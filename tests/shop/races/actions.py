@@ -11,11 +11,13 @@ from unittest.mock import patch
 from django.conf import settings
 from django.contrib.auth.models import Group
 from django.db import transaction
+from django.db.models import F
 from django.test import Client
 from django.utils import timezone
 
 from inventory import services as stock
 from inventory.batch import run
+from inventory.models import Stock
 from inventory.services import Fence
 from locking import Answer, Attempt, KeyInFlight, LockError, lock, policy
 from locking.failpoints import reach
@@ -225,3 +227,12 @@ def watch_door(*, slug: str, remembers: float = admission.MAX_AGE) -> dict[str, 
             reach("door.sold_out")
             assert asked < deadline, "it never opened"
             time.sleep(0.001)
+
+
+def sit_on_the_row(*, sale: int) -> dict[str, Any]:
+    """A client that stops inside its transaction, with the stock row in its hand."""
+    with transaction.atomic():
+        Sale.objects.get(pk=sale)
+        Stock.objects.filter(sale=sale).update(quantity=F("quantity"))
+        reach("row.held")
+    return {"ok": "gone"}

@@ -113,6 +113,7 @@ def test_a_customer_gets_no_more_than_the_limit(processes) -> None:
 STEPS = {"queued.read": (0, 3), "queued.committed": (3, 3), "queued.settled": (3, 0)}
 
 
+@pytest.mark.faults(row=20, backend="all")
 @pytest.mark.parametrize("step", STEPS)
 def test_a_killed_consumers_batch_is_written_once(processes, step) -> None:
     put_in_force("database")
@@ -135,6 +136,7 @@ def test_a_killed_consumers_batch_is_written_once(processes, step) -> None:
     assert_sound(sale, sold=3)
 
 
+@pytest.mark.faults(row=20, backend="database")
 def test_without_a_look_for_its_order_a_batch_comes_twice(processes) -> None:
     """The control: the heir does not look, so the buyer is told that there is no order."""
     put_in_force("database")

@@ -104,6 +104,7 @@ def test_a_crowd_without_any_lock_buys_exactly_what_there_is(processes, discipli
 # --- F8: released before the commit -------------------------------------------------------------
 
 
+@pytest.mark.faults(row="F8", backend="redis", xf=True)
 def test_a_lock_released_before_the_commit_oversells(processes) -> None:
     """The control for the order of things in shop.checkout: the same lock, given back too early.
 
@@ -124,6 +125,7 @@ def test_a_lock_released_before_the_commit_oversells(processes) -> None:
     assert audit_sale(sale=sale).oversold == 1
 
 
+@pytest.mark.faults(row="F8")
 @pytest.mark.parametrize("backend", ["database", "redis"])
 def test_a_lock_released_after_the_commit_does_not(processes, backend) -> None:
     put_in_force(backend, "naive")
@@ -143,6 +145,7 @@ def test_a_lock_released_after_the_commit_does_not(processes, backend) -> None:
 # --- holders that die, or are overtaken ---------------------------------------------------------
 
 
+@pytest.mark.faults(row=3)
 @pytest.mark.parametrize("backend", ["database", "redis"])
 def test_when_a_holder_is_killed_the_others_are_served_after_its_lease(processes, backend) -> None:
     put_in_force(backend, "naive")

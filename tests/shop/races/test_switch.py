@@ -89,6 +89,7 @@ def test_a_killed_holder_holds_a_drain_up_for_its_lease_only(processes, switchin
     assert LockPolicyChange.objects.get().drained_ms < (policy.MAX_AGE + TTL + 1) * 1000
 
 
+@pytest.mark.faults(row=25, xf=True, fired="switched")
 @pytest.mark.parametrize(
     ("discipline", "force", "oversold"),
     [
@@ -176,6 +177,7 @@ def sold_under(epoch: int) -> int:
     return StockMovement.objects.filter(reason="reserved", fence_epoch=epoch).count()
 
 
+@pytest.mark.faults(row=25, backend="redis, database", fired="switched twice")
 @pytest.mark.parametrize(("discipline", "force"), [("naive", False), ("fenced", True)])
 def test_switched_there_and_back_under_load(processes, discipline, force) -> None:
     put_in_force("redis", discipline)
@@ -199,6 +201,7 @@ def test_a_crowd_without_a_lock_between_machines_loses_writes(processes) -> None
         process.results()
 
 
+@pytest.mark.faults(row=25, backend="redis to database", fired="switched by force")
 def test_away_from_a_dead_backend_under_load(database_url) -> None:
     """Redis is killed in mid-sale; buyers are told to try again until staff force the switch."""
     put_in_force("redis", "fenced")

@@ -1,0 +1,258 @@
+"""FAULTS rows 16 and 17 as a buyer meets them: a bounded 503, nothing changed, and it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+import redis
+from django.core.cache import cache
+from django.db import OperationalError, connection
+from django.test import Client
+
+from inventory.models import Stock
+from loadtest.servers import Redis, ZooKeeper, start_all, stop_all
+from locking import locks, policy
+from shop.audit import audit_sale
+from shop.models import Allowance, Order, Sale
+from tests.fault_rows import fired, seen
+from tests.shop.making import a_customer, a_sale, put_in_force
+from tests.shop.races.conftest import processes
+
+__all__ = ["processes"]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+
+BOUND = 15.0
+"""Seconds, on a loaded machine, after which a buyer must have been answered."""
+on_mariadb = pytest.mark.skipif(connection.vendor != "mysql", reason="with TEST_STORE=mariadb")
+on_sqlite = pytest.mark.skipif(connection.vendor != "sqlite", reason="SQLite's own")
+
+
+@pytest.fixture(autouse=True)
+def _steady() -> Iterator[None]:
+    cache.clear()
+    put_in_force("process")
+    yield
+    policy.forget()
+    locks.close()
+
+
+@pytest.fixture
+def sale() -> Sale:
+    return a_sale(stock=2, limit=2)
+
+
+@pytest.fixture
+def li() -> Client:
+    """The browser of a customer who has signed in."""
+    client = Client(raise_request_exception=False)
+    client.force_login(a_customer())
+    return client
+
+
+def buy(sale: Sale, client: Client, key: str = "k"):
+    form = {"quantity": "1", "idempotency_key": key}
+    return client.post(f"/sales/{sale.slug}/buy/", form)
+
+
+def told_to_come_back(sale: Sale, client: Client) -> None:
+    """503 in time, with the seconds to wait, and nothing has changed."""
+    began = time.monotonic()
+    response = buy(sale, client)
+    assert time.monotonic() - began < BOUND
+    assert response.status_code == 503
+    assert int(response["Retry-After"]) > 0
+    assert "Traceback" not in response.text
+    assert Stock.objects.get(sale=sale).quantity == sale.stock.quantity
+    assert not Order.objects.exists()
+    assert not Allowance.objects.exists()
+    seen("503")
+
+
+def sold_after_all(sale: Sale, client: Client) -> None:
+    """The very same form, once the fault is over."""
+    assert buy(sale, client).status_code == 303
+    assert audit_sale(sale=sale).ok
+    assert Order.objects.count() == 1
+
+
+# --- row 16 -----------------------------------------------------------------------------------
+
+
+@pytest.mark.faults(row=16, backend="database")
+def test_row_16_a_client_stopped_inside_its_transaction(processes, sale, li) -> None:
+    if connection.vendor == "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA busy_timeout = 300")  # ten seconds are the shop's
+    (stopped,) = processes(1)
+    stopped.start({"do": "sit_on_the_row", "sale": sale.pk}, pause_at="row.held")
+    stopped.reached()
+    began = time.monotonic()
+    response = buy(sale, li)
+    assert response.status_code == 503
+    assert time.monotonic() - began < BOUND
+    seen("503")
+    stopped.on()
+    stopped.results()
+    connection.close()
+    sold_after_all(sale, li)
+
+
+# --- row 17: what MariaDB says --------------------------------------------------------------------
+
+CODES = {
+    1021: "disk full",
+    1040: "too many connections",
+    1114: "table full",
+    1205: "lock wait timeout",
+    1213: "deadlock",
+    1290: "read-only",
+}
+
+
+@contextmanager
+def answering(code: int, condition: str = "TRUE") -> Iterator[None]:
+    """The insert of an order meets this error of the server."""
+    body = f"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = '{CODES[code]}'"
+    with connection.cursor() as cursor:
+        cursor.execute("SET @met = NULL")
+        cursor.execute(
+            "CREATE TRIGGER refuses BEFORE INSERT ON shop_order FOR EACH ROW "
+            f"BEGIN IF {condition} THEN SET @met = 1; {body}; END IF; END"
+        )
+    fired(f"MySQL {code}")
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP TRIGGER refuses")
+
+
+@on_mariadb
+@pytest.mark.faults(row=17, backend="database")
+@pytest.mark.parametrize("code", CODES)
+def test_row_17_the_shops_database_refuses(sale, li, code, caplog) -> None:
+    with answering(code):
+        told_to_come_back(sale, li)
+    assert f"({code}, '{CODES[code]}')" in caplog.text, "it was another error"
+    sold_after_all(sale, li)
+
+
+@on_mariadb
+@pytest.mark.faults(row=17, backend="database")
+def test_row_17_a_deadlock_is_tried_again(sale, li, caplog) -> None:
+    with answering(1213, "@met IS NULL"):
+        assert buy(sale, li).status_code == 303
+    assert caplog.text.count("purchase will be tried again: (1213") == 1
+    assert audit_sale(sale=sale).ok
+
+
+@on_sqlite
+@pytest.mark.faults(row=17, backend="database", fired="disk full")
+def test_row_17_the_disk_is_full(li) -> None:
+    sale = a_sale(stock=3000, limit=3000)
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE padding (x BLOB)")
+        try:
+            (pages,) = cursor.execute("PRAGMA page_count").fetchone()
+            cursor.execute(f"PRAGMA max_page_count = {pages}")
+            with suppress(OperationalError):
+                while True:
+                    cursor.execute("INSERT INTO padding VALUES (zeroblob(4000))")
+            before = 0
+            for number in range(300):  # there is room yet in pages that have been begun
+                before = Order.objects.count()
+                response = buy(sale, li, key=f"k{number}")
+                if response.status_code != 303:
+                    break
+            assert response.status_code == 503
+            assert Order.objects.count() == before == number
+            assert audit_sale(sale=sale).ok
+        finally:
+            cursor.execute("PRAGMA max_page_count = 1073741823")
+            cursor.execute("DROP TABLE padding")
+    assert buy(sale, li, key=f"k{number}").status_code == 303
+    assert audit_sale(sale=sale).ok
+
+
+# --- row 17: what the lock's store says -----------------------------------------------------------
+
+REFUSALS = {
+    "READONLY": ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
+    "NOREPLICAS": ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
+    "OOM": ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
+    "NOAUTH": ("CONFIG SET requirepass secret", "CONFIG SET requirepass ''"),
+    "maxclients": ("CONFIG SET maxclients 1", "CONFIG SET maxclients 1000"),
+    "WRONGTYPE": ("SET lock:{sale:%d} x", "DEL lock:{sale:%d}"),
+}
+
+
+@pytest.fixture(scope="module")
+def locking() -> Iterator[list[Redis]]:
+    servers = [Redis() for _ in range(5)]
+    start_all(servers)
+    yield servers
+    stop_all(servers)
+
+
+def in_force(settings, backend: str, location: object) -> None:
+    conf = {**settings.LOCKS[backend], "LOCATION": location}
+    settings.LOCKS = {**settings.LOCKS, backend: conf}
+    put_in_force(backend)
+
+
+@pytest.mark.faults(row=17)
+@pytest.mark.parametrize("refusal", REFUSALS)
+@pytest.mark.parametrize("backend", ["redis", "redlock"])
+def test_row_17_the_locks_store_refuses(settings, locking, sale, li, backend, refusal) -> None:
+    if (backend, refusal) == ("redlock", "WRONGTYPE"):
+        pytest.skip("its keys are strings")
+    servers = locking[:1] if backend == "redis" else locking
+    urls = [server.url for server in servers]
+    in_force(settings, backend, urls[0] if backend == "redis" else urls)
+    order, heal = (
+        [word.replace("%d", str(sale.pk)).strip("'") for word in words.split(" ")]
+        for words in REFUSALS[refusal]
+    )
+    directs = [redis.Redis.from_url(url) for url in urls[:3]]
+    try:
+        for direct in directs:
+            direct.execute_command(*order)
+        fired(refusal)
+        told_to_come_back(sale, li)
+        assert locks[backend].capabilities.exclusion == "machines"
+    finally:
+        for direct in directs:
+            direct.execute_command(*heal)
+            direct.close()
+    sold_after_all(sale, li)
+
+
+@pytest.mark.faults(row=17)
+@pytest.mark.parametrize("how", ["kill", "pause"])
+@pytest.mark.parametrize("backend", ["redis", "redlock", "zookeeper"])
+def test_row_17_the_locks_store_is_gone_or_silent(settings, sale, li, backend, how) -> None:
+    servers = (
+        ZooKeeper(nodes=1).nodes
+        if backend == "zookeeper"
+        else [Redis() for _ in range(5 if backend == "redlock" else 1)]
+    )
+    urls = [server.url for server in servers]
+    start_all(servers)
+    try:
+        in_force(settings, backend, urls if backend == "redlock" else urls[0])
+        locks[backend].probe()
+        for server in servers[:3]:
+            getattr(server, how)()
+        told_to_come_back(sale, li)
+        for server in servers[:3]:
+            server.start() if how == "kill" else server.resume()
+        deadline = time.monotonic() + BOUND
+        while buy(sale, li).status_code == 503 and time.monotonic() < deadline:
+            pass  # each try waits for the store itself
+        sold_after_all(sale, li)
+        locks.close()
+    finally:
+        stop_all(servers)
