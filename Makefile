@@ -29,7 +29,7 @@ test: ## install what the tests need, then run them all on private real servers;
 faults: ## the fault suite, then its table in docs/faults.md; SEED=42 ROUNDS=1 make it longer
 	@$(SETUP) --install tools/setup.py test
 	@status=0; \
-	TEST_STORE=mariadb $(BIN)/pytest -n $(JOBS) --dist loadfile -m faults \
+	TEST_STORE=mariadb $(BIN)/pytest -n $(JOBS) --dist loadfile -m "faults or long" \
 		--faults-report=var/faults-mariadb.json || status=$$?; \
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "faults and stores and not long" \
 		--faults-report=var/faults-sqlite.json || status=$$?; \

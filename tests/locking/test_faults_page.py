@@ -1,4 +1,4 @@
-"""docs/faults.md names tests that exist, and every test that is named for a row."""
+"""docs/faults.md has every test that is marked with a row, and every row has a test."""
 
 from __future__ import annotations
 
@@ -6,28 +6,43 @@ import ast
 import re
 from pathlib import Path
 
+from tests.fault_rows import END, ROWS, START
+
 TESTS = Path(__file__).resolve().parents[1]
-FOR_A_ROW = re.compile(r"::test_(?:row_)?((?<=row_)\d+|f\d)_")
+NAMED_FOR_A_ROW = re.compile(r"test_(?:row_)?((?<=row_)\d+|f\d)_")
 PAGE = TESTS.parent / "docs" / "faults.md"
 
 
-def names_in(path: Path) -> set[str]:
-    """The names of a module's tests, with their classes'."""
+def rows_of(test: ast.FunctionDef) -> set[str]:
+    """The rows of its markers, also of those in its parameters."""
     found = set()
-    for node in ast.parse(path.read_text()).body:
-        inside = node.body if isinstance(node, ast.ClassDef) else [node]
-        prefix = f"{node.name}::" if isinstance(node, ast.ClassDef) else ""
-        found |= {prefix + one.name for one in inside if isinstance(one, ast.FunctionDef)}
-    return {f"{path.relative_to(TESTS)}::{name}" for name in found}
+    for decorator in test.decorator_list:
+        for node in ast.walk(decorator):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.faults":
+                row = next(word.value for word in node.keywords if word.arg == "row")
+                found.add(str(ast.literal_eval(row)))
+    return found
 
 
-def test_the_page_names_tests_that_exist_and_all_that_are_named_for_a_row() -> None:
-    rows = re.findall(r"^\| (\w+) \|.*`(\S+\.py::\S+)` \|", PAGE.read_text(), re.MULTILINE)
-    named = {test for _, test in rows}
-    exist = {test for path in TESTS.rglob("*.py") for test in names_in(path)}
-    assert len(named) > 50
-    assert named - exist == set()
-    for_a_row = {test: found[1] for test in exist if (found := FOR_A_ROW.search(test))}
-    assert for_a_row.keys() - named == set()
-    for row, test in rows:
-        assert for_a_row.get(test, row.lower()) == row.lower(), test
+def marked() -> set[tuple[str, str]]:
+    """(row, test) of all that are marked."""
+    found = set()
+    for path in TESTS.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            prefix = f"{node.name}::" if isinstance(node, ast.ClassDef) else ""
+            for one in node.body if isinstance(node, ast.ClassDef) else [node]:
+                if isinstance(one, ast.FunctionDef):
+                    name = f"{path.relative_to(TESTS)}::{prefix}{one.name}"
+                    rows = rows_of(one)
+                    found |= {(row, name) for row in rows}
+                    if named := NAMED_FOR_A_ROW.match(one.name):
+                        assert rows == {named[1].upper()}, f"{name} is named for another row"
+    return found
+
+
+def test_the_page_has_all_marked_tests_and_no_other() -> None:
+    table = PAGE.read_text().partition(START)[2].partition(END)[0]
+    named = set(re.findall(r"^\| (\w+) \|.*`(\S+\.py::\S+)` \|", table, re.MULTILINE))
+    assert named == marked()
+    assert {row for row, _ in named} == set(ROWS)
+    assert "**failed**" not in table

@@ -1,0 +1,247 @@
+"""Bad input through both doors (Django's view, the turnstile) of both kinds of sale, and a fuzz.
+
+FAULTS.md, "Bad input": no row, no stock and no reservation changes, and never a 500.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import string
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+from urllib.parse import quote, urlencode
+
+import pytest
+from django.core.cache import cache
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from locking import policy
+from shop import admission, throttle
+from shop.audit import audit_sale
+from shop.models import Order, Sale
+from shop.queued import store
+from tests.shop.making import a_sale, fresh, put_in_force
+from tests.shop.test_bad_input import BODIES, FORM, JSON, KEYS, LIMIT, QUANTITIES, everything
+from tests.shop.test_turnstile import Browser, django
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _in_force(settings) -> Iterator[None]:
+    settings.BUY_LIMIT = "1000000/second"
+    put_in_force("process")
+    cache.clear()
+    for memory in (admission._seen, admission._holders, throttle._once, django()._answers):
+        memory.clear()
+    # The test's connection is in a transaction.
+    started = patch("django.core.signals.request_started.send", lambda **_: [])
+    with started, patch("django.core.signals.request_finished.send", lambda **_: []):
+        yield
+    policy.forget()
+
+
+@pytest.fixture(params=[Sale.Fulfilment.DIRECT, Sale.Fulfilment.QUEUED])
+def sale(request) -> Sale:
+    return a_sale(stock=10, limit=LIMIT, fulfilment=request.param)
+
+
+@pytest.fixture
+def li() -> Browser:
+    return Browser()
+
+
+def state(sale: Sale) -> tuple[object, ...]:
+    """All that a purchase may change."""
+    sale = fresh(sale)
+    return (*everything(), store.left(sale=sale) if sale.is_queued else None)
+
+
+def refused(li: Browser, sale: Sale, form: Any, *statuses: int, **environ: Any) -> None:
+    """As a page and as JSON, and nothing has changed."""
+    li.json(sale, b"")  # it is loaded into Redis, where it has to be
+    before = state(sale)
+    for accept in ("text/html", JSON):
+        answer = li.send(sale, form, accept=accept, **environ)
+        assert answer.status in statuses, (answer.status, answer.text[:300])
+        assert "Traceback" not in answer.text
+    assert state(sale) == before
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda text: ascii(text)[:12])
+def test_quantities(quantity, li, sale):
+    refused(li, sale, {**li.form(sale), **li.secret, "quantity": quantity}, 400)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [key for key in KEYS if isinstance(key, str) and key != "\ud800"],
+    ids=lambda key: ascii(key)[:12],
+)
+def test_keys(key, li, sale):
+    refused(li, sale, {**li.form(sale, key), **li.secret}, 400)
+
+
+@pytest.mark.parametrize("name", ["quantity", "idempotency_key"])
+def test_what_is_missing_or_sent_twice(name, li, sale):
+    form = {**li.form(sale), **li.secret}
+    refused(li, sale, {**form, name: [form[name]] * 2}, 400)
+    del form[name]
+    refused(li, sale, form, 400)
+
+
+@pytest.mark.parametrize("case", BODIES)
+def test_bodies(case, li, sale):
+    kind, body, status = BODIES[case]
+    forged = li.secret["csrfmiddlewaretoken"]
+    refused(li, sale, body, status, CONTENT_TYPE=kind, HTTP_X_CSRFTOKEN=forged)
+
+
+def test_bytes_that_are_no_text(li, sale):
+    for body in (b"quantity=\xff&idempotency_key=k", b"quantity=%FF&idempotency_key=k"):
+        sent = body + b"&" + urlencode(li.secret).encode()
+        refused(li, sale, sent, 400)
+        ticket = li.form(sale)["ticket"].encode()
+        refused(li, sale, sent + b"&ticket=" + ticket, 400)
+
+
+@pytest.mark.parametrize(
+    "change", ["cut", "longer", "digit", "first", "sign", "NUL", "digits", "wide"]
+)
+def test_a_ticket_that_was_tampered_with_opens_nothing(change, li, sale):
+    form = li.form(sale)
+    ticket = form["ticket"]
+    parts = ticket.split(".")
+    forged = {
+        "cut": ticket[:-1],
+        "longer": f"{ticket}A",
+        "digit": ".".join([f"{int(parts[0]) + 1}", *parts[1:]]),
+        "first": ".".join([*parts[:2], str(1 - int(parts[2])), *parts[3:]]),
+        "sign": f"{ticket[:-43]}{'A' * 43}",
+        "NUL": f"{ticket}\0",
+        "digits": ".".join(["9" * 5000, *parts[1:]]),
+        "wide": ticket.replace("1", "１"),
+    }[change]
+    assert forged != ticket
+    refused(li, sale, {**form, "ticket": forged}, 403)
+    refused(li, sale, {**form, "ticket": forged, "quantity": "0", **li.secret}, 400)
+
+
+def test_the_turnstile_sells_what_nobody_has_tampered_with(li, sale):
+    """The control for all of the above."""
+    answer = li.send(sale, li.form(sale))
+    assert answer.status == 303
+    assert li.send(sale, {**li.form(sale, quantity=2), **li.secret}).status == 422
+
+
+# --- fuzz -------------------------------------------------------------------------------------
+
+MANY = 20_000
+FEW = 150
+
+_texts = st.one_of(
+    st.sampled_from([*QUANTITIES, "1", "2", "k", "key", *(k for k in KEYS if isinstance(k, str))]),
+    st.text(max_size=20),
+    st.text(string.printable, max_size=300),
+)
+_names = st.sampled_from(
+    ["quantity", "idempotency_key", "ticket", "csrfmiddlewaretoken", "price", "customer", "status"]
+)
+_json = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), _texts),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(_texts, inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+_bodies = st.one_of(
+    st.binary(max_size=200),
+    st.lists(st.tuples(_names, _texts), max_size=6).map(
+        lambda pairs: "&".join(f"{n}={quote(t, errors='surrogatepass')}" for n, t in pairs).encode()
+    ),
+    st.dictionaries(_names, _json, max_size=4).map(lambda one: json.dumps(one).encode()),
+    _json.map(lambda one: json.dumps(one).encode()),
+)
+_header = st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\0"), max_size=40)
+_environ = st.fixed_dictionaries(
+    {},
+    optional={
+        "REQUEST_METHOD": st.sampled_from(["POST", "GET", "PUT", "DELETE", "TRACE", "BREW", ""]),
+        "CONTENT_TYPE": st.sampled_from(
+            [
+                JSON,
+                FORM,
+                "multipart/form-data; boundary=x",
+                f"{FORM}; charset=\xff",
+                "text/plain",
+                "",
+            ]
+        )
+        | _header,
+        "CONTENT_LENGTH": st.sampled_from(["", "0", "5", "-1", "99999", "x", "٣", "1" * 20]),
+        "HTTP_COOKIE": _header,
+        "HTTP_HOST": st.sampled_from(["localhost", "evil.example", "a b", ""]) | _header,
+        "HTTP_ORIGIN": st.sampled_from(["http://localhost", "null", "https://evil.example"]),
+        "HTTP_ACCEPT_LANGUAGE": _header,
+        "HTTP_X_FORWARDED_FOR": _header,
+        "HTTP_IDEMPOTENCY_KEY": _header,
+        "QUERY_STRING": st.sampled_from(["quantity=1&idempotency_key=k", "%00", "a" * 3000]),
+    },
+)
+_forms = st.fixed_dictionaries({}, optional=dict.fromkeys(("quantity", "x", "ticket"), _texts))
+ALLOWED = {201, 302, 303, 400, 401, 403, 404, 405, 409, 415, 422, 429}
+
+
+def fuzz(li: Browser, sale: Sale, examples: int) -> None:
+    """Anything at all, with and without a good ticket or secret: a row only where one was told."""
+    li.json(sale, b"")
+    told: set[str] = set()
+    statuses: dict[int, int] = {}
+
+    @seed(int(os.environ.get("SEED", "42")))
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(
+        st.one_of(_bodies, _forms),
+        _environ,
+        st.booleans(),
+        st.sampled_from(["text/html", JSON, "*/*"]),
+    )
+    def one(sent: Any, environ: dict[str, str], has_secret: bool, accept: str) -> None:
+        if isinstance(sent, dict):  # a good form, spoilt here and there
+            spoilt = {name: text.encode(errors="replace") for name, text in sent.items()}
+            sent = {**li.form(sale), **spoilt}
+            sent |= li.secret if has_secret else {}
+        elif has_secret:
+            environ = {**environ, "HTTP_X_CSRFTOKEN": li.secret["csrfmiddlewaretoken"]}
+        answer = li.send(sale, sent, accept=accept, **environ)
+        assert answer.status in ALLOWED, (answer.status, sent, environ)
+        statuses[answer.status] = statuses.get(answer.status, 0) + 1
+        if answer.status in (201, 303):
+            told.add(answer.headers["Location"])
+        if not sale.is_queued:
+            assert Order.objects.count() == len(told), (sent, environ)
+
+    one()
+    if sale.is_queued:
+        assert store.left(sale=fresh(sale)) + len(told) <= sale.stock.quantity
+    assert audit_sale(sale=fresh(sale)).ok
+    assert {303, 400, 403} <= set(statuses), "it did not get far"
+    assert sum(statuses.values()) >= examples
+
+
+def test_fuzz(li, sale):
+    fuzz(li, sale, FEW)
+
+
+@pytest.mark.long
+def test_fuzz_at_length(li, sale):
+    fuzz(li, sale, MANY // 2)
