@@ -34,6 +34,7 @@ def run(plan: Plan, progress: Progress = lambda event: None) -> Report:
                 if missed:
                     event["run"] |= not_run(plan, f"{plan.fault} met no server that was up")
                 report["runs"].append(event["run"])
+                missed = 0
     report["runs"] = with_controls(report["runs"])
     return report
 

@@ -34,6 +34,7 @@ class Stores:
         self.missing: dict[str, str] = {}
         self._servers: dict[str, Server] = {}
         """The one of each kind that a fault may kill."""
+        self._coming_back: dict[str, threading.Timer] = {}
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -101,11 +102,14 @@ class Stores:
 
     def kill(self, what: str, *, back_after: float) -> bool:
         """Kill a server and start it again after so many seconds; whether there was one to kill."""
+        if what in self._coming_back:
+            self._coming_back[what].join()
         if (server := self._servers.get(what)) is None or not server.running:
             return False
         server.kill()
         back = threading.Timer(back_after, server.start)
         back.start()
+        self._coming_back[what] = back
         # Before its server is stopped for good.
         self._stack.callback(back.join)
         return True

@@ -75,6 +75,7 @@ INJECTORS = {
     "tests.locking.zookeeper_tools:Partitioned": {"cut_off": "leader cut off"},
     "tests.shop.races.process:Process": {"kill": "killed", "reached": "held at a fail point"},
 }
+VENDORS = {"mysql": "MariaDB", "sqlite": "SQLite"}
 TIDYING = ("__exit__", "close", "_end")
 """What such a function does to a process is no fault."""
 ORDERS = ("CONFIG SET", "REPLICAOF", "SCRIPT FLUSH", "KILL", "SET GLOBAL", "CREATE TRIGGER")
@@ -220,7 +221,7 @@ def _backend(item: pytest.Item, marker: pytest.Mark) -> str:
         found = getattr(cls, "path", "").split(".")[-2:-1]
     name = " to ".join(found) if isinstance(found, list | tuple) else found or "any"
     if "database" in name and " on " not in name:  # else it has a server of its own
-        name = name.replace("database", f"database on {connection.display_name}")
+        name = name.replace("database", f"database on {VENDORS[connection.vendor]}")
     return name
 
 
