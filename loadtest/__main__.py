@@ -20,6 +20,7 @@ EXPERIMENTS = {
     "purchase": "loadtest.purchase.rounds",
     "scenario": "loadtest.scenarios.director",
     "jobs": "loadtest.jobs.soak",
+    "endure": "loadtest.endure.director",
 }
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

@@ -73,6 +73,8 @@ class Rush:
     """Of those who won."""
     min_per_second: float | None = None
     """Attempts."""
+    hang_ups: bool = False
+    """The shop is restarted meanwhile: whoever is cut off sends the same form again."""
 
     def __post_init__(self) -> None:
         for name, (least, most) in LIMITS.items():
@@ -199,6 +201,7 @@ def _drive(asked: Rush, forms: Sequence[bytes], progress: Callable[[int], object
             seconds=OPEN_FOR.total_seconds(),
             host=asked.host,
             told=told,
+            hang_ups=asked.hang_ups,
         )
         waits: Waits = defaultdict(list)
         for one in heard.answers:

@@ -28,6 +28,8 @@ class Proxy:
     ) -> None:
         self._target, self._rewrite = port, rewrite
         self.requests, self.answers = threading.Event(), threading.Event()
+        self.delay = 0.0
+        """Seconds that each message takes longer."""
         self.flow()
         self._open: list[socket.socket] = []
         self._refusing = False
@@ -110,6 +112,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 gate.wait()
+                time.sleep(self.delay)
                 sink.sendall(data.replace(*self._rewrite) if self._rewrite[0] else data)
         for end in (source, sink):
             with contextlib.suppress(OSError):

@@ -6,7 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import islice
 from typing import NamedTuple
 
@@ -14,6 +14,8 @@ from loadtest.processes import HOST
 
 PATIENCE = 30.0
 """Seconds of silence after which the server is given up."""
+HUNG_UP = "hung up"
+"""The kind of a request whose connection ended without an answer."""
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CLOSES = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
 _ERROR = re.compile(rb'"error": "(\w+)"')
@@ -46,11 +48,12 @@ def drive(
     seconds: float,
     host: str = HOST,
     told: Callable[[bytes, str], object] = lambda request, kind: None,
+    hang_ups: bool = False,
 ) -> Heard:
     """Send the requests, each connection its next one when the last is answered.
 
     After `seconds` nothing new is sent, and what was sent is waited for. `told` hears what each
-    request was told, at once.
+    request was told, at once. `hang_ups`: the server may be restarted meanwhile.
     """
     waiting = iter(requests)
     lines: dict[int, _Line] = {}
@@ -70,7 +73,13 @@ def drive(
                 raise TimeoutError(f"{len(lines)} requests are not answered in {PATIENCE:g} s")
             for number, _ in events:
                 line = lines[number]
-                if (kind := line.receive()) is None:
+                try:
+                    kind = line.receive()
+                except OSError:
+                    if not hang_ups:
+                        raise
+                    kind, line.closes = HUNG_UP, True
+                if kind is None:
                     continue
                 heard = time.monotonic()
                 answers.append(Answer(kind, line.sent, heard))
@@ -78,7 +87,8 @@ def drive(
                 following = next(waiting, None) if heard < ended else None
                 if following is None or line.closes:
                     lines.pop(number).socket.close()
-                    line = _open((host, port), lines, poll) if following else line
+                    opened = _insist if hang_ups else _open
+                    line = opened((host, port), lines, poll) if following else line
                 if following:
                     line.send(following)
     return Heard(answers, began, min(ended, answers[-1].heard), time.process_time() - cpu)
@@ -96,6 +106,18 @@ def _open(where: tuple[str, int], lines: "dict[int, _Line]", poll: select.epoll)
     return line
 
 
+def _insist(where: tuple[str, int], lines: "dict[int, _Line]", poll: select.epoll) -> "_Line":
+    """Until the server listens again."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return _open(where, lines, poll)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
 class _Line:
     """A connection and what it has said so far."""
 
@@ -109,7 +131,8 @@ class _Line:
     def send(self, request: bytes) -> None:
         self.request = request
         self.sent = time.monotonic()
-        self.socket.sendall(request)
+        with suppress(BrokenPipeError, ConnectionResetError):  # `receive` will hear of it
+            self.socket.sendall(request)
 
     def receive(self) -> str | None:
         """The kind of the answer, once all of it is there."""

@@ -24,6 +24,7 @@ def results() -> dict[str, dict[str, Any]]:
     )
 
 
+@pytest.mark.faults(row=1, backend="redis", xf=True)
 def test_holder_paused(results: dict[str, Any]) -> None:
     broken, repaired = sold_twice_then_once(results["holder-paused"])
     assert broken["paused"] >= 2 * broken["ttl"]
@@ -33,6 +34,7 @@ def test_holder_paused(results: dict[str, Any]) -> None:
     assert (broken["refused"], repaired["refused"]) == (0, 1)
 
 
+@pytest.mark.faults(row=2, backend="redis", xf=True)
 def test_gil_held(results: dict[str, Any]) -> None:
     broken, repaired = sold_twice_then_once(results["gil-held"])
     assert broken["overlaps"] >= 1
@@ -40,6 +42,7 @@ def test_gil_held(results: dict[str, Any]) -> None:
     assert (broken["refused"], repaired["refused"]) == (0, 1)
 
 
+@pytest.mark.faults(row="F6", backend="redis")
 def test_work_outlasts_lease(results: dict[str, Any]) -> None:
     broken, repaired = sold_twice_then_once(results["work-outlasts-lease"])
     assert broken["second_told"] == "order"
@@ -49,12 +52,14 @@ def test_work_outlasts_lease(results: dict[str, Any]) -> None:
     assert repaired["overlaps"] == 0
 
 
+@pytest.mark.faults(row="F8", backend="redis")
 def test_release_before_commit(results: dict[str, Any]) -> None:
     broken, repaired = sold_twice_then_once(results["release-before-commit"])
     assert broken["overlaps"] == 0, "the lock itself was never held twice"
     assert repaired["second_told"] == "busy"
 
 
+@pytest.mark.faults(row=25, backend="redis to database")
 def test_switch_under_load(results: dict[str, Any]) -> None:
     broken, repaired = facts(results["switch-under-load"])
     assert broken["behind"] == broken["stock"] == 4
@@ -65,6 +70,7 @@ def test_switch_under_load(results: dict[str, Any]) -> None:
     assert repaired["drained"] >= 1.0, "no process acts on a policy that is older than a second"
 
 
+@pytest.mark.faults(row=3, backend="redis, zookeeper")
 def test_holder_killed(results: dict[str, Any]) -> None:
     broken, repaired = facts(results["holder-killed"])
     assert broken["waited"] > 3

@@ -20,6 +20,7 @@ def results() -> dict[str, dict[str, Any]]:
     )
 
 
+@pytest.mark.faults(row=4, backend="redis, redlock", xf=True)
 def test_failover_before_replication(results: dict[str, Any]) -> None:
     broken, repaired = sold_twice_then_once(results["failover-before-replication"])
     assert broken["lease_overlaps"] == 1, "both leases were in force"
@@ -28,6 +29,7 @@ def test_failover_before_replication(results: dict[str, Any]) -> None:
     assert repaired["second_told_later"] == "sold_out"
 
 
+@pytest.mark.faults(row=6, backend="redlock", xf=True)
 def test_redlock_amnesia(results: dict[str, Any]) -> None:
     broken, repaired = sold_twice_then_once(results["redlock-amnesia"])
     assert broken["lease_overlaps"] == 1
@@ -36,6 +38,7 @@ def test_redlock_amnesia(results: dict[str, Any]) -> None:
     assert repaired["second_told_later"] == "sold_out"
 
 
+@pytest.mark.faults(row=7, backend="redlock", xf=True)
 def test_redlock_clock_jump(results: dict[str, Any]) -> None:
     broken, repaired = sold_twice_then_once(results["redlock-clock-jump"])
     assert broken["jump"] > broken["ttl"]
