@@ -37,8 +37,9 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
     with Stores("mariadb", ["redis"]) as stores, ExitStack() as stack:
         if stores.missing:
             raise BrokeOff("; ".join(stores.missing.values()))
-        ways = {}
-        for store, variable in (("database", "DATABASE_URL"), ("redis", "REDIS_URL")):
+        ways: dict[str, Proxy] = {}
+        variables = {"database": "DATABASE_URL", "redis": "REDIS_URL"}
+        for store, variable in variables.items() if what == "slow" else ():
             port = stores.ports[store]
             ways[store] = stack.enter_context(Proxy(port))
             url = stores.environ[variable].replace(f":{port}", f":{ways[store].port}")
@@ -49,7 +50,7 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
         }
         for event in stores.direct("endure", {"what": what, "ports": stores.ports, **asked}):
             if event["event"] == "strike":
-                _strike(stores, ways[event["store"]], event)
+                _strike(stores, ways.get(event["store"]), event)
             elif event["event"] == "report":
                 report |= event["report"]
     if json:
@@ -59,10 +60,11 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
     return 0 if report["verdict"] == "ok" else 1
 
 
-def _strike(stores: Stores, way: Proxy, event: dict[str, Any]) -> None:
+def _strike(stores: Stores, way: Proxy | None, event: dict[str, Any]) -> None:
+    if way is None:
+        stores.kill(event["store"], back_after=event["seconds"])
+        return
     match event["do"]:
-        case "kill":
-            stores.kill(event["store"], back_after=event["seconds"])
         case "slow":
             way.delay = event["seconds"]
         case "silent":

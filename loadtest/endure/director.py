@@ -85,8 +85,6 @@ def recovery(asked: dict[str, Any]) -> Report:
             _until(lambda before=before: after(before, *BOUGHT), "purchases")
             say("strike", do="kill", store=store, seconds=DOWN)
             _until(lambda port=port: not answers(port), f"{store} being down")
-            struck = time.monotonic()
-            _until(lambda struck=struck: after(struck, 503), "a 503")
             _until(lambda port=port: answers(port), f"{store} being up")
             healed = time.monotonic()
             _until(lambda healed=healed: after(healed, *BOUGHT), "a purchase")
