@@ -38,9 +38,9 @@ def main(asked: dict[str, Any]) -> None:
     say("report", report={"what": asked["what"], **report})
 
 
-def _until(condition: Callable[[], object], what: str) -> None:
+def _until(condition: Callable[..., object], what: str, *args: object) -> None:
     deadline = time.monotonic() + PATIENCE
-    while not condition():
+    while not condition(*args):
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what} did not come true in {PATIENCE:g} s")
         time.sleep(0.01)
@@ -48,6 +48,15 @@ def _until(condition: Callable[[], object], what: str) -> None:
 
 def _verdict(breaches: list[str], **facts: Any) -> Report:
     return {**facts, "breaches": breaches, "verdict": "failed" if breaches else "ok"}
+
+
+def _is_silent(port: int) -> bool:
+    return not answers(port)
+
+
+def _bought(told: list[Told], since: float) -> list[float]:
+    """When purchases ended that began later."""
+    return [one.ended for one in told if one.began > since and one.status in BOUGHT]
 
 
 def _statuses(told: list[Told]) -> dict[str, int]:
@@ -75,20 +84,15 @@ def recovery(asked: dict[str, Any]) -> Report:
         Shop(stock=100_000) as shop,
         crowd(shop.buy, 4, pause=0.05) as told,
     ):
-
-        def after(moment: float, *statuses: int) -> list[float]:
-            """When those ended that were answered so, and began later."""
-            return [one.ended for one in told if one.began > moment and one.status in statuses]
-
         for store in RECOVERY:
-            port, before = asked["ports"][store], time.monotonic()
-            _until(lambda before=before: after(before, *BOUGHT), "purchases")
+            port = asked["ports"][store]
+            _until(_bought, "purchases", told, time.monotonic())
             say("strike", do="kill", store=store, seconds=DOWN)
-            _until(lambda port=port: not answers(port), f"{store} being down")
-            _until(lambda port=port: answers(port), f"{store} being up")
+            _until(_is_silent, f"{store} being down", port)
+            _until(answers, f"{store} being up", port)
             healed = time.monotonic()
-            _until(lambda healed=healed: after(healed, *BOUGHT), "a purchase")
-            took[store] = round(min(after(healed, *BOUGHT)) - healed, 2)
+            _until(_bought, "a purchase", told, healed)
+            took[store] = round(min(_bought(told, healed)) - healed, 2)
     breaches = [
         f"{store} took {took[store]} s, {limit:g} s were allowed"
         for store, limit in RECOVERY.items()
@@ -109,7 +113,7 @@ def slow(asked: dict[str, Any]) -> Report:
         before = weight(shop.pids())["threads"]
         for store in ("redis", "database"):
             with crowd(shop.browse, 3, pause=0.05) as seen, crowd(shop.buy, 6, pause=0.05) as told:
-                _until(lambda told=told: any(one.status in BOUGHT for one in told), "a purchase")
+                _until(_bought, "a purchase", told, 0.0)
                 for fault in ("slow", "silent"):
                     say("strike", do=fault, store=store, seconds=SLOW)
                     began, most = time.monotonic(), 0
@@ -119,13 +123,8 @@ def slow(asked: dict[str, Any]) -> Report:
                     phases.append({"store": store, "fault": fault, "began": began, "threads": most})
                 say("strike", do="heal", store=store, seconds=0)
                 healed = time.monotonic()
-                _until(
-                    lambda told=told, healed=healed: any(
-                        one.began > healed and one.status in BOUGHT for one in told
-                    ),
-                    "a purchase after it",
-                )
-                back = min(one.ended for one in told if one.began > healed and one.status in BOUGHT)
+                _until(_bought, "a purchase after it", told, healed)
+                back = min(_bought(told, healed))
             everything += told
             if back - healed > HEALED:
                 breaches.append(f"{store}: normal after {back - healed:.1f} s")
