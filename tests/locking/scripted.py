@@ -151,3 +151,8 @@ def scripted(**settings: Any) -> ScriptedBackend:
     backend = create("scripted", {"BACKEND": PATH, **settings})
     assert isinstance(backend, ScriptedBackend)
     return backend
+
+
+def waiters(backend: Backend) -> int:
+    """How many wait for any of its locks."""
+    return sum(held.waiters or 0 for held in backend.inspect())

@@ -1,0 +1,16 @@
+"""A backend without a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from locking.handler import create
+
+
+@pytest.fixture
+def process() -> Iterator[object]:
+    backend = create("process", {"BACKEND": "locking.backends.process.ProcessBackend"})
+    yield backend
+    backend.close()
