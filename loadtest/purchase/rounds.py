@@ -95,7 +95,7 @@ RUSHES = (
     replace(RUSH, name="attempts, queued", fulfilment=Sale.Fulfilment.QUEUED),
 )
 ATTEMPTS_A_PIECE = 100
-RUSH_SECONDS = 180.0
+RUSH_SECONDS = 300.0
 """After which a rush that is not over counts as broken."""
 PROCESSES = {"mysql": 2, "sqlite": 4}
 
