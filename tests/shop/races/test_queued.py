@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable
+from functools import partial
 from unittest.mock import patch
 
 import pytest
 
+from loadtest import faults
 from loadtest.servers import Redis
 from shop.audit import audit_sale
 from shop.models import Order, Sale, SetAside
@@ -21,6 +21,8 @@ from tests.shop.races.test_stock import outcomes
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
+until = partial(faults.until, seconds=PATIENCE)
+
 
 def a_queued_sale(**what: int) -> Sale:
     sale = a_sale(fulfilment=Sale.Fulfilment.QUEUED, **what)
@@ -30,13 +32,6 @@ def a_queued_sale(**what: int) -> Sale:
 
 def a_form(sale: Sale, **what: object) -> dict[str, object]:
     return {"do": "reserve", "sale": sale.pk, "customer": a_customer().pk, "key": "k", **what}
-
-
-def until(is_so: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.02)
 
 
 def assert_sound(sale: Sale, *, sold: int) -> None:
