@@ -4,3 +4,5 @@ TTL = 2.0
 """Seconds that the lease of a run lives unrenewed."""
 EVERY = 1.0
 """Seconds between two scheduled times."""
+READY = "This machine is at work."
+"""What a worker or a beat writes to its log when it is."""

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from django.db import connection
 
+from loadtest.jobs import READY
 from loadtest.processes import Server
 
 ROOT = Path(__file__).resolve().parents[2]
-READY = {"worker": "ready.", "beat": "beat: Starting"}
 
 
 def create_effects() -> None:
@@ -63,7 +63,7 @@ class Machine(Server):
     def answers(self) -> bool:
         with self.log.open(errors="replace") as log:
             log.seek(self._read_from)
-            return READY[self.kind] in log.read()
+            return READY in log.read()
 
     @property
     def is_up(self) -> bool:
