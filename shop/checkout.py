@@ -9,6 +9,7 @@ anything: the key, the limit and the stock are each checked again by the stateme
 
 import hashlib
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -134,7 +135,7 @@ def place_order(
     LimitReached, KeyReused, and InFlight, Busy or StoreDown when nothing was decided: the same key
     may then be sent again.
     """
-    hashed = digest(key)
+    hashed, give_up_at = digest(key), time.monotonic() + LOCK_TIMEOUT
     if not (is_first and _may_sell(sale, quantity)):
         earlier = _orders_of(customer, sale, hashed)
         if sent := _sent_before(earlier, sale, quantity):
@@ -159,6 +160,8 @@ def place_order(
                 return sent
             is_first = not Allowance.objects.filter(customer=customer, sale=sale).exists()
         except OperationalError as error:
+            if time.monotonic() >= give_up_at:
+                raise StoreDown from error
             logger.warning("purchase will be tried again: %s", error)
         else:
             return Placed(order=order, replayed=False)

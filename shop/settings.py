@@ -92,14 +92,18 @@ if _database["ENGINE"].endswith("sqlite3"):
         init_command="PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA cache_size=-8000;",
     )
 elif _database["ENGINE"].endswith("mysql"):
+    _seconds = env.int("DATABASE_TIMEOUT", default=10)  # shop/wsgi.py says 2
     _database.setdefault("OPTIONS", {}).update(
         charset="utf8mb4",
         isolation_level="read committed",
-        connect_timeout=2,
-        read_timeout=10,
-        write_timeout=10,
-        # A statement waits for a row no longer than a buyer would; strict, so nothing is truncated.
-        init_command="SET innodb_lock_wait_timeout=3, sql_mode='STRICT_TRANS_TABLES'",
+        connect_timeout=min(2, _seconds),
+        read_timeout=_seconds,
+        write_timeout=_seconds,
+        # A statement waits for a row for less than its client waits for it; strict, so nothing is
+        # truncated.
+        init_command=(
+            f"SET innodb_lock_wait_timeout={min(3, _seconds // 2)}, sql_mode='STRICT_TRANS_TABLES'"
+        ),
     )
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
