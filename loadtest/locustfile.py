@@ -31,7 +31,7 @@ PAYS = 0.7
 _FORM = re.compile(r'<form method="post" action="([^"]*)".*?</form>', re.DOTALL)
 _FIELD = re.compile(r'<input type="hidden" name="(\w+)"[^>]* value="([^"]*)"')
 _SALE = re.compile(r'href="(/sales/[\w-]+/)"')
-_OPENS = re.compile(r'data-until="([\d.]+)" data-then="open"')
+_OPENS = re.compile(r'data-until="([\d.]+)"[^>]* data-then="open"')
 _CLOCK = re.compile(r'data-clock="([\d.]+)"')
 
 

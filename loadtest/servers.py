@@ -67,6 +67,7 @@ class MariaDb(Server):
             "--skip-test-db",
             "--skip-name-resolve",
             f"--user={_user()}",
+            f"--tmpdir={self.folder}",
         ]
         process = self._spawn(install)
         if process.wait(START_SECONDS):
@@ -83,6 +84,8 @@ class MariaDb(Server):
             f"--bind-address={HOST}",
             f"--port={self.port}",
             f"--user={_user()}",
+            # One that starts removes all temporary tables there, also another one's.
+            f"--tmpdir={self.folder}",
             "--skip-name-resolve",
             "--innodb-buffer-pool-size=128M",
             "--max-connections=400",

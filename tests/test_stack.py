@@ -111,10 +111,15 @@ def test_a_forged_address_moves_no_limit(stack: Stack) -> None:
     assert told == [400] * 10 + [429]
 
 
-@pytest.mark.parametrize("fulfilment", ["direct", "queued"])
-def test_a_rolling_restart_loses_nothing(stack: Stack, fulfilment: str) -> None:
+ATTEMPTS = 12_000
+
+
+# Queued pieces go so fast that most must be left when the first restart comes.
+@pytest.mark.parametrize(("fulfilment", "stock"), [("direct", 400), ("queued", 4000)])
+def test_a_rolling_restart_loses_nothing(stack: Stack, fulfilment: str, stock: int) -> None:
     """HUP to one web, TERM to the other, and to a worker with its consumer, while buyers buy."""
-    asked = ["--attempts=12000", "--stock=400", "--buyers=500", "--processes=1", "--connections=16"]
+    asked = [f"--attempts={ATTEMPTS}", f"--stock={stock}", f"--buyers={stock + 100}"]
+    asked += ["--processes=1", "--connections=16"]
     command = [sys.executable, "manage.py", "lab", "http", "--url", stack.url, "--json", *asked]
     with subprocess.Popen(
         command + ["--queued"] * (fulfilment == "queued"),
@@ -137,10 +142,10 @@ def test_a_rolling_restart_loses_nothing(stack: Stack, fulfilment: str) -> None:
         finally:
             rush.kill()
     report = json.loads(said)
-    assert sold < 400, "all was sold before the first restart"
+    assert sold < stock, "all was sold before the first restart"
     answered = sum(answer["count"] for answer in report["answers"].values())
-    assert answered == 12_000
+    assert answered == ATTEMPTS
     assert set(codes) == {0}
     assert report["verdict"] == "ok", report
-    assert report["orders"] == report["winners"] == 400
+    assert report["orders"] == report["winners"] == stock
     assert report["answers"].keys() <= HARMLESS, report["answers"]

@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(missing)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     # Playwright's own event loop is no reason to keep this thread from the database.
     with (
@@ -56,7 +56,7 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def live_server(chromium: Browser, live_server: LiveServer) -> LiveServer:
     """The shop as gunicorn serves it, with the turnstile in front."""
     live_server.thread.httpd.set_app(StaticFilesHandler(application))
