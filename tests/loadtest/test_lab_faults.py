@@ -10,11 +10,25 @@ def by_guard(report):
 
 
 def said(report):
-    return [(*guard, run["verdict"], run["why"]) for guard, run in by_guard(report).items()]
+    """One text, which pytest does not shorten in its middle."""
+    runs = by_guard(report).items()
+    return "\n".join(f"{guard}: {run['verdict']}, {run['why']}" for guard, run in runs)
+
+
+def made_again(*options):
+    """The first of three whose control oversold: what shows nothing is no run, and proves nothing.
+
+    On a busy machine the pause may be over before anybody else came to write.
+    """
+    for seed in (1, 2, 3):
+        report, code = lab_run(*options, f"--seed={seed}")
+        if all(run["verdict"] != "not-run" for run in report["runs"]):
+            break
+    return report, code
 
 
 def test_a_paused_holder_oversells_unless_the_row_refuses_it():
-    report, code = lab_run(
+    report, code = made_again(
         *guards("none", "redis"),
         "--discipline=naive",
         "--discipline=conditional",
