@@ -198,17 +198,13 @@ def is_sound(report: Row) -> bool:
 
 
 def tables(report: Row) -> Iterator[Table]:
-    """The measurements, then the targets."""
+    """The measurements."""
     table = Table("keys", "sends", "answers", "orders", "ms a send", box=SIMPLE_HEAD)
     for row in report["lines"]:
         last = row["rounds"][-1]
         counts = (str(last[name]) for name in ("sent", "answers", "orders"))
         table.add_row(row["line"], *counts, f"{row['ms']:.3f}")
     yield table
-    targets = Table("target", "met", box=SIMPLE_HEAD)
-    for target in report["targets"]:
-        targets.add_row(target["target"], "met" if target["met"] else "SHORT")
-    yield targets
 
 
 def remarks(report: Row) -> list[str]:

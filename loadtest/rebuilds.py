@@ -190,16 +190,12 @@ def is_sound(report: dict[str, Any]) -> bool:
 
 
 def tables(report: dict[str, Any]) -> Iterator[Table]:
-    """The measurements, then the targets."""
+    """The measurements."""
     table = Table("200 readers", "builds", "p50 ms", "p99 ms", "longest ms", box=SIMPLE_HEAD)
     for row in report["lines"]:
         builds = ", ".join(map(str, row["builds"]))
         table.add_row(LINES[row["line"]], builds, *(f"{row[name]:.2f}" for name in SHARES))
     yield table
-    targets = Table("target", "met", box=SIMPLE_HEAD)
-    for target in report["targets"]:
-        targets.add_row(target["target"], "met" if target["met"] else "SHORT")
-    yield targets
 
 
 def remarks(report: dict[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from django.core.management.base import OutputWrapper
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
@@ -14,6 +15,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
 from loadtest.pace import Pace
 
@@ -36,10 +38,12 @@ class Terminal:
         self.stdout.write(json.dumps(result))
 
     def tell(self, result: dict[str, Any], drawn_by: Drawer, *, width: int) -> None:
-        """The report's tables and remarks."""
+        """The report's tables, its targets if it has some, and remarks."""
         console = self.console(width)
         for drawn in drawn_by.tables(result):
             console.print(drawn)
+        if targets := result.get("targets"):
+            console.print(_table(targets))
         for line in drawn_by.remarks(result):
             console.print(line, soft_wrap=True)
 
@@ -86,3 +90,14 @@ class Bar(Progress):
         if self._task is None:
             self._task = self.add_task("", total=total, rate="")
         self.update(self._task, description=what, completed=done, rate=rate)
+
+
+def _table(targets: Iterable[dict[str, Any]]) -> Table:
+    """What a benchmark asked for; "SHORT" is what it did not get."""
+    table = Table("target", "measured", "met", box=SIMPLE_HEAD)
+    words = {True: "met", False: "SHORT", None: "not measured"}
+    for target in targets:
+        value = target.get("value")
+        measured = "" if value is None else f"{value:g}"
+        table.add_row(target["target"], measured, words[target["met"]])
+    return table

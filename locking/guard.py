@@ -14,10 +14,10 @@ from locking.handler import locks
 from locking.lease import (
     Lease,
     Lock,
-    context,
     leave,
     release,
 )
+from locking.owner import context
 
 DRAIN_PAUSE = 0.05
 """Seconds between two looks at a policy that is draining."""

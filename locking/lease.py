@@ -11,12 +11,8 @@ thread (or asyncio task) holds for itself and may take again what it holds.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import math
-import os
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -27,43 +23,13 @@ from locking import metrics
 from locking.arguments import check_label, check_name, check_timeout, check_wait
 from locking.backends.base import Backend, Claim, Grant
 from locking.exceptions import LockError, LockLost, LockMisuse, LockTimeout, LockUnavailable
+from locking.owner import context, new_owner
 from locking.watchdog import watchdog
 
 if TYPE_CHECKING:
     from locking.policy import Policy
 
 logger = logging.getLogger("locking")
-
-_host = socket.gethostname()
-_serial = itertools.count(1)
-_secret = ""
-
-
-def _new_secret() -> None:
-    global _secret
-    _secret = f"{_host}:{os.getpid()}:%x:{secrets.token_hex(8)}-%x"
-
-
-_new_secret()
-os.register_at_fork(after_in_child=_new_secret)
-
-
-def new_owner(label: str = "") -> str:
-    """A name for one claim: host, process and thread to read, 64 random bits to hide; the label."""
-    owner = _secret % (threading.get_ident(), next(_serial))
-    return f"{owner}-{label}" if label else owner
-
-
-def context() -> object:
-    """Whoever holds a lock: the running asyncio task, else the thread.
-
-    The thread itself, not its ident: that goes to a later thread once this one has ended.
-    """
-    try:
-        return asyncio.current_task() or threading.current_thread()
-    except RuntimeError:
-        return threading.current_thread()
-
 
 _marking = threading.Lock()
 

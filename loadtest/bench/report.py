@@ -142,7 +142,7 @@ def _by_family(report: dict[str, Any]) -> list[tuple[str, list[Row]]]:
 
 
 def tables(report: dict[str, Any]) -> Iterator[Table]:
-    """The measurements, then the targets."""
+    """The measurements."""
     measured = Table("lock", box=SIMPLE_HEAD)
     measured.columns[0].no_wrap = True
     for heading, _shape in COLUMNS.values():
@@ -153,12 +153,6 @@ def tables(report: dict[str, Any]) -> Iterator[Table]:
             measured.add_row(f"{mark} {row['system']}", *_cells(row))
         measured.add_section()
     yield measured
-    targets = Table("target", "measured", "met", box=SIMPLE_HEAD)
-    words = {True: "met", False: "MISSED", None: "not measured"}
-    for target in report["targets"]:
-        value = "" if target["value"] is None else f"{target['value']:g}"
-        targets.add_row(target["target"], value, words[target["met"]])
-    yield targets
 
 
 def markdown(report: dict[str, Any]) -> str:

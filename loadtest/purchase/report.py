@@ -137,7 +137,7 @@ def is_sound(report: dict[str, Any]) -> bool:
 
 
 def tables(report: dict[str, Any]) -> Iterator[Table]:
-    """The measurements, then the targets."""
+    """The measurements."""
     measured = Table("purchase", box=SIMPLE_HEAD)
     measured.columns[0].no_wrap = True
     measured.add_column("con-\nnections", justify="right")
@@ -153,12 +153,6 @@ def tables(report: dict[str, Any]) -> Iterator[Table]:
         books = "BROKEN" if row["breaches"] else "ok"
         measured.add_row(row["line"], str(row["connections"]), *cells, answers, books)
     yield measured
-    targets = Table("target", "measured", "met", box=SIMPLE_HEAD)
-    words = {True: "met", False: "SHORT", None: "not measured"}
-    for target in report["targets"]:
-        value = "" if target["value"] is None else f"{target['value']:g}"
-        targets.add_row(target["target"], value, words[target["met"]])
-    yield targets
 
 
 def remarks(report: dict[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ def test_one_small_round_on_real_servers():
         assert row["sent"] == row["answers"] == row["orders"]
         assert row["ms"] > 0
     assert keys.is_sound(report)
-    assert len(list(keys.tables(report))) == 2
+    assert len(list(keys.tables(report))) == 1
     assert "python" in keys.remarks(report)[0]
 
 

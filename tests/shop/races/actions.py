@@ -27,6 +27,8 @@ from shop.models import Allowance, Order, Sale, User
 from shop.queued import consumer, reserving
 
 RETRY_SECONDS = 20.0
+on = threading.Event()
+"""Set when the parent says "on"; the worker puts that of its batch in this place."""
 
 
 def buy(
@@ -68,25 +70,15 @@ def reserve(*, sale: int, customer: int, key: str, quantity: int = 1) -> dict[st
 
 def consume() -> dict[str, Any]:
     """Write orders until told that it is enough; what others left is claimed at once."""
-
-    class Told(threading.Event):
-        def is_set(self) -> bool:
-            return enough()
-
     with patch.object(consumer, "CLAIM_AFTER", 0.3), patch.object(consumer, "LOOK", 0.1):
-        consumer.Consumer(Told()).run()
+        consumer.Consumer(on).run()
     return {"ok": "told"}
-
-
-def enough() -> bool:
-    """Whether the parent has said to go on; the worker puts its own in this place."""
-    raise NotImplementedError
 
 
 def buy_until_told(*, sale: int) -> dict[str, Any]:
     """One patient new customer after the other; how many got something."""
     bought = 0
-    while not enough():
+    while not on.is_set():
         customer = User.objects.create(username=secrets.token_hex(8))
         buy(sale=sale, customer=customer.pk, key="k")
         bought += 1

@@ -54,7 +54,7 @@ class Batch:
         patches = ExitStack()
         for name in self.without:
             patches.enter_context(patch(name, lambda *args, **kwargs: []))
-        patches.enter_context(patch.object(actions, "enough", self.on.is_set))
+        patches.enter_context(patch.object(actions, "on", self.on))
         if self.pause_at:
             arm(self.pause_at, self.pause)
             patches.callback(disarm, self.pause_at)
