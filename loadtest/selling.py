@@ -1,5 +1,6 @@
 """One sale is sold out by a crowd in several processes, while a fault may strike one of them."""
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -16,7 +17,7 @@ from threading import BrokenBarrierError
 from loadtest.buyers import START_SECONDS, Answer, Crowd, Told, run
 from loadtest.plan import Plan
 from loadtest.recorder import Recorder
-from loadtest.strikes import FAULTS, PAUSE, Fired, Strike
+from loadtest.strikes import FAULTS, PAUSE, TTL, Fired, Strike
 from shop.models import User
 
 PROGRESS_SECONDS = 0.1
@@ -42,6 +43,8 @@ class _Struck:
     plan: Plan
     recorder: Recorder
     strike_server: Callable[[], object]
+    told: "ctypes.Array[Told]"
+    passes_on: bool
     fired: list[Fired] = field(default_factory=list)
 
     def notice(self) -> None:
@@ -53,12 +56,24 @@ class _Struck:
             self.strike_server()
 
     def resume(self, *, always: bool = False) -> None:
-        for one in self.fired:
-            if FAULTS[self.plan.fault].holder == signal.SIGSTOP and (
-                always or time.monotonic() >= one.at + PAUSE
-            ):
-                with suppress(ProcessLookupError):
-                    os.kill(one.pid, signal.SIGCONT)
+        if FAULTS[self.plan.fault].holder == signal.SIGSTOP:
+            for one in self.fired:
+                if always or one.resumed or self._is_over(one):
+                    one.resumed = one.resumed or time.monotonic()
+                    with suppress(ProcessLookupError):
+                        os.kill(one.pid, signal.SIGCONT)
+
+    def _is_over(self, one: Fired) -> bool:
+        """Once somebody who came after the strike has bought, where the lock passes on.
+
+        The buyers beside the struck one are stopped, too: a queue may grant the lock to each of
+        them, for a lease, before it comes to another process.
+        """
+        stopped = time.monotonic() - one.at
+        if self.passes_on and stopped < (self.plan.threads + 2) * TTL:
+            others = any(told.kind == b"order" and told.began > one.at for told in self.told)
+            return stopped >= PAUSE and others
+        return stopped >= PAUSE
 
     def killed(self, worker: ForkProcess) -> bool:
         return FAULTS[self.plan.fault].holder == signal.SIGKILL and any(
@@ -75,15 +90,16 @@ def sell(
     history: Path,
     progress: Callable[[int], object],
     strike_server: Callable[[], object],
+    passes_on: bool,
 ) -> Sold:
     """Let the crowd in, and return when the last has been served.
 
-    `progress` hears how many were served; `strike_server` is to kill the server of the fault.
+    `progress` hears how many were served; `strike_server` is to kill the server of the fault;
+    `passes_on`: another process will get the lock whose holder is stopped.
     """
     threads = plan.processes * plan.threads
     hears, notices = FORK.Pipe(duplex=False)
     recorder = Recorder(history, "lab")
-    struck = _Struck(hears=hears, plan=plan, recorder=recorder, strike_server=strike_server)
     crowd = Crowd(
         plan=plan,
         slug=slug,
@@ -102,6 +118,14 @@ def sell(
         else None,
         backend=backend,
         history=history,
+    )
+    struck = _Struck(
+        hears=hears,
+        plan=plan,
+        recorder=recorder,
+        strike_server=strike_server,
+        told=crowd.told,
+        passes_on=passes_on,
     )
     workers = {number: _start(crowd, number) for number in range(plan.processes)}
     try:

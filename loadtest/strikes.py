@@ -37,7 +37,7 @@ FAULTS: dict[str, Fault] = {
 TTL = 1.5
 """Seconds of a lease, and of a ZooKeeper session, in a run with a fault; else the shop's own."""
 PAUSE = 2 * TTL
-"""Seconds for which a holder is stopped."""
+"""Seconds for which a holder is stopped; where its lock passes on, until that has been seen."""
 OUTAGE = 1.0
 """Seconds for which a server is down."""
 
@@ -68,11 +68,13 @@ class Strike:
             os.kill(os.getpid(), self.fault.holder)
 
 
-class Fired(NamedTuple):
-    """When it fired, monotonic, and which process it struck."""
+@dataclass(slots=True)
+class Fired:
+    """When it fired, monotonic, which process it struck, and when a stopped one went on."""
 
     at: float
     pid: int
+    resumed: float | None = None
 
 
 def marks(name: str, fired: Sequence[Fired], started: float) -> list[tuple[float, str]]:
@@ -82,8 +84,8 @@ def marks(name: str, fired: Sequence[Fired], started: float) -> list[tuple[float
     for one in fired:
         at = one.at - started
         found.append((round(at, 3), name))
-        if fault.holder == signal.SIGSTOP:
-            found.append((round(at + PAUSE, 3), "resumed"))
+        if one.resumed is not None:
+            found.append((round(one.resumed - started, 3), "resumed"))
         elif fault.server:
             found.append((round(at + OUTAGE, 3), "back"))
     return found

@@ -1,7 +1,5 @@
 """`lab run --fault` strikes whoever holds the lock; a run that it missed is no run."""
 
-import pytest
-
 from tests.loadtest.test_lab_run import guards, lab_run
 
 
@@ -15,20 +13,8 @@ def said(report):
     return "\n".join(f"{guard}: {run['verdict']}, {run['why']}" for guard, run in runs)
 
 
-def made_again(*options):
-    """The first of three whose control oversold: what shows nothing is no run, and proves nothing.
-
-    On a busy machine the pause may be over before anybody else came to write.
-    """
-    for seed in (1, 2, 3):
-        report, code = lab_run(*options, f"--seed={seed}")
-        if all(run["verdict"] != "not-run" for run in report["runs"]):
-            break
-    return report, code
-
-
 def test_a_paused_holder_oversells_unless_the_row_refuses_it():
-    report, code = made_again(
+    report, code = lab_run(
         *guards("none", "redis"),
         "--discipline=naive",
         "--discipline=conditional",
@@ -42,7 +28,7 @@ def test_a_paused_holder_oversells_unless_the_row_refuses_it():
     assert runs["redis", "conditional"]["sold"] == 50
     (at, word), (back, resumed) = runs["redis", "naive"]["marks"]
     assert (word, resumed) == ("pause-holder", "resumed")
-    assert back - at == pytest.approx(3)
+    assert back - at > 2.9
     # It fired where it was told to: when half of the stock was sold.
     before = [sold for when, sold in runs["redis", "naive"]["sold_at"] if when <= at]
     assert 20 <= max(before) <= 33
