@@ -52,6 +52,7 @@ def restarts(asked: dict[str, Any]) -> Report:
     breaches += [f"{kinds[kind]['count']} answers were {kind}" for kind in odd]
     if report["orders"] != asked["stock"]:
         breaches.append(f"{report['orders']} orders of {asked['stock']}")
-    if len(done) < 2 or HUNG_UP not in kinds:
-        breaches.append(f"{len(done)} restarts, {kinds.get(HUNG_UP, 0)} connections cut by them")
+    cut = kinds.get(HUNG_UP, {"count": 0})["count"]
+    if len(done) < 2 or not cut:
+        breaches.append(f"{len(done)} restarts, {cut} connections cut by them")
     return verdict(breaches, restarts=len(done), **report)

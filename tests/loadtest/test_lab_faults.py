@@ -19,7 +19,7 @@ def test_a_paused_holder_oversells_unless_the_row_refuses_it():
         "--discipline=naive",
         "--discipline=conditional",
         "--fault=pause-holder",
-        "--processes=2",
+        "--threads=2",
     )
     runs = by_guard(report)
     assert code == 0, said(report)
