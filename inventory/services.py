@@ -5,6 +5,7 @@ transaction, what `to_take` says inside it. What each does depends on the discip
 
     naive        look reads the quantity; to_take writes back what it computed from it
     fenced       look claims the row with the fence and reads; to_take writes where the claim stands
+                 (without a token nothing is claimed: to_take writes where nobody wrote since look)
     conditional  look does nothing; to_take is one UPDATE that checks quantity and fence itself
 """
 
@@ -21,7 +22,6 @@ from inventory.models import Product, Stock, StockMovement
 from inventory.selectors import rows_of
 from locking.models import Discipline
 
-MINT_TRIES = 100
 Reason = StockMovement.Reason
 
 # A token of NULL is that of a lock without sound tokens: the row then counts for itself.
@@ -39,7 +39,7 @@ PUT_BACK = """
 """
 WRITE = "UPDATE inventory_stock SET quantity = %s WHERE id = %s"
 WRITE_CLAIMED = """
-    UPDATE inventory_stock SET quantity = %s
+    UPDATE inventory_stock SET quantity = %s, fence_epoch = %s, fence_token = %s
     WHERE id = %s AND fence_epoch = %s AND fence_token = %s
 """
 
@@ -59,6 +59,9 @@ class Look:
     stock_id: int
     discipline: str
     fence: Fence
+    """What its write leaves on the row."""
+    found: Fence | None = None
+    """What the row must still carry then."""
     quantity: int | None = None
 
 
@@ -77,29 +80,20 @@ def look(*, stock_id: int, discipline: str, fence: Fence) -> Look:
     """
     if discipline == Discipline.CONDITIONAL:
         return Look(stock_id=stock_id, discipline=discipline, fence=fence)
-    if discipline == Discipline.FENCED:
-        fence = _claim(stock_id, fence)
-    quantity = Stock.objects.values_list("quantity", flat=True).get(pk=stock_id)
-    return Look(stock_id=stock_id, discipline=discipline, fence=fence, quantity=quantity)
-
-
-def _claim(stock_id: int, fence: Fence) -> Fence:
-    """Put the fence on the row; from then on every older holder is refused."""
-    rows = Stock.objects.filter(pk=stock_id)
-    if fence.token is not None:
-        claim = {"fence_epoch": fence.epoch, "fence_token": fence.token}
-        if not rows.filter(_not_newer(fence)).update(**claim):
+    if discipline == Discipline.FENCED and fence.token is not None:
+        not_newer = Stock.objects.filter(_not_newer(fence), pk=stock_id)
+        if not not_newer.update(fence_epoch=fence.epoch, fence_token=fence.token):
             raise StaleFence
-        return fence
-    for _ in range(MINT_TRIES):
-        epoch, token = rows.values_list("fence_epoch", "fence_token").get()
+    rows = Stock.objects.values_list("quantity", "fence_epoch", "fence_token")
+    quantity, epoch, token = rows.get(pk=stock_id)
+    found = fence
+    if discipline == Discipline.FENCED and fence.token is None:
         if epoch > fence.epoch:
             raise StaleFence
-        # Two that read the same token cannot both get past this one.
-        seen = rows.filter(fence_epoch=epoch, fence_token=token)
-        if seen.update(fence_epoch=fence.epoch, fence_token=token + 1):
-            return Fence(epoch=fence.epoch, token=token + 1)
-    raise StaleFence("The stock row is claimed faster than this writer can follow.")
+        found, fence = Fence(epoch=epoch, token=token), Fence(epoch=fence.epoch, token=token + 1)
+    return Look(
+        stock_id=stock_id, discipline=discipline, fence=fence, found=found, quantity=quantity
+    )
 
 
 def to_take(*, seen: Look, orders: Sequence[tuple[str, int]]) -> list[Statement]:
@@ -116,8 +110,9 @@ def to_take(*, seen: Look, orders: Sequence[tuple[str, int]]) -> list[Statement]
     elif left < total:
         raise OutOfStock
     elif seen.discipline == Discipline.FENCED:
-        claim = (fence.epoch, fence.token)
-        update = Statement(WRITE_CLAIMED, [left - total, pk, *claim], unless=StaleFence)
+        assert seen.found is not None
+        params = [left - total, fence.epoch, fence.token, pk, seen.found.epoch, seen.found.token]
+        update = Statement(WRITE_CLAIMED, params, unless=StaleFence)
     else:
         update = Statement(WRITE, [left - total, pk])
     lines = []

@@ -48,7 +48,8 @@ def count(limit: str, *who: str) -> None:
 def count_returning(limit: str, *who: str) -> None:
     """As `count`, but who comes once in a window costs no round trip: the second time counts two.
 
-    In a crowd everybody comes once. Each process may so let one more in than the limit says.
+    In a crowd everybody comes once. A flood gains one try a window in each process, at worst in
+    each of its threads at once: no hole where, as for "buy", the limit is a person's and far above.
     """
     now, name = time.monotonic(), "/".join(who)
     since, once = _once.get(limit, (0.0, {}))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from django.db import IntegrityError, transaction
-from django.db.models import F, QuerySet
+from django.db.models import F
 from django.utils import timezone
 
 from inventory import services
@@ -122,53 +122,24 @@ def test_a_newer_token_or_epoch_is_taken(stock, discipline, newer) -> None:
 
 
 def test_fenced_lets_a_lock_without_tokens_fence_by_the_row(stock) -> None:
-    first = look(stock_id=stock.pk, discipline=FENCED, fence=fence(None))
-    second = look(stock_id=stock.pk, discipline=FENCED, fence=fence(None))
-    assert second.fence.token == first.fence.token + 1
-    with pytest.raises(StaleFence):
-        take(seen=first, quantity=1, order_number="A")
-    take(seen=second, quantity=1, order_number="B")
+    """Of those who looked before anybody wrote, the first to write gets on, whoever looked last."""
+    first, *others = [
+        look(stock_id=stock.pk, discipline=FENCED, fence=fence(None)) for _ in range(3)
+    ]
+    take(seen=first, quantity=1, order_number="A")
+    assert (row(stock).fence_epoch, row(stock).fence_token) == (1, 1)
+    for late in others:
+        with pytest.raises(StaleFence):
+            take(seen=late, quantity=1, order_number="B")
     assert row(stock).quantity == 4
 
 
-@pytest.fixture
-def after_reading(monkeypatch):
-    """Let something strike right after the row was read, before it is claimed."""
-
-    def arm(strike) -> None:
-        get = QuerySet.get
-
-        def reading(rows, *args, **which):
-            found = get(rows, *args, **which)
-            strike()
-            return found
-
-        monkeypatch.setattr(QuerySet, "get", reading)
-
-    return arm
-
-
-def test_two_that_mint_at_once_do_not_get_the_same_token(stock, after_reading) -> None:
-    others = []
-
-    def overtake() -> None:
-        if not others:
-            others.append(None)  # its own reading is not overtaken
-            others[0] = look(stock_id=stock.pk, discipline=FENCED, fence=fence(None))
-
-    after_reading(overtake)
-    mine = look(stock_id=stock.pk, discipline=FENCED, fence=fence(None))
-    assert (others[0].fence.token, mine.fence.token) == (1, 2)
+def test_a_look_is_void_when_the_epoch_has_grown_since(stock) -> None:
+    old = look(stock_id=stock.pk, discipline=FENCED, fence=fence(None))
+    buy(stock, FENCED, fence(None, epoch=2))
     with pytest.raises(StaleFence):
-        take(seen=others[0], quantity=1, order_number="A")
-    take(seen=mine, quantity=1, order_number="B")
-
-
-def test_minting_gives_up_in_the_end(stock, after_reading) -> None:
-    rows = Stock.objects.filter(pk=stock.pk)
-    after_reading(lambda: rows.update(fence_token=F("fence_token") + 1))
-    with pytest.raises(StaleFence, match="faster"):
-        look(stock_id=stock.pk, discipline=FENCED, fence=fence(None))
+        take(seen=old, quantity=1, order_number="B")
+    assert row(stock).fence_epoch == 2
 
 
 @EVERY_TOKEN

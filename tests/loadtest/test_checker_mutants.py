@@ -143,8 +143,9 @@ def test_no_fence(shop: Shop, is_mutant: bool, monkeypatch: pytest.MonkeyPatch) 
     """The first one's lock is taken away, so that two hold it: no promise of the lock's is kept."""
     put_in_force("redis", "fenced")
     if is_mutant:
-        write = services.WRITE_CLAIMED.replace("fence_epoch =", "-1 <>")
-        monkeypatch.setattr(services, "WRITE_CLAIMED", write.replace("fence_token =", "-1 <>"))
+        write, _, where = services.WRITE_CLAIMED.partition("WHERE")
+        where = where.replace("fence_epoch =", "-1 <>").replace("fence_token =", "-1 <>")
+        monkeypatch.setattr(services, "WRITE_CLAIMED", f"{write}WHERE{where}")
     shop.recorder.watch(locks["redis"])
     name = checkout.lock_name(shop.sale.pk)
     shop.buy_behind_anothers_back(lambda: locks["redis"].break_lock(name))
