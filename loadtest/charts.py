@@ -6,12 +6,13 @@ Plain SVG with presentation attributes only, so that page, offline file and PNG 
 from collections.abc import Sequence
 from typing import Any
 
-from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from loadtest.picture import BAD, BAR, FONT, GOOD, INK, MARGIN, WIDTH, draw
+from loadtest import svg
+from loadtest.picture import BAD, BAR, GOOD, MARGIN, WIDTH, draw
 from loadtest.report import by_guard, sentence
+from loadtest.svg import INK, tag
 
 Run = dict[str, Any]
 # Told apart without colour too: each has its own dashes. All are legible on white and on black.
@@ -29,17 +30,8 @@ LEFT, PLOT, ROW = 40, 190, 46
 LEGEND = 22
 
 
-def _svg(said: str, height: int, *parts: SafeString, ink: str = "currentColor") -> SafeString:
-    return format_html(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}" '
-        'font-family="{}" font-size="13" fill="{}">{}</svg>',
-        WIDTH,
-        height,
-        said,
-        FONT,
-        ink,
-        format_html_join("\n", "{}", ((part,) for part in parts)),
-    )
+def _svg(said: str, height: int, parts: Sequence[SafeString], ink: str) -> SafeString:
+    return svg.picture(said, (WIDTH, height), parts, font_size=13, fill=ink)
 
 
 def _shown(runs: Sequence[Run]) -> list[tuple[str, Run]]:
@@ -86,18 +78,12 @@ def sold_over_time(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeStr
         points = _steps([(x(at), y(pieces)) for at, pieces in run["sold_at"]])
         top = PLOT + 40 + LEGEND * row
         parts += [
-            format_html(
-                '<polyline points="{}" fill="none" stroke="{}" stroke-width="2.5" '
-                'stroke-dasharray="{}"/>',
-                points,
-                colour,
-                dash or "none",
-            ),
+            tag("polyline", points=points, fill="none", stroke_width=2.5, **_pen(colour, dash)),
             _line(LEFT, top - 4, LEFT + 34, top - 4, dash=dash, stroke=colour, width=3),
             _text(LEFT + 42, top, f"{name}: {run['sold']} / {run['stock']}"),
         ]
     said = _("Pieces sold over time")
-    return _svg(said, PLOT + 40 + LEGEND * len(shown), *parts, ink=ink)
+    return _svg(said, PLOT + 40 + LEGEND * len(shown), parts, ink)
 
 
 def waits(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeString:
@@ -117,18 +103,9 @@ def waits(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeString:
             _text(WIDTH - MARGIN, top + 16, said, anchor="end"),
         ]
         for share, tall, opacity in (("p99", 4, ".45"), ("p95", 12, ".6"), ("p50", BAR - 2, "1")):
-            parts.append(
-                format_html(
-                    '<rect x="{}" y="{}" width="{}" height="{}" fill="{}" fill-opacity="{}"/>',
-                    MARGIN,
-                    top + 32 - tall / 2,
-                    round(max(wait[share] * unit, 1), 1),
-                    tall,
-                    GOOD,
-                    opacity,
-                )
-            )
-    return _svg(_("How long buyers waited"), ROW * len(shown), *parts, ink=ink)
+            box = {"y": top + 32 - tall / 2, "width": max(wait[share] * unit, 1), "height": tall}
+            parts.append(tag("rect", x=MARGIN, **box, fill=GOOD, fill_opacity=opacity))
+    return _svg(_("How long buyers waited"), ROW * len(shown), parts, ink)
 
 
 def sheet(runs: Sequence[Run]) -> SafeString:
@@ -151,15 +128,13 @@ def sheet(runs: Sequence[Run]) -> SafeString:
         place = f'<svg y="{top}" width="{WIDTH}" height="{height}" '
         parts.append(SafeString(chart.replace("<svg ", place, 1)))
         top += height
-    paper = format_html('<rect width="{}" height="{}" fill="#fff"/>', WIDTH, top + MARGIN)
-    return _svg(sentence(runs), top + MARGIN, paper, *parts, ink=INK)
+    paper = tag("rect", width=WIDTH, height=top + MARGIN, fill="#fff")
+    return _svg(sentence(runs), top + MARGIN, [paper, *parts], INK)
 
 
 def png(runs: Sequence[Run], *, width: int = 3 * WIDTH) -> bytes:
     """The sheet as a picture, `width` pixels wide."""
-    import resvg_py  # only here: it is a megabyte
-
-    return bytes(resvg_py.svg_to_bytes(svg_string=str(sheet(runs)), width=width))
+    return svg.png(sheet(runs), width)
 
 
 def _steps(points: Sequence[tuple[float, float]]) -> str:
@@ -185,38 +160,25 @@ def _wrapped(text: str, most: int = 44) -> list[str]:
     return lines
 
 
+def _pen(stroke: str, dash: str) -> dict[str, str]:
+    return {"stroke": stroke, "stroke_dasharray": dash or "none"}
+
+
 def _line(
     x1: float,
     y1: float,
     x2: float,
     y2: float,
-    *,
     dash: str = "",
     stroke: str = "currentColor",
     width: int = 1,
 ) -> SafeString:
-    return format_html(
-        '<line x1="{}" y1="{}" x2="{}" y2="{}" stroke="{}" stroke-width="{}" '
-        'stroke-dasharray="{}"/>',
-        x1,
-        y1,
-        x2,
-        y2,
-        stroke,
-        width,
-        dash or "none",
-    )
+    ends = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
+    return tag("line", **ends, stroke_width=width, **_pen(stroke, dash))
 
 
 def _text(
-    x: float, y: float, words: str, *, anchor: str = "start", size: int = 13, weight: str = "normal"
+    x: float, y: float, words: str, anchor: str = "start", size: int = 13, weight: str = "normal"
 ) -> SafeString:
-    return format_html(
-        '<text x="{}" y="{}" text-anchor="{}" font-size="{}" font-weight="{}">{}</text>',
-        x,
-        y,
-        anchor,
-        size,
-        weight,
-        words,
-    )
+    how = {"text_anchor": anchor, "font_size": size, "font_weight": weight}
+    return tag("text", words, x=x, y=y, **how)

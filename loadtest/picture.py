@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from loadtest import svg
 from loadtest.report import by_guard, sentence
+from loadtest.svg import tag
 
 WIDTH, MARGIN, TOP, ROW, BAR = 420, 10, 4, 58, 22
-FONT = "system-ui, DejaVu Sans, WenQuanYi Zen Hei, sans-serif"
-INK, GOOD, BAD = "#1f2328", "#1d7a4f", "#c0392b"
+GOOD, BAD = "#1d7a4f", "#c0392b"
 
 
 def draw(runs: Sequence[dict[str, Any]], *, alone: bool = False) -> SafeString:
@@ -19,49 +19,28 @@ def draw(runs: Sequence[dict[str, Any]], *, alone: bool = False) -> SafeString:
     rows = [max(group, key=lambda run: run["oversold"]) for _name, group in by_guard(runs)]
     unit = (WIDTH - 2 * MARGIN) / max(runs[0]["stock"], *(run["sold"] for run in rows))
     height = TOP + ROW * len(rows)
-    return format_html(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
-        'aria-label="{said}" font-family="{font}" font-size="14" fill="{ink}">\n'
-        '<defs><pattern id="over" width="8" height="8" patternUnits="userSpaceOnUse" '
-        'patternTransform="rotate(45)"><rect width="8" height="8" fill="{bad}"/>'
-        '<rect width="3" height="8" fill="#fff" fill-opacity=".5"/></pattern></defs>\n'
-        "{paper}{bars}\n</svg>\n",
-        width=WIDTH,
-        height=height,
-        said=sentence(runs),
-        font=FONT,
-        ink=INK if alone else "currentColor",
-        bad=BAD,
-        paper=format_html('<rect width="{}" height="{}" fill="#fff"/>\n', WIDTH, height)
-        if alone
-        else "",
-        bars=format_html_join(
-            "\n", "{}", ((_bar(run, TOP + ROW * i, unit),) for i, run in enumerate(rows))
-        ),
-    )
+    stripes = tag("rect", width=8, height=8, fill=BAD)
+    stripes += tag("rect", width=3, height=8, fill="#fff", fill_opacity=0.5)
+    hatch = {"patternUnits": "userSpaceOnUse", "patternTransform": "rotate(45)"}
+    parts = [tag("defs", tag("pattern", stripes, id="over", width=8, height=8, **hatch))]
+    if alone:
+        parts.append(tag("rect", width=WIDTH, height=height, fill="#fff"))
+    for number, run in enumerate(rows):
+        parts += _bar(run, TOP + ROW * number, unit)
+    ink = {"fill": svg.INK} if alone else {}
+    return svg.picture(sentence(runs), (WIDTH, height), parts, font_size=14, **ink)
 
 
-def _bar(run: dict[str, Any], y: int, unit: float) -> SafeString:
+def _bar(run: dict[str, Any], y: int, unit: float) -> list[SafeString]:
     """What was sold, beyond the stock hatched; a mark stands where the stock ends."""
     words = _("%(backend)s + %(discipline)s: sold %(sold)s, stock %(stock)s") % run
     if run["oversold"]:
         words += ", " + _("%(oversold)s too many") % run
-    within = round(min(run["sold"], run["stock"]) * unit, 1)
-    return format_html(
-        '<text x="{x}" y="{text}">{words}</text>'
-        '<rect x="{x}" y="{y}" width="{within}" height="{bar}" fill="{good}"/>'
-        '<rect x="{over}" y="{y}" width="{beyond}" height="{bar}" fill="url(#over)"/>'
-        '<rect x="{end}" y="{mark}" width="2" height="{tall}"/>',
-        x=MARGIN,
-        y=y + 22,
-        text=y + 14,
-        words=words,
-        within=within,
-        bar=BAR,
-        good=GOOD,
-        over=MARGIN + within,
-        beyond=round(run["oversold"] * unit, 1),
-        end=round(MARGIN + run["stock"] * unit - 1, 1),
-        mark=y + 18,
-        tall=BAR + 8,
-    )
+    within, end = min(run["sold"], run["stock"]) * unit, MARGIN + run["stock"] * unit - 1
+    bar = {"y": y + 22, "height": BAR}
+    return [
+        tag("text", words, x=MARGIN, y=y + 14),
+        tag("rect", x=MARGIN, width=within, fill=GOOD, **bar),
+        tag("rect", x=MARGIN + within, width=run["oversold"] * unit, fill="url(#over)", **bar),
+        tag("rect", x=end, y=y + 18, width=2, height=BAR + 8),
+    ]

@@ -15,11 +15,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from zlib import crc32
 
-from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from loadtest import svg
 from loadtest.story import SAME, SECOND, Lane, Span, lane_name, read, rows
+from loadtest.svg import INK, tag
 
 __all__ = ["draw", "heading", "png", "read", "rows"]
 
@@ -40,9 +41,7 @@ def draw(half: Mapping[str, Any], *, alone: bool = False) -> SafeString:
 
 def png(half: Mapping[str, Any], *, width: int = 2 * WIDTH) -> bytes:
     """The same as a picture, `width` pixels wide."""
-    import resvg_py  # only here: it is a megabyte
-
-    return bytes(resvg_py.svg_to_bytes(svg_string=str(draw(half, alone=True)), width=width))
+    return svg.png(draw(half, alone=True), width)
 
 
 def heading(half: Mapping[str, Any]) -> str:
@@ -153,18 +152,9 @@ class _Picture:
             head.append(tag("style", STYLE))
             head.append(tag("rect", class_="paper", width=WIDTH, height=height, fill="#ffffff"))
         head.append(tag("text", self.title, x=LEFT, y=14, font_size=TEXT, font_weight="bold"))
-        return tag(
-            "svg",
-            format_html_join("\n", "{}", ((part,) for part in [*head, *self.parts])),
-            xmlns="http://www.w3.org/2000/svg",
-            viewBox=f"0 0 {WIDTH} {height:g}",
-            class_="timeline",
-            role="img",
-            aria_label=self.title,
-            font_family="system-ui, 'DejaVu Sans', 'WenQuanYi Zen Hei', sans-serif",
-            fill="currentColor",
-            **({"color": "#1f2328", "width": WIDTH, "height": height} if self.alone else {}),
-        )
+        paper = {"color": INK, "width": WIDTH, "height": height} if self.alone else {}
+        parts = [*head, *self.parts]
+        return svg.picture(self.title, (WIDTH, height), parts, class_="timeline", **paper)
 
     def _defs(self) -> SafeString:
         stripe = tag("rect", width=3, height=6, fill=BAD)
@@ -342,22 +332,6 @@ STYLE = (
     "@media (prefers-color-scheme: dark) {"
     " svg.timeline { color: #e6edf3; } .paper { fill: #0d1117; } }"
 )
-
-
-def tag(name: str, text: object = "", **attributes: object) -> SafeString:
-    """An element; `text` is escaped unless it is safe, numbers get one decimal."""
-    inside = format_html_join(
-        "",
-        ' {}="{}"',
-        (
-            (
-                key.rstrip("_").replace("_", "-"),
-                f"{value:.1f}" if isinstance(value, float) else value,
-            )
-            for key, value in attributes.items()
-        ),
-    )
-    return format_html("<{}{}>{}</{}>", name, inside, text, name)
 
 
 def width(text: str) -> float:
