@@ -15,8 +15,8 @@ from loadtest.telling import say
 EXPERIMENTS = {
     "run": "loadtest.director",
     "bench": "loadtest.bench.rounds",
-    "cache": "loadtest.rebuilds",
-    "keys": "loadtest.keys",
+    "cache": "loadtest.bench.rebuilds",
+    "keys": "loadtest.bench.keys",
     "purchase": "loadtest.purchase.rounds",
     "scenario": "loadtest.scenarios.director",
     "jobs": "loadtest.jobs.soak",

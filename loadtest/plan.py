@@ -1,5 +1,6 @@
 """What a load test is asked to do, and the limits within which it can."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -39,6 +40,13 @@ class PlanError(ValueError):
     """A load test that cannot be run as asked."""
 
 
+def keep_within(limits: Mapping[str, tuple[float, float]], asked: Mapping[str, Any]) -> None:
+    """PlanError where a number that is asked for is outside its limits."""
+    for name, (least, most) in limits.items():
+        if name in asked and not least <= asked[name] <= most:
+            raise PlanError(f"{name}: {asked[name]} is not within {least} to {most}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One `lab run`: every backend under every discipline, `repeats` times."""
@@ -76,9 +84,7 @@ class Plan:
         for field, among in (("store", STORES), ("fault", tuple(FAULTS))):
             if (one := getattr(self, field)) not in among:
                 raise PlanError(f"{field}: no {one!r}; there are: {', '.join(among)}")
-        for field, (least, most) in LIMITS.items():
-            if not least <= getattr(self, field) <= most:
-                raise PlanError(f"{field}: {getattr(self, field)} is not within {least} to {most}")
+        keep_within(LIMITS, asdict(self))
         if self.processes * self.threads > MOST_THREADS:
             raise PlanError(f"processes x threads: at most {MOST_THREADS}")
         if "mysql_session" in self.backends and self.store != "mariadb":

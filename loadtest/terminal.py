@@ -1,7 +1,9 @@
 """What the lab's commands write: JSON or tables on stdout, progress on stderr."""
 
 import json
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Protocol
 
 from django.core.management.base import OutputWrapper
@@ -18,6 +20,8 @@ from rich.progress import (
 from rich.table import Table
 
 from loadtest.pace import Pace
+from loadtest.plan import PlanError
+from locking import marked
 
 
 class Drawer(Protocol):
@@ -37,8 +41,11 @@ class Terminal:
         """One JSON object, nothing else."""
         self.stdout.write(json.dumps(result))
 
-    def tell(self, result: dict[str, Any], drawn_by: Drawer, *, width: int) -> None:
-        """The report's tables, its targets if it has some, and remarks."""
+    def tell(self, result: dict[str, Any], drawn_by: Drawer, *, as_json: bool, width: int) -> None:
+        """The report as JSON, or its tables, its targets if it has some, and remarks."""
+        if as_json:
+            self.json(result)
+            return
         console = self.console(width)
         for drawn in drawn_by.tables(result):
             console.print(drawn)
@@ -53,9 +60,20 @@ class Terminal:
         return Console(file=self.stdout, width=given)  # type: ignore[arg-type]
 
 
-def progress_console() -> Console:
-    """Progress is for people: stderr."""
-    return Console(stderr=True)
+def check_file(option: str, file: Path | None, part: str = "") -> None:
+    """PlanError when a result could not be written there: told before a run of minutes.
+
+    `part`: the marked one of a page that is there.
+    """
+    if file is None:
+        return
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise PlanError(f"{option}: {file} cannot be written")
+    if part:
+        try:
+            marked.around(file, part)
+        except (OSError, ValueError) as error:
+            raise PlanError(f"{option}: {error}") from error
 
 
 class Bar(Progress):
@@ -68,7 +86,7 @@ class Bar(Progress):
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(),
-            console=progress_console(),
+            console=Console(stderr=True),
             transient=True,
             disable=disable,
         )
@@ -79,17 +97,18 @@ class Bar(Progress):
         """Draw an event of `loadtest.run`."""
         if self._pace.hear(event):
             pace = self._pace
-            self._draw(pace.now, pace.done, pace.total, f"{pace.per_second:.0f} buyers/s")
+            self.draw(pace.now, pace.done, pace.total, f"{pace.per_second:.0f} buyers/s")
 
     def show_step(self, event: dict[str, Any]) -> None:
-        """Draw an event of `lab bench`."""
+        """Draw an event of an experiment that goes by steps."""
         if event["event"] == "progress":
-            self._draw(event["system"], event["step"] - 1, event["of"])
+            self.draw(event["system"], event["step"] - 1, event["of"])
 
-    def _draw(self, what: str, done: int, total: int, rate: str = "") -> None:
+    def draw(self, what: str, done: int, total: int, rate: str = "") -> None:
+        """What is going on, and how much of it is done."""
         if self._task is None:
-            self._task = self.add_task("", total=total, rate="")
-        self.update(self._task, description=what, completed=done, rate=rate)
+            self._task = self.add_task("", rate="")
+        self.update(self._task, description=what, completed=done, total=total, rate=rate)
 
 
 def _table(targets: Iterable[dict[str, Any]]) -> Table:

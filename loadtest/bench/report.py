@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -29,15 +28,12 @@ COLUMNS = {
     "commands_64_to_8": ("64\nto 8", "{:.2f}"),
     "after_killed_s": ("killed\n+s", "{:.3f}"),
 }
-START, END = "<!-- lab_bench -->\n", "<!-- /lab_bench -->"
 FLOOR = {"database": "INSERT + DELETE", "mysql_session": "raw GET_LOCK"}
 
 
-def bench(
-    backends: list[str], rounds: int, *, peers: bool, progress: Callable[[Row], object]
-) -> dict[str, Any]:
-    """The report of `lab bench`; `progress` hears every event."""
-    asked = {"backends": backends, "rounds": rounds, "peers": peers}
+def bench(asked: Row, progress: Callable[[Row], object]) -> dict[str, Any]:
+    """The report of {"backends", "rounds", "peers"}; `progress` hears every event."""
+    backends: list[str] = asked["backends"]
     report: dict[str, Any] = {"settings": asked}
     needs_mysql = {"database", "mysql_session"} & set(backends)
     with Stores("mariadb" if needs_mysql else "sqlite", backends) as stores:
@@ -174,10 +170,9 @@ def markdown(report: dict[str, Any]) -> str:
     return f"{table}\n\nMedians of {report['settings']['rounds']} rounds on {versions}.\n"
 
 
-def write(report: dict[str, Any], file: Path) -> None:
-    """Put the measurements between the markers in a file."""
-    head, rest = file.read_text().split(START)
-    file.write_text(head + START + markdown(report) + END + rest.split(END)[1])
+def is_sound(report: dict[str, Any]) -> bool:
+    """Whether every service was there; what a machine's speed changes is only told."""
+    return not report["missing"]
 
 
 def remarks(report: dict[str, Any]) -> list[str]:

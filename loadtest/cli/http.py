@@ -5,12 +5,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rich.box import SIMPLE_HEAD
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from loadtest.plan import PlanError
 from loadtest.rush import LOCAL, Report, Rush, rush
-from loadtest.terminal import Terminal, progress_console
+from loadtest.terminal import Bar, Terminal
 from shop.models import Sale
 
 PAGE_WIDTH = 100
@@ -18,7 +17,9 @@ PAGE_WIDTH = 100
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Where, how many, and what is good enough."""
-    parser.add_argument("--url", default="http://127.0.0.1:8000/", help="(default: %(default)s)")
+    parser.add_argument(
+        "--url", default="http://127.0.0.1:8000/", help="the shop (default: %(default)s)"
+    )
     parser.add_argument(
         "--really", metavar="HOST", help="name a host that is not this machine once more"
     )
@@ -32,8 +33,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         said = meaning if default is None else f"{meaning} (default: {default})"
         parser.add_argument(f"--{name}", type=int, default=default, help=said)
     parser.add_argument("--queued", action="store_true", help="a queued sale rather than a direct")
-    parser.add_argument("--max-p99-ms", type=float, help="of those who won, else exit 1")
-    parser.add_argument("--min-per-second", type=float, help="attempts, else exit 1")
+    parser.add_argument(
+        "--max-p99-ms", type=float, help="milliseconds; exit 1 when the winners' p99 is longer"
+    )
+    parser.add_argument(
+        "--min-per-second", type=float, help="attempts a second; exit 1 when there are fewer"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
 
 
@@ -51,22 +56,8 @@ def handle(terminal: Terminal, **options: Any) -> int:
         fulfilment=Sale.Fulfilment.QUEUED if options["queued"] else Sale.Fulfilment.DIRECT,
         **{name: options[name] for name in names},
     )
-    columns = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn())
-    with Progress(
-        *columns,
-        TimeRemainingColumn(),
-        console=progress_console(),
-        transient=True,
-        disable=options["json"],
-    ) as bar:
-        tasks: dict[str, Any] = {}
-
-        def show(what: str, done: int, of: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=of)
-            bar.update(tasks[what], completed=done)
-
-        report = rush(asked, show)
+    with Bar(disable=options["json"]) as bar:
+        report = rush(asked, bar.draw)
     if options["json"]:
         terminal.json(report)
     else:

@@ -5,18 +5,23 @@ from typing import Any
 
 from rich.table import Table
 
-from loadtest.plan import STORES, PlanError
+from loadtest.plan import STORES, keep_within
 from loadtest.stores import BrokeOff, Stores
-from loadtest.terminal import Terminal
+from loadtest.terminal import Bar, Terminal
 
 LIMITS = {"seconds": (5, 3600), "seed": (0, 2**63 - 1), "beats": (2, 8), "workers": (2, 8)}
-DEFAULTS = {"seconds": 120, "seed": 1, "beats": 3, "workers": 3}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """How long, how many, and where."""
-    for name, default in DEFAULTS.items():
-        parser.add_argument(f"--{name}", type=int, default=default, help=f"(default: {default})")
+    for name, default, meaning in (
+        ("seconds", 120, "under faults"),
+        ("seed", 1, "of what is struck, and when"),
+        ("beats", 3, "celery beats"),
+        ("workers", 3, "celery workers"),
+    ):
+        said = f"{meaning} (default: {default})"
+        parser.add_argument(f"--{name}", type=int, default=default, help=said)
     parser.add_argument("--store", choices=STORES, default="sqlite", help="the private database")
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
 
@@ -24,15 +29,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 def handle(terminal: Terminal, *, store: str, json: bool, **options: Any) -> int:
     """Run it on private stores and tell."""
     asked = {name: options[name] for name in LIMITS}
-    for name, (least, most) in LIMITS.items():
-        if not least <= asked[name] <= most:
-            raise PlanError(f"{name}: {asked[name]} is not within {least} to {most}")
+    keep_within(LIMITS, asked)
     report: dict[str, Any] = {"settings": {"store": store, **asked}}
-    with Stores(store, ["redis"]) as stores:
+    with Stores(store, ["redis"]) as stores, Bar(disable=json) as bar:
         if stores.missing:
             raise BrokeOff("; ".join(stores.missing.values()))
         stores.environ["CELERY_BROKER_URL"] = stores.environ["REDIS_URL"]
         for event in stores.direct("jobs", asked):
+            bar.show_step(event)
             if event["event"] == "report":
                 report |= event["report"]
     if json:

@@ -7,10 +7,10 @@ from typing import Any
 
 from loadtest import report
 from loadtest.export import FILES, as_file
-from loadtest.plan import BACKENDS, STORES, Plan, PlanError
+from loadtest.plan import BACKENDS, STORES, Plan
 from loadtest.run import run
 from loadtest.strikes import FAULTS
-from loadtest.terminal import Bar, Terminal
+from loadtest.terminal import Bar, Terminal, check_file
 from locking.models import Discipline
 
 PAGE_WIDTH = 100
@@ -38,7 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("stock", int, "pieces there are"),
         ("processes", int, "worker processes"),
         ("threads", int, "threads of each process"),
-        ("think-ms", float, "payment check between look and write"),
+        ("think-ms", float, "milliseconds of a payment check between look and write"),
         ("seed", int, "orders the buyers and their pauses"),
         ("repeats", int, "runs of every backend"),
         ("strikes", int, "times that the fault strikes"),
@@ -74,8 +74,7 @@ def handle(terminal: Terminal, **options: Any) -> int:
         is_mysql |= options["fault"] == "kill-database"
         options["store"] = "mariadb" if is_mysql else "sqlite"
     for suffix in FILES:  # before a run that may take minutes
-        if options[suffix] and not options[suffix].parent.is_dir():
-            raise PlanError(f"{suffix}: there is no folder {options[suffix].parent}")
+        check_file(suffix, options[suffix])
     plan = Plan(
         backends=tuple(options["backends"] or ("none", "redis")),
         disciplines=tuple(options["disciplines"] or ("naive",)),

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from loadtest.plan import PlanError
 from loadtest.scenarios import SCENARIOS, export, run, tell
-from loadtest.terminal import Bar, Terminal
+from loadtest.terminal import Bar, Terminal, check_file
 
 PAGE_WIDTH = 100
 PICTURES = ("svg", "png")
@@ -41,6 +41,8 @@ def handle(terminal: Terminal, **options: Any) -> int:
         raise PlanError("name a scenario, or all; --list names them")
     if options["write"] and set(names) != set(SCENARIOS):
         raise PlanError("--write needs all of them")
+    check_file("html", options["html"])
+    check_file("write", options["write"], export.PART)
     with Bar(disable=options["json"]) as bar:
         report = run(names, bar.show_step)
     failed = [result for result in report["scenarios"] if result["verdict"] != "ok"]

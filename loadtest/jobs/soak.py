@@ -88,7 +88,7 @@ def soak(machines: list[Machine], *, seconds: float, seed: int) -> dict[str, Any
         while (now := time.time()) < ends:
             if now >= first:
                 chaos.step(now)
-                say("progress", at=now - first, of=seconds)
+                say("progress", system="under faults", step=int(now - first) + 1, of=seconds)
             time.sleep(0.1)
         chaos.heal()
         scheduled = _scheduled(first, ends)

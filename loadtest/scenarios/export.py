@@ -8,8 +8,9 @@ from django.template.loader import render_to_string
 
 from loadtest import timeline
 from loadtest.scenarios import SCENARIOS, Result, tell
+from locking import marked
 
-START, END = "<!-- lab_scenario -->\n", "<!-- /lab_scenario -->"
+PART = "lab_scenario"
 FRONT = "holder-paused"
 """The scenario whose two pictures open the README."""
 
@@ -63,9 +64,8 @@ def write(report: dict[str, Any], page: Path) -> None:
     front = next(one for one in report["scenarios"] if one["name"] == FRONT)
     for name, half in zip(("oversell", "repair"), front["halves"], strict=True):
         (folder / f"{name}.svg").write_text(timeline.draw(half, alone=True) + "\n")
-    head, rest = page.read_text().split(START)
     sections = "\n".join(_section(one) for one in report["scenarios"])
-    page.write_text(f"{head}{START}\n{sections}\n{END}{rest.split(END)[1]}")
+    marked.write(page, PART, f"\n{sections}\n")
 
 
 def _section(result: Result) -> str:

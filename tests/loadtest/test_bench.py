@@ -93,15 +93,25 @@ def test_a_floor_is_that_of_the_same_family():
     assert rows["mysql_session"]["to_floor"] == 0.5
 
 
-@pytest.mark.parametrize("wrong", ["--rounds=0", "--backend=none"])
-def test_bad_arguments(wrong):
-    with pytest.raises(CommandError):
-        call_command("lab", "bench", wrong)
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--rounds=0"], "rounds: 0 is not within"),
+        (["--backend=none"], "invalid choice: 'none'"),
+        (["--buyers=5"], "buyers: of `lab bench purchase`"),
+        (["cache", "--no-peers"], "no_peers: of `lab bench locks`"),
+        (["--write=/no/locks.md"], "write: /no/locks.md cannot be written"),
+        ([f"--write={__file__}"], "has no place between"),
+    ],
+)
+def test_bad_arguments(wrong, said):
+    with pytest.raises(CommandError, match=said):
+        call_command("lab", "bench", *wrong)
 
 
 def test_a_short_benchmark_of_one_backend(tmp_path):
     file = tmp_path / "locks.md"
-    file.write_text(f"before\n{report.START}old\n{report.END}\nafter\n")
+    file.write_text("before\n<!-- lab_bench -->\nold\n<!-- /lab_bench -->\nafter\n")
     out = io.StringIO()
     options = ["--backend=redis", "--rounds=1", "--no-peers", "--json", f"--write={file}"]
     call_command("lab", "bench", *options, stdout=out)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from loadtest import keys
+from loadtest.bench import keys
 
 LINES = ("alone", "crowd")
 
 
 def test_one_small_round_on_real_servers():
-    report = keys.bench(1, lambda _: None, buyers=60)
+    report = keys.bench({"rounds": 1, "buyers": 60}, lambda _: None)
     counted = {row["line"]: row["rounds"][0] for row in report["lines"]}
     one = counted.pop("one form")
     assert (one["sent"], one["answers"], one["orders"]) == (keys.SENDS, 1, 1)

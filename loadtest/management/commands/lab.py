@@ -19,9 +19,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Command(BaseCommand):
-    """The lab: everything it starts is private, and gone when it ends."""
+    """The lab: every process that it starts is gone when it ends."""
 
-    help = "Load tests on private stores; the shop's own are never touched."
+    help = "Load tests on private stores; only `lab http` touches a shop's own."
     requires_system_checks = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -30,7 +30,12 @@ class Command(BaseCommand):
         for found in iter_modules(cli.__path__):
             module = import_module(f"{cli.__name__}.{found.name}")
             about = (module.__doc__ or "").splitlines()[0]
-            module.add_arguments(actions.add_parser(found.name, help=about))
+            usage = f"{parser.prog} {found.name} [--help] ..."
+            module.add_arguments(
+                actions.add_parser(found.name, help=about, description=about, usage=usage)
+            )
+        # Not a page of Django's own options above each error.
+        parser.usage = f"{parser.prog} [--help] ACTION ..."
 
     def handle(self, *, action: str, **options: Any) -> None:
         """Do it; no process, port or folder is left, however it ends."""

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from django.core.management.base import BaseCommand, CommandError
 
+from locking import marked
 from locking.declared import markdown
-
-START, END = "<!-- lock_table -->\n", "<!-- /lock_table -->"
 
 
 class Command(BaseCommand):
@@ -24,8 +23,7 @@ class Command(BaseCommand):
         if write is None:
             self.stdout.write(markdown())
             return
-        text = write.read_text()
-        if START not in text or END not in text:
-            raise CommandError(f"{write} has no place between {START.strip()} and {END}.")
-        before, rest = text.split(START, 1)
-        write.write_text(before + START + markdown() + END + rest.split(END, 1)[1])
+        try:
+            marked.write(write, "lock_table", markdown())
+        except (OSError, ValueError) as error:
+            raise CommandError(str(error)) from error

@@ -86,6 +86,7 @@ def test_a_fault_at_a_point_that_is_never_reached_is_no_fault() -> None:
         (["holder-pused"], "no scenario 'holder-pused'; there are: holder-killed,"),
         ([], "name a scenario, or all"),
         (["holder-paused", "--write", "faults.md"], "--write needs all"),
+        (["holder-paused", "--html", "/no/page.html"], "html: /no/page.html cannot be written"),
     ],
 )
 def test_bad_arguments(words: list[str], said: str) -> None:

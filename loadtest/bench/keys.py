@@ -153,9 +153,9 @@ def main(asked: Row) -> None:
                 say("round", line=line, round=row)
 
 
-def bench(rounds: int, progress: Callable[[Row], object], *, buyers: int = BUYERS) -> Row:
-    """The report; `progress` hears every event."""
-    asked, measured = {"rounds": rounds, "buyers": buyers}, dict[str, list[Row]]()
+def bench(asked: Row, progress: Callable[[Row], object]) -> Row:
+    """The report of {"rounds"} and, if others are wanted, {"buyers"}; `progress` hears all."""
+    asked, measured = {"buyers": BUYERS, **asked}, dict[str, list[Row]]()
     with Stores("mariadb", ["redis"]) as stores:
         report: Row = {"settings": asked, "missing": stores.missing, "versions": {}}
         for event in stores.direct("keys", asked) if not stores.missing else ():

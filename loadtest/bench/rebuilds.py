@@ -130,14 +130,14 @@ def main(asked: dict[str, Any]) -> None:
             say("round", line=line, round=_Round(line, number).measure())
 
 
-def bench(rounds: int, progress: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """The report; `progress` hears every event."""
-    asked = {"processes": PROCESSES, "threads": THREADS, "build_s": BUILD, "lease_s": LEASE}
-    report: dict[str, Any] = {"settings": {"rounds": rounds, **asked}, "missing": {}, "lines": []}
+def bench(asked: dict[str, Any], progress: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """The report of {"rounds"}; `progress` hears every event."""
+    fixed = {"processes": PROCESSES, "threads": THREADS, "build_s": BUILD, "lease_s": LEASE}
+    report: dict[str, Any] = {"settings": {**asked, **fixed}, "missing": {}, "lines": []}
     measured: dict[str, list[dict[str, Any]]] = {line: [] for line in LINES}
     with Stores("sqlite", ["redis"]) as stores:
         report["missing"] = stores.missing
-        for event in stores.direct("cache", {"rounds": rounds}) if not stores.missing else ():
+        for event in stores.direct("cache", asked) if not stores.missing else ():
             progress(event)
             if event["event"] == "versions":
                 report["versions"] = event["versions"]
