@@ -93,7 +93,7 @@ def _alive(run_id: UUID) -> Lock:
 
 
 def stop(run_id: UUID) -> None:
-    """End it: at once while it waits, within a second while it runs."""
+    """End it: at once while it waits, at its next sign of progress while it runs."""
     mine = LabRun.objects.filter(pk=run_id)
     if not mine.filter(state=State.WAITING).update(state=State.STOPPED, slot=None):
         mine.filter(state=State.RUNNING).update(is_stopping=True)

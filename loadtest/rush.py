@@ -22,16 +22,15 @@ from multiprocessing.sharedctypes import RawArray
 from typing import Any
 from urllib.parse import urlencode
 
-from django.contrib.sessions.models import Session
-from django.db import connections, transaction
+from django.db import DatabaseError, connections, transaction
 from django.utils import timezone
 
 from inventory.models import Product
 from loadtest.bench.crew import Crew
-from loadtest.plan import PlanError
+from loadtest.plan import PlanError, keep_within
 from loadtest.purchase.client import PATIENCE, drive
-from loadtest.purchase.crowd import Buyer, browser_of
-from loadtest.verdict import percentile
+from loadtest.purchase.crowd import Buyer, browsers_of, sign_out
+from loadtest.verdict import of_books, percentile
 from locking import locks
 from shop.audit import StockAudit, audit_sale
 from shop.models import Sale, User
@@ -77,9 +76,7 @@ class Rush:
     """The shop is restarted meanwhile: whoever is cut off sends the same form again."""
 
     def __post_init__(self) -> None:
-        for name, (least, most) in LIMITS.items():
-            if not least <= getattr(self, name) <= most:
-                raise PlanError(f"{name}: {getattr(self, name)} is not within {least} to {most}")
+        keep_within(LIMITS, asdict(self))
 
 
 Report = dict[str, Any]
@@ -88,11 +85,15 @@ Waits = dict[str, list[float]]
 
 def rush(asked: Rush, progress: Callable[[str, int, int], object]) -> Report:
     """Stage it; `progress` hears what is done, how far it is, and of how many."""
-    sale = _open_sale(asked)
-    sessions: list[str] = []
     try:
-        buyers = _buyers(asked.buyers, progress)
-        sessions += [buyer.session for buyer in buyers]
+        sale = _open_sale(asked)
+    except DatabaseError as error:
+        raise PlanError(f"the shop's database, as the environment names it: {error}") from error
+    buyers: list[Buyer] = []
+    try:
+        for batch in _buyers(asked.buyers):
+            buyers += batch
+            progress("signing in", len(buyers), asked.buyers)
         forms = _forms(asked, sale, buyers, progress)
         # The drivers fork: they must not inherit what two of them could talk through.
         connections.close_all()
@@ -102,8 +103,7 @@ def rush(asked: Rush, progress: Callable[[str, int, int], object]) -> Report:
         return {"settings": asdict(asked), **_judge(asked, report, audit)}
     finally:
         Sale.objects.filter(pk=sale.pk).update(closes_at=timezone.now())
-        for start in range(0, len(sessions), BATCH):
-            Session.objects.filter(session_key__in=sessions[start : start + BATCH]).delete()
+        sign_out(buyers)
 
 
 def _open_sale(asked: Rush) -> Sale:
@@ -135,10 +135,9 @@ def _open_sale(asked: Rush) -> Sale:
     return sale
 
 
-def _buyers(count: int, progress: Callable[[str, int, int], object]) -> list[Buyer]:
+def _buyers(count: int) -> Iterator[list[Buyer]]:
     """Customers of earlier rushes, and as many new ones as are missing, each signed in."""
     names = [f"lab-rush-{number}" for number in range(count)]
-    buyers: list[Buyer] = []
     for start in range(0, count, BATCH):
         batch = names[start : start + BATCH]
         with transaction.atomic():
@@ -146,9 +145,8 @@ def _buyers(count: int, progress: Callable[[str, int, int], object]) -> list[Buy
                 [User(username=name, password="!") for name in batch],  # noqa: S106
                 ignore_conflicts=True,
             )
-            buyers += map(browser_of, User.objects.filter(username__in=batch))
-        progress("signing in", len(buyers), count)
-    return buyers
+            signed_in = browsers_of(User.objects.filter(username__in=batch))
+        yield signed_in
 
 
 def _forms(
@@ -281,20 +279,13 @@ def _settled(sale: Sale, winners: int) -> StockAudit:
 
 
 def _judge(asked: Rush, report: Report, audit: StockAudit) -> Report:
-    orders = audit.sold + audit.held
     wanted = min(asked.stock, asked.buyers)
-    verdict, why = "ok", f"{orders} orders, and the books add up"
-    if audit.oversold:
-        verdict, why = "oversold", "; ".join(audit.breaches)
-    elif orders < wanted:
-        verdict, why = "undersold", f"{orders} orders, {wanted} were to be had"
-    elif not audit.ok or orders != report["winners"]:
-        verdict = "undersold" if audit.lost or orders < report["winners"] else "oversold"
-        told = f"{report['winners']} buyers were told that they had bought, {orders} orders exist"
-        why = "; ".join([*audit.breaches, told])
+    verdict: str
+    verdict, why = of_books(audit, wanted=wanted, told=report["winners"])
     slow = list(_missed(asked, report))
     if verdict == "ok" and slow:
         verdict, why = "slow", "; ".join(slow)
+    orders = audit.sold + audit.held
     return {**report, "orders": orders, "audit": asdict(audit), "verdict": verdict, "why": why}
 
 

@@ -82,18 +82,18 @@ def judge(
 ) -> dict[str, Any]:
     """One run of the report, except for its names."""
     sold = audit.sold + audit.held
-    undersold = max(0, min(plan.stock, plan.buyers) - sold)
+    wanted = min(plan.stock, plan.buyers)
     ends = [answer.ended for answer in answers if answer.kind == "order"]
     seconds = max(ends, default=started) - started
     waits = [(answer.ended - answer.began) * 1000 for answer in answers]
     kinds = Counter(answer.kind for answer in answers)
-    verdict, why = _verdict(plan, audit, undersold, kinds["order"])
+    verdict, why = of_books(audit, wanted=wanted, told=kinds["order"])
     return {
         "stock": plan.stock,
         "attempts": sum(answer.sends for answer in answers),
         "sold": sold,
         "oversold": audit.oversold,
-        "undersold": undersold,
+        "undersold": max(0, wanted - sold),
         "orders_per_second": round(sold / seconds, 1) if seconds else 0.0,
         "wait_ms": {
             f"p{share}": round(percentile(waits, share / 100), 1) for share in (50, 95, 99)
@@ -105,19 +105,20 @@ def judge(
     }
 
 
-def _verdict(plan: Plan, audit: StockAudit, undersold: int, told: int) -> tuple[Verdict, str]:
+def of_books(audit: StockAudit, *, wanted: int, told: int) -> tuple[Verdict, str]:
+    """The verdict and why: `wanted` pieces were to be had, `told` buyers heard of one."""
     sold = audit.sold + audit.held
-    books = "; ".join(audit.breaches)
     if audit.oversold:
-        return "oversold", books
-    if undersold:
-        return "undersold", books or f"{sold} sold of {plan.stock} to {plan.buyers} buyers"
-    if sold != told:
-        return "undersold", f"{told} buyers were told that they had bought, {sold} orders exist"
-    if audit.breaches:
+        return "oversold", "; ".join(audit.breaches)
+    if sold < wanted:
+        why = f"{sold} orders, {wanted} pieces were to be had"
+        return "undersold", "; ".join([*audit.breaches, why])
+    if audit.breaches or sold != told:
         # Nobody had to go without, but pieces appeared or vanished.
-        return ("undersold" if audit.lost else "oversold"), books
-    return "ok", f"sold {sold} of {plan.stock}, and the books add up"
+        why = f"{told} buyers were told that they had bought, {sold} orders exist"
+        verdict: Verdict = "undersold" if audit.lost or sold < told else "oversold"
+        return verdict, "; ".join([*audit.breaches, why])
+    return "ok", f"{sold} orders, and the books add up"
 
 
 def not_run(plan: Plan, why: str) -> dict[str, Any]:

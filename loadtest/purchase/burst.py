@@ -14,29 +14,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from http.client import HTTPConnection
-from importlib import import_module
 from typing import Any
 
-from django.conf import settings
-from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
-from django.contrib.sessions.models import Session
 from django.db import connections
-from django.http import HttpRequest
-from django.middleware.csrf import get_token
-from django.utils import timezone
-from django.utils.crypto import get_random_string
 
 from loadtest.bench.crew import Crew
 from loadtest.processes import HOST, tethered
 from loadtest.purchase.client import Heard, drive
-from loadtest.purchase.crowd import BACKEND, Buyer, requests
+from loadtest.purchase.crowd import Buyer, requests
 from loadtest.purchase.web import Web
 from loadtest.verdict import percentile
 from locking import locks
 from shop.audit import audit_sale
-from shop.models import Order, Sale, SetAside, User
+from shop.models import Order, Sale, SetAside
 from shop.queued import loading
 
 CONNECTIONS = 50
@@ -46,36 +37,6 @@ WATCHERS = 3
 LOOK = 0.1
 """Seconds between two looks of a watcher at his ticket."""
 PATIENCE = 60.0
-
-
-def sign_in_many(count: int) -> list[Buyer]:
-    """New customers with sessions, by the thousand: a burst asks each of them only once."""
-    User.objects.bulk_create(
-        [User(username=f"burst-{n}", password="!") for n in range(count)],  # noqa: S106
-        batch_size=2000,
-    )
-    users = list(User.objects.filter(username__startswith="burst-").order_by("pk"))
-    store = import_module(settings.SESSION_ENGINE).SessionStore()
-    page = HttpRequest()
-    csrf = get_token(page)
-    secret = f"{settings.CSRF_COOKIE_NAME}={page.META['CSRF_COOKIE']}"
-    ends = timezone.now() + timedelta(days=1)
-    sessions = []
-    for user in users:
-        data = {SESSION_KEY: str(user.pk), BACKEND_SESSION_KEY: BACKEND}
-        data[HASH_SESSION_KEY] = user.get_session_auth_hash()
-        key, text = get_random_string(32), store.encode(data)
-        sessions.append(Session(session_key=key, session_data=text, expire_date=ends))
-    Session.objects.bulk_create(sessions, batch_size=2000)
-    return [
-        Buyer(
-            user,
-            f"{settings.SESSION_COOKIE_NAME}={session.session_key}; {secret}",
-            session.session_key,
-            csrf,
-        )
-        for user, session in zip(users, sessions, strict=True)
-    ]
 
 
 @contextmanager

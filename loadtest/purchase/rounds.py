@@ -111,7 +111,7 @@ def main(asked: dict[str, Any]) -> None:
     many: list[Buyer] = []
     if is_main:
         wanted = max(round(asked["burst"] * burst.MOST_A_SECOND), asked["attempts"] + 1)
-        many = burst.sign_in_many(wanted)
+        many = sign_in(wanted, "burst")
     steps = asked["rounds"] + 1 + is_main
     with ExitStack() as stack:
         processes = PROCESSES[connection.vendor]

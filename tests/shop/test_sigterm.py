@@ -17,7 +17,7 @@ from redis import Redis
 
 from loadtest.processes import tethered
 from loadtest.purchase.client import drive
-from loadtest.purchase.crowd import browser_of
+from loadtest.purchase.crowd import browsers_of
 from loadtest.purchase.web import Web
 from locking import locks
 from shop.audit import audit_sale
@@ -109,7 +109,8 @@ def sale() -> Sale:
 
 def purchase(port: int, sale: Sale, buyer: User, told: list[str]) -> threading.Thread:
     """A buyer who waits for an answer."""
-    form = browser_of(buyer).request(f"{sale.get_absolute_url()}buy/", sale)
+    (browser,) = browsers_of([buyer])
+    form = browser.request(f"{sale.get_absolute_url()}buy/", sale)
 
     def buy() -> None:
         try:
