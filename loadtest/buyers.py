@@ -2,8 +2,6 @@
 
 import ctypes
 import random
-import signal
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -16,6 +14,7 @@ from typing import ClassVar
 from django.db import close_old_connections, connection, connections
 
 from loadtest.plan import Plan
+from loadtest.processes import die_with_parent
 from loadtest.recorder import Recorder
 from loadtest.strikes import Strike
 from locking import failpoints, locks, policy
@@ -76,9 +75,7 @@ def run(crowd: Crowd, process: int, results: Connection, late: bool) -> None:
 
     `late`: it replaces one that was killed, and goes on where that one was.
     """
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    die_with_parent()
     policy.forget()
     errors: list[str] = []
     recorder = Recorder(crowd.history)

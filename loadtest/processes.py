@@ -4,6 +4,7 @@ Standard library only: the set-up of a new machine reads `DEBIAN` before anythin
 """
 
 import contextlib
+import ctypes
 import functools
 import os
 import random
@@ -85,6 +86,13 @@ def tethered(command: Sequence[str], death: signal.Signals = signal.SIGKILL) -> 
     return [sys.executable, "-ISc", code, str(os.getpid()), str(int(death)), *command]
 
 
+def die_with_parent() -> None:
+    """For a child of `multiprocessing`: SIGKILL when its parent ends, and SIGTERM as it was."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 @functools.cache
 def _spawner(pid: int) -> ThreadPoolExecutor:
     """The thread that starts servers, one per process: it lives as long as the process does."""
@@ -155,6 +163,14 @@ class Server(ABC):
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    def children(self) -> list[int]:
+        """The processes that it has started and that live (Linux)."""
+        try:
+            told = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        except OSError:
+            return []
+        return [int(pid) for pid in told.split()]
 
     def log_tail(self, lines: int = 20) -> str:
         if not self.log.exists():
@@ -272,15 +288,6 @@ class Server(ABC):
         with socket.create_connection((HOST, self.port), timeout=1) as connection:
             connection.sendall(question)
             return connection.recv(4096)
-
-    def ask_all(self, question: bytes) -> bytes:
-        """All the server says before it closes the connection."""
-        with socket.create_connection((HOST, self.port), timeout=5) as connection:
-            connection.sendall(question)
-            said = b""
-            while chunk := connection.recv(65536):
-                said += chunk
-            return said
 
 
 def start_all(servers: Iterable[Server]) -> None:

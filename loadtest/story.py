@@ -12,30 +12,16 @@ from loadtest.recorder import Event
 SECOND = 1_000_000_000
 SAME = SECOND // 500
 """Moments so close are one."""
-# What is recorded is English; these are its translations.
-SAID = {
-    "paused": gettext_noop("paused"),
-    "GIL held": gettext_noop("GIL held"),
-    "works": gettext_noop("works"),
-    "killed": gettext_noop("killed"),
-    "down": gettext_noop("down"),
-    "clock jumps": gettext_noop("clock jumps"),
-    "replication cut": gettext_noop("replication cut"),
-    "promoted": gettext_noop("promoted"),
-    "force": gettext_noop("force"),
-    "drain": gettext_noop("drain"),
-    "database": gettext_noop("database"),
-}
-LANES = {
-    "buyer A": gettext_noop("buyer A"),
-    "buyer B": gettext_noop("buyer B"),
-    "buyer C": gettext_noop("buyer C"),
-    "buyer D": gettext_noop("buyer D"),
-    "holder": gettext_noop("holder"),
-    "master": gettext_noop("master"),
-    "replica": gettext_noop("replica"),
-    "staff": gettext_noop("staff"),
-}
+# What is recorded is English; here makemessages finds it.
+_RECORDED = (
+    *(gettext_noop("buyer A"), gettext_noop("buyer B"), gettext_noop("buyer C")),
+    *(gettext_noop("buyer D"), gettext_noop("holder"), gettext_noop("staff")),
+    *(gettext_noop("master"), gettext_noop("replica"), gettext_noop("database")),
+    *(gettext_noop("paused"), gettext_noop("GIL held"), gettext_noop("works")),
+    *(gettext_noop("killed"), gettext_noop("down"), gettext_noop("clock jumps")),
+    *(gettext_noop("replication cut"), gettext_noop("promoted")),
+    *(gettext_noop("force"), gettext_noop("drain")),
+)
 
 
 class Span(NamedTuple):
@@ -169,11 +155,6 @@ def _take_in(
             story.lane(event["lane"]).marks.append((at, event["do"], ""))
 
 
-def lane_name(name: str) -> str:
-    """It in the reader's language."""
-    return _(name) if name in LANES else name
-
-
 class Row(NamedTuple):
     """One line of the table beside the picture."""
 
@@ -189,7 +170,7 @@ def rows(half: Mapping[str, Any]) -> list[Row]:
     for event in events:
         if what := _words(event):
             at = (event["t"] - events[0]["t"]) / SECOND
-            found.append(Row(round(at, 3), lane_name(event.get("lane") or event["actor"]), what))
+            found.append(Row(round(at, 3), _(event.get("lane") or event["actor"]), what))
     return found
 
 

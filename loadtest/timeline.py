@@ -19,7 +19,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from loadtest import svg
-from loadtest.story import SAME, SECOND, Lane, Span, lane_name, read, rows
+from loadtest.story import SAME, SECOND, Lane, Span, read, rows
 from loadtest.svg import INK, tag
 
 __all__ = ["draw", "heading", "png", "read", "rows"]
@@ -168,7 +168,7 @@ class _Picture:
 
     def _lane(self, lane: Lane) -> None:
         y = self.y + 16
-        self.add("text", lane_name(lane.name), x=LEFT, y=y - 5, font_size=TEXT, font_weight="bold")
+        self.add("text", _(lane.name), x=LEFT, y=y - 5, font_size=TEXT, font_weight="bold")
         self.add("line", x1=LEFT, x2=RIGHT, y1=y + 8, y2=y + 8, stroke=WAIT, stroke_opacity=0.35)
         for span in lane.waits:
             self.signs.add("wait")

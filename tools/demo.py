@@ -36,7 +36,7 @@ SPACE_MB = 100
 KEEP = ("--appendonly", "yes", "--maxmemory-policy", "noeviction")
 # Celery's warning to root, eight lines long: here root is somebody who tries it in a container.
 QUIET = "ignore:You're running the worker with superuser privileges"
-COLOURS = {"web": 36, "worker": 33, "beat": 35, "proxy": 32}
+COLOURS = {"web": 36, "worker": 33, "beat": 35}
 
 
 class DemoError(Exception):
@@ -235,9 +235,9 @@ def serve(port: int, accounts: list[str], started: float) -> int:
     ended: queue.SimpleQueue[str] = queue.SimpleQueue()
     for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(how, lambda number, _: ended.put(signal.Signals(number).name))
-    gunicorn = ["-m", "gunicorn", "shop.wsgi", "--bind", f"{HOST}:{port}", "--no-control-socket"]
-    gunicorn += ["--worker-class", "gthread", "--workers", "2", "--threads", "8"]
-    gunicorn += ["--graceful-timeout", "3", "--preload"]
+    gunicorn = ["-m", "gunicorn", "shop.wsgi", "--config", "deploy/gunicorn_conf.py"]
+    gunicorn += ["--bind", f"{HOST}:{port}", "--workers", "2"]
+    gunicorn += ["--graceful-timeout", "3", "--max-requests", "0"]
     celery = ["-W", QUIET, "-m", "celery", "--quiet", "-A", "shop"]
     parts: list[Part] = []
     with undertaker() as tell:

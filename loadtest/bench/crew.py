@@ -1,9 +1,6 @@
 """Processes that do the same thing at the same moment."""
 
-import ctypes
 import multiprocessing
-import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -11,6 +8,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from typing import Any, Self
+
+from loadtest.processes import die_with_parent
 
 LEAD = 0.01
 PATIENCE = 60.0
@@ -41,9 +40,7 @@ class CrewFailed(RuntimeError):
 
 
 def _member(work: Callable[[int], object], number: int, out: Connection) -> None:
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    die_with_parent()
     try:
         out.send((work(number), None))
     except BaseException:

@@ -55,12 +55,14 @@ def _mysql() -> Usage:
 
 
 def _zookeeper() -> Usage:
-    host, port = settings.ZOOKEEPER_HOSTS.split(",")[0].split(":")
+    count = int(float(mntr(settings.ZOOKEEPER_HOSTS.split(",")[0])["zk_packets_received"]))
+    return Usage(count, count)
+
+
+def mntr(node: str) -> dict[str, str]:
+    """What a ZooKeeper at "host:port" has counted since its start."""
+    host, port = node.split(":")
     with socket.create_connection((host, int(port)), timeout=5) as asking:
         asking.sendall(b"mntr")
-        said = b""
-        while chunk := asking.recv(65536):
-            said += chunk
-    counters = dict(line.split("\t", 1) for line in said.decode().splitlines() if "\t" in line)
-    count = int(float(counters["zk_packets_received"]))
-    return Usage(count, count)
+        with asking.makefile() as lines:
+            return dict(line.rstrip("\n").split("\t", 1) for line in lines if "\t" in line)

@@ -78,13 +78,8 @@ class Machine(Server):
         super().resume()
         self.is_paused = False
 
-    def children(self) -> list[int]:
-        """The processes that do a worker's tasks."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
-        return [int(pid) for pid in children.split()]
-
     def kill_child(self) -> bool:
-        """SIGKILL for them; False when there is none just now."""
+        """SIGKILL for those that do a worker's tasks; False when there is none just now."""
         children = self.children()
         for pid in children:
             os.kill(pid, signal.SIGKILL)

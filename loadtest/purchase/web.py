@@ -4,15 +4,18 @@ import os
 import sys
 from pathlib import Path
 
+from loadtest.folders import stat_of
 from loadtest.processes import HOST, Server
 
+CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "gunicorn_conf.py"
 THREADS = 8
 """Of each process, as deployed."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Web(Server):
-    """gunicorn with the environment of this process, as the Dockerfile and the demo start it."""
+    """gunicorn with the environment of this process, as deployed; but a worker is never replaced:
+    its connections would be closed in the middle of a measurement."""
 
     program = "gunicorn gthread"
 
@@ -30,17 +33,16 @@ class Web(Server):
         return f"{self.program} {self.processes} x {THREADS}"
 
     def command(self) -> list[str]:
-        command = [sys.executable, "-m", "gunicorn", "shop.wsgi", "--bind", f"{HOST}:{self.port}"]
-        command += ["--worker-class", "gthread", "--threads", str(THREADS)]
-        return [*command, "--workers", str(self.processes), "--no-control-socket", *self.config]
+        command = [sys.executable, "-m", "gunicorn", "shop.wsgi", "--config", str(CONFIG)]
+        command += ["--bind", f"{HOST}:{self.port}", "--workers", str(self.processes)]
+        return [*command, "--max-requests", "0", *self.config]
 
     def answers(self) -> bool:
         return b" 200 " in self.ask(b"GET /livez HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
 
     def cpu(self) -> float:
         """Seconds that the workers have computed so far."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        return sum(map(_cpu_of, children))
+        return sum(map(_cpu_of, self.children()))
 
 
 class Granian(Web):
@@ -55,7 +57,6 @@ class Granian(Web):
         return [*command, *self.config, "shop.wsgi:application"]
 
 
-def _cpu_of(pid: str) -> float:
-    # After the name, which may contain anything: state, then eleven more, then user and system.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+def _cpu_of(pid: int) -> float:
+    user, system = stat_of(pid)[11:13]
+    return (int(user) + int(system)) / _TICKS

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
+from loadtest.bench.services import mntr
 from loadtest.faults import until
 from loadtest.recorder import Recorder
 from loadtest.scenarios.scenario import Scenario
@@ -93,24 +94,16 @@ def _note_wakes(backend: ZooKeeperBackend, recorder: Recorder) -> None:
 
 def counters(ensemble: ZooKeeper) -> dict[str, int]:
     """What the server has counted since its start."""
-    told = _mntr(ensemble)
+    told = mntr(ensemble.hosts)
     return {name: int(float(told.get(key, 0))) for name, key in ASKED.items()}
 
 
 def _are_watching(ensemble: ZooKeeper, number: int) -> bool:
-    return int(_mntr(ensemble)["zk_watch_count"]) >= number
+    return int(mntr(ensemble.hosts)["zk_watch_count"]) >= number
 
 
 def _are(holders: list[int], number: int) -> bool:
     return len(holders) == number
-
-
-def _mntr(ensemble: ZooKeeper) -> dict[str, str]:
-    told: dict[str, str] = {}
-    for node in ensemble.nodes:
-        lines = node.ask_all(b"mntr").decode().splitlines()
-        told |= dict(line.split("\t", 1) for line in lines if "\t" in line)
-    return told
 
 
 SCENARIO = Scenario(
