@@ -12,106 +12,23 @@ property is proved here. `none` is the control that must fail to exclude.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
-import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pytest
 
-from loadtest.faults import until
-from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable
+from loadtest.faults import PATIENCE, until
+from locking import LockMisuse, LockTimeout
 from locking.backends.base import Backend, Capabilities
-from locking.handler import backend_class, create
-from tests.locking.actor import Actor
-
-Test = TypeVar("Test", bound=Callable[..., object])
-Another = Callable[[], Actor]
-PATIENCE = 20.0
-"""Seconds after which something that must happen is said not to happen."""
+from tests.locking.contract_base import Another, needs
+from tests.locking.contract_ends import Ends
 
 
-def needs(declared: Callable[[Capabilities], bool]) -> Callable[[Test], Test]:
-    """The test is only for backends that declare this."""
-
-    def mark(test: Test) -> Test:
-        test.needs = declared  # type: ignore[attr-defined]
-        return test
-
-    return mark
-
-
-class Contract:
-    """The suite. Subclasses give `path`, and `location` and `down` where the store is a server."""
-
-    TTL = 1.0
-    """A short lease for tests that wait for its end, in seconds."""
-
-    path: str
-    """The backend under test, as LOCKS names it."""
-    down: str | list[str] = ""
-    """A LOCATION where nobody answers."""
-
-    def __init_subclass__(cls) -> None:
-        capabilities = backend_class({"BACKEND": cls.path}).capabilities
-        for attribute in dir(Contract):
-            needed = getattr(getattr(Contract, attribute), "needs", None)
-            if needed is not None and not needed(capabilities):
-                setattr(cls, attribute, None)
-
-    @pytest.fixture
-    def location(self) -> str | list[str]:
-        """Where the store is; up."""
-        return ""
-
-    @pytest.fixture
-    def options(self) -> dict[str, Any]:
-        """The backend's own OPTIONS."""
-        return {}
-
-    @pytest.fixture
-    def conf(self, location: str | list[str], options: dict[str, Any]) -> dict[str, Any]:
-        """The entry in LOCKS."""
-        return {"BACKEND": self.path, "LOCATION": location, "OPTIONS": options}
-
-    @pytest.fixture
-    def env(self) -> dict[str, str]:
-        """What other processes need in their environment to find the same store."""
-        return {}
-
-    @pytest.fixture
-    def another(self, conf: dict[str, Any], env: dict[str, str]) -> Iterator[Another]:
-        """Starts another process with the same backend; killed with the test."""
-        with ExitStack() as stack:
-            yield lambda: stack.enter_context(Actor(conf, env=env))
-
-    @pytest.fixture
-    def backend(self, conf: dict[str, Any]) -> Iterator[Backend]:
-        made = create("contract", conf)
-        yield made
-        made.close()
-
-    @pytest.fixture
-    def can(self, backend: Backend) -> Capabilities:
-        return backend.capabilities
-
-    @pytest.fixture
-    def name(self) -> str:
-        return f"contract:{uuid.uuid4().hex}"
-
-    def waiting(self, backend: Backend, name: str) -> int | None:
-        """How many wait for `name`, where that can be seen."""
-        for held in backend.inspect():
-            if held.name == name:
-                return held.waiters
-        return 0
+class Contract(Ends):
+    """The suite; how grants end is in `contract_ends`."""
 
     # --- the four calls -------------------------------------------------------------------
 
@@ -134,9 +51,7 @@ class Contract:
             assert got is (can.exclusion == "none")
 
     @needs(lambda can: can.exclusion != "none")
-    def test_a_wait_ends_with_its_time(
-        self, backend: Backend, can: Capabilities, name: str
-    ) -> None:
+    def test_a_wait_ends_with_its_time(self, backend: Backend, name: str) -> None:
 
         def wait() -> float:
             started = time.monotonic()
@@ -157,13 +72,6 @@ class Contract:
             waiter = other.submit(self._take_and_give_back, backend, name, math.inf)
             lock.release()
             assert waiter.result(PATIENCE)
-
-    def _take_and_give_back(self, backend: Backend, name: str, timeout: float) -> bool:
-        lock = backend.lock(name)
-        if not lock.acquire(timeout=timeout):
-            return False
-        lock.release()
-        return True
 
     def test_what_is_held_can_be_seen(
         self, backend: Backend, can: Capabilities, another: Another, name: str
@@ -270,9 +178,7 @@ class Contract:
         assert all(0 < token < 2**63 for token in tokens)
 
     @needs(lambda can: can.fair)
-    def test_a_fair_lock_serves_in_order(
-        self, backend: Backend, can: Capabilities, name: str
-    ) -> None:
+    def test_a_fair_lock_serves_in_order(self, backend: Backend, name: str) -> None:
         served: list[int] = []
 
         def wait(number: int) -> None:
@@ -292,9 +198,7 @@ class Contract:
                 waiter.result(PATIENCE)
         assert served == [0, 1, 2, 3, 4, 5]
 
-    def test_everyone_who_waits_is_served(
-        self, backend: Backend, can: Capabilities, name: str
-    ) -> None:
+    def test_everyone_who_waits_is_served(self, backend: Backend, name: str) -> None:
         with ThreadPoolExecutor(12) as pool:
             waits = [
                 pool.submit(self._take_and_give_back, backend, name, PATIENCE) for _ in range(36)
@@ -302,118 +206,10 @@ class Contract:
             assert all(wait.result(PATIENCE * 2) for wait in waits)
         assert not self.waiting(backend, name)
 
-    # --- ends of a grant ------------------------------------------------------------------
-
-    @needs(lambda can: can.exclusion == "machines")
-    def test_a_killed_holder_is_replaced(
-        self, backend: Backend, can: Capabilities, another: Another, name: str
-    ) -> None:
-        assert can.expires or can.session_bound
-        with another() as other:
-            assert other.acquire(name, timeout=5, ttl=self.TTL)["ok"]
-            assert not backend.lock(name).acquire(blocking=False)
-            other.kill()
-            assert backend.lock(name).acquire(timeout=PATIENCE)
-            backend.lock(name).release()
-
-    @needs(lambda can: can.exclusion == "machines")
-    def test_a_killed_waiter_is_passed_over(
-        self, backend: Backend, can: Capabilities, another: Another, name: str
-    ) -> None:
-        with another() as other:
-            with backend.lock(name, timeout=5):
-                other.send({"do": "acquire", "name": name, "timeout": 60, "ttl": self.TTL})
-                if self.waiting(backend, name) is not None:
-                    until(lambda: self.waiting(backend, name) == 1, "the other one queueing")
-                other.kill()
-            assert backend.lock(name).acquire(timeout=PATIENCE)
-            backend.lock(name).release()
-
-    @pytest.mark.faults(row=24, fired="release after expiry")
-    @needs(lambda can: can.expires)
-    def test_an_expired_holder_cannot_touch_its_successor(
-        self, backend: Backend, can: Capabilities, name: str
-    ) -> None:
-        old = backend.lock(name, ttl=0.3, renew=False)
-        old.acquire(timeout=5)
-        lease = old.lease
-        assert lease is not None
-        until(lambda: lease.lost, "the lease ending")
-        with ThreadPoolExecutor(1) as other:
-            successor = backend.lock(name, ttl=30)
-            assert other.submit(successor.acquire, timeout=PATIENCE).result(PATIENCE)
-            with pytest.raises(LockLost):
-                lease.check()
-            with pytest.raises(LockLost):
-                old.extend()
-            with pytest.raises(LockLost):
-                old.release()
-            taken = other.submit(lambda: successor.lease).result(PATIENCE)
-            assert taken is not None
-            assert not taken.lost
-            assert taken.token > lease.token
-            assert not backend.lock(name).acquire(blocking=False), "the successor lost its lock"
-            other.submit(successor.release).result(PATIENCE)
-
-    @needs(lambda can: can.expires)
-    def test_an_extended_lease_lives_longer(
-        self, backend: Backend, can: Capabilities, name: str
-    ) -> None:
-        lock = backend.lock(name, ttl=0.5, renew=False)
-        lock.acquire(timeout=5)
-        lease = lock.lease
-        assert lease is not None
-        first_end = lease.deadline
-        lock.extend(30)
-        assert lease.deadline > first_end + 20
-        until(lambda: time.monotonic() > first_end + 0.1, "the first end passing")
-        with ThreadPoolExecutor(1) as other:
-            assert not other.submit(backend.lock(name).acquire, False).result(PATIENCE)
-        assert not lease.lost
-        lock.release()
-
-    @pytest.mark.faults(row="F6", fired="work for longer than the lease")
-    @needs(lambda can: can.expires)
-    def test_the_watchdog_keeps_it(self, backend: Backend, can: Capabilities, name: str) -> None:
-        with backend.lock(name, ttl=self.TTL, timeout=5) as lease:
-            first_end = lease.deadline
-            until(lambda: time.monotonic() > first_end + self.TTL / 2, "work outlasting the lease")
-            assert not lease.lost
-            with ThreadPoolExecutor(1) as other:
-                assert not other.submit(backend.lock(name).acquire, False).result(PATIENCE)
-
-    @pytest.mark.faults(row="F6", fired="the same, not renewed")
-    @needs(lambda can: can.expires)
-    def test_without_the_watchdog_it_ends(
-        self, backend: Backend, can: Capabilities, name: str
-    ) -> None:
-        with (
-            ThreadPoolExecutor(1) as other,
-            pytest.raises(LockLost),
-            backend.lock(name, ttl=0.3, timeout=5, renew=False),
-        ):
-            assert other.submit(backend.lock(name).acquire, timeout=PATIENCE).result(PATIENCE)
-
-    def test_the_error_of_the_body_is_the_one_that_shows(
-        self, backend: Backend, can: Capabilities, name: str
-    ) -> None:
-        ttl = 0.2 if can.expires else None
-        with (  # noqa: PT012 - the end of the `with` is what is tested
-            pytest.raises(KeyError),
-            backend.lock(name, ttl=ttl, timeout=5, renew=False) as lease,
-        ):
-            if can.expires:
-                until(lambda: lease.lost, "the lease ending")
-            raise KeyError(name)
-        assert backend.lock(name).acquire(timeout=5)
-        backend.lock(name).release()
-
     # --- misuse ---------------------------------------------------------------------------
 
     @pytest.mark.faults(row=24, fired="foreign and double release")
-    def test_releasing_what_is_not_held_is_an_error(
-        self, backend: Backend, can: Capabilities, name: str
-    ) -> None:
+    def test_releasing_what_is_not_held_is_an_error(self, backend: Backend, name: str) -> None:
         lock = backend.lock(name)
         with pytest.raises(LockMisuse):
             lock.release()
@@ -443,9 +239,7 @@ class Contract:
         assert name not in {held.name for held in backend.inspect()}
 
     @needs(lambda can: can.exclusion != "none")
-    def test_names_are_taken_literally(
-        self, backend: Backend, can: Capabilities, name: str
-    ) -> None:
+    def test_names_are_taken_literally(self, backend: Backend, name: str) -> None:
         odd = [name.upper(), f"{name} ", f"{name}/../%2F", f"{name}{{*}}?[x]", f"{name}é限"]
         with backend.lock(name.lower(), timeout=5):
             for other in odd:
@@ -453,108 +247,3 @@ class Contract:
                 backend.lock(other).release()
         with backend.lock(odd[-1], timeout=5):
             assert odd[-1] in {held.name for held in backend.inspect()}
-
-    # --- cancelling, forking, going down ----------------------------------------------------
-
-    @needs(lambda can: can.exclusion != "none")
-    def test_a_cancelled_task_leaves_no_trace(
-        self, backend: Backend, can: Capabilities, name: str
-    ) -> None:
-
-        async def main() -> None:
-            lock = backend.lock(name)
-
-            async def take_and_give_back() -> None:
-                assert await lock.aacquire(timeout=PATIENCE)
-                await lock.arelease()
-
-            async with lock as lease:
-                assert await lock.aacquire(timeout=0), "re-entry in the same task"
-                assert lease.count == 2
-                await lock.arelease()
-                waiter = asyncio.create_task(lock.aacquire(timeout=PATIENCE))
-                while self.waiting(backend, name) == 0:
-                    await asyncio.sleep(0.005)
-                waiter.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await asyncio.wait_for(waiter, PATIENCE)
-                assert not self.waiting(backend, name)
-            await asyncio.wait_for(asyncio.create_task(take_and_give_back()), PATIENCE)
-
-        asyncio.run(main())
-
-    def test_a_lock_made_before_a_fork_works_after_it(
-        self, backend: Backend, can: Capabilities, name: str
-    ) -> None:
-        lock = backend.lock(name)
-        lock.acquire(timeout=5)  # opens the client, too
-        free = backend.lock(f"{name}-free")
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                held_here = lock.lease is not None
-                refused = not lock.acquire(timeout=0.1) or can.exclusion != "machines"
-                works = free.acquire(timeout=5)
-                free.release()
-                code = 0 if not held_here and refused and works else 2
-            finally:
-                os._exit(code)
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 0
-        assert lock.lease is not None
-        lock.lease.check()
-        lock.release()
-
-    @needs(lambda can: can.exclusion == "machines")
-    def test_a_store_that_is_down_says_so_in_bounded_time(self) -> None:
-        backend = create("down", {"BACKEND": self.path, "LOCATION": self.down})
-        started = time.monotonic()
-        try:
-            with pytest.raises(LockUnavailable):
-                backend.probe()
-            with pytest.raises(LockUnavailable):
-                backend.lock("contract:down").acquire(timeout=0.5)
-            assert backend.lock("contract:down").lease is None
-        finally:
-            backend.close()
-        assert time.monotonic() - started < PATIENCE
-
-    def test_a_live_store_answers_a_probe(self, backend: Backend) -> None:
-        backend.probe()
-
-    # --- operators --------------------------------------------------------------------------
-
-    def test_a_broken_lock_is_lost_by_its_holder(
-        self, backend: Backend, can: Capabilities, name: str
-    ) -> None:
-        lock = backend.lock(name)
-        lock.acquire(timeout=5)
-        try:
-            assert backend.break_lock(name)
-        except LockMisuse:
-            lock.release()
-            return
-        assert not backend.break_lock(f"{name}-unknown")
-        with ThreadPoolExecutor(1) as other:
-            assert other.submit(self._take_and_give_back, backend, name, PATIENCE).result(
-                PATIENCE
-            ), "a broken lock must be free for others"
-        with pytest.raises(LockLost):
-            lock.release()
-
-    # --- leaks ------------------------------------------------------------------------------
-
-    def test_nothing_stays_behind(self, backend: Backend, name: str) -> None:
-        def run(times: int) -> None:
-            for number in range(times):
-                with backend.lock(f"{name}:{number}", timeout=5):
-                    pass
-
-        run(5)
-        files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
-        run(100)
-        assert not backend.held
-        assert len(os.listdir("/proc/self/fd")) <= files + 2
-        assert threading.active_count() <= threads + 1
-        assert not [held for held in backend.inspect() if held.name.startswith(name)]

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
+from loadtest.faults import until
 from loadtest.servers import Redis, start_all, stop_all
 from locking.backends.base import Claim, Grant
 from locking.backends.redlock import RedLockBackend
 from locking.lease import new_owner
-from tests.locking.contract import until
 
 NAME = "redlock-test"
 KEY = f"redlock:{NAME}"

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pytest_django import DjangoDbBlocker
 
+from loadtest.faults import PATIENCE, until
 from locking import LockLost, LockMisuse, locks
 from locking.backends.base import Claim
 from locking.backends.database import DatabaseBackend
 from locking.models import LockRow
 from locking.recipes.mysql_row import MySQLRowRecipe
 from locking.tasks import sweep_dead_locks
-from tests.locking.contract import PATIENCE, until
 from tests.locking.database_tools import DATABASE, SESSION, alias_for, database
 
 pytestmark = [pytest.mark.stores, pytest.mark.django_db(transaction=True)]

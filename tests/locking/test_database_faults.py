@@ -11,6 +11,7 @@ from typing import TypeVar
 import pytest
 from pytest_django import DjangoDbBlocker
 
+from loadtest.faults import PATIENCE, until
 from loadtest.faults.clock import Clock
 from loadtest.faults.proxy import Proxy
 from loadtest.servers import MariaDb
@@ -18,7 +19,6 @@ from locking import LockLost, LockTimeout, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.database import DatabaseBackend
 from tests.locking.actor import Actor
-from tests.locking.contract import PATIENCE, until
 from tests.locking.database_tools import DATABASE, Root, alias_for, database
 
 ROW = "SELECT owner, token FROM locking_lockrow WHERE name = '%s'"

@@ -14,9 +14,9 @@ from contextlib import nullcontext
 
 import pytest
 
+from loadtest.faults import PATIENCE, until
 from locking import LockLost
 from locking.backends.mysql_session import MySQLSessionBackend
-from tests.locking.contract import PATIENCE, until
 from tests.locking.fault_stores import LEASED, TTL, Store, idle, mysql_session, store
 
 __all__ = ["idle", "store"]

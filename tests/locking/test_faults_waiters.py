@@ -14,10 +14,10 @@ import pytest
 import redis as client
 from django.db import connection
 
+from loadtest.faults import PATIENCE, until
 from loadtest.servers import Redis
 from locking.backends.redis import RedisBackend
 from locking.handler import create
-from tests.locking.contract import PATIENCE, until
 from tests.locking.fault_stores import Store, idle, in_mariadb, mysql_session, store
 from tests.locking.hammer import TIMEOUT, Hammer
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.faults import PATIENCE, until
 from loadtest.servers import MariaDb
 from locking import LockLost, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.mysql_session import MySQLSessionBackend
 from tests.locking.actor import Actor
-from tests.locking.contract import PATIENCE, until
 from tests.locking.database_tools import SESSION, Root, alias_for, session
 
 

@@ -19,10 +19,10 @@ import pytest
 from django.core.cache import caches
 
 from loadtest.bench.crew import Crew
+from loadtest.faults import PATIENCE, until
 from loadtest.servers import Redis
 from locking import LockMisuse, LockTimeout, locks, metrics
 from locking.rebuild import Entry, Look, SingleFlight
-from tests.locking.contract import PATIENCE, until
 
 PROCESSES, THREADS = 4, 50
 NOBODY = "redis://127.0.0.1:1/0"

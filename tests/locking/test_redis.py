@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import redis as client
 
+from loadtest.faults import PATIENCE, until
 from loadtest.processes import HOST, reserve_port
 from loadtest.servers import Redis
 from locking import LockLost
@@ -26,7 +27,6 @@ from locking.backends.redis import RedisBackend
 from locking.handler import create
 from locking.lease import new_owner
 from tests.locking.actor import Actor
-from tests.locking.contract import PATIENCE, until
 
 PATH = "locking.backends.redis.RedisBackend"
 LATE = 0.5

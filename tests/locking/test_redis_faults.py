@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 import redis as client
 
+from loadtest.faults import PATIENCE, until
 from loadtest.faults.clock import Clock
 from loadtest.servers import Redis
 from locking import LockLost, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.redis import RedisBackend
 from locking.lease import Lease, new_owner
-from tests.locking.contract import PATIENCE, until
 from tests.locking.redlock_masters import Proxy
 
 BOUND = 8.0

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import redis as client
 
+from loadtest.faults import PATIENCE
 from loadtest.servers import Redis
 from locking import LockLost
 from locking.backends.base import Backend, Claim
@@ -18,7 +19,6 @@ from locking.backends.redis import RedisBackend
 from locking.failpoints import armed
 from locking.lease import new_owner
 from locking.recipes.redis_textbook import SetExpireBackend, SetnxBackend, SetnxExpireBackend
-from tests.locking.contract import PATIENCE
 
 ALL = (SetnxBackend, SetnxExpireBackend, SetExpireBackend)
 

@@ -19,12 +19,12 @@ from hypothesis.stateful import (
 )
 from redis import Redis as Client
 
+from loadtest.faults import PATIENCE, until
 from loadtest.servers import Redis
 from locking import LockLost
 from locking.backends.base import Claim, Grant
 from locking.backends.redis import RedisBackend
 from locking.lease import new_owner
-from tests.locking.contract import PATIENCE, until
 
 _names = count(1)
 

@@ -14,9 +14,9 @@ import redis
 from django.core.checks import run_checks
 from django.test import override_settings
 
+from loadtest.faults import until
 from locking import LockLost, LockMisuse
 from locking.backends.redlock import RedLockBackend
-from tests.locking.contract import until
 from tests.locking.redlock_masters import (
     KEY,
     NAME,

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import redis
 
+from loadtest.faults import until
 from loadtest.faults.clock import Clock
 from loadtest.servers import start_all
 from locking import LockLost, LockUnavailable
 from locking.backends.redlock_quorum import CONNECT_SECONDS
-from tests.locking.contract import until
 from tests.locking.redlock_masters import (
     NAME,
     Masters,

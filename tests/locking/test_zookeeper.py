@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from loadtest.faults import PATIENCE, until
 from loadtest.servers import ZooKeeper
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper import ZooKeeperBackend
 from locking.backends.zookeeper_session import Session
-from tests.locking.contract import PATIENCE, until
 from tests.locking.zookeeper_tools import PATH, connected, queue
 
 HERD = "locking.recipes.zookeeper_herd.ZooKeeperHerdBackend"

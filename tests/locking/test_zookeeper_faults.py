@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from loadtest.faults import ExpireSession
+from loadtest.faults import PATIENCE, ExpireSession, until
 from loadtest.faults.clock import Clock
 from loadtest.faults.proxy import Proxy
 from loadtest.servers import ZooKeeper
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper import ZooKeeperBackend
 from tests.locking.actor import Actor
-from tests.locking.contract import PATIENCE, until
 from tests.locking.zookeeper_tools import (
     Partitioned,
     conf,

@@ -17,6 +17,7 @@ import pytest
 import redis
 from django.db import connection
 
+from loadtest.faults import until
 from loadtest.faults.clock import Clock
 from loadtest.faults.proxy import Proxy
 from loadtest.servers import Redis, start_all, stop_all
@@ -24,7 +25,6 @@ from locking import locks, policy
 from locking.models import LockPolicyChange
 from shop.audit import audit_sale
 from shop.models import Order, Sale, User
-from tests.locking.contract import until
 from tests.shop.late_buyer import TTL, LateBuyer
 from tests.shop.making import a_customer, a_sale, put_in_force
 

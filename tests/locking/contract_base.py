@@ -1,0 +1,102 @@
+"""What the contract stands on: a backend made from its settings, and processes that have it too."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+import pytest
+
+from locking.backends.base import Backend, Capabilities
+from locking.handler import backend_class, create
+from tests.locking.actor import Actor
+
+Test = TypeVar("Test", bound=Callable[..., object])
+Another = Callable[[], Actor]
+
+
+def needs(declared: Callable[[Capabilities], bool]) -> Callable[[Test], Test]:
+    """The test is only for backends that declare this."""
+
+    def mark(test: Test) -> Test:
+        test.needs = declared  # type: ignore[attr-defined]
+        return test
+
+    return mark
+
+
+class ContractBase:
+    """Subclasses give `path`, and `location` and `down` where the store is a server."""
+
+    TTL = 1.0
+    """A short lease for tests that wait for its end, in seconds."""
+
+    path: str
+    """The backend under test, as LOCKS names it."""
+    down: str | list[str] = ""
+    """A LOCATION where nobody answers."""
+
+    def __init_subclass__(cls) -> None:
+        if not hasattr(cls, "path"):
+            return
+        capabilities = backend_class({"BACKEND": cls.path}).capabilities
+        for attribute in dir(cls):
+            needed = getattr(getattr(cls, attribute), "needs", None)
+            if needed is not None and not needed(capabilities):
+                setattr(cls, attribute, None)
+
+    @pytest.fixture
+    def location(self) -> str | list[str]:
+        """Where the store is; up."""
+        return ""
+
+    @pytest.fixture
+    def options(self) -> dict[str, Any]:
+        """The backend's own OPTIONS."""
+        return {}
+
+    @pytest.fixture
+    def conf(self, location: str | list[str], options: dict[str, Any]) -> dict[str, Any]:
+        """The entry in LOCKS."""
+        return {"BACKEND": self.path, "LOCATION": location, "OPTIONS": options}
+
+    @pytest.fixture
+    def env(self) -> dict[str, str]:
+        """What other processes need in their environment to find the same store."""
+        return {}
+
+    @pytest.fixture
+    def another(self, conf: dict[str, Any], env: dict[str, str]) -> Iterator[Another]:
+        """Starts another process with the same backend; killed with the test."""
+        with ExitStack() as stack:
+            yield lambda: stack.enter_context(Actor(conf, env=env))
+
+    @pytest.fixture
+    def backend(self, conf: dict[str, Any]) -> Iterator[Backend]:
+        made = create("contract", conf)
+        yield made
+        made.close()
+
+    @pytest.fixture
+    def can(self, backend: Backend) -> Capabilities:
+        return backend.capabilities
+
+    @pytest.fixture
+    def name(self) -> str:
+        return f"contract:{uuid.uuid4().hex}"
+
+    def waiting(self, backend: Backend, name: str) -> int | None:
+        """How many wait for `name`, where that can be seen."""
+        for held in backend.inspect():
+            if held.name == name:
+                return held.waiters
+        return 0
+
+    def _take_and_give_back(self, backend: Backend, name: str, timeout: float) -> bool:
+        lock = backend.lock(name)
+        if not lock.acquire(timeout=timeout):
+            return False
+        lock.release()
+        return True

@@ -1,0 +1,224 @@
+"""How a grant ends: given back, run out, lost with its process, or broken by an operator."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from loadtest.faults import PATIENCE, until
+from locking import LockLost, LockMisuse, LockUnavailable
+from locking.backends.base import Backend, Capabilities
+from locking.handler import create
+from tests.locking.contract_base import Another, ContractBase, needs
+
+
+class Ends(ContractBase):
+    """The part of the suite that goes on once a lock is held."""
+
+    # --- ends of a grant ------------------------------------------------------------------
+
+    @needs(lambda can: can.exclusion == "machines")
+    def test_a_killed_holder_is_replaced(
+        self, backend: Backend, can: Capabilities, another: Another, name: str
+    ) -> None:
+        assert can.expires or can.session_bound
+        with another() as other:
+            assert other.acquire(name, timeout=5, ttl=self.TTL)["ok"]
+            assert not backend.lock(name).acquire(blocking=False)
+            other.kill()
+            assert backend.lock(name).acquire(timeout=PATIENCE)
+            backend.lock(name).release()
+
+    @needs(lambda can: can.exclusion == "machines")
+    def test_a_killed_waiter_is_passed_over(
+        self, backend: Backend, another: Another, name: str
+    ) -> None:
+        with another() as other:
+            with backend.lock(name, timeout=5):
+                other.send({"do": "acquire", "name": name, "timeout": 60, "ttl": self.TTL})
+                if self.waiting(backend, name) is not None:
+                    until(lambda: self.waiting(backend, name) == 1, "the other one queueing")
+                other.kill()
+            assert backend.lock(name).acquire(timeout=PATIENCE)
+            backend.lock(name).release()
+
+    @pytest.mark.faults(row=24, fired="release after expiry")
+    @needs(lambda can: can.expires)
+    def test_an_expired_holder_cannot_touch_its_successor(
+        self, backend: Backend, name: str
+    ) -> None:
+        old = backend.lock(name, ttl=0.3, renew=False)
+        old.acquire(timeout=5)
+        lease = old.lease
+        assert lease is not None
+        until(lambda: lease.lost, "the lease ending")
+        with ThreadPoolExecutor(1) as other:
+            successor = backend.lock(name, ttl=30)
+            assert other.submit(successor.acquire, timeout=PATIENCE).result(PATIENCE)
+            with pytest.raises(LockLost):
+                lease.check()
+            with pytest.raises(LockLost):
+                old.extend()
+            with pytest.raises(LockLost):
+                old.release()
+            taken = other.submit(lambda: successor.lease).result(PATIENCE)
+            assert taken is not None
+            assert not taken.lost
+            assert taken.token > lease.token
+            assert not backend.lock(name).acquire(blocking=False), "the successor lost its lock"
+            other.submit(successor.release).result(PATIENCE)
+
+    @needs(lambda can: can.expires)
+    def test_an_extended_lease_lives_longer(self, backend: Backend, name: str) -> None:
+        lock = backend.lock(name, ttl=0.5, renew=False)
+        lock.acquire(timeout=5)
+        lease = lock.lease
+        assert lease is not None
+        first_end = lease.deadline
+        lock.extend(30)
+        assert lease.deadline > first_end + 20
+        until(lambda: time.monotonic() > first_end + 0.1, "the first end passing")
+        with ThreadPoolExecutor(1) as other:
+            assert not other.submit(backend.lock(name).acquire, False).result(PATIENCE)
+        assert not lease.lost
+        lock.release()
+
+    @pytest.mark.faults(row="F6", fired="work for longer than the lease")
+    @needs(lambda can: can.expires)
+    def test_the_watchdog_keeps_it(self, backend: Backend, name: str) -> None:
+        with backend.lock(name, ttl=self.TTL, timeout=5) as lease:
+            first_end = lease.deadline
+            until(lambda: time.monotonic() > first_end + self.TTL / 2, "work outlasting the lease")
+            assert not lease.lost
+            with ThreadPoolExecutor(1) as other:
+                assert not other.submit(backend.lock(name).acquire, False).result(PATIENCE)
+
+    @pytest.mark.faults(row="F6", fired="the same, not renewed")
+    @needs(lambda can: can.expires)
+    def test_without_the_watchdog_it_ends(self, backend: Backend, name: str) -> None:
+        with (
+            ThreadPoolExecutor(1) as other,
+            pytest.raises(LockLost),
+            backend.lock(name, ttl=0.3, timeout=5, renew=False),
+        ):
+            assert other.submit(backend.lock(name).acquire, timeout=PATIENCE).result(PATIENCE)
+
+    def test_the_error_of_the_body_is_the_one_that_shows(
+        self, backend: Backend, can: Capabilities, name: str
+    ) -> None:
+        ttl = 0.2 if can.expires else None
+        with (  # noqa: PT012 - the end of the `with` is what is tested
+            pytest.raises(KeyError),
+            backend.lock(name, ttl=ttl, timeout=5, renew=False) as lease,
+        ):
+            if can.expires:
+                until(lambda: lease.lost, "the lease ending")
+            raise KeyError(name)
+        assert backend.lock(name).acquire(timeout=5)
+        backend.lock(name).release()
+
+    # --- cancelling, forking, going down ----------------------------------------------------
+
+    @needs(lambda can: can.exclusion != "none")
+    def test_a_cancelled_task_leaves_no_trace(self, backend: Backend, name: str) -> None:
+
+        async def main() -> None:
+            lock = backend.lock(name)
+
+            async def take_and_give_back() -> None:
+                assert await lock.aacquire(timeout=PATIENCE)
+                await lock.arelease()
+
+            async with lock as lease:
+                assert await lock.aacquire(timeout=0), "re-entry in the same task"
+                assert lease.count == 2
+                await lock.arelease()
+                waiter = asyncio.create_task(lock.aacquire(timeout=PATIENCE))
+                while self.waiting(backend, name) == 0:
+                    await asyncio.sleep(0.005)
+                waiter.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await asyncio.wait_for(waiter, PATIENCE)
+                assert not self.waiting(backend, name)
+            await asyncio.wait_for(asyncio.create_task(take_and_give_back()), PATIENCE)
+
+        asyncio.run(main())
+
+    def test_a_lock_made_before_a_fork_works_after_it(
+        self, backend: Backend, can: Capabilities, name: str
+    ) -> None:
+        lock = backend.lock(name)
+        lock.acquire(timeout=5)  # opens the client, too
+        free = backend.lock(f"{name}-free")
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                held_here = lock.lease is not None
+                refused = not lock.acquire(timeout=0.1) or can.exclusion != "machines"
+                works = free.acquire(timeout=5)
+                free.release()
+                code = 0 if not held_here and refused and works else 2
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert lock.lease is not None
+        lock.lease.check()
+        lock.release()
+
+    @needs(lambda can: can.exclusion == "machines")
+    def test_a_store_that_is_down_says_so_in_bounded_time(self) -> None:
+        backend = create("down", {"BACKEND": self.path, "LOCATION": self.down})
+        started = time.monotonic()
+        try:
+            with pytest.raises(LockUnavailable):
+                backend.probe()
+            with pytest.raises(LockUnavailable):
+                backend.lock("contract:down").acquire(timeout=0.5)
+            assert backend.lock("contract:down").lease is None
+        finally:
+            backend.close()
+        assert time.monotonic() - started < PATIENCE
+
+    def test_a_live_store_answers_a_probe(self, backend: Backend) -> None:
+        backend.probe()
+
+    # --- operators --------------------------------------------------------------------------
+
+    def test_a_broken_lock_is_lost_by_its_holder(self, backend: Backend, name: str) -> None:
+        lock = backend.lock(name)
+        lock.acquire(timeout=5)
+        try:
+            assert backend.break_lock(name)
+        except LockMisuse:
+            lock.release()
+            return
+        assert not backend.break_lock(f"{name}-unknown")
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(self._take_and_give_back, backend, name, PATIENCE).result(
+                PATIENCE
+            ), "a broken lock must be free for others"
+        with pytest.raises(LockLost):
+            lock.release()
+
+    # --- leaks ------------------------------------------------------------------------------
+
+    def test_nothing_stays_behind(self, backend: Backend, name: str) -> None:
+        def run(times: int) -> None:
+            for number in range(times):
+                with backend.lock(f"{name}:{number}", timeout=5):
+                    pass
+
+        run(5)
+        files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+        run(100)
+        assert not backend.held
+        assert len(os.listdir("/proc/self/fd")) <= files + 2
+        assert threading.active_count() <= threads + 1
+        assert not [held for held in backend.inspect() if held.name.startswith(name)]
