@@ -1,0 +1,105 @@
+"""`manage.py lock_policy` and `manage.py locks`."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from locking import LockLost, lock, policy
+from locking.policy import begin_switch
+from tests.locking.scripted import silent
+from tests.locking.two_backends import new, old, row, two_backends
+
+__all__ = ["new", "old", "two_backends"]
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+
+
+def manage(*args: str) -> str:
+    out = StringIO()
+    call_command(*args, stdout=out, no_color=True)
+    return out.getvalue()
+
+
+def test_lock_policy_shows_switches_and_remembers() -> None:
+    assert "old + conditional, epoch 1" in manage("lock_policy", "show")
+    told = manage(
+        "lock_policy", "switch", "new", "--discipline", "naive", "--reason", "drill", "--force"
+    )
+    assert "new + naive, epoch 2" in told
+    assert "can oversell" in told
+    manage("lock_policy", "switch", "old", "--discipline", "fenced")
+    lines = manage("lock_policy", "history").splitlines()
+    assert len(lines) == 2
+    assert "new + naive -> old + fenced, drained in" in lines[0]
+    assert "old + conditional -> new + naive, forced, by" in lines[1]
+    assert lines[1].endswith(": drill")
+    assert len(manage("lock_policy", "history", "--limit", "1").splitlines()) == 1
+
+
+def test_lock_policy_cancels() -> None:
+    policy.current()
+    begin_switch(backend="new")
+    assert "draining for new + conditional" in manage("lock_policy", "show")
+    assert "old + conditional, epoch 1" in manage("lock_policy", "cancel")
+    with pytest.raises(CommandError, match="No switch is under way"):
+        manage("lock_policy", "cancel")
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("switch", "absent"), "there are: old, new, blind"),
+        (("switch", "new", "--discipline", "hopeful"), "invalid choice"),
+        (("dance",), "invalid choice"),
+        ((), "required"),
+    ],
+)
+def test_lock_policy_refuses(args, says) -> None:
+    policy.current()
+    with pytest.raises(CommandError, match=says):
+        manage("lock_policy", *args)
+    assert row().epoch == 1
+
+
+def test_lock_policy_says_that_a_store_is_silent(new) -> None:
+    policy.current()
+    new.then("probe", silent)
+    with pytest.raises(CommandError, match="does not answer"):
+        manage("lock_policy", "switch", "new")
+
+
+def test_locks_lists_what_is_held(old, new) -> None:
+    assert "Nothing is held in 'old'" in manage("locks")
+    with lock("sale:7") as lease, new.lock("other"):
+        told = manage("locks")
+        for cell in ("sale:7", str(lease.token), "0."):
+            assert cell in told
+        assert "other" not in told
+        assert "other" in manage("locks", "--backend", "new")
+    assert "cannot list" in manage("locks", "--backend", "blind")
+    with pytest.raises(CommandError, match="no lock backend"):
+        manage("locks", "--backend", "absent")
+
+
+@pytest.mark.parametrize(
+    "args", [("--break", "a"), ("--yes-break", "a"), ("--break", "a", "--yes-break", "b")]
+)
+def test_breaking_needs_the_name_twice(old, args) -> None:
+    with lock("a") as lease:
+        with pytest.raises(CommandError, match="the same name"):
+            manage("locks", *args)
+        lease.check()
+        assert old.inspect()
+
+
+def test_breaking_takes_the_lock_from_its_holder(old) -> None:
+    held = lock("a")
+    held.acquire()
+    assert "taken from its holder" in manage("locks", "--break", "a", "--yes-break", "a")
+    assert not old.inspect()
+    with pytest.raises(LockLost):
+        held.release()
+    with pytest.raises(CommandError, match="Nobody holds"):
+        manage("locks", "--break", "a", "--yes-break", "a")
