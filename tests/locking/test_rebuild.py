@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,14 +19,11 @@ from loadtest.servers import Redis
 from locking import LockMisuse, LockTimeout, locks, metrics
 from locking.rebuild import Entry, Look, SingleFlight
 
-PROCESSES, THREADS = 4, 50
 NOBODY = "redis://127.0.0.1:1/0"
 AT_ONCE = 1e-6
 """A ttl that is over when the call returns."""
 KEPT = {"ttl": 60.0, "stale": 60.0}
 EXPIRED = {"ttl": AT_ONCE, "stale": 60.0}
-
-_fork = multiprocessing.get_context("fork")
 
 
 @pytest.fixture(params=["locmem", "redis"])
@@ -286,6 +278,11 @@ def test_impossible_times_are_refused(flight, options_):
         flight.get_or_build("bad:1", never, **options_)
 
 
+def test_unknown_options_are_refused():
+    with pytest.raises(LockMisuse, match="CAHCE"):
+        SingleFlight(CAHCE="default")
+
+
 # --- without its stores -----------------------------------------------------------------------
 
 
@@ -304,10 +301,7 @@ def test_without_the_cache_it_builds_once_at_a_time(gone, held, threads, caplog)
     build.begun()
     assert "does not answer" in caplog.text
     with patch.object(Future, "exception", autospec=True, side_effect=Future.exception) as asked:
-        readers = [
-            threads.submit(flight.get_or_build, "down:1", never, **KEPT)
-            for _ in range(THREADS // 2)
-        ]
+        readers = [threads.submit(flight.get_or_build, "down:1", never, **KEPT) for _ in range(25)]
         until(lambda: asked.call_count == len(readers), "all waits")
         build.end()
         assert [reader.result(PATIENCE) for reader in (builder, *readers)] == ["built"] * 26
@@ -358,152 +352,3 @@ def test_the_policys_lock_does_as_well(options):
     flight = SingleFlight(CACHE=options["CACHE"], LOCK=None)
     assert flight.get_or_build("policy:1", lambda: "built", **KEPT) == "built"
     assert flight.get_or_build("policy:1", never, **KEPT) == "built"
-
-
-# --- many processes, one Redis ------------------------------------------------------------------
-
-
-class Readers:
-    """Processes whose threads all look before the first that builds has built."""
-
-    def __init__(self) -> None:
-        self.looked = _fork.Value("i", 0)
-        self.builds = _fork.Value("i", 0)
-
-    def here(self) -> None:
-        with self.looked.get_lock():
-            self.looked.value += 1
-
-    def build(self) -> str:
-        with self.builds.get_lock():
-            self.builds.value += 1
-        until(lambda: self.looked.value == PROCESSES * THREADS, "everybody's look")
-        return "new"
-
-    def run(self, read: Callable[[Readers], object]) -> list[object]:
-        def process(number: int) -> list[object]:
-            with ThreadPoolExecutor(THREADS) as threads:
-                reads = [threads.submit(read, self) for _ in range(THREADS)]
-                return [one.result() for one in reads]
-
-        with Crew(process, PROCESSES) as crew:
-            return [got for results in crew.results() for got in results]
-
-
-@pytest.fixture
-def real(settings: Any) -> SingleFlight:
-    caches["default"].clear()
-    return SingleFlight(CACHE="default", LOCK="redis")
-
-
-@pytest.mark.faults(row=22, backend="redis", fired="200 readers")
-def test_row_22_a_cold_key_is_built_once(real):
-    def read(readers: Readers) -> object:
-        readers.here()
-        return real.get_or_build("cold:1", readers.build, **KEPT)
-
-    readers = Readers()
-    assert readers.run(read) == ["new"] * PROCESSES * THREADS
-    assert readers.builds.value == 1
-
-
-@pytest.mark.faults(row=22, backend="redis", fired="200 readers")
-def test_row_22_an_expired_key_is_built_once_and_nobody_waits(real):
-    real.get_or_build("expired:1", lambda: "old", **EXPIRED)
-
-    def read(readers: Readers) -> object:
-        # The builder waits for all the others, so these cannot wait for it.
-        got = real.get_or_build("expired:1", lambda: build(readers), **KEPT)
-        if got == "old":
-            readers.here()
-        return got
-
-    def build(readers: Readers) -> str:
-        readers.here()
-        return readers.build()
-
-    readers = Readers()
-    got = readers.run(read)
-    assert readers.builds.value == 1
-    assert (got.count("new"), got.count("old")) == (1, PROCESSES * THREADS - 1)
-
-
-@pytest.mark.faults(row=22, backend="redis", fired="200 readers")
-def test_row_22_control_without_single_flight_everybody_builds(real):
-    def read(readers: Readers) -> object:
-        value = caches["default"].get("control:1")
-        readers.here()
-        return value or readers.build()
-
-    readers = Readers()
-    readers.run(read)
-    assert readers.builds.value == PROCESSES * THREADS
-
-
-@pytest.mark.faults(row=22, backend="redis", fired="two builders killed")
-@pytest.mark.parametrize("has_old", [False, True])
-def test_row_22_a_builder_that_is_killed_is_replaced_once_a_lease(settings, has_old):
-    caches["default"].clear()
-    ttl, key = 0.6, f"killed:{has_old}"
-    flight = SingleFlight(CACHE="default", LOCK="redis", LOCK_TTL=ttl, TIMEOUT=PATIENCE)
-    if has_old:
-        flight.get_or_build(key, lambda: "old", **EXPIRED)
-    begun = _fork.Array("d", 4)
-
-    def build() -> str:
-        with begun.get_lock():
-            number = sum(map(bool, begun))
-            begun[number] = time.monotonic()
-        if number < 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return "new"
-
-    def insist(number: int = 0) -> list[tuple[str, float]]:
-        got: list[tuple[str, float]] = []
-        while not got or got[-1][0] != "new":
-            got.append((flight.get_or_build(key, build, **KEPT), time.monotonic()))
-        return got
-
-    with Crew(insist) as one, Crew(insist) as another:
-        for crew in (one, another):
-            with pytest.raises(EOFError):  # it is dead
-                crew.results()
-        got = insist()
-    first, second, third, none = begun[:4]
-    assert none == 0
-    # The lease is granted a moment before its build begins.
-    assert min(second - first, third - second) > 0.7 * ttl
-    for value, at in got:  # until that lease is over, who has something does not wait
-        assert value == ("new" if at > third else "old")
-    assert len(got) > 1 or not has_old or third - second > 2 * ttl  # or this process slept
-
-
-def test_the_counters_are_of_all_processes(tmp_path):
-    code = """
-import django; django.setup()
-from django.conf import settings
-from loadtest.bench.crew import Crew
-from locking import metrics
-from locking.rebuild import SingleFlight
-settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
-flight = SingleFlight(CACHE="default", LOCK="process")
-def work(number):
-    for _ in range(3):
-        flight.get_or_build("page:1", lambda: 1, ttl=60)
-with Crew(work, 2) as crew:
-    crew.results()
-assert metrics.flights()["page"] == {"hit": 4, "rebuild": 2}, metrics.flights()
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_unknown_options_are_refused():
-    with pytest.raises(LockMisuse, match="CAHCE"):
-        SingleFlight(CAHCE="default")
