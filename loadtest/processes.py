@@ -38,6 +38,7 @@ DEBIAN = {
     "cc": "gcc",
     "zookeeper.jar": "libzookeeper-java",
     "nginx": "nginx-light",
+    "openssl": "openssl",
 }
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 

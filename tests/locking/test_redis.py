@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 import redis as client
 
 from loadtest.faults import PATIENCE, until
-from loadtest.processes import HOST, reserve_port
 from loadtest.servers import Redis
 from locking import LockLost
-from locking.backends.base import Claim
 from locking.backends.redis import RedisBackend
 from locking.handler import create
-from locking.lease import new_owner
 from tests.locking.actor import Actor
+from tests.locking.redis_tools import claim, waiters, waiting
 
 PATH = "locking.backends.redis.RedisBackend"
 LATE = 0.5
@@ -57,27 +51,6 @@ def raw(server: Redis) -> Iterator[client.Redis]:
 def another(server: Redis) -> Iterator[Callable[[], Actor]]:
     with ExitStack() as stack:
         yield lambda: stack.enter_context(Actor({"BACKEND": PATH, "LOCATION": server.url}))
-
-
-def claim(name: str = "n", ttl: float = 30.0) -> Claim:
-    return Claim(name=name, owner=new_owner(), ttl=ttl)
-
-
-def waiting(backend: RedisBackend, name: str = "n") -> int:
-    return sum(held.waiters or 0 for held in backend.inspect() if held.name == name)
-
-
-@contextmanager
-def waiters(
-    backend: RedisBackend, *claims: Claim, timeout: float = PATIENCE
-) -> Iterator[list[Future[Any]]]:
-    """Let each claim wait in a thread, queued in this order."""
-    with ThreadPoolExecutor(len(claims)) as pool:
-        started, before = [], waiting(backend)
-        for number, one in enumerate(claims, before + 1):
-            started.append(pool.submit(backend.acquire, one, timeout))
-            until(lambda number=number: waiting(backend) == number, "a waiter queueing")
-        yield started
 
 
 def calls(raw: client.Redis) -> int:
@@ -374,42 +347,3 @@ def test_a_stranger_cannot_release_extend_or_recount(backend: RedisBackend) -> N
     backend.release(holder, grant.token)
     with pytest.raises(LockLost):
         backend.release(holder, grant.token)
-
-
-def hand_over(url: str) -> None:
-    backend, holder, patient = RedisBackend("redis", location=url), claim(), claim()
-    backend.acquire(holder, 0)
-    with waiters(backend, patient) as (waiter,):
-        backend.release(holder, 0)
-        assert waiter.result(PATIENCE) is not None
-    backend.release(patient, 0)
-    backend.close()
-
-
-def test_passwords_unix_sockets_and_databases(tmp_path: Path) -> None:
-    path = tmp_path / "redis.sock"
-    with Redis(config=["--unixsocket", str(path)]) as server:
-        with client.Redis.from_url(server.url) as raw:
-            raw.config_set("requirepass", "secret")
-        hand_over(f"unix://:secret@{path}?db=1")
-        hand_over(server.url.replace("//", "//:secret@"))
-
-
-def test_tls(tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        missing = "openssl is not installed: apt-get install -y --no-install-recommends openssl"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(missing)
-    key, certificate = tmp_path / "key", tmp_path / "certificate"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", "/CN=localhost", "-keyout", key, "-out", certificate),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    port, mark = reserve_port()
-    config = ["--tls-port", str(port), "--tls-auth-clients", "no"]
-    config += ["--tls-cert-file", str(certificate), "--tls-key-file", str(key)]
-    with mark, Redis(config=config):
-        hand_over(f"rediss://{HOST}:{port}/0?ssl_cert_reqs=none&ssl_check_hostname=false")

@@ -1,0 +1,68 @@
+"""A Redis to hurt, backends as other processes would have them, and threads that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from loadtest.faults import PATIENCE, until
+from loadtest.servers import Redis
+from locking.backends.base import Claim
+from locking.backends.redis import RedisBackend
+from locking.lease import Lease, new_owner
+
+BOUND = 8.0
+"""Seconds in which a Redis that is silent or refuses must have been given up, on a slow machine."""
+Connect = Callable[..., RedisBackend]
+
+
+@pytest.fixture
+def server() -> Iterator[Redis]:
+    with Redis() as server:
+        yield server
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Backends as other processes would have them: none knows the others' tokens."""
+    with ExitStack() as stack:
+
+        def make(url: str, **options: Any) -> RedisBackend:
+            backend = RedisBackend("redis", location=url, options=options)
+            stack.callback(backend.close)
+            return backend
+
+        yield make
+
+
+def claim(ttl: float = 30.0) -> Claim:
+    """One of a new owner; all of them ask for the same lock."""
+    return Claim(name="n", owner=new_owner(), ttl=ttl)
+
+
+def take(backend: RedisBackend, ttl: float = 30.0) -> Lease:
+    """A lease that nobody renews."""
+    lock = backend.lock("n", ttl=ttl, renew=False)
+    assert lock.acquire(timeout=PATIENCE)
+    assert lock.lease is not None
+    return lock.lease
+
+
+def waiting(backend: RedisBackend) -> int:
+    """How many are queued."""
+    return sum(held.waiters or 0 for held in backend.inspect() if held.name == "n")
+
+
+@contextmanager
+def waiters(backend: RedisBackend, *claims: Claim) -> Iterator[list[Future[Any]]]:
+    """Let each claim wait in a thread, queued in this order."""
+    with ThreadPoolExecutor(len(claims)) as pool:
+        started, before = [], waiting(backend)
+        for number, one in enumerate(claims, before + 1):
+            started.append(pool.submit(backend.acquire, one, PATIENCE))
+            until(lambda number=number: waiting(backend) == number, "a waiter queueing")
+        yield started

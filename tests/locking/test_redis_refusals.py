@@ -1,0 +1,138 @@
+"""FAULTS 17 and 18: a Redis that refuses or may evict; never a grant, always an answer."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import redis as client
+
+from loadtest.faults import PATIENCE, until
+from loadtest.servers import Redis
+from locking import LockUnavailable
+from locking.backends.redis import RedisBackend
+from tests.locking.redis_tools import BOUND, Connect, claim, connect, server, take
+
+__all__ = ["connect", "server"]
+
+
+def refuses(backend: RedisBackend, word: str) -> None:
+    """No grant, an error that names its cause, in bounded time, at once or after a wait."""
+    for timeout in (0, 0.5):
+        started = time.monotonic()
+        with pytest.raises(LockUnavailable, match=word) as caught:
+            backend.acquire(claim(), timeout)
+        assert caught.value.__cause__ is not None
+        assert time.monotonic() - started < BOUND
+
+
+@pytest.mark.faults(row=17, backend="redis")
+def test_settings_under_which_redis_refuses(server: Redis, connect: Connect) -> None:
+    with client.Redis.from_url(server.url) as raw:
+        for setting, value, usual, word in (
+            ("min-replicas-to-write", 1, 0, "NOREPLICAS"),
+            ("maxmemory", 1, 0, "OOM"),
+        ):
+            raw.config_set(setting, value)
+            refuses(connect(server.url), word)
+            raw.config_set(setting, usual)
+        lease = take(connect(server.url))
+        raw.config_set("maxmemory", 1)
+        lease.backend.extend(lease.claim, lease.token, 60)
+        lease.backend.release(lease.claim, lease.token)  # what is held can be given back
+        raw.config_set("maxmemory", 0)
+        raw.replicaof("127.0.0.1", "1")
+        refuses(connect(server.url), "READONLY")
+        raw.config_set("replica-serve-stale-data", "no")
+        refuses(connect(server.url), "MASTERDOWN")
+        raw.replicaof("NO", "ONE")
+        raw.set("lock:{n}", "not a lock")
+        refuses(connect(server.url), "WRONGTYPE")
+        raw.delete("lock:{n}")
+        raw.config_set("requirepass", "secret")
+        refuses(connect(server.url), "authenticat")
+        refuses(connect(server.url.replace("//", "//:wrong@")), "password")
+        raw.config_set("requirepass", "")
+        assert not raw.exists("lock:{n}")
+        assert take(connect(server.url))
+
+
+def test_an_instance_that_turns_read_only_is_left(server: Redis, connect: Connect) -> None:
+    """After a failover the same address may be another server: no connection is kept."""
+    backend = connect(server.url)
+    with client.Redis.from_url(server.url) as raw:
+        backend.probe()
+        raw.replicaof("127.0.0.1", "1")
+        refuses(backend, "READONLY")
+        assert not backend._pool._idle
+        raw.replicaof("NO", "ONE")
+        assert take(backend)
+
+
+@pytest.mark.faults(row=17, backend="redis", fired="maxclients reached")
+def test_too_many_connections(connect: Connect) -> None:
+    with Redis(config=["--maxclients", "2"]) as server:
+        with ExitStack() as stack:
+            for _ in range(2):
+                raw = stack.enter_context(client.Redis.from_url(server.url))
+                raw.ping()
+            refuses(connect(server.url), "max number of clients|onnection")
+        until(lambda: take(connect(server.url)), "room for a connection")
+
+
+def test_a_script_that_does_not_end(server: Redis, connect: Connect) -> None:
+    backend = connect(server.url)
+    backend.probe()
+    with client.Redis.from_url(server.url, socket_timeout=60) as raw, ThreadPoolExecutor(1) as pool:
+        raw.config_set("busy-reply-threshold", 1)
+        endless = pool.submit(raw.eval, "while true do end", 0)
+        try:
+            until(lambda: is_busy(server), "the script running")
+            refuses(backend, "BUSY|silent")
+        finally:
+            with client.Redis.from_url(server.url) as killer:
+                killer.script_kill()
+            with pytest.raises(client.ResponseError):
+                endless.result(PATIENCE)
+    assert take(backend)
+
+
+def is_busy(server: Redis) -> bool:
+    with client.Redis.from_url(server.url) as raw:
+        try:
+            raw.ping()
+        except client.ResponseError:
+            return True
+        return False
+
+
+def test_scripts_that_the_server_forgot_are_taught_again(server: Redis, connect: Connect) -> None:
+    backend = connect(server.url)
+    with client.Redis.from_url(server.url) as raw:
+        raw.script_flush()
+        lease = take(backend)
+        raw.script_flush()
+        backend.extend(lease.claim, lease.token, 60)
+        raw.script_flush()
+        backend.release(lease.claim, lease.token)
+    assert not backend.inspect()
+
+
+def test_check_refuses_an_evicting_redis(server: Redis) -> None:
+    def ids(**conf: Any) -> list[str | None]:
+        return [message.id for message in RedisBackend.check("redis", conf)]
+
+    with client.Redis.from_url(server.url) as raw:
+        assert ids(LOCATION=server.url) == []
+        raw.config_set("maxmemory", "100mb")
+        assert ids(LOCATION=server.url) == []
+        for policy in ("allkeys-lru", "volatile-ttl"):
+            raw.config_set("maxmemory-policy", policy)
+            assert ids(LOCATION=server.url) == ["locking.E021"]
+    assert ids(LOCATION="redis://127.0.0.1:1/0") == [], "a server that is down cannot be asked"
+    for nowhere in ("", "127.0.0.1:6379", None, ["redis://127.0.0.1:1/0"]):
+        assert ids(LOCATION=nowhere) == ["locking.E020"]
+    assert ids(LOCATION=server.url, OPTIONS={"FIAR": True}) == ["locking.E022"]
