@@ -1,0 +1,101 @@
+"""Queued sales for tests: buyers who ask, and a consumer that comes and goes."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from django.test import Client
+
+from loadtest.servers import Redis
+from locking import policy
+from shop.audit import audit_sale
+from shop.errors import ShopError
+from shop.models import Sale, User
+from shop.queued import consumer, store, writing
+from shop.queued.loading import reconcile
+from shop.queued.reserving import Queued, reserve, standing_of
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+
+
+@pytest.fixture(autouse=True)
+def guard(monkeypatch) -> Iterator[None]:
+    """The policy in force, and consumers that wait for nothing."""
+    monkeypatch.setattr(consumer, "BLOCK", 0.01)
+    monkeypatch.setattr(consumer, "LINGER", 0.0)
+    monkeypatch.setattr(consumer, "LOOK", 0.0)
+    monkeypatch.setattr(consumer, "CLAIM_AFTER", 0.0)
+    # A test's transaction has to last.
+    monkeypatch.setattr(consumer, "close_old_connections", lambda: None)
+    monkeypatch.setattr(writing, "_reconnect", lambda: None)
+    put_in_force("process")
+    yield
+    policy.forget()
+
+
+@pytest.fixture
+def redis(settings) -> Iterator[Redis]:
+    """A Redis of the test's own, to lose."""
+    with Redis() as server:
+        settings.REDIS_URL = server.url
+        yield server
+
+
+def a_queued_sale(**what: float) -> Sale:
+    """As `a_sale`, and read as a request would."""
+    sale = a_sale(fulfilment=Sale.Fulfilment.QUEUED, **what)
+    return fresh(sale)
+
+
+def ask(sale: Sale, customer: User | None = None, quantity: int = 1, key: str = "k") -> Queued:
+    """Send a form to the service, by default as a new customer."""
+    customer = customer or a_customer()
+    return reserve(customer_id=customer.pk, sale=fresh(sale), quantity=quantity, key=key)
+
+
+def told(sale: Sale, times: int, **what: object) -> Counter[str]:
+    """What so many new customers are told."""
+    answers: Counter[str] = Counter()
+    for _ in range(times):
+        try:
+            ask(sale, **what)
+            answers["queued"] += 1
+        except ShopError as error:
+            answers[type(error).__name__] += 1
+    return answers
+
+
+def status(queued: Queued) -> str:
+    """What the ticket of `queued` says now."""
+    asked = queued.reservation
+    ticket = queued.url.split("/")[2]
+    return standing_of(customer_id=asked.customer_id, ticket=ticket).status
+
+
+def consume() -> int:
+    """As a consumer that is then gone."""
+    one = consumer.Consumer(threading.Event())
+    count = one.round()
+    while more := one.round():
+        count += more
+    one._leave()
+    return count
+
+
+def assert_sound(sale: Sale, *, held: int, left: int) -> None:
+    """The books add up, and Redis agrees with them."""
+    audit = audit_sale(sale=fresh(sale))
+    assert audit.ok, audit.breaches
+    assert (audit.held, audit.reserved, audit.drift) == (held, 0, 0)
+    assert store.left(sale=fresh(sale)) == left
+    assert not reconcile(sale=fresh(sale), thoroughly=True)
+
+
+@pytest.fixture
+def browser() -> Client:
+    """Of a customer who has signed in."""
+    client = Client()
+    client.force_login(a_customer())
+    return client

@@ -1,0 +1,192 @@
+"""What becomes of an entry in a queued sale, and of pieces that return."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import timedelta
+from unittest.mock import patch
+
+import pytest
+from django.utils import timezone
+
+from locking import locks
+from shop.checkout import lock_name, place_order
+from shop.errors import StoreDown
+from shop.models import Order, Sale, SetAside, User
+from shop.orders import cancel_order, expire_unpaid_orders
+from shop.queued import consumer, store, writing
+from shop.queued.loading import load, reconcile
+from tests.shop.making import a_customer, a_sale, fresh
+from tests.shop.queueing import (
+    a_queued_sale,
+    ask,
+    assert_sound,
+    browser,
+    consume,
+    guard,
+    status,
+    told,
+)
+
+__all__ = ["browser", "guard"]
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+
+
+# --- What becomes of an entry ----------------------------------------------------------------
+
+
+def test_an_entry_that_cannot_be_read_holds_up_nobody() -> None:
+    sale = a_queued_sale(stock=5)
+    before = ask(sale)
+    orders = store.keys_of(sale.pk, fresh(sale).generation)[3]
+    store._command("XADD", orders, "*", "n", "ABC", "c", "nobody", "q", "1", "k", "x")
+    after = ask(sale)
+    assert consume() == 3
+    assert [status(before), status(after)] == ["won", "won"]
+    kept = SetAside.objects.get()
+    assert (kept.number, kept.reason, "nobody" in kept.detail) == ("ABC", "failed", True)
+    assert_sound(sale, held=2, left=3)
+
+
+def test_an_order_that_cannot_be_written_is_set_aside_and_its_pieces_return(admin_client) -> None:
+    sale, gone = a_queued_sale(stock=5), a_customer()
+    lost, other = ask(sale, gone, quantity=2), ask(sale)
+    gone.delete()
+    # Where the database checks foreign keys at the end of a transaction, a test's has none.
+    with patch.object(writing, "commit", _without_customers(writing.commit)):
+        consume()
+    assert [status(lost), status(other)] == ["failed", "won"]
+    assert_sound(sale, held=1, left=4)
+    page = admin_client.get("/admin/shop/setaside/")
+    assert lost.reservation.number in page.text
+
+
+def _without_customers(commit: Callable[..., object]) -> Callable[..., object]:
+    from django.db import IntegrityError
+
+    def checked(statements):
+        rows = statements[0].params
+        width = len(rows) // statements[0].sql.count("(%s")
+        customers = rows[1::width]
+        if User.objects.filter(pk__in=customers).count() < len(set(customers)):
+            raise IntegrityError("a foreign key constraint fails")
+        return commit(statements)
+
+    return checked
+
+
+def test_a_key_of_another_sale_is_told_so() -> None:
+    customer, sale = a_customer(), a_queued_sale(stock=5)
+    place_order(customer=customer, sale=fresh(a_sale()), quantity=1, key="k")
+    queued = ask(sale, customer)
+    consume()
+    assert status(queued) == "key_reused"
+    assert_sound(sale, held=0, left=5)
+
+
+def test_a_limit_lowered_meanwhile_is_kept_where_it_is_written() -> None:
+    sale, customer = a_queued_sale(stock=5, limit=2), a_customer()
+    both = [ask(sale, customer, key=key) for key in "ab"]
+    Sale.objects.update(limit_per_customer=1)
+    consume()
+    assert [status(one) for one in both] == ["won", "limit"]
+    assert_sound(sale, held=1, left=4)
+
+
+def test_what_redis_promised_too_much_is_sold_out_after_all(browser) -> None:
+    sale = a_queued_sale(stock=2)
+    load(sale=sale)
+    store._command("HINCRBY", store.keys_of(sale.pk, sale.generation)[0], "left", 2)
+    queued = [ask(sale, User.objects.get()), *(ask(sale) for _ in range(3))]
+    consume()
+    assert [status(one) for one in queued] == ["won", "won", "sold_out", "sold_out"]
+    assert_sound(sale, held=2, left=0)
+
+
+def test_a_database_that_fails_leaves_the_entry_for_later() -> None:
+    from django.db import OperationalError
+
+    sale = a_queued_sale()
+    queued = ask(sale)
+    with patch.object(writing, "commit", side_effect=OperationalError("gone")):
+        consumer.Consumer(threading.Event()).round()
+        assert status(queued) == "waiting"
+    assert not SetAside.objects.exists()
+    consume()
+    assert status(queued) == "won"
+    assert_sound(sale, held=1, left=9)
+
+
+def test_one_sale_whose_lock_is_held_keeps_no_other_waiting(monkeypatch) -> None:
+    monkeypatch.setattr(writing, "PATIENCE", 0.05)
+    stuck, free = a_queued_sale(), a_queued_sale()
+    both = [ask(stuck), ask(free)]
+    let_go, held = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with locks["process"].lock(lock_name(stuck.pk)):
+            held.set()
+            let_go.wait(20)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(20)
+    consumer.Consumer(threading.Event()).round()
+    assert [status(one) for one in both] == ["waiting", "won"]
+    let_go.set()
+    holder.join()
+    consume()
+    assert status(both[0]) == "won"
+
+
+def test_an_entry_at_which_the_database_fails_again_and_again_is_set_aside(monkeypatch) -> None:
+    from django.db import OperationalError
+
+    sale = a_queued_sale()
+    queued = ask(sale)
+    one = consumer.Consumer(threading.Event())
+    with patch.object(writing, "commit", side_effect=OperationalError("1366")):
+        for _ in range(writing.DELIVERIES):
+            one.round()
+    assert status(queued) == "failed"
+    assert "1366" in SetAside.objects.get().detail
+    assert_sound(sale, held=0, left=10)
+
+
+# --- Pieces return ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["cancelled", "expired"])
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_pieces_of_a_closed_order_can_be_reserved_again(how, is_silent) -> None:
+    sale, customer = a_queued_sale(stock=2, limit=2), a_customer()
+    ask(sale, customer, quantity=2)
+    consume()
+    assert told(sale, 1) == {"SoldOut": 1}
+    silence = patch.object(store, "give_back", side_effect=StoreDown)
+    with silence if is_silent else nullcontext():
+        if how == "cancelled":
+            cancel_order(order=Order.objects.select_related("sale").get())
+        else:
+            assert expire_unpaid_orders(now=timezone.now() + timedelta(days=1)) == 1
+    if is_silent:
+        assert told(sale, 1) == {"SoldOut": 1}
+        repair = reconcile(sale=fresh(sale))
+        assert (repair.drift, repair.customers) == (-2, 1)
+    again = ask(sale, customer, quantity=2, key="again")
+    consume()
+    assert status(again) == "won"
+    assert_sound(sale, held=2, left=0)
+
+
+def test_restocked_in_the_admin(admin_client, django_capture_on_commit_callbacks) -> None:
+    sale = a_queued_sale(stock=1)
+    ask(sale)
+    form = {"action": "restock", "pieces": 3, "_selected_action": sale.pk}
+    with django_capture_on_commit_callbacks(execute=True):
+        admin_client.post("/admin/shop/sale/", form)
+    assert told(sale, 4) == {"queued": 3, "SoldOut": 1}
+    consume()
+    assert_sound(sale, held=4, left=0)

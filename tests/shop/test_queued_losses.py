@@ -1,0 +1,160 @@
+"""Redis loses what a queued sale knew, and nobody is lied to."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.management import call_command
+
+from loadtest.servers import Redis
+from shop.audit import audit_sale
+from shop.checkout import place_order
+from shop.errors import LimitReached
+from shop.models import Order, SetAside, User
+from shop.orders import cancel_order
+from shop.queued import store, writing
+from shop.queued.loading import Repair, load, reconcile
+from tests.shop.making import a_customer, fresh
+from tests.shop.queueing import (
+    a_queued_sale,
+    ask,
+    assert_sound,
+    browser,
+    consume,
+    guard,
+    redis,
+    status,
+    told,
+)
+
+__all__ = ["browser", "guard", "redis"]
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+
+
+@pytest.mark.faults(row=5, backend="redis", fired="Redis emptied")
+@pytest.mark.parametrize("how", ["flushed", "restarted"])
+def test_emptied_in_mid_sale(redis, how) -> None:
+    sale, customer = a_queued_sale(stock=10, limit=1), a_customer()
+    written = ask(sale, customer)
+    consume()
+    lost = ask(sale)
+    if how == "flushed":
+        store._command("FLUSHALL")
+    else:
+        redis.kill()
+        redis.start()
+    assert [status(written), status(lost)] == ["won", "lost"]
+    assert ask(sale, customer).receipt == written.receipt
+    with pytest.raises(LimitReached):
+        ask(sale, customer, key="more")
+    # The same form again, as the ticket page sends it.
+    again = ask(sale, User.objects.get(pk=lost.reservation.customer_id))
+    assert (again.receipt, again.replayed) == (lost.receipt, False)
+    assert told(sale, 12) == {"queued": 8, "SoldOut": 4}
+    consume()
+    assert status(lost) == "won"
+    assert_sound(sale, held=10, left=0)
+
+
+def test_a_batch_read_before_redis_was_emptied_is_written_once(redis) -> None:
+    """A consumer has it in hand; the buyer, told that it is lost, sends the form again."""
+    sale, customer = a_queued_sale(stock=3), a_customer()
+    first = ask(sale, customer)
+    old = fresh(sale)
+    entries = store.entries(sale=old)
+    store._command("FLUSHALL")
+    again = ask(sale, customer)
+    assert first.receipt == again.receipt
+    writing.write(sale=old, entries=entries)
+    consume()
+    assert Order.objects.count() == 1
+    assert_sound(sale, held=1, left=2)
+
+
+@pytest.mark.faults(row=5, backend="redis", fired="reseeded")
+def test_reseeded_while_entries_are_under_way_it_offers_them_twice() -> None:
+    """The control: what others do after a restart, and what the reconciler does instead."""
+    sale = a_queued_sale(stock=5)
+    assert told(sale, 3) == {"queued": 3}
+    state = store.keys_of(sale.pk, fresh(sale).generation)[0]
+    store._command("HSET", state, "left", fresh(sale).stock.quantity)
+    assert reconcile(sale=fresh(sale)).drift == 3
+    assert told(sale, 3) == {"queued": 2, "SoldOut": 1}
+    store._command("HSET", state, "left", fresh(sale).stock.quantity)
+    assert told(sale, 3) == {"queued": 3}
+    consume()
+    assert SetAside.objects.filter(reason="sold_out").count() == 3
+    assert_sound(sale, held=5, left=0)
+
+
+@pytest.mark.faults(row=4, backend="redis")
+def test_failed_over_to_an_old_replica(redis, settings) -> None:
+    sale, customer = a_queued_sale(stock=10), a_customer()
+    with Redis(replica_of=redis) as replica:
+        early = ask(sale, customer)
+        store._command("WAIT", 1, 5000)
+        settings.REDIS_URL = replica.url
+        store._command("REPLICAOF", "NO", "ONE")
+        settings.REDIS_URL = redis.url
+        written = ask(sale)
+        consume()
+        cancel_order(order=Order.objects.select_related("sale").get(customer=customer))
+        lost = ask(sale)
+        redis.kill()
+        settings.REDIS_URL = replica.url
+        assert store.left(sale=fresh(sale)) == 9
+        repair = reconcile(sale=fresh(sale))
+        # The replica still has the first entry, which was written; one order it never heard of.
+        assert (repair.settled, repair.drift, repair.customers) == (1, 0, 2)
+        assert [status(early), status(written), status(lost)] == ["won", "won", "lost"]
+        assert ask(sale, quantity=1).reservation.number != early.reservation.number
+        assert told(sale, 12) == {"queued": 8, "SoldOut": 4}
+        consume()
+        assert_sound(sale, held=10, left=0)
+
+
+def test_a_ticket_whose_entry_is_gone_may_be_sent_again() -> None:
+    sale, customer = a_queued_sale(stock=2), a_customer()
+    queued = ask(sale, customer)
+    store._command("DEL", store.keys_of(sale.pk, fresh(sale).generation)[3])
+    repair = reconcile(sale=fresh(sale))
+    assert (repair.drift, repair.customers, repair.forgotten) == (-1, 1, 1)
+    assert status(queued) == "lost"
+
+
+def test_the_lost_page_sends_the_same_form_again(browser) -> None:
+    sale = a_queued_sale()
+    url = ask(sale, User.objects.get(), key="k-17").url
+    store._command("DEL", *store.keys_of(sale.pk, fresh(sale).generation))
+    page = browser.get(url)
+    assert 'value="k-17"' in page.text
+    assert (
+        browser.post(f"/sales/{sale.slug}/buy/", {"quantity": 1, "idempotency_key": "k-17"}).url
+        == url
+    )
+    consume()
+    assert_sound(sale, held=1, left=9)
+
+
+def test_the_command_and_the_audit_say_what_they_found(capsys) -> None:
+    sale = a_queued_sale(stock=4)
+    ask(sale)
+    state = store.keys_of(sale.pk, fresh(sale).generation)[0]
+    store._command("HINCRBY", state, "left", -2)
+    audit = audit_sale(sale=fresh(sale))
+    assert (audit.ok, audit.reserved, audit.drift) == (True, 1, -2)
+    call_command("reconcile_queued")
+    assert f"{sale.slug}: drift -2" in capsys.readouterr().out
+    call_command("reconcile_queued")
+    assert f"{sale.slug}: agreed" in capsys.readouterr().out
+    assert not Repair(sale=sale.slug)
+
+
+def test_stock_sold_directly_beside_the_queue_is_noticed() -> None:
+    """Nobody should; the stock row and the reconciler keep it honest."""
+    sale = a_queued_sale(stock=2)
+    load(sale=sale)
+    place_order(customer=a_customer(), sale=fresh(sale), quantity=2, key="k")
+    queued = ask(sale)
+    consume()
+    assert status(queued) == "sold_out"
+    assert_sound(sale, held=2, left=0)
