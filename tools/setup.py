@@ -27,7 +27,8 @@ SETS = {"demo": ("demo",), "test": ("dev", "demo"), "peers": ("peers",)}
 SPACE_MB = {"demo": 400, "test": 1500, "peers": 300}
 DEBIAN = (
     "mariadb-server-core mariadb-client-core redis-tools libzookeeper-java default-jre-headless "
-    "libmariadb-dev pkg-config gcc libc6-dev chromium fonts-wqy-zenhei gettext wrk nginx-light openssl"
+    "libmariadb-dev pkg-config gcc libc6-dev chromium fonts-wqy-zenhei gettext wrk nginx-light "
+    "openssl"
 )
 # apt-get install, where nginx and whatever else brings a service neither starts now nor at boot.
 INSTALL = r"""
