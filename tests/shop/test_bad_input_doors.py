@@ -23,8 +23,8 @@ from shop import admission, throttle
 from shop.audit import audit_sale
 from shop.models import Order, Sale
 from shop.queued import store
+from tests.shop.bad_input import BODIES, FORM, JSON, KEYS, LIMIT, QUANTITIES, everything
 from tests.shop.making import a_sale, fresh, put_in_force
-from tests.shop.test_bad_input import BODIES, FORM, JSON, KEYS, LIMIT, QUANTITIES, everything
 from tests.shop.test_turnstile import Browser, django
 
 pytestmark = pytest.mark.django_db
