@@ -6,35 +6,20 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from django.core.cache import cache
 from django.test import Client
 
 from inventory.models import Stock, StockMovement
-from locking import policy
 from shop.models import Allowance, Order, Sale, User
-from tests.shop.making import a_customer, a_sale, put_in_force
+from tests.shop.making import a_sale
 
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
 LIMIT = 5
 
 
-@pytest.fixture(autouse=True)
-def in_force() -> Iterator[None]:
-    put_in_force("process")
-    cache.clear()  # also what the throttle has counted
-    yield
-    policy.forget()
-
-
 @pytest.fixture
 def sale() -> Sale:
     return a_sale(limit=LIMIT)
-
-
-@pytest.fixture
-def li() -> User:
-    return a_customer()
 
 
 def client_of(user: User | None = None, **options: object) -> Client:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import secrets
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
+from django.test import Client
 from django.utils import timezone
 
 from inventory.models import Product
@@ -43,6 +45,19 @@ def a_sale(
 def a_customer() -> User:
     """Somebody who may buy."""
     return User.objects.create(username=f"buyer-{secrets.token_hex(4)}")
+
+
+def signed_in(user: User | None = None, **options: bool) -> Client:
+    """The browser of this customer or a new one; options are Django's test client's."""
+    client = Client(**options)
+    client.force_login(user or a_customer())
+    return client
+
+
+def buy(client: Client, sale: Sale, quantity: object = 1, key: str = "k") -> Any:
+    """What the form of a purchase is answered."""
+    form = {"quantity": quantity, "idempotency_key": key}
+    return client.post(f"/sales/{sale.slug}/buy/", form)
 
 
 def fresh(sale: Sale) -> Sale:

@@ -17,7 +17,7 @@ from shop.models import Sale, User
 from shop.queued import consumer, store, writing
 from shop.queued.loading import reconcile
 from shop.queued.reserving import Queued, reserve, standing_of
-from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +96,4 @@ def assert_sound(sale: Sale, *, held: int, left: int) -> None:
 @pytest.fixture
 def browser() -> Client:
     """Of a customer who has signed in."""
-    client = Client()
-    client.force_login(a_customer())
-    return client
+    return signed_in()

@@ -24,7 +24,7 @@ from shop.checkout import fence_of, lock_name, place_order
 from shop.errors import Busy
 from shop.models import Order, Sale, User
 from shop.orders import cancel_order
-from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 seen_by_threads = pytest.mark.django_db(transaction=True)
@@ -51,13 +51,6 @@ ACTIONS = {
 @pytest.fixture(autouse=True)
 def policy_in_force():
     put_in_force("redis")
-
-
-@pytest.fixture
-def amy() -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("amy"))
-    return client
 
 
 @pytest.fixture
@@ -269,12 +262,6 @@ def ben() -> User:
     ben = User.objects.create(username="ben", is_staff=True)
     ben.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
     return ben
-
-
-def signed_in(user: User) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 def test_who_may_only_look_changes_nothing(ben, sale):

@@ -9,21 +9,13 @@ import pytest
 from django.core.management import call_command
 
 from inventory.models import Stock, StockMovement
-from locking import policy
 from shop.audit import audit_all, audit_sale
 from shop.checkout import place_order
 from shop.models import Order, Sale
 from shop.orders import cancel_order, pay_order
-from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+from tests.shop.making import a_customer, a_sale, fresh
 
-pytestmark = [pytest.mark.django_db, pytest.mark.stores]
-
-
-@pytest.fixture(autouse=True)
-def guard():
-    put_in_force("process")
-    yield
-    policy.forget()
+pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
 
 
 @pytest.fixture

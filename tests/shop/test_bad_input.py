@@ -19,16 +19,14 @@ from tests.shop.bad_input import (
     buy_json,
     client_of,
     everything,
-    in_force,
-    li,
     nothing_changes,
     sale,
     step,
 )
 from tests.shop.making import a_customer, a_sale
 
-__all__ = ["in_force", "li", "nothing_changes", "sale"]
-pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+__all__ = ["nothing_changes", "sale"]
+pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
 
 
 # --- method and identity ----------------------------------------------------------------------

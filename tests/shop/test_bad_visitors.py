@@ -11,15 +11,13 @@ from tests.shop.bad_input import (
     buy_json,
     client_of,
     everything,
-    in_force,
-    li,
     nothing_changes,
     sale,
 )
 from tests.shop.making import a_customer
 
-__all__ = ["in_force", "li", "nothing_changes", "sale"]
-pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+__all__ = ["nothing_changes", "sale"]
+pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
 
 PASSWORD = "a-red-kettle-9"  # noqa: S105
 

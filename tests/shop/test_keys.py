@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from unittest.mock import patch
 
 import pytest
-from django.core.cache import cache
 from django.db import OperationalError
 from django.http import HttpResponse
 from django.test import Client
 
-from locking import locks, policy
+from locking import locks
 from locking.failpoints import armed, disarm
 from locking.idempotency import BESIDE, Attempt
 from locking.models import IdempotencyKey
@@ -20,22 +18,13 @@ from shop.audit import audit_sale
 from shop.checkout import place_order
 from shop.models import Order, Sale
 from tests.locking.actor import Actor
-from tests.locking.scripted import PATH, silent
-from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+from tests.locking.scripted import silent
+from tests.shop.making import a_customer, a_sale, fresh, signed_in
 
-pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("guard")]
 
 JSON = {"Accept": "application/json"}
 STEPS = [("pay", "paid"), ("cancel", "cancelled")]
-
-
-@pytest.fixture(autouse=True)
-def guard(settings) -> Iterator:
-    settings.LOCKS = {**settings.LOCKS, "scripted": {"BACKEND": PATH}}
-    put_in_force("scripted")
-    cache.clear()
-    yield locks["scripted"]
-    policy.forget()
 
 
 @pytest.fixture
@@ -48,9 +37,7 @@ def an_order(sale: Sale) -> Order:
 
 
 def browser(order: Order) -> Client:
-    client = Client(raise_request_exception=False)
-    client.force_login(order.customer)
-    return client
+    return signed_in(order.customer, raise_request_exception=False)
 
 
 def send(client: Client, order: Order, verb: str, key: str = "k", **headers: str) -> HttpResponse:

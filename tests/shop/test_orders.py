@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 from django.utils import timezone
 
 from inventory.models import Stock, StockMovement
-from locking import locks, policy
 from locking.models import Discipline
 from shop import checkout
 from shop.audit import audit_sale
@@ -17,20 +15,12 @@ from shop.checkout import TRIES, lock_name, place_order
 from shop.errors import Busy, NotFound, StoreDown, WrongStep
 from shop.models import Allowance, Order, Sale
 from shop.orders import cancel_order, expire_unpaid_orders, get_order, orders_of, pay_order
-from tests.locking.scripted import PATH, ScriptedBackend, silent
+from tests.locking.scripted import silent
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 
-pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("guard")]
 
 LATER = timedelta(hours=1)
-
-
-@pytest.fixture(autouse=True)
-def guard(settings) -> Iterator[ScriptedBackend]:
-    settings.LOCKS = {**settings.LOCKS, "scripted": {"BACKEND": PATH}}
-    put_in_force("scripted")
-    yield locks["scripted"]
-    policy.forget()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -14,7 +14,6 @@ from django.test import Client
 from django.utils import timezone
 
 from inventory.batch import Statement, commit
-from locking import policy
 from locking.failpoints import armed
 from shop import gateway, payments
 from shop.checkout import place_order
@@ -22,35 +21,16 @@ from shop.errors import WrongStep
 from shop.models import Order, Payment, User
 from shop.orders import cancel_order, expire_unpaid_orders
 from shop.payments import receive, start_payment, time_out_payments
-from tests.shop.making import a_customer, a_sale, put_in_force
+from tests.shop.making import a_sale, signed_in
 
-pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
 
 LATER = timedelta(hours=1)
-
-
-@pytest.fixture(autouse=True)
-def _in_force() -> Iterator[None]:
-    put_in_force("process")
-    yield
-    policy.forget()
-
-
-@pytest.fixture
-def li() -> User:
-    return a_customer()
 
 
 @pytest.fixture
 def order(li: User) -> Order:
     return place_order(customer=li, sale=a_sale(), quantity=1, key="k").order
-
-
-@pytest.fixture
-def shop(li: User) -> Client:
-    client = Client()
-    client.force_login(li)
-    return client
 
 
 def told(payment: Payment, approved: bool = True) -> str:
@@ -254,8 +234,7 @@ def test_a_callback_that_makes_no_sense(order, change, code):
 
 def test_another_customers_payment_is_like_none(order):
     payment = start_payment(order=order)
-    other = Client()
-    other.force_login(a_customer())
+    other = signed_in()
     for reference in (payment.reference, "0" * 16):
         assert other.get(f"/gateway/{reference}/").status_code == 404
         choice = {"choice": "approve"}

@@ -10,7 +10,7 @@ from django.http import HttpResponse
 from django.test import Client
 
 from shop.models import Order, User
-from tests.shop.making import a_customer, a_sale
+from tests.shop.making import a_customer, a_sale, signed_in
 
 pytestmark = pytest.mark.django_db
 PASSWORD = "a-red-kettle-9"  # noqa: S105
@@ -115,8 +115,7 @@ def test_an_order_of_others_answers_like_none() -> None:
 
 def test_rooms_of_staff_by_permission() -> None:
     """Staff without rights enter the hall and nothing else."""
-    client = Client()
-    client.force_login(User.objects.create_user("temp", password=None, is_staff=True))
+    client = signed_in(User.objects.create_user("temp", password=None, is_staff=True))
     assert client.get("/admin/").status_code == 200
     for path in ("/admin/locking/lockpolicy/", "/admin/shop/order/", "/admin/shop/user/"):
         assert client.get(path).status_code == 403, path

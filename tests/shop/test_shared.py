@@ -19,8 +19,8 @@ from inventory import services as stock
 from inventory.models import Product, Stock
 from locking import policy, single_flight
 from shop import shared
-from shop.models import Sale, User
-from tests.shop.making import a_customer, a_sale, put_in_force
+from shop.models import Sale
+from tests.shop.making import a_sale, put_in_force, signed_in
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
@@ -48,9 +48,7 @@ def queries(client: Client, page: str) -> int:
 @pytest.mark.parametrize("segments", [1, 3])
 def test_a_warm_page_costs_a_stranger_one_query_and_a_customer_five_at_most(page, segments):
     page = page.format(a_sale(segments=segments).slug)
-    customer = Client()
-    customer.force_login(a_customer())
-    for client, most in ((Client(), 1), (customer, 5)):
+    for client, most in ((Client(), 1), (signed_in(), 5)):
         client.get(page)
         policy.forget()  # which every process reads once a second
         assert queries(client, page) <= most
@@ -105,13 +103,6 @@ def test_any_page_number_leads_to_a_page(number):
 
 
 # --- that it does not lie -----------------------------------------------------------------------
-
-
-@pytest.fixture
-def amy() -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("amy"))
-    return client
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -188,8 +179,7 @@ def test_without_the_database_the_pages_go_on_for_a_while():
 
 def test_the_price_of_a_purchase_is_the_rows_own():
     sale = a_sale()
-    customer = Client()
-    customer.force_login(a_customer())
+    customer = signed_in()
     customer.get(f"/sales/{sale.slug}/")
     Sale.objects.update(price=Decimal("12.34"))  # no signal: the page still shows the old one
     assert "9.9" in customer.get(f"/sales/{sale.slug}/").text

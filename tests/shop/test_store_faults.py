@@ -19,7 +19,7 @@ from locking import locks, policy
 from shop.audit import audit_sale
 from shop.models import Allowance, Order, Sale
 from tests.fault_rows import fired, seen
-from tests.shop.making import a_customer, a_sale, put_in_force
+from tests.shop.making import a_sale, buy, put_in_force, signed_in
 from tests.shop.races.conftest import processes
 
 __all__ = ["processes"]
@@ -48,20 +48,13 @@ def sale() -> Sale:
 @pytest.fixture
 def li() -> Client:
     """The browser of a customer who has signed in."""
-    client = Client(raise_request_exception=False)
-    client.force_login(a_customer())
-    return client
-
-
-def buy(sale: Sale, client: Client, key: str = "k"):
-    form = {"quantity": "1", "idempotency_key": key}
-    return client.post(f"/sales/{sale.slug}/buy/", form)
+    return signed_in(raise_request_exception=False)
 
 
 def told_to_come_back(sale: Sale, client: Client) -> None:
     """503 in time, with the seconds to wait, and nothing has changed."""
     began = time.monotonic()
-    response = buy(sale, client)
+    response = buy(client, sale)
     assert time.monotonic() - began < BOUND
     assert response.status_code == 503
     assert int(response["Retry-After"]) > 0
@@ -74,7 +67,7 @@ def told_to_come_back(sale: Sale, client: Client) -> None:
 
 def sold_after_all(sale: Sale, client: Client) -> None:
     """The very same form, once the fault is over."""
-    assert buy(sale, client).status_code == 303
+    assert buy(client, sale).status_code == 303
     assert audit_sale(sale=sale).ok
     assert Order.objects.count() == 1
 
@@ -91,7 +84,7 @@ def test_row_16_a_client_stopped_inside_its_transaction(processes, sale, li) -> 
     stopped.start({"do": "sit_on_the_row", "sale": sale.pk}, pause_at="row.held")
     stopped.reached()
     began = time.monotonic()
-    response = buy(sale, li)
+    response = buy(li, sale)
     assert response.status_code == 503
     assert time.monotonic() - began < BOUND
     seen("503")
@@ -145,7 +138,7 @@ def test_row_17_the_shops_database_refuses(sale, li, code, caplog) -> None:
 @pytest.mark.faults(row=17, backend="database")
 def test_row_17_a_deadlock_is_tried_again(sale, li, caplog) -> None:
     with answering(1213, "@met IS NULL"):
-        assert buy(sale, li).status_code == 303
+        assert buy(li, sale).status_code == 303
     assert caplog.text.count("purchase will be tried again: (1213") == 1
     assert audit_sale(sale=sale).ok
 
@@ -165,7 +158,7 @@ def test_row_17_the_disk_is_full(li) -> None:
             before = 0
             for number in range(300):  # there is room yet in pages that have been begun
                 before = Order.objects.count()
-                response = buy(sale, li, key=f"k{number}")
+                response = buy(li, sale, key=f"k{number}")
                 if response.status_code != 303:
                     break
             assert response.status_code == 503
@@ -174,7 +167,7 @@ def test_row_17_the_disk_is_full(li) -> None:
         finally:
             cursor.execute("PRAGMA max_page_count = 1073741823")
             cursor.execute("DROP TABLE padding")
-    assert buy(sale, li, key=f"k{number}").status_code == 303
+    assert buy(li, sale, key=f"k{number}").status_code == 303
     assert audit_sale(sale=sale).ok
 
 
@@ -252,7 +245,7 @@ def test_row_17_the_locks_store_is_gone_or_silent(settings, sale, li, backend, h
         for server in servers[:3]:
             server.start() if how == "kill" else server.resume()
         settings.BUY_LIMIT = "1000000/second"
-        until(lambda: buy(sale, li).status_code != 503, "a purchase", BOUND)
+        until(lambda: buy(li, sale).status_code != 503, "a purchase", BOUND)
         sold_after_all(sale, li)
         locks.close()
     finally:

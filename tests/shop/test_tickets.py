@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from shop import tickets
-from tests.shop.making import a_customer, a_sale
+from tests.shop.making import a_sale, signed_in
 
 SOLD_TO = {"customer_id": 7, "sale_id": 3, "key": "k", "session": "cookie", "is_first": True}
 
@@ -72,9 +72,7 @@ def poll_of(page: str) -> str:
 
 @pytest.fixture
 def buyer(db) -> Client:
-    client = Client()
-    client.force_login(a_customer())
-    return client
+    return signed_in()
 
 
 def is_good(client: Client, form: dict[str, str]) -> bool:

@@ -12,33 +12,27 @@ import pytest
 from django.db import OperationalError, connections
 
 from inventory.models import StockMovement
-from locking import locks, policy
+from locking import locks
 from locking.failpoints import armed
-from locking.models import Discipline
 from shop import checkout, line
 from shop.audit import audit_sale
 from shop.checkout import place_order
 from shop.errors import ShopError
 from shop.models import Order, Sale, User
-from tests.locking.scripted import PATH, ScriptedBackend
+from tests.locking.scripted import ScriptedBackend
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+from tests.shop.purchases import EVERY
 from tests.shop.test_line import until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
-EVERY = pytest.mark.parametrize("discipline", Discipline.values)
-
 
 @pytest.fixture(autouse=True)
-def guard(settings) -> Iterator[ScriptedBackend]:
-    settings.LOCKS = {**settings.LOCKS, "scripted": {"BACKEND": PATH}}
+def _shared(guard: ScriptedBackend, settings) -> Iterator[None]:
     settings.PURCHASES_PER_GRANT = 8
-    put_in_force("scripted")
-    backend = locks["scripted"]
-    reach = replace(backend.capabilities, exclusion="machines")  # others are not shared
-    with patch.object(backend, "capabilities", reach):
-        yield backend
-    policy.forget()
+    reach = replace(guard.capabilities, exclusion="machines")  # others are not shared
+    with patch.object(guard, "capabilities", reach):
+        yield
     assert not line._lines, "somebody is still said to lead"
 
 

@@ -20,7 +20,6 @@ import pytest
 from django.core.cache import cache as shared
 from django.core.signals import request_finished, request_started
 from django.db import OperationalError, close_old_connections, connection
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -31,7 +30,7 @@ from shop.models import Order, Sale, User
 from shop.orders import cancel_order
 from shop.prepared import Handler
 from shop.turnstile import MAX_BODY, Turnstile
-from tests.shop.making import a_customer, a_sale, put_in_force
+from tests.shop.making import a_customer, a_sale, put_in_force, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
@@ -62,9 +61,7 @@ class Browser:
     def __init__(self, user: User | None = None) -> None:
         self.user = user or a_customer()
         self.cookies: SimpleCookie = SimpleCookie({"csrftoken": secrets.token_hex(16)})
-        client = Client()
-        client.force_login(self.user)
-        self.session = client.cookies["sessionid"].value
+        self.session = signed_in(self.user).cookies["sessionid"].value
         self.cookies["sessionid"] = self.session
         self.secret = {"csrfmiddlewaretoken": self.cookies["csrftoken"].value}
         self.django = django()

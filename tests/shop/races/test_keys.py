@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import Group
-from django.test import Client
 
 from inventory.models import StockMovement
 from locking.models import IdempotencyKey
 from shop.audit import audit_sale
 from shop.checkout import place_order
 from shop.models import Order, Sale, User
-from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
 from tests.shop.races.process import Process, together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
@@ -28,9 +27,7 @@ def at_once(processes, calls: list[dict]) -> list[dict]:
 
 
 def session_of(customer: User) -> str:
-    client = Client()
-    client.force_login(customer)
-    return client.cookies[settings.SESSION_COOKIE_NAME].value
+    return signed_in(customer).cookies[settings.SESSION_COOKIE_NAME].value
 
 
 # --- a service whose effect nothing else guards ---------------------------------------------------

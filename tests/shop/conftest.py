@@ -1,0 +1,51 @@
+"""The locks and the people that tests of the shop ask for; what they build is in `making`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from django.core.cache import cache
+from django.test import Client
+
+from locking import locks, policy
+from shop.models import User
+from tests.locking.scripted import PATH, ScriptedBackend
+from tests.shop.making import a_customer, put_in_force, signed_in
+
+
+@pytest.fixture
+def in_force(db: None) -> Iterator[None]:
+    """`process` is in force, and nothing is remembered: no page, no throttle, no policy."""
+    put_in_force("process")
+    cache.clear()
+    yield
+    policy.forget()
+
+
+@pytest.fixture
+def guard(db: None, settings) -> Iterator[ScriptedBackend]:
+    """Locks with tokens, in memory, are in force: what is tested is what they guard."""
+    settings.LOCKS = {**settings.LOCKS, "scripted": {"BACKEND": PATH}}
+    put_in_force("scripted")
+    cache.clear()
+    yield locks["scripted"]
+    policy.forget()
+
+
+@pytest.fixture
+def li(db: None) -> User:
+    """A customer."""
+    return a_customer()
+
+
+@pytest.fixture
+def shop(li: User) -> Client:
+    """Li's browser."""
+    return signed_in(li)
+
+
+@pytest.fixture
+def amy(db: None) -> Client:
+    """The browser of somebody who may do everything."""
+    return signed_in(User.objects.create_superuser("amy"))

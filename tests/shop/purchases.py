@@ -1,0 +1,35 @@
+"""Purchases by the service itself, and what they must leave alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from inventory.models import StockMovement
+from locking.models import Discipline
+from shop.audit import audit_sale
+from shop.checkout import place_order
+from shop.models import Order, Sale
+from tests.shop.making import a_customer, fresh
+
+EVERY = pytest.mark.parametrize("discipline", Discipline.values)
+
+
+def buy(sale: Sale, *, customer=None, quantity: int = 1, key: str = "k", is_first: bool = False):
+    """One purchase, by default of a new customer."""
+    return place_order(
+        customer=customer or a_customer(),
+        sale=fresh(sale),
+        quantity=quantity,
+        key=key,
+        is_first=is_first,
+    )
+
+
+def nothing_changed(sale: Sale, orders: int = 0) -> bool:
+    """The stock is what it was, and there are so many orders."""
+    return (
+        Order.objects.filter(sale=sale).count() == orders
+        and StockMovement.objects.filter(stock=sale.stock, reason="reserved").count() == orders
+        and fresh(sale).stock.quantity == sale.stock.quantity
+        and audit_sale(sale=sale).ok
+    )

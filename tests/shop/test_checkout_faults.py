@@ -1,0 +1,181 @@
+"""One purchase whose lock, lock store or database fails."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
+
+import pytest
+from django.db import OperationalError
+
+from inventory.models import Stock
+from locking import LockUnavailable, policy
+from locking.failpoints import armed
+from locking.models import Discipline
+from shop import checkout
+from shop.audit import audit_sale
+from shop.errors import Busy, SoldOut, StoreDown
+from shop.models import Order, Sale
+from tests.locking.scripted import ScriptedBackend, silent
+from tests.shop.making import a_customer, a_sale, put_in_force
+from tests.shop.purchases import EVERY, buy, nothing_changed
+
+pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("guard")]
+
+
+def test_a_lock_that_stays_held_is_busy(guard, monkeypatch) -> None:
+    sale = a_sale()
+    monkeypatch.setattr(checkout, "LOCK_TIMEOUT", 0.01)
+    with ThreadPoolExecutor(1) as other:
+        held = guard.lock(checkout.lock_name(sale.pk))
+        other.submit(held.acquire).result(10)
+        with pytest.raises(Busy) as caught:
+            buy(sale)
+        other.submit(held.release).result(10)
+    assert caught.value.code == "busy"
+    assert nothing_changed(sale)
+    buy(sale)  # the same key may be sent again
+
+
+def test_a_silent_lock_store_is_store_down(guard) -> None:
+    sale = a_sale()
+    guard.then("acquire", silent)
+    with pytest.raises(StoreDown):
+        buy(sale)
+    assert nothing_changed(sale)
+    buy(sale)
+
+
+@pytest.mark.parametrize("fault", ["broken", "silent"])
+def test_an_order_outlives_the_loss_of_its_lock(fault, guard, caplog) -> None:
+    sale = a_sale()
+
+    def strike() -> None:
+        if fault == "broken":
+            assert guard.break_lock(checkout.lock_name(sale.pk))
+        else:
+            guard.then("release", silent)
+
+    with armed("purchase.committed", strike):
+        order = buy(sale).order
+    assert order.status == Order.Status.PENDING
+    assert "stands" in caplog.text
+    assert audit_sale(sale=sale).ok
+
+
+def taken_over(guard: ScriptedBackend, sale: Sale, others: list[Order]):
+    """A hook that lets another buyer have the lock once, while this one believes to hold it."""
+
+    def strike() -> None:
+        if others:
+            return
+        others.append(None)
+        guard.break_lock(checkout.lock_name(sale.pk))
+        with (
+            patch("locking.lease.context", lambda: "another thread"),
+            patch("locking.guard.context", lambda: "another thread"),
+        ):
+            others[0] = buy(sale).order
+
+    return strike
+
+
+@EVERY
+def test_a_holder_that_was_overtaken_writes_nothing_stale(discipline, guard) -> None:
+    """Two holders at one stock row. Naive is the control: it sells the last piece twice."""
+    put_in_force("scripted", discipline)
+    sale, others = a_sale(stock=1), []
+    with armed("purchase.check", taken_over(guard, sale, others)):
+        if discipline == Discipline.NAIVE:
+            buy(sale)
+            audit = audit_sale(sale=sale)
+            assert (audit.oversold, audit.ok) == (1, False)
+            return
+        with pytest.raises(SoldOut):
+            buy(sale)
+    audit = audit_sale(sale=sale)
+    assert audit.ok
+    assert audit.stale_writes_refused == 1
+    assert Order.objects.get() == others[0]
+
+
+@pytest.mark.parametrize("discipline", ["fenced", "conditional"])
+def test_a_refused_stale_write_is_tried_again_under_a_new_lock(discipline, guard) -> None:
+    put_in_force("scripted", discipline)
+    sale, others = a_sale(stock=2), []
+    with armed("purchase.check", taken_over(guard, sale, others)):
+        order = buy(sale).order
+    assert order != others[0]
+    audit = audit_sale(sale=sale)
+    assert audit.ok
+    assert (audit.available, audit.held, audit.stale_writes_refused) == (0, 2, 1)
+
+
+def test_a_backend_learns_the_fence_that_refused_it(guard, monkeypatch) -> None:
+    """A store that came back empty gives out old numbers until it is told."""
+    sale = a_sale()
+    Stock.objects.update(fence_epoch=1, fence_token=1000)
+
+    def observe(name: str, token: int) -> None:
+        assert name == checkout.lock_name(sale.pk)
+        guard.tokens = token
+
+    monkeypatch.setattr(guard, "observe", observe)
+    buy(sale)
+    assert Stock.objects.get().fence_token == 1001
+    assert Stock.objects.get().stale_writes_refused == 1
+
+
+def test_a_fence_that_always_refuses_ends_as_busy(guard) -> None:
+    sale = a_sale()
+    Stock.objects.update(fence_epoch=9)
+    with pytest.raises(Busy):
+        buy(sale)
+    assert Stock.objects.get().stale_writes_refused == checkout.TRIES
+    assert nothing_changed(sale)
+
+
+def test_a_policy_that_cannot_be_read_is_store_down(monkeypatch) -> None:
+    sale = a_sale()
+
+    def gone():
+        raise LockUnavailable
+
+    policy.forget()
+    monkeypatch.setattr(policy, "_row", gone)
+    with pytest.raises(StoreDown):
+        buy(sale)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_deadlock_is_tried_again(monkeypatch) -> None:
+    sale, faults = a_sale(), [OperationalError(1213, "Deadlock found"), None]
+    take = checkout.stock.to_take
+
+    def deadlocked(**what):
+        if fault := faults.pop(0):
+            raise fault
+        return take(**what)
+
+    monkeypatch.setattr(checkout.stock, "to_take", deadlocked)
+    buy(sale)
+    assert not faults
+    assert Order.objects.count() == 1
+    assert audit_sale(sale=sale).ok
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_commit_whose_answer_was_lost_is_found_again(monkeypatch) -> None:
+    """The order is there, the connection broke before it said so: no second order, no error."""
+    sale, customer, lost = a_sale(), a_customer(), []
+
+    def strike() -> None:
+        if not lost:
+            lost.append(True)
+            raise OperationalError(2013, "Lost connection to server during query")
+
+    with armed("purchase.committed", strike):
+        placed = buy(sale, customer=customer)
+    assert placed.replayed
+    assert Order.objects.count() == 1
+    assert audit_sale(sale=sale).ok
