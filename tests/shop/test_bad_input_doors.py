@@ -14,34 +14,27 @@ from unittest.mock import patch
 from urllib.parse import quote, urlencode
 
 import pytest
-from django.core.cache import cache
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from locking import policy
-from shop import admission, throttle
 from shop.audit import audit_sale
 from shop.models import Order, Sale
 from shop.queued import store
 from tests.shop.bad_input import BODIES, FORM, JSON, KEYS, LIMIT, QUANTITIES, everything
-from tests.shop.making import a_sale, fresh, put_in_force
-from tests.shop.test_turnstile import Browser, django
+from tests.shop.making import a_sale, fresh
+from tests.shop.wsgi_browser import Browser, forget
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def _in_force(settings) -> Iterator[None]:
+def _alone(in_force: None, settings) -> Iterator[None]:
     settings.BUY_LIMIT = "1000000/second"
-    put_in_force("process")
-    cache.clear()
-    for memory in (admission._seen, admission._holders, throttle._once, django()._answers):
-        memory.clear()
+    forget()
     # The test's connection is in a transaction.
     started = patch("django.core.signals.request_started.send", lambda **_: [])
     with started, patch("django.core.signals.request_finished.send", lambda **_: []):
         yield
-    policy.forget()
 
 
 @pytest.fixture(params=[Sale.Fulfilment.DIRECT, Sale.Fulfilment.QUEUED])

@@ -4,124 +4,39 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from html import unescape
-from http.cookies import SimpleCookie
-from io import BytesIO
-from types import SimpleNamespace
-from typing import Any
 from unittest.mock import patch
-from urllib.parse import urlencode
 
 import pytest
-from django.core.cache import cache as shared
 from django.core.signals import request_finished, request_started
 from django.db import OperationalError, close_old_connections, connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from locking import LockTimeout, LockUnavailable, locks, policy
-from shop import admission, buying, checkout, prepared, throttle, tickets
+from locking import LockTimeout, LockUnavailable, locks
+from shop import admission, buying, checkout, prepared, tickets
 from shop.audit import audit_sale
-from shop.models import Order, Sale, User
+from shop.models import Order, Sale
 from shop.orders import cancel_order
-from shop.prepared import Handler
-from shop.turnstile import MAX_BODY, Turnstile
-from tests.shop.making import a_customer, a_sale, put_in_force, signed_in
+from shop.turnstile import MAX_BODY
+from tests.shop.making import a_sale, put_in_force
+from tests.shop.wsgi_browser import FORM, Browser, forget
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 SIGNALS = (request_started, request_finished)
-FORM = "application/x-www-form-urlencoded"
-
-
-class Counting(Handler):
-    """Django, that counts what comes through to it."""
-
-    asked = 0
-
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
-        """As Django."""
-        self.asked += 1
-        return super().__call__(environ, start_response)
-
-
-@cache
-def django() -> Counting:
-    """One for all: to make it takes longer than a test."""
-    return Counting()
-
-
-class Browser:
-    """Of a buyer with a sale page open: the form, the cookies, and the shop as WSGI sees it."""
-
-    def __init__(self, user: User | None = None) -> None:
-        self.user = user or a_customer()
-        self.cookies: SimpleCookie = SimpleCookie({"csrftoken": secrets.token_hex(16)})
-        self.session = signed_in(self.user).cookies["sessionid"].value
-        self.cookies["sessionid"] = self.session
-        self.secret = {"csrfmiddlewaretoken": self.cookies["csrftoken"].value}
-        self.django = django()
-        self.shop = Turnstile(self.django)
-
-    def form(self, sale: Sale, key: str = "k", quantity: int = 1, *, is_first: bool = True) -> dict:
-        ticket, _ = tickets.issue(
-            customer_id=self.user.pk,
-            sale_id=sale.pk,
-            key=key,
-            session=self.session,
-            is_first=is_first,
-        )
-        return {"idempotency_key": key, "quantity": quantity, "ticket": ticket}
-
-    def send(self, sale: Sale, form: Any = None, *, accept: str = "text/html", **environ: Any):
-        form = self.form(sale) if form is None else form
-        body = form if isinstance(form, bytes) else urlencode(form, doseq=True).encode()
-        asked = {
-            "REQUEST_METHOD": "POST",
-            "PATH_INFO": f"/sales/{sale.slug}/buy/",
-            "SERVER_NAME": "localhost",
-            "SERVER_PORT": "80",
-            "HTTP_HOST": "localhost",
-            "HTTP_ACCEPT": accept,
-            "HTTP_COOKIE": self.cookies.output(header="", sep=";").strip(),
-            "CONTENT_TYPE": FORM,
-            "CONTENT_LENGTH": str(len(body)),
-            "wsgi.url_scheme": "http",
-            "wsgi.input": BytesIO(body),
-            **environ,
-        }
-        told: list[Any] = []
-        sent = self.shop(asked, lambda status, headers, *_: told.extend((status, headers)))
-        text = b"".join(sent).decode()
-        getattr(sent, "close", lambda: None)()
-        return SimpleNamespace(status=int(told[0][:3]), headers=dict(told[1]), text=text)
-
-    def json(self, sale: Sale, form: Any = None, **environ: Any):
-        answer = self.send(sale, form, accept="application/json", **environ)
-        return SimpleNamespace(**{**vars(answer), "body": json.loads(answer.text)})
-
-    def by_hand(self, sale: Sale, form: dict[str, Any], **options: Any):
-        """The same form without its ticket, as Django answers it."""
-        return self.send(sale, {**form, **self.secret, "ticket": ""}, **options)
 
 
 @pytest.fixture(autouse=True)
-def _in_force() -> Iterator[None]:
-    put_in_force("process")
-    shared.clear()
-    for memory in (admission._seen, admission._holders, throttle._once, django()._answers):
-        memory.clear()
-    django().asked = 0
+def _alone(in_force: None) -> Iterator[None]:
+    forget()
     for signal in SIGNALS:  # the test's connection is in a transaction
         signal.disconnect(close_old_connections)
     yield
     for signal in SIGNALS:
         signal.connect(close_old_connections)
-    policy.forget()
 
 
 @pytest.fixture

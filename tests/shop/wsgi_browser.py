@@ -1,0 +1,98 @@
+"""A buyer's browser before the turnstile, and a Django that counts what comes through."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from functools import cache
+from http.cookies import SimpleCookie
+from io import BytesIO
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlencode
+
+from shop import admission, throttle, tickets
+from shop.models import Sale, User
+from shop.prepared import Handler
+from shop.turnstile import Turnstile
+from tests.shop.making import a_customer, signed_in
+
+FORM = "application/x-www-form-urlencoded"
+
+
+class Counting(Handler):
+    """Django, that counts what comes through to it."""
+
+    asked = 0
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        """As Django."""
+        self.asked += 1
+        return super().__call__(environ, start_response)
+
+
+@cache
+def django() -> Counting:
+    """One for all: to make it takes longer than a test."""
+    return Counting()
+
+
+class Browser:
+    """Of a buyer with a sale page open: the form, the cookies, and the shop as WSGI sees it."""
+
+    def __init__(self, user: User | None = None) -> None:
+        self.user = user or a_customer()
+        self.cookies: SimpleCookie = SimpleCookie({"csrftoken": secrets.token_hex(16)})
+        self.session = signed_in(self.user).cookies["sessionid"].value
+        self.cookies["sessionid"] = self.session
+        self.secret = {"csrfmiddlewaretoken": self.cookies["csrftoken"].value}
+        self.django = django()
+        self.shop = Turnstile(self.django)
+
+    def form(self, sale: Sale, key: str = "k", quantity: int = 1, *, is_first: bool = True) -> dict:
+        ticket, _ = tickets.issue(
+            customer_id=self.user.pk,
+            sale_id=sale.pk,
+            key=key,
+            session=self.session,
+            is_first=is_first,
+        )
+        return {"idempotency_key": key, "quantity": quantity, "ticket": ticket}
+
+    def send(self, sale: Sale, form: Any = None, *, accept: str = "text/html", **environ: Any):
+        form = self.form(sale) if form is None else form
+        body = form if isinstance(form, bytes) else urlencode(form, doseq=True).encode()
+        asked = {
+            "REQUEST_METHOD": "POST",
+            "PATH_INFO": f"/sales/{sale.slug}/buy/",
+            "SERVER_NAME": "localhost",
+            "SERVER_PORT": "80",
+            "HTTP_HOST": "localhost",
+            "HTTP_ACCEPT": accept,
+            "HTTP_COOKIE": self.cookies.output(header="", sep=";").strip(),
+            "CONTENT_TYPE": FORM,
+            "CONTENT_LENGTH": str(len(body)),
+            "wsgi.url_scheme": "http",
+            "wsgi.input": BytesIO(body),
+            **environ,
+        }
+        told: list[Any] = []
+        sent = self.shop(asked, lambda status, headers, *_: told.extend((status, headers)))
+        text = b"".join(sent).decode()
+        getattr(sent, "close", lambda: None)()
+        return SimpleNamespace(status=int(told[0][:3]), headers=dict(told[1]), text=text)
+
+    def json(self, sale: Sale, form: Any = None, **environ: Any):
+        answer = self.send(sale, form, accept="application/json", **environ)
+        return SimpleNamespace(**{**vars(answer), "body": json.loads(answer.text)})
+
+    def by_hand(self, sale: Sale, form: dict[str, Any], **options: Any):
+        """The same form without its ticket, as Django answers it."""
+        return self.send(sale, {**form, **self.secret, "ticket": ""}, **options)
+
+
+def forget() -> None:
+    """Whatever this process knows of sales, of floods and of pages that are made once."""
+    for memory in (admission._seen, admission._holders, throttle._once, django()._answers):
+        memory.clear()
+    django().asked = 0
