@@ -1,4 +1,4 @@
-"""The operations page: who may do what, what it shows, what it costs."""
+"""The operations page: what it shows, and what it costs."""
 
 from __future__ import annotations
 
@@ -8,229 +8,25 @@ from datetime import timedelta
 
 import pytest
 from django.conf import settings as django_settings
-from django.contrib.auth.models import Permission
-from django.core.cache import cache
 from django.db import connection
-from django.test import Client
 from django.test.utils import CaptureQueriesContext, override_settings
 from django.utils import timezone
 
 from inventory.models import Stock
+from loadtest.faults import until
 from loadtest.servers import Redis
-from locking import lock, locks, policy
-from locking.models import JobRun, LockPolicy, LockPolicyChange
+from locking import lock, locks
+from locking.models import JobRun
 from shop import probing
 from shop.alerts import audit_and_alert
 from shop.models import User
 from shop.operations import live
 from shop.operations.live import see_live
-from tests.shop.making import a_customer, a_sale, put_in_force
+from tests.shop.making import a_sale, put_in_force, signed_in
+from tests.shop.operating import NOBODY, few_backends, holder, seen_by_threads
 
+__all__ = ["few_backends", "holder"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
-seen_by_threads = pytest.mark.django_db(transaction=True)
-
-NOBODY = "redis://127.0.0.1:9/0"
-SWITCH = {"backend": "database", "discipline": "conditional", "reason": "maintenance"}
-
-
-@pytest.fixture(autouse=True)
-def shop(settings):
-    settings.LOCKS = {
-        name: settings.LOCKS[name] for name in ("none", "process", "database", "redis")
-    }
-    settings.REDLOCK_URLS, settings.ZOOKEEPER_HOSTS = [], ""
-    cache.clear()
-    put_in_force("redis")
-    yield
-    policy.cancel_switch()
-
-
-def signed_in(user: User) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
-
-
-@pytest.fixture
-def amy() -> Client:
-    return signed_in(User.objects.create_superuser("amy"))
-
-
-@pytest.fixture
-def ben() -> Client:
-    """Staff who may only look."""
-    return signed_in(User.objects.create(username="ben", is_staff=True))
-
-
-def until(condition, seconds: float = 15.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-    return found
-
-
-def backend_in_force() -> str:
-    return LockPolicy.objects.get(pk=1).backend
-
-
-@pytest.fixture
-def holder():
-    """`holder(name)` holds a lock in a thread of its own until the test ends, or it is let go."""
-    ended: list[tuple[threading.Event, threading.Thread]] = []
-
-    def hold(name: str, alias: str = "") -> threading.Event:
-        go, has = threading.Event(), threading.Event()
-
-        def run() -> None:
-            guard = locks[alias].lock(name) if alias else lock(name)
-            with guard:
-                has.set()
-                go.wait(60)
-            connection.close()
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        ended.append((go, thread))
-        assert has.wait(10)
-        return go
-
-    yield hold
-    for go, thread in ended:
-        go.set()
-        thread.join(20)
-
-
-# --- Who may ---------------------------------------------------------------------------------
-
-
-def test_for_staff_alone(client, ben):
-    customer = signed_in(a_customer())
-    for path in ("/ops/", "/ops/live/", "/ops/rest/"):
-        assert client.get(path)["Location"].startswith("/accounts/sign-in/")
-        assert customer.get(path).status_code == 403
-        assert ben.get(path).status_code == 200
-
-
-def test_who_may_only_look_gets_no_forms_and_changes_nothing(ben):
-    page = ben.get("/ops/").text
-    assert "read-only" in page
-    assert "/ops/switch/" not in page
-    for step in ("check", "drain", "force"):
-        sent = {**SWITCH, "step": step, "confirm": "database"}
-        assert ben.post("/ops/switch/", sent).status_code == 403
-    policy.begin_switch(backend="database")
-    assert ben.post("/ops/cancel/").status_code == 403
-    assert "/ops/cancel/" not in ben.get("/ops/").text
-    assert LockPolicy.objects.get(pk=1).state == LockPolicy.State.DRAINING
-
-
-def test_the_right_to_switch_without_being_staff_is_none():
-    user = a_customer()
-    user.user_permissions.add(Permission.objects.get(codename="switch_lock"))
-    assert signed_in(user).post("/ops/switch/", {**SWITCH, "step": "drain"}).status_code == 403
-    assert backend_in_force() == "redis"
-
-
-def test_a_form_from_elsewhere_is_refused():
-    client = Client(enforce_csrf_checks=True)
-    client.force_login(User.objects.create_superuser("amy"))
-    for path in ("/ops/switch/", "/ops/cancel/", "/ops/audit/"):
-        assert client.post(path, {**SWITCH, "step": "drain"}).status_code == 403
-        assert client.get(path).status_code == 405
-    assert backend_in_force() == "redis"
-
-
-# --- The switch ------------------------------------------------------------------------------
-
-
-@seen_by_threads
-def test_a_switch_drains_and_the_page_tells_how_far_it_is(amy, holder):
-    go = holder("sale:1")
-    assert amy.post("/ops/switch/", {**SWITCH, "step": "drain"}).status_code == 302
-    page = amy.get("/ops/live/").text
-    assert "DRAINING" in page
-    assert "1 holder left" in page
-    assert backend_in_force() == "redis"
-    go.set()
-    until(lambda: backend_in_force() == "database")
-    live.forget()
-    page = amy.get("/ops/").text
-    assert "database + conditional" in page
-    assert "maintenance" in page
-    assert "Back to redis + conditional" in page
-    change = LockPolicyChange.objects.get()
-    assert (change.changed_by, change.forced, change.epoch) == ("amy", False, 2)
-
-
-@seen_by_threads
-def test_one_click_leads_back(amy):
-    policy.switch(backend="database", reason="there", force=True)
-    sent = {"backend": "redis", "discipline": "conditional", "reason": "back", "step": "drain"}
-    amy.post("/ops/switch/", sent)
-    until(lambda: backend_in_force() == "redis")
-    assert LockPolicy.objects.get(pk=1).epoch == 3
-
-
-@seen_by_threads
-def test_a_switch_is_cancelled_and_the_page_says_so(amy, holder):
-    holder("sale:1")
-    amy.post("/ops/switch/", {**SWITCH, "step": "drain"})
-    assert amy.post("/ops/cancel/").status_code == 302
-    page = amy.get("/ops/").text
-    assert "was cancelled" in page
-    assert "DRAINING" not in page
-    assert (backend_in_force(), LockPolicyChange.objects.count()) == ("redis", 0)
-    amy.post("/ops/cancel/")
-    assert "No switch was under way." in amy.get("/ops/").text
-
-
-@seen_by_threads
-def test_force_asks_for_the_name_and_waits_for_nobody(amy, holder):
-    holder("sale:1")
-    asked = amy.post("/ops/switch/", {**SWITCH, "step": "force"})
-    assert asked.status_code == 200
-    assert "Type “database”" in asked.text
-    assert "fault" not in asked.text
-    for typed in ("", "redis", "Database"):
-        refused = amy.post("/ops/switch/", {**SWITCH, "step": "force", "confirm": typed})
-        assert refused.status_code == 400
-        assert "fault" in refused.text
-        assert backend_in_force() == "redis"
-    sent = {**SWITCH, "step": "force", "confirm": "database"}
-    assert amy.post("/ops/switch/", sent).status_code == 302
-    assert backend_in_force() == "database"
-    assert LockPolicyChange.objects.get().forced
-    page = amy.get("/ops/").text
-    assert "STALE" in page, "who held a lock before the switch"
-
-
-def test_what_is_no_switch_changes_nothing(amy):
-    before = LockPolicy.objects.values().get()
-    for wrong in (
-        {"backend": "paxos"},
-        {"backend": ""},
-        {"discipline": "hopeful"},
-        {"reason": ""},
-        {"reason": "x" * 201},
-        {"step": "explode"},
-        {"step": ""},
-        {"step": "force", "backend": "paxos"},
-    ):
-        sent = {**SWITCH, "step": "drain", **wrong}
-        assert amy.post("/ops/switch/", sent).status_code == 400, wrong
-        assert LockPolicy.objects.values().get() == before, wrong
-
-
-def test_a_target_that_is_dead_is_found_by_check_and_by_drain(amy, settings):
-    dead = {**settings.LOCKS["redis"], "LOCATION": NOBODY}
-    settings.LOCKS = {**settings.LOCKS, "dead": dead}
-    for step in ("check", "drain"):
-        page = amy.post("/ops/switch/", {**SWITCH, "backend": "dead", "step": step}).text
-        assert "Nothing was changed:" in page
-        assert 'value="maintenance"' in page, "what was typed is kept"
-    assert "database answers" in amy.post("/ops/switch/", {**SWITCH, "step": "check"}).text
-    assert LockPolicy.objects.get(pk=1).state == LockPolicy.State.STEADY
 
 
 # --- What it shows ---------------------------------------------------------------------------

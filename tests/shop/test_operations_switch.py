@@ -1,0 +1,156 @@
+"""The operations page: who may do what, and the switch of the lock."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import Permission
+
+from loadtest.faults import until
+from locking import policy
+from locking.models import LockPolicy, LockPolicyChange
+from shop.models import User
+from shop.operations import live
+from tests.shop.making import a_customer, signed_in
+from tests.shop.operating import (
+    NOBODY,
+    SWITCH,
+    backend_in_force,
+    ben,
+    few_backends,
+    holder,
+    seen_by_threads,
+)
+
+__all__ = ["ben", "few_backends", "holder"]
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+
+
+# --- Who may ---------------------------------------------------------------------------------
+
+
+def test_for_staff_alone(client, ben):
+    customer = signed_in()
+    for path in ("/ops/", "/ops/live/", "/ops/rest/"):
+        assert client.get(path)["Location"].startswith("/accounts/sign-in/")
+        assert customer.get(path).status_code == 403
+        assert ben.get(path).status_code == 200
+
+
+def test_who_may_only_look_gets_no_forms_and_changes_nothing(ben):
+    page = ben.get("/ops/").text
+    assert "read-only" in page
+    assert "/ops/switch/" not in page
+    for step in ("check", "drain", "force"):
+        sent = {**SWITCH, "step": step, "confirm": "database"}
+        assert ben.post("/ops/switch/", sent).status_code == 403
+    policy.begin_switch(backend="database")
+    assert ben.post("/ops/cancel/").status_code == 403
+    assert "/ops/cancel/" not in ben.get("/ops/").text
+    assert LockPolicy.objects.get(pk=1).state == LockPolicy.State.DRAINING
+
+
+def test_the_right_to_switch_without_being_staff_is_none():
+    user = a_customer()
+    user.user_permissions.add(Permission.objects.get(codename="switch_lock"))
+    assert signed_in(user).post("/ops/switch/", {**SWITCH, "step": "drain"}).status_code == 403
+    assert backend_in_force() == "redis"
+
+
+def test_a_form_from_elsewhere_is_refused():
+    client = signed_in(User.objects.create_superuser("amy"), enforce_csrf_checks=True)
+    for path in ("/ops/switch/", "/ops/cancel/", "/ops/audit/"):
+        assert client.post(path, {**SWITCH, "step": "drain"}).status_code == 403
+        assert client.get(path).status_code == 405
+    assert backend_in_force() == "redis"
+
+
+# --- The switch ------------------------------------------------------------------------------
+
+
+@seen_by_threads
+def test_a_switch_drains_and_the_page_tells_how_far_it_is(amy, holder):
+    go = holder("sale:1")
+    assert amy.post("/ops/switch/", {**SWITCH, "step": "drain"}).status_code == 302
+    page = amy.get("/ops/live/").text
+    assert "DRAINING" in page
+    assert "1 holder left" in page
+    assert backend_in_force() == "redis"
+    go.set()
+    until(lambda: backend_in_force() == "database")
+    live.forget()
+    page = amy.get("/ops/").text
+    assert "database + conditional" in page
+    assert "maintenance" in page
+    assert "Back to redis + conditional" in page
+    change = LockPolicyChange.objects.get()
+    assert (change.changed_by, change.forced, change.epoch) == ("amy", False, 2)
+
+
+@seen_by_threads
+def test_one_click_leads_back(amy):
+    policy.switch(backend="database", reason="there", force=True)
+    sent = {"backend": "redis", "discipline": "conditional", "reason": "back", "step": "drain"}
+    amy.post("/ops/switch/", sent)
+    until(lambda: backend_in_force() == "redis")
+    assert LockPolicy.objects.get(pk=1).epoch == 3
+
+
+@seen_by_threads
+def test_a_switch_is_cancelled_and_the_page_says_so(amy, holder):
+    holder("sale:1")
+    amy.post("/ops/switch/", {**SWITCH, "step": "drain"})
+    assert amy.post("/ops/cancel/").status_code == 302
+    page = amy.get("/ops/").text
+    assert "was cancelled" in page
+    assert "DRAINING" not in page
+    assert (backend_in_force(), LockPolicyChange.objects.count()) == ("redis", 0)
+    amy.post("/ops/cancel/")
+    assert "No switch was under way." in amy.get("/ops/").text
+
+
+@seen_by_threads
+def test_force_asks_for_the_name_and_waits_for_nobody(amy, holder):
+    holder("sale:1")
+    asked = amy.post("/ops/switch/", {**SWITCH, "step": "force"})
+    assert asked.status_code == 200
+    assert "Type “database”" in asked.text
+    assert "fault" not in asked.text
+    for typed in ("", "redis", "Database"):
+        refused = amy.post("/ops/switch/", {**SWITCH, "step": "force", "confirm": typed})
+        assert refused.status_code == 400
+        assert "fault" in refused.text
+        assert backend_in_force() == "redis"
+    sent = {**SWITCH, "step": "force", "confirm": "database"}
+    assert amy.post("/ops/switch/", sent).status_code == 302
+    assert backend_in_force() == "database"
+    assert LockPolicyChange.objects.get().forced
+    page = amy.get("/ops/").text
+    assert "STALE" in page, "who held a lock before the switch"
+
+
+def test_what_is_no_switch_changes_nothing(amy):
+    before = LockPolicy.objects.values().get()
+    for wrong in (
+        {"backend": "paxos"},
+        {"backend": ""},
+        {"discipline": "hopeful"},
+        {"reason": ""},
+        {"reason": "x" * 201},
+        {"step": "explode"},
+        {"step": ""},
+        {"step": "force", "backend": "paxos"},
+    ):
+        sent = {**SWITCH, "step": "drain", **wrong}
+        assert amy.post("/ops/switch/", sent).status_code == 400, wrong
+        assert LockPolicy.objects.values().get() == before, wrong
+
+
+def test_a_target_that_is_dead_is_found_by_check_and_by_drain(amy, settings):
+    dead = {**settings.LOCKS["redis"], "LOCATION": NOBODY}
+    settings.LOCKS = {**settings.LOCKS, "dead": dead}
+    for step in ("check", "drain"):
+        page = amy.post("/ops/switch/", {**SWITCH, "backend": "dead", "step": step}).text
+        assert "Nothing was changed:" in page
+        assert 'value="maintenance"' in page, "what was typed is kept"
+    assert "database answers" in amy.post("/ops/switch/", {**SWITCH, "step": "check"}).text
+    assert LockPolicy.objects.get(pk=1).state == LockPolicy.State.STEADY
