@@ -6,9 +6,9 @@ The control is the same task without `run_once`: on the same messages it doubles
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +18,7 @@ from django.db import connection
 from django.utils import timezone
 from redis import Redis as Client
 
+from loadtest import faults
 from loadtest.jobs import EVERY
 from loadtest.jobs.machines import Machine, create_effects, effects
 from loadtest.jobs.soak import soak
@@ -27,17 +28,9 @@ from locking.jobs import HEADER
 from locking.models import JobRun
 
 PATIENCE = 45.0
+until = partial(faults.until, seconds=PATIENCE)
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def until(look: Callable[[], Any], what: str) -> Any:
-    """What `look` returns, once it is true."""
-    deadline = time.monotonic() + PATIENCE
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)
-    return found
 
 
 class Broker:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from loadtest.faults import until
 from locking import LockTimeout, policy
 from shop import line
 from shop.line import serve
@@ -76,15 +77,6 @@ class Shop:
             futures.append(self.pool.submit(self.serve, what, timeout))
             until(lambda number=number: len(line._lines["sale:1"]) == number)
         return futures
-
-
-def until(holds) -> None:
-    waited = threading.Event()
-    for _ in range(2000):
-        if holds():
-            return
-        waited.wait(0.005)
-    raise AssertionError("it never came to that")
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from django.conf import settings
 from django.db import transaction
 from redis import Redis
 
+from loadtest import faults
 from loadtest.processes import tethered
 from loadtest.purchase.client import drive
 from loadtest.purchase.crowd import browsers_of
@@ -26,16 +27,10 @@ from tests.shop.making import a_customer, a_sale, put_in_force
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
+until = partial(faults.until, seconds=PATIENCE)
 TTL = 30.0
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.02)
 
 
 def is_held(name: str) -> bool:

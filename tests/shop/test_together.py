@@ -12,6 +12,7 @@ import pytest
 from django.db import OperationalError, connections
 
 from inventory.models import StockMovement
+from loadtest.faults import until
 from locking import locks
 from locking.failpoints import armed
 from shop import checkout, line
@@ -22,7 +23,6 @@ from shop.models import Order, Sale, User
 from tests.locking.scripted import ScriptedBackend
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.purchases import EVERY
-from tests.shop.test_line import until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
