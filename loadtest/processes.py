@@ -39,6 +39,7 @@ DEBIAN = {
     "zookeeper.jar": "libzookeeper-java",
     "nginx": "nginx-light",
     "openssl": "openssl",
+    "chromium": "chromium",
 }
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 

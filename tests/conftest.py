@@ -55,8 +55,22 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(_var, ignore_errors=True)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is for one store only belongs to that store's pass, and to no other: nothing skips."""
+    others = []
+    for item in items:
+        if only := item.get_closest_marker("only"):
+            item.add_marker(pytest.mark.stores)
+            if only.args != ("mysql" if _ON_MARIADB else "sqlite",):
+                others.append(item)
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup() -> Generator[None, Any, Any]:
+def pytest_runtest_setup() -> Generator[None, Any, Any]:
     return (yield from _skip_what_is_missing())
 
 

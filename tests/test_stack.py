@@ -15,18 +15,18 @@ from urllib.parse import urlencode
 import MySQLdb
 import pytest
 
-from loadtest.processes import installed
+from loadtest.processes import required
 from tools.stack import Stack
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 120.0
 # What a buyer may be told in a restart; no other 5xx.
 HARMLESS = {"won", "sold_out", "503", "busy", "crowded", "in_flight", "store_down", "too_many"}
-pytestmark = pytest.mark.skipif(installed("nginx") is None, reason="needs nginx-light")
 
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
+    required("nginx")  # rather than after all the stores have started
     with Stack() as stack:
         stack.wait_healthy(seconds=PATIENCE)
         yield stack

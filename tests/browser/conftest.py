@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
@@ -17,41 +15,37 @@ from django.test import Client
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
+from loadtest.processes import required
 from locking import policy
 from shop.management.commands.seed import PASSWORD
 from shop.models import User
 from shop.wsgi import application
 from tests.shop.making import put_in_force
 
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 expect.set_options(timeout=20_000)  # as many processes as there are may be at work
 SHOTS = Path(django_settings.BASE_DIR) / "var" / "screenshots"
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 TOO_SMALL = """[...document.querySelectorAll("a, button, select, input:not([type=hidden])")]
   .filter(one => !one.closest(".skip") && one.offsetWidth && one.offsetHeight < 44)
   .map(one => one.outerHTML)"""
-CI = os.environ.get("CI") == "true"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    missing = pytest.mark.skipif(
-        not CI and not Path(CHROMIUM).exists(), reason="install it: apt-get install chromium"
-    )
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.django_db(transaction=True))
-            item.add_marker(missing)
 
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
+    program = required("chromium")
     # Playwright's own event loop is no reason to keep this thread from the database.
     with (
         pytest.MonkeyPatch.context() as patch,
         sync_playwright() as playwright,
     ):
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
         browser.close()
 

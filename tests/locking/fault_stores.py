@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from locking.backends.base import Backend
 from locking.handler import create
@@ -16,12 +15,8 @@ from tests.locking.actor import Actor
 
 TTL = 1.0
 """Seconds of a lease, and of a ZooKeeper session, which cannot be shorter here."""
-in_mariadb = [
-    pytest.mark.stores,
-    pytest.mark.skipif(connection.vendor != "mysql", reason="runs with TEST_STORE=mariadb"),
-]
 database = pytest.param("database", marks=pytest.mark.stores)
-mysql_session = pytest.param("mysql_session", marks=in_mariadb)
+mysql_session = pytest.param("mysql_session", marks=pytest.mark.only("mysql"))
 LEASED = ["redis", database, "redlock", "zookeeper"]
 """Those whose grant ends although its holder's connection lives."""
 

@@ -1,13 +1,11 @@
 """The contract on GET_LOCK, in the pass whose database is MariaDB."""
 
 import pytest
-from django.db import connection
 
 from tests.locking.contract import Contract
 
 
-@pytest.mark.stores
-@pytest.mark.skipif(connection.vendor != "mysql", reason="runs with TEST_STORE=mariadb")
+@pytest.mark.only("mysql")
 class TestMySQLSession(Contract):
     path = "locking.backends.mysql_session.MySQLSessionBackend"
 

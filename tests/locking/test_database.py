@@ -26,8 +26,6 @@ from locking.tasks import sweep_dead_locks
 from tests.locking.database_tools import DATABASE, SESSION, alias_for, database
 
 pytestmark = [pytest.mark.stores, pytest.mark.django_db(transaction=True)]
-on_sqlite = pytest.mark.skipif(connection.vendor != "sqlite", reason="about SQLite")
-on_mysql = pytest.mark.skipif(connection.vendor != "mysql", reason="about MySQL and MariaDB")
 HOUR = 3_600_000_000
 serial = itertools.count()
 
@@ -97,7 +95,7 @@ def test_an_end_further_away_than_the_lease_is_brought_near(backend: DatabaseBac
         assert lease.token > grant.token
 
 
-@on_sqlite
+@pytest.mark.only("sqlite")
 def test_a_turn_reserved_in_the_future_is_void(backend: DatabaseBackend) -> None:
     with backend.lock("turn", timeout=5):
         pass
@@ -135,7 +133,7 @@ def test_tokens_grow_while_the_clock_is_behind(backend: DatabaseBackend) -> None
         assert later.token == lease.token + HOUR + 1
 
 
-@on_sqlite
+@pytest.mark.only("sqlite")
 def test_inside_a_transaction_on_sqlite_it_says_what_is_wrong(backend: DatabaseBackend) -> None:
     with (
         transaction.atomic(),
@@ -147,7 +145,7 @@ def test_inside_a_transaction_on_sqlite_it_says_what_is_wrong(backend: DatabaseB
         pass
 
 
-@on_mysql
+@pytest.mark.only("mysql")
 def test_the_callers_rollback_does_not_give_the_lock_back(backend: DatabaseBackend) -> None:
     lock = backend.lock("mine")
     with transaction.atomic():
@@ -180,7 +178,7 @@ def test_bad_locations_are_found_by_the_checks() -> None:
         assert ids(SESSION, alias) == ["locking.E052"]
 
 
-@on_sqlite
+@pytest.mark.only("sqlite")
 def test_a_busy_file_is_waited_for(backend: DatabaseBackend) -> None:
     with backend.lock("warm", timeout=5):
         pass
@@ -204,7 +202,7 @@ def test_a_busy_file_is_waited_for(backend: DatabaseBackend) -> None:
         assert waiter.result(20)
 
 
-@on_sqlite
+@pytest.mark.only("sqlite")
 def test_20000_acquisitions_leak_nothing(backend: DatabaseBackend) -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -326,7 +324,7 @@ class Machine(RuleBasedStateMachine):
             ]
 
 
-@on_sqlite
+@pytest.mark.only("sqlite")
 def test_any_interleaving_keeps_the_invariants(
     tmp_path: Path, django_db_blocker: DjangoDbBlocker
 ) -> None:

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 import redis as client
-from django.db import connection
 
 from loadtest.faults import PATIENCE, until
 from loadtest.servers import Redis
 from locking.backends.redis import RedisBackend
 from locking.handler import create
-from tests.locking.fault_stores import Store, idle, in_mariadb, mysql_session, store
+from tests.locking.fault_stores import Store, idle, mysql_session, store
 from tests.locking.hammer import TIMEOUT, Hammer
 
 __all__ = ["idle", "store"]
@@ -30,11 +29,6 @@ SECONDS = 2.0
 ROUNDS = 8
 """Chance alone makes unequal shares of few grants: a lottery of m for each has an index of about
 m / (m + 1). More rounds take that away, and leave what is unfair."""
-
-on_sqlite = [
-    pytest.mark.stores,
-    pytest.mark.skipif(connection.vendor != "sqlite", reason="queues on MariaDB"),
-]
 
 
 @pytest.fixture
@@ -49,7 +43,7 @@ def name() -> str:
 @pytest.mark.parametrize("contenders", [8, 64])
 @pytest.mark.parametrize(
     "store",
-    ["redis", "zookeeper", pytest.param("database", marks=in_mariadb)],
+    ["redis", "zookeeper", pytest.param("database", marks=pytest.mark.only("mysql"))],
     indirect=True,
 )
 def test_row_23_a_queue_has_no_inversions(store: Store, name: str, contenders: int) -> None:
@@ -134,7 +128,12 @@ def jain(shares: list[int]) -> float:
 @pytest.mark.parametrize("contenders", [8, 64])
 @pytest.mark.parametrize(
     "store",
-    ["redis-unfair", "redlock", pytest.param("database", marks=on_sqlite), mysql_session],
+    [
+        "redis-unfair",
+        "redlock",
+        pytest.param("database", marks=pytest.mark.only("sqlite")),
+        mysql_session,
+    ],
     indirect=True,
 )
 def test_row_23_without_a_queue_everyone_gets_a_share(

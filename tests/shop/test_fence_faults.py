@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 import redis
-from django.db import connection
 
 from loadtest.faults import until
 from loadtest.faults.clock import Clock
@@ -113,7 +112,7 @@ def test_row_1_stopped_between_read_and_write(
 
 
 @pytest.mark.faults(row=1, backend="mysql_session")
-@pytest.mark.skipif(connection.vendor != "mysql", reason="runs with TEST_STORE=mariadb")
+@pytest.mark.only("mysql")
 def test_row_1_a_session_whose_connection_lives_outlasts_a_stop(buyers: list[LateBuyer]) -> None:
     """No overlap: the second is told that the shop is busy, and sold out afterwards."""
     first, second, *_ = buyers

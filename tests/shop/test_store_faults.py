@@ -27,8 +27,6 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 BOUND = 15.0
 """Seconds, on a loaded machine, after which a buyer must have been answered."""
-on_mariadb = pytest.mark.skipif(connection.vendor != "mysql", reason="with TEST_STORE=mariadb")
-on_sqlite = pytest.mark.skipif(connection.vendor != "sqlite", reason="SQLite's own")
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +122,7 @@ def answering(code: int, condition: str = "TRUE") -> Iterator[None]:
             cursor.execute("DROP TRIGGER refuses")
 
 
-@on_mariadb
+@pytest.mark.only("mysql")
 @pytest.mark.faults(row=17, backend="database")
 @pytest.mark.parametrize("code", CODES)
 def test_row_17_the_shops_database_refuses(sale, li, code, caplog) -> None:
@@ -134,7 +132,7 @@ def test_row_17_the_shops_database_refuses(sale, li, code, caplog) -> None:
     sold_after_all(sale, li)
 
 
-@on_mariadb
+@pytest.mark.only("mysql")
 @pytest.mark.faults(row=17, backend="database")
 def test_row_17_a_deadlock_is_tried_again(sale, li, caplog) -> None:
     with answering(1213, "@met IS NULL"):
@@ -143,7 +141,7 @@ def test_row_17_a_deadlock_is_tried_again(sale, li, caplog) -> None:
     assert audit_sale(sale=sale).ok
 
 
-@on_sqlite
+@pytest.mark.only("sqlite")
 @pytest.mark.faults(row=17, backend="database", fired="disk full")
 def test_row_17_the_disk_is_full(li) -> None:
     sale = a_sale(stock=3000, limit=3000)
