@@ -30,6 +30,8 @@ class Proxy:
         self.requests, self.answers = threading.Event(), threading.Event()
         self.delay = 0.0
         """Seconds that each message takes longer."""
+        self.losing = 0.0
+        """How many of the answers to come are lost, each with its connection."""
         self.flow()
         self._open: list[socket.socket] = []
         self._refusing = False
@@ -42,6 +44,13 @@ class Proxy:
         """Lose what is sent, both ways."""
         self.requests.clear()
         self.answers.clear()
+
+    def hold_open_ones(self) -> threading.Event:
+        """Hold requests on the connections there are, not on new ones; the event lets them go."""
+        held, self.requests = self.requests, threading.Event()
+        self.requests.set()
+        held.clear()
+        return held
 
     def flow(self) -> None:
         self.requests.set()
@@ -112,6 +121,9 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 gate.wait()
+                if gate is self.answers and self.losing:
+                    self.losing -= 1
+                    break
                 time.sleep(self.delay)
                 sink.sendall(data.replace(*self._rewrite) if self._rewrite[0] else data)
         for end in (source, sink):

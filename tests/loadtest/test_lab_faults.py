@@ -1,6 +1,6 @@
 """`lab run --fault` strikes whoever holds the lock; a run that it missed is no run."""
 
-from tests.loadtest.test_lab_run import guards, lab_run
+from tests.loadtest.lab import guards, lab
 
 
 def by_guard(report):
@@ -14,7 +14,8 @@ def said(report):
 
 
 def test_a_paused_holder_oversells_unless_the_row_refuses_it():
-    report, code = lab_run(
+    report, code = lab(
+        "run",
         *guards("none", "redis"),
         "--discipline=naive",
         "--discipline=conditional",
@@ -35,7 +36,7 @@ def test_a_paused_holder_oversells_unless_the_row_refuses_it():
 
 
 def test_a_killed_holder_is_replaced_and_its_buyers_are_served():
-    report, code = lab_run(*guards("none", "redis"), "--fault=kill-holder", "--processes=2")
+    report, code = lab("run", *guards("none", "redis"), "--fault=kill-holder", "--processes=2")
     runs = by_guard(report)
     assert code == 0, said(report)
     killed = runs["redis", "naive"]
@@ -45,8 +46,12 @@ def test_a_killed_holder_is_replaced_and_its_buyers_are_served():
 
 
 def test_a_killed_server_comes_back_and_nothing_is_oversold():
-    report, code = lab_run(
-        *guards("none", "redis"), "--discipline=conditional", "--fault=kill-redis", "--repeats=2"
+    report, code = lab(
+        "run",
+        *guards("none", "redis"),
+        "--discipline=conditional",
+        "--fault=kill-redis",
+        "--repeats=2",
     )
     assert code == 0, said(report)
     assert [run["sold"] for run in report["runs"]] == [50] * 4
@@ -55,7 +60,7 @@ def test_a_killed_server_comes_back_and_nothing_is_oversold():
 
 
 def test_a_fault_that_did_not_fire_is_no_run():
-    report, code = lab_run("--backend=redis", "--fault=kill-holder", "--buyers=5", "--at=0.5")
+    report, code = lab("run", "--backend=redis", "--fault=kill-holder", "--buyers=5", "--at=0.5")
     (run,) = report["runs"]
     assert (run["verdict"], run["why"]) == ("not-run", "kill-holder did not fire")
     assert code == 1
@@ -64,7 +69,7 @@ def test_a_fault_that_did_not_fire_is_no_run():
 def test_it_can_be_taken_away_as_files(tmp_path):
     files = {suffix: tmp_path / f"run.{suffix}" for suffix in ("html", "csv", "png", "svg")}
     options = [f"--{suffix}={file}" for suffix, file in files.items()]
-    lab_run("--backend=none", "--backend=redis", "--buyers=60", "--stock=5", *options)
+    lab("run", "--backend=none", "--backend=redis", "--buyers=60", "--stock=5", *options)
     page = files["html"].read_text()
     assert "redis sold exactly 5." in page
     assert page.count("<svg") == 3

@@ -1,8 +1,5 @@
 """`manage.py lab run`: real processes on private stores, with the controls that must oversell."""
 
-import contextlib
-import io
-import json
 import os
 import signal
 import subprocess
@@ -14,29 +11,15 @@ from django.core.management import CommandError, call_command
 
 from loadtest import processes
 from loadtest.faults import until
+from tests.loadtest.lab import family, guards, lab
 
 MANAGE = Path(__file__).parents[2] / "manage.py"
-
-
-def lab_run(*options):
-    """The report, and the exit code."""
-    out = io.StringIO()
-    code = 0
-    try:
-        call_command("lab", "run", "--json", *options, stdout=out)
-    except SystemExit as end:
-        code = end.code
-    return json.loads(out.getvalue()), code
-
-
-def guards(*names):
-    return [f"--backend={name}" for name in names]
 
 
 @pytest.mark.parametrize("store", ["sqlite", "mariadb"])
 def test_controls_oversell_and_locks_sell_exactly_what_there_is(store):
     names = ["none", "process", "database", "redis"]
-    report, code = lab_run(*guards(*names), f"--store={store}")
+    report, code = lab("run", *guards(*names), f"--store={store}")
     found = {run["backend"]: (run["verdict"], run["undersold"]) for run in report["runs"]}
     assert found == {
         "none": ("oversold", 0),
@@ -49,7 +32,9 @@ def test_controls_oversell_and_locks_sell_exactly_what_there_is(store):
 
 
 def test_the_report_is_the_one_that_was_promised():
-    report, code = lab_run("--backend=none", "--buyers=20", "--stock=5", "--discipline=conditional")
+    report, code = lab(
+        "run", "--backend=none", "--buyers=20", "--stock=5", "--discipline=conditional"
+    )
     assert code == 0
     assert report["settings"]["think_ms"] == 5.0
     assert {"python", "django", "database", "cores"} <= report["versions"].keys()
@@ -64,14 +49,14 @@ def test_the_report_is_the_one_that_was_promised():
 def test_a_control_that_fails_to_oversell_is_a_failure(monkeypatch):
     """Whoever makes the control hold has broken the experiment."""
     monkeypatch.setattr("loadtest.report.met", lambda run: run["verdict"] == "ok")
-    report, code = lab_run("--backend=none", "--buyers=20", "--stock=5")
+    report, code = lab("run", "--backend=none", "--buyers=20", "--stock=5")
     assert report["runs"][0]["verdict"] == "oversold"
     assert code == 1
 
 
 def test_a_missing_server_makes_the_verdict_not_run(monkeypatch):
     monkeypatch.setattr(processes, "_PATH", "")
-    report, code = lab_run(*guards("none", "process"), "--store=mariadb")
+    report, code = lab("run", *guards("none", "process"), "--store=mariadb")
     assert [run["verdict"] for run in report["runs"]] == ["not-run", "not-run"]
     assert "apt-get install" in report["runs"][0]["why"]
     assert code == 1
@@ -84,16 +69,6 @@ def test_bad_arguments_end_with_two(wrong):
     with pytest.raises(CommandError) as refused:
         call_command("lab", "run", wrong)
     assert refused.value.returncode == 2
-
-
-def family(folder):
-    """The processes that live somewhere in this folder."""
-    found = set()
-    for cwd in Path("/proc").glob("[0-9]*/cwd"):
-        with contextlib.suppress(OSError):
-            if os.readlink(cwd).startswith(str(folder)):
-                found.add(int(cwd.parent.name))
-    return found
 
 
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks into /proc")
@@ -110,13 +85,13 @@ def family(folder):
 def test_an_interrupted_run_leaves_nothing(signum, asked, most, tmp_path):
     command = [sys.executable, str(MANAGE), "lab", *asked]
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
-    lab = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=-1)
+    run = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=-1)
     try:
         until(lambda: len(family(tmp_path)) >= most, "the family", seconds=30)
-        lab.send_signal(signum)
-        assert b"interrupted" in lab.communicate(timeout=10)[1]
-        assert lab.returncode == 130
+        run.send_signal(signum)
+        assert b"interrupted" in run.communicate(timeout=10)[1]
+        assert run.returncode == 130
     finally:
-        lab.kill()
+        run.kill()
     until(lambda: not family(tmp_path), "its end", seconds=30)
     assert list(tmp_path.iterdir()) == []

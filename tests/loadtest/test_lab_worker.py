@@ -13,7 +13,7 @@ from loadtest.faults import until
 from loadtest.models import LabRun
 from loadtest.plan import Plan
 from shop.models import User
-from tests.loadtest.test_lab_run import family
+from tests.loadtest.lab import family
 
 LONG = Plan(backends=("redis",), disciplines=("naive",), repeats=100)
 

@@ -1,8 +1,6 @@
 """`lab http` and the locustfile against a private shop: gunicorn on the test's own database."""
 
 import csv
-import io
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +14,7 @@ from loadtest.purchase.web import Web
 from loadtest.rush import Rush
 from shop.audit import audit_sale
 from shop.models import Order, Sale
+from tests.loadtest.lab import lab
 from tests.shop.making import a_sale, put_in_force
 
 ASKED = {"host": "127.0.0.1", "port": 1, "attempts": 90, "stock": 10, "buyers": 30}
@@ -31,19 +30,9 @@ def shop(database_url, monkeypatch):
         yield web.url
 
 
-def lab_http(*options):
-    out = io.StringIO()
-    code = 0
-    try:
-        call_command("lab", "http", "--json", *options, stdout=out)
-    except SystemExit as end:
-        code = end.code
-    return json.loads(out.getvalue()), code
-
-
 def test_a_small_rush_ends_in_the_audit(shop):
     options = ("--attempts=90", "--stock=10", "--buyers=30", "--connections=5")
-    report, code = lab_http(f"--url={shop}", *options)
+    report, code = lab("http", f"--url={shop}", *options)
     assert (code, report["verdict"]) == (0, "ok"), report
     assert (report["orders"], report["winners"], report["attempts"]) == (10, 10, 90)
     assert report["answers"]["won"]["count"] >= 10
@@ -52,7 +41,7 @@ def test_a_small_rush_ends_in_the_audit(shop):
     sale = Sale.objects.get(slug__startswith="lab-rush-")
     assert Order.objects.filter(sale=sale).count() == 10
     assert sale.phase() == Sale.Phase.ENDED  # nobody finds it in the shop afterwards
-    missed, code = lab_http(f"--url={shop}", *options, "--min-per-second=1000000")
+    missed, code = lab("http", f"--url={shop}", *options, "--min-per-second=1000000")
     assert (code, missed["verdict"], missed["orders"]) == (1, "slow", 10)
 
 

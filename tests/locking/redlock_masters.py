@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -101,71 +98,6 @@ def connected(backend: RedLockBackend) -> RedLockBackend:
 
     until(all_five, "five connections")
     return backend
-
-
-class Proxy:
-    """Stands before one master and does to what passes what `mode` says.
-
-    "pass"; "hold": what clients send waits, on that connection for good, until `let_go`; "cut":
-    the master gets it, and the connection ends when its answer comes.
-    """
-
-    def __init__(self, url: str) -> None:
-        self.mode = "pass"
-        self._target = (urlsplit(url).hostname, urlsplit(url).port)
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.url = f"redis://127.0.0.1:{self._server.getsockname()[1]}/0"
-        self._sockets: list[socket.socket] = [self._server]
-        self._gate = threading.Event()
-        self.holds = threading.Event()
-        """Set once something is held."""
-        self._threads: list[threading.Thread] = []
-        self._thread(self._accept)
-
-    def let_go(self) -> None:
-        """Deliver what was held."""
-        self._gate.set()
-
-    def close(self) -> None:
-        self._gate.set()
-        for one in self._sockets:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        until(lambda: not any(t.is_alive() for t in self._threads), "the proxy ending")
-        for one in self._sockets:
-            one.close()
-
-    def _thread(self, run: Callable[..., None], *args: Any) -> None:
-        thread = threading.Thread(target=run, args=args, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._server.accept()
-                master = socket.create_connection(self._target)
-                self._sockets += [client, master]
-                self._thread(self._forward, client, master)
-                self._thread(self._answer, master, client)
-
-    def _forward(self, client: socket.socket, master: socket.socket) -> None:
-        with suppress(OSError):
-            while data := client.recv(65536):
-                if self.mode == "hold":
-                    self.holds.set()
-                    while more := client.recv(65536):  # until the client gives up
-                        data += more
-                    self._gate.wait()
-                master.sendall(data)
-
-    def _answer(self, master: socket.socket, client: socket.socket) -> None:
-        with suppress(OSError):
-            while data := master.recv(65536):
-                if self.mode == "cut":
-                    client.shutdown(socket.SHUT_RDWR)
-                    return
-                client.sendall(data)
 
 
 def elapsed(call: Callable[[], object]) -> float:

@@ -6,11 +6,9 @@ token that tells them apart.
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,11 +16,11 @@ import redis as client
 
 from loadtest.faults import PATIENCE, until
 from loadtest.faults.clock import Clock
+from loadtest.faults.proxy import Proxy
 from loadtest.servers import Redis
 from locking import LockLost, LockUnavailable
 from locking.lease import Lease
 from tests.locking.redis_tools import BOUND, Connect, claim, connect, server, take, waiting
-from tests.locking.redlock_masters import Proxy
 
 __all__ = ["connect", "server"]
 
@@ -149,68 +147,52 @@ def test_a_hand_over_is_believed_in_spite_of_the_servers_clock(
 # --- answers that are lost, late or errors ----------------------------------------------------
 
 
-class Cutter(Proxy):
-    """A proxy that, in the mode "cut", loses one answer with its connection, then lets all pass."""
-
-    cuts = 0
-
-    def _answer(self, master: socket.socket, client: socket.socket) -> None:
-        with suppress(OSError):
-            while data := master.recv(65536):
-                if self.mode == "cut":
-                    self.mode, self.cuts = "pass", self.cuts + 1
-                    client.shutdown(socket.SHUT_RDWR)
-                    return
-                client.sendall(data)
-
-
 @pytest.fixture
-def proxy(server: Redis) -> Iterator[Cutter]:
-    proxy = Cutter(server.url)
-    yield proxy
-    proxy.close()
+def proxy(server: Redis) -> Iterator[Proxy]:
+    with Proxy(server.port) as proxy:
+        yield proxy
 
 
 @pytest.mark.faults(row=10, backend="redis", fired="answer cut off")
 def test_lost_answers_are_resolved_by_reading_the_owner_back(
-    server: Redis, connect: Connect, proxy: Cutter
+    server: Redis, connect: Connect, proxy: Proxy
 ) -> None:
     """Row 10: to take, to extend, to re-enter and to release; the server has done each."""
-    backend, direct, asked = connect(proxy.url), connect(server.url), claim()
+    backend, direct, asked = connect(f"redis://{proxy.url}/0"), connect(server.url), claim()
     grant = backend.acquire(asked, 0)  # teaches the scripts
     assert grant is not None
     backend.release(asked, grant.token)
 
-    proxy.mode = "cut"
+    proxy.losing = 1
     asked = claim()
     grant = backend.acquire(asked, 0)
     assert grant is not None
     (held,) = direct.inspect()
     assert (held.owner, held.token) == (asked.owner, grant.token)
-    proxy.mode = "cut"
+    proxy.losing += 1
     backend.extend(asked, grant.token, 60)
     (held,) = direct.inspect()
     assert held.expires_in is not None
     assert held.expires_in > 50
-    proxy.mode = "cut"
+    proxy.losing += 1
     backend.recount(asked, grant.token, 2)
     assert [held.count for held in direct.inspect()] == [2]
-    proxy.mode = "cut"
+    proxy.losing += 1
     backend.release(asked, grant.token)
     assert not direct.inspect()
-    assert proxy.cuts == 4
+    assert not proxy.losing
 
 
 def test_a_lost_answer_to_a_waiter_leaves_one_place(
-    server: Redis, connect: Connect, proxy: Cutter
+    server: Redis, connect: Connect, proxy: Proxy
 ) -> None:
-    backend, direct, holder = connect(proxy.url), connect(server.url), claim()
+    backend, direct, holder = connect(f"redis://{proxy.url}/0"), connect(server.url), claim()
     direct.acquire(holder, 0)
     backend.probe()
-    proxy.mode = "cut"
+    proxy.losing = 1
     with ThreadPoolExecutor(1) as pool:
         waiter = pool.submit(take, backend)
-        until(lambda: proxy.cuts and waiting(direct) == 1, "waiting")
+        until(lambda: not proxy.losing and waiting(direct) == 1, "waiting")
         direct.release(holder, 0)
         lease = waiter.result(PATIENCE)
     assert [(held.owner, held.waiters) for held in direct.inspect()] == [(lease.owner, 0)]
@@ -218,21 +200,21 @@ def test_a_lost_answer_to_a_waiter_leaves_one_place(
 
 @pytest.mark.faults(row=11, backend="redis", xf=True, fired="command held back")
 def test_a_command_that_arrives_long_after_its_time(
-    server: Redis, connect: Connect, proxy: Cutter
+    server: Redis, connect: Connect, proxy: Proxy
 ) -> None:
     """XF, row 11: nobody's grant, that ends with its ttl, and the next token is above it."""
-    backend, direct = connect(proxy.url, SOCKET_TIMEOUT=0.3), connect(server.url)
+    backend, direct = connect(f"redis://{proxy.url}/0", SOCKET_TIMEOUT=0.3), connect(server.url)
     ghost = claim(ttl=1.0)
     grant = backend.acquire(ghost, 0)
     assert grant is not None
     backend.release(ghost, grant.token)
-    proxy.mode = "hold"
+    proxy.requests.clear()
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(backend.acquire, ghost, 0)
         with pytest.raises(LockUnavailable):
             late.result(PATIENCE)
     assert not direct.inspect()
-    proxy.let_go()
+    proxy.flow()
     until(direct.inspect, "the late command arriving")
     (held,) = direct.inspect()
     assert held.owner == ghost.owner

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,13 +14,13 @@ import redis
 
 from loadtest.faults import until
 from loadtest.faults.clock import Clock
+from loadtest.faults.proxy import Proxy
 from loadtest.servers import start_all
 from locking import LockLost, LockUnavailable
 from locking.backends.redlock_quorum import CONNECT_SECONDS
 from tests.locking.redlock_masters import (
     NAME,
     Masters,
-    Proxy,
     claim,
     connected,
     elapsed,
@@ -34,16 +36,14 @@ FIRST_THREE, ALL = (0, 1, 2), (0, 1, 2, 3, 4)
 @pytest.fixture
 def proxy(masters: Masters) -> Iterator[Callable[[int], Proxy]]:
     """Puts a proxy before a master, for the clients that are made afterwards."""
-    proxies = []
+    with ExitStack() as stack:
 
-    def before(number: int) -> Proxy:
-        proxies.append(Proxy(masters.urls[number]))
-        masters.urls[number] = proxies[-1].url
-        return proxies[-1]
+        def before(number: int) -> Proxy:
+            proxy = stack.enter_context(Proxy(masters.servers[number].port))
+            masters.urls[number] = f"redis://{proxy.url}/0"
+            return proxy
 
-    yield before
-    for one in proxies:
-        one.close()
+        yield before
 
 
 class TestAmnesia:
@@ -300,16 +300,14 @@ class TestLateSet:
         self, masters: Masters, proxy: Callable[[int], Proxy]
     ) -> None:
         """The first SET and its undoing hang on a connection that breaks; a second one votes."""
-        held_back = proxy(4)
+        last = proxy(4)
         for number in FIRST_THREE:
             masters.plant(number)
         backend = connected(masters.client(NODE_TIMEOUT=1))
-        held_back.mode = "hold"
+        held_back = last.hold_open_ones()
         asked = claim()
         with ThreadPoolExecutor(1) as other:
             attempts = other.submit(backend.acquire, asked, 30)
-            assert held_back.holds.wait(5)
-            held_back.mode = "pass"
             until(lambda: self.sets(masters, 4), "an attempt by a new connection")
             for number in FIRST_THREE:
                 masters.uproot(number)
@@ -318,7 +316,7 @@ class TestLateSet:
         mine = f"{asked.owner} {grant.token}"
         until(lambda: masters.value(4) == mine, "its vote")
         before = self.sets(masters, 4)
-        held_back.let_go()
+        held_back.set()
         until(lambda: self.sets(masters, 4) > before, "the SET that was held back")
         backend.extend(asked, grant.token, 60)  # comes after the undoing
         assert masters.value(4) == mine
@@ -331,10 +329,10 @@ class TestLateSet:
         proxies = [proxy(number) for number in FIRST_THREE]
         backend = connected(masters.client(NODE_TIMEOUT=1))
         for one in proxies:
-            one.mode = "cut"
+            one.losing = math.inf
         with pytest.raises(LockUnavailable):
             backend.acquire(claim(), 0)
         assert any(masters.values()[:3]), "no vote was given"
         for one in proxies:
-            one.mode = "pass"
+            one.losing = 0
         take(backend)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
+
+import pytest
 
 from loadtest.scenarios import SCENARIOS, run, tell
 from loadtest.servers import ServerMissing
@@ -12,13 +13,17 @@ from tests.fault_rows import fired, seen
 Halves = tuple[dict[str, Any], dict[str, Any]]
 
 
-def play(*names: str) -> dict[str, dict[str, Any]]:
-    """The results by name; where a server is missing the tests skip, except in CI."""
-    results = {result["name"]: result for result in run(names)["scenarios"]}
-    for result in results.values():
-        if "is not installed" in result["why"] and os.environ.get("CI") != "true":
-            program = result["why"].split()[0]
-            raise ServerMissing(program)
+def played(*names: str) -> Any:
+    """A module's fixture: the results by name."""
+
+    @pytest.fixture(scope="module")
+    def results() -> dict[str, dict[str, Any]]:
+        results = {result["name"]: result for result in run(names)["scenarios"]}
+        for result in results.values():
+            if "is not installed" in result["why"]:
+                raise ServerMissing(result["why"].split()[0])
+        return results
+
     return results
 
 

@@ -6,22 +6,20 @@ from typing import Any
 
 import pytest
 
-from tests.loadtest.scenarios.playing import facts, play, sold_twice_then_once
+from tests.loadtest.scenarios.playing import facts, played, sold_twice_then_once
 
 SLACK = 2.0
 """Seconds that a loaded machine may add."""
 
 
-@pytest.fixture(scope="module")
-def results() -> dict[str, dict[str, Any]]:
-    return play(
-        "holder-paused",
-        "gil-held",
-        "work-outlasts-lease",
-        "release-before-commit",
-        "switch-under-load",
-        "holder-killed",
-    )
+results = played(
+    "holder-paused",
+    "gil-held",
+    "work-outlasts-lease",
+    "release-before-commit",
+    "switch-under-load",
+    "holder-killed",
+)
 
 
 @pytest.mark.faults(row=1, backend="redis", xf=True)

@@ -6,20 +6,18 @@ from typing import Any
 
 import pytest
 
-from tests.loadtest.scenarios.playing import facts, play
+from tests.loadtest.scenarios.playing import facts, played
 
 SLACK = 2.0
 """Seconds that a loaded machine may add."""
 
 
-@pytest.fixture(scope="module")
-def results() -> dict[str, dict[str, Any]]:
-    return play(
-        "setnx-without-expiry",
-        "crash-between-setnx-and-expire",
-        "delete-successors-lock",
-        "mysql-row-left-by-crash",
-    )
+results = played(
+    "setnx-without-expiry",
+    "crash-between-setnx-and-expire",
+    "delete-successors-lock",
+    "mysql-row-left-by-crash",
+)
 
 
 @pytest.mark.parametrize("name", ["setnx-without-expiry", "crash-between-setnx-and-expire"])

@@ -6,18 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.loadtest.scenarios.playing import facts, play, sold_twice_then_once
+from tests.loadtest.scenarios.playing import facts, played, sold_twice_then_once
 
-
-@pytest.fixture(scope="module")
-def results() -> dict[str, dict[str, Any]]:
-    return play(
-        "failover-before-replication",
-        "redlock-amnesia",
-        "redlock-clock-jump",
-        "herd-against-queue",
-        "polling-against-push",
-    )
+results = played(
+    "failover-before-replication",
+    "redlock-amnesia",
+    "redlock-clock-jump",
+    "herd-against-queue",
+    "polling-against-push",
+)
 
 
 @pytest.mark.faults(row=4, backend="redis, redlock", xf=True)

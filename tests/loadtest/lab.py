@@ -1,0 +1,37 @@
+"""`manage.py lab` as tests give it, and the processes that it leaves or does not."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from django.core.management import call_command
+
+
+def lab(what: str, *options: str) -> tuple[Any, int]:
+    """The report of `lab <what> --json`, and the exit code."""
+    out, code = io.StringIO(), 0
+    try:
+        call_command("lab", what, "--json", *options, stdout=out)
+    except SystemExit as end:
+        code = int(end.code or 0)
+    return json.loads(out.getvalue()), code
+
+
+def guards(*names: str) -> list[str]:
+    """The options that name these backends."""
+    return [f"--backend={name}" for name in names]
+
+
+def family(folder: Path) -> set[int]:
+    """The processes that live somewhere in this folder."""
+    found = set()
+    for cwd in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(cwd).startswith(str(folder)):
+                found.add(int(cwd.parent.name))
+    return found
