@@ -23,7 +23,7 @@ import pytest
 from loadtest.faults import PATIENCE, until
 from locking import LockMisuse, LockTimeout
 from locking.backends.base import Backend, Capabilities
-from tests.locking.contract_base import Another, needs
+from tests.locking.contract_base import Another, needs, served
 from tests.locking.contract_ends import Ends
 
 
@@ -179,24 +179,8 @@ class Contract(Ends):
 
     @needs(lambda can: can.fair)
     def test_a_fair_lock_serves_in_order(self, backend: Backend, name: str) -> None:
-        served: list[int] = []
-
-        def wait(number: int) -> None:
-            with backend.lock(name, timeout=PATIENCE):
-                served.append(number)
-
-        with ThreadPoolExecutor(6) as pool:
-            with backend.lock(name, timeout=5):
-                done = []
-                for number in range(6):
-                    done.append(pool.submit(wait, number))
-                    until(
-                        lambda queued=number + 1: self.waiting(backend, name) == queued,
-                        f"waiter {number} queueing",
-                    )
-            for waiter in done:
-                waiter.result(PATIENCE)
-        assert served == [0, 1, 2, 3, 4, 5]
+        order = served(backend, name, 6, lambda: self.waiting(backend, name))
+        assert order == [0, 1, 2, 3, 4, 5]
 
     def test_everyone_who_waits_is_served(self, backend: Backend, name: str) -> None:
         with ThreadPoolExecutor(12) as pool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import pytest
 
+from loadtest.faults import PATIENCE, until
 from locking.backends.base import Backend, Capabilities
 from locking.handler import backend_class, create
 from tests.locking.actor import Actor
@@ -25,6 +27,26 @@ def needs(declared: Callable[[Capabilities], bool]) -> Callable[[Test], Test]:
         return test
 
     return mark
+
+
+def served(backend: Backend, name: str, number: int, queued: Callable[[], int | None]) -> list[int]:
+    """Who gets the lock, in that order, when so many queue up one after the other."""
+    order: list[int] = []
+
+    def wait(place: int) -> None:
+        with backend.lock(name, timeout=PATIENCE):
+            order.append(place)
+
+    with ThreadPoolExecutor(number) as pool:
+        with backend.lock(name, timeout=5):
+            done = []
+            for place in range(number):
+                done.append(pool.submit(wait, place))
+                until(lambda place=place: queued() == place + 1, f"waiter {place} queueing")
+            assert [held.waiters for held in backend.inspect() if held.name == name] == [number]
+        for waiter in done:
+            waiter.result(PATIENCE)
+    return order
 
 
 class ContractBase:

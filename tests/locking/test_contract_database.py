@@ -1,14 +1,11 @@
-"""The contract on the shop's own database: SQLite, and MariaDB in the second pass."""
+"""The contract on the shop's own database: SQLite, and MariaDB with GET_LOCK in its pass."""
 
 import pytest
 
 from tests.locking.contract import Contract
 
 
-@pytest.mark.stores
-class TestDatabase(Contract):
-    path = "locking.backends.database.DatabaseBackend"
-
+class OnDatabase(Contract):
     test_a_store_that_is_down_says_so_in_bounded_time = None
 
     @pytest.fixture
@@ -18,3 +15,13 @@ class TestDatabase(Contract):
     @pytest.fixture
     def env(self, database_url: str) -> dict[str, str]:
         return {"DATABASE_URL": database_url}
+
+
+@pytest.mark.stores
+class TestDatabase(OnDatabase):
+    path = "locking.backends.database.DatabaseBackend"
+
+
+@pytest.mark.only("mysql")
+class TestMySQLSession(OnDatabase):
+    path = "locking.backends.mysql_session.MySQLSessionBackend"

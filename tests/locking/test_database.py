@@ -23,7 +23,7 @@ from locking.backends.database import DatabaseBackend
 from locking.models import LockRow
 from locking.recipes.mysql_row import MySQLRowRecipe
 from locking.tasks import sweep_dead_locks
-from tests.locking.database_tools import DATABASE, SESSION, alias_for, database
+from tests.locking.database_tools import DATABASE, SESSION, alias_for, database, grown
 
 pytestmark = [pytest.mark.stores, pytest.mark.django_db(transaction=True)]
 HOUR = 3_600_000_000
@@ -204,21 +204,7 @@ def test_a_busy_file_is_waited_for(backend: DatabaseBackend) -> None:
 
 @pytest.mark.only("sqlite")
 def test_20000_acquisitions_leak_nothing(backend: DatabaseBackend) -> None:
-    def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-    def run(times: int) -> None:
-        for number in range(times):
-            claimed = claim(f"leak:{number % 100}", f"owner:{number}")
-            grant = backend.acquire(claimed, 0)
-            assert grant is not None
-            backend.release(claimed, grant.token)
-
-    run(2000)
-    before, threads = resident(), threading.active_count()
-    run(20_000)
-    assert resident() - before < 4 << 20
-    assert threading.active_count() == threads
+    assert grown(backend) < 4 << 20
     assert LockRow.objects.count() == 100
     assert len(backend.pool.idle) == 1
 

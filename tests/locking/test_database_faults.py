@@ -19,29 +19,19 @@ from locking import LockLost, LockTimeout, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.database import DatabaseBackend
 from tests.locking.actor import Actor
-from tests.locking.database_tools import DATABASE, Root, alias_for, database
+from tests.locking.contract_base import served
+from tests.locking.database_tools import DATABASE, Root, alias_for, database, root, server
+
+__all__ = ["root", "server"]
 
 ROW = "SELECT owner, token FROM locking_lockrow WHERE name = '%s'"
 T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[MariaDb]:
-    with MariaDb() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def alias(server: MariaDb, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
     with alias_for(server.url, "faulty", django_db_blocker) as alias:
         yield alias
-
-
-@pytest.fixture
-def root(server: MariaDb, alias: str) -> Iterator[Root]:
-    root = Root(server)
-    yield root
-    root.close()
 
 
 @pytest.fixture
@@ -81,22 +71,7 @@ class TestWaiting:
         assert backend.capabilities.wakes_waiters
 
     def test_in_order(self, backend: DatabaseBackend, root: Root) -> None:
-        served: list[int] = []
-
-        def wait(number: int) -> None:
-            with backend.lock("order", timeout=PATIENCE):
-                served.append(number)
-
-        with ThreadPoolExecutor(8) as pool:
-            with backend.lock("order", timeout=5):
-                done = []
-                for number in range(8):
-                    done.append(pool.submit(wait, number))
-                    until(lambda queued=number + 1: root.waits() == queued, f"{number} queueing")
-                assert [held.waiters for held in backend.inspect()] == [8]
-            for waiter in done:
-                waiter.result(PATIENCE)
-        assert served == list(range(8))
+        assert served(backend, "order", 8, root.waits) == list(range(8))
 
     def test_without_polling(self, backend: DatabaseBackend, root: Root) -> None:
         with backend.lock("quiet", ttl=60, timeout=5), ThreadPoolExecutor(2) as pool:

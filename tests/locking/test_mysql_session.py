@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -16,26 +15,16 @@ from locking import LockLost, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.mysql_session import MySQLSessionBackend
 from tests.locking.actor import Actor
-from tests.locking.database_tools import SESSION, Root, alias_for, session
+from tests.locking.contract_base import served
+from tests.locking.database_tools import SESSION, Root, alias_for, grown, root, server, session
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[MariaDb]:
-    with MariaDb() as server:
-        yield server
+__all__ = ["root", "server"]
 
 
 @pytest.fixture(scope="module")
 def alias(server: MariaDb) -> Iterator[str]:
     with alias_for(server.url, "sessions") as alias:
         yield alias
-
-
-@pytest.fixture
-def root(server: MariaDb) -> Iterator[Root]:
-    root = Root(server)
-    yield root
-    root.close()
 
 
 @pytest.fixture
@@ -119,22 +108,7 @@ def test_a_killed_holder_is_replaced_at_once(
 
 
 def test_waiters_are_served_in_order(backend: MySQLSessionBackend, root: Root) -> None:
-    served: list[int] = []
-
-    def wait(number: int) -> None:
-        with backend.lock("order", timeout=PATIENCE):
-            served.append(number)
-
-    with ThreadPoolExecutor(8) as pool:
-        with backend.lock("order", timeout=5):
-            done = []
-            for number in range(8):
-                done.append(pool.submit(wait, number))
-                until(lambda queued=number + 1: root.waits() == queued, f"{number} queueing")
-            assert [held.waiters for held in backend.inspect()] == [8]
-        for waiter in done:
-            waiter.result(PATIENCE)
-    assert served == list(range(8))
+    assert served(backend, "order", 8, root.waits) == list(range(8))
 
 
 def test_a_wait_may_be_longer_than_the_connections_read_timeout(
@@ -200,21 +174,7 @@ def test_an_operator_ends_the_session_that_has_it(
 
 
 def test_20000_acquisitions_leak_nothing(backend: MySQLSessionBackend, root: Root) -> None:
-    def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-    def run(times: int) -> None:
-        for number in range(times):
-            mine = claim(f"leak:{number % 100}", f"owner:{number}")
-            grant = backend.acquire(mine, 0)
-            assert grant is not None
-            backend.release(mine, grant.token)
-
-    run(2000)
-    before, threads = resident(), threading.active_count()
-    run(20_000)
-    assert resident() - before < 4 << 20
-    assert threading.active_count() == threads
+    assert grown(backend) < 4 << 20
     assert not backend._kept
     sql = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = 'root'"
     assert root(sql)[0][0] == 2, "its one connection, and this one"

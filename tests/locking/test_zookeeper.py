@@ -6,9 +6,7 @@ import os
 import signal
 import threading
 import time
-import uuid
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,21 +17,11 @@ from loadtest.servers import ZooKeeper
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper import ZooKeeperBackend
 from locking.backends.zookeeper_session import Session
-from tests.locking.zookeeper_tools import PATH, connected, queue
+from tests.locking.zookeeper_tools import PATH, backend, connected, name, queue
+
+__all__ = ["backend", "name"]
 
 HERD = "locking.recipes.zookeeper_herd.ZooKeeperHerdBackend"
-
-
-@pytest.fixture
-def backend(zookeeper: ZooKeeper) -> Iterator[ZooKeeperBackend]:
-    made = connected(zookeeper.hosts)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def name() -> str:
-    return f"zookeeper:{uuid.uuid4().hex}"
 
 
 def session_of(backend: ZooKeeperBackend) -> Session:

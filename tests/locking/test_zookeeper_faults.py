@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,26 +20,18 @@ from locking.backends.zookeeper import ZooKeeperBackend
 from tests.locking.actor import Actor
 from tests.locking.zookeeper_tools import (
     Partitioned,
+    backend,
     conf,
     connected,
     elapsed,
     leader,
+    name,
     queue,
 )
 
+__all__ = ["backend", "name"]
+
 SESSION = 2.0
-
-
-@pytest.fixture
-def backend(zookeeper: ZooKeeper) -> Iterator[ZooKeeperBackend]:
-    made = connected(zookeeper.hosts)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def name() -> str:
-    return f"zookeeper:{uuid.uuid4().hex}"
 
 
 class TestHolder:

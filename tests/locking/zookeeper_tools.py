@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import pytest
 
 from loadtest.faults.proxy import Proxy
 from loadtest.servers import HOST, ZooKeeper
@@ -26,6 +29,18 @@ def connected(hosts: str, path: str = PATH, **options: Any) -> ZooKeeperBackend:
     assert isinstance(backend, ZooKeeperBackend)
     backend.probe()
     return backend
+
+
+@pytest.fixture
+def backend(zookeeper: ZooKeeper) -> Iterator[ZooKeeperBackend]:
+    made = connected(zookeeper.hosts)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"zookeeper:{uuid.uuid4().hex}"
 
 
 def queue(backend: ZooKeeperBackend, name: str) -> list[str]:

@@ -168,6 +168,13 @@ def test_fifty_parallel_sends_of_a_purchase(processes, has_key) -> None:
     assert audit_sale(sale=sale).ok
 
 
+def assert_told_the_order(process: Process, call: dict) -> None:
+    process.start(call)
+    (told,) = process.results()
+    order = Order.objects.get()
+    assert (told["status"], told["headers"]["Location"]) == (201, order.get_absolute_url())
+
+
 @pytest.mark.parametrize("backend", ["redis", "database"])
 def test_a_purchase_in_flight_is_409_and_finished_after_a_kill(processes, backend) -> None:
     put_in_force(backend)
@@ -185,10 +192,7 @@ def test_a_purchase_in_flight_is_409_and_finished_after_a_kill(processes, backen
     assert (stranger["status"], stranger["headers"]["Retry-After"]) == (503, "1")
     assert not Order.objects.exists()
     first.kill()
-    other.start(call)
-    (told,) = other.results()
-    order = Order.objects.get()
-    assert (told["status"], told["headers"]["Location"]) == (201, order.get_absolute_url())
+    assert_told_the_order(other, call)
     assert audit_sale(sale=sale).ok
 
 
@@ -202,10 +206,7 @@ def test_a_purchase_that_was_committed_when_it_was_killed_is_answered(processes,
     first.reached()
     for strike in (lambda: None, first.kill):
         strike()
-        other.start(call)  # waits for no lock: the order is there
-        (told,) = other.results()
-        order = Order.objects.get()
-        assert (told["status"], told["headers"]["Location"]) == (201, order.get_absolute_url())
+        assert_told_the_order(other, call)  # waits for no lock: the order is there
 
 
 @pytest.mark.parametrize("others", ["same customer", "another customer"])

@@ -72,17 +72,21 @@ def test_a_lock_between_machines_keeps_the_second_from_looking(processes, backen
     assert audit_sale(sale=sale).ok
 
 
-@pytest.mark.parametrize("backend", ["database", "redis"])
-def test_a_crowd_buys_exactly_what_there_is(processes, backend) -> None:
-    """Forty buyers in four processes for ten pieces, with nothing but the lock."""
-    put_in_force(backend, "naive")
-    sale = a_sale(stock=10)
+def told_in_a_crowd(processes, sale: Sale) -> Counter[str]:
+    """Forty buyers in four processes."""
     crowd = processes(4)
     for process in crowd:
         process.prepare(*(a_form(sale) for _ in range(10)))
     together(*crowd)
-    results = [result for process in crowd for result in process.results()]
-    assert outcomes(*results) == {"order": 10, "SoldOut": 30}
+    return outcomes(*(result for process in crowd for result in process.results()))
+
+
+@pytest.mark.parametrize("backend", ["database", "redis"])
+def test_a_crowd_buys_exactly_what_there_is(processes, backend) -> None:
+    """With nothing but the lock."""
+    put_in_force(backend, "naive")
+    sale = a_sale(stock=10)
+    assert told_in_a_crowd(processes, sale) == {"order": 10, "SoldOut": 30}
     audit = audit_sale(sale=sale)
     assert audit.ok
     assert (audit.available, audit.held) == (0, 10)
@@ -92,12 +96,7 @@ def test_a_crowd_buys_exactly_what_there_is(processes, backend) -> None:
 def test_a_crowd_without_any_lock_buys_exactly_what_there_is(processes, discipline) -> None:
     put_in_force("none", discipline)
     sale = a_sale(stock=10)
-    crowd = processes(4)
-    for process in crowd:
-        process.prepare(*(a_form(sale) for _ in range(10)))
-    together(*crowd)
-    results = [result for process in crowd for result in process.results()]
-    assert outcomes(*results) == {"order": 10, "SoldOut": 30}
+    assert told_in_a_crowd(processes, sale) == {"order": 10, "SoldOut": 30}
     assert audit_sale(sale=sale).ok
 
 
