@@ -49,14 +49,14 @@ class _Struck:
 
     def notice(self) -> None:
         self.fired.append(fired := Fired(*self.hears.recv()))
-        is_killed = FAULTS[self.plan.fault].holder == signal.SIGKILL
+        is_killed = FAULTS[self.plan.fault].holder == "kill"
         victim = {"victim": f"process {fired.pid}"} if is_killed else {}
         self.recorder.note("fault", "start", what=self.plan.fault, **victim)
         if FAULTS[self.plan.fault].server:
             self.strike_server()
 
     def resume(self, *, always: bool = False) -> None:
-        if FAULTS[self.plan.fault].holder == signal.SIGSTOP:
+        if FAULTS[self.plan.fault].holder == "stop":
             for one in self.fired:
                 if always or one.resumed or self._is_over(one):
                     one.resumed = one.resumed or time.monotonic()
@@ -76,7 +76,7 @@ class _Struck:
         return stopped >= PAUSE
 
     def killed(self, worker: ForkProcess) -> bool:
-        return FAULTS[self.plan.fault].holder == signal.SIGKILL and any(
+        return FAULTS[self.plan.fault].holder == "kill" and any(
             one.pid == worker.pid for one in self.fired
         )
 

@@ -5,7 +5,6 @@ struck holds the lock. A run whose fault did not fire says nothing, and its verd
 """
 
 import os
-import signal
 import time
 from collections.abc import Sequence
 from ctypes import Array, c_long
@@ -14,21 +13,23 @@ from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import Synchronized
 from typing import NamedTuple
 
+from loadtest.faults import How, strike_self
+
 
 class Fault(NamedTuple):
     """What happens, and to whom."""
 
     says: str
-    holder: signal.Signals | None = None
-    """The signal that the holder's process gets."""
+    holder: How | None = None
+    """What becomes of the holder's process."""
     server: str | None = None
     """The server of the lab's stores that is killed and comes back."""
 
 
 FAULTS: dict[str, Fault] = {
     "none": Fault("nothing goes wrong"),
-    "pause-holder": Fault("the holder's process stops past its lease", holder=signal.SIGSTOP),
-    "kill-holder": Fault("the holder's process is killed and replaced", holder=signal.SIGKILL),
+    "pause-holder": Fault("the holder's process stops past its lease", holder="stop"),
+    "kill-holder": Fault("the holder's process is killed and replaced", holder="kill"),
     "kill-redis": Fault("Redis is killed and comes back empty", server="redis"),
     "kill-redlock": Fault("one of the five masters is killed, comes back empty", server="redlock"),
     "kill-zookeeper": Fault("ZooKeeper is killed and comes back", server="zookeeper"),
@@ -65,7 +66,7 @@ class Strike:
             self.struck.value += 1
         self.notices.send((time.monotonic(), os.getpid()))
         if self.fault.holder is not None:
-            os.kill(os.getpid(), self.fault.holder)
+            strike_self(self.fault.holder)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,6 @@ A fault of a process strikes best at a fail point, where it does it to itself (`
 import ctypes
 import os
 import signal
-import socket
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -146,33 +145,6 @@ class ClockJump(Fault):
 def _time_of(server: Redis) -> float:
     with redis.Redis.from_url(server.url) as direct:
         return float(direct.time()[0])
-
-
-@dataclass
-class DebugSleep(Fault):
-    """A Redis that serves nobody for a while, and then goes on as if nothing had been."""
-
-    server: Redis
-    seconds: float
-    lane: str = ""
-    what: str = "busy"
-
-    def strike(self) -> None:
-        with socket.create_connection((HOST, self.server.port), timeout=PATIENCE) as asking:
-            asking.sendall(f"DEBUG SLEEP {self.seconds}\r\n".encode())
-            until(self._is_silent, "Redis falling silent", self.seconds)
-        self.fired = True
-
-    def _is_silent(self) -> bool:
-        with redis.Redis.from_url(self.server.url, socket_timeout=0.05) as direct:
-            try:
-                direct.ping()
-            except redis.TimeoutError:
-                return True
-        return False
-
-    def heal(self) -> None:
-        until(lambda: not self._is_silent(), "Redis answering", self.seconds + PATIENCE)
 
 
 @dataclass

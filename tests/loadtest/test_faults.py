@@ -11,8 +11,6 @@ import redis as client
 from loadtest.faults import (
     ClockJump,
     CutReplication,
-    DebugSleep,
-    FaultFailed,
     KillServers,
     until,
 )
@@ -22,7 +20,7 @@ from loadtest.servers import Redis
 
 @pytest.fixture
 def redis() -> Iterator[Redis]:
-    with Redis(config=["--enable-debug-command", "local"]) as server:
+    with Redis() as server:
         yield server
 
 
@@ -73,20 +71,3 @@ def test_a_clock_jumps_only_where_it_drives(redis: Redis, tmp_path: Path) -> Non
         elsewhere = ClockJump([clock], [driven, redis], 31)
         elsewhere.strike()
         assert not elsewhere.fired
-
-
-def test_a_redis_that_sleeps_serves_nobody_and_forgets_nothing(redis: Redis) -> None:
-    keep(redis)
-    fault = DebugSleep(redis, 0.5)
-    fault.strike()
-    assert fault.fired
-    fault.heal()
-    assert value(redis) == "v"
-
-
-def test_a_redis_that_refuses_to_sleep_is_not_struck() -> None:
-    with Redis() as server:
-        fault = DebugSleep(server, 0.2)
-        with pytest.raises(FaultFailed, match="silent"):
-            fault.strike()
-        assert not fault.fired
