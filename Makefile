@@ -37,11 +37,12 @@ faults: ## the fault suite, then its table in docs/faults.md; SEED=42 ROUNDS=1 m
 		|| status=$$?; \
 	exit $$status
 
-lint: ## ruff and mypy, strict for locking/
+lint: ## ruff (with bandit's rules), mypy (strict for locking/), the audit if anybody answers
 	@$(SETUP) --install tools/setup.py test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy .
+	@$(BIN)/python tools/audit.py --lint
 
 audit: ## ask the advisory database about every pinned package (needs the network)
 	@$(SETUP) tools/setup.py demo

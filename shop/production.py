@@ -8,9 +8,13 @@ os.environ.setdefault("LOG_FORMAT", "json")
 os.environ.setdefault("SEED_PASSWORD", "")
 
 from shop.settings import *  # noqa: F403
-from shop.settings import env
+from shop.settings import LOCKS, env
 
 PRODUCTION = True
+
+if "redlock" in LOCKS:
+    # Whatever a master's disk forgot: it votes again when every lease of before is over.
+    LOCKS["redlock"].update(TTL=6.0, OPTIONS={"RESTART_DELAY": 6.0})
 
 HTTPS = env.bool("HTTPS", default=True)
 """Off only to try the stack on one's own machine: then passwords travel in the clear."""

@@ -225,6 +225,8 @@ SIGN_IN_FAILURE_LIMIT = env.str("SIGN_IN_FAILURE_LIMIT", default="10/minute")
 """Wrong passwords for one name from one address."""
 SIGN_IN_NAME_LIMIT = env.str("SIGN_IN_NAME_LIMIT", default="100/hour")
 """Wrong passwords for one name from all addresses together."""
+SIGN_UP_TAKEN_LIMIT = env.str("SIGN_UP_TAKEN_LIMIT", default="10/hour")
+"""How often one address hears that a name is taken; then every sign-up from there waits."""
 SEED_PASSWORD = env.str("SEED_PASSWORD", default=DEMO_PASSWORD)
 """Of the accounts that `seed` makes; with none they cannot sign in."""
 PROXY_HOPS = env.int("PROXY_HOPS", default=0)

@@ -13,6 +13,7 @@ from django.contrib.auth.views import (
     LogoutView,
     RedirectURLMixin,
 )
+from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -81,8 +82,9 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
     next_page = settings.LOGIN_REDIRECT_URL
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Count before the slow hash."""
+        """Count before the slow hash; who has asked for too many names hears of no other."""
         throttle.count(settings.SIGN_IN_LIMIT, "sign-in", throttle.address_of(request))
+        throttle.check(*self._limit())
         return super().post(request, *args, **kwargs)
 
     def form_valid(self, form: SignUpForm) -> HttpResponse:
@@ -91,14 +93,20 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
             with transaction.atomic():
                 user = form.save()
         except IntegrityError:
-            form.add_error("username", _("A user with that username already exists."))
+            taken = ValidationError(_("A user with that username already exists."), code="unique")
+            form.add_error("username", taken)
             return self.form_invalid(form)
         login(self.request, user)
         return HttpResponseRedirect(self.get_success_url())
 
     def form_invalid(self, form: SignUpForm) -> HttpResponse:
         """The form again, with what was wrong."""
+        if form.has_error("username", "unique"):
+            throttle.count(*self._limit())
         return self.render_to_response(self.get_context_data(form=form), status=400)
+
+    def _limit(self) -> tuple[str, ...]:
+        return settings.SIGN_UP_TAKEN_LIMIT, "taken", throttle.address_of(self.request)
 
 
 def _own_page(view: View) -> View:

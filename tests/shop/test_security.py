@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import count
 from unittest.mock import patch
 
 import pytest
@@ -87,6 +88,26 @@ def test_an_account_answers_like_none(path: str, hashes: list[str]) -> None:
         seen.add((response.status_code, without_secret(response).replace(name, ""), len(hashes)))
     assert len(seen) == 1
     assert seen.pop()[2] == 1, "no hash: a name could be told by the time"
+
+
+def test_sign_up_tells_few_names(settings) -> None:
+    """Then free and taken names hear the same, whatever the header claims."""
+    settings.SIGN_UP_TAKEN_LIMIT = "3/hour"
+    User.objects.create_user("li", password=PASSWORD)
+
+    def told(name: str, password: str = PASSWORD, address: str = "203.0.113.1") -> int:
+        form = {"username": name, "password1": password, "password2": password}
+        forged = {"X-Forwarded-For": f"203.0.113.{next(numbers)}"}
+        client = Client(REMOTE_ADDR=address)
+        return client.post("/accounts/sign-up/", form, headers=forged).status_code
+
+    numbers = count(9)
+    # Other mistakes do not count; a name whose password is bad is heard too.
+    assert [told("new", "short") for _ in range(5)] == [400] * 5
+    assert [told("li"), told("li", "short"), told("wang"), told("LI")] == [400, 400, 302, 400]
+    assert [told("li"), told("zhang")] == [429, 429]
+    assert not User.objects.filter(username="zhang").exists()
+    assert told("zhang", address="203.0.113.2") == 302
 
 
 def test_an_order_of_others_answers_like_none() -> None:
