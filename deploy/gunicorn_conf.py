@@ -15,8 +15,6 @@ max_requests_jitter = 20_000
 # A purchase waits 2 s for its lock and 3 s for a row; MAX_WAITING keeps threads free meanwhile.
 timeout = 30
 graceful_timeout = 20
-# Longer than nginx keeps a connection to us (60 s): it is nginx that closes, never in mid-request.
-keepalive = 75
 worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108 - a heartbeat
 control_socket_disable = True
 # nginx writes the access log.

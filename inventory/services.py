@@ -167,6 +167,11 @@ def _shares(quantity: int, segments: int) -> list[int]:
     return [each + (number < more) for number in range(segments)]
 
 
+def outdate(*, epoch: int) -> None:
+    """Refuse every holder of before `epoch` at every row, before the first one of it has come."""
+    Stock.objects.update(fence_epoch=epoch, fence_token=0)
+
+
 def count_stale_write(*, stock_id: int) -> Fence:
     """Remember that a stale writer was refused, and return the fence that refused it.
 

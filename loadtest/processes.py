@@ -33,6 +33,8 @@ DEBIAN = {
     "mariadbd": "mariadb-server-core",
     "mariadb-install-db": "mariadb-server-core",
     "my_print_defaults": "mariadb-client-core",
+    "mariadb": "mariadb-client-core",
+    "mariadb-dump": "mariadb-client",
     "redis-server": "redis-tools",
     "java": "default-jre-headless",
     "cc": "gcc",

@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db import DatabaseError, connections, transaction
 from django.db.models import F
+from django.db.models.functions import Greatest
 from django.utils import timezone
 
 from locking.exceptions import LockError, LockMisuse, LockTimeout, LockUnavailable
@@ -134,16 +135,22 @@ def switch(
     changed_by: str = "",
     reason: str = "",
     force: bool = False,
+    beyond: int = 0,
 ) -> LockPolicy:
     """Put another backend or discipline in force, and return the policy then in force.
 
     Probes the target first; LockUnavailable leaves everything as it was. Blocks while the old
     holders drain: MAX_AGE at least, and at most that plus the old backend's ttl and OVERDUE; then
     LockTimeout, and the old backend stays. `force` does not wait, which is for an old backend that
-    is dead.
+    is dead. The new epoch exceeds `beyond`, too: a restored policy knows no epoch after its dump.
     """
     begin_switch(
-        backend=backend, discipline=discipline, changed_by=changed_by, reason=reason, force=force
+        backend=backend,
+        discipline=discipline,
+        changed_by=changed_by,
+        reason=reason,
+        force=force,
+        beyond=beyond,
     )
     return finish_switch(force=force)
 
@@ -155,6 +162,7 @@ def begin_switch(
     changed_by: str = "",
     reason: str = "",
     force: bool = False,
+    beyond: int = 0,
 ) -> LockPolicy:
     """Probe the target and start draining; LockMisuse when another switch is under way."""
     if backend not in locks:
@@ -171,6 +179,7 @@ def begin_switch(
     with transaction.atomic(durable=True):
         started = startable.update(
             state=LockPolicy.State.DRAINING,
+            epoch=Greatest(F("epoch"), beyond),
             next_backend=backend,
             next_discipline=discipline,
             changed_by=changed_by[:150],

@@ -88,7 +88,7 @@ def test_urls_name_services(services: dict[str, dict[str, Any]]) -> None:
             assert host in services, f"{variable}: {host}"
     assert environment["REDLOCK_URLS"].count("redis://") == 5
     assert services["proxy"]["depends_on"]["web"]
-    upstream = re.search(r"server (\w+):8000 ", (ROOT / "deploy/nginx.conf").read_text())
+    upstream = re.search(r"set \$shop (\w+):8000;", (ROOT / "deploy/nginx.conf").read_text())
     assert upstream
     assert upstream[1] in services
 

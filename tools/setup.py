@@ -26,7 +26,7 @@ PYTHON = VENV / "bin" / "python"
 SETS = {"demo": ("demo",), "test": ("dev", "demo"), "peers": ("peers",)}
 SPACE_MB = {"demo": 400, "test": 1500, "peers": 300}
 DEBIAN = (
-    "mariadb-server-core mariadb-client-core redis-tools libzookeeper-java default-jre-headless "
+    "mariadb-server-core mariadb-client redis-tools libzookeeper-java default-jre-headless "
     "libmariadb-dev pkg-config gcc libc6-dev chromium fonts-wqy-zenhei gettext wrk nginx-light "
     "openssl"
 )

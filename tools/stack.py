@@ -14,13 +14,18 @@ import re
 import secrets
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
+from socketserver import BaseRequestHandler, UDPServer
 from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,9 +74,9 @@ def interpolate(text: str, variables: Mapping[str, str]) -> str:
 class Proxy(Server):
     """nginx with deploy/nginx.conf, where addresses and folders are replaced."""
 
-    def __init__(self, port: int, webs: list[str]) -> None:
+    def __init__(self, port: int, web_port: int, names: str) -> None:
         super().__init__()
-        self.listen, self.webs = port, webs
+        self.listen, self.web_port, self.names = port, web_port, names
 
     @property
     def url(self) -> str:
@@ -79,12 +84,13 @@ class Proxy(Server):
 
     def command(self) -> list[str]:
         text = (ROOT / "deploy/nginx.conf").read_text()
-        line = re.compile(r"server web:8000 resolve(.*);")
-        found = line.search(text)
-        assert found
-        servers = " ".join(f"server {web}{found[1]};" for web in self.webs)
-        text = line.sub(servers, text).replace("resolver 127.0.0.11 valid=5s;", "")
-        text = text.replace("listen 8080;", f"listen {HOST}:{self.listen};")
+        for said, here in (
+            ("listen 8080;", f"listen {HOST}:{self.listen};"),
+            ("web:8000;", f"web:{self.web_port};"),
+            ("127.0.0.11 ", f"{self.names} "),
+        ):
+            assert said in text
+            text = text.replace(said, here)
         kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         folders = "".join(f"{kind}_temp_path {self.data / kind};\n" for kind in kinds)
         file = self.folder / "nginx.conf"
@@ -106,15 +112,32 @@ class Proxy(Server):
         return True  # asked by the health check
 
 
+class Names(UDPServer):
+    """Docker's name server: the addresses of all containers of a service."""
+
+    def __init__(self, addresses: Callable[[str], list[str]]) -> None:
+        super().__init__((HOST, 0), BaseRequestHandler)
+        self.addresses = addresses
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """One question, of a name without dots, for A records."""
+        query, wire = request
+        end = 13 + query[12]
+        found = self.addresses(query[13:end].decode())
+        head = query[:2] + struct.pack(">5H", 0x8180, 1, len(found), 0, 0) + query[12 : end + 5]
+        record = b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 5, 4)
+        answers = b"".join(record + socket.inet_aton(address) for address in found)
+        wire.sendto(head + answers, client_address)
+
+
 class Stack:
     """The services of the file that `profiles` asks for; `parts` are the shop's own processes."""
 
     def __init__(self, port: int = 0, variables: Mapping[str, str] | None = None) -> None:
         self._stack = ExitStack()
-        if not port:
-            port, mark = reserve_port()
-            self._stack.callback(mark.close)
-        self.port = port
+        self.port = port or self._reserve()
+        self._web_port = self._reserve()
+        self._last_bytes = count(2)
         self.variables = {
             "SECRET_KEY": secrets.token_hex(32),
             "GATEWAY_SECRET": secrets.token_hex(32),
@@ -137,6 +160,11 @@ class Stack:
         self._commands: dict[str, tuple[list[str], dict[str, str]]] = {}
         self.ended: queue.SimpleQueue[str] = queue.SimpleQueue()
 
+    def _reserve(self) -> int:
+        port, mark = reserve_port()
+        self._stack.callback(mark.close)
+        return port
+
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self.port}/"
@@ -154,8 +182,11 @@ class Stack:
                     self._place(name, number)
             for name in self._commands:
                 self.start(name)
-            self.proxy = Proxy(self.port, [self.addresses[name] for name in self.named("web")])
-            self._stack.enter_context(self.proxy)
+            names = self._stack.enter_context(Names(self._hosts))
+            self._stack.callback(names.shutdown)
+            threading.Thread(target=names.serve_forever, daemon=True).start()
+            asked = f"{HOST}:{names.server_address[1]}"
+            self._stack.enter_context(Proxy(self.port, self._web_port, asked))
             self._stack = self._stack.pop_all()
         return self
 
@@ -165,6 +196,9 @@ class Stack:
     def named(self, service: str) -> list[str]:
         """The parts of a service: web-1, web-2."""
         return [name for name in self._commands if name.rpartition("-")[0] == service]
+
+    def _hosts(self, service: str) -> list[str]:
+        return [self.addresses[name].partition(":")[0] for name in self.named(service)]
 
     def _start_stores(self) -> None:
         mariadb = MariaDb()
@@ -249,12 +283,9 @@ class Stack:
     def _place(self, service: str, number: int) -> None:
         name = f"{service}-{number}"
         command, env = self._command(service), self._around(name, service)
-        port, mark = reserve_port()
-        self._stack.callback(mark.close)
-        self.addresses[name] = f"{HOST}:{port}"
-        if service == "web":
-            env["BIND"] = self.addresses[name]
-        else:
+        if service != "web":
+            port = self._reserve()
+            self.addresses[name] = f"{HOST}:{port}"
             # Docker gives every container a host name of its own.
             command += ["-n", f"{name}@%h"]
             env["WORKER_PORT"] = str(port)
@@ -265,8 +296,12 @@ class Stack:
         return dict(self._commands[name][1])
 
     def start(self, name: str) -> None:
-        """Start a part, or start it again."""
+        """Start a part, or start it again; a web has a new address every time, as in Docker."""
         command, env = self._commands[name]
+        if name in self.named("web"):
+            host = f"127.0.0.{next(self._last_bytes)}"
+            self.addresses[name] = env["BIND"] = f"{host}:{self._web_port}"
+            env["ALLOWED_HOSTS"] += f",{host}"
         self.parts[name] = Part(name, command, self.ended, env)
         self._tell(self.parts[name].process.pid)
 

@@ -1,6 +1,6 @@
-"""What docs/operations.md says of gunicorn: one rush under each of some settings, interleaved.
+"""gunicorn's table in docs/operations.md: one rush under each of some settings, interleaved.
 
-    .venv/bin/python tools/tune.py [ROUNDS]
+    .venv/bin/python tools/tune.py [ROUNDS]            # 3, in four minutes on two cores
 
 MariaDB and Redis are private ones; each run is `manage.py lab http`, without the proxy.
 """
@@ -10,6 +10,7 @@ import os
 import statistics
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,6 +20,8 @@ sys.path.insert(0, str(ROOT))
 from loadtest.processes import HOST, Server  # noqa: E402
 from loadtest.servers import MariaDb, Redis  # noqa: E402
 
+PAGE = ROOT / "docs/operations.md"
+START, END = "<!-- tune -->\n", "<!-- /tune -->"
 CONFIG = ROOT / "deploy/gunicorn_conf.py"
 # Workers, threads, further options.
 VARIANTS: dict[str, tuple[int, int, list[str]]] = {
@@ -91,10 +94,15 @@ def main(rounds: int) -> None:
             names = list(VARIANTS)
             for name in names if number % 2 else reversed(names):
                 found[name].append(measure(name))
-    print("| workers x threads | attempts/s | won, p99 ms | MB |\n| --- | --- | --- | --- |")
+                print(f"{number + 1}/{rounds} {name}: %.0f/s, %.0f ms, %.0f MB" % found[name][-1])
+    lines = ["| workers x threads | attempts/s | won, p99 ms | MB |", "| --- | --- | --- | --- |"]
     for name, runs in found.items():
         rate, won, size = (statistics.median(some) for some in zip(*runs, strict=True))
-        print(f"| {name} | {rate:.0f} | {won:.0f} | {size:.0f} |")
+        lines.append(f"| {name} | {rate:.0f} | {won:.0f} | {size:.0f} |")
+    lines += ["", f"Medians of {rounds} rounds, {os.cpu_count()} cores, {date.today()}.", ""]
+    print(table := "\n".join(lines))
+    head, rest = PAGE.read_text().split(START)
+    PAGE.write_text(head + START + table + END + rest.split(END)[1])
 
 
 if __name__ == "__main__":
