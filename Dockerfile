@@ -1,5 +1,6 @@
 # One image for web, worker, beat and the migrate job; docker-compose.yml gives each its command.
-FROM python:3.13-slim-bookworm AS build
+# The Python that the tests run with.
+FROM python:3.11-slim-bookworm AS build
 # The compiler and the headers that mysqlclient needs stay in this stage.
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -9,7 +10,7 @@ COPY requirements/production.txt /tmp/
 RUN python -m venv /venv \
     && /venv/bin/pip install --no-cache-dir --require-hashes -r /tmp/production.txt
 
-FROM python:3.13-slim-bookworm
+FROM python:3.11-slim-bookworm
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends libmariadb3 \

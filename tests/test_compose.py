@@ -12,6 +12,7 @@ from celery import Celery
 from django.core.management import get_commands
 from ruamel.yaml import YAML
 
+from loadtest.servers import ZooKeeper
 from tools.stack import StackError, interpolate
 
 ROOT = Path(__file__).parent.parent
@@ -113,6 +114,21 @@ def test_redis_never_evicts(services: dict[str, dict[str, Any]]) -> None:
     for name, service in services.items():
         if service.get("image", "").startswith("redis:"):
             assert "noeviction" in service["command"], name
+
+
+def test_zookeeper_is_as_patient_as_the_one_of_the_tests(
+    services: dict[str, dict[str, Any]],
+) -> None:
+    told = services["zookeeper-1"]["environment"]
+    names = {
+        "ZOO_TICK_TIME": "tickTime",
+        "ZOO_INIT_LIMIT": "initLimit",
+        "ZOO_SYNC_LIMIT": "syncLimit",
+    }
+    lines = {f"{name}={told[variable]}" for variable, name in names.items()}
+    tested = ZooKeeper(nodes=3)
+    tested.stop()  # never started: its ports
+    assert lines <= set(tested.nodes[0].settings)
 
 
 def test_commands_exist(services: dict[str, dict[str, Any]]) -> None:
