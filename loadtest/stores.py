@@ -28,8 +28,11 @@ class Stores:
     `missing` maps a backend, or "database", to the reason why its store could not be had.
     """
 
-    def __init__(self, store: str, backends: Iterable[str]) -> None:
+    def __init__(
+        self, store: str, backends: Iterable[str], *, ensemble: ZooKeeper | None = None
+    ) -> None:
         self.store = store
+        self._ensemble = ensemble or ZooKeeper(nodes=1)
         self.backends = tuple(backends)
         self.missing: dict[str, str] = {}
         self._servers: dict[str, Server] = {}
@@ -87,7 +90,7 @@ class Stores:
         return {"REDLOCK_URLS": ",".join(master.url for master in masters)}
 
     def _zookeeper(self) -> dict[str, str]:
-        zookeeper = self._stack.enter_context(ZooKeeper(nodes=1))
+        zookeeper = self._stack.enter_context(self._ensemble)
         self._servers["zookeeper"] = zookeeper.nodes[0]
         return {"ZOOKEEPER_HOSTS": zookeeper.hosts}
 

@@ -64,6 +64,7 @@ INJECTORS = {
     "loadtest.jobs.machines:Machine": {"kill_child": "child killed"},
     "loadtest.actor:Actor": {"struck": "struck between look and write", "kill": "killed"},
     "loadtest.faults:ExpireSession": {"strike": "session expired"},
+    "loadtest.faults.ensemble:Partitioned": {"cut_off": "leader cut off"},
     "loadtest.faults.clock:Clock": {"shift": "clock shifted"},
     "loadtest.faults.proxy:Proxy": {
         "hold": "packets held",
@@ -72,7 +73,6 @@ INJECTORS = {
     },
     "tests.locking.actor:Actor": {"kill": "killed", "pause": "stopped"},
     "tests.locking.redlock_masters:Masters": {"restart_empty": "restarted empty"},
-    "tests.locking.zookeeper_tools:Partitioned": {"cut_off": "leader cut off"},
     "tests.shop.races.process:Process": {"kill": "killed", "reached": "held at a fail point"},
 }
 VENDORS = {"mysql": "MariaDB", "sqlite": "SQLite"}

@@ -5,8 +5,9 @@ from argparse import ArgumentParser
 from contextlib import ExitStack
 from typing import Any
 
+from loadtest.faults.ensemble import Partitioned, StrikeLeader
 from loadtest.faults.proxy import Proxy
-from loadtest.plan import PlanError
+from loadtest.plan import keep_within
 from loadtest.stores import BrokeOff, Stores
 from loadtest.terminal import Terminal
 
@@ -30,11 +31,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
     """Run it on a private MariaDB and Redis, and tell."""
     asked = {name: options[name] for name in LIMITS}
-    for name, (least, most) in LIMITS.items():
-        if not least <= asked[name] <= most:
-            raise PlanError(f"{name}: {asked[name]} is not within {least} to {most}")
+    keep_within(LIMITS, asked)
     report: dict[str, Any] = {"settings": asked}
-    with Stores("mariadb", ["redis"]) as stores, ExitStack() as stack:
+    backends = ["redis", "zookeeper"] if what in ("recovery", "soak") else ["redis"]
+    leader = StrikeLeader(Partitioned()) if what == "recovery" else None
+    ensemble = leader.ensemble if leader else None
+    with Stores("mariadb", backends, ensemble=ensemble) as stores, ExitStack() as stack:
         if stores.missing:
             raise BrokeOff("; ".join(stores.missing.values()))
         ways: dict[str, Proxy] = {}
@@ -47,9 +49,18 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
         stores.environ |= {
             "CELERY_BROKER_URL": stores.environ["REDIS_URL"],
             "BUY_LIMIT": "1000000/second",
+            "QUEUED_CONSUMERS": "1",
         }
-        for event in stores.direct("endure", {"what": what, "ports": stores.ports, **asked}):
-            if event["event"] == "strike":
+        if what == "soak":
+            stores.environ["PAY_WITHIN_SECONDS"] = "60"  # so that orders expire, too
+        if what != "slow":
+            del stores.environ["MAX_WAITING"], stores.environ["PURCHASES_PER_GRANT"]
+        nodes = [node.port for node in ensemble.nodes] if ensemble else []
+        wanted = {"what": what, "ports": stores.ports, "nodes": nodes, **asked}
+        for event in stores.direct("endure", wanted):
+            if event["event"] == "strike" and leader and event["store"] == "zookeeper":
+                _strike_leader(leader, event["do"])
+            elif event["event"] == "strike":
                 _strike(stores, ways.get(event["store"]), event)
             elif event["event"] == "report":
                 report |= event["report"]
@@ -58,6 +69,14 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
     else:
         terminal.console(100).print(encoder.dumps(report, indent=1))
     return 0 if report["verdict"] == "ok" else 1
+
+
+def _strike_leader(leader: StrikeLeader, do: Any) -> None:
+    if do == "heal":
+        leader.heal()
+    else:
+        leader.how = do
+        leader.strike()
 
 
 def _strike(stores: Stores, way: Proxy | None, event: dict[str, Any]) -> None:

@@ -1,19 +1,31 @@
 """A rush while the shop is restarted."""
 
 import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from threading import Thread
 from typing import Any
 
-from loadtest.endure.judging import Report, verdict
+from django.db.models import Count, Sum
+
+from loadtest.endure.judging import PATIENCE, Report, verdict
 from loadtest.endure.shop import Shop
+from loadtest.faults import FaultFailed, until
+from loadtest.processes import Server, start_all
 from loadtest.purchase.client import HUNG_UP
 from loadtest.rush import Rush, rush
+from locking.models import JobRun
+
+TASK, EVERY = "shop.tasks.expire_unpaid_orders", 5
+"""A job of the schedule, and the seconds between its times."""
 
 
 def restarts(asked: dict[str, Any]) -> Report:
-    """A rush of `attempts` while web and worker are each restarted twice."""
-    with Shop(stock=1) as shop:
+    """A rush of `attempts` while web, worker and both beats are restarted twice."""
+    with Shop(stock=1, beats=2) as shop:
         done: list[float] = []
+        began = time.time()
         aim = Rush(
             host="127.0.0.1",
             port=shop.web.port,
@@ -32,8 +44,7 @@ def restarts(asked: dict[str, Any]) -> Report:
                 while progress["rush"] < share * aim.attempts and not over:
                     time.sleep(0.02)
                 if not over:
-                    shop.web.restart()
-                    shop.worker.restart()
+                    _restart(shop.servers)
                     done.append(time.monotonic())
 
         def hear(what: str, now: int, of: int) -> None:
@@ -46,6 +57,11 @@ def restarts(asked: dict[str, Any]) -> Report:
         finally:
             over = True
             restarting.join()
+        with suppress(FaultFailed):
+            until(lambda: not _missed(began), "all jobs being done", PATIENCE)
+        missed = _missed(began)
+    jobs = JobRun.objects.filter(task=TASK)
+    counts = jobs.aggregate(runs=Count("pk"), turned_away=Sum("duplicates"))
     kinds = report["answers"]
     odd = [kind for kind in kinds if kind.isdigit() and kind[0] == "5" and kind != "503"]
     breaches = [] if report["verdict"] == "ok" else [report["why"]]
@@ -55,4 +71,23 @@ def restarts(asked: dict[str, Any]) -> Report:
     cut = kinds.get(HUNG_UP, {"count": 0})["count"]
     if len(done) < 2 or not cut:
         breaches.append(f"{len(done)} restarts, {cut} connections cut by them")
-    return verdict(breaches, restarts=len(done), **report)
+    breaches += [f"{TASK} was not run for {when:%H:%M:%S}" for when in missed]
+    if not counts["turned_away"]:
+        breaches.append("no time came twice: the second beat sent nothing")
+    return verdict(breaches, restarts=len(done), jobs=counts, **report)
+
+
+def _restart(servers: Sequence[Server]) -> None:
+    for server in servers:
+        server.ask_to_end()
+    for server in servers:
+        server.terminate()
+    start_all(servers)
+
+
+def _missed(began: float) -> list[datetime]:
+    """The times of the job, from the first after `began` on, for which it was not run."""
+    numbers = range(int(began // EVERY) + 1, int((time.time() - 1) // EVERY) + 1)
+    due = [datetime.fromtimestamp(number * EVERY, UTC) for number in numbers]
+    done = JobRun.objects.filter(task=TASK, state=JobRun.State.DONE)
+    return sorted({*due} - {*done.values_list("scheduled_for", flat=True)})

@@ -1,8 +1,7 @@
-"""A web server and a worker on the stores of the environment, a sale, and buyers over raw HTTP."""
+"""A shop on the stores of the environment, a sale, and buyers over raw HTTP."""
 
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from datetime import timedelta
 from decimal import Decimal
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlencode
 
 from django.core.management import call_command
@@ -19,67 +18,62 @@ from django.db import connections
 from django.utils import timezone
 
 from inventory.models import Product
+from loadtest.endure.parts import Celery, Web, processes_of
 from loadtest.processes import HOST, Server, start_all, stop_all
-from loadtest.purchase.crowd import sign_in
-from loadtest.purchase.web import Web
+from loadtest.purchase.crowd import Buyer, sign_in
 from locking import locks, policy
 from shop import tickets
-from shop.celery import app
 from shop.models import Sale
 from shop.sales import create_sale
 
-ROOT = Path(__file__).resolve().parents[2]
 OPEN_FOR = timedelta(days=1)
 PATIENCE = 30.0
 BUYERS, MOST = 100, 10_000
 """They buy again and again, each time with another form, up to MOST pieces each."""
 
 
-class Worker(Server):
-    """Celery's, as the demo starts it."""
-
-    @property
-    def url(self) -> str:
-        return f"worker-{self.port}@localhost"
-
-    def command(self) -> list[str]:
-        command = [sys.executable, "-m", "celery", "-q", "--workdir", str(ROOT), "-A", "shop"]
-        return [*command, "worker", "-l", "INFO", "-c", "1", "-n", self.url]
-
-    def answers(self) -> bool:
-        return bool(app.control.ping(destination=[self.url], timeout=0.5))
-
-
 class Shop:
-    """Both, until the block ends, and one open sale that the lock in Redis guards."""
+    """Web, worker and beats until the block ends, and an open sale that a lock guards."""
 
-    def __init__(self, *, stock: int) -> None:
+    def __init__(self, *, stock: int, beats: int = 0, buyers: int = BUYERS) -> None:
         call_command("migrate", verbosity=0, interactive=False)
         policy.switch(backend="redis", discipline="conditional", reason="lab endure", force=True)
-        product = Product.objects.create(slug="lab", name="Lab product", price=Decimal(1))
+        self.sale = self.open_sale("lab", stock)
+        self.page = self.sale.get_absolute_url()
+        self.buyers = sign_in(buyers)
+        self._numbers = count()
+        self.web, self.worker = Web(2), Celery("worker")
+        self.beats = [Celery(f"beat {number + 1}") for number in range(beats)]
+        connections.close_all()
+        locks.close()
+
+    def __enter__(self) -> Self:
+        start_all(self.servers)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        stop_all(self.servers)
+
+    @property
+    def servers(self) -> list[Server]:
+        """All that we start; they start others."""
+        return [self.web, self.worker, *self.beats]
+
+    @staticmethod
+    def open_sale(slug: str, stock: int, **options: Any) -> Sale:
+        """Of a product of its own, open for a day."""
+        product = Product.objects.create(slug=slug, name=f"Lab product {slug}", price=Decimal(1))
         now = timezone.now()
-        self.sale: Sale = create_sale(
+        return create_sale(
             product=product,
-            slug="lab",
+            slug=slug,
             price=product.price,
             quantity=stock,
             opens_at=now - OPEN_FOR,
             closes_at=now + OPEN_FOR,
             limit_per_customer=min(stock, MOST),
+            **options,
         )
-        self.page = self.sale.get_absolute_url()
-        self.buyers = sign_in(BUYERS)
-        self._numbers = count()
-        self.web, self.worker = Web(2), Worker()
-        connections.close_all()
-        locks.close()
-
-    def __enter__(self) -> Self:
-        start_all([self.web, self.worker])
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        stop_all([self.web, self.worker])
 
     def browse(self) -> "Told":
         """Anybody's look at the sale."""
@@ -87,25 +81,30 @@ class Shop:
 
     def buy(self) -> "Told":
         """A customer's next form, with a key of its own; who never got an answer counts, too."""
+        return ask(self.web.port, self.form(self.sale)[1])
+
+    def form(self, sale: Sale) -> tuple[Buyer, bytes]:
+        """That form as it goes over the wire, and whose it is."""
         number = next(self._numbers)
         buyer, key = self.buyers[number % len(self.buyers)], f"form-{number}"
         ticket, _ = tickets.issue(
             customer_id=buyer.user.pk,
-            sale_id=self.sale.pk,
+            sale_id=sale.pk,
             key=key,
             session=buyer.session,
             is_first=False,
         )
         form = {"idempotency_key": key, "ticket": ticket, "quantity": 1}
         form["csrfmiddlewaretoken"] = buyer.csrf
-        return ask(self.web.port, buyer.post(f"{self.page}buy/", urlencode(form)))
+        return buyer, buyer.post(f"{sale.get_absolute_url()}buy/", urlencode(form))
+
+    def processes(self) -> dict[str, int]:
+        """Every process of the shop by what it is."""
+        return {name: pid for one in self.servers for name, pid in processes_of(one).items()}
 
     def pids(self) -> list[int]:
-        """Of the web's and the worker's processes."""
-        found = []
-        for server in (self.web, self.worker):
-            found += [server.pid, *children(server.pid)]
-        return found
+        """Of all of them."""
+        return list(self.processes().values())
 
 
 class Told(NamedTuple):
@@ -122,7 +121,14 @@ class Told(NamedTuple):
 
 def ask(port: int, request: bytes) -> Told:
     """One request on a connection of its own."""
-    began, said = time.monotonic(), b""
+    began = time.monotonic()
+    status, _ = fetch(port, request)
+    return Told(status, began, time.monotonic())
+
+
+def fetch(port: int, request: bytes) -> tuple[int, bytes]:
+    """The status, 0 for no answer, and all that was said."""
+    said = b""
     try:
         with closing(socket.create_connection((HOST, port), timeout=PATIENCE)) as line:
             line.sendall(request.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
@@ -130,8 +136,7 @@ def ask(port: int, request: bytes) -> Told:
                 said += more
     except OSError:
         pass
-    status = int(said[9:12]) if said[:5] == b"HTTP/" else 0
-    return Told(status, began, time.monotonic())
+    return int(said[9:12]) if said[:5] == b"HTTP/" else 0, said
 
 
 @contextmanager
@@ -165,15 +170,6 @@ def answers(port: int) -> bool:
             return bool(line.recv(1))
     except OSError:
         return False
-
-
-def children(pid: int) -> list[int]:
-    """The processes that one has started."""
-    try:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    except OSError:
-        return []
-    return [int(child) for child in text.split()]
 
 
 def weight(pids: list[int]) -> dict[str, int]:
