@@ -30,8 +30,7 @@ from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.stores,
-    pytest.mark.skipif(connection.vendor != "mysql", reason="with TEST_STORE=mariadb"),
+    pytest.mark.only("mysql"),
 ]
 BEFORE = 20
 """Orders of each sale when the dump begins."""
