@@ -125,6 +125,12 @@ def test_the_fence_carries_the_epoch(new) -> None:
         assert lease.fence > first, "tokens start again, the fence does not"
 
 
+def test_an_epoch_beyond_those_that_a_restored_policy_does_not_know() -> None:
+    policy.current()
+    epochs = [switch(backend="new", force=True, beyond=beyond).epoch for beyond in (0, 41, 5)]
+    assert epochs == [2, 42, 43]
+
+
 @pytest.mark.parametrize(
     ("wish", "error"),
     [
