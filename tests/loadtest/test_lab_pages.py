@@ -48,18 +48,22 @@ def test_who_may_do_what(client, db, sent):
     run = LabRun.objects.create(plan=SMALL.settings())
     acts = [
         reverse("lab-start"),
+        reverse("lab-play", args=["holder-paused"]),
         *(reverse(f"lab-{name}", args=[run.pk]) for name in ("stop", "again")),
     ]
-    for path in acts:
-        assert client.post(path).status_code == 302
-    assert client.get(reverse("lab")).status_code == 302
+    looks = [reverse(name) for name in ("lab", "lab-scenarios", "lab-command")]
+
+    def told() -> list[int]:
+        answers = [*map(client.post, acts), *map(client.get, looks)]
+        return [answer.status_code for answer in answers]
+
+    assert told() == [302] * 7
     client.force_login(User.objects.create(username="li"))
-    assert [client.post(path).status_code for path in acts] == [403] * 3
-    assert client.get(reverse("lab")).status_code == 403
+    assert told() == [403] * 7
     # Staff look; those with the permission start.
     client.force_login(User.objects.create(username="bo", is_staff=True))
+    assert told() == [403] * 4 + [200, 200, 403]
     assert "Oversell now" not in client.get(reverse("lab")).text
-    assert [client.post(path).status_code for path in acts] == [403] * 3
     run.refresh_from_db()
     assert (run.state, LabRun.objects.count(), sent) == (LabRun.State.WAITING, 1, [])
 
