@@ -32,7 +32,7 @@ class Stores:
         self, store: str, backends: Iterable[str], *, ensemble: ZooKeeper | None = None
     ) -> None:
         self.store = store
-        self._ensemble = ensemble or ZooKeeper(nodes=1)
+        self._ensemble = ensemble
         self.backends = tuple(backends)
         self.missing: dict[str, str] = {}
         self._servers: dict[str, Server] = {}
@@ -90,7 +90,7 @@ class Stores:
         return {"REDLOCK_URLS": ",".join(master.url for master in masters)}
 
     def _zookeeper(self) -> dict[str, str]:
-        zookeeper = self._stack.enter_context(self._ensemble)
+        zookeeper = self._stack.enter_context(self._ensemble or ZooKeeper(nodes=1))
         self._servers["zookeeper"] = zookeeper.nodes[0]
         return {"ZOOKEEPER_HOSTS": zookeeper.hosts}
 

@@ -17,12 +17,11 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from loadtest.processes import HOST, Server  # noqa: E402
+from loadtest.purchase.web import Web  # noqa: E402
 from loadtest.servers import MariaDb, Redis  # noqa: E402
+from locking import marked  # noqa: E402
 
 PAGE = ROOT / "docs/operations.md"
-START, END = "<!-- tune -->\n", "<!-- /tune -->"
-CONFIG = ROOT / "deploy/gunicorn_conf.py"
 # Workers, threads, further options.
 VARIANTS: dict[str, tuple[int, int, list[str]]] = {
     "sync 2": (2, 1, ["--worker-class", "sync"]),
@@ -35,45 +34,25 @@ VARIANTS: dict[str, tuple[int, int, list[str]]] = {
 RUSH = ["--attempts=4000", "--stock=500", "--buyers=800", "--processes=1", "--connections=32"]
 
 
-class Web(Server):
-    """gunicorn as deployed, but for a variant's settings."""
-
-    def __init__(self, variant: str) -> None:
-        super().__init__()
-        self.workers, self.threads, self.options = VARIANTS[variant]
-
-    @property
-    def url(self) -> str:
-        return f"http://{HOST}:{self.port}/"
-
-    def command(self) -> list[str]:
-        command = [sys.executable, "-m", "gunicorn", "shop.wsgi", "--config", str(CONFIG)]
-        command += ["--bind", f"{HOST}:{self.port}", "--threads", str(self.threads)]
-        return [*command, "--workers", str(self.workers), *self.options]
-
-    def answers(self) -> bool:
-        return b" 200 " in self.ask(b"GET /livez HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
-
-    def megabytes(self) -> float:
-        """Of all its processes, what they share counted once."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        files = [Path(f"/proc/{pid}/smaps_rollup") for pid in (self.pid, *children)]
-        lines = [line for file in files for line in file.read_text().splitlines()]
-        return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+def megabytes(web: Web) -> float:
+    """Of all its processes, what they share counted once."""
+    files = [Path(f"/proc/{pid}/smaps_rollup") for pid in (web.pid, *web.children())]
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 def measure(variant: str) -> tuple[float, float, float]:
     """Attempts a second, p99 of the winners in ms, MB."""
-    threads = VARIANTS[variant][1]
+    workers, threads, options = VARIANTS[variant]
     os.environ["MAX_WAITING"] = str(max(1, min(6, threads - 2)))
-    with Web(variant) as web:
+    with Web(workers, config=["--threads", str(threads), *options]) as web:
         command = [sys.executable, "manage.py", "lab", "http", "--json", "--url", web.url, *RUSH]
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
         report = json.loads(done.stdout)
         if report["verdict"] != "ok":
             sys.exit(f"{variant}: {report['why']}")
         won = report["answers"]["won"]["p99_ms"]
-        return report["attempts_per_second"], won, web.megabytes()
+        return report["attempts_per_second"], won, megabytes(web)
 
 
 def main(rounds: int) -> None:
@@ -101,8 +80,7 @@ def main(rounds: int) -> None:
         lines.append(f"| {name} | {rate:.0f} | {won:.0f} | {size:.0f} |")
     lines += ["", f"Medians of {rounds} rounds, {os.cpu_count()} cores, {date.today()}.", ""]
     print(table := "\n".join(lines))
-    head, rest = PAGE.read_text().split(START)
-    PAGE.write_text(head + START + table + END + rest.split(END)[1])
+    marked.write(PAGE, "tune", table)
 
 
 if __name__ == "__main__":

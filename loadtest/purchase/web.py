@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from loadtest.folders import stat_of
@@ -19,8 +20,8 @@ class Web(Server):
 
     program = "gunicorn gthread"
 
-    def __init__(self, processes: int) -> None:
-        super().__init__()
+    def __init__(self, processes: int, *, config: Sequence[str] = ()) -> None:
+        super().__init__(config=config)
         self.processes = processes
 
     @property
