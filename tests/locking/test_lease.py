@@ -194,6 +194,17 @@ def test_expiry_is_a_loss_even_while_the_store_has_no_successor() -> None:
     assert lock.lease is None
 
 
+def test_a_holder_is_late_by_its_own_clock_even_where_the_store_lets_it_release() -> None:
+    backend = scripted()
+    lock = backend.lock("a", renew=False)
+    lock.acquire()
+    assert lock.lease is not None
+    lock.lease.deadline = time.monotonic()
+    with pytest.raises(LockLost, match="before its release"):
+        lock.release()
+    assert not backend.inspect(), "it was given back all the same"
+
+
 def test_on_lost_runs_once_and_its_own_error_harms_nobody(caplog) -> None:
     backend = scripted()
     told = []
