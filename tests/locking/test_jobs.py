@@ -122,6 +122,20 @@ class TestWhileItRuns:
         assert deliver(noon()) == 1
         assert copies == [None]
 
+    def test_no_two_have_the_same_number_of_an_attempt(self, monkeypatch) -> None:
+        """Somebody began, and was late, after this one had read that nobody had."""
+        read = jobs._row_of
+
+        def read_before(task: Any) -> JobRun | None:
+            row = read(task)
+            JobRun.objects.update(state=State.RUNNING, attempts=1, lease_until=timezone.now())
+            return row
+
+        monkeypatch.setattr(jobs, "_row_of", read_before)
+        assert deliver(noon()) is None
+        assert did == []
+        assert JobRun.objects.get().duplicates == 1
+
     @pytest.mark.parametrize("backend", ["redis", "none"])
     def test_nobody_takes_over_before_the_lease_is_over(self, backend: str) -> None:
         """Where the lock excludes nobody, the row does: for as long as the task may take."""
