@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.conf import settings
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -15,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from locking import policy
 from locking.exceptions import LockError
-from locking.handler import backend_class, locks
+from locking.handler import locks
 from locking.models import Discipline, IdempotencyKey, JobRun, LockPolicy, LockPolicyChange
 
 YES_NO = ("reentrant", "fair", "expires", "fencing", "survives_minority", "wakes_waiters")
@@ -160,7 +159,7 @@ class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 
 def _row(alias: str) -> tuple[str, str, str, str]:
-    declared = backend_class(settings.LOCKS[alias]).capabilities
+    declared = locks[alias].capabilities
     cells = format_html_join(
         "", "<td>{}</td>", (("yes" if getattr(declared, name) else "–",) for name in YES_NO)
     )
