@@ -241,9 +241,6 @@ STORAGES = {
 }
 WHITENOISE_USE_FINDERS = DEBUG
 
-DATA_UPLOAD_MAX_MEMORY_SIZE = 2_621_440
-DATA_UPLOAD_MAX_NUMBER_FIELDS = 1000
-
 MAX_WAITING = env.int("MAX_WAITING", default=6)
 """Threads of one process that may stand before the lock of one sale once that line stands still;
 keep it below the web server's threads, so that the others still answer pages."""
