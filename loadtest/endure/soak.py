@@ -1,8 +1,8 @@
 """Hours of mixed load in miniature: does anything grow?
 
-Five cycles; in each, every backend guards the stock for a third of it. What is seen
-in the second cycle, after the warm-up, is compared with what is seen in the last. The web server
-must not replace its workers meanwhile (max_requests): that would hide what they leak.
+Five cycles; in each, every backend guards the stock for a third of it. What is seen in the second,
+after the warm-up, is compared with what is seen in the last. The web server must not replace its
+workers meanwhile (max_requests): that would hide what they leak.
 """
 
 import os
@@ -57,7 +57,6 @@ def soak(asked: dict[str, Any]) -> Report:
         with people.at(VISITORS):
             rate = _rate(people, min(20.0, seconds / 6))
         samples: list[list[Figures]] = [[] for _ in range(CYCLES)]
-        began = time.monotonic()
         with people.at(VISITORS, every=2 * VISITORS / rate):
             for phase in range(CYCLES * len(BACKENDS)):
                 _switch(BACKENDS[phase % len(BACKENDS)])
@@ -67,15 +66,13 @@ def soak(asked: dict[str, Any]) -> Report:
                     if time.monotonic() > ends:
                         break
                     time.sleep(max(0.5, seconds / 200))
-        lasted = time.monotonic() - began
         until(lambda: not _held(zookeeper), "all locks being given back", PATIENCE)
     breaches, grew = growth(samples[WARM], samples[-1])
-    breaches += list(_sums(sales, people))
+    breaches += _sums(sales, people)
     return verdict(
         breaches,
         visits_per_second={"most": round(rate, 1), "asked": round(rate / 2, 1)},
         visits=people.visits,
-        lasted=round(lasted),
         answers=dict(sorted(people.told.items())),
         grew=grew,
         expected=GROWS,
