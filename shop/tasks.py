@@ -1,6 +1,7 @@
 """Scheduled work; each task calls one service."""
 
 from celery import shared_task
+from django.contrib.sessions.backends.db import SessionStore
 
 from locking import current_run, run_once
 from shop import alerts, opening, orders, payments
@@ -34,6 +35,13 @@ def open_and_close_sales() -> str:
     """Warm the pages of sales that are about to open; announce those that opened or ended."""
     run = current_run()
     return opening.open_and_close_sales(since=run.previous(), until=run.scheduled_for)
+
+
+@shared_task(time_limit=60, soft_time_limit=50)
+@run_once
+def prune_sessions() -> None:
+    """Delete the rows of sessions that have expired."""
+    SessionStore.clear_expired()
 
 
 @shared_task(time_limit=120, soft_time_limit=110)

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from celery import current_app
 from django.conf import settings
+from django.contrib.sessions.models import Session
 from django.core.cache import caches
 from django.utils import timezone
 from prometheus_client import REGISTRY
@@ -50,6 +51,14 @@ def test_a_sale_about_to_open_is_warm(django_assert_num_queries) -> None:
     with django_assert_num_queries(0):
         assert shared.see_sale(slug=soon.slug).sale == soon
         shared.see_home()
+
+
+def test_sessions_that_have_expired_go() -> None:
+    for key, hours in (("over", -1), ("good", 1)):
+        ends = timezone.now() + timedelta(hours=hours)
+        Session.objects.create(session_key=key, session_data="", expire_date=ends)
+    tasks.prune_sessions()
+    assert [session.pk for session in Session.objects.all()] == ["good"]
 
 
 def test_openings_and_ends_are_told_once(caplog) -> None:
