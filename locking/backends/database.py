@@ -22,7 +22,7 @@ from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.database_session import Cancelled, Pool, Session, waiting
 from locking.backends.database_sql import Statements
 from locking.backends.database_wait import Polling, Queueing, Row, bell, digest, queue
-from locking.exceptions import LockError, LockLost, LockMisuse, LockUnavailable
+from locking.exceptions import LockError, LockMisuse, LockUnavailable
 
 SECOND = 1_000_000
 IDLE_SECONDS = 3600.0
@@ -51,8 +51,8 @@ class DatabaseBackend(Backend):
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
-        """LOCATION must be an alias in DATABASES."""
-        return check_location(alias, conf)
+        """LOCATION must be an alias in DATABASES, of SQLite, MySQL or MariaDB."""
+        return check_location(alias, conf, "sqlite3", "mysql")
 
     @cached_property
     def sql(self) -> Statements:
@@ -129,7 +129,7 @@ class DatabaseBackend(Backend):
                 return  # the first attempt did it, and its answer was lost
             if session is kept:
                 session.change("DO RELEASE_ALL_LOCKS()")
-            raise LockLost(f"{claim.name!r} is not held by {claim.owner}.")
+            raise claim.lost()
 
         if kept is not None:
             kept.kept = False
@@ -153,7 +153,7 @@ class DatabaseBackend(Backend):
     def _update(self, claim: Claim, sql: str, *values: int) -> None:
         args = (*values, digest(claim.name), claim.owner)
         if not self.pool.call(lambda session: session.change(sql, *args)):
-            raise LockLost(f"{claim.name!r} is not held by {claim.owner}.")
+            raise claim.lost()
 
     def inspect(self) -> list[Held]:
         """Every row whose end has not come."""
@@ -222,8 +222,8 @@ class DatabaseBackend(Backend):
         self._kept = {}
 
 
-def check_location(alias: str, conf: Mapping[str, Any], engine: str = "") -> list[CheckMessage]:
-    """Errors of a LOCATION that names no database, or one of another engine than asked."""
+def check_location(alias: str, conf: Mapping[str, Any], *engines: str) -> list[CheckMessage]:
+    """Errors of a LOCATION that names no database, or one of another engine than those."""
     location = conf.get("LOCATION") or DEFAULT_DB_ALIAS
     if location not in connections.settings:
         return [
@@ -233,10 +233,11 @@ def check_location(alias: str, conf: Mapping[str, Any], engine: str = "") -> lis
             )
         ]
     found = connections.settings[location]["ENGINE"]
-    if not found.endswith(engine):
+    if not found.endswith(engines):
         return [
             Error(
-                f"LOCKS[{alias!r}] needs MySQL or MariaDB, but DATABASES[{location!r}] is {found}.",
+                f"LOCKS[{alias!r}] needs {' or '.join(engines)}, "
+                f"but DATABASES[{location!r}] is {found}.",
                 id="locking.E052",
             )
         ]

@@ -11,6 +11,7 @@ import os
 import select
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
@@ -21,6 +22,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.connection import ConnectionDoesNotExist
 
 from locking.backends.base import Claim
+from locking.backends.database_sql import NOW
 from locking.exceptions import LockError, LockMisuse, LockUnavailable
 
 T = TypeVar("T")
@@ -50,7 +52,7 @@ class Cancelled(Exception):
     """The wait was cut short by `Claim.cancel`."""
 
 
-class Session:
+class Session(ABC):
     """One connection, for one thread at a time. Statements are written with `%s`."""
 
     def __init__(self, raw: Any, errors: type[Exception]) -> None:
@@ -62,7 +64,7 @@ class Session:
     def change(self, sql: str, *args: object) -> int:
         """Run an INSERT, UPDATE or DELETE; the number of rows that it matched."""
         try:
-            return int(self._execute(sql, args).rowcount)
+            return self._change(sql, args)
         except self._errors as error:
             raise self.meaning(error) from error
 
@@ -74,40 +76,32 @@ class Session:
     def rows(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
         """All rows of the answer."""
         try:
-            return list(self._execute(sql, args).fetchall())
+            return self._rows(sql, args)
         except self._errors as error:
             raise self.meaning(error) from error
 
+    @abstractmethod
     def token(self, sql: str, *args: object) -> int | None:
         """The token that a granting statement minted; None when it granted nothing."""
-        row = self.row(sql, *args)
-        return None if row is None else int(row[0])
 
-    def _execute(self, sql: str, args: tuple[object, ...]) -> Any:
-        cursor = self.raw.cursor()
-        cursor.execute(sql, args)
-        return cursor
+    @abstractmethod
+    def _change(self, sql: str, args: tuple[object, ...]) -> int: ...
 
+    @abstractmethod
+    def _rows(self, sql: str, args: tuple[object, ...]) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
     def meaning(self, error: Exception) -> Exception:
         """Busy, Gone or LockUnavailable."""
-        # SQLSTATE 40: rolled back, for a deadlock or a conflict; 55P03: a lock was not available.
-        state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
-        if state[:2] == "40" or state == "55P03":
-            return Busy(str(error))
-        if getattr(self.raw, "closed", False):
-            return Gone(str(error))
-        return LockUnavailable(f"The database refused the statement: {error}")
 
     def close(self) -> None:
         """End the connection, whatever state it is in."""
         with suppress(Exception):
             self.raw.close()
 
+    @abstractmethod
     def abandon(self) -> None:
         """In a forked child: make sure that dropping it says nothing to the parent's server."""
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nowhere, self.raw.fileno())
-        os.close(nowhere)
 
 
 class SQLiteSession(Session):
@@ -115,8 +109,16 @@ class SQLiteSession(Session):
 
     _inherited: list[Any] = []
 
-    def _execute(self, sql: str, args: tuple[object, ...]) -> Any:
-        return self.raw.execute(sql.replace("%s", "?"), args)
+    def token(self, sql: str, *args: object) -> int | None:
+        """What the statement returns."""
+        row = self.row(sql, *args)
+        return None if row is None else int(row[0])
+
+    def _change(self, sql: str, args: tuple[object, ...]) -> int:
+        return int(self.raw.execute(sql.replace("%s", "?"), args).rowcount)
+
+    def _rows(self, sql: str, args: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        return list(self.raw.execute(sql.replace("%s", "?"), args).fetchall())
 
     def meaning(self, error: Exception) -> Exception:
         """SQLITE_BUSY and SQLITE_LOCKED pass; the rest does not."""
@@ -137,25 +139,24 @@ class MySQLSession(Session):
         self.id = int(raw.thread_id())
         self._fractions = "MariaDB" in raw.get_server_info()
 
-    def change(self, sql: str, *args: object) -> int:
-        """Django connects with FOUND_ROWS: rows matched, even if nothing in them changed."""
-        try:
-            self.raw.query(self._text(sql, args))
-            return int(self.raw.affected_rows())
-        except self._errors as error:
-            raise self.meaning(error) from error
-
-    def rows(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
-        """All rows of the answer."""
-        try:
-            self.raw.query(self._text(sql, args))
-            return self._result()
-        except self._errors as error:
-            raise self.meaning(error) from error
-
     def token(self, sql: str, *args: object) -> int | None:
         """What the statement gave to LAST_INSERT_ID(); it comes with the answer, at no cost."""
         return int(self.raw.insert_id()) if self.change(sql, *args) else None
+
+    def _change(self, sql: str, args: tuple[object, ...]) -> int:
+        # Django connects with FOUND_ROWS: rows matched, even if nothing in them changed.
+        self.raw.query(self._text(sql, args))
+        return int(self.raw.affected_rows())
+
+    def _rows(self, sql: str, args: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        self.raw.query(self._text(sql, args))
+        return self._result()
+
+    def abandon(self) -> None:
+        """The child's copy of the socket leads nowhere."""
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, self.raw.fileno())
+        os.close(nowhere)
 
     def get_lock(self, claim: Claim, name: str, seconds: float, value: str = "1") -> Any:
         """Wait up to `seconds` for a user-level lock; `value` (an expression), None without it.
@@ -239,9 +240,12 @@ class Pool:
 
     @cached_property
     def vendor(self) -> str:
-        """mysql (MariaDB too), sqlite, postgresql..."""
+        """mysql (MariaDB too) or sqlite; LockMisuse for a database that this was not made for."""
         _ = self.settings
-        return str(connections[self.alias].vendor)
+        vendor = str(connections[self.alias].vendor)
+        if vendor not in NOW:
+            raise LockMisuse(f"DATABASES[{self.alias!r}] is none of {', '.join(NOW)}: {vendor}.")
+        return vendor
 
     @property
     def database(self) -> str:
@@ -250,9 +254,8 @@ class Pool:
 
     def open(self) -> Session:
         """A new connection; raises LockUnavailable within CONNECT_SECONDS or so."""
-        _ = self.settings
+        vendor = self.vendor
         wrapper: Any = connections.create_connection(self.alias)
-        vendor = wrapper.vendor
         errors = wrapper.Database.Error
         if vendor == "sqlite" and wrapper.is_in_memory_db():
             raise LockMisuse(
@@ -272,20 +275,11 @@ class Pool:
                 # Only a crash of the machine can undo a commit then, and with it end all holders.
                 raw.execute("PRAGMA synchronous = NORMAL")
                 return SQLiteSession(raw, errors)
-            if vendor == "mysql":
-                params.setdefault("connect_timeout", CONNECT_SECONDS)
-                params["read_timeout"] = params["write_timeout"] = SILENCE_SECONDS
-                params["autocommit"] = True
-                params["init_command"] = f"SET SESSION innodb_lock_wait_timeout={BUSY_SECONDS}"
-                return MySQLSession(connect(**params), errors)
             params.setdefault("connect_timeout", CONNECT_SECONDS)
-            raw = connect(**params)
-            raw.autocommit = True
-            session = Session(raw, errors)
-            if vendor == "postgresql":
-                session._execute(f"SET lock_timeout = '{BUSY_SECONDS}s'", ())
-                session._execute(f"SET statement_timeout = '{SILENCE_SECONDS}s'", ())
-            return session
+            params["read_timeout"] = params["write_timeout"] = SILENCE_SECONDS
+            params["autocommit"] = True
+            params["init_command"] = f"SET SESSION innodb_lock_wait_timeout={BUSY_SECONDS}"
+            return MySQLSession(connect(**params), errors)
         except (errors, OSError) as error:
             raise LockUnavailable(
                 f"The database {self.alias!r} cannot be reached: {error}"

@@ -4,14 +4,11 @@
 
 from __future__ import annotations
 
-from locking.exceptions import LockMisuse
-
 TABLE = "locking_lockrow"
 NOW = {
     # NOW() would depend on the time zone, and be an hour wrong or double once a year.
     "mysql": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
     "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
-    "postgresql": "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
 }
 
 
@@ -24,11 +21,9 @@ class Statements:
     """
 
     def __init__(self, vendor: str) -> None:
-        if vendor not in NOW:
-            raise LockMisuse(f"The database backend knows {', '.join(NOW)}, not {vendor}.")
         now = NOW[vendor]
         mysql = vendor == "mysql"
-        most = "MAX" if vendor == "sqlite" else "GREATEST"
+        most, least = ("GREATEST", "LEAST") if mysql else ("MAX", "MIN")
         token = f"{most}(token + 1, {now})"
         mint = f"LAST_INSERT_ID({token})" if mysql else token
         # The queue's place goes with the other locks of the connection, the bell is taken.
@@ -68,7 +63,6 @@ class Statements:
         self.extend = f"UPDATE {TABLE} SET ttl = %s, expires_at = {now} + %s {alive}"
         self.recount = f"UPDATE {TABLE} SET lock_count = %s {alive}"
         # An end further away than the whole lease: the clock was set back. Count from here.
-        least = "MIN" if vendor == "sqlite" else "LEAST"
         self.repair = (
             f"UPDATE {TABLE} SET expires_at = {least}(expires_at, {now} + ttl), waiter_until = 0 "
             f"WHERE digest = %s"

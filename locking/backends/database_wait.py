@@ -1,6 +1,6 @@
 """How a claim waits for a row of the database backend.
 
-SQLite and PostgreSQL: waiters look at the row every 10 to 20 ms, which locks nothing. One of them
+SQLite: waiters look at the row every 10 to 20 ms, which locks nothing. One of them
 reserves the next turn, for RESERVED_SECONDS at a time, and looks every millisecond or two: else the
 holder would take it again before anybody has looked, and waiters starved.
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -176,6 +176,16 @@ def test_bad_locations_are_found_by_the_checks() -> None:
     assert ids(DATABASE, "default") == []
     with alias_for("sqlite://:memory:", "memory") as alias:
         assert ids(SESSION, alias) == ["locking.E052"]
+    connections.settings["alien"] = {
+        **connections.settings["default"],
+        "ENGINE": "django.db.backends.dummy",
+    }
+    try:
+        assert ids(DATABASE, "alien") == ids(SESSION, "alien") == ["locking.E052"]
+        with pytest.raises(LockMisuse, match="is none of mysql, sqlite"):
+            database("alien").probe()
+    finally:
+        del connections.settings["alien"]
 
 
 @pytest.mark.only("sqlite")
