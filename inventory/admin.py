@@ -1,27 +1,9 @@
 """Products for staff to edit; stock and its ledger to read."""
 
-from typing import Any
-
 from django.contrib import admin
-from django.http import HttpRequest
 
 from inventory.models import Product, Stock, StockMovement
-
-
-class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Rows that services write: changing one by hand would break the books."""
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody."""
-        return False
+from locking.admin import ReadOnlyAdmin
 
 
 @admin.register(Product)

@@ -13,11 +13,10 @@ from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext_lazy as _
 
 from locking import policy
+from locking.declared import PROPERTIES
 from locking.exceptions import LockError
 from locking.handler import locks
 from locking.models import Discipline, IdempotencyKey, JobRun, LockPolicy, LockPolicyChange
-
-YES_NO = ("reentrant", "fair", "expires", "fencing", "survives_minority", "wakes_waiters")
 
 
 class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -146,7 +145,7 @@ class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     @admin.display(description=_("backends"))
     def backends(self, row: LockPolicy) -> str:
         """From the declarations of the backends themselves."""
-        head = format_html_join("", "<th>{}</th>", ((name.replace("_", " "),) for name in YES_NO))
+        head = format_html_join("", "<th>{}</th>", ((title,) for title in PROPERTIES.values()))
         body = format_html_join(
             "", "<tr><th>{}</th><td>{}</td>{}<td>{}</td></tr>", map(_row, locks)
         )
@@ -161,13 +160,13 @@ class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 def _row(alias: str) -> tuple[str, str, str, str]:
     declared = locks[alias].capabilities
     cells = format_html_join(
-        "", "<td>{}</td>", (("yes" if getattr(declared, name) else "–",) for name in YES_NO)
+        "", "<td>{}</td>", (("yes" if getattr(declared, name) else "–",) for name in PROPERTIES)
     )
     return alias, declared.exclusion, cells, declared.summary
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """What the library alone writes; nobody rewrites it."""
+    """Rows that services alone write: changing one by hand would break the books."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Nobody."""

@@ -1,4 +1,4 @@
-"""The reusable app: settings prefix LOCK, two tables, checks and an admin page."""
+"""The reusable app: settings prefix LOCK, tables, checks and admin pages."""
 
 from django.apps import AppConfig
 

@@ -2,11 +2,17 @@
 
 import math
 import re
+from typing import TypeGuard
 
 from locking.exceptions import LockMisuse
 
 MAX_NAME = 200
 """Characters of a name that every store can keep."""
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it can be seconds; True is no number here."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_name(name: str) -> None:
@@ -21,6 +27,12 @@ def check_label(label: str) -> None:
     """Refuse labels that would not fit into an owner's name."""
     if label and not re.fullmatch(r"[\w.-]{1,32}", label, re.ASCII):
         raise LockMisuse(f"{label!r:.40} is no label: give 1 to 32 letters, digits, '_', '.', '-'.")
+
+
+def check_ttl(ttl: float) -> None:
+    """Refuse lives that no grant can have."""
+    if not 0 < ttl < math.inf:
+        raise LockMisuse(f"ttl is {ttl}: give a positive number of seconds.")
 
 
 def check_timeout(timeout: float | None) -> None:

@@ -10,62 +10,45 @@ from django.core.checks import CheckMessage, Error, register
 from django.core.exceptions import ImproperlyConfigured
 
 from locking import rebuild
+from locking.arguments import is_number
 from locking.handler import KEYS, backend_class
 from locking.models import Discipline
 
 
 def _is_positive(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 < value < math.inf  # type: ignore[operator]
+    return is_number(value) and 0 < value < math.inf
 
 
 @register()
 def check_locks(**kwargs: Any) -> list[CheckMessage]:
     """Unknown backends, impossible times, and whatever a backend's own `check` refuses."""
     found: list[CheckMessage] = []
+
+    def refuse(number: str, why: str) -> None:
+        found.append(Error(why, id=f"locking.{number}"))
+
     for alias, conf in settings.LOCKS.items():
         where = f"LOCKS[{alias!r}]"
-        unknown = sorted(set(conf) - KEYS)
-        if unknown:
-            found.append(
-                Error(f"{where} has unknown keys: {', '.join(unknown)}.", id="locking.E001")
-            )
+        if unknown := sorted(set(conf) - KEYS):
+            refuse("E001", f"{where} has unknown keys: {', '.join(unknown)}.")
         try:
             cls = backend_class(conf)
         except ImproperlyConfigured as error:
-            found.append(Error(f"{where}: {error}", id="locking.E002"))
+            refuse("E002", f"{where}: {error}")
             continue
         if cls.__module__.startswith("locking.recipes."):
-            found.append(
-                Error(f"{where} is a textbook recipe with a known flaw.", id="locking.E007")
-            )
-        if not _is_positive(conf.get("TTL", 1)):
-            found.append(
-                Error(f"{where} TTL is {conf['TTL']!r}, not seconds above 0.", id="locking.E003")
-            )
-        if not _is_positive(conf.get("TIMEOUT", 1)):
-            found.append(
-                Error(
-                    f"{where} TIMEOUT is {conf['TIMEOUT']!r}, not seconds above 0.",
-                    id="locking.E004",
-                )
-            )
+            refuse("E007", f"{where} is a textbook recipe with a known flaw.")
+        for number, key in (("E003", "TTL"), ("E004", "TIMEOUT")):
+            if not _is_positive(conf.get(key, 1)):
+                refuse(number, f"{where} {key} is {conf[key]!r}, not seconds above 0.")
         found.extend(cls.check(alias, conf))
     policy = settings.LOCK_POLICY
-    if policy.get("BACKEND") not in settings.LOCKS:
-        found.append(
-            Error(
-                f"LOCK_POLICY BACKEND {policy.get('BACKEND')!r} is not in LOCKS.", id="locking.E005"
-            )
-        )
-    if policy.get("DISCIPLINE") not in Discipline.values:
-        known = ", ".join(Discipline.values)
-        found.append(
-            Error(
-                f"LOCK_POLICY DISCIPLINE {policy.get('DISCIPLINE')!r} is none of {known}.",
-                id="locking.E006",
-            )
-        )
+    for number, key, known in (
+        ("E005", "BACKEND", settings.LOCKS),
+        ("E006", "DISCIPLINE", Discipline.values),
+    ):
+        if policy.get(key) not in known:
+            refuse(number, f"LOCK_POLICY {key} {policy.get(key)!r} is none of {', '.join(known)}.")
     return found
 
 

@@ -11,12 +11,7 @@ from locking import policy
 from locking.arguments import check_label, check_name, check_timeout, check_wait
 from locking.exceptions import LockError, LockMisuse, LockTimeout
 from locking.handler import locks
-from locking.lease import (
-    Lease,
-    Lock,
-    leave,
-    release,
-)
+from locking.lease import Lease, Lock, leave, release
 from locking.owner import context
 
 DRAIN_PAUSE = 0.05

@@ -37,7 +37,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 from celery import current_app, current_task
 from celery.signals import before_task_publish
 from django.db import transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, Q
 from django.utils import timezone
 
 from locking import metrics
@@ -310,11 +310,6 @@ def resend_unfinished(*, limit: int = 100) -> int:
 def prune_runs() -> int:
     """Delete the history that is older than `KEEP`; how many rows."""
     return JobRun.objects.filter(scheduled_for__lt=timezone.now() - KEEP).delete()[0]
-
-
-def recent_runs() -> QuerySet[JobRun]:
-    """The history, the newest scheduled time first."""
-    return JobRun.objects.filter(scheduled_for__lte=timezone.now())
 
 
 def _stamp(sender: str, headers: dict[str, Any], **kwargs: Any) -> None:

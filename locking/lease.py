@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from locking import metrics
-from locking.arguments import check_label, check_name, check_timeout, check_wait
+from locking.arguments import check_label, check_name, check_timeout, check_ttl, check_wait
 from locking.backends.base import Backend, Claim, Grant
 from locking.exceptions import LockError, LockLost, LockMisuse, LockTimeout, LockUnavailable
 from locking.owner import context, new_owner
@@ -177,8 +176,7 @@ class Lock:
         self.label = label
         self.name = name
         self.ttl = backend.ttl if ttl is None else ttl
-        if not 0 < self.ttl < math.inf:
-            raise LockMisuse(f"ttl is {self.ttl}: give a positive number of seconds.")
+        check_ttl(self.ttl)
         check_timeout(timeout)
         self.timeout = timeout
         self.renew = renew
@@ -188,6 +186,12 @@ class Lock:
     def lease(self) -> Lease | None:
         """The caller's lease, while it has one."""
         return self.backend.held.get((self.name, context()))
+
+    def _own(self) -> Lease:
+        lease = self.lease
+        if lease is None:
+            raise LockMisuse(f"{self.name!r} is not held by this thread or task: acquire it first.")
+        return lease
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Take the lock; True when it was taken.
@@ -213,7 +217,7 @@ class Lock:
             raise
         waited = time.monotonic() - started
         if grant is None:
-            metrics.timed_out(self.backend, self.name, waited)
+            metrics.timed_out(self.backend, self.name)
             return None
         lease = Lease(self.backend, claim, grant, me, self.on_lost)
         self.backend.held[(self.name, me)] = lease
@@ -239,19 +243,13 @@ class Lock:
         Raises LockLost when it was lost before, and leaves the successor's lock alone; LockMisuse
         when the caller does not hold it.
         """
-        lease = self.lease
-        if lease is None:
-            raise LockMisuse(f"{self.name!r} is not held by this thread or task: acquire it first.")
-        release(lease)
+        release(self._own())
 
     def extend(self, ttl: float | None = None) -> None:
         """Let the grant live `ttl` seconds from now (the lock's own ttl by default)."""
-        lease = self.lease
-        if lease is None:
-            raise LockMisuse(f"{self.name!r} is not held by this thread or task: acquire it first.")
+        lease = self._own()
         ttl = self.ttl if ttl is None else ttl
-        if not 0 < ttl < math.inf:
-            raise LockMisuse(f"ttl is {ttl}: give a positive number of seconds.")
+        check_ttl(ttl)
         lease.check()
         lease.claim.ttl = ttl
         extend(lease)
@@ -265,9 +263,7 @@ class Lock:
         wait = self.backend.timeout if self.timeout is None else self.timeout
         if not self.acquire(timeout=wait):
             raise LockTimeout(f"{self.name!r} stayed held for {wait:g} s.")
-        lease = self.lease
-        assert lease is not None
-        return lease
+        return self._own()
 
     def __exit__(
         self,
@@ -296,18 +292,13 @@ class Lock:
         """`release` for asyncio."""
         from locking.aio import run_in_thread
 
-        lease = self.lease
-        if lease is None:
-            raise LockMisuse(f"{self.name!r} is not held by this thread or task: acquire it first.")
-        await run_in_thread(release, lease)
+        await run_in_thread(release, self._own())
 
     async def __aenter__(self) -> Lease:
         wait = self.backend.timeout if self.timeout is None else self.timeout
         if not await self.aacquire(timeout=wait):
             raise LockTimeout(f"{self.name!r} stayed held for {wait:g} s.")
-        lease = self.lease
-        assert lease is not None
-        return lease
+        return self._own()
 
     async def __aexit__(
         self,

@@ -43,6 +43,8 @@ BUILD = Histogram("locking_build_seconds", "Builds of a cached value", ["kind"],
 
 JOBS = Counter("locking_job_runs_total", "Runs of run_once tasks", ["task", "outcome"])
 
+Totals = dict[str, dict[tuple[str, ...], float]]
+
 _kinds: set[str] = set()
 
 
@@ -85,7 +87,7 @@ def acquired(backend: Backend, name: str, waited: float) -> None:
     _times(backend.alias, kind)[0].observe(waited)
 
 
-def timed_out(backend: Backend, name: str, waited: float) -> None:
+def timed_out(backend: Backend, name: str) -> None:
     """No grant within the caller's time."""
     _outcome(backend.alias, kind_of(name), "timeout").inc()
 
@@ -122,7 +124,7 @@ def built(key: str, seconds: float) -> None:
     BUILD.labels(kind_of(key)).observe(seconds)
 
 
-def totals() -> dict[str, dict[tuple[str, ...], float]]:
+def totals() -> Totals:
     """All samples since the start, by name, then by the values of the labels in their names' order.
 
     For the operations page; reads every process's file: not for every request.
@@ -135,10 +137,10 @@ def totals() -> dict[str, dict[tuple[str, ...], float]]:
     return found
 
 
-def flights() -> dict[str, dict[str, int]]:
-    """How often each outcome of `flown` was, by kind, since the start."""
+def flights(of: Totals) -> dict[str, dict[str, int]]:
+    """How often each outcome of `flown` was, by kind."""
     counts: dict[str, dict[str, int]] = defaultdict(dict)
-    for (kind, outcome), value in totals().get("locking_single_flight_total", {}).items():
+    for (kind, outcome), value in of.get("locking_single_flight_total", {}).items():
         counts[kind][outcome] = int(value)
     return dict(sorted(counts.items()))
 

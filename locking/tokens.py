@@ -5,7 +5,6 @@ microseconds, whichever is greater. It grows even when the store forgets what it
 plain counter does not.
 """
 
-import itertools
 import threading
 import time
 
@@ -24,7 +23,3 @@ def clock_token() -> int:
     with _lock:
         _last = max(_last + 1, now_us())
         return _last
-
-
-serial = itertools.count(1)
-"""Numbers the claims of this process."""

@@ -21,8 +21,8 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from inventory.admin import ReadOnlyAdmin
 from inventory.selectors import stocked
+from locking.admin import ReadOnlyAdmin
 from shop.errors import Busy
 from shop.models import Order, Payment, Sale, SetAside, User
 from shop.running import close_now, open_now, restock_sale

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from django.core.checks import CheckMessage
 
-from locking.exceptions import LockMisuse
+from locking.exceptions import LockLost, LockMisuse
 
 if TYPE_CHECKING:
     from locking.lease import Lease, Lock
@@ -102,6 +102,10 @@ class Claim:
         self.cancelled.set()
         if self.interrupt is not None:
             self.interrupt()
+
+    def lost(self) -> LockLost:
+        """What its owner is told when the store does not know it as the holder."""
+        return LockLost(f"{self.name!r} is not held by {self.owner}.")
 
 
 @dataclass(frozen=True, slots=True)

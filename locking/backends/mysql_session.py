@@ -35,7 +35,7 @@ from locking.backends.database_session import (
     waiting,
 )
 from locking.backends.database_wait import digest
-from locking.exceptions import LockLost, LockMisuse, LockUnavailable
+from locking.exceptions import LockMisuse, LockUnavailable
 
 SLICE_SECONDS = 60.0
 """How long one statement waits: a server that died without a word is noticed after that."""
@@ -108,12 +108,12 @@ class MySQLSessionBackend(Backend):
     def release(self, claim: Claim, token: int) -> None:
         """The server checks that this very session has it."""
         if not self._ask(claim, "SELECT RELEASE_LOCK(%s)", last=True):
-            raise LockLost(f"{claim.name!r} is not held by {claim.owner}.")
+            raise claim.lost()
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Nothing ends here by itself; ask whether the session still has it."""
         if not self._ask(claim, "SELECT IS_USED_LOCK(%s) = CONNECTION_ID()"):
-            raise LockLost(f"{claim.name!r} is not held by {claim.owner}.")
+            raise claim.lost()
         return math.inf
 
     def _ask(self, claim: Claim, sql: str, last: bool = False) -> bool:

@@ -5,7 +5,6 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
-from locking.exceptions import LockLost
 from locking.tokens import clock_token
 
 
@@ -82,7 +81,7 @@ class ProcessBackend(Backend):
         with self._guard:
             owned = self._owned.get(claim.name)
             if owned is None or owned.owner != claim.owner:
-                raise LockLost(f"{claim.name!r} is not held by {claim.owner}.")
+                raise claim.lost()
             self._pass_on(claim.name, owned)
 
     def _pass_on(self, name: str, owned: _Owned) -> None:
@@ -98,7 +97,7 @@ class ProcessBackend(Backend):
         with self._guard:
             owned = self._owned.get(claim.name)
             if owned is None or owned.owner != claim.owner:
-                raise LockLost(f"{claim.name!r} is not held by {claim.owner}.")
+                raise claim.lost()
         return float("inf")
 
     def inspect(self) -> list[Held]:

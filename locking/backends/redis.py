@@ -25,8 +25,15 @@ from django.core.checks import CheckMessage, Error
 from redis.connection import parse_url
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
-from locking.backends.resp import Disconnected, Script, Wire, WirePool
-from locking.exceptions import LockLost, LockUnavailable
+from locking.backends.resp import (
+    Disconnected,
+    Script,
+    Wire,
+    WirePool,
+    eviction,
+    milliseconds,
+)
+from locking.exceptions import LockUnavailable
 
 TICK = 16e-6
 """Seconds between two tokens of a clock. Ticks fit the 53 bits of a number in Lua for ever."""
@@ -102,7 +109,7 @@ class RedisBackend(Backend):
         wire = self._wire()
         entry = ""
         if timeout > 0:
-            entry = f"{wire.channel} {_ms(claim.ttl)} {self._ticks()} {claim.owner}"
+            entry = f"{wire.channel} {milliseconds(claim.ttl)} {self._ticks()} {claim.owner}"
         try:
             grant = self._wait(claim, wire, entry, until)
         except Disconnected:
@@ -121,7 +128,7 @@ class RedisBackend(Backend):
         while True:
             sent = time.monotonic()
             wire, (token, left, ticks, place) = self._ask(
-                wire, _TAKE, claim, self._ticks(), self._fair, _ms(claim.ttl), entry
+                wire, _TAKE, claim, self._ticks(), self._fair, milliseconds(claim.ttl), entry
             )
             if token:
                 self._pool.give(wire)
@@ -175,19 +182,19 @@ class RedisBackend(Backend):
         held, resent = self._run(_RELEASE, claim, self._ticks(), self._fair, "")
         # When an answer was lost, "not the owner" is what the release leaves behind.
         if not held and not resent:
-            raise _lost(claim)
+            raise claim.lost()
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Let it live `ttl` seconds from now."""
         sent = time.monotonic()
-        if not self._run(_KEEP, claim, "ttl", _ms(ttl))[0]:
-            raise _lost(claim)
+        if not self._run(_KEEP, claim, "ttl", milliseconds(ttl))[0]:
+            raise claim.lost()
         return sent + ttl
 
     def recount(self, claim: Claim, token: int, count: int) -> None:
         """Keep the count in the lock's hash."""
         if not self._run(_KEEP, claim, "count", str(count))[0]:
-            raise _lost(claim)
+            raise claim.lost()
 
     def inspect(self) -> list[Held]:
         """Scan for what is held. Walks all keys of the database: for people, not for requests."""
@@ -290,7 +297,7 @@ class RedisBackend(Backend):
         except (ValueError, AttributeError, TypeError) as error:
             return [Error(f"{where} LOCATION {location!r}: {error}", id="locking.E020")]
         try:
-            policy = _eviction(location)
+            policy = eviction(location)
         except LockUnavailable:
             return []  # down, or keeps its settings to itself
         if policy == "noeviction":
@@ -303,20 +310,3 @@ class RedisBackend(Backend):
                 id="locking.E021",
             )
         ]
-
-
-def _eviction(url: str) -> str:
-    wire = Wire(url, timeout=0.5, connect_timeout=0.5)
-    settings = wire.command("CONFIG", "GET", "maxmemory*")
-    wire.close()
-    if settings.get("maxmemory") == "0":
-        return "noeviction"
-    return str(settings.get("maxmemory-policy"))
-
-
-def _ms(seconds: float) -> str:
-    return str(max(1, round(seconds * 1000)))
-
-
-def _lost(claim: Claim) -> LockLost:
-    return LockLost(f"{claim.name!r} is not held by {claim.owner}.")

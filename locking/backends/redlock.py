@@ -42,10 +42,10 @@ from urllib.parse import urlsplit
 
 from django.core.checks import CheckMessage, Error
 
+from locking.arguments import is_number
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
-from locking.backends.redis import _eviction
 from locking.backends.redlock_quorum import Master, Quorum, Votes
-from locking.backends.resp import Script, pack
+from locking.backends.resp import Script, eviction, milliseconds, pack
 from locking.exceptions import LockLost, LockMisuse, LockUnavailable
 from locking.tokens import clock_token
 
@@ -113,14 +113,14 @@ class RedLockBackend(Backend):
                 found.append(("E033", "LOCATION names one server twice: it would vote twice."))
             for url in urls:
                 with suppress(LockUnavailable):  # down, or keeps its settings to itself
-                    if (policy := _eviction(url)) != "noeviction":
+                    if (policy := eviction(url)) != "noeviction":
                         text = f"{_address(url)} evicts keys, and with them locks ({policy})."
                         found.append(("E037", text))
-        if not _is_seconds(patience) or not 0 < patience <= ttl / 10:
+        if not is_number(patience) or not 0 < patience <= ttl / 10:
             found.append(
                 ("E034", f"NODE_TIMEOUT is {patience!r}: give seconds, at most a tenth of TTL.")
             )
-        if not _is_seconds(delay) or not (delay == 0 or delay >= ttl):
+        if not is_number(delay) or not (delay == 0 or delay >= ttl):
             found.append(
                 ("E035", f"RESTART_DELAY is {delay!r}: give 0, or the longest ttl in use.")
             )
@@ -183,7 +183,7 @@ class RedLockBackend(Backend):
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Let it live on at a majority."""
         life = self._life(ttl)
-        values = [_value(claim, token), _milliseconds(ttl)]
+        values = [_value(claim, token), milliseconds(ttl)]
         packed = _EXTEND.pack([self._prefix + claim.name], values, whole=True)
         if quorum := self._pinned.get(claim.owner):
             with quorum.mutex:
@@ -192,7 +192,7 @@ class RedLockBackend(Backend):
                     self._judge(claim, quorum, quorum.settle(packed, self._patience))
                     quorum.pinned_until = started + life
                     return quorum.pinned_until
-        raise LockLost(f"{claim.name!r} is not held by {claim.owner}.")
+        raise claim.lost()
 
     def inspect(self) -> list[Held]:
         """What a majority keeps. Walks over all keys of every master: for operators."""
@@ -291,7 +291,7 @@ class RedLockBackend(Backend):
             self._keep(quorum)
 
     def _take(self, claim: Claim, token: int) -> bytes:
-        key, life = self._prefix + claim.name, _milliseconds(claim.ttl)
+        key, life = self._prefix + claim.name, milliseconds(claim.ttl)
         return pack("SET", key, _value(claim, token), "NX", "PX", life)
 
     def _undo(self, claim: Claim, token: int) -> bytes:
@@ -322,14 +322,6 @@ class RedLockBackend(Backend):
 
 def _value(claim: Claim, token: int) -> str:
     return f"{claim.owner} {token}"
-
-
-def _milliseconds(ttl: float) -> str:
-    return str(math.ceil(ttl * 1000))
-
-
-def _is_seconds(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _address(url: object) -> str:

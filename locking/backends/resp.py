@@ -11,6 +11,7 @@ cause, within the connection's `timeout` in seconds.
 from __future__ import annotations
 
 import hashlib
+import math
 import select
 import socket
 import ssl
@@ -66,6 +67,11 @@ class Script:
 def pack(*command: str) -> bytes:
     """One command as the bytes to send."""
     return hiredis.pack_command(command)  # type: ignore[no-any-return, arg-type]
+
+
+def milliseconds(seconds: float) -> str:
+    """A time as Redis takes it; never less than was asked for."""
+    return str(math.ceil(seconds * 1000))
 
 
 class Wire:
@@ -279,3 +285,13 @@ class WirePool:
         for wire in list(self._all):
             wire.close()
         self._all.clear()
+
+
+def eviction(url: str) -> str:
+    """Which keys a full Redis throws away: its policy, or "noeviction" where it is never full."""
+    wire = Wire(url, timeout=0.5, connect_timeout=0.5)
+    settings = wire.command("CONFIG", "GET", "maxmemory*")
+    wire.close()
+    if settings.get("maxmemory") == "0":
+        return "noeviction"
+    return str(settings.get("maxmemory-policy"))

@@ -24,6 +24,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import Create2
 from kazoo.security import OPEN_ACL_UNSAFE
 
+from locking.arguments import is_number
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.zookeeper_session import (
     INTERRUPTED,
@@ -70,32 +71,24 @@ class ZooKeeperBackend(Backend):
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
         """No servers, sessions that no server grants, options that nothing reads."""
-        where, options = f"LOCKS[{alias!r}]", OPTIONS | dict(conf.get("OPTIONS") or {})
-        found: list[CheckMessage] = []
-        if not conf.get("LOCATION"):
-            found.append(Error(f"{where} LOCATION names no ZooKeeper server.", id="locking.E041"))
-        timeout = options["SESSION_TIMEOUT"]
-        if not (_is_number(timeout) and 0 < timeout <= LONGEST_SESSION):
-            found.append(
-                Error(
-                    f"{where} SESSION_TIMEOUT is {timeout!r}, not seconds above 0 and up to "
-                    f"{LONGEST_SESSION:g}.",
-                    id="locking.E042",
-                )
-            )
-        if not (_is_number(options["CONNECT_TIMEOUT"]) and options["CONNECT_TIMEOUT"] > 0):
-            found.append(
-                Error(f"{where} CONNECT_TIMEOUT is not seconds above 0.", id="locking.E043")
-            )
-        if not str(options["PREFIX"]).startswith("/") or not str(options["PREFIX"]).strip("/"):
-            found.append(
-                Error(f"{where} PREFIX is {options['PREFIX']!r}, not /a/path.", id="locking.E044")
-            )
-        if unknown := sorted(set(options) - set(OPTIONS)):
-            found.append(
-                Error(f"{where} has unknown OPTIONS: {', '.join(unknown)}.", id="locking.E045")
-            )
-        return found
+        options = OPTIONS | dict(conf.get("OPTIONS") or {})
+        session, connect, prefix = (options[name] for name in OPTIONS)
+        wrong = {
+            "E041": not conf.get("LOCATION") and "LOCATION names no ZooKeeper server",
+            "E042": not (is_number(session) and 0 < session <= LONGEST_SESSION)
+            and f"SESSION_TIMEOUT is {session!r}, not seconds above 0, {LONGEST_SESSION:g} at most",
+            "E043": not (is_number(connect) and connect > 0)
+            and f"CONNECT_TIMEOUT is {connect!r}, not seconds above 0",
+            "E044": not (str(prefix).startswith("/") and str(prefix).strip("/"))
+            and f"PREFIX is {prefix!r}, not /a/path",
+            "E045": (unknown := sorted(set(options) - set(OPTIONS)))
+            and f"has unknown OPTIONS: {', '.join(unknown)}",
+        }
+        return [
+            Error(f"LOCKS[{alias!r}] {why}.", id=f"locking.{number}")
+            for number, why in wrong.items()
+            if why
+        ]
 
     # --- taking ---------------------------------------------------------------------------
 
@@ -200,7 +193,7 @@ class ZooKeeperBackend(Backend):
         session = self._session
         path = None if session is None else session.places.pop(claim.owner, None)
         if session is None or path is None:
-            raise LockLost(f"{claim.name!r} is not held by {claim.owner}.")
+            raise claim.lost()
         parent = path.rpartition("/")[0]
         with translated():
             try:
@@ -221,7 +214,7 @@ class ZooKeeperBackend(Backend):
         session = self._session
         path = None if session is None else session.places.get(claim.owner)
         if session is None or path is None:
-            raise LockLost(f"{claim.name!r} is not held by {claim.owner}.")
+            raise claim.lost()
         sent = time.monotonic()
         with translated():
             session.wait_up(0)
@@ -328,7 +321,3 @@ class ZooKeeperBackend(Backend):
         self._opening, self._silent = threading.Lock(), False
         if session is not None:
             session.forget()
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.database_session import Pool
-from locking.exceptions import LockLost
 from locking.tokens import clock_token
 
 CREATE = (
@@ -53,7 +52,7 @@ class MySQLRowRecipe(Backend):
     def release(self, claim: Claim, token: int) -> None:
         """Delete the row."""
         if not self.break_lock(claim.name):
-            raise LockLost(f"{claim.name!r} is not held by {claim.owner}.")
+            raise claim.lost()
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """A row ends when it is deleted."""

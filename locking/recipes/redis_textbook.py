@@ -16,7 +16,7 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
-from locking.backends.resp import Wire, WirePool
+from locking.backends.resp import Wire, WirePool, milliseconds
 from locking.failpoints import reach
 from locking.tokens import clock_token
 
@@ -60,7 +60,7 @@ class _Textbook(Backend):
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Renew the key, whoever's it is."""
         sent = time.monotonic()
-        self._command("PEXPIRE", self.prefix + claim.name, _ms(ttl))
+        self._command("PEXPIRE", self.prefix + claim.name, milliseconds(ttl))
         return sent + ttl
 
     def inspect(self) -> list[Held]:
@@ -135,7 +135,7 @@ class SetnxExpireBackend(_Textbook):
         if not wire.command("SETNX", key, claim.owner):
             return False
         reach("redis_setnx_expire.between")
-        wire.command("PEXPIRE", key, _ms(claim.ttl))
+        wire.command("PEXPIRE", key, milliseconds(claim.ttl))
         return True
 
 
@@ -151,8 +151,5 @@ class SetExpireBackend(_Textbook):
     prefix = "textbook:set-px:"
 
     def _take(self, wire: Wire, key: str, claim: Claim) -> bool:
-        return wire.command("SET", key, claim.owner, "NX", "PX", _ms(claim.ttl)) is not None
-
-
-def _ms(seconds: float) -> str:
-    return str(max(1, round(seconds * 1000)))
+        life = milliseconds(claim.ttl)
+        return wire.command("SET", key, claim.owner, "NX", "PX", life) is not None

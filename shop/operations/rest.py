@@ -7,6 +7,7 @@ from django.db.models import Count, Max, Q, Sum
 from django.utils import timezone
 
 from locking import metrics, single_flight
+from locking.jobs import UNFINISHED
 from locking.models import IdempotencyKey, JobRun
 from shop import alerts
 from shop.audit import StockAudit
@@ -71,19 +72,19 @@ def see_rest() -> Rest:
 def _read_rest() -> Rest:
     now = timezone.now()
     since = JobRun.objects.filter(scheduled_for__gt=now - JOBS_OF, scheduled_for__lte=now)
-    unfinished = Q(state__in=(JobRun.State.DUE, JobRun.State.RUNNING))
     tasks = (
         since.order_by("task")
         .values("task")
         .annotate(
             runs=Count("pk"),
             failed=Count("pk", filter=Q(state=JobRun.State.FAILED)),
-            unfinished=Count("pk", filter=unfinished),
+            unfinished=Count("pk", filter=Q(state__in=UNFINISHED)),
             turned_away=Sum("duplicates"),
             last=Max("scheduled_for"),
         )
     )
-    sends = metrics.totals().get("locking_idempotency_total", {})
+    totals = metrics.totals()
+    sends = totals.get("locking_idempotency_total", {})
     return Rest(
         as_of=now,
         books=alerts.books(),
@@ -91,7 +92,7 @@ def _read_rest() -> Rest:
         set_aside=list(SetAside.objects.select_related("sale")[:NEWEST]),
         tasks=[Task(name=one.pop("task"), **one) for one in tasks],
         runs=list(since[:NEWEST]),
-        flights=metrics.flights(),
+        flights=metrics.flights(totals),
         keys={outcome: int(value) for (outcome,), value in sorted(sends.items())},
         newest_keys=list(IdempotencyKey.objects.defer("headers", "body")[:NEWEST]),
     )

@@ -99,7 +99,7 @@ def never() -> Any:
 
 
 def counted(key: str) -> dict[str, int]:
-    return metrics.flights().get(key.partition(":")[0], {})
+    return metrics.flights(metrics.totals()).get(key.partition(":")[0], {})
 
 
 # --- one process ------------------------------------------------------------------------------

@@ -153,7 +153,8 @@ def work(number):
         flight.get_or_build("page:1", lambda: 1, ttl=60)
 with Crew(work, 2) as crew:
     crew.results()
-assert metrics.flights()["page"] == {"hit": 4, "rebuild": 2}, metrics.flights()
+flights = metrics.flights(metrics.totals())
+assert flights["page"] == {"hit": 4, "rebuild": 2}, flights
 """
     done = subprocess.run(
         [sys.executable, "-c", code],
