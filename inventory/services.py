@@ -9,7 +9,7 @@ transaction, what `to_take` says inside it. What each does depends on the discip
     conditional  look does nothing; to_take is one UPDATE that checks quantity and fence itself
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,16 +25,10 @@ from locking.models import Discipline
 Reason = StockMovement.Reason
 
 # A token of NULL is that of a lock without sound tokens: the row then counts for itself.
-TAKE = """
-    UPDATE inventory_stock
-    SET quantity = quantity - %s, fence_epoch = %s, fence_token = COALESCE(%s, fence_token + 1)
-    WHERE id = %s AND quantity >= %s
-    AND (fence_epoch < %s OR fence_epoch = %s AND fence_token <= COALESCE(%s, fence_token))
-"""
-PUT_BACK = """
+CHANGE = """
     UPDATE inventory_stock
     SET quantity = quantity + %s, fence_epoch = %s, fence_token = COALESCE(%s, fence_token + 1)
-    WHERE id = %s
+    WHERE id = %s AND quantity >= %s
     AND (fence_epoch < %s OR fence_epoch = %s AND fence_token <= COALESCE(%s, fence_token))
 """
 WRITE = "UPDATE inventory_stock SET quantity = %s WHERE id = %s"
@@ -104,9 +98,7 @@ def to_take(*, seen: Look, orders: Sequence[tuple[str, int]]) -> list[Statement]
     pk, fence, left = seen.stock_id, seen.fence, seen.quantity
     total = sum(quantity for _, quantity in orders)
     if left is None:
-        mark, compare = (fence.epoch, fence.token), (fence.epoch, fence.epoch, fence.token)
-        why = partial(_why_refused, seen)
-        update = Statement(TAKE, [total, *mark, pk, total, *compare], unless=why)
+        update = _change(pk, -total, fence, unless=partial(_why_refused, seen))
     elif left < total:
         raise OutOfStock
     elif seen.discipline == Discipline.FENCED:
@@ -122,8 +114,14 @@ def to_take(*, seen: Look, orders: Sequence[tuple[str, int]]) -> list[Statement]
     return [update, _record(pk, lines, Reason.RESERVED, fence)]
 
 
+def _change(stock_id: int, by: int, fence: Fence, unless: Callable[[], Exception]) -> Statement:
+    """Change the quantity and mark the row, where that many are left and no newer fence is."""
+    mark, compare = (fence.epoch, fence.token), (fence.epoch, fence.epoch, fence.token)
+    return Statement(CHANGE, [by, *mark, stock_id, -by, *compare], unless=unless)
+
+
 def _why_refused(seen: Look) -> InventoryError:
-    """Why TAKE changed no row."""
+    """Why CHANGE changed no row."""
     rows = Stock.objects.filter(_not_newer(seen.fence), pk=seen.stock_id)
     return OutOfStock() if rows.exists() else StaleFence()
 
@@ -136,8 +134,7 @@ def to_put_back(
     It marks the row as `to_take` does: a holder that read the quantity before must not write over
     it.
     """
-    mark, compare = (fence.epoch, fence.token), (fence.epoch, fence.epoch, fence.token)
-    update = Statement(PUT_BACK, [quantity, *mark, stock_id, *compare], unless=StaleFence)
+    update = _change(stock_id, quantity, fence, unless=StaleFence)
     return [update, _record(stock_id, [(quantity, order_number, None)], Reason.RETURNED, fence)]
 
 

@@ -158,9 +158,9 @@ def test_no_fence(shop: Shop, is_mutant: bool, monkeypatch: pytest.MonkeyPatch) 
 def test_no_quantity_check(shop: Shop, is_mutant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     put_in_force("none", "conditional")
     if is_mutant:
-        take = services.TAKE.replace("quantity >= %s", "0 < %s")
-        floor = "quantity = CASE WHEN quantity > 0 THEN quantity - %s ELSE 0 END"
-        monkeypatch.setattr(services, "TAKE", take.replace("quantity = quantity - %s", floor))
+        change = services.CHANGE.replace("quantity >= %s", "0 < %s")
+        floor = "quantity = CASE WHEN quantity > 0 THEN quantity + %s ELSE 0 END"
+        monkeypatch.setattr(services, "CHANGE", change.replace("quantity = quantity + %s", floor))
     shop.recorder.watch(locks["none"])
     shop.buy_behind_anothers_back()
     found = rules(shop.findings(Promise.of(locks["none"].capabilities)))
