@@ -192,7 +192,7 @@ def _sent_before(earlier: Sequence[Earlier], sale: Sale, quantity: int) -> Place
         if sent.is_same:
             if (sent.sale_id, sent.quantity) != (sale.pk, quantity):
                 raise KeyReused
-            order = Order.objects.select_related("sale__product", "sale__stock").get(pk=sent.pk)
+            order = Order.objects.select_related("sale").get(pk=sent.pk)
             return Placed(order=order, replayed=True)
     return None
 

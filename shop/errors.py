@@ -2,6 +2,8 @@
 
 ShopError            code      status
 ├── BadInput         bad_input    400   nothing was understood, nothing changed
+│   └── UnsupportedType  unsupported_type  415
+├── SignInFirst      sign_in      401
 ├── Forgery          forgery      403   the form did not come from our pages
 ├── NotAllowed       not_allowed  403
 ├── NotFound         not_found    404
@@ -10,7 +12,7 @@ ShopError            code      status
 ├── SoldOut          sold_out     409
 ├── LimitReached     limit        409
 ├── WrongStep        wrong_step   409   the order is past that
-├── InFlight     in_flight    409   Retry-After; an earlier send of the key is at work
+├── InFlight         in_flight    409   Retry-After; an earlier send of the key is at work
 ├── KeyReused        key_reused   422   same key, other form
 ├── TooMany          too_many     429   Retry-After
 └── Busy             busy         503   Retry-After; the same key may be sent again
@@ -28,10 +30,9 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
-from locking import IdempotencyError, KeyInFlight, LockError
+from locking import IdempotencyError, KeyInFlight, LockError, LockUnavailable
 
 logger = logging.getLogger("shop")
 
@@ -201,9 +202,14 @@ def refusal_of(error: IdempotencyError) -> ShopError:
     return InFlight() if isinstance(error, KeyInFlight) else KeyReused()
 
 
+def busy_of(error: LockError) -> Busy:
+    """What the shop says when a lock kept it from deciding anything."""
+    return StoreDown() if isinstance(error, LockUnavailable) else Busy()
+
+
 VERBS = ("buy", "pay", "payment", "cancel", "answer")
 """The last part of an address that takes the form of the page before it."""
-STORE_ERRORS = (OperationalError, InterfaceError, RedisError, RedisConnectionError, LockError)
+STORE_ERRORS = (OperationalError, InterfaceError, RedisError, LockError)
 
 
 def wants_json(request: HttpRequest) -> bool:

@@ -15,13 +15,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from locking import locks
-from locking.idempotency import is_key
+from locking.idempotency import FIELD as KEY
+from locking.idempotency import FORM_TYPES, is_key
 from locking.models import Discipline
 from shop.errors import BadInput, UnsupportedType
 from shop.models import User
 
-FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
-KEY = "idempotency_key"
 MAX_QUANTITY = 99_999
 """More is not even read."""
 

@@ -18,9 +18,9 @@ from django.utils import timezone
 from inventory import services as stock
 from inventory.batch import Statement, as_stored, commit
 from inventory.exceptions import StaleFence
-from locking import LockError, LockUnavailable
+from locking import LockError
 from shop.checkout import TRIES, fence_of, learn_newer_fence, locked
-from shop.errors import Busy, NotFound, StoreDown, WrongStep
+from shop.errors import Busy, NotFound, StoreDown, WrongStep, busy_of
 from shop.models import Order, Sale, User
 from shop.queued import store
 from shop.segments import Part, parts_of
@@ -107,7 +107,7 @@ def _close(order: Order, status: Status, also: Sequence[Statement] = ()) -> None
             continue
         except LockError as error:
             if not is_closed:
-                raise (StoreDown if isinstance(error, LockUnavailable) else Busy) from error
+                raise busy_of(error) from error
             logger.warning("order %s is %s, its lock was lost: %s", order.number, status, error)
         order.refresh_from_db(fields=["status", "closed_at"])
         return

@@ -6,11 +6,11 @@ from django.db import transaction
 from django.utils import timezone
 
 from inventory import services as stock
-from locking import LockError, LockTimeout
+from locking import LockError
 from shop.checkout import locked
-from shop.errors import Busy, StoreDown
+from shop.errors import busy_of
 from shop.models import Sale
-from shop.queued.loading import reconcile_soon
+from shop.queued.loading import reconcile_all
 from shop.segments import Part
 from shop.shared import forget
 
@@ -31,10 +31,10 @@ def restock_sale(*, sale: Sale, quantity: int) -> None:
             is_done = True
     except LockError as error:
         if not is_done:
-            raise (Busy if isinstance(error, LockTimeout) else StoreDown) from error
+            raise busy_of(error) from error
         logger.warning("sale %s is restocked, its lock was lost: %s", sale.slug, error)
     if sale.is_queued:
-        reconcile_soon(sale=sale)
+        reconcile_all([sale])
 
 
 def open_now(*, sale: Sale) -> bool:

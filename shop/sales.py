@@ -31,7 +31,7 @@ def read_segments(sales: Iterable[Sale]) -> None:
 
 def catalogue(*, text: str = "") -> QuerySet[Product]:
     """Listed products in which every word of `text` occurs, each with `current_sales`."""
-    current = _all().filter(closes_at__gt=timezone.now()).order_by("opens_at")
+    current = current_sales(now=timezone.now())
     products = Product.objects.filter(is_listed=True).prefetch_related(
         Prefetch("sales", queryset=current, to_attr="current_sales")
     )
@@ -54,20 +54,14 @@ def get_product(*, slug: str) -> Product:
     return product
 
 
-def live_sales(*, now: datetime | None = None) -> QuerySet[Sale]:
-    """Open by the clock, sold out or not; the first to close first."""
-    now = now or timezone.now()
-    return _all().filter(opens_at__lte=now, closes_at__gt=now).order_by("closes_at")
+def current_sales(*, now: datetime) -> QuerySet[Sale]:
+    """Open by the clock, sold out or not, or to open; the first to open first."""
+    return _all().filter(closes_at__gt=now)
 
 
-def upcoming_sales(*, now: datetime | None = None) -> QuerySet[Sale]:
-    """Not open yet; the next to open first."""
-    return _all().filter(opens_at__gt=now or timezone.now()).order_by("opens_at")
-
-
-def past_sales(*, now: datetime | None = None) -> QuerySet[Sale]:
+def past_sales(*, now: datetime) -> QuerySet[Sale]:
     """Over; the last to close first."""
-    return _all().filter(closes_at__lte=now or timezone.now()).order_by("-closes_at")
+    return _all().filter(closes_at__lte=now).order_by("-closes_at")
 
 
 def _all() -> QuerySet[Sale]:

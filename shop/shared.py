@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from itertools import chain
 from typing import Any, TypeVar
 
 from django.core.paginator import Page, Paginator
@@ -23,12 +22,11 @@ from shop.errors import NotFound
 from shop.models import Sale
 from shop.sales import (
     catalogue,
+    current_sales,
     get_product,
     get_sale,
-    live_sales,
     past_sales,
     read_segments,
-    upcoming_sales,
 )
 
 TTL = 1.0
@@ -96,7 +94,7 @@ def see_home() -> Lists:
 
 def _read_home() -> list[Sale]:
     now = timezone.now()
-    sales = list(chain(live_sales(now=now), upcoming_sales(now=now), past_sales(now=now)[:PAST]))
+    sales = [*current_sales(now=now), *past_sales(now=now)[:PAST]]
     read_segments(sales)
     return sales
 

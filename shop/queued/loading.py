@@ -10,17 +10,17 @@ not have, and the next comparison puts Redis right.
 
 import logging
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from locking import LockError, LockTimeout, lock
+from locking import LockError, lock
 from shop.admission import in_line
 from shop.checkout import LOCK_TIMEOUT, lock_name
-from shop.errors import Busy, StoreDown
+from shop.errors import Busy, StoreDown, busy_of
 from shop.models import Allowance, Order, Sale, SetAside
 from shop.queued import store
 
@@ -72,10 +72,8 @@ def load(*, sale: Sale) -> None:
             sale.refresh_from_db(fields=["generation"])
             if store.left(sale=sale) is None:
                 _load(sale)
-    except LockTimeout:
-        raise Busy from None
     except LockError as error:
-        raise StoreDown from error
+        raise busy_of(error) from error
 
 
 def _load(sale: Sale) -> None:
@@ -125,10 +123,8 @@ def reconcile(*, sale: Sale, thoroughly: bool = False) -> Repair:
     try:
         with lock(lock_name(sale.pk), timeout=LOCK_TIMEOUT):
             repair = _reconcile(sale, thoroughly)
-    except LockTimeout:
-        raise Busy from None
     except LockError as error:
-        raise StoreDown from error
+        raise busy_of(error) from error
     if repair:
         logger.warning("sale %s was put right in Redis: %s", sale.slug, repair)
     return repair
@@ -164,18 +160,12 @@ def _reconcile(sale: Sale, thoroughly: bool) -> Repair:
     )
 
 
-def reconcile_soon(*, sale: Sale) -> None:
-    """After a restock: what cannot be done now, the next comparison does."""
-    try:
-        reconcile(sale=sale)
-    except Busy as error:
-        logger.warning("sale %s is compared the next time: %s", sale.slug, error)
-
-
-def reconcile_all(*, thoroughly: bool = False) -> Iterator[Repair]:
-    """Every queued sale that is under way; one that is busy is left for the next time."""
-    for sale in sales_under_way():
+def reconcile_all(sales: Iterable[Sale] | None = None, *, thoroughly: bool = False) -> list[Repair]:
+    """These, or every queued sale that is under way; one that is busy is left for the next time."""
+    repairs = []
+    for sale in sales_under_way() if sales is None else sales:
         try:
-            yield reconcile(sale=sale, thoroughly=thoroughly)
+            repairs.append(reconcile(sale=sale, thoroughly=thoroughly))
         except Busy as error:
             logger.warning("sale %s is compared the next time: %s", sale.slug, error)
+    return repairs

@@ -193,6 +193,7 @@ def tell(*, sale: Sale, decided: dict[str, tuple[int, str]]) -> None:
 
 
 def in_chunks(items: Iterable[Item]) -> Iterable[list[Item]]:
+    """The items by the thousand: what one command can carry."""
     rest = iter(items)
     return iter(lambda: list(islice(rest, CHUNK)), [])
 

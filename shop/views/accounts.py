@@ -8,11 +8,7 @@ from django.contrib.admin.forms import AdminAuthenticationForm
 from django.contrib.auth import login, update_session_auth_hash
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm
-from django.contrib.auth.views import (
-    LoginView,
-    LogoutView,
-    RedirectURLMixin,
-)
+from django.contrib.auth.views import LoginView, LogoutView, RedirectURLMixin
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -118,7 +114,7 @@ def _own_page(view: View) -> View:
 def profile(request: CustomerRequest) -> HttpResponse:
     """The customer's name and address."""
     # A copy: what is wrong in the form must not show in the header.
-    form = ProfileForm(request.POST or None, instance=User.objects.get(username=request.user))
+    form = ProfileForm(request.POST or None, instance=User.objects.get(pk=request.user.pk))
     return _own_form(request, form, "shop/profile.html")
 
 

@@ -295,7 +295,7 @@ def test_without_redis_the_shop_still_sells(no_redis, shop, li):
 
 
 def test_a_silent_database_is_a_page_not_a_traceback(shop):
-    with patch("shop.shared.live_sales", side_effect=OperationalError("gone")):
+    with patch("shop.shared.current_sales", side_effect=OperationalError("gone")):
         response = shop.get("/")
     assert (response.status_code, response["Retry-After"]) == (503, "2")
     assert "catch its breath" in response.text
@@ -303,7 +303,7 @@ def test_a_silent_database_is_a_page_not_a_traceback(shop):
 
 def test_a_bug_is_a_static_page(shop):
     shop.raise_request_exception = False
-    with patch("shop.shared.live_sales", side_effect=RuntimeError("secret")):
+    with patch("shop.shared.current_sales", side_effect=RuntimeError("secret")):
         response = shop.get("/")
     assert response.status_code == 500
     assert "secret" not in response.text
@@ -327,7 +327,7 @@ def test_an_error_says_what_to_do_next(shop, method, path, status, next_step):
 
 
 def test_a_page_that_a_silent_store_refused_tries_again(shop):
-    with patch("shop.shared.live_sales", side_effect=OperationalError("gone")):
+    with patch("shop.shared.current_sales", side_effect=OperationalError("gone")):
         page = shop.get("/?x=1").text
     assert '<meta http-equiv="refresh" content="5">' in page
     assert 'href="/?x=1"' in page.split("<main")[1]

@@ -20,7 +20,7 @@ class Command(BaseCommand):
 
     def handle(self, *, json: bool, **options: object) -> None:
         """Thoroughly: customers and tickets too."""
-        repairs = list(reconcile_all(thoroughly=True))
+        repairs = reconcile_all(thoroughly=True)
         if json:
             self.stdout.write(dumps({"sales": [asdict(repair) for repair in repairs]}))
             return

@@ -68,9 +68,7 @@ class Offer(NamedTuple):
     segments: int = 1
 
 
-def _in(**time: float) -> timedelta:
-    return timedelta(**time)
-
+_in = timedelta
 
 OFFERS = [
     Offer("phone-x", 999, 100, 1, _in(minutes=-10), _in(hours=8), sold=37),
