@@ -116,10 +116,9 @@ class PolicyLock:
             raise LockMisuse(f"{self.name!r} is not held by this thread or task: acquire it first.")
         return lease
 
-    def holder(self) -> str:
-        """The owner's name; empty when nobody holds it, or the backend in force cannot tell."""
-        held = locks[policy.current().backend].inspect()
-        return next((one.owner for one in held if one.name == self.name), "")
+    def is_held_for_label(self) -> bool:
+        """Whether somebody holds it, in the backend in force, who gave the same label."""
+        return locks[policy.current().backend].is_held_for(self.name, self.label)
 
     def locked(self) -> bool:
         """True while anybody holds it in the backend in force."""

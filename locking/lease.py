@@ -205,8 +205,12 @@ class Lock:
         if lease is not None:
             self._enter_again(lease)
             return True
-        claim = Claim(name=self.name, owner=new_owner(self.label), ttl=self.ttl)
+        claim = self._new_claim()
         return self._claim(claim, wait, me) is not None
+
+    def _new_claim(self) -> Claim:
+        owner = new_owner(self.label)
+        return Claim(name=self.name, owner=owner, ttl=self.ttl, label=self.label)
 
     def _claim(self, claim: Claim, wait: float, me: object) -> Lease | None:
         started = time.monotonic()
@@ -283,7 +287,7 @@ class Lock:
         wait = check_wait(blocking, timeout, self.timeout)
         me = context()
         lease = self.backend.held.get((self.name, me))
-        claim = Claim(name=self.name, owner=new_owner(self.label), ttl=self.ttl)
+        claim = self._new_claim()
         if lease is not None:
             return await enter_in_thread(claim, self._enter_again, lease) is not None
         return await enter_in_thread(claim, self._claim, claim, wait, me) is not None

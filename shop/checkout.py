@@ -27,6 +27,7 @@ from inventory.batch import Statement, commit, insert
 from inventory.exceptions import OutOfStock, StaleFence
 from locking import Lease, LockError, LockLost, LockTimeout, LockUnavailable, lock, locks, policy
 from locking.failpoints import reach
+from locking.guard import PolicyLock
 from shop.admission import in_line
 from shop.errors import (
     BadInput,
@@ -38,7 +39,7 @@ from shop.errors import (
     SoldOut,
     StoreDown,
 )
-from shop.line import serve
+from shop.line import is_at_work, serve
 from shop.models import Allowance, Order, Sale, User
 from shop.segments import Part, choose, choose_again
 
@@ -96,12 +97,15 @@ def lock_of(sale: Sale, part: Part) -> str:
     return name if part.stock_id == sale.stock_id else f"{name}:{part.stock_id}"
 
 
+def _locks(sale: Sale, parts: Sequence[Part], label: str) -> list[PolicyLock]:
+    return [lock(lock_of(sale, part), timeout=LOCK_TIMEOUT, label=label) for part in parts]
+
+
 @contextmanager
 def locked(sale: Sale, parts: Sequence[Part], *, label: str = "") -> Iterator[list[Lease]]:
     """Hold the locks of several rows; as all ask in the order of ids, none wait in a ring."""
     with ExitStack() as held:
-        guards = [lock(lock_of(sale, part), timeout=LOCK_TIMEOUT, label=label) for part in parts]
-        yield [held.enter_context(guard) for guard in guards]
+        yield [held.enter_context(guard) for guard in _locks(sale, parts, label)]
 
 
 def fence_of(lease: Lease) -> stock.Fence:
@@ -225,18 +229,18 @@ def _buy(
 ) -> Order:
     # Whoever meets this lock can tell whether it is held for the very same form.
     label = f"{customer.pk}.{hashed[:12]}"
-    guard = lock(lock_of(sale, parts[0]), timeout=LOCK_TIMEOUT, label=label)
+    guards = _locks(sale, parts, label)
     draft = _draft(customer, sale, parts, hashed, is_first=is_first)
     try:
         with in_line(sale_id=sale.pk):
             if len(parts) == 1:
-                serve(guard, draft, _write)
+                serve(guards[0], draft, _write)
             else:
                 with locked(sale, parts, label=label) as leases:
                     _write([draft], *leases)
     except LockTimeout:
         with suppress(LockError):
-            if guard.holder().endswith(label):
+            if any(is_at_work(each) for each in guards):
                 raise InFlight from None
         raise Busy from None
     except LockUnavailable as error:

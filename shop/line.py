@@ -11,12 +11,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from django.conf import settings
 
-from locking import Lease, LockTimeout, locks, policy
+from locking import Lease, Lock, LockError, LockTimeout, locks, policy
 from locking.guard import PolicyLock
+from locking.policy import BESIDE
 
 logger = logging.getLogger("shop")
 T = TypeVar("T")
@@ -66,7 +68,7 @@ def serve(guard: PolicyLock, item: T, write: Callable[[Sequence[T], Lease], obje
         if follows:
             _lines[name].append(place)  # type: ignore[arg-type]
     if follows:
-        _wait(name, place, guard.timeout)
+        _wait(guard, place, guard.timeout)
         if place.is_served:
             place.leave()
             return
@@ -79,15 +81,33 @@ def serve(guard: PolicyLock, item: T, write: Callable[[Sequence[T], Lease], obje
         _let_the_next_lead(name)
 
 
-def _wait(name: str, place: _Place[T], timeout: float) -> None:
+def is_at_work(guard: PolicyLock) -> bool:
+    """Whether who waited for this lock in vain was kept waiting by his own form, sent before."""
+    if guard.is_held_for_label():
+        return True
+    with suppress(LockTimeout), _mark(guard):
+        return False
+    return True
+
+
+def _mark(guard: PolicyLock) -> Lock:
+    """Held by who is served under a grant that bears another's label, once that takes long."""
+    in_force = locks[policy.current().backend]
+    return in_force.lock(f"{BESIDE}{guard.name}:{guard.label}", timeout=0)
+
+
+def _wait(guard: PolicyLock, place: _Place[T], timeout: float) -> None:
     if place.told.wait(timeout):
         return
     with _guard:
-        line = _lines.get(name)
+        line = _lines.get(guard.name)
         if line is not None and place in line:
             line.remove(place)  # type: ignore[arg-type]
-            raise LockTimeout(f"Nobody came to serve at {name!r} in {timeout:g} s.")
-    place.told.wait()  # the leader is at it: a statement's own time limit is its end
+            raise LockTimeout(f"Nobody came to serve at {guard.name!r} in {timeout:g} s.")
+    # The leader is at it: a statement's own time limit is its end.
+    with suppress(LockError), _mark(guard):
+        place.told.wait()
+    place.told.wait()
 
 
 def _lead(

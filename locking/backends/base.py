@@ -93,6 +93,8 @@ class Claim:
     name: str
     owner: str
     ttl: float
+    label: str = ""
+    """What it is about, for others who ask; also the end of the owner's name."""
     cancelled: Flag = field(default_factory=Flag)
     interrupt: Callable[[], None] | None = None
     """Set by a backend while it waits in a place that `cancelled` alone cannot wake."""
@@ -199,6 +201,10 @@ class Backend(ABC):
     @abstractmethod
     def inspect(self) -> list[Held]:
         """What is held now; over all processes where `lists_holders` is declared."""
+
+    def is_held_for(self, name: str, label: str) -> bool:
+        """Whether `name` is held, in any process, by whoever gave this label."""
+        return any(held.name == name and held.owner.endswith(label) for held in self.inspect())
 
     @abstractmethod
     def probe(self) -> None:

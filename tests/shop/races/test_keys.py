@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import Group
+from django.db import connections
 
 from inventory.models import StockMovement
+from loadtest.faults import until
+from locking import lock, locks
+from locking.failpoints import armed
 from locking.models import IdempotencyKey
+from shop import checkout, line
 from shop.audit import audit_sale
 from shop.checkout import place_order
 from shop.models import Order, Sale, User
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
-from tests.shop.races.process import Process, together
+from tests.shop.races import actions
+from tests.shop.races.process import PATIENCE, Process, together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+MYSQL = pytest.param("mysql_session", marks=pytest.mark.only("mysql"))
 
 
 def at_once(processes, calls: list[dict]) -> list[dict]:
@@ -175,7 +185,7 @@ def assert_told_the_order(process: Process, call: dict) -> None:
     assert (told["status"], told["headers"]["Location"]) == (201, order.get_absolute_url())
 
 
-@pytest.mark.parametrize("backend", ["redis", "database"])
+@pytest.mark.parametrize("backend", ["redis", "database", MYSQL])
 def test_a_purchase_in_flight_is_409_and_finished_after_a_kill(processes, backend) -> None:
     put_in_force(backend)
     sale = a_sale()
@@ -194,6 +204,46 @@ def test_a_purchase_in_flight_is_409_and_finished_after_a_kill(processes, backen
     first.kill()
     assert_told_the_order(other, call)
     assert audit_sale(sale=sale).ok
+
+
+@pytest.mark.parametrize("backend", ["database", MYSQL, "redis", "redlock", "zookeeper"])
+def test_a_purchase_in_the_grant_of_another_is_in_flight_too(
+    processes, backend, redis_five, zookeeper, monkeypatch, settings
+) -> None:
+    """Two wait for the lock, one writes both, and its label is his own."""
+    put_in_force(backend)
+    settings.PURCHASES_PER_GRANT = 8
+    monkeypatch.setattr(checkout, "LOCK_TIMEOUT", 1.0)  # here; the others wait twice as long
+    sale = a_sale()
+    name, calls = checkout.lock_name(sale.pk), [form_of(sale, a_customer()) for _ in range(3)]
+    (other,) = processes(1)
+    at_work, go_on = threading.Event(), threading.Event()
+
+    def stop() -> None:
+        at_work.set()
+        assert go_on.wait(PATIENCE)
+
+    def send(do: str, **call) -> int:
+        try:
+            return getattr(actions, do)(**call)["status"]
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(2) as pool, armed("purchase.check", stop):
+        with lock(name, timeout=5):
+            both = [pool.submit(send, **call) for call in calls[:2]]
+            until(lambda: len(line._lines.get(name, ())) == 1)
+        assert at_work.wait(PATIENCE)
+        other.start(*({**call, "patient": False} for call in calls))
+        told = other.results()
+        go_on.set()
+        assert [each.result(PATIENCE) for each in both] == [201, 201]
+    assert [each["status"] for each in told] == [409, 409, 503]
+    assert {each["headers"]["Retry-After"] for each in told} == {"1"}
+    orders = StockMovement.objects.filter(reason="reserved")
+    assert (orders.count(), orders.values("fence_token").distinct().count()) == (2, 1)
+    assert audit_sale(sale=sale).ok
+    locks.close()  # ZooKeeper is stopped before this process ends
 
 
 @pytest.mark.parametrize("backend", ["redis", "none"])
