@@ -144,7 +144,7 @@ class Ends(ContractBase):
                 waiter.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await asyncio.wait_for(waiter, PATIENCE)
-                assert not self.waiting(backend, name)
+                until(lambda: not self.waiting(backend, name), "the waiter leaving the queue")
             await asyncio.wait_for(asyncio.create_task(take_and_give_back()), PATIENCE)
 
         asyncio.run(main())

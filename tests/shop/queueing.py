@@ -10,19 +10,18 @@ import pytest
 from django.test import Client
 
 from loadtest.servers import Redis
-from locking import policy
 from shop.audit import audit_sale
 from shop.errors import ShopError
 from shop.models import Sale, User
 from shop.queued import consumer, store, writing
 from shop.queued.loading import reconcile
 from shop.queued.reserving import Queued, reserve, standing_of
-from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
+from tests.shop.making import a_customer, a_sale, fresh, signed_in
 
 
 @pytest.fixture(autouse=True)
-def guard(monkeypatch) -> Iterator[None]:
-    """The policy in force, and consumers that wait for nothing."""
+def hasty(in_force: None, monkeypatch) -> None:
+    """Consumers wait for nothing."""
     monkeypatch.setattr(consumer, "BLOCK", 0.01)
     monkeypatch.setattr(consumer, "LINGER", 0.0)
     monkeypatch.setattr(consumer, "LOOK", 0.0)
@@ -30,9 +29,6 @@ def guard(monkeypatch) -> Iterator[None]:
     # A test's transaction has to last.
     monkeypatch.setattr(consumer, "close_old_connections", lambda: None)
     monkeypatch.setattr(writing, "_reconnect", lambda: None)
-    put_in_force("process")
-    yield
-    policy.forget()
 
 
 @pytest.fixture

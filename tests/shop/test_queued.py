@@ -20,13 +20,13 @@ from tests.shop.queueing import (
     assert_sound,
     browser,
     consume,
-    guard,
+    hasty,
     redis,
     status,
     told,
 )
 
-__all__ = ["browser", "guard", "redis"]
+__all__ = ["browser", "hasty", "redis"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 

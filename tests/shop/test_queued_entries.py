@@ -25,12 +25,12 @@ from tests.shop.queueing import (
     assert_sound,
     browser,
     consume,
-    guard,
+    hasty,
     status,
     told,
 )
 
-__all__ = ["browser", "guard"]
+__all__ = ["browser", "hasty"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from decimal import Decimal
@@ -20,19 +19,15 @@ from inventory.models import Product, Stock
 from locking import policy, single_flight
 from shop import shared
 from shop.models import Sale
-from tests.shop.making import a_sale, put_in_force, signed_in
+from tests.shop.making import a_sale, signed_in
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 
 @pytest.fixture(autouse=True)
-def _kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _kept(in_force: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read once lasts for the test."""
-    put_in_force("process")
-    cache.clear()
     monkeypatch.setattr(shared, "TTL", 60.0)
-    yield
-    policy.forget()
 
 
 def queries(client: Client, page: str) -> int:
