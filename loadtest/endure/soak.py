@@ -163,11 +163,11 @@ def growth(first: list[Figures], last: list[Figures]) -> tuple[list[str], dict[s
             if {*a} != {*b}:
                 breaches.append(f"{name.removesuffix(': pid')} was replaced by another process")
             continue
-        # Memory is what it is most of the time; what is counted must never have been more.
-        memory = name.endswith(": kb")
-        before, after = (median(some) if memory else max(some) for some in (a, b))
+        # Most of the time: a moment's crowd is no leak, and what leaks does not come back.
+        before, after = median(a), median(b)
         grew[name] = {"from": before, "to": after}
-        if after > before * (1 + FLAT) + (0 if memory else SLACK) and name not in GROWS:
+        slack = 0 if name.endswith(": kb") else SLACK
+        if after > before * (1 + FLAT) + slack and name not in GROWS:
             breaches.append(f"{name}: {before:g} grew to {after:g}")
     return breaches, grew
 

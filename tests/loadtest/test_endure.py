@@ -25,7 +25,7 @@ def endure(*words: str) -> dict[str, Any]:
 @pytest.mark.long
 def test_restarts_lose_nothing() -> None:
     # A restart takes 4 s: the rush must not be over before the second.
-    report = endure("restarts", "--attempts=10000", "--stock=200")
+    report = endure("restarts", "--attempts=20000", "--stock=200")
     assert report["verdict"] == "ok", report["breaches"]
     assert (report["orders"], report["restarts"]) == (200, 2)
     assert report["answers"][HUNG_UP]["count"] > 0
