@@ -12,7 +12,7 @@ threads = int(os.environ.get("WEB_THREADS", "8"))
 preload_app = True
 max_requests = 100_000
 max_requests_jitter = 20_000
-# A purchase waits 2 s for its lock and 3 s for a row; MAX_WAITING keeps threads free meanwhile.
+# A purchase waits 1 s for its lock and 1 s for a row; MAX_WAITING keeps threads free meanwhile.
 timeout = 30
 graceful_timeout = 20
 worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108 - a heartbeat

@@ -32,9 +32,6 @@ MAX_AGE = 1.0
 """Seconds for which a process may act on the policy that it read."""
 FRESH = 0.5
 """Seconds after which one thread reads it again while the others go on."""
-SILENCE = 0.5
-"""Seconds after a failed read in which nobody tries again: a silent database costs one thread a
-time-out, not each of them its own."""
 DRAIN_POLL = 0.02
 OVERDUE = 5.0
 """Seconds beyond the longest lease after which any process finishes a switch, or cancels it for a
@@ -65,7 +62,6 @@ class Policy:
 
 
 _cached: Policy | None = None
-_failed_at = float("-inf")
 _reading = threading.Lock()
 
 
@@ -83,8 +79,6 @@ def current(max_age: float = MAX_AGE) -> Policy:
         try:
             if _cached is not cached and _cached is not None:
                 return _cached
-            if time.monotonic() - _failed_at < SILENCE:
-                raise LockUnavailable("The lock policy could not be read a moment ago.")
             return _read()
         finally:
             _reading.release()
@@ -93,13 +87,9 @@ def current(max_age: float = MAX_AGE) -> Policy:
 
 
 def _read() -> Policy:
-    global _cached, _failed_at
+    global _cached
     read_at = time.monotonic()
-    try:
-        row = _row()
-    except LockUnavailable:
-        _failed_at = time.monotonic()
-        raise
+    row = _row()
     _cached = Policy(
         backend=row.backend,
         discipline=row.discipline,
@@ -124,8 +114,8 @@ def _row() -> LockPolicy:
 
 def forget() -> None:
     """Read the policy afresh at the next look."""
-    global _cached, _failed_at
-    _cached, _failed_at = None, float("-inf")
+    global _cached
+    _cached = None
 
 
 def switch(

@@ -7,12 +7,13 @@ from django.utils import timezone
 
 from shop.audit import audit_sale
 from shop.models import Sale
-from shop.shared import STALE, TTL, see_home, see_sale
+from shop.shared import see_home, see_sale
 
 logger = logging.getLogger("shop")
 
-WARM_AHEAD = timedelta(seconds=TTL + STALE)
-"""What is read so long before the opening is still shown while the crowd's first one reads anew."""
+WARM_AHEAD = timedelta(seconds=10)
+"""Twice the schedule of `open-and-close-sales`: what is read so long before the opening is still
+shown while the crowd's first one reads anew."""
 
 
 def open_and_close_sales(*, since: datetime, until: datetime) -> str:

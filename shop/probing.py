@@ -10,6 +10,8 @@ from typing import Any
 from django.conf import settings
 from django.db import connection
 from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from locking import locks, policy
 
@@ -65,7 +67,7 @@ def database() -> None:
 
 def ping(url: str) -> None:
     """Ask a Redis, on a connection of its own."""
-    options = settings.CACHES["default"]["OPTIONS"]
+    options = {"socket_timeout": 0.5, "socket_connect_timeout": 1, "retry": Retry(NoBackoff(), 0)}
     with Redis.from_url(url, **options) as client:
         client.ping()
 

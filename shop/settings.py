@@ -9,8 +9,8 @@ from pathlib import Path
 
 import environ
 from django.utils.translation import gettext_lazy as _
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+
+from locking.backends.resp import OnceMore
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
@@ -93,10 +93,11 @@ if _database["ENGINE"].endswith("sqlite3"):
     )
 elif _database["ENGINE"].endswith("mysql"):
     _seconds = env.int("DATABASE_TIMEOUT", default=10)  # shop/wsgi.py says 2
+    _database["ENGINE"] = "shop.mysql"
     _database.setdefault("OPTIONS", {}).update(
         charset="utf8mb4",
         isolation_level="read committed",
-        connect_timeout=min(2, _seconds),
+        connect_timeout=1,
         read_timeout=_seconds,
         write_timeout=_seconds,
         # A statement waits for a row for less than its client waits for it; strict, so nothing is
@@ -118,7 +119,7 @@ _redis_cache = {
     "OPTIONS": {
         "socket_timeout": 0.5,
         "socket_connect_timeout": 1,
-        "retry": Retry(NoBackoff(), 1),  # redis-py's own default waits for seconds
+        "retry": OnceMore(REDIS_URL),
     },
 }
 CACHES = {
@@ -135,7 +136,11 @@ LOCKS = {
     "none": {"BACKEND": "locking.backends.none.NoneBackend"},
     "process": {"BACKEND": "locking.backends.process.ProcessBackend"},
     "database": {"BACKEND": "locking.backends.database.DatabaseBackend", "LOCATION": "default"},
-    "redis": {"BACKEND": "locking.backends.redis.RedisBackend", "LOCATION": REDIS_URL},
+    "redis": {
+        "BACKEND": "locking.backends.redis.RedisBackend",
+        "LOCATION": REDIS_URL,
+        "OPTIONS": {"SOCKET_TIMEOUT": 0.8, "CONNECT_TIMEOUT": 0.8},
+    },
 }
 if _database["ENGINE"].endswith("mysql"):
     LOCKS["mysql_session"] = {

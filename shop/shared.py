@@ -1,7 +1,8 @@
 """What all viewers of a page share, read once a second however many they are.
 
 The door (shop.admission) and the purchase never look here. What staff change is seen at once, by
-`forget`; the stock is at most TTL old, or TTL + STALE while the database is slow, and says so.
+`forget`; the stock is at most TTL old, or TTL + STALE while the database is slow or away, and says
+so.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,8 +31,9 @@ from shop.sales import (
 )
 
 TTL = 1.0
-STALE = 5.0
-"""Seconds beyond, for which the pages go on while somebody reads anew, or when that fails."""
+STALE = 300.0
+"""Seconds beyond, for which the pages go on while somebody reads anew, or when that fails: the shop
+is looked at while its database is away."""
 STOCKED_TTL = 60.0
 """How many pieces there ever were is a sum over the ledger, and changes by staff's hands alone."""
 

@@ -13,10 +13,9 @@ from django.http import HttpRequest
 from limits import RateLimitItem, parse
 from limits.storage import storage_from_string
 from limits.strategies import FixedWindowRateLimiter
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
-from redis.retry import Retry
 
+from locking.backends.resp import OnceMore
 from shop.errors import TooMany
 
 logger = logging.getLogger("shop")
@@ -29,7 +28,7 @@ def _limiter(url: str) -> FixedWindowRateLimiter:
         key_prefix="throttle",
         socket_timeout=0.5,
         socket_connect_timeout=0.5,
-        retry=Retry(NoBackoff(), 1),  # type: ignore[arg-type]
+        retry=OnceMore(url),  # type: ignore[arg-type]
     )
     return FixedWindowRateLimiter(storage)
 

@@ -53,8 +53,7 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
         }
         if what == "soak":
             stores.environ["PAY_WITHIN_SECONDS"] = "60"  # so that orders expire, too
-        if what != "slow":
-            del stores.environ["MAX_WAITING"], stores.environ["PURCHASES_PER_GRANT"]
+        del stores.environ["MAX_WAITING"], stores.environ["PURCHASES_PER_GRANT"]
         nodes = [node.port for node in ensemble.nodes] if ensemble else []
         wanted = {"what": what, "ports": stores.ports, "nodes": nodes, **asked}
         for event in stores.direct("endure", wanted):

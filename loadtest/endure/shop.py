@@ -182,6 +182,6 @@ def weight(pids: list[int]) -> dict[str, int]:
         except OSError:
             continue
         fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-        sums["kb"] += int(fields["VmRSS"].split()[0])
+        sums["kb"] += int(fields.get("VmRSS", "0").split()[0])  # a process that has ended has none
         sums["threads"] += int(fields["Threads"])
     return sums

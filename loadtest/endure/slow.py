@@ -9,11 +9,13 @@ from django.conf import settings
 from loadtest.endure.judging import PATIENCE, Report, bought, statuses, sums, verdict
 from loadtest.endure.shop import Shop, Told, crowd, weight
 from loadtest.faults import until
+from loadtest.purchase.web import THREADS
 from loadtest.telling import say
 
 SLOW, WITHIN, HEALED = 0.2, 2.0, 3.0
 PHASE = 6.0
 """Seconds of each phase of the slow store."""
+CROWD = 4 * THREADS
 
 
 def slow(asked: dict[str, Any]) -> Report:
@@ -22,6 +24,8 @@ def slow(asked: dict[str, Any]) -> Report:
     breaches: list[str] = []
     everything: list[Told] = []
     with Shop(stock=100_000) as shop:
+        with crowd(shop.browse, CROWD) as seen:  # all threads that there are by default
+            until(lambda: len(seen) > 5 * CROWD, "a full house", PATIENCE)
         before = weight(shop.pids())["threads"]
         for store in ("redis", "database"):
             with crowd(shop.browse, 3, pause=0.05) as seen, crowd(shop.buy, 6, pause=0.05) as told:

@@ -65,7 +65,7 @@ class RedisBackend(Backend):
     """First come, first served over all machines; `FAIR: False` lets a newcomer overtake.
 
     OPTIONS: FAIR (True), PREFIX of the keys ("lock:"), SOCKET_TIMEOUT and CONNECT_TIMEOUT in
-    seconds (1.0): how long a silent Redis is waited for, twice at most.
+    seconds (1.0): how long a silent Redis is waited for, by the first who asks it.
     """
 
     capabilities = Capabilities(

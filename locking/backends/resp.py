@@ -19,18 +19,29 @@ import struct
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import hiredis
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from locking.exceptions import LockUnavailable
+from locking.silence import Silence
+
+T = TypeVar("T")
 
 MAX_IDLE = 64
 """Connections that a pool keeps while nobody uses them."""
+
+SILENT = "Redis has been silent for a while."
+HEAR_SECONDS = 0.8
+"""How long the thread that listens for a silent server waits for an answer."""
 
 FRESH = 0.01
 """Seconds for which a wire that was given back is trusted to be open."""
@@ -41,6 +52,51 @@ NOTHING: Any = object()
 """What `Wire.take` returns when no whole reply has arrived."""
 
 _LUA = Path(__file__).parent / "lua"
+
+
+@cache
+def redis_silence(url: str) -> Silence:
+    """Of the server at this address, for all clients of this process that share what they know."""
+
+    def hear() -> None:
+        try:
+            wire = Wire(url, timeout=HEAR_SECONDS, connect_timeout=HEAR_SECONDS)
+            wire.command("PING")
+            wire.close()
+        except LockUnavailable as error:
+            if is_silence(error):
+                raise
+
+    return Silence(f"Redis at {urlsplit(url).netloc.rpartition('@')[2]}", hear)
+
+
+def is_silence(error: BaseException | None) -> bool:
+    """Whether it means that no answer came in time; a refusal, too, would be an answer."""
+    return isinstance(error, redis.TimeoutError | TimeoutError | BlockingIOError) or (
+        error is not None and is_silence(error.__cause__)
+    )
+
+
+class OnceMore(Retry):
+    """redis-py's: a command is sent once more where the connection broke; to no silent server."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(NoBackoff(), 1)  # its own default waits for seconds
+        self._silence = redis_silence(url)
+
+    def call_with_retry(self, do: Callable[[], T], *args: Any, **kwargs: Any) -> T:
+        """See `Retry`."""
+
+        def ask() -> T:
+            if self._silence.is_on:
+                raise redis.ConnectionError(SILENT)
+            try:
+                return do()
+            except (redis.TimeoutError, TimeoutError):
+                self._silence.begin()
+                raise
+
+        return super().call_with_retry(ask, *args, **kwargs)
 
 
 class Disconnected(LockUnavailable):
@@ -82,10 +138,17 @@ class Wire:
     """
 
     def __init__(
-        self, url: str, *, timeout: float = 1.0, connect_timeout: float = 1.0, channel: str = ""
+        self,
+        url: str,
+        *,
+        timeout: float = 1.0,
+        connect_timeout: float = 1.0,
+        channel: str = "",
+        silence: Silence | None = None,
     ) -> None:
         self.timeout = timeout
         self.channel = channel
+        self.silence = silence
         self.closed = False
         self.idle_since = 0.0
         self._reader = hiredis.Reader(
@@ -93,11 +156,16 @@ class Wire:
         )
         try:
             pool: Any = redis.ConnectionPool.from_url(
-                url, protocol=3, socket_timeout=timeout, socket_connect_timeout=connect_timeout
+                url,
+                protocol=3,
+                socket_timeout=timeout,
+                socket_connect_timeout=connect_timeout,
+                retry=Retry(NoBackoff(), 0),
             )
             self._connection = pool.make_connection()
             self._connection.connect()
         except (redis.RedisError, OSError, ValueError) as error:
+            self._say_if_silent(error)
             raise Disconnected(f"No connection to Redis: {error}") from error
         self._socket: socket.socket = self._connection._sock  # there is no public way to it
         if not isinstance(self._socket, ssl.SSLSocket):
@@ -226,35 +294,51 @@ class Wire:
     def _fail(self, error: BaseException) -> None:
         """Close, and translate what a caller can do nothing about."""
         self.close()
+        self._say_if_silent(error)
         if isinstance(error, TimeoutError | BlockingIOError):
             raise Disconnected(f"Redis was silent for {self.timeout:g} s.") from error
         if isinstance(error, OSError | EOFError | ValueError | hiredis.HiredisError):
             raise Disconnected(f"The connection to Redis broke: {error}") from error
 
+    def _say_if_silent(self, error: BaseException) -> None:
+        if self.silence and is_silence(error):
+            self.silence.begin()
+
 
 class WirePool:
-    """Wires to one server, the one used last first. Thread-safe; empty again in a forked child."""
+    """Wires to one server, the one used last first. Thread-safe; empty again in a forked child.
+
+    While the server is silent there are none: Disconnected.
+    """
 
     def __init__(self, url: str, *, timeout: float = 1.0, connect_timeout: float = 1.0) -> None:
         self.url = url
         self.timeout = timeout
         self.connect_timeout = connect_timeout
+        self._silence = redis_silence(url)
         self._idle: deque[Wire] = deque()
         self._all: weakref.WeakSet[Wire] = weakref.WeakSet()
 
+    def _refuse_while_silent(self) -> None:
+        if self._silence.is_on:
+            raise Disconnected(SILENT) from TimeoutError("an earlier command had no answer")
+
     def open(self, channel: str = "") -> Wire:
         """A new wire."""
+        self._refuse_while_silent()
         wire = Wire(
             self.url,
             timeout=self.timeout,
             connect_timeout=self.connect_timeout,
             channel=channel,
+            silence=self._silence,
         )
         self._all.add(wire)
         return wire
 
     def take(self) -> Wire | None:
         """An idle wire whose server has not closed it, if there is one."""
+        self._refuse_while_silent()
         while True:
             try:
                 wire = self._idle.pop()

@@ -28,7 +28,7 @@ from shop.errors import StoreDown
 from shop.models import Sale
 
 TIMEOUT = 1.0
-"""Seconds for which a silent Redis is waited for, twice at most."""
+"""Seconds for which a silent Redis is waited for."""
 GROUP = "orders"
 CHUNK = 1000
 EMPTY = "-"

@@ -19,6 +19,7 @@ from loadtest.faults.clock import Clock
 from loadtest.faults.proxy import Proxy
 from loadtest.servers import Redis
 from locking import LockLost, LockUnavailable
+from locking.backends.resp import redis_silence
 from locking.lease import Lease
 from tests.locking.redis_tools import BOUND, Connect, claim, connect, server, take, waiting
 
@@ -248,4 +249,5 @@ def test_a_silent_redis_is_given_up(server: Redis, connect: Connect) -> None:
             assert time.monotonic() - started < BOUND
         finally:
             server.resume()
+    until(lambda: not redis_silence(server.url).is_on, "being heard")
     backend.probe()

@@ -14,6 +14,7 @@ from loadtest.faults import PATIENCE, until
 from loadtest.servers import Redis
 from locking import LockUnavailable
 from locking.backends.redis import RedisBackend
+from locking.backends.resp import redis_silence
 from tests.locking.redis_tools import BOUND, Connect, claim, connect, server, take
 
 __all__ = ["connect", "server"]
@@ -97,6 +98,7 @@ def test_a_script_that_does_not_end(server: Redis, connect: Connect) -> None:
                 killer.script_kill()
             with pytest.raises(client.ResponseError):
                 endless.result(PATIENCE)
+    until(lambda: not redis_silence(server.url).is_on, "being heard")
     assert take(backend)
 
 

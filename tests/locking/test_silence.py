@@ -1,0 +1,93 @@
+"""A silent Redis is found out once in a process, whichever client asks."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from loadtest.faults import until
+from loadtest.faults.proxy import Proxy
+from locking.backends.resp import Disconnected, OnceMore, Wire, WirePool, redis_silence
+from locking.silence import Silence
+
+TIMEOUT = 0.3
+
+
+@pytest.fixture
+def way(redis_server) -> Iterator[Proxy]:
+    with Proxy(redis_server.port) as way:
+        yield way
+
+
+@pytest.fixture
+def wires(way: Proxy) -> Iterator[WirePool]:
+    pool = WirePool(f"redis://{way.url}/0", timeout=TIMEOUT, connect_timeout=TIMEOUT)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def client(way: Proxy) -> Iterator[redis.Redis]:
+    url = f"redis://{way.url}/0"
+    with redis.Redis.from_url(url, socket_timeout=TIMEOUT, retry=OnceMore(url)) as client:
+        client.ping()
+        yield client
+
+
+def refused_after(call: Callable[[], object]) -> float:
+    began = time.monotonic()
+    with pytest.raises((Disconnected, redis.ConnectionError, redis.TimeoutError)):
+        call()
+    return time.monotonic() - began
+
+
+def ping(wires: WirePool) -> None:
+    wire = wires.take() or wires.open()
+    wire.command("PING")
+    wires.give(wire)
+
+
+@pytest.mark.parametrize("first", ["wire", "redis-py"])
+def test_one_finds_out_for_all(first, way, wires, client) -> None:
+    ping(wires)
+    asks = [lambda: ping(wires), client.ping]
+    if first == "redis-py":
+        asks.reverse()
+    plain = Wire(wires.url, timeout=TIMEOUT, connect_timeout=TIMEOUT)
+    way.hold()
+    assert refused_after(asks[0]) >= TIMEOUT, "nobody lost anything"
+    for ask in asks:
+        assert refused_after(ask) < TIMEOUT, "it waited again"
+    assert refused_after(lambda: plain.command("PING")) >= TIMEOUT, "who does not share it waits"
+    way.cut()
+    way.flow()
+    until(lambda: not redis_silence(wires.url).is_on)
+    for ask in asks:
+        ask()
+
+
+def test_a_server_that_refuses_is_not_silent(way, wires, client) -> None:
+    ping(wires)
+    way.cut(refuse=True)
+    for ask in (lambda: ping(wires), client.ping):
+        refused_after(ask)
+    assert not redis_silence(wires.url).is_on
+    way.serve()
+    ping(wires)
+
+
+def test_it_ends_when_an_answer_is_heard_and_not_before() -> None:
+    asked = []
+
+    def hear() -> None:
+        asked.append(1)
+        if len(asked) < 3:
+            raise TimeoutError
+
+    silence = Silence("the test's server", hear)
+    silence.begin()
+    silence.begin()
+    assert silence.is_on
+    until(lambda: not silence.is_on)
+    assert len(asked) == 3, "each beginning listened for itself"
