@@ -9,7 +9,7 @@ from loadtest.faults.ensemble import Partitioned, StrikeLeader
 from loadtest.faults.proxy import Proxy
 from loadtest.plan import keep_within
 from loadtest.stores import BrokeOff, Stores
-from loadtest.terminal import Terminal
+from loadtest.terminal import Bar, Terminal
 
 WHAT = ("restarts", "recovery", "slow", "soak")
 LIMITS = {
@@ -17,14 +17,18 @@ LIMITS = {
     "stock": (10, 100_000),
     "seconds": (12, 86_400),
 }
-DEFAULTS = {"attempts": 100_000, "stock": 1000, "seconds": 1800}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Which, and how much of it."""
     parser.add_argument("what", choices=WHAT)
-    for name, default in DEFAULTS.items():
-        parser.add_argument(f"--{name}", type=int, default=default, help=f"(default: {default})")
+    for name, default, meaning in (
+        ("attempts", 100_000, "purchases sent by `restarts`"),
+        ("stock", 1000, "pieces of `restarts`"),
+        ("seconds", 1800, "for which `soak` lasts"),
+    ):
+        said = f"{meaning} (default: {default})"
+        parser.add_argument(f"--{name}", type=int, default=default, help=said)
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
 
 
@@ -56,7 +60,9 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
         del stores.environ["MAX_WAITING"], stores.environ["PURCHASES_PER_GRANT"]
         nodes = [node.port for node in ensemble.nodes] if ensemble else []
         wanted = {"what": what, "ports": stores.ports, "nodes": nodes, **asked}
+        bar = stack.enter_context(Bar(disable=json))
         for event in stores.direct("endure", wanted):
+            bar.show_step(event)
             if event["event"] == "strike" and leader and event["store"] == "zookeeper":
                 _strike_leader(leader, event["do"])
             elif event["event"] == "strike":

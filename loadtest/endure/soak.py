@@ -16,11 +16,13 @@ import redis
 from django.conf import settings
 from django.db import connection
 
+from loadtest.bench.services import mntr
 from loadtest.endure.judging import PATIENCE, Report, verdict
 from loadtest.endure.mixed import People
 from loadtest.endure.shop import Shop, fetch, weight
 from loadtest.faults import until
 from loadtest.processes import HOST
+from loadtest.telling import say
 from locking import locks, policy
 from locking.models import LockPolicyChange
 from shop.audit import audit_sale
@@ -59,7 +61,9 @@ def soak(asked: dict[str, Any]) -> Report:
         samples: list[list[Figures]] = [[] for _ in range(CYCLES)]
         with people.at(VISITORS, every=2 * VISITORS / rate):
             for phase in range(CYCLES * len(BACKENDS)):
-                _switch(BACKENDS[phase % len(BACKENDS)])
+                backend = BACKENDS[phase % len(BACKENDS)]
+                say("progress", system=backend, step=phase + 1, of=CYCLES * len(BACKENDS))
+                _switch(backend)
                 ends = time.monotonic() + seconds / CYCLES / len(BACKENDS)
                 while True:
                     samples[phase // len(BACKENDS)].append(_look(shop, zookeeper))
@@ -110,9 +114,9 @@ def _look(shop: Shop, zookeeper: int) -> Figures:
         seen |= Counter(f"keys: {_kind(key)}" for key in client.scan_iter(count=5000))
         seen["redis: connections"] = client.info("clients")["connected_clients"]
         seen["broker: messages"] = client.llen("celery") + client.hlen("unacked")
-    told = _monitored(zookeeper)
+    told = mntr(f"{HOST}:{zookeeper}")
     for what in ("znode_count", "watch_count", "ephemerals_count", "num_alive_connections"):
-        seen[f"zookeeper: {what}"] = told[f"zk_{what}"]
+        seen[f"zookeeper: {what}"] = int(told[f"zk_{what}"])
     with connection.cursor() as cursor:
         for table in connection.introspection.table_names(cursor):
             cursor.execute(f"SELECT COUNT(*) FROM {table}")  # noqa: S608 - of the schema
@@ -125,13 +129,6 @@ def _look(shop: Shop, zookeeper: int) -> Figures:
         files = os.listdir(server.folder / "metrics")
         seen[f"{server.name}: files of figures"] = len(files)
     return seen
-
-
-def _monitored(port: int) -> dict[str, int]:
-    """The numbers of ZooKeeper's `mntr`."""
-    _, said = fetch(port, b"mntr")
-    lines = [line.split("\t") for line in said.decode().splitlines()]
-    return {words[0]: int(words[1]) for words in lines if words[-1].isdigit()}
 
 
 def _kind(key: bytes) -> str:
@@ -148,7 +145,7 @@ def _held(zookeeper: int) -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT COUNT(*) FROM locking_lockrow WHERE owner <> ''")
         rows: int = cursor.fetchone()[0]
-    return held + rows + _monitored(zookeeper)["zk_ephemerals_count"]
+    return held + rows + int(mntr(f"{HOST}:{zookeeper}")["zk_ephemerals_count"])
 
 
 # --- judging ----------------------------------------------------------------------------------
