@@ -144,7 +144,7 @@ class Stack:
             "MYSQL_PASSWORD": secrets.token_hex(16),
             "SEED_PASSWORD": secrets.token_hex(4),
             "HTTPS": "0",
-            "PORT": str(port),
+            "PORT": str(self.port),
             "COMPOSE_PROFILES": "full",
             **(variables or {}),
         }
