@@ -54,9 +54,9 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
             "CELERY_BROKER_URL": stores.environ["REDIS_URL"],
             "BUY_LIMIT": "1000000/second",
             "QUEUED_CONSUMERS": "1",
+            # In a soak orders expire, too; in a rush nobody shall get another one's piece.
+            "PAY_WITHIN_SECONDS": "60" if what == "soak" else "86400",
         }
-        if what == "soak":
-            stores.environ["PAY_WITHIN_SECONDS"] = "60"  # so that orders expire, too
         del stores.environ["MAX_WAITING"], stores.environ["PURCHASES_PER_GRANT"]
         nodes = [node.port for node in ensemble.nodes] if ensemble else []
         wanted = {"what": what, "ports": stores.ports, "nodes": nodes, **asked}

@@ -327,6 +327,7 @@ class TestLeader:
                 tokens = [token for _, token in grants]
                 assert tokens == sorted(set(tokens))
                 assert after - struck < within
+                fault.heal()  # the old leader follows the new one
             finally:
                 for backend in backends:
                     backend.close()
