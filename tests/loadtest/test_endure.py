@@ -51,7 +51,7 @@ def of(*values: float, name: str = "web: kb") -> list[Figures]:
         ("web: kb", [1000, 1000, 9000], [1049, 1049, 1049], False),
         ("web: kb", [1000, 1000, 1000], [1051, 1051, 9], True),
         ("web: threads", [10, 10], [10, 13], False),
-        ("web: threads", [10, 10], [10, 14], True),
+        ("web: threads", [10, 10, 10], [10, 14, 14], True),
         ("rows: shop_sale", [2], [6], True),
         ("rows: shop_order", [2], [600], False),
     ],
