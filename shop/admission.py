@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from django.conf import settings
+from django.core.cache import caches
 
 from locking import LockError, policy
 from locking.models import Discipline
@@ -27,6 +28,11 @@ STANDSTILL = 0.1
 MAX_SALES = 1000
 HOLDERS_PAUSE = 1.0
 """Seconds between two looks at who has an order in a sale whose stock keeps changing."""
+RETURNING = 15.0
+"""Seconds in which pieces come back: more than lock and commit may take, and MAX_AGE."""
+NEWS_AGE = 0.005
+"""Seconds for which a process goes by the last news of that: less than it takes pieces to come
+back and be sold, and the buyer to be told and to send his form again."""
 
 
 class Seen(NamedTuple):
@@ -46,6 +52,8 @@ class Holders(NamedTuple):
 
 _seen: dict[str, Seen] = {}
 _holders: dict[int, Holders] = {}
+_news: dict[str, tuple[float, bool]] = {}
+"""When Redis was last asked whether pieces of a sale may be coming back, and what it said."""
 _waiting: Counter[int] = Counter()
 _moved: dict[int, float] = {}
 """When somebody last left the line of a sale who had had its lock."""
@@ -74,6 +82,7 @@ def sale_at_door(*, slug: str) -> Sale:
     if len(_seen) >= MAX_SALES:
         _seen.clear()
         _holders.clear()
+        _news.clear()
     _seen[slug] = Seen(at, sale)
     return sale
 
@@ -102,7 +111,22 @@ def _has_nothing(sale: Sale, customer_id: int) -> bool:
             return False
         customers = Order.objects.filter(sale=sale).values_list("customer_id", flat=True)
         known = _holders[sale.pk] = Holders(now, fence, frozenset(customers))
-    return customer_id not in known.customers
+    return customer_id not in known.customers and not _may_return(sale.slug)
+
+
+def announce_return(*, slug: str) -> None:
+    """Before pieces come back: who buys them elsewhere, and sends his form again to a process that
+    still remembers an empty shelf, must not hear that it is sold out."""
+    caches["optional"].set(f"returning:{slug}", 1, RETURNING)
+
+
+def _may_return(slug: str) -> bool:
+    asked, told = _news.get(slug, (0.0, False))
+    now = time.monotonic()
+    if now - asked > NEWS_AGE:
+        told = caches["optional"].get(f"returning:{slug}") is not None
+        _news[slug] = (now, told)
+    return told
 
 
 def _writes_leave_no_fence() -> bool:

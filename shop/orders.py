@@ -19,6 +19,7 @@ from inventory import services as stock
 from inventory.batch import Statement, as_stored, commit
 from inventory.exceptions import StaleFence
 from locking import LockError
+from shop.admission import announce_return
 from shop.checkout import TRIES, fence_of, learn_newer_fence, locked
 from shop.errors import Busy, NotFound, StoreDown, WrongStep, busy_of
 from shop.models import Order, Sale, User
@@ -98,6 +99,7 @@ def _close(order: Order, status: Status, also: Sequence[Statement] = ()) -> None
     parts = parts_of(order)
     for _ in range(TRIES):
         try:
+            announce_return(slug=order.sale.slug)
             with locked(order.sale, parts) as leases:
                 _end(order, status, list(zip(parts, map(fence_of, leases), strict=True)), also)
                 is_closed = True

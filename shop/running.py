@@ -7,6 +7,7 @@ from django.utils import timezone
 
 from inventory import services as stock
 from locking import LockError
+from shop.admission import announce_return
 from shop.checkout import locked
 from shop.errors import busy_of
 from shop.models import Sale
@@ -24,6 +25,7 @@ def restock_sale(*, sale: Sale, quantity: int) -> None:
     look and its write.
     """
     is_done = False
+    announce_return(slug=sale.slug)
     try:
         with locked(sale, [Part(row.pk, 0) for row in sale.rows]):
             with transaction.atomic():

@@ -18,10 +18,12 @@ from django.utils import timezone
 from locking import LockTimeout, LockUnavailable, locks
 from shop import admission, buying, checkout, prepared, tickets
 from shop.audit import audit_sale
+from shop.checkout import place_order
 from shop.models import Order, Sale
 from shop.orders import cancel_order
+from shop.running import restock_sale
 from shop.turnstile import MAX_BODY
-from tests.shop.making import a_sale, put_in_force
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.wsgi_browser import FORM, Browser, forget
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -119,6 +121,7 @@ def test_a_crowd_in_vain_costs_no_store_anything(code, accept, monkeypatch):
     buyers = [Browser() for _ in range(3)]
     assert buyers[0].send(sale, accept=accept).status == 409
     monkeypatch.setattr(admission, "FRESH", 60)
+    monkeypatch.setattr(admission, "NEWS_AGE", 60)
     monkeypatch.setattr(prepared, "MAX_AGE", 60)
     silent = patch("redis.connection.Connection.send_packed_command", side_effect=AssertionError)
     with CaptureQueriesContext(connection) as queries, silent:
@@ -190,6 +193,26 @@ def test_a_form_whose_first_send_holds_the_lock_is_in_flight(key, code, li, monk
     assert ("being worked on" in told.text) is (code == 409)
     assert fields(told.text)["idempotency_key"] == "k"
     assert li.send(sale, form).status == 303
+    assert li.django.asked == 0
+
+
+@pytest.mark.parametrize("by", ["cancel", "restock"])
+def test_who_got_what_came_back_is_told_so_by_a_process_that_has_not_seen_it(by, li, monkeypatch):
+    """Its memory is a moment old, and younger than the order that the buyer has."""
+    for name in ("FRESH", "MAX_AGE"):
+        monkeypatch.setattr(admission, name, 60)
+    monkeypatch.setattr(admission, "NEWS_AGE", 0)
+    sale = a_sale(stock=1, limit=1)
+    form = li.form(sale, "k")
+    first = place_order(customer=a_customer(), sale=fresh(sale), quantity=1, key="k").order
+    assert li.json(sale, form).body["error"] == "sold_out"
+    if by == "cancel":
+        cancel_order(order=first)
+    else:
+        restock_sale(sale=fresh(sale), quantity=1)
+    mine = place_order(customer=li.user, sale=fresh(sale), quantity=1, key="k").order
+    again = li.json(sale, form)
+    assert (again.status, again.headers["Location"]) == (201, mine.get_absolute_url())
     assert li.django.asked == 0
 
 

@@ -93,6 +93,7 @@ class Browser:
 
 def forget() -> None:
     """Whatever this process knows of sales, of floods and of pages that are made once."""
-    for memory in (admission._seen, admission._holders, throttle._once, django()._answers):
+    door = (admission._seen, admission._holders, admission._news)
+    for memory in (*door, throttle._once, django()._answers):
         memory.clear()
     django().asked = 0
