@@ -31,8 +31,8 @@ HOLDERS_PAUSE = 1.0
 RETURNING = 15.0
 """Seconds in which pieces come back: more than lock and commit may take, and MAX_AGE."""
 NEWS_AGE = 0.005
-"""Seconds for which a process goes by the last news of that: less than it takes pieces to come
-back and be sold, and the buyer to be told and to send his form again."""
+"""Seconds after which one thread asks again for news of that while the others go on: less than it
+takes pieces to come back and be sold, and the buyer to be told and to send his form again."""
 
 
 class Seen(NamedTuple):
@@ -59,6 +59,7 @@ _moved: dict[int, float] = {}
 """When somebody last left the line of a sale who had had its lock."""
 _guard = threading.Lock()
 _looking: set[str] = set()
+_asking: set[str] = set()
 
 
 def sale_at_door(*, slug: str) -> Sale:
@@ -123,8 +124,13 @@ def announce_return(*, slug: str) -> None:
 def _may_return(slug: str) -> bool:
     asked, told = _news.get(slug, (0.0, False))
     now = time.monotonic()
-    if now - asked > NEWS_AGE:
-        told = caches["optional"].get(f"returning:{slug}") is not None
+    age = now - asked
+    if age > NEWS_AGE and (age > MAX_AGE or slug not in _asking):
+        _asking.add(slug)
+        try:
+            told = caches["optional"].get(f"returning:{slug}") is not None
+        finally:
+            _asking.discard(slug)
         _news[slug] = (now, told)
     return told
 
