@@ -15,7 +15,7 @@ from django.db import OperationalError, close_old_connections, connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from locking import LockTimeout, LockUnavailable, locks
+from locking import LockTimeout, LockUnavailable, locks, policy
 from shop import admission, buying, checkout, prepared, tickets
 from shop.audit import audit_sale
 from shop.checkout import place_order
@@ -120,8 +120,10 @@ def test_a_crowd_in_vain_costs_no_store_anything(code, accept, monkeypatch):
     sale = a_sale(**SHAPES[code])
     buyers = [Browser() for _ in range(3)]
     assert buyers[0].send(sale, accept=accept).status == 409
-    monkeypatch.setattr(admission, "FRESH", 60)
     monkeypatch.setattr(admission, "NEWS_AGE", 60)
+    for module in (admission, policy):
+        monkeypatch.setattr(module, "FRESH", 60)
+        monkeypatch.setattr(module, "MAX_AGE", 60)
     monkeypatch.setattr(prepared, "MAX_AGE", 60)
     silent = patch("redis.connection.Connection.send_packed_command", side_effect=AssertionError)
     with CaptureQueriesContext(connection) as queries, silent:
