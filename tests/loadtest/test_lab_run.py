@@ -85,13 +85,13 @@ def test_bad_arguments_end_with_two(wrong):
 def test_an_interrupted_run_leaves_nothing(signum, asked, most, tmp_path):
     command = [sys.executable, str(MANAGE), "lab", *asked]
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
-    run = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=-1)
-    try:
-        until(lambda: len(family(tmp_path)) >= most, "the family", seconds=30)
-        run.send_signal(signum)
-        assert b"interrupted" in run.communicate(timeout=10)[1]
-        assert run.returncode == 130
-    finally:
-        run.kill()
+    with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=-1) as run:
+        try:
+            until(lambda: len(family(tmp_path)) >= most, "the family", seconds=30)
+            run.send_signal(signum)
+            assert b"interrupted" in run.communicate(timeout=10)[1]
+            assert run.returncode == 130
+        finally:
+            run.kill()
     until(lambda: not family(tmp_path), "its end", seconds=30)
     assert list(tmp_path.iterdir()) == []
