@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor, wait
 from io import StringIO
 
 import pytest
 from django.core.management import call_command
+from django.db import connection
 
 from inventory.models import Stock, StockMovement
+from inventory.selectors import Ledger, ledger_of
 from shop.audit import audit_all, audit_sale
 from shop.checkout import place_order
 from shop.models import Order, Sale
@@ -36,6 +39,28 @@ def test_sound_books(sale) -> None:
     assert audit.ok
     assert (audit.initial, audit.available, audit.held, audit.sold) == (10, 5, 3, 2)
     assert (audit.oversold, audit.lost) == (0, 0)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_purchase_meanwhile_is_seen_whole_or_not_at_all(monkeypatch) -> None:
+    sale, customer = fresh(a_sale(stock=10)), a_customer()
+
+    def buy() -> None:
+        place_order(customer=customer, sale=sale, quantity=1, key="k")
+        connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        bought = []
+
+        def ledger_then_purchase(**of: int) -> Ledger:
+            ledger = ledger_of(**of)
+            bought.append(pool.submit(buy))
+            wait(bought, timeout=0.5)  # it waits for the audit; without its locks it is through
+            return ledger
+
+        monkeypatch.setattr("shop.audit.ledger_of", ledger_then_purchase)
+        assert audit_sale(sale=sale).breaches == ()
+        bought[0].result(20)
 
 
 def order_of(sale: Sale, status: str) -> Order:
