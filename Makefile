@@ -33,7 +33,7 @@ faults: ## the fault suite, then its table in docs/faults.md; SEED=42 ROUNDS=1 m
 		--faults-report=var/faults-mariadb.json || status=$$?; \
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "faults and stores and not long" \
 		--faults-report=var/faults-sqlite.json || status=$$?; \
-	$(BIN)/python -m tests.fault_rows docs/faults.md var/faults-mariadb.json var/faults-sqlite.json \
+	$(BIN)/python -m tests.fault_page docs/faults.md var/faults-mariadb.json var/faults-sqlite.json \
 		|| status=$$?; \
 	exit $$status
 

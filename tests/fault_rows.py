@@ -1,13 +1,13 @@
-"""The rows of the fault suite: what is promised, which tests make them, and what was seen.
+"""The rows of the fault suite, and what is seen to strike and to come of it in their tests.
 
     @pytest.mark.faults(row=5, backend="redis", xf=True)
     def test_a_crash_without_persistence(...)
 
-`make faults` runs the tests that are so marked, and writes docs/faults.md from their reports. While
-such a test runs, every injector that it uses is written down; one that passes although no fault was
-seen to strike fails. Where the fault is the test's own act, as a second release, or strikes in a
-process that only the test sees, the marker says so: `fired="..."`. `xf` says that two holders are
-expected, and that the test fails unless it sees both.
+`make faults` runs the tests that are so marked, and tests/fault_page.py writes docs/faults.md from
+their reports. While such a test runs, every injector that it uses is written down; one that passes
+although no fault was seen to strike fails. Where the fault is the test's own act, as a second
+release, or strikes in a process that only the test sees, the marker says so: `fired="..."`. `xf`
+says that two holders are expected, and that the test fails unless it sees both.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from __future__ import annotations
 import functools
 import json
 import sys
-import textwrap
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,7 +27,6 @@ from unittest.mock import patch
 
 import pytest
 
-START, END = "<!-- faults -->\n", "<!-- /faults -->"
 ROWS = {
     "1": ("holder stopped past twice its lease", "naive oversells, fenced and conditional do not"),
     "2": ("GIL held longer than the lease", "the late commit is refused"),
@@ -57,8 +56,9 @@ ROWS = {
     "F6": ("work outlasts the lease", "the watchdog renews"),
     "F7": ("many waiters", "a queue wakes one, at the same cost however many wait"),
     "F8": ("lock released before the commit", "released after it, nothing is oversold"),
+    "M": ("a guard is taken out of the shop", "the checker finds it, and nothing without that"),
 }
-"""What happens and what is promised, by the row of the catalogue or of the failures (F)."""
+"""What happens and what is promised: catalogue, failures (F), mutants (M)."""
 INJECTORS = {
     "loadtest.processes:Server": {"kill": "killed", "pause": "stopped"},
     "loadtest.jobs.machines:Machine": {"kill_child": "child killed"},
@@ -152,6 +152,14 @@ def _watched() -> Iterator[None]:
 
         return wrapper
 
+    def checked(do: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(do)
+        def wrapper(self: Any, breaches: list[str], *args: Any) -> None:
+            do(self, breaches, *args)
+            _seen["checker ok" if self.ok else "found by the checker"] += 1
+
+        return wrapper
+
     with ExitStack() as stack:
         for path, methods in INJECTORS.items():
             module, _, _ = path.partition(":")
@@ -172,6 +180,7 @@ def _watched() -> Iterator[None]:
             ("locking.exceptions:LockError", heard),
             ("shop.errors:ShopError", heard),
             ("shop.audit:StockAudit", audited),
+            ("loadtest.checker:Findings", checked),
         ):
             if path.partition(":")[0] in sys.modules:
                 owner = resolve_name(path)
@@ -232,6 +241,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--faults-report", type=Path, help="where the marked tests' facts go (JSON)")
 
 
+_began = time.monotonic()
 _facts: dict[str, dict[str, Any]] = {}
 
 
@@ -249,49 +259,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     file = session.config.getoption("--faults-report")
     if file is not None and not hasattr(session.config, "workerinput"):
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(list(_facts.values()), indent=1))
-
-
-def table(runs: list[dict[str, Any]]) -> str:
-    """The rows of one or more runs, as the page has them."""
-    by: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for run in runs:
-        by.setdefault((run["row"], run["backend"], run["test"]), []).append(run)
-    order = {row: place for place, row in enumerate(ROWS)}
-    lines = [
-        "| row | backend | promised | fired | seen | verdict | test |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for (row, backend, test), some in sorted(
-        by.items(), key=lambda one: (order[one[0][0]], one[0])
-    ):
-        fault, promised = ROWS[row]
-        verdict = "ok" if all(one["verdict"] == "ok" for one in some) else "**failed**"
-        how = " (XF)" if some[0]["xf"] else ""
-        cells = [row, backend, f"{fault}: {promised}{how}", _tally(some, "fired")]
-        lines.append(f"| {' | '.join([*cells, _tally(some, 'seen'), verdict])} | `{test}` |")
-    held = sum(one["verdict"] == "ok" for one in runs)
-    rows = {run["row"] for run in runs}
-    missing = ", ".join(row for row in ROWS if row not in rows) or "none"
-    summary = f"{held} of {len(runs)} tests held; rows without one: {missing}."
-    return "\n".join([*textwrap.wrap(summary, 100), "", *lines])
-
-
-def _tally(runs: list[dict[str, Any]], what: str) -> str:
-    tally: Counter[str] = Counter()
-    for run in runs:
-        tally.update(run[what])
-    words = [name if n == 1 else f"{name} × {n}" for name, n in sorted(tally.items())]
-    return "; ".join(words).replace("|", "/")
-
-
-def main(page: Path, *files: Path) -> None:
-    """Put the tables of the runs between the page's markers."""
-    runs = [run for file in files for run in json.loads(file.read_text())]
-    head, _, rest = page.read_text().partition(START)
-    _, _, tail = rest.partition(END)
-    page.write_text(f"{head}{START}\n{table(runs)}\n\n{END}{tail}")
-
-
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+        report = {"seconds": time.monotonic() - _began, "tests": list(_facts.values())}
+        file.write_text(json.dumps(report, indent=1))

@@ -6,7 +6,8 @@ import ast
 import re
 from pathlib import Path
 
-from tests.fault_rows import END, ROWS, START
+from tests.fault_page import END, START
+from tests.fault_rows import ROWS
 
 TESTS = Path(__file__).resolve().parents[1]
 NAMED_FOR_A_ROW = re.compile(r"test_(?:row_)?((?<=row_)\d+|f\d)_")

@@ -23,7 +23,7 @@ class LateBuyer(Actor):
 
     def __init__(self, database_url: str, folder: Path) -> None:
         super().__init__({"DATABASE_URL": database_url})
-        self._folder = folder
+        self.folder = folder
         self._locks = copy.deepcopy(settings.LOCKS)
         for conf in self._locks.values():
             conf["TTL"] = TTL
@@ -40,4 +40,4 @@ class LateBuyer(Actor):
         """Change its LOCKS."""
         for alias, change in changes.items():
             self._locks[alias].update(change)
-        self.open(self._folder, f"buyer {self.pid}", self._locks, timeout=2.0)
+        self.open(self.folder, f"buyer {self.pid}", self._locks, timeout=2.0)

@@ -24,7 +24,7 @@ from tests.shop.bad_input import BODIES, FORM, JSON, KEYS, LIMIT, QUANTITIES, ev
 from tests.shop.making import a_sale, fresh
 from tests.shop.wsgi_browser import Browser, forget
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 
 @pytest.fixture(autouse=True)

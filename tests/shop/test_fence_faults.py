@@ -16,13 +16,16 @@ from pathlib import Path
 import pytest
 import redis
 
+from loadtest.checker import Promise, check
 from loadtest.faults import until
 from loadtest.faults.clock import Clock
 from loadtest.faults.proxy import Proxy
+from loadtest.recorder import Event, dump, history
 from loadtest.servers import Redis, start_all, stop_all
 from locking import locks, policy
 from locking.models import LockPolicyChange
 from shop.audit import audit_sale
+from shop.checkout import lock_name
 from shop.models import Order, Sale, User
 from tests.shop.late_buyer import TTL, LateBuyer
 from tests.shop.making import a_customer, a_sale, put_in_force
@@ -73,20 +76,20 @@ def overlap(
     has_token = locks[backend].capabilities.fencing
     # Where a token alone can refuse the late write, nothing else may: there is a piece left.
     pieces = {"naive": 1, "fenced": 1, "conditional": 1 + has_token}
-    struck: list[tuple[str, LateBuyer, Sale]] = []
+    struck: list[tuple[str, LateBuyer, Sale, list[int]]] = []
     for (discipline, stock), first in zip(pieces.items(), late, strict=True):
         put_in_force(backend, discipline)
-        sale = a_sale(stock=stock)
-        first.buy(sale, a_customer().pk, fault=fault)
+        sale, customers = a_sale(stock=stock), [a_customer().pk, a_customer().pk]
+        first.buy(sale, customers[0], fault=fault)
         first.struck()
-        struck.append((discipline, first, sale))
-    for discipline, _, sale in struck:
+        struck.append((discipline, first, sale, customers))
+    for discipline, _, sale, customers in struck:
         strike()
         put_in_force(backend, discipline)
-        second.buy(sale, a_customer().pk)
+        second.buy(sale, customers[1])
         assert "order" in second.answer(), "the lock was still held: the fault did not fire"
     heal()
-    for discipline, first, sale in struck:
+    for discipline, first, sale, customers in struck:
         put_in_force(backend, discipline)
         first.on()
         is_naive, is_left = discipline == "naive", pieces[discipline] == 2
@@ -94,8 +97,22 @@ def overlap(
         assert told.get("error") == (None if is_naive or is_left else "sold_out"), discipline
         audit = audit_sale(sale=sale)
         assert (audit.oversold, audit.ok) == (int(is_naive), not is_naive), discipline
+        events = history_of(sale, customers, first.folder)
+        findings = check(events, dump(sale), Promise(exclusive=False, fencing=has_token))
+        assert findings.ok == (not is_naive), findings.breaches
+        assert findings.facts["overlaps"], "XF: only one believed that it held the lock"
         refused = {"naive": 0, "fenced": 1, "conditional": int(has_token)}[discipline]
         assert audit.stale_writes_refused == refused, discipline
+
+
+def history_of(sale: Sale, customers: list[int], folder: Path) -> list[Event]:
+    """Of all that the buyers did, what belongs to one sale."""
+    wanted: dict[str, list[object]] = {"name": [lock_name(sale.pk)], "user": [*customers]}
+    return [
+        event
+        for event in history(folder)
+        if all(event[key] in values for key, values in wanted.items() if key in event)
+    ]
 
 
 @pytest.mark.faults(row=1, xf=True)

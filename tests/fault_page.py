@@ -1,0 +1,127 @@
+"""Writes docs/faults.md from the reports of a `make faults`.
+
+python -m tests.fault_page docs/faults.md var/faults-mariadb.json var/faults-sqlite.json
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import django
+
+from loadtest.processes import installed
+from tests.fault_rows import ROWS
+
+START, END = "<!-- faults -->\n", "<!-- /faults -->"
+BACKENDS = ("none", "process", "database", "mysql_session", "redis", "redlock", "zookeeper")
+ANY = "shop, jobs"
+"""The column of what concerns no backend, or several at once."""
+Run = dict[str, Any]
+
+
+def page_of(reports: Sequence[dict[str, Any]], machine: str) -> str:
+    """What stands between the page's markers."""
+    runs: list[Run] = [run for report in reports for run in report["tests"]]
+    held = sum(run["verdict"] == "ok" for run in runs)
+    there = {run["row"] for run in runs}
+    missing = ", ".join(row for row in ROWS if row not in there) or "none"
+    seconds = sum(report["seconds"] for report in reports)
+    summary = f"{held} of {len(runs)} tests held, in {seconds:.0f} s; rows without one: {missing}. "
+    return "\n".join([*textwrap.wrap(summary + machine, 100), "", *matrix(runs), "", *table(runs)])
+
+
+def matrix(runs: Sequence[Run]) -> list[str]:
+    """A line a row, a column a backend: how many tests held, how many faults struck."""
+    lines = _head("row", "what happens", "promised", *BACKENDS, ANY, "ends in")
+    for row, (fault, promised) in ROWS.items():
+        of = [run for run in runs if run["row"] == row]
+        cells = [_cell([run for run in of if _column(run) == one]) for one in (*BACKENDS, ANY)]
+        lines.append(_line(row, fault, promised, *cells, _ends(of)))
+    return lines
+
+
+def table(runs: Sequence[Run]) -> list[str]:
+    """A line a test, with all that its backends showed."""
+    by: dict[tuple[str, str], list[Run]] = {}
+    for run in sorted(runs, key=lambda one: (list(ROWS).index(one["row"]), one["test"])):
+        by.setdefault((run["row"], run["test"]), []).append(run)
+    lines = _head("row", "backend", "fired", "seen", "s", "verdict", "test")
+    for (row, test), some in by.items():
+        backends = ", ".join(sorted({run["backend"] for run in some}))
+        struck = ("XF: " if some[0]["xf"] else "") + _tally(some, "fired")
+        seconds = f"{sum(run['seconds'] for run in some):.0f}"
+        verdict = "ok" if all(run["verdict"] == "ok" for run in some) else "**failed**"
+        told = _tally(some, "seen")
+        lines.append(_line(row, backends, struck, told, seconds, verdict, f"`{test}`"))
+    return lines
+
+
+def _head(*names: str) -> list[str]:
+    return [_line(*names), _line(*("---" for _ in names))]
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def _column(run: Run) -> str:
+    """The backend as the settings name it, whatever variant of it a test takes."""
+    found = [name for name in BACKENDS if re.search(rf"\b{name}\b", run["backend"])]
+    return found[0] if len(found) == 1 else ANY
+
+
+def _cell(runs: Sequence[Run]) -> str:
+    held = sum(run["verdict"] == "ok" for run in runs)
+    struck = sum(sum(run["fired"].values()) for run in runs)
+    said = f"{held} ok" if held == len(runs) else f"**{len(runs) - held} failed**, {held} ok"
+    return f"{said}, {struck} struck" if runs else ""
+
+
+def _ends(runs: Sequence[Run]) -> str:
+    """What judges the shop's stock at the end of a row's tests; nothing where none is at stake."""
+    seen = " ".join(what for run in runs for what in run["seen"])
+    return " + ".join(judge for judge in ("audit", "checker") if judge in seen)
+
+
+def _tally(runs: Sequence[Run], what: str) -> str:
+    tally: Counter[str] = Counter()
+    for run in runs:
+        tally.update(run[what])
+    return "; ".join(name if n == 1 else f"{name} × {n}" for name, n in sorted(tally.items()))
+
+
+def machine() -> str:
+    """When and on what."""
+    versions = [f"Python {platform.python_version()}", f"Django {django.get_version()}"]
+    for name, program in (("MariaDB", "mariadbd"), ("Redis", "redis-server")):
+        if path := installed(program):
+            said = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
+            versions += [
+                f"{name} {found[0]}" for found in [re.search(r"\d+\.[.\d]+", said)] if found
+            ]
+    jars = Path("/usr/share/java").glob("zookeeper-[0-9]*.jar")
+    versions += [f"ZooKeeper {jar.stem.rpartition('-')[2]}" for jar in jars]
+    return f"{datetime.date.today()}, {os.cpu_count()} cores, {', '.join(versions)}."
+
+
+def main(page: Path, *files: Path) -> None:
+    """Put what the reports tell between the page's markers."""
+    head, _, rest = page.read_text().partition(START)
+    _, _, tail = rest.partition(END)
+    reports = [json.loads(file.read_text()) for file in files]
+    page.write_text(f"{head}{START}\n{page_of(reports, machine())}\n\n{END}{tail}")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,91 @@
+"""A sale whose history is recorded, so that a test of the shop can end in the checker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from loadtest.checker import Findings, Promise, check
+from loadtest.recorder import Recorder, dump, history
+from locking import locks, policy
+from locking.failpoints import armed
+from shop import checkout
+from shop.errors import ShopError
+from shop.models import Sale
+from tests.locking.scripted import PATIENCE
+from tests.shop.making import a_customer, a_sale, fresh
+
+
+@dataclass
+class Shop:
+    """One piece is for sale, unless a test asks for more."""
+
+    folder: Path
+    recorder: Recorder
+    sale: Sale = field(default_factory=lambda: a_sale(stock=1))
+
+    def buy(self) -> str:
+        """What another customer is told: "order", or the code of the refusal."""
+        customer = a_customer()
+        form = {"user": customer.pk, "key": "k", "quantity": 1}
+        try:
+            with self.recorder.attempt("buy", **form) as said:
+                placed = checkout.place_order(
+                    customer=customer, sale=fresh(self.sale), quantity=1, key="k"
+                )
+                said |= {"order": placed.order.number, "replayed": placed.replayed}
+        except ShopError as error:
+            return error.code
+        return "order"
+
+    def buy_meanwhile(
+        self, act: Callable[[], object], *, strike: Callable[[], object] = lambda: None
+    ) -> str:
+        """What one is told who is past his look at the stock, where he is struck, during `act`."""
+        looked, on, told = threading.Event(), threading.Event(), list[str]()
+
+        def work() -> None:
+            try:
+                told.append(self.buy())
+            finally:
+                connections.close_all()
+
+        first = threading.Thread(target=work)
+
+        def stop() -> None:
+            if threading.current_thread() is first:
+                strike()
+                looked.set()
+                assert on.wait(PATIENCE)
+
+        with armed("purchase.check", stop):
+            first.start()
+            try:
+                assert looked.wait(PATIENCE)
+                act()
+            finally:
+                on.set()
+                first.join(PATIENCE)
+        return told[0]
+
+    def findings(self, promise: Promise) -> Findings:
+        return check(history(self.folder), dump(self.sale), promise)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Shop]:
+    settings.PURCHASES_PER_GRANT = 1  # these buyers are threads, and each asks for itself
+    monkeypatch.setattr(checkout, "LOCK_TIMEOUT", 0.2)
+    locks.close()
+    recorder = Recorder(tmp_path, "shop")
+    recorder.watch_shop()
+    yield Shop(tmp_path, recorder)
+    recorder.close()
+    locks.close()
+    policy.forget()
