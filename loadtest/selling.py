@@ -17,7 +17,7 @@ from threading import BrokenBarrierError
 from loadtest.buyers import START_SECONDS, Answer, Crowd, Told, run
 from loadtest.plan import Plan
 from loadtest.recorder import Recorder
-from loadtest.strikes import FAULTS, PAUSE, TTL, Fired, Strike
+from loadtest.strikes import FAULTS, PAUSE, Fired, Strike
 from shop.models import User
 
 PROGRESS_SECONDS = 0.1
@@ -70,7 +70,7 @@ class _Struck:
         them, for a lease, before it comes to another process.
         """
         stopped = time.monotonic() - one.at
-        if self.passes_on and stopped < (self.plan.threads + 2) * TTL:
+        if self.passes_on and stopped < self.plan.patience:
             others = any(told.kind == b"order" and told.began > one.at for told in self.told)
             return stopped >= PAUSE and others
         return stopped >= PAUSE

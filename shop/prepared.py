@@ -25,6 +25,8 @@ from shop.errors import wants_json
 MAX_AGE = 1.0
 """Seconds for which an answer is sent again; the stock bar in a page says how old it is."""
 MAX_ANSWERS = 500
+MAX_DIGITS = 18
+"""Of a request's length: Python cannot be asked to read more than 63 bits count."""
 SOMEBODY = SimpleNamespace(is_authenticated=True, is_staff=False, username="")
 """The user of such a page: whoever has signed in."""
 
@@ -74,6 +76,12 @@ class Handler(WSGIHandler):
     def __init__(self) -> None:
         super().__init__()
         self._answers: dict[Hashable, tuple[float, Answer]] = {}
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Any:
+        """As Django's, which fails on a length that nobody can read; it is none."""
+        if len(environ.get("CONTENT_LENGTH", "")) > MAX_DIGITS:
+            environ["CONTENT_LENGTH"] = ""
+        return super().__call__(environ, start_response)
 
     def prepared(self, request: WSGIRequest, *what: Hashable, make: Make) -> Answer:
         """What `make` answered to `what` at most MAX_AGE ago, in the shape that `request` wants.

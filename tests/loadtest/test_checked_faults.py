@@ -138,7 +138,7 @@ def test_row_11_a_purchase_is_granted_its_lock_long_after_it_gave_up(
     ends_with(shop, backend, orders=2)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def node() -> Iterator[str]:
     with ZooKeeper(nodes=1) as ensemble:
         yield ensemble.hosts

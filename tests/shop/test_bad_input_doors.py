@@ -93,6 +93,11 @@ def test_bodies(case, li, sale):
     refused(li, sale, body, status, CONTENT_TYPE=kind, HTTP_X_CSRFTOKEN=forged)
 
 
+def test_a_length_that_nobody_can_read(li, sale):
+    several = "multipart/form-data; boundary=x"
+    refused(li, sale, b"{}", 400, 403, CONTENT_TYPE=several, CONTENT_LENGTH="1" * 20)
+
+
 def test_bytes_that_are_no_text(li, sale):
     for body in (b"quantity=\xff&idempotency_key=k", b"quantity=%FF&idempotency_key=k"):
         sent = body + b"&" + urlencode(li.secret).encode()
