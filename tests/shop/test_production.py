@@ -42,6 +42,12 @@ def test_nothing_is_left_to_warn_of() -> None:
     assert "security.W012" in trial.stderr
 
 
+def test_a_redlock_master_that_comes_back_waits_for_the_longest_lease() -> None:
+    code = "from django.conf import settings; print(settings.LOCKS['redlock'])"
+    done = manage("shell", "-c", code, REDLOCK_URLS="redis://a,redis://b,redis://c")
+    assert "'TTL': 6.0, 'OPTIONS': {'RESTART_DELAY': 6.0}" in done.stdout, done.stderr
+
+
 def test_the_demos_secrets_do_not_start() -> None:
     """Any command: web, worker and beat set Django up in the same way."""
     changes = {"SECRET_KEY": demo.DEMO_SECRET, "GATEWAY_SECRET": "", "DATABASE_URL": "sqlite:///x"}
