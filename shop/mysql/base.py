@@ -45,6 +45,10 @@ class Watch:
         self._line: PlainConnection | None = None
         threading.Thread(target=self._look, name="database-watch", daemon=True).start()
 
+    def forget(self) -> None:
+        """In a forked child: whoever held the guard is not here to let go of it."""
+        self._guard = threading.Lock()
+
     @property
     def is_silent(self) -> bool:
         """Whether it is known to be."""
@@ -172,8 +176,16 @@ def _watch_of(params: dict[str, Any]) -> Watch:
         return _watches.get(server) or _watches.setdefault(server, Watch(server, params))
 
 
-# Its thread stays behind: a forked child watches for itself.
-os.register_at_fork(after_in_child=_watches.clear)
+def _forget() -> None:
+    global _making
+    _making = threading.Lock()
+    for watch in _watches.values():
+        watch.forget()
+    _watches.clear()
+
+
+# Their threads stay behind: a forked child watches for itself.
+os.register_at_fork(after_in_child=_forget)
 
 
 def connect(**params: Any) -> Connection:
