@@ -135,7 +135,7 @@ def _kind(key: bytes) -> str:
     """A key without what tells it from others of its kind."""
     if key.endswith(b":clock"):
         return "lock:{*}:clock"
-    return re.sub(r"[0-9a-z]{32,}|[0-9a-f-]{16,}|\d+", "*", key.decode())
+    return re.sub(r"[0-9A-Za-z]{32,}|[0-9a-f-]{16,}|\d+", "*", key.decode())
 
 
 def _held(zookeeper: int) -> int:
