@@ -18,6 +18,7 @@ from loadtest.faults.proxy import Proxy
 from loadtest.servers import Redis, ZooKeeper
 from locking import locks
 from locking.backends.base import Backend
+from locking.backends.resp import redis_silence
 from locking.backends.zookeeper import ZooKeeperBackend
 from shop import checkout
 from shop.audit import audit_sale
@@ -126,7 +127,8 @@ def test_row_11_a_purchase_is_granted_its_lock_long_after_it_gave_up(
 ) -> None:
     """Nobody's grant, which ends with its lease; the next buyer waits for that."""
     server, proxy = far
-    backend = in_force("redis", f"redis://{proxy.url}/0", SOCKET_TIMEOUT=0.3)
+    url = f"redis://{proxy.url}/0"
+    backend = in_force("redis", url, SOCKET_TIMEOUT=0.3)
     with seen_from_near(server, shop) as is_held:
         assert shop.buy() == "order"
         proxy.hold()
@@ -134,6 +136,7 @@ def test_row_11_a_purchase_is_granted_its_lock_long_after_it_gave_up(
         assert not is_held()
         proxy.flow()
         until(is_held, "the late command arriving")
+        until(lambda: not redis_silence(url).is_on, "Redis being heard again")
         assert shop.buy() == "order"
     ends_with(shop, backend, orders=2)
 

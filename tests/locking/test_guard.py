@@ -152,11 +152,13 @@ def test_a_lease_ended_elsewhere_is_not_taken_for_a_reentry(backend) -> None:
 
 
 def test_the_label_ends_the_holders_name(backend) -> None:
-    assert lock("a").holder() == ""
+    same = lock("a", label="7.beef")
+    assert not same.is_held_for_label()
     with lock("a", label="7.beef") as lease:
         assert lease.owner.endswith("-7.beef")
-        assert lock("a").holder() == lease.owner
-        assert lock("b").holder() == ""
+        assert same.is_held_for_label()
+        assert not lock("a", label="8.beef").is_held_for_label()
+        assert not lock("b", label="7.beef").is_held_for_label()
     for bad in ("a b", "x" * 33, "é", "a\n"):
         for make in (lock, locks["only"].lock):
             with pytest.raises(LockMisuse, match="no label"):

@@ -14,15 +14,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from loadtest.faults import until
 from loadtest.faults.proxy import Proxy
 from locking import LockUnavailable
+from shop.mysql import base
 from tests.locking.database_tools import Root, database, session
-
-if connection.vendor == "mysql":
-    from shop.mysql import base
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.stores,
-    pytest.mark.skipif(connection.vendor != "mysql", reason="with TEST_STORE=mariadb"),
+    pytest.mark.only("mysql"),
 ]
 BOUND = 2.0
 """Seconds within which who waits for a silent server has to know; 0.9 on a quiet machine."""
