@@ -115,7 +115,7 @@ class Watch:
     def _cut(self) -> None:
         """End all waits. Who has connected only half way ends at the connect_timeout."""
         with self._guard:  # or a connection might be closed, and its number be another's
-            for who in self._waits:
+            for who in list(self._waits):  # others begin to wait meanwhile
                 number = getattr(who, "number", -1)  # else not yet connected
                 with suppress(OSError), socket.socket(fileno=os.dup(number)) as end:
                     end.shutdown(socket.SHUT_RDWR)

@@ -105,6 +105,25 @@ def test_all_who_wait_are_told_at_once(way, connect) -> None:
     assert max(took) < BOUND
 
 
+def test_who_begins_to_wait_while_all_are_cut_does_not_end_the_watch(connect) -> None:
+    line = connect()
+    ask(line)
+    watch = line.connection.watch
+
+    class Waits:
+        @property
+        def number(self) -> int:
+            watch.begin(late)
+            return -1
+
+    late, first = object(), Waits()
+    watch.begin(first)
+    watch._cut()
+    assert late in watch._waits
+    for who in (first, late):
+        watch.end(who)
+
+
 @pytest.mark.parametrize("make", [database, session])
 def test_who_waits_for_a_lock_in_it_is_told_too(make, monkeypatch, mariadb, way) -> None:
     """Without a word from the server for as long as the lock may take."""
