@@ -184,19 +184,16 @@ def begin_switch(
 
 def cancel_switch() -> bool:
     """Stop draining and stay with the old backend; False when nothing was draining."""
-    cancelled = LockPolicy.objects.filter(pk=1, state=LockPolicy.State.DRAINING).update(
+    return _cancel()
+
+
+def _cancel(**only: object) -> bool:
+    """Stay with the old backend, where the switch is `only` this one."""
+    cancelled = LockPolicy.objects.filter(pk=1, state=LockPolicy.State.DRAINING, **only).update(
         state=LockPolicy.State.STEADY, next_backend="", next_discipline=""
     )
     forget()
     return bool(cancelled)
-
-
-def _cancel(row: LockPolicy) -> None:
-    """Stay with the old backend, unless the switch has become another one meanwhile."""
-    LockPolicy.objects.filter(
-        pk=1, state=LockPolicy.State.DRAINING, changed_at=row.changed_at
-    ).update(state=LockPolicy.State.STEADY, next_backend="", next_discipline="")
-    forget()
 
 
 def finish_switch(*, force: bool = False) -> LockPolicy:
@@ -206,7 +203,7 @@ def finish_switch(*, force: bool = False) -> LockPolicy:
         if force or drained(row):
             _flip(row, forced=force)
         elif _is_overdue(row):
-            _cancel(row)
+            _cancel(changed_at=row.changed_at)
             raise LockTimeout(
                 f"{row.backend!r} is still held by somebody who renews: the switch is cancelled. "
                 "See who it is (manage.py locks), then try again, or force it."
@@ -292,5 +289,5 @@ def finish_overdue_switch() -> None:
         if drained(row):
             _flip(row, forced=False)
         else:
-            _cancel(row)
+            _cancel(changed_at=row.changed_at)
         forget()

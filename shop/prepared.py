@@ -77,7 +77,7 @@ class Handler(WSGIHandler):
         super().__init__()
         self._answers: dict[Hashable, tuple[float, Answer]] = {}
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Any:
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> HttpResponseBase:
         """As Django's, which fails on a length that nobody can read; it is none."""
         if len(environ.get("CONTENT_LENGTH", "")) > MAX_DIGITS:
             environ["CONTENT_LENGTH"] = ""
