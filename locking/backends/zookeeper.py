@@ -159,8 +159,9 @@ class ZooKeeperBackend(Backend):
             stat = session.answer(client.exists_async(path), patience)
             if stat is None:
                 raise NoNodeError
+            line = session.answer(client.get_children_async(parent), patience)
             session.places[owner] = path
-            return stat.czxid, session.answer(client.get_children_async(parent), patience)
+            return stat.czxid, line
         request = Create2(f"{parent}/{owner}-", b"", OPEN_ACL_UNSAFE, EPHEMERAL | SEQUENTIAL)
         while True:
             created, children = session.send(request), client.get_children_async(parent)
@@ -169,8 +170,9 @@ class ZooKeeperBackend(Backend):
                 break
             except NoNodeError:
                 self._make(session, parent, patience)
-        session.places[owner] = path
-        return stat.czxid, session.answer(children, patience)
+        line = session.answer(children, patience)
+        session.places[owner] = path  # only now: who has a place has a token
+        return stat.czxid, line
 
     def _make(self, session: Session, parent: str, patience: float) -> None:
         container = CreateContainer(parent, b"", OPEN_ACL_UNSAFE, CONTAINER)

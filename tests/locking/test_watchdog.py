@@ -164,8 +164,8 @@ def test_leases_added_while_the_thread_counts_are_not_forgotten() -> None:
     lock.lease_of_test = lock.lease
     dog._leases = Leases()
     dog._next = time.monotonic() - 1  # as left by the renewal of a lease that has gone since
-    threading.Thread(target=dog._run, name="watchdog of a test", daemon=True).start()
-    dog._thread = threading.current_thread()
+    dog._thread = threading.Thread(target=dog._run, name="watchdog of a test", daemon=True)
+    dog._thread.start()
     until(lambda: len(backend.times("extend")) > 1, "the renewal of the lease that joined")
     lock.release()
     dog.remove(lock.lease_of_test)

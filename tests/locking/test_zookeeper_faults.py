@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from kazoo.exceptions import ConnectionLoss
 
 from loadtest.faults import PATIENCE, ExpireSession, until
 from loadtest.faults.clock import Clock
@@ -224,6 +225,39 @@ class TestWaiter:
             (seen,) = [held for held in backend.inspect() if held.name == name]
             assert (seen.owner, seen.token) == (lease.owner, lease.token)
             pool.submit(lock.release).result(PATIENCE)
+        assert not queue(backend, name)
+
+    @pytest.mark.faults(row=10, backend="zookeeper", fired="answers lost")
+    def test_a_place_told_of_whose_queue_was_not_still_has_its_token(
+        self, backend: ZooKeeperBackend, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The connection breaks between two answers: the node's creation, and the queue."""
+        assert backend._session is not None
+        client, answers = backend._session.client, []
+        ask = client.get_children_async
+
+        def lose(parent: str) -> object:
+            reply = ask(parent)
+            if not reply.wait(PATIENCE) or not reply.successful():
+                return reply  # nobody has queued here yet
+            answers.append(reply.value)
+            if len(answers) not in (1, 3):  # once more when the node was found by its owner
+                return reply
+            reply = client.handler.async_result()
+            reply.set_exception(ConnectionLoss())
+            return reply
+
+        with monkeypatch.context() as patched:
+            patched.setattr(client, "get_children_async", lose)
+            lock = backend.lock(name)
+            lock.acquire(timeout=5)
+        lease = lock.lease
+        assert lease is not None
+        (node,) = queue(backend, name)
+        made = client.exists(f"{backend._parent(name)}/{node}")
+        assert lease.token == made.czxid
+        assert len(answers) > 3
+        lock.release()
         assert not queue(backend, name)
 
     def test_one_that_gives_up_while_cut_off_leaves_no_node(
