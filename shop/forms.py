@@ -2,13 +2,15 @@
 
 import json
 import re
+import unicodedata
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
 from django import forms
-from django.contrib.auth.forms import UserCreationForm
+from django.contrib.admin.forms import AdminAuthenticationForm
+from django.contrib.auth.forms import AuthenticationForm, UserCreationForm
 from django.forms import ModelForm
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
@@ -31,6 +33,27 @@ class Purchase:
 
     quantity: int
     key: str
+
+
+def fold_name(name: str) -> str:
+    """One text for all that may be typed for a name: forms strip and normalize it, databases may
+    take small letters for capital ones."""
+    return unicodedata.normalize("NFKC", name).strip().casefold()
+
+
+class SignInForm(AuthenticationForm):
+    """For a name as it is written: a database that finds "amy" for "ámy" would let whoever guesses
+    her password begin to count anew with every accent."""
+
+    def confirm_login_allowed(self, user: User) -> None:
+        """After the hash, so that it takes as long."""
+        super().confirm_login_allowed(user)
+        if fold_name(user.get_username()) != fold_name(self.cleaned_data["username"]):
+            raise self.get_invalid_login_error()
+
+
+class StaffSignInForm(SignInForm, AdminAuthenticationForm):
+    """The same at the admin's door."""
 
 
 class SignUpForm(UserCreationForm):  # type: ignore[type-arg]

@@ -61,6 +61,11 @@ def count_returning(limit: str, *who: str) -> None:
     once[name] = True
 
 
+def take_back(limit: str, *who: str) -> None:
+    """Count one less of `who`."""
+    _ask(limit, who, cost=-1)
+
+
 def check(limit: str, *who: str) -> None:
     """Raise TooMany when `who` has used up the limit; counts nothing."""
     _ask(limit, who, cost=0)

@@ -4,7 +4,6 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import admin, messages
-from django.contrib.admin.forms import AdminAuthenticationForm
 from django.contrib.auth import login, update_session_auth_hash
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm
@@ -21,7 +20,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.generic import FormView
 
 from shop import throttle
-from shop.forms import ProfileForm, SignUpForm
+from shop.forms import ProfileForm, SignInForm, SignUpForm, StaffSignInForm, fold_name
 from shop.models import User
 from shop.views.decorators import CustomerRequest, View, only
 
@@ -32,23 +31,28 @@ class SignIn(LoginView):
     """Throttled by address, and for wrong passwords by name, with and without the address."""
 
     template_name = "shop/sign_in.html"
+    authentication_form = SignInForm
     http_method_names = METHODS
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Count before the slow hash."""
+        """Count before the slow hash, or many at once would all find the limit not reached."""
         throttle.count(settings.SIGN_IN_LIMIT, "sign-in", throttle.address_of(request))
         for limit in self._limits():
-            throttle.check(*limit)
+            throttle.count(*limit)
         return super().post(request, *args, **kwargs)
+
+    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+        """In; that was no wrong password."""
+        for limit in self._limits():
+            throttle.take_back(*limit)
+        return super().form_valid(form)
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
         """The form again, with what was wrong."""
-        for limit in self._limits():
-            throttle.count(*limit)
         return self.render_to_response(self.get_context_data(form=form), status=400)
 
     def _limits(self) -> list[tuple[str, ...]]:
-        name = self.request.POST.get("username", "")[:150].casefold()
+        name = fold_name(self.request.POST.get("username", ""))[:150]
         return [
             (settings.SIGN_IN_FAILURE_LIMIT, "wrong", throttle.address_of(self.request), name),
             (settings.SIGN_IN_NAME_LIMIT, "wrong-anywhere", name),
@@ -61,7 +65,7 @@ def staff_sign_in(request: HttpRequest) -> HttpResponseBase:
     shown = {"title": _("Log in"), "subtitle": None, "app_path": request.get_full_path()}
     view = SignIn.as_view(
         template_name="admin/login.html",
-        authentication_form=AdminAuthenticationForm,
+        authentication_form=StaffSignInForm,
         extra_context={**admin.site.each_context(request), **shown},
         next_page="admin:index",
     )

@@ -6,6 +6,7 @@ from itertools import count
 from unittest.mock import patch
 
 import pytest
+from django.contrib.auth.backends import ModelBackend
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.http import HttpResponse
 from django.test import Client
@@ -65,6 +66,41 @@ def test_many_addresses_try_one_name(amy: User, settings) -> None:
     ]
     assert told == [400, 400, 400, 429, 429]
     assert Client().post("/admin/login/", NOBODY).status_code == 400
+
+
+def test_many_at_once_have_no_more_tries(amy: User, settings) -> None:
+    """Each comes while the one before is still being looked at."""
+    settings.SIGN_IN_FAILURE_LIMIT = "3/minute"
+    client, tried = Client(REMOTE_ADDR="203.0.113.77"), []
+
+    def authenticate(self, request, username=None, password=None):
+        tried.append(username)
+        if len(tried) < 9:
+            client.post("/accounts/sign-in/", {"username": username, "password": "wrong"})
+
+    with patch.object(ModelBackend, "authenticate", authenticate):
+        client.post("/accounts/sign-in/", {"username": "amy", "password": "wrong"})
+    assert len(tried) == 3
+
+
+def test_a_right_password_is_no_wrong_one(amy: User, settings) -> None:
+    settings.SIGN_IN_FAILURE_LIMIT = settings.SIGN_IN_NAME_LIMIT = "2/minute"
+    form = {"username": "amy", "password": PASSWORD}
+    assert [Client().post("/admin/login/", form).status_code for _ in range(5)] == [302] * 5
+
+
+def test_other_spellings_of_a_name_count_with_it(amy: User, settings) -> None:
+    """All but the last are amy to the form, that one to MariaDB."""
+    settings.SIGN_IN_NAME_LIMIT = "4/minute"
+    spellings = ["amy ", " " * 200 + "amy", "AMY", "\uff41my", "\U0001d41amy"]
+    told = [sign_in_as(name, "wrong") for name in spellings]
+    assert told == [400, 400, 400, 400, 429]
+    assert [sign_in_as("\u00e1my"), sign_in_as("amy")] == [400, 429]
+
+
+def sign_in_as(name: str, password: str = PASSWORD) -> int:
+    form = {"username": name, "password": password}
+    return Client().post("/admin/login/", form).status_code
 
 
 def test_customers_do_not_pass_the_staff_door() -> None:
