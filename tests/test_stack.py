@@ -159,7 +159,7 @@ def said_to(address: str, request: bytes) -> bytes:
     host, port = address.split(":")
     said = b""
     with socket.create_connection((host, int(port)), timeout=PATIENCE) as wire:
-        with suppress(ConnectionError):
+        with suppress(OSError):  # ENOTCONN, too: who is refused early is cut off
             wire.sendall(request)
             wire.shutdown(socket.SHUT_WR)
         with suppress(ConnectionError):

@@ -117,6 +117,14 @@ class Line(Wire):
             self._fail(error)
             raise
 
+    def take(self) -> Any:
+        """The next reply that was received whole, else NOTHING. Errors are returned."""
+        try:
+            return self._reader.gets()
+        except Exception as error:
+            self._fail(error)
+            raise
+
 
 def _field(info: str, name: str) -> str:
     for line in info.splitlines():

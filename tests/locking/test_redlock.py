@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import redis
@@ -29,6 +30,10 @@ from tests.locking.redlock_masters import (
 )
 
 __all__ = ["masters"]
+
+
+class Interrupted(BaseException):
+    """What a signal handler raises."""
 
 
 @pytest.fixture
@@ -155,13 +160,41 @@ class TestWaiting:
         assert wait.result() is None
         until(lambda: masters.values()[3:] == [None, None], "the undoing")
 
+    @pytest.mark.parametrize("strikes", ["sendall", "recv", "feed", "gets"])
+    def test_an_exception_after_any_step_of_a_vote_leaves_nothing(
+        self, masters: Masters, backend: RedLockBackend, strikes: str
+    ) -> None:
+        """As a signal handler's would: the step is done, and nobody knows."""
+        for number in range(3):
+            masters.plant(number)
+        (quorum,) = backend._idle
+        line = quorum._lines[backend._masters[4]]
+        struck: list[Interrupted] = []
+
+        class Interrupting:
+            def __init__(self, of: Any) -> None:
+                self._of = of
+
+            def __getattr__(self, name: str) -> Any:
+                def do(*args: Any) -> Any:
+                    done = getattr(self._of, name)(*args)
+                    if name == strikes and not struck:
+                        struck.append(Interrupted())
+                        raise struck[0]
+                    return done
+
+                return do
+
+        line._socket, line._reader = Interrupting(line._socket), Interrupting(line._reader)
+        with pytest.raises(Interrupted):
+            backend.acquire(claim(), 60)
+        until(lambda: masters.values()[3:] == [None, None], "the undoing")
+        assert struck
+
     def test_an_interrupted_wait_leaves_nothing(
         self, masters: Masters, backend: RedLockBackend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Wherever the exception strikes; with hardly a pause, so that it strikes in mid-vote."""
-
-        class Interrupted(BaseException):
-            pass
 
         def interrupt(*args: object) -> None:
             raise Interrupted
