@@ -77,6 +77,7 @@ def _outcome(backend: str, kind: str, outcome: str) -> Counter:
 
 @lru_cache(maxsize=1024)
 def _times(backend: str, kind: str) -> tuple[Histogram, Histogram]:
+    LOST.labels(backend, kind)  # at 0: Prometheus sees no growth in a series born at 1
     return WAIT.labels(backend, kind), HOLD.labels(backend, kind)
 
 
@@ -147,4 +148,5 @@ def flights(of: Totals) -> dict[str, dict[str, int]]:
 
 def job(task: str, outcome: str) -> None:
     """A run done, failed for good, tried_again, taken_over or turned_away."""
+    JOBS.labels(task, "failed")  # at 0 before the first one fails
     JOBS.labels(task, outcome).inc()

@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 import locking.metrics
 import shop.alerts
 import shop.traffic
+from locking import locks
 from shop.traffic import Counted
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
@@ -80,3 +81,22 @@ def test_answers_are_counted_by_status() -> None:
     before = count()
     Counted(application)({}, lambda *_: None)
     assert count() == before + 1
+
+
+def test_the_first_of_what_is_rare_is_seen_to_grow() -> None:
+    """A series that appears at 1 has not grown for Prometheus, and raises no alarm."""
+    assert of("shop_http_answers_total", status="500") is not None
+    locking.metrics.acquired(locks["none"], "rare:1", waited=0.0)
+    assert of("locking_lost_total", backend="none", kind="rare") == 0
+    locking.metrics.job("rare", "done")
+    assert of("locking_job_runs_total", task="rare", outcome="failed") == 0
+
+
+def of(name: str, **labels: str) -> float | None:
+    return REGISTRY.get_sample_value(name, labels)
+
+
+def test_an_alarm_at_silence_does_not_need_a_series() -> None:
+    quiet = [rule["expr"] for rule in RULES if rule["expr"].endswith("== 0")]
+    assert quiet
+    assert all("or vector(0)) ==" in expr for expr in quiet)
