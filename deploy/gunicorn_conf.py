@@ -1,10 +1,12 @@
 """gunicorn of the full stack. Why each number: docs/operations.md, "gunicorn"."""
 
 import os
+from itertools import count
 from typing import Any
 
-from prometheus_client.multiprocess import mark_process_dead
+import prometheus_client.values
 
+values: Any = prometheus_client.values
 bind = os.environ.get("BIND", "0.0.0.0:8000")
 worker_class = "gthread"
 # The number of workers is WEB_CONCURRENCY, which gunicorn reads itself.
@@ -20,8 +22,18 @@ control_socket_disable = True
 # nginx writes the access log.
 accesslog = None
 
+# Who replaces a worker takes its place, and counts on in the same file of figures. A file for every
+# process that ever was would fill the folder, and each look reads them all.
+# Once: HUP reads this file again, and keeps what was counted.
+if "PROMETHEUS_MULTIPROC_DIR" in os.environ and not hasattr(values, "place"):
+    values.place, parent = 0, os.getpid()
+    values.ValueClass = values.MultiProcessValue(lambda: f"{parent}-{values.place}")
 
-def child_exit(server: Any, worker: Any) -> None:
-    """What a worker counted stays; what it was, such as a live gauge, goes."""
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
+
+def pre_fork(server: Any, worker: Any) -> None:
+    taken = {other.place for other in server.WORKERS.values()}
+    worker.place = next(number for number in count(1) if number not in taken)
+
+
+def post_fork(server: Any, worker: Any) -> None:
+    values.place = worker.place

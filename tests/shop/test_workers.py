@@ -1,0 +1,68 @@
+"""What gunicorn's workers count together, also those who are gone."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException
+from typing import Any
+
+from prometheus_client import Counter
+
+from loadtest.processes import HOST
+from loadtest.purchase.web import CONFIG, Web
+from locking.metrics import registry
+
+PATH = ["--pythonpath", str(CONFIG.parents[1])]
+ASKED = Counter("asked", "Requests")
+
+
+def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    """Counts itself; says who answers and what all have counted."""
+    ASKED.inc()
+    start_response("200 OK", [])
+    return [f"{os.getpid()} {registry().get_sample_value('asked_total')}".encode()]
+
+
+class ShortLived(Web):
+    """Two workers, each of them replaced after three answers."""
+
+    def command(self) -> list[str]:
+        command = [sys.executable, "-m", "gunicorn", "tests.shop.test_workers:application"]
+        command += ["--config", str(CONFIG), "--bind", f"{HOST}:{self.port}", "--workers", "2"]
+        return [*command, "--max-requests", "3", "--max-requests-jitter", "0", *PATH]
+
+    def answers(self) -> bool:
+        return bool(self.ask_who())
+
+    def hang_up(self) -> None:
+        """It reads its settings again."""
+        self._signal(signal.SIGHUP)
+
+    def ask_who(self) -> list[str]:
+        """The process that answered and the count; nothing from one that was about to end."""
+        wire = HTTPConnection(HOST, self.port, timeout=5)
+        with closing(wire), suppress(OSError, HTTPException):
+            wire.request("GET", "/")
+            return wire.getresponse().read().decode().split()
+        return []
+
+
+def test_who_replaces_a_worker_counts_on(monkeypatch, tmp_path) -> None:
+    """What was counted stays so, and there are no more files than places."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    seen, told = set(), 0.0
+    with ShortLived(2) as web:
+        deadline = time.monotonic() + 60
+        while len(seen) < 9 and time.monotonic() < deadline:
+            if answer := web.ask_who():
+                seen.add(answer[0])
+                assert float(answer[1]) > told
+                told = float(answer[1])
+                if len(seen) == 4:
+                    web.hang_up()
+    assert len(seen) >= 9
+    # The parent's own, those of two places, and of two more while HUP replaces both workers.
+    assert len(list(tmp_path.glob("counter_*.db"))) <= 5
