@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Self
 
-from loadtest.faults import FaultFailed
+from loadtest.faults import FaultFailed, state_of, until
 from loadtest.processes import tethered
 
 ANSWER_SECONDS = 60.0
@@ -66,8 +66,10 @@ class Child:
         return said
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """SIGSTOP; none of its threads runs any more."""
         self._process.send_signal(signal.SIGSTOP)
+        threads = [int(number) for number in os.listdir(f"/proc/{self.pid}/task")]
+        until(lambda: all(state_of(number) == "T" for number in threads), "the process stopping")
 
     def resume(self) -> None:
         """SIGCONT."""

@@ -42,7 +42,7 @@ GROWS = {
     "rows: locking_jobrun": "the history of jobs, kept for two days",
     "rows: locking_lockpolicychange": "the history of switches",
     "rows: locking_lockrow": "one for each name, until an hour after its last use",
-    "keys: lock:{*}:clock": "the last token of each name, kept for a day",
+    "keys: lock:{*}:clock": "the last token of each name, kept for an hour",
 }
 """What the load fills, and why that is no leak."""
 Figures = dict[str, float]

@@ -111,18 +111,15 @@ class RedisBackend(Backend):
         if timeout > 0:
             entry = f"{wire.channel} {milliseconds(claim.ttl)} {self._ticks()} {claim.owner}"
         try:
-            grant = self._wait(claim, wire, entry, until)
+            return self._wait(claim, wire, entry, until)
         except Disconnected:
             raise  # its place in the queue died with its connection
         except BaseException:
             with suppress(LockUnavailable):
-                self._withdraw(claim, entry)
+                self._withdraw(claim, self._wire(), entry)
             raise
         finally:
             claim.interrupt = None
-        if grant is None and entry:
-            self._withdraw(claim, entry)
-        return grant
 
     def _wait(self, claim: Claim, wire: Wire, entry: str, until: float) -> Grant | None:
         while True:
@@ -142,6 +139,7 @@ class RedisBackend(Backend):
                 news = self._listen(claim, wire, min(until, look, sent + LONGEST_SLEEP))
             except Disconnected:
                 if claim.cancelled.is_set():
+                    self._withdraw(claim, wire, entry)
                     return None
                 wire = self._pool.open(wire.channel)
                 continue
@@ -154,7 +152,7 @@ class RedisBackend(Backend):
                     self._pool.give(wire)
                     return self._grant(claim, token, min(now, since) + claim.ttl)
             elif claim.cancelled.is_set() or time.monotonic() >= until:
-                self._pool.give(wire)
+                self._withdraw(claim, wire, entry)
                 return None
 
     def _listen(self, claim: Claim, wire: Wire, until: float) -> tuple[int, int] | None:
@@ -173,9 +171,21 @@ class RedisBackend(Backend):
         self.observe(claim.name, token)
         return Grant(token, deadline)
 
-    def _withdraw(self, claim: Claim, entry: str) -> None:
-        """Leave the queue; a grant that came meanwhile goes to the next."""
-        self._run(_RELEASE, claim, self._ticks(), self._fair, entry)
+    def _withdraw(self, claim: Claim, wire: Wire, entry: str) -> None:
+        """Leave the queue; a grant that came meanwhile goes to the next.
+
+        On the wire that listens for it: where Redis cannot be told, that dies, and the place with
+        it. A place whose channel lived on would be given the lock, for a ttl that nobody uses.
+        """
+        args = self._ticks(), self._fair, entry
+        try:
+            self._pool.refuse_while_silent()
+        except Disconnected:
+            packed = _RELEASE.pack(self._keys(claim.name), (claim.owner, *args), whole=True)
+            wire.send(packed)  # it is read when Redis wakes; nobody waits for that
+            wire.close()
+            raise
+        self._pool.give(self._ask(wire, _RELEASE, claim, *args)[0])
 
     def release(self, claim: Claim, token: int) -> None:
         """Hand it to the first in the queue that is still there."""

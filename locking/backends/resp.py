@@ -319,13 +319,14 @@ class WirePool:
         self._idle: deque[Wire] = deque()
         self._all: weakref.WeakSet[Wire] = weakref.WeakSet()
 
-    def _refuse_while_silent(self) -> None:
+    def refuse_while_silent(self) -> None:
+        """Raise Disconnected where an answer has been waited for in vain."""
         if self._silence.is_on:
             raise Disconnected(SILENT) from TimeoutError("an earlier command had no answer")
 
     def open(self, channel: str = "") -> Wire:
         """A new wire."""
-        self._refuse_while_silent()
+        self.refuse_while_silent()
         wire = Wire(
             self.url,
             timeout=self.timeout,
@@ -338,7 +339,7 @@ class WirePool:
 
     def take(self) -> Wire | None:
         """An idle wire whose server has not closed it, if there is one."""
-        self._refuse_while_silent()
+        self.refuse_while_silent()
         while True:
             try:
                 wire = self._idle.pop()

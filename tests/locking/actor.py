@@ -12,12 +12,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadtest.child import Child
+
+if TYPE_CHECKING:
+    from locking.lease import Lock
 
 
 class Actor(Child):
@@ -47,6 +51,11 @@ class Actor(Child):
         self.send({"do": "lease", "name": name})
         return self.answer()
 
+    def crowd(self, name: str, size: int, ttl: float) -> None:
+        """Let so many threads there wait for it, each to release it at once."""
+        self.send({"do": "crowd", "name": name, "size": size, "ttl": ttl})
+        self.answer()
+
     def count_up(self, path: Path, name: str, times: int) -> None:
         """Let it read, add one and write the number in a file `times` times, under the lock."""
         self.send({"do": "count", "path": str(path), "name": name, "times": times})
@@ -59,7 +68,6 @@ def _serve() -> None:
     from locking.backends.base import Backend
     from locking.exceptions import LockError
     from locking.handler import create
-    from locking.lease import Lock
 
     backend: Backend | None = None
     held: dict[str, Lock] = {}
@@ -88,6 +96,11 @@ def _serve() -> None:
                 lease = held[name].lease
                 assert lease is not None
                 return {"ok": True, "lost": lease.lost, "token": lease.token}
+            case "crowd":
+                for _ in range(command["size"]):
+                    lock = backend.lock(name, ttl=command["ttl"], timeout=60)
+                    threading.Thread(target=_enter, args=[lock], daemon=True).start()
+                return {"ok": True}
             case "count":
                 return _count(backend, Path(command["path"]), name, command["times"])
         raise ValueError(command)
@@ -98,6 +111,11 @@ def _serve() -> None:
         except LockError as error:
             answer = {"ok": False, "error": type(error).__name__, "message": str(error)}
         print(json.dumps(answer), flush=True)  # noqa: T201
+
+
+def _enter(lock: Lock) -> None:
+    with lock:
+        pass
 
 
 def _count(backend: Any, path: Path, name: str, times: int) -> dict[str, Any]:

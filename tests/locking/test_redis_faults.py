@@ -92,6 +92,25 @@ def test_an_observed_token_is_never_given_again(server: Redis, connect: Connect)
     assert take(other).token > seen
 
 
+def test_the_last_token_is_kept_until_the_servers_clock_has_passed_it(
+    tmp_path: Path, connect: Connect
+) -> None:
+    """A client's clock was ahead, by more than the hour for which a clock may be set back."""
+    clock, server, hour = Clock(tmp_path), Redis(), 3600
+    clock.drive(server)
+    with server, client.Redis.from_url(server.url) as raw:
+        ahead = connect(server.url)
+        ahead.observe("n", (time.time_ns() // 16000 + 2 * hour * 1_000_000 // 16) << 15)
+        token = 0
+        for later, is_kept in ((0, False), (1.5, True), (4.5, False)):
+            clock.shift(later * hour)
+            assert raw.exists("lock:{n}:clock") == is_kept
+            lease = take(ahead if not token else connect(server.url))
+            assert lease.token > token
+            token = lease.token
+            lease.backend.release(lease.claim, token)
+
+
 # --- clocks -----------------------------------------------------------------------------------
 
 
@@ -223,6 +242,28 @@ def test_a_command_that_arrives_long_after_its_time(
     started = time.monotonic()
     assert take(direct).token > held.token
     assert time.monotonic() - started < 1.0 + 1.0
+
+
+def test_who_gives_up_while_redis_is_silent_leaves_no_place(
+    server: Redis, connect: Connect
+) -> None:
+    """Its wire lives on: who is named there is nobody, and would have the lock for a ttl."""
+    backend, holder = connect(server.url, SOCKET_TIMEOUT=0.3), claim()
+    backend.acquire(holder, 0)
+    with ThreadPoolExecutor(1) as pool:
+        queued = pool.submit(backend.acquire, claim(), 2.0)
+        until(lambda: waiting(backend) == 1, "queueing")
+        server.pause()
+        try:
+            for call in (backend.probe, lambda: queued.result(PATIENCE)):
+                with pytest.raises(LockUnavailable):
+                    call()
+        finally:
+            server.resume()
+    until(lambda: not redis_silence(server.url).is_on, "being heard")
+    until(lambda: not waiting(backend), "its place being given up")
+    backend.release(holder, 0)
+    assert not backend.inspect()
 
 
 def test_a_silent_redis_is_given_up(server: Redis, connect: Connect) -> None:

@@ -19,7 +19,7 @@ if holder and not fair then
 end
 -- An expired lock that somebody waits for is passed on as well: this may be the waiter that was
 -- woken to do it.
-if not pass_on() then
+if not pass_on(holder) then
   redis.call('DEL', lock)
 end
 return holder and 1 or 0
