@@ -120,7 +120,12 @@ def _return_to_redis(order: Order) -> None:
     """Let a queued sale reserve the pieces again. If that fails, the reconciler finds them."""
     if order.sale.is_queued:
         try:
-            store.give_back(sale=order.sale, customer_id=order.customer_id, quantity=order.quantity)
+            store.give_back(
+                sale=order.sale,
+                number=order.number,
+                customer_id=order.customer_id,
+                quantity=order.quantity,
+            )
         except StoreDown as error:
             logger.warning("order %s: its pieces return to Redis later: %s", order.number, error)
 

@@ -143,7 +143,7 @@ def standing_of(*, customer_id: int, ticket: str) -> Standing:
     except StoreDown:
         status, unknown = None, "waiting"
     order = None
-    if status in (None, "won"):
+    if status in (None, "won", "returned"):
         mine = Order.objects.filter(number=asked.number, customer_id=customer_id)
         order = mine.select_related("sale__product").first()
         if order is None:

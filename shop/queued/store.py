@@ -135,13 +135,14 @@ def settle(*, sale: Sale, outcomes: Iterable[tuple[Entry, str]]) -> int:
     return settled
 
 
-def give_back(*, sale: Sale, customer_id: int, quantity: int) -> None:
+def give_back(*, sale: Sale, number: str, customer_id: int, quantity: int) -> None:
     """Return the pieces of an order that was closed; by the holder of the sale's lock."""
-    _run(_GIVE_BACK, keys_of(sale.pk, sale.generation)[:2], customer_id, quantity)
+    _run(_GIVE_BACK, keys_of(sale.pk, sale.generation)[:3], customer_id, quantity, number)
 
 
 def outcome_of(*, sale: Sale, number: str) -> str | None:
-    """What became of a reservation: "waiting", "won", why not, or None when it is not known."""
+    """What became of a reservation: "waiting", "won", "returned" when the order
+    was closed, why there is none, or None when it is not known."""
     found = _command("HGET", keys_of(sale.pk, sale.generation)[2], number)
     return None if found is None else str(found).partition(" ")[2]
 

@@ -10,9 +10,10 @@ from django.test import Client
 from django.utils import timezone
 
 from loadtest.faults import until
-from locking.backends.resp import redis_silence
+from locking.backends.resp import Disconnected, Wire, redis_silence
 from shop.errors import BadInput, KeyReused, LimitReached, NotOpen, StoreDown
 from shop.models import Order, Sale, User
+from shop.orders import cancel_order
 from shop.queued import store
 from shop.queued.loading import load
 from tests.shop.making import a_customer
@@ -98,6 +99,26 @@ def test_a_replay_after_the_end_still_leads_to_the_order(is_loaded) -> None:
         Sale.objects.filter(pk=sale.pk).update(generation=1)
     again = ask(sale, customer)
     assert (again.receipt, again.replayed, status(again)) == (first.receipt, True, "won")
+
+
+def test_pieces_return_once_although_the_answer_is_lost(monkeypatch) -> None:
+    sale, customer = a_queued_sale(stock=5, limit=2), a_customer()
+    queued, ran = ask(sale, customer, quantity=2), []
+    consume()
+    run = Wire.run
+
+    def run_and_break(wire: Wire, *what: object) -> object:
+        ran.append(run(wire, *what))
+        if len(ran) == 1:
+            raise Disconnected
+        return ran[-1]
+
+    monkeypatch.setattr(Wire, "run", run_and_break)
+    cancel_order(order=Order.objects.select_related("sale").get(customer=customer))
+    monkeypatch.undo()
+    assert ran == [1, 0]
+    assert (status(queued), ask(sale, customer, quantity=2).replayed) == ("won", True)
+    assert_sound(sale, held=0, left=5)
 
 
 def test_scripts_are_taught_again_to_a_server_that_forgot_them() -> None:

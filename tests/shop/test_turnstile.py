@@ -94,6 +94,17 @@ def test_a_used_ticket_finds_its_order_when_nothing_can_be_bought(end, forgets, 
     assert li.json(sale).body == first.body
 
 
+def test_a_reservation_is_found_after_the_end_though_its_order_is_not_written(li):
+    sale = a_sale(fulfilment=Sale.Fulfilment.QUEUED)
+    first = li.json(sale)
+    assert first.status == 202
+    Sale.objects.update(closes_at=timezone.now())
+    admission._seen.clear()
+    assert Browser().json(sale).body["error"] == "not_open"
+    assert li.json(sale).body == first.body
+    assert li.django.asked == 0
+
+
 def test_one_round_trip_of_a_kind(li, django_assert_num_queries):
     """The order, the allowance, the stock row, the ledger; no session, no user, no look before."""
     sale = a_sale()

@@ -1,12 +1,14 @@
--- Returns the pieces of an order that was cancelled or has expired.
+-- Returns the pieces of an order that was cancelled or has expired, once.
 --
--- KEYS  1 state, 2 taken
--- ARGV  1 customer, 2 quantity
--- Returns 1, or 0 when nothing is loaded
+-- KEYS  1 state, 2 taken, 3 tickets
+-- ARGV  1 customer, 2 quantity, 3 number
+-- Returns 1, or 0 when nothing is loaded or they are back already: the answer was lost
 
-if redis.call('EXISTS', KEYS[1]) == 0 then
+local returned = ARGV[2] .. ' returned'
+if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HGET', KEYS[3], ARGV[3]) == returned then
   return 0
 end
 redis.call('HINCRBY', KEYS[1], 'left', ARGV[2])
 redis.call('HINCRBY', KEYS[2], ARGV[1], -ARGV[2])
+redis.call('HSET', KEYS[3], ARGV[3], returned)
 return 1
