@@ -12,6 +12,7 @@ and ends with the process that started it, however that ends (on Linux, even by 
 import os
 import pwd
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, Self
 
@@ -56,6 +57,11 @@ class MariaDb(Server):
         return f"mysql://root@{HOST}:{self.port}/shop"
 
     def prepare(self) -> None:
+        if find_spec("MySQLdb") is None:
+            raise ServerError(
+                "mysqlclient is not installed: pip install --require-hashes -r "
+                "requirements/production.txt (after apt-get install libmariadb-dev pkg-config gcc)"
+            )
         required("mariadbd")
         required("my_print_defaults")
         self._sql.write_text("CREATE DATABASE IF NOT EXISTS shop CHARACTER SET utf8mb4;\n")

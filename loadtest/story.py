@@ -62,7 +62,11 @@ class Story:
 
 def read(half: Mapping[str, Any]) -> Story:
     """A story out of the events of a half."""
-    events: Sequence[Event] = [e for e in half["events"] if e["do"] != "renew"]
+    guard = next((e["name"] for e in half["events"] if e["do"] == "acquire"), None)
+    # Beside the stock's lock a second send of a form holds one in the form's own name.
+    events: Sequence[Event] = [
+        e for e in half["events"] if e["do"] != "renew" and e.get("name", guard) == guard
+    ]
     story = Story(events[0]["t"] if events else 0, events[-1]["t"] if events else 1)
     held: dict[str, dict[str, Any]] = {}
     asked: dict[str, int] = {}

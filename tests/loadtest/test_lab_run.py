@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from loadtest import processes
 from loadtest.faults import until
 from tests.loadtest.lab import family, guards, lab
 
@@ -54,8 +53,13 @@ def test_a_control_that_fails_to_oversell_is_a_failure(monkeypatch):
     assert code == 1
 
 
-def test_a_missing_server_makes_the_verdict_not_run(monkeypatch):
-    monkeypatch.setattr(processes, "_PATH", "")
+@pytest.mark.parametrize(
+    ("gone", "instead"),
+    [("loadtest.processes._PATH", ""), ("loadtest.servers.find_spec", lambda package: None)],
+    ids=["mariadbd", "mysqlclient"],
+)
+def test_a_missing_server_makes_the_verdict_not_run(monkeypatch, gone, instead):
+    monkeypatch.setattr(gone, instead)
     report, code = lab("run", *guards("none", "process"), "--store=mariadb")
     assert [run["verdict"] for run in report["runs"]] == ["not-run", "not-run"]
     assert "apt-get install" in report["runs"][0]["why"]

@@ -65,6 +65,17 @@ def test_the_story_that_it_reads() -> None:
     assert [sold for _, sold in story.stock] == [1, 2]
 
 
+def test_a_lock_of_another_name_is_no_second_holder() -> None:
+    """A second send of a form holds one in the form's own name, whoever has the stock's."""
+    half = paused()
+    beside = {"name": "idempotency:form", "owner": "owner of a form"}
+    half["events"][4:4] = [
+        {**event(0.2, "buyer B", "acquire", "ok"), **beside},
+        {**event(0.9, "buyer B", "release", "invoke"), **beside},
+    ]
+    assert timeline.read(half) == timeline.read(paused())
+
+
 def test_it_says_what_happened() -> None:
     said = texts(timeline.draw(paused()))
     assert said[0] == "Broken: <redis>"
