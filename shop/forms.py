@@ -14,7 +14,7 @@ from django.contrib.auth.forms import AuthenticationForm, UserCreationForm
 from django.forms import ModelForm
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from locking import locks
 from locking.idempotency import FIELD as KEY
@@ -25,6 +25,11 @@ from shop.models import User
 
 MAX_QUANTITY = 99_999
 """More is not even read."""
+# Django 5.2 says this in English where its catalogue still has older words: collected for locale/.
+ngettext_lazy(
+    "This password is too short. It must contain at least %d character.",
+    "This password is too short. It must contain at least %d characters.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

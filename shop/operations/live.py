@@ -227,8 +227,10 @@ def _rows(held: Sequence[tuple[str, Held]], row: LockPolicy) -> list[Row]:
         epoch = row.epoch if is_ours else None
         rows.append(Row(backend=alias, held=one, epoch=epoch, sale=slug, is_stale=stale))
     rows.sort(key=lambda one: (not one.is_stale, -(one.held.waiters or 0), one.held.name))
-    for name in guarded.keys() - {one.name for _, one in held}:
-        slug, (epoch, token) = guarded[name]
+    taken = {one.name for _, one in held}
+    for name, (slug, (epoch, token)) in guarded.items():
+        if name in taken:
+            continue
         free = Held(name=name, owner="", token=token)
         rows.append(Row(backend="", held=free, epoch=epoch, sale=slug, is_free=True))
     return rows

@@ -19,6 +19,7 @@ from shop.checkout import lock_name, place_order
 from shop.models import Sale, User
 from tests.browser.conftest import SHOTS, TOO_WIDE
 from tests.browser.test_looks import TOO_SMALL, UNTRANSLATED
+from tests.shop.making import put_in_force
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +123,15 @@ def test_a_switch_is_cancelled_or_forced_by_its_typed_name(people):
         expect(page.locator("#guard")).to_contain_text("database + conditional")
         expect(page.locator("#table")).to_contain_text("STALE")
     assert LockPolicyChange.objects.get().forced
+
+
+def test_the_banner_comes_and_goes_while_one_watches(people):
+    page = people("amy")
+    page.goto("/ops/")
+    put_in_force("none", "naive")
+    expect(page.locator(".banner")).to_contain_text("can sell more than it has")
+    put_in_force("redis", "conditional")
+    expect(page.locator(".banner")).to_have_count(0)
 
 
 def test_who_may_only_look(people):
