@@ -75,7 +75,7 @@ class Ends(ContractBase):
 
     @needs(lambda can: can.expires)
     def test_an_extended_lease_lives_longer(self, backend: Backend, name: str) -> None:
-        lock = backend.lock(name, ttl=0.5, renew=False)
+        lock = backend.lock(name, ttl=self.TTL, renew=False)
         lock.acquire(timeout=5)
         lease = lock.lease
         assert lease is not None

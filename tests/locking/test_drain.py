@@ -48,7 +48,7 @@ def test_new_buyers_are_told_when_the_drain_lasts_longer_than_they_would_wait() 
     began = time.monotonic()
     with pytest.raises(LockTimeout), lock("a", timeout=0.2):
         pass
-    assert 0.2 <= time.monotonic() - began < 2
+    assert 0.2 <= time.monotonic() - began < PATIENCE
     assert lock("a").acquire(blocking=False) is False
 
 
@@ -87,26 +87,30 @@ def test_a_grant_on_an_old_answer_about_the_policy_is_given_back(old, monkeypatc
     old.then("acquire", policy.forget)
     monkeypatch.setattr(policy, "_row", answer)
     with lock("a", timeout=PATIENCE):
-        assert len(old.times("acquire")) == 2
-    assert len(old.times("release")) == 2
+        asked = len(old.times("acquire"))
+        assert asked >= 2  # more often where the machine is as slow as this database
+    assert len(old.times("release")) == asked
 
 
 def test_old_holders_are_waited_for_even_when_they_renew(apart, old, new) -> None:
     policy.current()
-    held = lock("a")
+    old.ttl = 0.5
+    held = lock("a", ttl=1.5)
     held.acquire()
     switching = apart(switch, backend="new")
-    until(lambda: len(old.times("extend")) >= 3, "the holder renewing")
-    assert time.monotonic() - held.lease.granted_at > old.ttl * 0.9
+    until(lambda: len(old.times("extend")) >= 2, "the holder renewing")
+    assert time.monotonic() - held.lease.granted_at > AGE + old.ttl
     assert not switching.done()
     assert not new.times("acquire")
     held.release()
     assert switching.result(PATIENCE).backend == "new"
 
 
-def test_a_holder_that_will_not_go_stops_the_switch(apart, old) -> None:
+def test_a_holder_that_will_not_go_stops_the_switch(apart, old, monkeypatch) -> None:
+    monkeypatch.setattr(policy, "OVERDUE", 0.3)
+    old.ttl = 0.1
     policy.current()
-    with lock("a"):
+    with lock("a", ttl=30):
         with pytest.raises(LockTimeout, match="still held"):
             apart(switch, backend="new").result(PATIENCE)
         assert (row().state, row().backend, row().epoch) == ("steady", "old", 1)
@@ -148,18 +152,20 @@ def test_a_backend_that_cannot_list_its_holders_is_given_its_longest_lease() -> 
 
 def test_a_silent_old_backend_is_given_its_longest_lease(old) -> None:
     policy.current()
+    old.ttl = 0.5
     old.then("inspect", *[silent] * 1000)
     began = time.monotonic()
     switch(backend="new")
     assert time.monotonic() - began >= AGE + old.ttl
 
 
-def test_force_waits_for_nobody(old, new) -> None:
+def test_force_waits_for_nobody(old, new, monkeypatch) -> None:
     policy.current()
     with lock("a") as before:
+        monkeypatch.setattr(policy, "MAX_AGE", PATIENCE)
         began = time.monotonic()
         switch(backend="new", force=True)
-        assert time.monotonic() - began < AGE
+        assert time.monotonic() - began < PATIENCE
         assert LockPolicyChange.objects.get().forced
         with lock("b") as after:
             assert (before.backend, after.backend) == (old, new)
@@ -204,7 +210,9 @@ def test_of_two_switches_at_once_one_is_refused(apart) -> None:
         except LockMisuse:
             return "refused"
 
-    racers = [apart(race, backend) for backend in ("new", "blind")]
+    with lock("a"):  # until then neither is over, and so not before the other has begun
+        racers = [apart(race, backend) for backend in ("new", "blind")]
+        until(lambda: any(racer.done() for racer in racers), "one being refused")
     told = {racer.result(PATIENCE) for racer in racers}
     assert told == {"refused", row().backend}
     assert (row().epoch, LockPolicyChange.objects.count()) == (2, 1)
@@ -226,7 +234,7 @@ def test_a_switch_whose_process_died_is_finished_by_whoever_meets_it(new) -> Non
     with pytest.raises(LockTimeout), lock("a", timeout=0.01):
         pass
     assert row().state == "draining", "a young drain is left to the process that began it"
-    LockPolicy.objects.update(changed_at=timezone.now() - timedelta(minutes=1))
+    LockPolicy.objects.update(changed_at=timezone.now() - timedelta(hours=1))
     with pytest.raises(LockTimeout), lock("a", timeout=0.01):
         pass
     with lock("a", timeout=PATIENCE) as lease:
@@ -238,6 +246,6 @@ def test_an_overdue_switch_beside_a_holder_is_cancelled(old) -> None:
     policy.current()
     with lock("a"):
         begin_switch(backend="new")
-        LockPolicy.objects.update(changed_at=timezone.now() - timedelta(minutes=1))
+        LockPolicy.objects.update(changed_at=timezone.now() - timedelta(hours=1))
         policy.finish_overdue_switch()
         assert (row().state, row().backend, row().epoch) == ("steady", "old", 1)

@@ -14,6 +14,9 @@ from locking import LockLost, LockUnavailable
 from locking.watchdog import Watchdog, watchdog
 from tests.locking.scripted import PATIENCE, scripted, silent
 
+TTL = 1.2
+"""Seconds of a lease that must outlive a slow machine: a renewal may come 0.8 s late."""
+
 
 @pytest.fixture(autouse=True)
 def _only_its_own_leases() -> None:
@@ -28,22 +31,22 @@ def watchdogs() -> list[threading.Thread]:
 
 def test_a_lease_is_renewed_every_third_of_its_ttl() -> None:
     backend = scripted()
-    with backend.lock("a", ttl=0.3) as lease:
+    with backend.lock("a", ttl=TTL) as lease:
         first_end = lease.deadline
-        until(lambda: len(backend.times("extend")) >= 4, "four renewals")
+        until(lambda: len(backend.times("extend")) >= 3, "three renewals")
         assert not lease.lost
     assert lease.deadline > first_end
     renewals = [lease.granted_at, *backend.times("extend")]
     gaps = [after - before for before, after in pairwise(renewals)]
-    assert min(gaps) >= 0.099
-    assert sorted(gaps)[len(gaps) // 2] < 0.2
+    assert min(gaps) >= TTL / 3 - 0.001
+    assert sorted(gaps)[len(gaps) // 2] < TTL * 2 / 3
 
 
 def test_a_lease_outlives_its_ttl_while_it_is_renewed() -> None:
     backend = scripted()
-    with backend.lock("a", ttl=0.45) as lease:
+    with backend.lock("a", ttl=TTL) as lease:
         first_end = lease.deadline
-        until(lambda: time.monotonic() > first_end + 0.3, "two more leases passing")
+        until(lambda: time.monotonic() > first_end + TTL / 3, "the first lease passing")
         lease.check()
 
 
@@ -62,12 +65,12 @@ def test_a_silent_store_is_asked_again_until_it_answers() -> None:
     backend = scripted()
     backend.then("extend", *[silent] * 3)
     told = []
-    with backend.lock("a", ttl=0.3, on_lost=told.append) as lease:
+    with backend.lock("a", ttl=TTL, on_lost=told.append) as lease:
         first_end = lease.deadline
-        until(lambda: time.monotonic() > first_end + 0.1, "the first lease passing")
+        until(lambda: time.monotonic() > first_end, "the first lease passing")
         lease.check()
     asked = backend.times("extend")
-    assert asked[3] - asked[0] < 0.2, "the retries come faster than renewals"
+    assert asked[3] - asked[0] < TTL * 2 / 3, "the retries come faster than renewals"
     assert not told
 
 
@@ -78,7 +81,7 @@ def test_an_error_of_the_backends_own_does_not_stop_the_thread(caplog) -> None:
         raise ZeroDivisionError
 
     backend.then("extend", crash)
-    with backend.lock("a", ttl=0.45) as lease:
+    with backend.lock("a", ttl=TTL) as lease:
         until(lambda: len(backend.times("extend")) > 2, "the next renewals")
         lease.check()
     assert "ZeroDivisionError" in caplog.text
@@ -88,12 +91,12 @@ def test_silence_until_the_deadline_is_a_loss_told_once() -> None:
     backend = scripted()
     backend.then("extend", *[silent] * 1000)
     told = []
-    lock = backend.lock("a", ttl=0.2, on_lost=lambda lease: told.append(time.monotonic()))
+    lock = backend.lock("a", ttl=TTL, on_lost=lambda lease: told.append(time.monotonic()))
     lock.acquire()
     lease = lock.lease
     until(lambda: told, "the holder being told")
     assert lease.lost
-    assert 0 <= told[0] - lease.deadline < 0.2
+    assert 0 <= told[0] - lease.deadline < TTL
     asked = len(backend.times("extend"))
     with pytest.raises(LockLost):
         lock.release()
@@ -105,7 +108,7 @@ def test_silence_until_the_deadline_is_a_loss_told_once() -> None:
 def test_the_stores_no_is_a_loss_at_once() -> None:
     backend = scripted()
     told = []
-    lock = backend.lock("a", ttl=0.3, on_lost=told.append)
+    lock = backend.lock("a", ttl=TTL, on_lost=told.append)
     lock.acquire()
     lease = lock.lease
     backend.break_lock("a")
@@ -121,14 +124,14 @@ def test_a_release_during_a_renewal_is_no_loss() -> None:
     asked, answer = threading.Event(), threading.Event()
     backend.then("extend", lambda: (asked.set(), answer.wait(PATIENCE)))
     told = []
-    lock = backend.lock("a", ttl=0.3, on_lost=told.append)
+    lock = backend.lock("a", ttl=TTL, on_lost=told.append)
     lock.acquire()
     lease = lock.lease
     assert asked.wait(PATIENCE)
     lock.release()
     answer.set()
-    with backend.lock("b", ttl=0.03) as after:  # its renewal shows that the thread got on
-        until(lambda: after.renew_at > after.granted_at + 0.02, "the next renewal")
+    with backend.lock("b", ttl=TTL) as after:  # its renewal shows that the thread got on
+        until(lambda: after.renew_at > after.granted_at + TTL / 2, "the next renewal")
     assert not told
     assert not lease._gone
 
@@ -139,8 +142,8 @@ def test_a_shorter_extension_brings_its_renewal_forward() -> None:
     lock = backend.lock("a", ttl=60)
     with lock as lease:
         until(lambda: watchdog._next == lease.renew_at, "the thread sleeping until then")
-        lock.extend(0.45)
-        until(lambda: len(backend.times("extend")) > 3, "renewals by the new ttl")
+        lock.extend(TTL)
+        until(lambda: len(backend.times("extend")) > 2, "renewals by the new ttl")
         lease.check()
 
 
@@ -183,10 +186,8 @@ def test_a_dead_holders_lease_is_let_go() -> None:
 
 def test_one_thread_renews_for_all_backends() -> None:
     first, second = scripted(), scripted()
-    with first.lock("a", ttl=0.45), first.lock("b", ttl=0.45), second.lock("a", ttl=0.45):
-        until(
-            lambda: len(first.times("extend")) > 3 and len(second.times("extend")) > 1, "renewals"
-        )
+    with first.lock("a", ttl=TTL), first.lock("b", ttl=TTL), second.lock("a", ttl=TTL):
+        until(lambda: len(first.times("extend")) > 1 and second.times("extend"), "renewals")
         assert len(watchdogs()) == 1
         assert len(watchdog) == 3
     assert len(watchdog) == 0
@@ -202,7 +203,7 @@ def test_sessions_that_do_not_expire_are_left_alone() -> None:
 
 def test_a_forked_child_renews_its_own_and_not_its_parents() -> None:
     backend = scripted()
-    with backend.lock("a", ttl=0.3):
+    with backend.lock("a", ttl=TTL):
         until(lambda: watchdogs(), "the thread starting")
         child = os.fork()
         if child == 0:
@@ -210,8 +211,8 @@ def test_a_forked_child_renews_its_own_and_not_its_parents() -> None:
             try:
                 backend.calls.clear()
                 left_alone = len(watchdog) == 0 and not watchdogs()
-                with backend.lock("b", ttl=0.45) as lease:
-                    until(lambda: len(backend.times("extend")) > 3, "renewals in the child")
+                with backend.lock("b", ttl=TTL) as lease:
+                    until(lambda: len(backend.times("extend")) > 1, "renewals in the child")
                     code = 0 if left_alone and not lease.lost and len(watchdogs()) == 1 else 2
             finally:
                 os._exit(code)

@@ -18,8 +18,8 @@ AGE = 0.1
 
 @pytest.fixture(autouse=True)
 def two_backends(settings, monkeypatch) -> Iterator[None]:
-    """`old` is in force, `new` is there."""
-    conf = {"BACKEND": PATH, "TTL": 0.5, "TIMEOUT": 0.5}
+    """`old` is in force, `new` is there. No lease and no switch ends for a slow machine's sake."""
+    conf = {"BACKEND": PATH, "TTL": 30, "TIMEOUT": 0.5}
     settings.LOCKS = {
         "old": conf,
         "new": conf,
@@ -29,7 +29,7 @@ def two_backends(settings, monkeypatch) -> Iterator[None]:
     monkeypatch.setattr(policy, "MAX_AGE", AGE)
     monkeypatch.setattr(policy, "FRESH", AGE / 2)
     monkeypatch.setattr(policy.current, "__defaults__", (AGE,))
-    monkeypatch.setattr(policy, "OVERDUE", 0.3)
+    monkeypatch.setattr(policy, "OVERDUE", 30)
     policy.forget()
     yield
     policy.forget()
