@@ -6,6 +6,7 @@ test asks for its fixture. A test that kills or pauses a server starts one of it
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Generator
 from typing import Any
 
@@ -55,9 +56,15 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(_var, ignore_errors=True)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is for one store only belongs to that store's pass, and to no other: nothing skips."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
+    """What is for one store only belongs to that store's pass, and to no other: nothing skips.
+
+    Workers take a file at a time, in this order: those that last come first, and none is alone
+    at the end.
+    """
     others = []
     for item in items:
         if only := item.get_closest_marker("only"):
@@ -67,6 +74,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
+    yield
+    sizes = Counter(item.path for item in items)
+    lasting = {item.path for item in items if item.get_closest_marker("long")}
+    items.sort(key=lambda item: (item.path not in lasting, -sizes[item.path]))
 
 
 @pytest.hookimpl(wrapper=True)
