@@ -29,6 +29,7 @@ TIME_LIMIT = 600
 """Seconds after which a load test from the pages is broken off."""
 WAIT_LIMIT = 120
 """Seconds after which nobody expects a worker any more."""
+KEEP = timedelta(days=30)
 PROGRESS_SECONDS = 0.5
 SHOWN = ("backend", "discipline", "stock", "sold", "oversold", "verdict", "why")
 """What the page tells of a run whose others are still under way."""
@@ -158,6 +159,13 @@ def latest_of_scenarios() -> dict[str, LabRun]:
     played = LabRun.objects.filter(kind=Kind.SCENARIO, state=State.DONE).order_by("created_at")
     newest = {plan["scenario"]: pk for pk, plan in played.values_list("pk", "plan")}
     return {one.plan["scenario"]: one for one in LabRun.objects.filter(pk__in=newest.values())}
+
+
+def prune() -> int:
+    """Delete what was started longer ago than KEEP, but the last of each scenario; how many."""
+    old = LabRun.objects.filter(slot=None, created_at__lt=timezone.now() - KEEP)
+    shown = [one.pk for one in latest_of_scenarios().values()]
+    return old.exclude(pk__in=shown).delete()[0]
 
 
 def get_run(run_id: UUID) -> LabRun:

@@ -196,6 +196,7 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 3600.0,
     },
     "prune-job-runs": {"task": "locking.tasks.prune_job_runs", "schedule": 3600.0},
+    "prune-load-tests": {"task": "loadtest.tasks.prune_runs", "schedule": 3600.0},
     "prune-sessions": {"task": "shop.tasks.prune_sessions", "schedule": 3600.0},
 }
 

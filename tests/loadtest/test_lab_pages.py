@@ -132,6 +132,21 @@ def test_a_run_that_no_worker_takes_up_makes_room(staff):
     assert runs.get_run(lonely.pk).why == "No worker took it up."
 
 
+@pytest.mark.parametrize("scenario", [None, "holder-paused"])
+def test_results_of_long_ago_go(scenario, db):
+    kind = LabRun.Kind.SCENARIO if scenario else LabRun.Kind.RUN
+    of = {"kind": kind, "plan": {"scenario": scenario}, "state": LabRun.State.DONE, "slot": None}
+    ages = (runs.KEEP * 0.9, runs.KEEP * 1.1, runs.KEEP * 1.2)
+    recent, *_ = made = [LabRun.objects.create(**of) for _ in ages]
+    for run, age in zip(made, ages, strict=True):
+        LabRun.objects.filter(pk=run.pk).update(created_at=timezone.now() - age)
+    tasks.prune_runs()
+    assert [run.pk for run in LabRun.objects.all()] == [recent.pk]
+    LabRun.objects.update(created_at=timezone.now() - ages[1])
+    tasks.prune_runs()
+    assert LabRun.objects.count() == (1 if scenario else 0), "the gallery keeps the last"
+
+
 def test_a_waiting_run_can_be_stopped(client, staff):
     run = runs.start(plan=SMALL, user=staff)
     client.force_login(staff)
