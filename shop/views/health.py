@@ -5,7 +5,7 @@ from django.views.decorators.cache import never_cache
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from locking.metrics import registry
-from shop import probing
+from shop import alerts, probing
 from shop.views.decorators import shows
 
 PROBE_SECONDS = 3.0
@@ -40,4 +40,5 @@ def readyz(request: HttpRequest) -> HttpResponse:
 @shows
 def metrics(request: HttpRequest) -> HttpResponse:
     """For Prometheus; of all workers when PROMETHEUS_MULTIPROC_DIR is set, else of this one."""
+    alerts.tell_metrics()
     return HttpResponse(generate_latest(registry()), content_type=CONTENT_TYPE_LATEST)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from celery import current_app
@@ -11,7 +12,6 @@ from django.conf import settings
 from django.contrib.sessions.models import Session
 from django.core.cache import caches
 from django.utils import timezone
-from prometheus_client import REGISTRY
 
 from inventory.models import Stock
 from locking import jobs
@@ -86,7 +86,7 @@ def test_books_that_do_not_add_up_raise_an_alarm_until_they_do(client, caplog) -
     Stock.objects.filter(pk=sale.stock_id).update(quantity=4)
     assert tasks.audit_stock.apply().get() == f"2 audited, 1 do not add up: {sale.slug}"
     assert f"the stock of sale {sale.slug} does not add up" in caplog.text
-    assert REGISTRY.get_sample_value("shop_sales_not_adding_up") == 1
+    assert "shop_sales_not_adding_up 1.0" in client.get("/metrics").text
 
     def seen_by(user: User) -> str:
         client.force_login(user)
@@ -99,5 +99,17 @@ def test_books_that_do_not_add_up_raise_an_alarm_until_they_do(client, caplog) -
     Stock.objects.filter(pk=sale.stock_id).update(quantity=5)
     tasks.audit_stock.apply()
     assert alerts.current() == {}
-    assert REGISTRY.get_sample_value("shop_sales_not_adding_up") == 0
+    assert "shop_sales_not_adding_up 0.0" in client.get("/metrics").text
     assert "does not add up" not in seen_by(staff)
+
+
+def test_the_metrics_tell_the_last_audit_whoever_made_it(client, monkeypatch) -> None:
+    sale = a_sale(stock=5)
+    Stock.objects.filter(pk=sale.stock_id).update(quantity=4)
+    alerts.audit_and_alert()
+    assert "shop_sales_not_adding_up 1.0" in client.get("/metrics").text
+    with monkeypatch.context() as silent:
+        silent.setattr(alerts, "caches", {"optional": SimpleNamespace(get=lambda key: None)})
+        assert "shop_sales_not_adding_up 1.0" in client.get("/metrics").text
+    caches["optional"].set(alerts.KEY, {}, timeout=None)  # as another process does
+    assert "shop_sales_not_adding_up 0.0" in client.get("/metrics").text
