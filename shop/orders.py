@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import chain
 
+from django.db import OperationalError
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -78,17 +79,28 @@ def cancel_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
 
 
 def expire_unpaid_orders(*, now: datetime | None = None, limit: int = 500) -> int:
-    """Close pending orders whose time is over and return their pieces; how many were closed."""
-    now = now or timezone.now()
-    due = Order.objects.filter(status=Status.PENDING, pay_by__lte=now).select_related("sale")
-    closed = 0
-    for order in due.order_by("pay_by")[:limit]:
+    """Close pending orders whose time is over and return their pieces; how many were closed.
+
+    At most `limit` of each sale, so that one whose stock nobody can write holds up no other.
+    """
+    due = Order.objects.filter(status=Status.PENDING, pay_by__lte=now or timezone.now())
+    sales = Sale.objects.filter(pk__in=due.values("sale"))
+    return sum(_expire(sale, due.filter(sale=sale).order_by("pay_by")[:limit]) for sale in sales)
+
+
+def _expire(sale: Sale, due: QuerySet[Order]) -> int:
+    closed = failed = 0
+    for order in due:
+        order.sale = sale
         try:
             _close(order, Status.EXPIRED)
         except WrongStep:
             continue  # paid or cancelled since we looked
-        except Busy as error:
+        except (Busy, OperationalError) as error:
             logger.warning("order %s expires at the next round: %s", order.number, error)
+            failed += 1
+            if failed == TRIES:
+                break
             continue
         closed += 1
     return closed

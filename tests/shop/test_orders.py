@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import OperationalError
 from django.utils import timezone
 
 from inventory.models import Stock, StockMovement
 from locking.models import Discipline
-from shop import checkout
+from shop import checkout, orders
 from shop.audit import audit_sale
 from shop.checkout import TRIES, lock_name, place_order
 from shop.errors import Busy, NotFound, StoreDown, WrongStep
@@ -163,6 +164,27 @@ def test_a_held_lock_is_busy_and_the_sweep_goes_on_to_the_next(guard, sale, monk
     assert (count(sale), count(other)) == ((3, 2, 0), (10, 0, 0))
     with pytest.raises(Busy):
         cancel_order(order=Order.objects.get(sale=sale))
+
+
+def test_a_row_that_nobody_can_write_holds_up_no_other_sale(sale, monkeypatch) -> None:
+    """As when somebody was stopped in his transaction: each try waits for its time limit."""
+    stuck, other = [an_order(sale, quantity=1, overdue=True) for _ in range(5)], a_sale()
+    an_order(other, overdue=True)
+    tried = []
+
+    def end(order: Order, *step: object) -> None:
+        if order in stuck:
+            tried.append(order)
+            raise OperationalError(1205, "Lock wait timeout exceeded")
+        _end(order, *step)
+
+    _end = orders._end
+    monkeypatch.setattr(orders, "_end", end)
+    assert expire_unpaid_orders() == 1
+    assert len(tried) == TRIES
+    monkeypatch.undo()
+    assert expire_unpaid_orders() == 5
+    assert (count(sale), count(other)) == ((5, 0, 0), (10, 0, 0))
 
 
 @pytest.mark.parametrize("fault", ["broken", "silent"])
