@@ -8,6 +8,8 @@ from locking.exceptions import LockMisuse
 
 MAX_NAME = 200
 """Characters of a name that every store can keep."""
+MAX_TTL = 24 * 3600.0
+"""Seconds of a grant that every store, and whoever waits for its end, can count."""
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -31,8 +33,8 @@ def check_label(label: str) -> None:
 
 def check_ttl(ttl: float) -> None:
     """Refuse lives that no grant can have."""
-    if not 0 < ttl < math.inf:
-        raise LockMisuse(f"ttl is {ttl}: give a positive number of seconds.")
+    if not 0 < ttl <= MAX_TTL:
+        raise LockMisuse(f"ttl is {ttl}: give a positive number of seconds, {MAX_TTL:g} at most.")
 
 
 def check_timeout(timeout: float | None) -> None:

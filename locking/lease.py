@@ -15,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -116,8 +117,8 @@ class Lease:
 
     def forget(self) -> None:
         """Take it off this process's list of what it holds."""
-        if self.is_held:
-            del self.backend.held[(self.name, self.context)]
+        if self.is_held:  # the watchdog and the holder may both be here
+            self.backend.held.pop((self.name, self.context), None)
 
     def mark_lost(self) -> None:
         """For backends and the watchdog: the store says that it is gone."""
@@ -225,10 +226,17 @@ class Lock:
             return None
         lease = Lease(self.backend, claim, grant, me, self.on_lost)
         self.backend.held[(self.name, me)] = lease
-        metrics.acquired(self.backend, self.name, waited)
-        if self.renew and self.backend.capabilities.expires:
-            watchdog.add(lease)
-        lease.log(logging.DEBUG, "lock acquired")
+        try:
+            metrics.acquired(self.backend, self.name, waited)
+            if self.renew and self.backend.capabilities.expires:
+                watchdog.add(lease)
+            lease.log(logging.DEBUG, "lock acquired")
+        except BaseException:  # of a signal handler, or there are no more threads
+            watchdog.remove(lease)
+            lease.forget()
+            with suppress(LockError):
+                self.backend.release(claim, grant.token)
+            raise
         return lease
 
     def _enter_again(self, lease: Lease) -> Lease:
@@ -321,7 +329,10 @@ class Lock:
 def extend(lease: Lease) -> None:
     """Renew a lease for its ttl, and mark it when it turns out to be lost."""
     try:
-        lease.deadline = lease.backend.extend(lease.claim, lease.token, lease.claim.ttl)
+        ttl = None
+        while ttl != lease.claim.ttl:  # the watchdog and the holder may ask for different ones
+            ttl = lease.claim.ttl
+            lease.deadline = lease.backend.extend(lease.claim, lease.token, ttl)
     except LockLost:
         if lease.is_held:  # else its holder released it while the store was asked
             lease.mark_lost()

@@ -10,6 +10,7 @@ so that even a forced switch cannot let a holder of the old backend write after 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from contextlib import suppress
@@ -63,6 +64,14 @@ class Policy:
 
 _cached: Policy | None = None
 _reading = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _reading
+    _reading = threading.Lock()  # whoever was reading is not here to let go of it
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def current(max_age: float = MAX_AGE) -> Policy:
@@ -286,8 +295,11 @@ def finish_overdue_switch() -> None:
     """Complete a switch whose process died while it drained. Called by whoever meets it."""
     row = _row()
     if row.state == LockPolicy.State.DRAINING and _is_overdue(row):
-        if drained(row):
-            _flip(row, forced=False)
-        else:
-            _cancel(changed_at=row.changed_at)
+        try:
+            if drained(row):
+                _flip(row, forced=False)
+            else:
+                _cancel(changed_at=row.changed_at)
+        except (DatabaseError, RuntimeError) as error:  # RuntimeError: in a caller's transaction
+            logger.warning("the switch was not finished here: %s", error)
         forget()

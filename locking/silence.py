@@ -43,15 +43,17 @@ class Silence:
 
     def begin(self) -> None:
         """Somebody waited for an answer in vain. It ends when `hear` returns without an error."""
-        with self._guard:
-            if self.is_on:
-                return
-            self.is_on = True
-        logger.warning("%s is silent: nobody asks it until it is heard", self._server)
         try:
+            with self._guard:
+                if self.is_on:
+                    return
+                self.is_on = True
+            logger.warning("%s is silent: nobody asks it until it is heard", self._server)
             threading.Thread(target=self._listen, name="listen", daemon=True).start()
-        except RuntimeError:  # no more threads: then each finds out for himself
-            self.is_on = False
+        except BaseException as error:
+            self.is_on = False  # nobody listens: each finds out for himself
+            if not isinstance(error, RuntimeError):  # no more threads
+                raise
 
     def _listen(self) -> None:
         began = time.monotonic()

@@ -40,8 +40,9 @@ class Watchdog:
         if self._thread is None or lease.renew_at < self._next:
             with self._wake:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
-                    self._thread.start()
+                    thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+                    thread.start()  # which may fail, and must then be tried again
+                    self._thread = thread
                 self._wake.notify()
 
     def remove(self, lease: Lease) -> None:

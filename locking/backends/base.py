@@ -102,8 +102,9 @@ class Claim:
     def cancel(self) -> None:
         """Make the wait of another thread end soon; it then withdraws and returns None."""
         self.cancelled.set()
-        if self.interrupt is not None:
-            self.interrupt()
+        interrupt = self.interrupt  # the wait may be over at any moment, and this be None
+        if interrupt is not None:
+            interrupt()
 
     def lost(self) -> LockLost:
         """What its owner is told when the store does not know it as the holder."""

@@ -192,7 +192,10 @@ class MySQLSession(Session):
     def has_something_to_say(self) -> bool:
         """Whether there is anything to read although nothing was asked: a last word, or the end."""
         poll = select.poll()
-        poll.register(self.raw, select.POLLIN)
+        try:
+            poll.register(self.raw, select.POLLIN)
+        except self._errors:  # it was closed on this side
+            return True
         return bool(poll.poll(0))
 
     def _text(self, sql: str, args: tuple[object, ...]) -> bytes:

@@ -152,24 +152,26 @@ class MySQLSessionBackend(Backend):
         return True
 
     def _watch(self) -> None:
+        threading.Thread(
+            target=self._look, args=(self._stop,), name="lock-sessions", daemon=True
+        ).start()
         self._watching.set()
-        threading.Thread(target=self._look, name="lock-sessions", daemon=True).start()
 
-    def _look(self) -> None:
+    def _look(self, stop: threading.Event) -> None:
         """What comes on an idle connection unasked is its end: tell its holder."""
-        told: set[str] = set()
-        stop = self._stop
         while not stop.wait(WATCH_SECONDS):
-            told &= self._kept.keys()
-            for owner, kept in list(self._kept.items()):
-                # Whoever is about to ask takes it out first, so an answer is not taken for the end.
-                ended = kept[1].has_something_to_say() and self._kept.get(owner) is kept
-                if not ended or owner in told:
+            for lease in list(self.held.values()):
+                kept = self._kept.get(lease.owner)
+                if kept is None or not lease.is_held:
                     continue
-                for lease in list(self.held.values()):
-                    if lease.owner == owner:
-                        told.add(owner)
-                        lease.mark_lost()
+                # Whoever is about to ask takes it out first, so an answer is not taken for the end.
+                ended = kept[1].has_something_to_say() and self._kept.get(lease.owner) is kept
+                if ended or lease.orphaned:
+                    lease.mark_lost()
+                if lease.orphaned:  # nobody will release it
+                    lease.forget()
+                    with suppress(KeyError):
+                        self._kept.pop(lease.owner)[1].close()
 
     def inspect(self) -> list[Held]:
         """This process's own; who else has locks is for the server's administrator to see."""

@@ -243,7 +243,8 @@ class RedLockBackend(Backend):
     def close(self) -> None:
         """Close every connection, of held locks too: they are opened again when needed."""
         while self._idle:
-            self._idle.pop().close()
+            with suppress(IndexError):  # somebody borrowed it
+                self._idle.pop().close()
         for owner, quorum in list(self._pinned.items()):
             with quorum.mutex:
                 if self._pinned.get(owner) is quorum:

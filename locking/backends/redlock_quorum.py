@@ -344,10 +344,10 @@ class Quorum:
             for master in self.masters:
                 known = master in self._lines or master in self._dialling
                 if not known and not self._waits_for(master) and master.may_dial():
-                    self._dialling.add(master)
                     threading.Thread(
                         target=self._dial, args=(master,), name="redlock-dial", daemon=True
                     ).start()
+                    self._dialling.add(master)  # `_dial` waits for what is held here
             if self._new or len(self._lines) + len(self._dialled) < self.majority:
                 self._settled.wait_for(lambda: not self._dialling, self.patience)
             if self._new:

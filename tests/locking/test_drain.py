@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
 from loadtest.faults import until
@@ -249,3 +250,14 @@ def test_an_overdue_switch_beside_a_holder_is_cancelled(old) -> None:
         LockPolicy.objects.update(changed_at=timezone.now() - timedelta(hours=1))
         policy.finish_overdue_switch()
         assert (row().state, row().backend, row().epoch) == ("steady", "old", 1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_is_in_a_transaction_leaves_an_overdue_switch_to_others(caplog) -> None:
+    policy.current()
+    begin_switch(backend="new")
+    LockPolicy.objects.update(changed_at=timezone.now() - timedelta(minutes=1))
+    with transaction.atomic():
+        assert not lock("a").acquire(timeout=0.01)
+    assert row().state == "draining"
+    assert "durable" in caplog.text

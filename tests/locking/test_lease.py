@@ -268,6 +268,21 @@ def test_an_owner_can_be_read_and_not_guessed(process) -> None:
     assert len(secret) >= 16
 
 
+def test_two_may_let_go_of_a_lease_at_once() -> None:
+    """The watchdog and the thread of a release whose task has ended."""
+
+    class Shared(dict):
+        def get(self, key: object) -> object:
+            return self.pop(key)  # by the other, after the look
+
+    backend = scripted()
+    with backend.lock("a", renew=False) as lease:
+        backend.held, held = Shared(backend.held), backend.held
+        lease.forget()
+        assert not backend.held
+        backend.held = held
+
+
 # --- fork, misuse -----------------------------------------------------------------------------
 
 
@@ -298,6 +313,7 @@ def test_a_forked_child_holds_nothing(process) -> None:
         lambda b: b.lock("a", ttl=0),
         lambda b: b.lock("a", ttl=-1),
         lambda b: b.lock("a", ttl=math.inf),
+        lambda b: b.lock("a", ttl=1e16),
         lambda b: b.lock("a", ttl=math.nan),
         lambda b: b.lock("a", timeout=-0.1),
         lambda b: b.lock("a").acquire(timeout=-1),
@@ -318,7 +334,7 @@ def test_misuse_says_what_to_do_and_leaves_nothing_behind(process, misuse) -> No
 def test_extending_by_nothing_is_misuse_and_keeps_the_lease() -> None:
     backend = scripted()
     with backend.lock("a") as lease:
-        for ttl in (0, -1, math.inf, math.nan):
+        for ttl in (0, -1, 1e16, math.inf, math.nan):
             with pytest.raises(LockMisuse):
                 backend.lock("a").extend(ttl)
         lease.check()

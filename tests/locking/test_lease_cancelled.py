@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 import pytest
 
+from locking.backends.base import Claim
 from tests.locking.scripted import PATIENCE, scripted, waiters
 
 
@@ -95,3 +97,24 @@ def test_sixty_waiting_tasks_leave_room_for_the_release(process) -> None:
         return served
 
     assert asyncio.run(main()) == 60
+
+
+def test_a_wait_may_end_while_it_is_cancelled() -> None:
+    """It takes back its `interrupt` between the look whether there is one and the call."""
+
+    class Ending(Claim):
+        seen = 0
+
+        @property
+        def interrupt(self) -> Callable[[], None] | None:
+            self.seen += 1
+            return None if self.seen > 1 else lambda: None
+
+        @interrupt.setter
+        def interrupt(self, value: object) -> None:
+            """It is none to begin with."""
+
+    claim = Ending(name="a", owner="me", ttl=6)
+    claim.cancel()
+    assert claim.seen
+    assert claim.cancelled.is_set()

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -120,7 +121,7 @@ def test_a_wait_may_be_longer_than_the_connections_read_timeout(
         until(lambda: root.waits() == 1, "the waiter")
         before = root.questions()
         assert not waiter.result(PATIENCE)
-        assert root.questions() - before == 1, "nobody polls"
+        assert root.questions() - before < 10, "it polls"  # one, where no answer was late
 
 
 def test_a_cancelled_waiter_leaves_the_server_at_once(
@@ -171,6 +172,24 @@ def test_an_operator_ends_the_session_that_has_it(
         assert other.release("broken")["error"] == "LockLost"
         backend.lock("broken").release()
     assert not backend.break_lock("broken")
+
+
+def test_the_watch_outlives_a_session_that_is_closed_under_it(
+    backend: MySQLSessionBackend, root: Root
+) -> None:
+    """As a holder does that finds out first."""
+    for close in (lambda kept: kept.close(), lambda kept: root(f"KILL {kept.id}")):
+        with suppress(LockLost), backend.lock("watched", timeout=5) as lease:
+            close(backend._kept[lease.owner][1])
+            until(lambda lease=lease: lease.lost, "the holder being told")
+
+
+def test_what_a_dead_thread_held_is_free(backend: MySQLSessionBackend) -> None:
+    thread = threading.Thread(target=backend.lock("dead").acquire)
+    thread.start()
+    thread.join()
+    with backend.lock("dead", timeout=PATIENCE) as lease:
+        assert list(backend._kept) == [lease.owner]
 
 
 def test_20000_acquisitions_leak_nothing(backend: MySQLSessionBackend, root: Root) -> None:

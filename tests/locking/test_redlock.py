@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -217,6 +218,20 @@ class TestWaiting:
             masters.uproot(number)
         take(backend)
 
+    def test_a_master_for_whose_dialling_there_was_no_thread_is_dialled_later(
+        self, masters: Masters, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        backend = masters.client(NODE_TIMEOUT=1)
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", refuse)
+            for _ in range(3):
+                with pytest.raises(RuntimeError, match="new thread"):
+                    backend.acquire(claim(), 5)
+        take(backend)
+
     def test_many_threads_share_a_backend(self, backend: RedLockBackend) -> None:
         inside: list[int] = []
 
@@ -278,6 +293,16 @@ class TestLeaks:
         assert backend.extend(asked, grant.token, 90) > grant.deadline
         backend.release(asked, grant.token)
         until(lambda: masters.values() == [None] * 5)
+
+    def test_closing_while_somebody_borrows(self, backend: RedLockBackend) -> None:
+        class Quicker(deque):  # type: ignore[type-arg]
+            def pop(self) -> Any:
+                super().pop()  # by the other, after the look whether there is one
+                return super().pop()
+
+        backend._idle = Quicker(backend._idle)
+        backend.close()
+        assert not backend._idle
 
     def test_a_child_process_does_not_touch_its_parents_connections(
         self, masters: Masters, backend: RedLockBackend

@@ -91,3 +91,15 @@ def test_it_ends_when_an_answer_is_heard_and_not_before() -> None:
     assert silence.is_on
     until(lambda: not silence.is_on)
     assert len(asked) == 3, "each beginning listened for itself"
+
+
+def test_a_beginning_that_is_interrupted_silences_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def strike(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    silence = Silence("the test's server", lambda: None)
+    with monkeypatch.context() as struck:
+        struck.setattr("locking.silence.logger.warning", strike)
+        with pytest.raises(KeyboardInterrupt):
+            silence.begin()
+    assert not silence.is_on, "nobody would ever end it"

@@ -174,6 +174,39 @@ def test_leases_added_while_the_thread_counts_are_not_forgotten() -> None:
     dog.remove(lock.lease_of_test)
 
 
+def test_where_no_thread_can_be_started_nothing_is_held_and_the_next_one_starts_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    dog, backend = Watchdog(), scripted()
+    monkeypatch.setattr("locking.lease.watchdog", dog)
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            backend.lock("a").acquire()
+    assert not backend.held
+    assert not backend.inspect()
+    with backend.lock("a", ttl=0.45):
+        until(lambda: len(backend.times("extend")) > 1, "renewals")
+    assert dog._thread is not None
+    dog._thread.name = "watchdog of a test"
+
+
+def test_a_renewal_under_way_does_not_undo_a_longer_extension() -> None:
+    backend = scripted()
+    asked, answer = threading.Event(), threading.Event()
+    backend.then("extend", lambda: (asked.set(), answer.wait(PATIENCE)))
+    with backend.lock("a", ttl=0.9) as lease:
+        assert asked.wait(PATIENCE)
+        backend.lock("a").extend(60)
+        answer.set()  # the store carries it out after the other
+        until(lambda: len(backend.times("extend")) == 3, "another renewal, by the new ttl")
+        until(lambda: backend.inspect()[0].expires_in > 50, "the longer lease")
+        until(lambda: lease.remaining > 50, "the holder knowing of it")
+
+
 def test_a_dead_holders_lease_is_let_go() -> None:
     backend = scripted()
     thread = threading.Thread(target=backend.lock("a", ttl=0.45).acquire)
