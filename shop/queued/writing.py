@@ -31,7 +31,7 @@ logger = logging.getLogger("shop")
 PATIENCE = 5.0
 """Seconds that a batch waits for the sale's lock."""
 DELIVERIES = 5
-"""An entry at which the database failed so often, while it wrote others, is set aside."""
+"""An entry at which the database failed so often, although it writes the stock, is set aside."""
 
 Reason = SetAside.Reason
 Outcomes = list[tuple[Entry, str]]
@@ -83,16 +83,24 @@ def _decide(sale: Sale, entries: Sequence[Entry], lease: Lease, *, is_last: bool
         logger.info("a batch of sale %s is written one by one: %s", sale.slug, error)
     else:
         return outcomes + [(entry, "won") for entry in fresh]
+    failed = 0
     for entry in fresh:
         outcome = _write_alone(sale, entry, lease)
         if outcome is not None:
             outcomes.append((entry, outcome))
+        failed = failed + 1 if outcome is None else 0
+        if failed == TRIES:
+            break  # it is hardly theirs, and each waits for as long
     return outcomes
 
 
 def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
     """What became of it; None when the database failed."""
+    is_its_own = False
     try:
+        if store.deliveries(sale=sale, entry=entry) >= DELIVERIES:
+            stock.touch(stock_id=sale.stock_id)  # fails when somebody else keeps all from the row
+            is_its_own = True
         _commit(sale, [entry], lease)
     except OutOfStock:
         return _set_aside(sale, entry, Reason.SOLD_OUT)
@@ -100,9 +108,7 @@ def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
         return _set_aside(sale, entry, Reason.LIMIT)
     except OperationalError as error:
         _reconnect()
-        if store.deliveries(sale=sale, entry=entry) < DELIVERIES:
-            return None
-        return _set_aside(sale, entry, Reason.FAILED, repr(error))
+        return _set_aside(sale, entry, Reason.FAILED, repr(error)) if is_its_own else None
     except (DatabaseError, ValueError) as error:
         if decided := decided_in(sale=sale, numbers=[entry.number]):
             return decided[entry.number][1]

@@ -9,8 +9,10 @@ from datetime import timedelta
 from unittest.mock import patch
 
 import pytest
+from django.db import connection, transaction
 from django.utils import timezone
 
+from inventory.models import Stock
 from locking import locks
 from shop.checkout import lock_name, place_order
 from shop.errors import StoreDown
@@ -153,6 +155,42 @@ def test_an_entry_at_which_the_database_fails_again_and_again_is_set_aside(monke
     assert status(queued) == "failed"
     assert "1366" in SetAside.objects.get().detail
     assert_sound(sale, held=0, left=10)
+
+
+@pytest.mark.only("mysql")
+@pytest.mark.django_db(transaction=True)
+def test_no_reservation_is_set_aside_while_somebody_is_stopped_in_his_transaction() -> None:
+    """Which may take hours: those who have a place keep it."""
+    sale = a_queued_sale()
+    all_ = [ask(sale) for _ in range(2 * writing.TRIES)]
+    let_go, held = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            Stock.objects.select_for_update().get(pk=sale.stock_id)
+            held.set()
+            let_go.wait(60)
+        connection.close()
+
+    one, holder = consumer.Consumer(threading.Event()), threading.Thread(target=hold)
+    holder.start()
+    held.wait(20)
+    with connection.cursor() as cursor:
+        cursor.execute("SET innodb_lock_wait_timeout = 0")
+    try:
+        with patch.object(writing, "commit", wraps=writing.commit) as commit:
+            for _ in range(writing.DELIVERIES + 1):
+                one.round()
+    finally:
+        connection.close()
+        let_go.set()
+        holder.join()
+    assert {status(each) for each in all_} == {"waiting"}
+    rounds = writing.DELIVERIES + 1
+    assert commit.call_count <= rounds * 2 * writing.TRIES, "one by one it soon gives up"
+    consume()
+    assert {status(each) for each in all_} == {"won"}
+    assert not SetAside.objects.exists()
 
 
 # --- Pieces return ---------------------------------------------------------------------------
