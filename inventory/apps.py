@@ -1,10 +1,12 @@
 """Products and stock."""
 
 from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
 
 
 class InventoryConfig(AppConfig):
     """Products, the stock rows and their ledger."""
 
     name = "inventory"
+    verbose_name = _("Inventory")
     default_auto_field = "django.db.models.BigAutoField"

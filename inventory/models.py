@@ -22,6 +22,8 @@ class Product(models.Model):
 
     class Meta:
         ordering = ["name"]
+        verbose_name = _("product")
+        verbose_name_plural = _("products")
         constraints = [
             models.CheckConstraint(condition=models.Q(price__gte=0), name="product_price_positive")
         ]
@@ -97,6 +99,8 @@ class StockMovement(models.Model):
 
     class Meta:
         ordering = ["pk"]
+        verbose_name = _("stock movement")
+        verbose_name_plural = _("stock movements")
         constraints = [
             # A piece goes out once and comes back at most once per order.
             models.UniqueConstraint(

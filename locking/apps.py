@@ -1,13 +1,14 @@
 """The reusable app: settings prefix LOCK, tables, checks and admin pages."""
 
 from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
 
 
 class LockingConfig(AppConfig):
     """Distributed locks for Django."""
 
     name = "locking"
-    verbose_name = "Locks"
+    verbose_name = _("Locks")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

@@ -63,6 +63,7 @@ class LockPolicyChange(models.Model):
 
     class Meta:
         verbose_name = _("lock policy change")
+        verbose_name_plural = _("lock policy changes")
         ordering = ["-pk"]
 
     def __str__(self) -> str:

@@ -1,12 +1,14 @@
 """Sales, orders and the pages."""
 
 from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
 
 
 class ShopConfig(AppConfig):
     """The storefront."""
 
     name = "shop"
+    verbose_name = _("Shop")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

@@ -62,6 +62,8 @@ class Sale(models.Model):
 
     class Meta:
         ordering = ["opens_at", "pk"]
+        verbose_name = _("sale")
+        verbose_name_plural = _("sales")
         constraints = [
             models.CheckConstraint(
                 condition=models.Q(closes_at__gt=models.F("opens_at")),
@@ -161,6 +163,8 @@ class Order(models.Model):
 
     class Meta:
         ordering = ["-created_at", "-pk"]
+        verbose_name = _("order")
+        verbose_name_plural = _("orders")
         constraints = [
             models.UniqueConstraint(fields=["customer", "key"], name="one_order_per_key"),
             models.CheckConstraint(
@@ -262,6 +266,8 @@ class Payment(models.Model):
 
     class Meta:
         ordering = ["-created_at", "-pk"]
+        verbose_name = _("payment")
+        verbose_name_plural = _("payments")
         indexes = [models.Index(fields=["status", "answer_by"], name="payments_to_time_out")]
 
     def __str__(self) -> str:

@@ -27,6 +27,7 @@ class Migration(migrations.Migration):
                 ('is_listed', models.BooleanField(default=True)),
             ],
             options={
+                'verbose_name': 'product', 'verbose_name_plural': 'products',
                 'ordering': ['name'],
                 'constraints': [models.CheckConstraint(condition=models.Q(('price__gte', 0)), name='product_price_positive')],
             },
@@ -59,6 +60,7 @@ class Migration(migrations.Migration):
                 ('stock', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='movements', to='inventory.stock')),
             ],
             options={
+                'verbose_name': 'stock movement', 'verbose_name_plural': 'stock movements',
                 'ordering': ['pk'],
             },
         ),

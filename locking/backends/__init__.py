@@ -1,0 +1,1 @@
+"""The locks, a module each; `LOCKS` names them by dotted path."""

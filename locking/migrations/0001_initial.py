@@ -27,6 +27,7 @@ class Migration(migrations.Migration):
                 ('changed_at', models.DateTimeField(auto_now_add=True)),
             ],
             options={
+                'verbose_name_plural': 'lock policy changes',
                 'verbose_name': 'lock policy change',
                 'ordering': ['-pk'],
             },

@@ -1,0 +1,1 @@
+"""The textbook locks with the flaw that each is known for: only the lab may name them."""

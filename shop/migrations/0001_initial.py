@@ -59,6 +59,7 @@ class Migration(migrations.Migration):
                 ('stock', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, related_name='sale', to='inventory.stock')),
             ],
             options={
+                'verbose_name': 'sale', 'verbose_name_plural': 'sales',
                 'ordering': ['opens_at', 'pk'],
             },
         ),
@@ -78,6 +79,7 @@ class Migration(migrations.Migration):
                 ('sale', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='orders', to='shop.sale')),
             ],
             options={
+                'verbose_name': 'order', 'verbose_name_plural': 'orders',
                 'ordering': ['-created_at', '-pk'],
             },
         ),

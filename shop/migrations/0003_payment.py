@@ -25,6 +25,7 @@ class Migration(migrations.Migration):
                 ('order', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='payments', to='shop.order')),
             ],
             options={
+                'verbose_name': 'payment', 'verbose_name_plural': 'payments',
                 'ordering': ['-created_at', '-pk'],
                 'indexes': [models.Index(fields=['status', 'answer_by'], name='payments_to_time_out')],
             },
