@@ -60,6 +60,17 @@ class Terminal:
         return Console(file=self.stdout, width=given)  # type: ignore[arg-type]
 
 
+def page(
+    headings: Iterable[str], rows: Iterable[list[str]], rounds: int, versions: dict[str, Any]
+) -> str:
+    """A report's table as a page of docs/ has it; a terminal breaks its headings into lines."""
+    names = [heading.replace("-\n", "").replace("\n", " ").strip() for heading in headings]
+    lines = [names, ["---"] * len(names), *rows]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    found = ", ".join(f"{name} {value}" for name, value in versions.items())
+    return f"{table}\n\nMedians of {rounds} rounds on {found}.\n"
+
+
 def check_file(option: str, file: Path | None, part: str = "") -> None:
     """PlanError when a result could not be written there: told before a run of minutes.
 

@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from loadtest.stores import Stores
+from loadtest.terminal import page
 
 Row = dict[str, Any]
 Rows = dict[str, Row]
@@ -153,21 +154,14 @@ def tables(report: dict[str, Any]) -> Iterator[Table]:
 
 def markdown(report: dict[str, Any]) -> str:
     """The measurements as docs/locks.md has them."""
-    headings = [
-        "lock",
-        *(
-            heading.replace("-\n", "").replace("\n", " ").strip()
-            for heading, _shape in COLUMNS.values()
-        ),
+    names = {"ours": "**{}**", "floor": "*{}*", "peer": "{}"}
+    rows = [
+        [names[row["role"]].format(row["system"]), *_cells(row)]
+        for _family, rows in _by_family(report)
+        for row in rows
     ]
-    lines = [headings, ["---"] * len(headings)]
-    for _family, rows in _by_family(report):
-        for row in rows:
-            name = {"ours": "**{}**", "floor": "*{}*", "peer": "{}"}[row["role"]]
-            lines.append([name.format(row["system"]), *_cells(row)])
-    versions = ", ".join(f"{name} {value}" for name, value in report["versions"].items())
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{table}\n\nMedians of {report['settings']['rounds']} rounds on {versions}.\n"
+    headings = ["lock", *(heading for heading, _shape in COLUMNS.values())]
+    return page(headings, rows, report["settings"]["rounds"], report["versions"])
 
 
 def is_sound(report: dict[str, Any]) -> bool:

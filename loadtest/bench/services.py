@@ -47,6 +47,12 @@ def requests_of(family: Family) -> Requests:
     return ask
 
 
+def redis_cpu_us() -> float:
+    """Microseconds of CPU that the one Redis has used since its start."""
+    used = Redis.from_url(settings.REDIS_URL).info("cpu")
+    return float(used["used_cpu_user"] + used["used_cpu_sys"]) * 1e6
+
+
 def _mysql() -> Usage:
     with connection.cursor() as cursor:
         cursor.execute("SHOW GLOBAL STATUS LIKE 'Questions'")

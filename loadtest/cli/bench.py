@@ -23,9 +23,10 @@ LIMITS = {
 }
 PURCHASE = {"seconds": 4, "burst": 30, "buyers": 6000, "attempts": 100_000}
 """What a purchase is asked for, unless told otherwise."""
-OWN = {"locks": ("backends", "write", "no_peers"), "purchase": tuple(PURCHASE)}
+OWN = {"locks": ("backends", "no_peers"), "purchase": tuple(PURCHASE)}
 """Options of one subject alone."""
-PART = "lab_bench"
+PARTS = {"locks": "lab_bench", "purchase": "lab_bench_purchase"}
+"""Whose tables stand in docs/, and between which markers."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -39,6 +40,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "cached value that 200 readers want, or what idempotency keys add to a purchase",
     )
     parser.add_argument("--rounds", type=int, help="medians of these (default: 3 of locks, else 5)")
+    parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help=f"between FILE's markers as well: {' or '.join(PARTS.values())}",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
     of_locks = parser.add_argument_group("locks")
     of_locks.add_argument(
@@ -47,9 +54,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         dest="backends",
         choices=BENCHED,
         help="with its floor and its peers; may be repeated (default: all)",
-    )
-    of_locks.add_argument(
-        "--write", type=Path, metavar="FILE", help=f"between FILE's {PART} markers as well"
     )
     of_locks.add_argument("--no-peers", action="store_true", help="a short one")
     of_purchase = parser.add_argument_group("purchase")
@@ -73,6 +77,8 @@ def handle(
     for other, names in OWN.items():
         if subject != other and (wrong := [name for name in names if options[name]]):
             raise PlanError(f"{wrong[0]}: of `lab bench {other}`, not of {subject}")
+    if options["write"] and subject not in PARTS:
+        raise PlanError(f"write: of {' and '.join(PARTS)}, not of {subject}")
     asked: dict[str, Any] = {"rounds": rounds}
     if rounds is None:
         asked["rounds"] = 3 if subject == "locks" else 5
@@ -82,12 +88,12 @@ def handle(
     elif subject == "purchase":
         asked |= {**PURCHASE, **{n: options[n] for n in PURCHASE if options[n] is not None}}
     keep_within(LIMITS, asked)
-    check_file("write", options["write"], PART)
+    check_file("write", options["write"], PARTS.get(subject, ""))
     measured = SUBJECTS[subject]
     with Bar(disable=json) as bar:
         result = measured.bench(asked, bar.show_step)
     is_sound: bool = measured.is_sound(result)
     if options["write"] and is_sound:
-        marked.write(options["write"], PART, locks.markdown(result))
+        marked.write(options["write"], PARTS[subject], measured.markdown(result))
     terminal.tell(result, measured, as_json=json, width=PAGE_WIDTH)
     return 0 if is_sound else 1

@@ -20,6 +20,7 @@ from typing import Any
 from django.db import connections
 
 from loadtest.bench.crew import Crew
+from loadtest.bench.services import redis_cpu_us
 from loadtest.processes import HOST, tethered
 from loadtest.purchase.client import Heard, drive
 from loadtest.purchase.crowd import Buyer, requests
@@ -119,7 +120,7 @@ def _measure(
     watchers.buy()  # the consumer has started when this order is there
     warm = len(watchers.waits)
     threads = [threading.Thread(target=watchers.watch) for _ in range(WATCHERS)]
-    cpu = web.cpu()
+    cpu, of_redis = web.cpu(), redis_cpu_us()
     with Crew(work) as crew:
         began = time.monotonic()
         for thread in threads:
@@ -134,12 +135,14 @@ def _measure(
     answered = [one.heard - one.sent for one in heard.answers if one.kind == "ok"]
     waits = watchers.waits[warm:]
     found = [*breaches(sale, len(answered) + len(watchers.waits)), *watchers.failures]
+    of_redis = redis_cpu_us() - of_redis  # until the last order is written
     lasted = heard.ended - heard.began
     in_time = sum(one.heard <= heard.ended for one in heard.answers if one.kind == "ok")
     accepted = {
         "per_second": round(in_time / lasted, 1),
         **_percentiles(answered),
         "worker_cpu_ms": round(cpu / max(1, len(heard.answers)) * 1000, 3),
+        "redis_cpu_us": round(of_redis / max(1, len(heard.answers)), 2),
         "driver_cores": round(heard.cpu / lasted, 3),
         "answers": dict(Counter(one.kind for one in heard.answers)),
         "breaches": found,

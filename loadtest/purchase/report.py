@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from loadtest.stores import Stores
+from loadtest.terminal import page
 
 Row = dict[str, Any]
 Rounds = dict[str, list[Row]]
@@ -27,8 +28,12 @@ COLUMNS = {
     "worker_cpu_ms": ("worker\nCPU ms", "{:.2f}"),
     "queries": ("quer-\nies", "{:.2f}"),
     "redis_trips": ("Redis\ntrips", "{:.2f}"),
+    "redis_cpu_us": ("Redis\nCPU us", "{:.0f}"),
     "driver_cores": ("driver\ncores", "{:.2f}"),
 }
+PAGE = ("per_second", "to_reference", "p99_ms", "worker_cpu_ms", "redis_cpu_us")
+"""The columns that docs/operations.md has."""
+MACHINES = (10, 100, 1000)
 SEEN = "queued, orders written and seen"
 COMPARE: dict[str, Callable[[float, float], bool]] = {">=": ge, "<=": le, "=": eq}
 MEDIANS = [name for name in COLUMNS if name != "to_reference"]
@@ -153,6 +158,29 @@ def tables(report: dict[str, Any]) -> Iterator[Table]:
         books = "BROKEN" if row["breaches"] else "ok"
         measured.add_row(row["line"], str(row["connections"]), *cells, answers, books)
     yield measured
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The measurements as docs/operations.md has them."""
+    rows = [
+        [row["line"], *(COLUMNS[name][1].format(row[name]) if name in row else "" for name in PAGE)]
+        for row in report["lines"]
+    ]
+    headings = ["purchase", *(COLUMNS[name][0] for name in PAGE)]
+    measured = page(headings, rows, report["settings"]["rounds"], report["versions"]["mariadb"])
+    sums = "\n".join(f"| {' | '.join(line)} |" for line in _sums(report["lines"]))
+    return f"{measured}\n{sums}\n"
+
+
+def _sums(lines: list[Row]) -> Iterator[list[str]]:
+    """What machines of two cores can ask for when nothing else is the limit, and what Redis can."""
+    costs = {row["line"]: row for row in lines}
+    yield ["a second", *(f"{count:,} web machines" for count in MACHINES), "one Redis"]
+    yield ["---"] * (len(MACHINES) + 2)
+    for line in ("direct", "queued", "sold out"):
+        one = 2 * 1000 / costs[line]["worker_cpu_ms"]
+        redis = 1e6 / costs[line]["redis_cpu_us"]
+        yield [line, *(f"{count * one:,.0f}" for count in MACHINES), f"{redis:,.0f}"]
 
 
 def remarks(report: dict[str, Any]) -> list[str]:

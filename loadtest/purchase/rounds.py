@@ -22,7 +22,7 @@ from django.utils.text import slugify
 
 from inventory.models import Product
 from loadtest.bench.crew import PATIENCE, Crew
-from loadtest.bench.services import requests_of
+from loadtest.bench.services import redis_cpu_us, requests_of
 from loadtest.director import versions
 from loadtest.purchase import burst
 from loadtest.purchase.client import Heard, drive
@@ -227,9 +227,9 @@ def _measure(web: Web, line: Line, sale: Sale, buyers: Sequence[Buyer], seconds:
     }
 
 
-def _asked() -> dict[str, int]:
+def _asked() -> dict[str, float]:
     """What the stores have been asked since their start."""
-    found = {"redis_trips": requests_of("redis")().reads}
+    found = {"redis_trips": requests_of("redis")().reads, "redis_cpu_us": redis_cpu_us()}
     if connection.vendor == "mysql":
         found["queries"] = requests_of("mysql")().reads
     return found

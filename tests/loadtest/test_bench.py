@@ -100,6 +100,7 @@ def test_a_floor_is_that_of_the_same_family():
         (["--backend=none"], "invalid choice: 'none'"),
         (["--buyers=5"], "buyers: of `lab bench purchase`"),
         (["cache", "--no-peers"], "no_peers: of `lab bench locks`"),
+        (["keys", "--write=keys.md"], "write: of locks and purchase, not of keys"),
         (["--write=/no/locks.md"], "write: /no/locks.md cannot be written"),
         ([f"--write={__file__}"], "has no place between"),
     ],

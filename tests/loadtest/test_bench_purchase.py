@@ -141,3 +141,16 @@ def test_a_short_benchmark():
     assert lines["queued, orders written and seen"]["answers"]["seen"] > 0
     assert lines["SQLite"]["store"] == "sqlite"
     assert all(target["met"] is not None for target in found["targets"])
+
+
+def test_the_sums_of_so_many_machines():
+    line = {"to_reference": 1.0, "p99_ms": 1.0, "per_second": 7.0, "redis_cpu_us": 50.0}
+    lines = [
+        {**line, "line": name, "worker_cpu_ms": cpu}
+        for name, cpu in (("direct", 1.0), ("queued", 0.8), ("sold out", 0.5))
+    ]
+    found = {"lines": lines, "settings": {"rounds": 3}, "versions": {"mariadb": {"cores": 2}}}
+    written = report.markdown(found)
+    assert "| direct | 7 | 1.00 | 1.0 | 1.00 | 50 |" in written
+    assert "| queued | 25,000 | 250,000 | 2,500,000 | 20,000 |" in written
+    assert "| sold out | 40,000 | 400,000 | 4,000,000 | 20,000 |" in written
