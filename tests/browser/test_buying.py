@@ -57,8 +57,10 @@ def test_sign_in_buy_pay(people, script):
 
 
 def test_signing_up_leads_back_to_the_sale(people):
-    page = people(java_script_enabled=False)
+    page = people(**PHONE, java_script_enabled=False)
     page.goto("/sales/phone-x/")
+    expect(page.locator(".count")).to_contain_text(re.compile("Ends at 2.* UTC"))
+    assert page.evaluate(TOO_WIDE) == 0
     page.get_by_role("button", name="Sign in to buy").click()
     page.locator("main").get_by_role("link", name="Sign up").click()
     page.locator("[name=username]").fill("chen")
