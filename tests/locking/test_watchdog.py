@@ -188,7 +188,7 @@ def test_where_no_thread_can_be_started_nothing_is_held_and_the_next_one_starts_
             backend.lock("a").acquire()
     assert not backend.held
     assert not backend.inspect()
-    with backend.lock("a", ttl=0.45):
+    with backend.lock("a", ttl=TTL):
         until(lambda: len(backend.times("extend")) > 1, "renewals")
     assert dog._thread is not None
     dog._thread.name = "watchdog of a test"
@@ -198,7 +198,7 @@ def test_a_renewal_under_way_does_not_undo_a_longer_extension() -> None:
     backend = scripted()
     asked, answer = threading.Event(), threading.Event()
     backend.then("extend", lambda: (asked.set(), answer.wait(PATIENCE)))
-    with backend.lock("a", ttl=0.9) as lease:
+    with backend.lock("a", ttl=3) as lease:
         assert asked.wait(PATIENCE)
         backend.lock("a").extend(60)
         answer.set()  # the store carries it out after the other
