@@ -75,6 +75,8 @@ INJECTORS = {
     "tests.locking.redlock_masters:Masters": {"restart_empty": "restarted empty"},
     "tests.shop.races.process:Process": {"kill": "killed", "reached": "held at a fail point"},
 }
+SLACK = 2.0
+"""Seconds that a loaded machine may add to a promised time; `lab endure` tells the figures."""
 VENDORS = {"mysql": "MariaDB", "sqlite": "SQLite"}
 TIDYING = ("__exit__", "close", "_end")
 """What such a function does to a process is no fault."""

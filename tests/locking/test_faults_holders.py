@@ -17,12 +17,10 @@ import pytest
 from loadtest.faults import PATIENCE, until
 from locking import LockLost
 from locking.backends.mysql_session import MySQLSessionBackend
+from tests.fault_rows import SLACK
 from tests.locking.fault_stores import LEASED, TTL, Store, idle, mysql_session, store
 
 __all__ = ["idle", "store"]
-
-SLACK = 1.0
-"""Seconds that a loaded machine may add to the one that FAULTS allows."""
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -21,6 +21,7 @@ from loadtest.servers import Redis
 from locking import LockLost, LockUnavailable
 from locking.backends.resp import redis_silence
 from locking.lease import Lease
+from tests.fault_rows import SLACK
 from tests.locking.redis_tools import BOUND, Connect, claim, connect, server, take, waiting
 
 __all__ = ["connect", "server"]
@@ -241,7 +242,7 @@ def test_a_command_that_arrives_long_after_its_time(
     assert held.token is not None
     started = time.monotonic()
     assert take(direct).token > held.token
-    assert time.monotonic() - started < 1.0 + 1.0
+    assert time.monotonic() - started < 1.0 + 1.0 + SLACK
 
 
 def test_who_gives_up_while_redis_is_silent_leaves_no_place(

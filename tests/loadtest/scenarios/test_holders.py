@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.fault_rows import SLACK
 from tests.loadtest.scenarios.playing import facts, played, sold_twice_then_once
-
-SLACK = 2.0
-"""Seconds that a loaded machine may add."""
-
 
 results = played(
     "holder-paused",

@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.fault_rows import SLACK
 from tests.loadtest.scenarios.playing import facts, played
-
-SLACK = 2.0
-"""Seconds that a loaded machine may add."""
-
 
 results = played(
     "setnx-without-expiry",

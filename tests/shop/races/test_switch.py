@@ -16,6 +16,7 @@ from locking import locks, policy
 from locking.models import LockPolicyChange
 from shop.audit import audit_sale
 from shop.models import Sale
+from tests.fault_rows import SLACK
 from tests.shop.making import a_customer, a_sale, put_in_force
 from tests.shop.races.process import PATIENCE, TTL, Process, start_server, together
 
@@ -86,7 +87,7 @@ def test_a_killed_holder_holds_a_drain_up_for_its_lease_only(processes, switchin
     holder.reached()
     holder.kill()
     assert switching(backend="database").result(PATIENCE).backend == "database"
-    assert LockPolicyChange.objects.get().drained_ms < (policy.MAX_AGE + TTL + 1) * 1000
+    assert LockPolicyChange.objects.get().drained_ms < (policy.MAX_AGE + TTL + 1 + SLACK) * 1000
 
 
 @pytest.mark.faults(row=25, xf=True, fired="switched")
