@@ -24,6 +24,7 @@ import math
 import os
 import random
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
@@ -33,6 +34,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from django.conf import settings
 from django.core.cache import BaseCache, caches
+from django.db import connections
 
 from locking import metrics
 from locking.arguments import check_name, check_timeout
@@ -46,6 +48,9 @@ logger = logging.getLogger("locking")
 DEFAULTS = {"CACHE": "default", "LOCK": None, "LOCK_TTL": 2.0, "TIMEOUT": 5.0}
 SILENCE = 1.0
 """Seconds for which a process leaves a cache alone that did not answer."""
+LATE = 0.25
+"""Seconds after which an answer of the cache is late: a build asks it, and the lock, five times
+more. Whoever has an older value then goes on with that, also where it is he who leads the build."""
 
 T = TypeVar("T")
 
@@ -68,6 +73,7 @@ class Look:
     entry: Entry | None
     version: str | None = None
     is_up: bool = True
+    is_late: bool = False
 
     def is_fresh(self, beta: float = 0.0) -> bool:
         """Whether nobody needs to build; with `beta`, now and then not even when it is fresh.
@@ -137,7 +143,12 @@ class SingleFlight:
             if look.entry is not None and look.is_fresh(beta):
                 value = _serve(key, look.entry)
             elif (flight := self._flights.setdefault(_seat(key, look), mine)) is mine:
-                value = self._lead(_Builder(self, key, build, ttl, stale), look, mine, deadline)
+                builder = _Builder(self, key, build, ttl, stale)
+                if look.entry is None or not look.is_late:
+                    value = self._lead(builder, look, mine, deadline)
+                else:
+                    self._lead_apart(builder, look, mine, deadline)
+                    value = _serve(key, look.entry)
             elif look.entry is not None:
                 value = _serve(key, look.entry)
             else:
@@ -184,6 +195,7 @@ class SingleFlight:
         if time.monotonic() < self._silent_until:
             return Look(None, is_up=False)
         names = _entry_name(key), _version_name(_family(key))
+        asked = time.monotonic()
         try:
             found = self._cache.get_many(names)
             entry = Entry(*found[names[0]]) if names[0] in found else None
@@ -193,7 +205,7 @@ class SingleFlight:
         version = found.get(names[1])
         if entry and (entry.version != version or time.time() >= entry.fresh_until + stale):
             entry = None
-        return Look(entry, version)
+        return Look(entry, version, is_late=time.monotonic() - asked > LATE)
 
     def _silence(self, error: Exception) -> None:
         self._silent_until = time.monotonic() + SILENCE
@@ -226,6 +238,22 @@ class SingleFlight:
         finally:
             del self._flights[_seat(builder.key, look)]
             flight.cancel()  # where nothing else ended it
+
+    def _lead_apart(self, *flight: Any) -> None:
+        """The same in a thread of its own, for a caller who does not wait."""
+
+        def lead() -> None:
+            try:
+                self._lead(*flight)
+            except Exception:  # nobody waits for it; the next caller tries again
+                logger.warning("%r was not built", flight[0].key, exc_info=True)
+            finally:
+                connections.close_all()  # this thread's own
+
+        try:
+            threading.Thread(target=lead, name="build", daemon=True).start()
+        except RuntimeError:  # no more threads
+            self._lead(*flight)
 
     def _under_lock(self, builder: _Builder, look: Look, deadline: float) -> Any:
         key = builder.key

@@ -24,13 +24,22 @@ class Outcome(Protocol):
 
 
 def buy(
-    *, customer_id: int, sale: Sale, quantity: int, key: str, is_first: bool = False
+    *,
+    customer_id: int,
+    sale: Sale,
+    quantity: int,
+    key: str,
+    is_first: bool = False,
+    began: float | None = None,
 ) -> Outcome:
     """Buy as the sale's fulfilment has it, once for each key. Raises the errors of `place_order`.
 
-    is_first: there is reason to think that the customer has nothing in this sale yet.
+    is_first: there is reason to think that the customer has nothing in this sale yet. began: when
+    the request came, by the monotonic clock.
     """
     if sale.is_queued:
         return reserve(customer_id=customer_id, sale=sale, quantity=quantity, key=key)
     customer = User(pk=customer_id)
-    return place_order(customer=customer, sale=sale, quantity=quantity, key=key, is_first=is_first)
+    return place_order(
+        customer=customer, sale=sale, quantity=quantity, key=key, is_first=is_first, began=began
+    )

@@ -39,15 +39,18 @@ from shop.errors import (
     SoldOut,
     StoreDown,
 )
-from shop.line import is_at_work, serve
+from shop.line import is_beside, serve
 from shop.models import Allowance, Order, Sale, User
 from shop.segments import Part, choose, choose_again
 
 logger = logging.getLogger("shop")
 
 LOCK_TIMEOUT = 1.0
-"""Seconds that a buyer waits for the lock before being told that the shop is busy. With what it
-takes to find out that a store is silent (0.9 s) less than two."""
+"""Seconds after his request came for which a buyer waits for the lock before being told that the
+shop is busy. With what it takes to find out that a store is silent (0.9 s) less than two."""
+LAST_CALL = 1.3
+"""Seconds after which nothing more is begun for a request, not even the writing of its order: with
+a store whose every answer takes 0.4 s there is just time for that and to give the lock back."""
 ORDER_COLUMNS = [field for field in Order._meta.concrete_fields if not field.primary_key]
 # By hand: on the purchase path the ORM's own work would cost more than the query.
 EARLIER = """
@@ -98,15 +101,24 @@ def lock_of(sale: Sale, part: Part) -> str:
     return name if part.stock_id == sale.stock_id else f"{name}:{part.stock_id}"
 
 
-def _locks(sale: Sale, parts: Sequence[Part], label: str) -> list[PolicyLock]:
-    return [lock(lock_of(sale, part), timeout=LOCK_TIMEOUT, label=label) for part in parts]
+def is_late(began: float) -> bool:
+    """Whether there is no time left for anything that is not needed to end a request."""
+    return time.monotonic() > began + LAST_CALL * max(1.0, LOCK_TIMEOUT)
+
+
+def _lock(sale: Sale, part: Part, label: str, began: float) -> PolicyLock:
+    left = max(0.0, began + LOCK_TIMEOUT - time.monotonic())
+    return lock(lock_of(sale, part), timeout=left, label=label)
 
 
 @contextmanager
-def locked(sale: Sale, parts: Sequence[Part], *, label: str = "") -> Iterator[list[Lease]]:
+def locked(
+    sale: Sale, parts: Sequence[Part], *, label: str = "", began: float | None = None
+) -> Iterator[list[Lease]]:
     """Hold the locks of several rows; as all ask in the order of ids, none wait in a ring."""
+    began = time.monotonic() if began is None else began
     with ExitStack() as held:
-        yield [held.enter_context(guard) for guard in _locks(sale, parts, label)]
+        yield [held.enter_context(_lock(sale, part, label, began)) for part in parts]
 
 
 def fence_of(lease: Lease) -> stock.Fence:
@@ -131,16 +143,25 @@ def learn_newer_fence(sale: Sale, parts: Sequence[Part] = ()) -> None:
 
 
 def place_order(
-    *, customer: User, sale: Sale, quantity: int, key: str, is_first: bool = False
+    *,
+    customer: User,
+    sale: Sale,
+    quantity: int,
+    key: str,
+    is_first: bool = False,
+    began: float | None = None,
 ) -> Placed:
     """Buy `quantity` pieces of `sale`, once for each key.
 
     `sale` comes with its stock. `is_first` is a hint that the customer has no order in this sale:
-    where it is open, the unique keys then look for one. Raises BadInput, NotOpen, SoldOut,
+    where it is open, the unique keys then look for one. `began` is the monotonic time at which the
+    request came, from which all its waits count together. Raises BadInput, NotOpen, SoldOut,
     LimitReached, KeyReused, and InFlight, Busy or StoreDown when nothing was decided: the same key
     may then be sent again.
     """
-    hashed, give_up_at = digest(key), time.monotonic() + LOCK_TIMEOUT
+    hashed, began = digest(key), time.monotonic() if began is None else began
+    if is_late(began):
+        raise Busy
     if not (is_first and _may_sell(sale, quantity)):
         earlier = _orders_of(customer, sale, hashed)
         if sent := _sent_before(earlier, sale, quantity):
@@ -150,7 +171,7 @@ def place_order(
     parts = choose(sale.rows, quantity=quantity)
     for _ in range(TRIES * sale.segments):
         try:
-            order = _buy(customer, sale, parts, hashed, is_first=is_first)
+            order = _buy(customer, sale, parts, hashed, is_first=is_first, began=began)
         except OutOfStock:
             if sent := _sent_before(_orders_of(customer, sale, hashed), sale, quantity):
                 return sent
@@ -165,7 +186,7 @@ def place_order(
                 return sent
             is_first = not Allowance.objects.filter(customer=customer, sale=sale).exists()
         except OperationalError as error:
-            if time.monotonic() >= give_up_at:
+            if time.monotonic() >= began + LOCK_TIMEOUT:
                 raise StoreDown from error
             logger.warning("purchase will be tried again: %s", error)
         else:
@@ -226,22 +247,32 @@ def _admit(earlier: Sequence[Earlier], sale: Sale, quantity: int) -> None:
 
 
 def _buy(
-    customer: User, sale: Sale, parts: Sequence[Part], hashed: str, *, is_first: bool
+    customer: User,
+    sale: Sale,
+    parts: Sequence[Part],
+    hashed: str,
+    *,
+    is_first: bool,
+    began: float,
 ) -> Order:
     # Whoever meets this lock can tell whether it is held for the very same form.
     label = f"{customer.pk}.{hashed[:12]}"
-    guards = _locks(sale, parts, label)
-    draft = _draft(customer, sale, parts, hashed, is_first=is_first)
+    draft = _draft(customer, sale, parts, hashed, is_first=is_first, began=began)
     try:
+        policy.current()  # not under the lock, where all would wait for it
+        if is_late(began):
+            raise Busy
         with in_line(sale_id=sale.pk):
             if len(parts) == 1:
-                serve(guards[0], draft, _write)
+                serve(_lock(sale, parts[0], label, began), draft, _write)
             else:
-                with locked(sale, parts, label=label) as leases:
+                with locked(sale, parts, label=label, began=began) as leases:
                     _write([draft], *leases)
     except LockTimeout:
+        guards = [_lock(sale, part, label, began) for part in parts]
+        asks = PolicyLock.is_held_for_label, is_beside
         with suppress(LockError):
-            if any(is_at_work(each) for each in guards):
+            if any(not is_late(began) and ask(each) for each in guards for ask in asks):
                 raise InFlight from None
         raise Busy from None
     except LockUnavailable as error:
@@ -263,10 +294,14 @@ class Draft(NamedTuple):
     parts: Sequence[Part]
     statements: list[Statement]
     """Its own rows; the order's comes first."""
+    began: float
+    """When its request came (monotonic)."""
 
 
 def _write(drafts: Sequence[Draft], *leases: Lease) -> None:
     """All of them in one transaction; they take from the same rows, to each of which a lease."""
+    if is_late(drafts[0].began):  # who leads has waited longest
+        raise Busy
     rows = range(len(leases))
     try:
         seen = [_look(drafts[0].parts[row], leases[row]) for row in rows]
@@ -294,7 +329,13 @@ def _look(part: Part, lease: Lease) -> stock.Look:
 
 
 def _draft(
-    customer: User, sale: Sale, parts: Sequence[Part], hashed: str, *, is_first: bool
+    customer: User,
+    sale: Sale,
+    parts: Sequence[Part],
+    hashed: str,
+    *,
+    is_first: bool,
+    began: float,
 ) -> Draft:
     """The order, and what writes all of it but the stock; made before the lock is asked for.
 
@@ -314,7 +355,7 @@ def _draft(
     order._state.adding = False
     columns = {field.attname: getattr(order, field.attname) for field in ORDER_COLUMNS}
     allowance = _take_allowance(customer, sale, quantity, is_first=is_first)
-    return Draft(order, parts, [insert(Order, **columns), *allowance])
+    return Draft(order, parts, [insert(Order, **columns), *allowance], began)
 
 
 def _take_allowance(

@@ -55,13 +55,13 @@ def serve(guard: PolicyLock, item: T, write: Callable[[Sequence[T], Lease], obje
     one. Raises what `write` raises for this item alone and what the lock raises; LockTimeout also
     when no leader came to it in time.
     """
+    assert guard.timeout is not None
+    place, deadline = _Place(item), time.monotonic() + guard.timeout
     most, name = settings.PURCHASES_PER_GRANT, guard.name
     if most == 1 or locks[policy.current().backend].capabilities.exclusion != "machines":
         with guard as lease:
             write([item], lease)
         return
-    assert guard.timeout is not None
-    place, deadline = _Place(item), time.monotonic() + guard.timeout
     with _guard:
         follows = name in _lines
         _lines.setdefault(name, deque())
@@ -81,19 +81,16 @@ def serve(guard: PolicyLock, item: T, write: Callable[[Sequence[T], Lease], obje
         _let_the_next_lead(name)
 
 
-def is_at_work(guard: PolicyLock) -> bool:
-    """Whether who waited for this lock in vain was kept waiting by his own form, sent before."""
-    if guard.is_held_for_label():
-        return True
-    with suppress(LockTimeout), _mark(guard):
-        return False
-    return True
+def is_beside(guard: PolicyLock) -> bool:
+    """Whether the same form, sent before, is being served under a grant of another's label."""
+    mark = _mark(guard)
+    return mark.backend.is_held_for(mark.name, mark.label)
 
 
 def _mark(guard: PolicyLock) -> Lock:
     """Held by who is served under a grant that bears another's label, once that takes long."""
-    in_force = locks[policy.current().backend]
-    return in_force.lock(f"{BESIDE}{guard.name}:{guard.label}", timeout=0)
+    in_force, label = locks[policy.current().backend], guard.label
+    return in_force.lock(f"{BESIDE}{guard.name}:{label}", timeout=0, label=label)
 
 
 def _wait(guard: PolicyLock, place: _Place[T], timeout: float) -> None:

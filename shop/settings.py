@@ -10,7 +10,7 @@ from pathlib import Path
 import environ
 from django.utils.translation import gettext_lazy as _
 
-from locking.backends.resp import OnceMore
+from locking.backends.resp import CURT, OnceMore
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
@@ -120,6 +120,7 @@ _redis_cache = {
         "socket_timeout": 0.5,
         "socket_connect_timeout": 1,
         "retry": OnceMore(REDIS_URL),
+        **CURT,
     },
 }
 CACHES = {

@@ -15,7 +15,7 @@ from limits.storage import storage_from_string
 from limits.strategies import FixedWindowRateLimiter
 from redis.exceptions import RedisError
 
-from locking.backends.resp import OnceMore
+from locking.backends.resp import CURT, OnceMore
 from shop.errors import TooMany
 
 logger = logging.getLogger("shop")
@@ -29,6 +29,7 @@ def _limiter(url: str) -> FixedWindowRateLimiter:
         socket_timeout=0.5,
         socket_connect_timeout=0.5,
         retry=OnceMore(url),  # type: ignore[arg-type]
+        **CURT,
     )
     return FixedWindowRateLimiter(storage)
 

@@ -8,6 +8,7 @@ it came, and so does what needs a page of the buyer's own: the same key is never
 
 import logging
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BytesIO
@@ -25,6 +26,7 @@ from locking import LockError, policy
 from shop import buying, throttle, tickets
 from shop.admission import admit, sale_at_door
 from shop.buying import Outcome
+from shop.checkout import is_late
 from shop.errors import (
     STORE_ERRORS,
     Busy,
@@ -73,6 +75,7 @@ class Turnstile:
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """Serve a purchase with a ticket; everything else is Django's."""
         if environ["REQUEST_METHOD"] == "POST":
+            environ["shop.began"] = time.monotonic()
             found = BUY.fullmatch(environ.get("PATH_INFO", ""))
             if found and (request := _take_in(environ)):
                 served = self._serve(request, found[1])
@@ -106,6 +109,7 @@ class Turnstile:
                 quantity=asked.quantity,
                 key=asked.key,
                 is_first=ticket.is_first,
+                began=form.request.environ["shop.began"],
             )
         except IMPERSONAL as error:
             return self._refused(form, error)
@@ -126,11 +130,14 @@ class Turnstile:
 
     def _refused(self, form: Form, error: ShopError) -> Answer:
         quantity = form.purchase.quantity
+        began = form.request.environ["shop.began"]
 
         def make(request: WSGIRequest) -> HttpResponse:
+            request.META["shop.began"] = began
             return _never_cached(_page(request, form.sale, error, quantity))
 
-        what = (error.code, error.retry_after, quantity, _is_safe())
+        is_safe = "unknown" if is_late(began) else _is_safe()
+        what = (error.code, error.retry_after, quantity, is_safe)
         prepared = self.django.prepared(form.request, *what, make=make)
         return prepared if wants_json(form.request) else prepared.fill(_own(form))
 
@@ -165,11 +172,11 @@ def _read(request: WSGIRequest, slug: str) -> Form | None:
 
 
 def _page(request: WSGIRequest, sale: Sale, error: ShopError, quantity: int) -> HttpResponse:
-    """The sale page that explains the refusal; for nobody in particular."""
+    """The sale page that explains the refusal, for nobody in particular; or that alone."""
     if wants_json(request):
         return answer(request, error)
     own = {"user": SOMEBODY, "csrf_token": mark("csrf")}
-    if isinstance(error, TooMany):
+    if isinstance(error, TooMany) or is_late(request.META["shop.began"]):
         return answer(request, error, context=own)
     own |= {name: mark(name) for name in ("key", "ticket", "expires")}
     try:

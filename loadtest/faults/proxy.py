@@ -32,6 +32,8 @@ class Proxy:
         """Seconds that each message takes longer."""
         self.losing = 0.0
         """How many of the answers to come are lost, each with its connection."""
+        self.asked = 0
+        """How many requests came; what comes together counts once."""
         self.flow()
         self._open: list[socket.socket] = []
         self._refusing = False
@@ -120,6 +122,7 @@ class Proxy:
     def _pump(self, source: socket.socket, sink: socket.socket, gate: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                self.asked += gate is not self.answers
                 gate.wait()
                 if gate is self.answers and self.losing:
                     self.losing -= 1

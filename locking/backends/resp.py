@@ -48,6 +48,9 @@ FRESH = 0.01
 
 READ_SIZE = 4096
 
+CURT: dict[str, Any] = {"protocol": 2, "driver_info": None}
+"""redis-py otherwise says four things before the first command, and waits for each answer."""
+
 NOTHING: Any = object()
 """What `Wire.take` returns when no whole reply has arrived."""
 
@@ -157,10 +160,10 @@ class Wire:
         try:
             pool: Any = redis.ConnectionPool.from_url(
                 url,
-                protocol=3,
                 socket_timeout=timeout,
                 socket_connect_timeout=connect_timeout,
                 retry=Retry(NoBackoff(), 0),
+                **CURT,
             )
             self._connection = pool.make_connection()
             self._connection.connect()
@@ -176,10 +179,12 @@ class Wire:
             self._socket.settimeout(None)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
+        self._greets = bool(channel)
+        """Whether the first reply is still to come: to HELLO, for which nobody waits by itself."""
         if channel:
-            self.send(pack("SUBSCRIBE", channel))
-            if self.push(time.monotonic() + timeout) is None:
-                self._fail(TimeoutError())
+            self.send(pack("HELLO", "3") + pack("SUBSCRIBE", channel))
+        else:  # one of several servers: nothing is asked of one that does not even greet
+            self.command("HELLO", "3")
 
     def fileno(self) -> int:
         """For selectors."""
@@ -269,6 +274,8 @@ class Wire:
                     if not data:
                         raise EOFError("the server closed it")
                     self._reader.feed(data)
+                elif self._greets and not isinstance(item, hiredis.ReplyError):
+                    self._greets = False
                 elif not isinstance(item, hiredis.PushNotification):
                     break
         except BaseException as error:

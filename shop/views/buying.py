@@ -1,5 +1,6 @@
 """What customers do: buy, pay, cancel, and look at their orders."""
 
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from locking import Attempt, IdempotencyError
 from locking.models import IdempotencyKey
 from shop import buying, throttle
 from shop.admission import sale_at_door
+from shop.checkout import is_late
 from shop.errors import ShopError, answer, refusal_of, wants_json
 from shop.forms import key_of, read_purchase
 from shop.models import Order
@@ -42,12 +44,17 @@ def buy(request: CustomerRequest, slug: str) -> HttpResponse:
         throttle.count(settings.BUY_LIMIT, "buy", str(request.user.pk))
     sale = sale_at_door(slug=slug)
     purchase = read_purchase(request, most=sale.limit_per_customer)
+    began = request.META.get("shop.began", time.monotonic())  # the turnstile says so
     try:
         outcome = buying.buy(
-            customer_id=request.user.pk, sale=sale, quantity=purchase.quantity, key=purchase.key
+            customer_id=request.user.pk,
+            sale=sale,
+            quantity=purchase.quantity,
+            key=purchase.key,
+            began=began,
         )
     except ShopError as error:
-        if wants_json(request):
+        if wants_json(request) or is_late(began):
             raise
         seen = read_sale(slug=slug)  # as it is now, not as it was at the door
         context = sale_context(request, seen, key=purchase.key, quantity=purchase.quantity)

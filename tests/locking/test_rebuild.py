@@ -132,6 +132,25 @@ def test_while_one_builds_the_others_have_the_old_value_at_once(flight, other, h
     assert other.get_or_build("stale:1", never, **KEPT) == "new"
 
 
+def test_where_the_cache_is_slow_even_who_builds_has_the_old_value_at_once(flight, held, threads):
+    flight.get_or_build("slow:1", lambda: "old", **EXPIRED)
+    build = held("new")
+    with patch("locking.rebuild.LATE", -1.0):
+        assert threads.submit(flight.get_or_build, "slow:1", build, **KEPT).result(9) == "old"
+        build.begun()
+        assert flight.get_or_build("slow:1", never, **KEPT) == "old"
+    build.end()
+    until(lambda: flight.get_or_build("slow:1", never, **KEPT) == "new", "the new value")
+    assert build.builds == 1
+
+
+def test_a_build_for_nobody_that_fails_is_tried_again(flight, threads):
+    flight.get_or_build("slow:2", lambda: "old", **EXPIRED)
+    with patch("locking.rebuild.LATE", -1.0):
+        assert flight.get_or_build("slow:2", never, **KEPT) == "old"
+        until(lambda: flight.get_or_build("slow:2", lambda: "new", **KEPT) == "new", "another try")
+
+
 def test_who_has_nothing_to_serve_waits_for_the_builder(flight, other, held, threads):
     build = held("new")
     readers = [threads.submit(flight.get_or_build, "wait:1", build, **KEPT)]

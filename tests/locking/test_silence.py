@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
+from django.core.cache import caches
 
 from loadtest.faults import until
 from loadtest.faults.proxy import Proxy
 from locking.backends.resp import Disconnected, OnceMore, Wire, WirePool, redis_silence
+from locking.handler import create
 from locking.silence import Silence
 
 TIMEOUT = 0.3
@@ -103,3 +106,44 @@ def test_a_beginning_that_is_interrupted_silences_nobody(monkeypatch: pytest.Mon
         with pytest.raises(KeyboardInterrupt):
             silence.begin()
     assert not silence.is_on, "nobody would ever end it"
+
+
+@pytest.mark.parametrize("client", ["lock", "cache"])
+def test_nothing_is_waited_for_before_the_first_command(
+    client, way, redis_server, settings
+) -> None:
+    """While no answer comes through, not even to a greeting, the command has been carried out."""
+    near, far = (
+        create(
+            "any",
+            {
+                "BACKEND": "locking.backends.redis.RedisBackend",
+                "LOCATION": f"redis://127.0.0.1:{port}/0",
+                "OPTIONS": {"SOCKET_TIMEOUT": 9.0},
+            },
+        )
+        for port in (redis_server.port, way.port)
+    )
+    ours = settings.CACHES["default"]
+    options = {**ours["OPTIONS"], "socket_timeout": 9.0}
+    settings.CACHES = {"far": {**ours, "LOCATION": f"redis://{way.url}/0", "OPTIONS": options}}
+
+    def ask() -> None:
+        if client == "cache":
+            caches["far"].set("first", 1)
+        else:
+            far.lock("first").acquire()
+            far.lock("first").release()
+
+    with near.lock("any"):
+        pass  # the server knows the scripts
+    key = {"lock": "lock:{first}", "cache": "shop:1:first"}[client]
+    way.answers.clear()
+    with ThreadPoolExecutor(1) as pool, redis.Redis(port=redis_server.port) as direct:
+        asked = pool.submit(ask)
+        until(lambda: direct.exists(key), "the command")
+        assert not asked.done()
+        way.flow()
+        asked.result(9)
+    for backend in (near, far):
+        backend.close()

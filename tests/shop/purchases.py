@@ -14,14 +14,10 @@ from tests.shop.making import a_customer, fresh
 EVERY = pytest.mark.parametrize("discipline", Discipline.values)
 
 
-def buy(sale: Sale, *, customer=None, quantity: int = 1, key: str = "k", is_first: bool = False):
+def buy(sale: Sale, *, customer=None, quantity: int = 1, key: str = "k", **more):
     """One purchase, by default of a new customer."""
     return place_order(
-        customer=customer or a_customer(),
-        sale=fresh(sale),
-        quantity=quantity,
-        key=key,
-        is_first=is_first,
+        customer=customer or a_customer(), sale=fresh(sale), quantity=quantity, key=key, **more
     )
 
 

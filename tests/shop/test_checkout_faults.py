@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -35,6 +37,37 @@ def test_a_lock_that_stays_held_is_busy(guard, monkeypatch) -> None:
     assert caught.value.code == "busy"
     assert nothing_changed(sale)
     buy(sale)  # the same key may be sent again
+
+
+def test_the_wait_for_the_lock_began_with_the_request(guard, monkeypatch) -> None:
+    """Else this would take a minute."""
+    sale = a_sale()
+    monkeypatch.setattr(checkout, "LOCK_TIMEOUT", 60.0)
+    with ThreadPoolExecutor(1) as other:
+        held = guard.lock(checkout.lock_name(sale.pk))
+        other.submit(held.acquire).result(10)
+        began = time.monotonic()
+        with pytest.raises(Busy):
+            buy(sale, began=began - 60)
+        assert time.monotonic() < began + 30
+        other.submit(held.release).result(10)
+    assert nothing_changed(sale)
+
+
+@pytest.mark.parametrize("at", ["the door", "the lock"])
+def test_after_the_last_call_nothing_is_written(at, guard, monkeypatch) -> None:
+    sale = a_sale()
+    late = partial(monkeypatch.setattr, checkout, "LAST_CALL", -1.0)
+    if at == "the door":
+        late()
+    else:
+        guard.then("acquire", late)
+    with pytest.raises(Busy):
+        buy(sale)
+    assert nothing_changed(sale)
+    assert bool(guard.times("acquire")) == (at == "the lock")
+    monkeypatch.undo()
+    buy(sale)  # it was given back
 
 
 def test_a_silent_lock_store_is_store_down(guard) -> None:

@@ -167,3 +167,22 @@ def test_what_is_slow_on_the_way_is_not_silent(patience, way, connect) -> None:
     way.delay = 0.2
     assert ask(line) == 1
     assert not line.connection.watch.is_silent
+
+
+def test_a_new_connection_is_ready_after_two_messages(way, connect, monkeypatch) -> None:
+    """Its name and password, and all that it wants to be; Django's own sends seven."""
+    monkeypatch.setattr(base, "LATE", 60.0)  # else the watch may ask, too
+    first, second = connect(), connect()
+    ask(first)
+    until(lambda: first.connection.watch._line is not None, "the watch's own line")
+    asked = way.asked
+    ask(second)
+    assert way.asked == asked + 3
+    names = ("character_set_client", "autocommit", "sql_mode", "innodb_lock_wait_timeout")
+    level = "tx_isolation" if second.mysql_is_mariadb else "transaction_isolation"
+    for each in (first, second):
+        with each.cursor() as cursor:
+            cursor.execute("SELECT " + ", ".join(f"@@{name}" for name in (*names, level)))
+            assert cursor.fetchone() == ("utf8mb4", 1, "STRICT_TRANS_TABLES", 3, "READ-COMMITTED")
+            cursor.execute("SELECT '\N{SNOWMAN}\N{KEY}', %s", ["\N{KEY}"])
+            assert cursor.fetchone() == ("\N{SNOWMAN}\N{KEY}", "\N{KEY}")

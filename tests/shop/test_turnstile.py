@@ -209,6 +209,24 @@ def test_a_form_whose_first_send_holds_the_lock_is_in_flight(key, code, li, monk
     assert li.django.asked == 0
 
 
+@pytest.mark.parametrize("way", ["turnstile", "view"])
+def test_who_has_waited_long_is_told_without_a_word_to_the_stores(way, li, monkeypatch):
+    """Not even for the page around it; the form is on the page that he came from."""
+    sale = a_sale()
+    form = li.form(sale)
+    li.send(sale, form)  # the door has been looked at
+    monkeypatch.setattr(checkout, "LAST_CALL", -1.0)
+    with (
+        patch("locking.policy.current", side_effect=AssertionError),
+        patch("shop.turnstile.read_sale", side_effect=AssertionError),
+        patch("shop.views.buying.read_sale", side_effect=AssertionError),
+    ):
+        told = li.send(sale, form) if way == "turnstile" else li.by_hand(sale, form)
+    assert (told.status, told.headers["Retry-After"]) == (503, "1")
+    assert "Nothing was bought" in told.text
+    assert li.django.asked == (way == "view")
+
+
 @pytest.mark.parametrize("by", ["cancel", "restock"])
 def test_who_got_what_came_back_is_told_so_by_a_process_that_has_not_seen_it(by, li, monkeypatch):
     """Its memory is a moment old, and younger than the order that the buyer has."""
