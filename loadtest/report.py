@@ -1,5 +1,6 @@
 """Reports for people: the sentence that says it all, and the table."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +25,15 @@ def _breaches(run: Run) -> list[str]:
 
 def sentence(runs: Sequence[Run]) -> str:
     """The verdict first: "none sold 83 of 50. redis sold exactly 50."."""
-    return " ".join(_of_guard(name, group) for name, group in by_guard(runs))
+    told, absent = [], defaultdict(list)
+    for name, group in by_guard(runs):
+        if missing := [run for run in group if run["verdict"] == "not-run"]:
+            absent[missing[0]["why"].rstrip(".")].append(name)
+        else:
+            told.append(_of_guard(name, group))
+    for why, names in absent.items():
+        told.append(_("%(guard)s did not run: %(why)s.") % {"guard": ", ".join(names), "why": why})
+    return " ".join(told)
 
 
 def by_guard(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
@@ -40,8 +49,6 @@ def by_guard(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 
 def _of_guard(name: str, runs: Sequence[Run]) -> str:
     said: dict[str, object] = {"guard": name, "stock": runs[0]["stock"], "runs": len(runs)}
-    if missing := [run for run in runs if run["verdict"] == "not-run"]:
-        return _("%(guard)s did not run: %(why)s.") % {**said, "why": missing[0]["why"].rstrip(".")}
     sold = sorted(run["sold"] for run in runs)
     if sold[0] == sold[-1] == runs[0]["stock"]:
         if len(runs) == 1:

@@ -4,7 +4,7 @@ import pytest
 
 from loadtest.buyers import Answer
 from loadtest.plan import Plan, PlanError
-from loadtest.report import met
+from loadtest.report import met, sentence
 from loadtest.verdict import expected, judge, percentile, with_controls
 from shop.audit import StockAudit
 
@@ -146,3 +146,10 @@ def test_a_history_that_breaks_a_promise_is_a_surprise():
 def test_percentiles():
     assert [percentile(range(1, 101), share) for share in (0.5, 0.95, 0.99)] == [50, 95, 99]
     assert percentile([], 0.5) == 0
+
+
+def test_what_did_not_run_for_one_reason_is_told_in_one_sentence():
+    run = {"backend": "none", "discipline": "naive", "stock": 5, "sold": 8, "verdict": "oversold"}
+    absent = {**run, "verdict": "not-run", "why": "no server."}
+    runs = [{**absent, "backend": "redis"}, run, {**absent, "backend": "zookeeper"}]
+    assert sentence(runs) == "none sold 8 of 5. redis, zookeeper did not run: no server."
