@@ -169,6 +169,7 @@ def place_order(
         _admit(earlier, sale, quantity)
         is_first = not earlier
     parts = choose(sale.rows, quantity=quantity)
+    failed: OperationalError | None = None
     for _ in range(TRIES * sale.segments):
         try:
             order = _buy(customer, sale, parts, hashed, is_first=is_first, began=began)
@@ -186,11 +187,18 @@ def place_order(
                 return sent
             is_first = not Allowance.objects.filter(customer=customer, sale=sale).exists()
         except OperationalError as error:
+            failed = error
             if time.monotonic() >= began + LOCK_TIMEOUT:
-                raise StoreDown from error
+                break
             logger.warning("purchase will be tried again: %s", error)
+        except Busy:
+            if failed is None:
+                raise
+            break
         else:
             return Placed(order=order, replayed=False)
+    if failed is not None:
+        raise StoreDown from failed  # and not Busy: the answer to a COMMIT may be what was lost
     raise Busy
 
 

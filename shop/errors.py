@@ -194,6 +194,8 @@ class StoreDown(Busy):
 
     code = "store_down"
     title = _("The shop has to catch its breath")
+    # An answer that was lost may have been a yes.
+    advice = _("Try again in a moment: a form counts only once, however often it is sent.")
     retry_after = 2
 
 

@@ -212,3 +212,28 @@ def test_a_commit_whose_answer_was_lost_is_found_again(monkeypatch) -> None:
     assert placed.replayed
     assert Order.objects.count() == 1
     assert audit_sale(sale=sale).ok
+
+
+LOST = OperationalError(2013, "Lost connection to server during query")
+
+
+@pytest.mark.parametrize(("timeout", "then"), [(0.0, LOST), (60.0, LOST), (60.0, Busy())])
+@pytest.mark.django_db(transaction=True)
+def test_who_may_have_bought_is_not_told_that_he_has_not(timeout, then, monkeypatch) -> None:
+    """The answer to the COMMIT is lost, and with it the database, or the place in the line."""
+    sale, customer = a_sale(), a_customer()
+
+    def gone(*asked: object, **also: object) -> None:
+        raise then
+
+    def strike() -> None:
+        monkeypatch.setattr(checkout, "_write", gone)
+        raise LOST
+
+    monkeypatch.setattr(checkout, "LOCK_TIMEOUT", timeout)
+    with armed("purchase.committed", strike), pytest.raises(StoreDown) as told:
+        buy(sale, customer=customer)
+    assert Order.objects.count() == 1
+    assert "othing was bought" not in str(told.value.advice)
+    monkeypatch.undo()
+    assert buy(sale, customer=customer).replayed
