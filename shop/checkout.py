@@ -161,7 +161,7 @@ def place_order(
     """
     hashed, began = digest(key), time.monotonic() if began is None else began
     if is_late(began):
-        raise Busy
+        raise StoreDown
     if not (is_first and _may_sell(sale, quantity)):
         earlier = _orders_of(customer, sale, hashed)
         if sent := _sent_before(earlier, sale, quantity):
@@ -269,7 +269,7 @@ def _buy(
     try:
         policy.current()  # not under the lock, where all would wait for it
         if is_late(began):
-            raise Busy
+            raise StoreDown
         with in_line(sale_id=sale.pk):
             if len(parts) == 1:
                 serve(_lock(sale, parts[0], label, began), draft, _write)
@@ -309,7 +309,7 @@ class Draft(NamedTuple):
 def _write(drafts: Sequence[Draft], *leases: Lease) -> None:
     """All of them in one transaction; they take from the same rows, to each of which a lease."""
     if is_late(drafts[0].began):  # who leads has waited longest
-        raise Busy
+        raise StoreDown
     rows = range(len(leases))
     try:
         seen = [_look(drafts[0].parts[row], leases[row]) for row in rows]
