@@ -256,7 +256,7 @@ def test_an_overdue_switch_beside_a_holder_is_cancelled(old) -> None:
 def test_who_is_in_a_transaction_leaves_an_overdue_switch_to_others(caplog) -> None:
     policy.current()
     begin_switch(backend="new")
-    LockPolicy.objects.update(changed_at=timezone.now() - timedelta(minutes=1))
+    LockPolicy.objects.update(changed_at=timezone.now() - timedelta(minutes=2))
     with transaction.atomic():
         assert not lock("a").acquire(timeout=0.01)
     assert row().state == "draining"
