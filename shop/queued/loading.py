@@ -87,9 +87,13 @@ def _load(sale: Sale) -> None:
         quantity=sale.stock.quantity,
         taken=_taken(sale),
         decided=decided_in(sale=sale),
-        expires_at=(max(sale.closes_at, timezone.now()) + 2 * AFTER).timestamp(),
+        expires_at=_end_of(sale),
     )
     logger.info("sale %s is loaded into Redis as generation %d", sale.slug, sale.generation)
+
+
+def _end_of(sale: Sale) -> float:
+    return (max(sale.closes_at, timezone.now()) + 2 * AFTER).timestamp()
 
 
 def _taken(sale: Sale) -> dict[int, int]:
@@ -136,6 +140,7 @@ def _reconcile(sale: Sale, thoroughly: bool) -> Repair:
         if sale.closes_at > timezone.now():
             _load(sale)
         return Repair(sale=sale.slug, loaded=sale.closes_at > timezone.now())
+    store.keep(sale=sale, until=_end_of(sale))  # staff may have prolonged it
     entries = store.entries(sale=sale)
     decided = decided_in(sale=sale, numbers=[entry.number for entry in entries])
     written = [(one, decided[one.number][1]) for one in entries if one.number in decided]

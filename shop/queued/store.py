@@ -180,11 +180,15 @@ def load(
     _fill(taken_key, {EMPTY: "0", **pairs})
     _fill(tickets, {EMPTY: "0 won"})
     tell(sale=sale, decided=decided)
-    ends = int(expires_at * 1000)
-    for key in (orders, taken_key, tickets):
-        _command("PEXPIREAT", key, ends)
+    keep(sale=sale, until=expires_at)
     _command("HSET", state, "left", quantity, "run", _run_id())
-    _command("PEXPIREAT", state, ends)
+    keep(sale=sale, until=expires_at)
+
+
+def keep(*, sale: Sale, until: float) -> None:
+    """Let Redis forget all of it at that Unix time, and not before."""
+    for key in keys_of(sale.pk, sale.generation):
+        _command("PEXPIREAT", key, int(until * 1000))
 
 
 def tell(*, sale: Sale, decided: dict[str, tuple[int, str]]) -> None:

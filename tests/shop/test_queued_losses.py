@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.core.management import call_command
+from django.utils import timezone
 
 from loadtest.servers import Redis
 from shop.audit import audit_sale
 from shop.checkout import place_order
 from shop.errors import LimitReached
-from shop.models import Order, SetAside, User
+from shop.models import Order, Sale, SetAside, User
 from shop.orders import cancel_order
 from shop.queued import store, writing
 from shop.queued.loading import Repair, load, reconcile
@@ -147,6 +150,16 @@ def test_the_command_and_the_audit_say_what_they_found(capsys) -> None:
     call_command("reconcile_queued")
     assert f"{sale.slug}: agreed" in capsys.readouterr().out
     assert not Repair(sale=sale.slug)
+
+
+def test_a_sale_that_is_prolonged_is_not_forgotten_in_its_middle() -> None:
+    sale = a_queued_sale()
+    ask(sale)
+    ends = timezone.now() + timedelta(days=30)
+    Sale.objects.filter(pk=sale.pk).update(closes_at=ends)
+    reconcile(sale=fresh(sale))
+    for key in store.keys_of(sale.pk, fresh(sale).generation):
+        assert store._command("PEXPIRETIME", key) / 1000 > ends.timestamp()
 
 
 def test_stock_sold_directly_beside_the_queue_is_noticed() -> None:
