@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.db.models import Q
 from django.utils import timezone
+from kazoo.hosts import collect_hosts
 
 from locking import locks, policy, single_flight
 from locking.backends.base import Held
@@ -189,17 +190,18 @@ def _look(alias: str) -> tuple[float, list[Held]]:
 
 def _nodes() -> list[tuple[str, str, Callable[[], Any]]]:
     """Backend, address and probe of every server of those that have several."""
-    redlock = [
+    redlock: list[tuple[str, str, Callable[[], Any]]] = [
         ("redlock", urlsplit(url).netloc.rpartition("@")[2], partial(probing.ping, url))
         for url in settings.REDLOCK_URLS
     ]
-    hosts = [host for host in settings.ZOOKEEPER_HOSTS.partition("/")[0].split(",") if host]
-    return redlock + [("zookeeper", host, partial(_ask_zookeeper, host)) for host in hosts]
+    hosts = collect_hosts(settings.ZOOKEEPER_HOSTS)[0] if settings.ZOOKEEPER_HOSTS else []
+    return redlock + [
+        ("zookeeper", f"{host}:{port}", partial(_ask_zookeeper, host, port)) for host, port in hosts
+    ]
 
 
-def _ask_zookeeper(address: str) -> None:
-    host, _, port = address.strip().rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=PROBE_SECONDS) as wire:
+def _ask_zookeeper(host: str, port: int) -> None:
+    with socket.create_connection((host, port), timeout=PROBE_SECONDS) as wire:
         wire.settimeout(PROBE_SECONDS)
         wire.sendall(b"srvr")
         said = wire.recv(200)

@@ -178,11 +178,16 @@ def test_nodes_are_counted(settings, amy):
     assert (store.nodes, store.ok) == ("1/2", False), "no majority"
 
 
-def test_zookeepers_servers_are_asked(zookeeper):
-    for host in zookeeper.hosts.split(","):
-        live._ask_zookeeper(host)
+def test_zookeepers_servers_are_asked(zookeeper, settings):
+    settings.REDLOCK_URLS, settings.ZOOKEEPER_HOSTS = [], f"{zookeeper.hosts},127.0.0.1:9/locks"
+    *good, (_, _, ask_nobody) = live._nodes()
+    for _, _, ask in good:
+        ask()
+    assert len(good) == 3
     with pytest.raises(OSError):  # noqa: PT011 - refused
-        live._ask_zookeeper("127.0.0.1:9")
+        ask_nobody()
+    settings.ZOOKEEPER_HOSTS = "one,two:2182"
+    assert [address for _, address, _ in live._nodes()] == ["one:2181", "two:2182"]
 
 
 def test_a_probe_that_fails_is_told_by_its_kind():
