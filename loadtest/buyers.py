@@ -1,6 +1,7 @@
 """One process full of buyers: its threads wait at the start line, then buy as the pages do."""
 
 import ctypes
+import logging
 import random
 import threading
 import time
@@ -22,6 +23,8 @@ from shop.checkout import place_order
 from shop.errors import STORE_ERRORS, Busy, ShopError
 from shop.models import User
 from shop.sales import get_sale
+
+logger = logging.getLogger(__name__)
 
 THINK_AT = "purchase.check"
 START_SECONDS = 30.0
@@ -108,8 +111,7 @@ def _queue(crowd: Crowd, slot: int, recorder: Recorder, errors: list[str], late:
     mine = range(slot, len(crowd.customers), crowd.plan.processes * crowd.plan.threads)
     pauses = random.Random(f"{crowd.plan.seed}:{slot}")
     try:
-        connection.ensure_connection()
-        policy.current()
+        _get_ready()
         if not late:
             crowd.start.wait(START_SECONDS)
         for number in mine[crowd.served[slot] :]:
@@ -119,11 +121,27 @@ def _queue(crowd: Crowd, slot: int, recorder: Recorder, errors: list[str], late:
             crowd.served[slot] += 1
     except threading.BrokenBarrierError:
         """Another one said why."""
-    except Exception as error:  # noqa: BLE001 - whatever it is, the run has to say so
+    except Exception as error:
+        logger.exception("a buyer's thread ended")
         crowd.start.abort()
         errors.append(f"{type(error).__name__}: {error}")
     finally:
         connections.close_all()
+
+
+def _get_ready() -> None:
+    """Connect and look at the policy; a server that is slow to begin with has its time."""
+    deadline = time.monotonic() + START_SECONDS / 2
+    while True:
+        try:
+            connection.ensure_connection()
+            policy.current()
+            return
+        except STORE_ERRORS:
+            connections.close_all()
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(PAUSE_SECONDS[0])
 
 
 def _buy(crowd: Crowd, customer: User, recorder: Recorder, pauses: random.Random) -> Answer:

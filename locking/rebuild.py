@@ -121,14 +121,18 @@ class SingleFlight:
         stale: float = 0.0,
         timeout: float | None = None,
         beta: float = 0.0,
+        exists: Callable[[], bool] | None = None,
     ) -> T:
         """The value of `key`, from the cache or from `build()`; None is a value like any other.
 
         ttl: seconds for which it is fresh. stale: seconds beyond, for which it is served while
         somebody builds a new one, or when that fails. timeout: seconds to wait where there is
         nothing to serve; then LockTimeout. beta: above 0, early rebuilds by chance, 1 being the
-        paper's optimum. Without cache or lock it builds, once at a time in this process. What
-        `build` raises goes to all who wait for it in this process; the next caller tries again.
+        paper's optimum. exists: asked before a build where there is nothing to serve; where it says
+        no the value is None, kept for `ttl` alone and without the lock, lest made-up keys fill the
+        cache and the locks' store. Without cache or lock it builds, once at a time in this process.
+        What `build` or `exists` raises goes to all who wait for it in this process; the next caller
+        tries again.
         Threads may get the same object: leave it as it is.
         """
         check_name(_lock_name(key))
@@ -143,7 +147,7 @@ class SingleFlight:
             if look.entry is not None and look.is_fresh(beta):
                 value = _serve(key, look.entry)
             elif (flight := self._flights.setdefault(_seat(key, look), mine)) is mine:
-                builder = _Builder(self, key, build, ttl, stale)
+                builder = _Builder(self, key, build, ttl, stale, exists)
                 if look.entry is None or not look.is_late:
                     value = self._lead(builder, look, mine, deadline)
                 else:
@@ -257,6 +261,8 @@ class SingleFlight:
 
     def _under_lock(self, builder: _Builder, look: Look, deadline: float) -> Any:
         key = builder.key
+        if look.entry is None and builder.exists and not builder.exists():
+            return builder.keep(None, 0.0, look, stale=0.0)
         if not look.is_up:
             return builder.run(look)
         lock = self._lock(key)
@@ -288,6 +294,7 @@ class _Builder:
     build: Callable[[], Any]
     ttl: float
     stale: float
+    exists: Callable[[], bool] | None
 
     def run(self, look: Look, lock: Lock | PolicyLock | None = None) -> Any:
         """Build; the older value when that fails and there is one."""
@@ -303,10 +310,15 @@ class _Builder:
         cost = time.monotonic() - begun
         metrics.built(self.key, cost)
         lease = lock.lease if lock else None
-        # Who was stopped for so long that another took over has nothing new to say.
-        if look.is_up and not (lease and lease.lost):
+        if lease and lease.lost:  # another took over: there is nothing new to say
+            return value
+        return self.keep(value, cost, look, self.stale)
+
+    def keep(self, value: Any, cost: float, look: Look, stale: float) -> Any:
+        """Store it where the cache is up."""
+        if look.is_up:
             entry = Entry(value, time.time() + self.ttl, cost, look.version)
-            self.home._store(self.key, entry, self.ttl + self.stale)
+            self.home._store(self.key, entry, self.ttl + stale)
         return value
 
 

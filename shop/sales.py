@@ -23,6 +23,11 @@ def get_sale(*, slug: str) -> Sale:
     return sale
 
 
+def has_sale(*, slug: str) -> bool:
+    """Whether `get_sale` finds one."""
+    return _all().filter(slug=slug).exists()
+
+
 def read_segments(sales: Iterable[Sale]) -> None:
     """Read them now, not each time that what is kept is shown."""
     for sale in sales:
@@ -52,6 +57,11 @@ def get_product(*, slug: str) -> Product:
         raise NotFound
     read_segments(product.current_sales)  # type: ignore[attr-defined]
     return product
+
+
+def has_product(*, slug: str) -> bool:
+    """Whether `get_product` finds one."""
+    return catalogue().filter(slug=slug).exists()
 
 
 def current_sales(*, now: datetime) -> QuerySet[Sale]:

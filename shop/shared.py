@@ -26,6 +26,8 @@ from shop.sales import (
     current_sales,
     get_product,
     get_sale,
+    has_product,
+    has_sale,
     past_sales,
     read_segments,
 )
@@ -68,7 +70,7 @@ class Lists:
 
 def see_sale(*, slug: str) -> Seen:
     """A sale as everybody sees it; NotFound when there is none."""
-    return _share_row("sale", slug, read_sale)
+    return _share_row("sale", slug, has_sale, read_sale)
 
 
 def read_sale(*, slug: str) -> Seen:
@@ -103,7 +105,7 @@ def _read_home() -> list[Sale]:
 
 def see_product(*, slug: str) -> Product:
     """A product and its current sales; NotFound when there is none."""
-    return _share_row("product", slug, get_product)
+    return _share_row("product", slug, has_product, get_product)
 
 
 def see_products(*, text: str, number: str) -> Page[Product]:
@@ -127,14 +129,18 @@ def _share(key: str, read: Callable[[], T]) -> T:
     return single_flight.get_or_build(key, read, ttl=TTL, stale=STALE)
 
 
-def _share_row(family: str, slug: str, read: Callable[..., T]) -> T:
+def _share_row(family: str, slug: str, has: Callable[..., bool], read: Callable[..., T]) -> T:
     def read_or_none() -> T | None:
         try:
             return read(slug=slug)
         except NotFound:
             return None  # that there is nothing is worth keeping, too
 
-    row = _share(f"{family}:{slug}", read_or_none) if len(slug) <= MAX_SLUG else None
+    if len(slug) > MAX_SLUG:
+        raise NotFound
+    row = single_flight.get_or_build(
+        f"{family}:{slug}", read_or_none, ttl=TTL, stale=STALE, exists=partial(has, slug=slug)
+    )
     if row is None:
         raise NotFound
     return row

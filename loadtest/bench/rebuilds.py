@@ -30,8 +30,8 @@ PROCESSES, THREADS = 4, 50
 BUILD = 0.2
 LEASE = 1.0
 KILLED = 2
-LONG = {"ttl": 3600.0, "stale": 3600.0}
-OVER = {"ttl": 1e-6, "stale": 3600.0}
+LONG: dict[str, Any] = {"ttl": 3600.0, "stale": 3600.0}
+OVER: dict[str, Any] = {"ttl": 1e-6, "stale": 3600.0}
 """Expired as soon as it is kept."""
 MOST_MEDIAN_MS = 2.0
 

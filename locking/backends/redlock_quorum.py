@@ -357,6 +357,9 @@ class Quorum:
                 )
                 self._new = False
             for line in self._dialled:
+                if line.master in self._lines:  # a signal struck as its thread was started
+                    line.close()
+                    continue
                 self._lines[line.master] = self._by_fd[line.fileno()] = line
                 self._poll.register(line, select.POLLIN)
                 if debt := self._debts.pop(line.master, None):

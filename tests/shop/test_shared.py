@@ -75,14 +75,22 @@ def test_many_viewers_of_a_cold_page_are_one_reader():
     assert reads.call_count == 1
 
 
-def test_what_does_not_exist_is_looked_for_once():
+def test_what_does_not_exist_is_looked_for_once_and_fills_nothing():
+    """Made-up names leave no lock, and nothing in the cache that outlives a second or two."""
     client = Client()
-    with patch("shop.shared.get_sale", side_effect=shared.get_sale) as reads:
+    with (
+        patch("shop.shared.has_sale", side_effect=shared.has_sale) as looks,
+        patch.object(cache, "set", side_effect=cache.set) as kept,
+        patch.object(single_flight, "_lock") as taken,
+    ):
         for _ in range(3):
             assert client.get("/sales/nothing/").status_code == 404
-        assert reads.call_count == 1
+        assert looks.call_count == 1
         assert client.get(f"/sales/{'long' * 100}/").status_code == 404
-        assert reads.call_count == 1
+        assert looks.call_count == 1
+    (entry,) = (call for call in kept.call_args_list if "nothing" in call.args[0])
+    assert entry.kwargs["timeout"] == shared.TTL
+    assert not taken.called
 
 
 @pytest.mark.parametrize("number", ["1", "2", "999999", "0", "-1", "x", "1" * 5000, "", "٣", "\0"])
