@@ -107,6 +107,14 @@ def redis_server() -> Redis:
     return _redis
 
 
+@pytest.fixture(autouse=True)
+def _kinds_of_its_own() -> None:
+    """The metrics know so many kinds of locks; those of other tests are not among a test's."""
+    from locking import metrics
+
+    metrics._kinds.clear()
+
+
 @pytest.fixture(scope="session")
 def redis_five() -> list[Redis]:
     """The five independent masters of the `redlock` backend."""

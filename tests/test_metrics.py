@@ -100,3 +100,11 @@ def test_an_alarm_at_silence_does_not_need_a_series() -> None:
     quiet = [rule["expr"] for rule in RULES if rule["expr"].endswith("== 0")]
     assert quiet
     assert all("or vector(0)) ==" in expr for expr in quiet)
+
+
+def test_kinds_are_bounded() -> None:
+    """Names that users choose must not become series without end."""
+    kinds = [locking.metrics.kind_of(f"kind{number}:1") for number in range(40)]
+    assert kinds[:32] == [f"kind{number}" for number in range(32)]
+    assert kinds[32:] == ["other"] * 8
+    assert locking.metrics.kind_of("kind3:2") == "kind3"
