@@ -89,8 +89,10 @@ class Proxy:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _start(self, run: Callable[..., None], *args: Any) -> None:
-        threading.Thread(target=run, args=args, daemon=True).start()
+    def _start(self, run: Callable[..., None], *args: Any) -> threading.Thread:
+        thread = threading.Thread(target=run, args=args, daemon=True)
+        thread.start()
+        return thread
 
     def _accept(self) -> None:
         while True:
@@ -116,8 +118,11 @@ class Proxy:
                     return
                 time.sleep(0.02)
         self._open += [near, far]
-        self._start(self._pump, near, far, self.requests)
+        back = self._start(self._pump, near, far, self.requests)
         self._pump(far, near, self.answers)
+        back.join()
+        for end in (near, far):
+            end.close()
 
     def _pump(self, source: socket.socket, sink: socket.socket, gate: threading.Event) -> None:
         with contextlib.suppress(OSError):

@@ -31,6 +31,8 @@ PATIENCE = 0.6
 """Seconds in which a server that is not silent answers the thread. The three together bound what a
 statement waits for a silent one."""
 
+TIMEOUTS = ("connect_timeout", "read_timeout", "write_timeout")
+
 T = TypeVar("T")
 
 
@@ -38,7 +40,7 @@ class Watch:
     """What this process waits for of one server."""
 
     def __init__(self, server: str, params: dict[str, Any]) -> None:
-        self._params = params
+        self._params = {**params, **dict.fromkeys(TIMEOUTS, 1)}
         self._silence = Silence(f"the database at {server}", self._hear)
         self._waits: dict[object, float] = {}
         self._guard = threading.Lock()
@@ -80,7 +82,9 @@ class Watch:
             self._waits.pop(who, None)
 
     def _look(self) -> None:
-        self._answers()  # the server is there now: have the line ready for when it is not
+        if not self._answers():  # mostly it is there now, and the line is ready for when it is not
+            self._silence.begin()
+            self._cut()
         while True:
             self._begun.wait()
             self._begun.clear()

@@ -193,23 +193,6 @@ class TestLostReplies:
             proxy.flow()
             asked.result(PATIENCE)
 
-    def test_also_when_the_next_one_has_it_by_then(
-        self, far: DatabaseBackend, backend: DatabaseBackend, proxy: Proxy, root: Root
-    ) -> None:
-        claim, successor = (Claim(name="handed-on", owner=who, ttl=30) for who in ("me", "next"))
-        grant = far.acquire(claim, 5)
-        assert grant is not None
-        with ThreadPoolExecutor(2) as pool:
-            waiter = pool.submit(backend.acquire, successor, PATIENCE)
-            until(lambda: root.waits() == 1, "the next one")
-            proxy.answers.clear()
-            asked = pool.submit(far.release, claim, grant.token)
-            assert waiter.result(PATIENCE) is not None
-            proxy.cut()
-            proxy.flow()
-            asked.result(PATIENCE)
-        backend.release(successor, 0)
-
     def test_a_silent_server_is_given_up(
         self, far: DatabaseBackend, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
