@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from unittest.mock import patch
 
@@ -25,15 +27,20 @@ from tests.shop.purchases import EVERY, buy, nothing_changed
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("guard")]
 
 
-def test_a_lock_that_stays_held_is_busy(guard, monkeypatch) -> None:
-    sale = a_sale()
-    monkeypatch.setattr(checkout, "LOCK_TIMEOUT", 0.01)
+@contextmanager
+def held_by_another(guard: ScriptedBackend, sale: Sale) -> Iterator[None]:
     with ThreadPoolExecutor(1) as other:
         held = guard.lock(checkout.lock_name(sale.pk))
         other.submit(held.acquire).result(10)
-        with pytest.raises(Busy) as caught:
-            buy(sale)
+        yield
         other.submit(held.release).result(10)
+
+
+def test_a_lock_that_stays_held_is_busy(guard, monkeypatch) -> None:
+    sale = a_sale()
+    monkeypatch.setattr(checkout, "LOCK_TIMEOUT", 0.01)
+    with held_by_another(guard, sale), pytest.raises(Busy) as caught:
+        buy(sale)
     assert caught.value.code == "busy"
     assert nothing_changed(sale)
     buy(sale)  # the same key may be sent again
@@ -43,14 +50,11 @@ def test_the_wait_for_the_lock_began_with_the_request(guard, monkeypatch) -> Non
     """Else this would take a minute."""
     sale = a_sale()
     monkeypatch.setattr(checkout, "LOCK_TIMEOUT", 60.0)
-    with ThreadPoolExecutor(1) as other:
-        held = guard.lock(checkout.lock_name(sale.pk))
-        other.submit(held.acquire).result(10)
+    with held_by_another(guard, sale):
         began = time.monotonic()
         with pytest.raises(Busy):
             buy(sale, began=began - 60)
         assert time.monotonic() < began + 30
-        other.submit(held.release).result(10)
     assert nothing_changed(sale)
 
 

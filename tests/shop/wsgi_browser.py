@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Iterator
 from functools import cache
 from http.cookies import SimpleCookie
 from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
+
+import pytest
+from django.core.signals import request_finished, request_started
+from django.db import close_old_connections
 
 from shop import admission, throttle, tickets
 from shop.models import Sale, User
@@ -18,6 +23,7 @@ from shop.turnstile import Turnstile
 from tests.shop.making import a_customer, signed_in
 
 FORM = "application/x-www-form-urlencoded"
+SIGNALS = (request_started, request_finished)
 
 
 class Counting(Handler):
@@ -97,3 +103,20 @@ def forget() -> None:
     for memory in (*door, throttle._once, django()._answers):
         memory.clear()
     django().asked = 0
+
+
+@pytest.fixture(autouse=True)
+def alone(in_force: None) -> Iterator[None]:
+    """Nothing is remembered, and requests leave the test's connection open."""
+    forget()
+    for signal in SIGNALS:
+        signal.disconnect(close_old_connections)
+    yield
+    for signal in SIGNALS:
+        signal.connect(close_old_connections)
+
+
+@pytest.fixture
+def li() -> Browser:
+    """A customer's."""
+    return Browser()

@@ -1,0 +1,89 @@
+"""What the layer in front of Django passes on: it judges no form that is in doubt."""
+
+from __future__ import annotations
+
+import pytest
+from django.utils import timezone
+
+from shop import tickets
+from shop.models import Order
+from shop.turnstile import MAX_BODY
+from tests.shop.making import a_sale
+from tests.shop.wsgi_browser import FORM, Browser, alone, li
+
+__all__ = ["alone", "li"]
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+
+
+def test_a_refusal_about_the_buyers_own_orders_is_djangos(li):
+    sale = a_sale(limit=1)
+    li.send(sale)
+    page = li.send(
+        sale, {**li.form(sale, "l"), "csrfmiddlewaretoken": li.cookies["csrftoken"].value}
+    )
+    assert (page.status, li.django.asked) == (409, 1)
+    assert "You have your share" in page.text
+    assert Order.objects.get().get_absolute_url() in page.text
+
+
+def test_what_django_answers_is_counted_once(li, settings):
+    settings.BUY_LIMIT = "4/minute"
+    sale = a_sale(limit=1)
+    statuses = [li.send(sale, {**li.form(sale, f"{n}"), **li.secret}).status for n in range(5)]
+    assert statuses == [303, 409, 409, 409, 429]
+
+
+DOUBTFUL = {
+    "no ticket": {"ticket": ""},
+    "two tickets": {"ticket": ["x", "x"]},
+    "no such ticket": {"ticket": "1.1.1.9999999999." + "x" * 43},
+    "another key": {"idempotency_key": "l"},
+    "quantity twice": {"quantity": [1, 1]},
+    "no quantity": {"quantity": ""},
+    "over the limit": {"quantity": 6},
+    "NUL": {"quantity": "1\0"},
+    "large": {"x": "x" * MAX_BODY},
+    "many fields": {"x": ["x"] * 1001},
+    "no session": {"HTTP_COOKIE": ""},
+    "another session": {"HTTP_COOKIE": f"sessionid={'x' * 32}"},
+    "two keys": {"HTTP_IDEMPOTENCY_KEY": "l"},
+    "a charset": {"CONTENT_TYPE": f"{FORM}; charset=utf-16"},
+    "JSON": {"CONTENT_TYPE": "application/json"},
+    "no type": {"CONTENT_TYPE": ""},
+    "no length": {"CONTENT_LENGTH": ""},
+    "a false length": {"CONTENT_LENGTH": "60"},
+    "a foreign host": {"HTTP_HOST": "evil.example"},
+    "another path": {"PATH_INFO": "/sales/none/buy/"},
+    "PUT": {"REQUEST_METHOD": "PUT"},
+}
+
+
+@pytest.mark.parametrize("case", DOUBTFUL)
+def test_what_is_doubtful_is_djangos_to_judge(case, li):
+    sale, odd = a_sale(), DOUBTFUL[case]
+    environ = {name: value for name, value in odd.items() if name.isupper()}
+    answer = li.send(sale, {**li.form(sale), **({} if environ else odd)}, **environ)
+    assert li.django.asked == 1
+    assert 300 <= answer.status < 500
+    assert not Order.objects.exists()
+
+
+def test_a_ticket_is_good_for_one_buyer_and_one_sale(li):
+    sale = a_sale()
+    for ticket in (Browser().form(sale)["ticket"], li.form(a_sale())["ticket"]):
+        assert li.send(sale, {**li.form(sale), "ticket": ticket}).status == 403
+    assert not Order.objects.exists()
+
+
+def test_an_old_ticket_needs_the_forgery_secret_again(li, monkeypatch):
+    sale = a_sale()
+    form = li.form(sale)
+    monkeypatch.setattr(tickets.time, "time", lambda: timezone.now().timestamp() + 3600)
+    assert li.send(sale, form).status == 403
+    assert li.send(sale, {**form, **li.secret}).status == 303, "and its body has come whole"
+
+
+def test_a_body_that_comes_in_pieces(li):
+    """Sockets give what they have; what is missing is Django's to judge."""
+    sale = a_sale()
+    assert li.send(sale, CONTENT_LENGTH="4000").status == 303
