@@ -172,7 +172,8 @@ def place_order(
     failed: OperationalError | None = None
     for _ in range(TRIES * sale.segments):
         try:
-            order = _buy(customer, sale, parts, hashed, is_first=is_first, began=began)
+            draft = _draft(customer, sale, parts, hashed, is_first=is_first, began=began)
+            order = _buy(draft)
         except OutOfStock:
             if sent := _sent_before(_orders_of(customer, sale, hashed), sale, quantity):
                 return sent
@@ -254,18 +255,22 @@ def _admit(earlier: Sequence[Earlier], sale: Sale, quantity: int) -> None:
         raise SoldOut
 
 
-def _buy(
-    customer: User,
-    sale: Sale,
-    parts: Sequence[Part],
-    hashed: str,
-    *,
-    is_first: bool,
-    began: float,
-) -> Order:
+class Draft(NamedTuple):
+    """An order that is not written yet: its `pk` is None."""
+
+    order: Order
+    parts: Sequence[Part]
+    statements: list[Statement]
+    """Its own rows; the order's comes first."""
+    began: float
+    """When its request came (monotonic)."""
+
+
+def _buy(draft: Draft) -> Order:
+    order, parts, began = draft.order, draft.parts, draft.began
+    sale = order.sale
     # Whoever meets this lock can tell whether it is held for the very same form.
-    label = f"{customer.pk}.{hashed[:12]}"
-    draft = _draft(customer, sale, parts, hashed, is_first=is_first, began=began)
+    label = f"{order.customer_id}.{order.key[:12]}"
     try:
         policy.current()  # not under the lock, where all would wait for it
         if is_late(began):
@@ -284,26 +289,15 @@ def _buy(
                 raise InFlight from None
         raise Busy from None
     except LockUnavailable as error:
-        if draft.order.pk is None:
+        if order.pk is None:
             raise StoreDown from error
-        logger.warning("order %s stands, its lock was not released: %s", draft.order, error)
+        logger.warning("order %s stands, its lock was not released: %s", order, error)
     except LockLost as error:
         # The order is committed and the row took its fence: the sale stands, the lock did not.
-        if draft.order.pk is None:
+        if order.pk is None:
             raise Busy from error
-        logger.warning("order %s stands, its lock was lost: %s", draft.order, error)
-    return draft.order
-
-
-class Draft(NamedTuple):
-    """An order that is not written yet: its `pk` is None."""
-
-    order: Order
-    parts: Sequence[Part]
-    statements: list[Statement]
-    """Its own rows; the order's comes first."""
-    began: float
-    """When its request came (monotonic)."""
+        logger.warning("order %s stands, its lock was lost: %s", order, error)
+    return order
 
 
 def _write(drafts: Sequence[Draft], *leases: Lease) -> None:
