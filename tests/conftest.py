@@ -108,11 +108,16 @@ def redis_server() -> Redis:
 
 
 @pytest.fixture(autouse=True)
-def _kinds_of_its_own() -> None:
-    """The metrics know so many kinds of locks; those of other tests are not among a test's."""
-    from locking import metrics
+def _nothing_remembered() -> None:
+    """A test's process has seen nothing yet: rows come back with the numbers they had in others."""
+    from locking import metrics, policy
+    from shop import admission, throttle
 
     metrics._kinds.clear()
+    policy.forget()
+    door = (admission._seen, admission._holders, admission._news, admission._moved)
+    for memory in (*door, throttle._once):
+        memory.clear()
 
 
 @pytest.fixture(scope="session")

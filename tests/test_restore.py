@@ -39,9 +39,8 @@ BEFORE = 20
 
 
 @pytest.fixture(autouse=True)
-def _forget() -> Iterator[None]:
+def _close() -> Iterator[None]:
     yield
-    policy.forget()
     locks.close()
 
 

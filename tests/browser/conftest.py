@@ -16,7 +16,6 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
 from loadtest.processes import required
-from locking import policy
 from shop.management.commands.seed import PASSWORD
 from shop.models import User
 from shop.wsgi import application
@@ -90,7 +89,6 @@ def people(chromium: Browser, live_server, settings, transactional_db) -> Iterat
     yield window
     for context in contexts:
         context.close()
-    policy.forget()
     # A refusal is an answer; the browser logs it as an error all the same.
     assert [said for said in complaints if "Failed to load resource" not in said] == []
 

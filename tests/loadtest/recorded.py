@@ -13,7 +13,7 @@ from django.db import connections
 
 from loadtest.checker import Findings, Promise, check
 from loadtest.recorder import Recorder, dump, history
-from locking import locks, policy
+from locking import locks
 from locking.failpoints import armed
 from shop import checkout
 from shop.errors import ShopError
@@ -88,4 +88,3 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iter
     yield Shop(tmp_path, recorder)
     recorder.close()
     locks.close()
-    policy.forget()

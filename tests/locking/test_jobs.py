@@ -17,7 +17,6 @@ from locking import (
     current_run,
     jobs,
     locks,
-    policy,
     run_once,
 )
 from locking.backends.redis import RedisBackend
@@ -50,7 +49,6 @@ act = nothing
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
     did.clear()
-    policy.forget()
     monkeypatch.setattr(jobs, "current_app", celery)
 
 

@@ -17,7 +17,7 @@ AGE = 0.1
 
 
 @pytest.fixture(autouse=True)
-def two_backends(settings, monkeypatch) -> Iterator[None]:
+def two_backends(settings, monkeypatch) -> None:
     """`old` is in force, `new` is there. No lease and no switch ends for a slow machine's sake."""
     conf = {"BACKEND": PATH, "TTL": 30, "TIMEOUT": 0.5}
     settings.LOCKS = {
@@ -30,9 +30,6 @@ def two_backends(settings, monkeypatch) -> Iterator[None]:
     monkeypatch.setattr(policy, "FRESH", AGE / 2)
     monkeypatch.setattr(policy.current, "__defaults__", (AGE,))
     monkeypatch.setattr(policy, "OVERDUE", 30)
-    policy.forget()
-    yield
-    policy.forget()
 
 
 @pytest.fixture

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from django.core.cache import cache
 from django.test import Client
 
-from locking import locks, policy
+from locking import locks
 from shop.models import User
 from tests.locking.scripted import PATH, ScriptedBackend
 from tests.shop.making import a_customer, put_in_force, signed_in
 
 
 @pytest.fixture
-def in_force(db: None) -> Iterator[None]:
-    """`process` is in force, and nothing is remembered: no page, no throttle, no policy."""
+def in_force(db: None) -> None:
+    """`process` is in force, and Redis remembers nothing: no page, no throttle."""
     put_in_force("process")
     cache.clear()
-    yield
-    policy.forget()
 
 
 @pytest.fixture
-def guard(db: None, settings) -> Iterator[ScriptedBackend]:
+def guard(db: None, settings) -> ScriptedBackend:
     """Locks with tokens, in memory, are in force: what is tested is what they guard."""
     settings.LOCKS = {**settings.LOCKS, "scripted": {"BACKEND": PATH}}
     put_in_force("scripted")
     cache.clear()
-    yield locks["scripted"]
-    policy.forget()
+    return locks["scripted"]
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The door of a sale."""
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -18,14 +17,6 @@ from shop.orders import cancel_order
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def _nobody_has_looked(monkeypatch) -> Iterator[None]:
-    monkeypatch.setattr(admission, "_seen", {})
-    monkeypatch.setattr(admission, "_moved", {})
-    yield
-    policy.forget()
 
 
 def test_a_look_is_shared_for_a_moment(django_assert_num_queries) -> None:
@@ -120,9 +111,8 @@ def in_vain(sale: Sale, customer: User) -> bool:
 
 
 @pytest.fixture
-def sold(monkeypatch) -> tuple[Sale, User]:
+def sold() -> tuple[Sale, User]:
     """A sale whose last piece somebody has."""
-    monkeypatch.setattr(admission, "_holders", {})
     put_in_force("process")
     sale, holder = a_sale(stock=1), a_customer()
     place_order(customer=holder, sale=fresh(sale), quantity=1, key="k")
@@ -150,6 +140,7 @@ def test_who_got_what_came_back_is_no_stranger(sold, monkeypatch) -> None:
     assert not in_vain(sale, late), "the stock has changed, and nobody has looked since"
     assert not in_vain(sale, a_customer()), "so it is for the purchase itself to look"
     monkeypatch.setattr(admission, "HOLDERS_PAUSE", 0)
+    monkeypatch.setattr(admission, "NEWS_AGE", 0)  # it may all have come about in less
     assert not in_vain(sale, a_customer()), "more may be coming back"
     monkeypatch.setattr(admission, "_may_return", lambda slug: False)
     assert in_vain(sale, a_customer())
@@ -162,8 +153,7 @@ def test_nobody_is_in_vain_for_sure_while_writes_leave_no_fence(sold) -> None:
     assert not in_vain(sold[0], a_customer())
 
 
-def test_early_birds_are_refused_from_memory(django_assert_num_queries, monkeypatch) -> None:
-    monkeypatch.setattr(admission, "_holders", {})
+def test_early_birds_are_refused_from_memory(django_assert_num_queries) -> None:
     put_in_force("process")
     sale = fresh(a_sale(opens_in=60))
     policy.current()

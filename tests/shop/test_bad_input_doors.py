@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import os
 import string
-from collections.abc import Iterator
 from typing import Any
-from unittest.mock import patch
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -22,19 +20,16 @@ from shop.models import Order, Sale
 from shop.queued import store
 from tests.shop.bad_input import BODIES, FORM, JSON, KEYS, LIMIT, QUANTITIES, everything
 from tests.shop.making import a_sale, fresh
-from tests.shop.wsgi_browser import Browser, forget
+from tests.shop.wsgi_browser import Browser, alone
+
+__all__ = ["alone"]
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 
 @pytest.fixture(autouse=True)
-def _alone(in_force: None, settings) -> Iterator[None]:
+def _no_flood(alone: None, settings) -> None:
     settings.BUY_LIMIT = "1000000/second"
-    forget()
-    # The test's connection is in a transaction.
-    started = patch("django.core.signals.request_started.send", lambda **_: [])
-    with started, patch("django.core.signals.request_finished.send", lambda **_: []):
-        yield
 
 
 @pytest.fixture(params=[Sale.Fulfilment.DIRECT, Sale.Fulfilment.QUEUED])

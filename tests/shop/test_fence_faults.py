@@ -52,7 +52,6 @@ def buyers(
     folder = tmp_path_factory.mktemp("buyers")
     four = _buyers[:] or [LateBuyer(database_url, folder) for _ in range(4)]
     _buyers.clear()
-    policy.forget()
     with ExitStack() as stack:
         for buyer in four:
             stack.push(buyer)
@@ -60,7 +59,6 @@ def buyers(
         if not any(buyer.is_busy for buyer in four):
             stack.pop_all()
             _buyers.extend(four)
-    policy.forget()
 
 
 def overlap(

@@ -88,7 +88,6 @@ def shop(settings, monkeypatch):
     policy.current()
     with ThreadPoolExecutor(12) as pool:
         yield Shop(pool)
-    policy.forget()
     assert not line._lines, "somebody is still said to lead"
 
 

@@ -15,7 +15,7 @@ from django.test import Client
 from inventory.models import Stock
 from loadtest.faults import until
 from loadtest.servers import Redis, ZooKeeper, start_all, stop_all
-from locking import locks, policy
+from locking import locks
 from shop.audit import audit_sale
 from shop.models import Allowance, Order, Sale
 from tests.fault_rows import fired, seen
@@ -34,7 +34,6 @@ def _steady() -> Iterator[None]:
     cache.clear()
     put_in_force("process")
     yield
-    policy.forget()
     locks.close()
 
 

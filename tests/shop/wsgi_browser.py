@@ -16,7 +16,7 @@ import pytest
 from django.core.signals import request_finished, request_started
 from django.db import close_old_connections
 
-from shop import admission, throttle, tickets
+from shop import tickets
 from shop.models import Sale, User
 from shop.prepared import Handler
 from shop.turnstile import Turnstile
@@ -97,18 +97,11 @@ class Browser:
         return self.send(sale, {**form, **self.secret, "ticket": ""}, **options)
 
 
-def forget() -> None:
-    """Whatever this process knows of sales, of floods and of pages that are made once."""
-    door = (admission._seen, admission._holders, admission._news)
-    for memory in (*door, throttle._once, django()._answers):
-        memory.clear()
-    django().asked = 0
-
-
 @pytest.fixture(autouse=True)
 def alone(in_force: None) -> Iterator[None]:
-    """Nothing is remembered, and requests leave the test's connection open."""
-    forget()
+    """No page has been made yet, and requests leave the test's connection open."""
+    django()._answers.clear()
+    django().asked = 0
     for signal in SIGNALS:
         signal.disconnect(close_old_connections)
     yield

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from locking import policy
 from tests.shop.races.process import Process, start_server
 
 _idle: list[Process] = []
@@ -30,9 +29,7 @@ def processes(database_url: str) -> Iterator[Callable[[int], list[Process]]]:
         mine.extend(given)
         return given
 
-    policy.forget()
     yield give
-    policy.forget()
     for process in mine:
         # One that is still at work, as after a failed test, is of no use to the next.
         if process.is_alive and process.is_done:
