@@ -3,9 +3,12 @@
 The verdict of every load test and of `manage.py audit_stock`.
 """
 
+import math
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import connection, transaction
 
@@ -32,6 +35,8 @@ class StockAudit:
     breaches: tuple[str, ...]
     reserved: int | None = None
     """Pieces of a queued sale whose order is not written yet; None where Redis cannot say."""
+    waiting: float | None = None
+    """Seconds for which the oldest of these reservations has waited, by Redis's clock and ours."""
     drift: int | None = None
     """Pieces that Redis offers beyond what is available and not reserved. Read at another moment
     than the books: only one that stays is one, and `manage.py reconcile_queued` ends it."""
@@ -93,13 +98,18 @@ def _one_moment() -> Iterator[None]:
         yield
 
 
-def _in_redis(sale: Sale, available: int) -> dict[str, int | None]:
+def _in_redis(sale: Sale, available: int) -> dict[str, Any]:
     if sale.is_queued:
         with suppress(StoreDown):
-            left = store.left(sale=sale)
-            reserved = sum(entry.quantity for entry in store.entries(sale=sale))
+            left, entries = store.left(sale=sale), store.entries(sale=sale)
+            reserved = sum(entry.quantity for entry in entries)
+            oldest = min((entry.reserved_at for entry in entries), default=math.inf)
             drift = None if left is None else left + reserved - available
-            return {"reserved": reserved, "drift": drift}
+            return {
+                "reserved": reserved,
+                "waiting": max(0.0, time.time() - oldest),
+                "drift": drift,
+            }
     return {}
 
 

@@ -124,12 +124,13 @@ def reconcile(*, sale: Sale, thoroughly: bool = False) -> Repair:
     Thoroughly also goes through all customers and tickets; so does the first comparison after
     Redis was started, and any that finds a difference. Raises Busy, StoreDown.
     """
+    was_loaded = bool(sale.generation)
     try:
         with lock(lock_name(sale.pk)):  # no buyer waits for it: as long as the backend says
             repair = _reconcile(sale, thoroughly)
     except LockError as error:
         raise busy_of(error) from error
-    if repair:
+    if repair and was_loaded:
         logger.warning("sale %s was put right in Redis: %s", sale.slug, repair)
     return repair
 

@@ -54,6 +54,11 @@ class Entry:
     key: str
     content: str = ""
 
+    @property
+    def reserved_at(self) -> float:
+        """When, in seconds since 1970 by Redis's clock."""
+        return int(self.id.partition("-")[0]) / 1000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recount:

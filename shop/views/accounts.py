@@ -82,7 +82,10 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
     next_page = settings.LOGIN_REDIRECT_URL
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Count before the slow hash; who has asked for too many names hears of no other."""
+        """Count before the slow hash; who has asked for too many names hears of no other.
+
+        Names are only checked here: counted, ten at once behind one address would shut out others.
+        """
         throttle.count(settings.SIGN_IN_LIMIT, "sign-in", throttle.address_of(request))
         throttle.check(*self._limit())
         return super().post(request, *args, **kwargs)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.core.management import call_command
 from django.utils import timezone
 
 from loadtest.servers import Redis
+from shop import alerts
 from shop.audit import audit_sale
 from shop.checkout import place_order
 from shop.errors import LimitReached
@@ -113,6 +117,30 @@ def test_failed_over_to_an_old_replica(redis, settings) -> None:
         assert told(sale, 12) == {"queued": 8, "SoldOut": 4}
         consume()
         assert_sound(sale, held=10, left=0)
+
+
+def test_the_first_loading_is_no_loss(redis, caplog) -> None:
+    sale = a_queued_sale()
+    assert reconcile(sale=sale).loaded
+    assert "was put right" not in caplog.text
+    store._command("FLUSHALL")
+    assert reconcile(sale=fresh(sale)).loaded
+    assert "was put right" in caplog.text
+
+
+def test_a_reservation_that_waits_for_its_order_is_seen_in_the_metrics(client, monkeypatch) -> None:
+    ask(a_queued_sale())
+    in_a_while = SimpleNamespace(time=lambda: time.time() + 90)
+    monkeypatch.setattr("shop.audit.time", in_a_while)
+
+    def waited() -> float:
+        alerts.audit_and_alert()
+        exposed = client.get("/metrics").text
+        return float(re.findall(r"^shop_queued_waiting_seconds (.*)", exposed, re.M)[0])
+
+    assert waited() == pytest.approx(90, abs=60)
+    assert consume() == 1
+    assert waited() == 0
 
 
 def test_a_ticket_whose_entry_is_gone_may_be_sent_again() -> None:

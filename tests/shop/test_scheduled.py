@@ -111,5 +111,6 @@ def test_the_metrics_tell_the_last_audit_whoever_made_it(client, monkeypatch) ->
     with monkeypatch.context() as silent:
         silent.setattr(alerts, "caches", {"optional": SimpleNamespace(get=lambda key: None)})
         assert "shop_sales_not_adding_up 1.0" in client.get("/metrics").text
-    caches["optional"].set(alerts.KEY, {}, timeout=None)  # as another process does
+    elsewhere = (timezone.now(), [])
+    caches["optional"].set(alerts.KEY, elsewhere, timeout=None)  # as another process does
     assert "shop_sales_not_adding_up 0.0" in client.get("/metrics").text

@@ -35,6 +35,8 @@ class Command(BaseCommand):
                 counts = (audit.initial, audit.available, audit.held, audit.sold)
                 verdict = "ok" if audit.ok else "; ".join(audit.breaches)
                 queued = "" if audit.reserved is None else f"{audit.reserved} reserved"
+                if audit.reserved:
+                    queued += f", oldest {audit.waiting:.0f} s ago"
                 if audit.drift:
                     queued += f", drift {audit.drift:+d}"
                 table.add_row(audit.sale, *map(str, counts), queued, verdict)
