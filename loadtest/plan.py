@@ -1,8 +1,10 @@
 """What a load test is asked to do, and the limits within which it can."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+from django.utils.translation import gettext as _
 
 from loadtest.strikes import FAULTS
 from locking.models import Discipline
@@ -40,11 +42,17 @@ class PlanError(ValueError):
     """A load test that cannot be run as asked."""
 
 
+def _absent(field: str, one: str, known: Iterable[str]) -> PlanError:
+    said = {"field": field, "one": repr(one), "known": ", ".join(known)}
+    return PlanError(_("%(field)s: no %(one)s; there are: %(known)s") % said)
+
+
 def keep_within(limits: Mapping[str, tuple[float, float]], asked: Mapping[str, Any]) -> None:
     """PlanError where a number that is asked for is outside its limits."""
     for name, (least, most) in limits.items():
         if name in asked and not least <= asked[name] <= most:
-            raise PlanError(f"{name}: {asked[name]} is not within {least} to {most}")
+            said = {"name": name, "asked": asked[name], "least": least, "most": most}
+            raise PlanError(_("%(name)s: %(asked)s is not within %(least)s to %(most)s") % said)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,21 +84,22 @@ class Plan:
         for field, known in (("backends", tuple(BACKENDS)), ("disciplines", Discipline.values)):
             asked = getattr(self, field)
             if not asked:
-                raise PlanError(f"{field}: name at least one of {', '.join(known)}")
+                said = {"field": field, "known": ", ".join(known)}
+                raise PlanError(_("%(field)s: name at least one of %(known)s") % said)
             if unknown := [one for one in asked if one not in known]:
-                raise PlanError(f"{field}: no {unknown[0]!r}; there are: {', '.join(known)}")
+                raise _absent(field, unknown[0], known)
             if len(set(asked)) < len(asked):
-                raise PlanError(f"{field}: the same one is named twice")
+                raise PlanError(_("%(field)s: the same one is named twice") % {"field": field})
         for field, among in (("store", STORES), ("fault", tuple(FAULTS))):
             if (one := getattr(self, field)) not in among:
-                raise PlanError(f"{field}: no {one!r}; there are: {', '.join(among)}")
+                raise _absent(field, one, among)
         keep_within(LIMITS, asdict(self))
         if self.processes * self.threads > MOST_THREADS:
-            raise PlanError(f"processes x threads: at most {MOST_THREADS}")
+            raise PlanError(_("processes x threads: at most %(most)s") % {"most": MOST_THREADS})
         if "mysql_session" in self.backends and self.store != "mariadb":
-            raise PlanError("backends: mysql_session needs store mariadb")
+            raise PlanError(_("backends: mysql_session needs store mariadb"))
         if self.fault == "kill-database" and self.store != "mariadb":
-            raise PlanError("fault: kill-database needs store mariadb")
+            raise PlanError(_("fault: kill-database needs store mariadb"))
 
     @property
     def servers(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from locking import policy
@@ -17,6 +18,8 @@ from locking.declared import PROPERTIES
 from locking.exceptions import LockError
 from locking.handler import locks
 from locking.models import Discipline, IdempotencyKey, JobRun, LockPolicy, LockPolicyChange
+
+REACH = {"none": _("none"), "process": _("process"), "machines": _("machines")}
 
 
 class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -145,7 +148,9 @@ class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     @admin.display(description=_("backends"))
     def backends(self, row: LockPolicy) -> str:
         """From the declarations of the backends themselves."""
-        head = format_html_join("", "<th>{}</th>", ((title,) for title in PROPERTIES.values()))
+        head = format_html_join(
+            "", "<th>{}</th>", ((gettext(title),) for title in PROPERTIES.values())
+        )
         body = format_html_join(
             "", "<tr><th>{}</th><td>{}</td>{}<td>{}</td></tr>", map(_row, locks)
         )
@@ -159,10 +164,9 @@ class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 def _row(alias: str) -> tuple[str, str, str, str]:
     declared = locks[alias].capabilities
-    cells = format_html_join(
-        "", "<td>{}</td>", (("yes" if getattr(declared, name) else "–",) for name in PROPERTIES)
-    )
-    return alias, declared.exclusion, cells, declared.summary
+    marks = ((gettext("yes") if getattr(declared, name) else "–",) for name in PROPERTIES)
+    cells = format_html_join("", "<td>{}</td>", marks)
+    return alias, str(REACH[declared.exclusion]), cells, gettext(declared.summary)
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]

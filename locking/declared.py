@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from django.utils.translation import gettext_noop as _
+
 from locking.backends.base import Capabilities
 from locking.handler import backend_class
 
@@ -17,15 +19,15 @@ BACKENDS = {
 """Every backend that comes with this library, by its usual alias."""
 
 PROPERTIES = {
-    "reentrant": "reentrant",
-    "counts_in_store": "count in store",
-    "fair": "fair",
-    "expires": "expires",
-    "session_bound": "ends with session",
-    "fencing": "fencing token",
-    "survives_minority": "survives a minority down",
-    "wakes_waiters": "wakes waiters",
-    "lists_holders": "lists holders",
+    "reentrant": _("reentrant"),
+    "counts_in_store": _("count in store"),
+    "fair": _("fair"),
+    "expires": _("expires"),
+    "session_bound": _("ends with session"),
+    "fencing": _("fencing token"),
+    "survives_minority": _("survives a minority down"),
+    "wakes_waiters": _("wakes waiters"),
+    "lists_holders": _("lists holders"),
 }
 
 

@@ -30,6 +30,7 @@ from shop.sales import create_sale
 
 MAX_PIECES = 1_000_000
 MAX_SEGMENTS = 64
+FULFILMENTS = {"direct": _("direct"), "queued": _("queued")}
 
 admin.site.site_header = admin.site.site_title = _("Flash Sale")
 
@@ -201,7 +202,7 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     @admin.display(description=_("fulfilment"), ordering="fulfilment")
     def how(self, sale: Sale) -> str:
         """In one word; the filter beside explains it."""
-        return sale.fulfilment
+        return str(FULFILMENTS[sale.fulfilment])
 
     @admin.display(description=_("phase"))
     def phase(self, sale: Sale) -> str:

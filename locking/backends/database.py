@@ -17,6 +17,7 @@ from typing import Any
 
 from django.core.checks import CheckMessage, Error
 from django.db import DEFAULT_DB_ALIAS, connections
+from django.utils.translation import gettext_noop
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.database_session import Cancelled, Pool, Session, waiting
@@ -33,7 +34,9 @@ class DatabaseBackend(Backend):
     """Locks in a table of the shop's own database. LOCATION is an alias in DATABASES."""
 
     capabilities: Capabilities = Capabilities(  # type: ignore[misc]  # differs by database
-        summary="A row per lock, nothing to run beside the database; waiters on SQLite poll.",
+        summary=gettext_noop(
+            "A row per lock, nothing to run beside the database; waiters on SQLite poll."
+        ),
         exclusion="machines",
         counts_in_store=True,
         expires=True,

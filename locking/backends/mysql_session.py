@@ -23,6 +23,7 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 from django.core.checks import CheckMessage
+from django.utils.translation import gettext_noop
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.database import check_location
@@ -49,7 +50,9 @@ class MySQLSessionBackend(Backend):
     """GET_LOCK, a connection for each lock. LOCATION is an alias in DATABASES."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        summary="GET_LOCK: fast, queued in the server, gone with the holder's connection.",
+        summary=gettext_noop(
+            "GET_LOCK: fast, queued in the server, gone with the holder's connection."
+        ),
         exclusion="machines",
         session_bound=True,
         fencing=True,

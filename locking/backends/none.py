@@ -1,5 +1,7 @@
 """No lock at all: the control (REQUIREMENTS L1). Everybody is granted everything at once."""
 
+from django.utils.translation import gettext_noop
+
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.tokens import clock_token
 
@@ -8,7 +10,7 @@ class NoneBackend(Backend):
     """Grants at once, to everybody. What a load test oversells with."""
 
     capabilities = Capabilities(
-        summary="No lock: the control that must oversell.",
+        summary=gettext_noop("No lock: the control that must oversell."),
         exclusion="none",
     )
 

@@ -4,6 +4,8 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 
+from django.utils.translation import gettext_noop
+
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.tokens import clock_token
 
@@ -27,7 +29,7 @@ class ProcessBackend(Backend):
     """First come, first served among the threads of one process; a release names its successor."""
 
     capabilities = Capabilities(
-        summary="One process only: two of them oversell.",
+        summary=gettext_noop("One process only: two of them oversell."),
         exclusion="process",
         fair=True,
         session_bound=True,

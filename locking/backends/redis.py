@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from django.core.checks import CheckMessage, Error
+from django.utils.translation import gettext_noop
 from redis.connection import parse_url
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
@@ -69,7 +70,7 @@ class RedisBackend(Backend):
     """
 
     capabilities = Capabilities(
-        summary="One Redis: fast and fair; may lose a lock together with its data.",
+        summary=gettext_noop("One Redis: fast and fair; may lose a lock together with its data."),
         exclusion="machines",
         counts_in_store=True,
         fair=True,

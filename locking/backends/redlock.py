@@ -41,6 +41,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django.core.checks import CheckMessage, Error
+from django.utils.translation import gettext_noop
 
 from locking.arguments import is_number
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
@@ -67,7 +68,9 @@ class RedLockBackend(Backend):
     """Grants by majority; a minority of the masters may be dead, silent or slow."""
 
     capabilities = Capabilities(
-        summary="A majority of independent Redis masters: no single one of them can stop the sale.",
+        summary=gettext_noop(
+            "A majority of independent Redis masters: no single one of them can stop the sale."
+        ),
         exclusion="machines",
         expires=True,
         survives_minority=True,

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from django.core.checks import CheckMessage, Error
+from django.utils.translation import gettext_noop
 from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import Create2
 from kazoo.security import OPEN_ACL_UNSAFE
@@ -44,7 +45,9 @@ class ZooKeeperBackend(Backend):
     """Fair, bound to the process's session, and served by any majority of the ensemble."""
 
     capabilities = Capabilities(
-        summary="Sessions instead of leases, a queue, and tokens of its own; slow to write.",
+        summary=gettext_noop(
+            "Sessions instead of leases, a queue, and tokens of its own; slow to write."
+        ),
         exclusion="machines",
         fair=True,
         session_bound=True,

@@ -112,6 +112,13 @@ def test_a_form_that_cannot_be_run_says_why(client, staff, wrong):
     assert not LabRun.objects.exists()
 
 
+def test_it_says_why_in_the_language_of_who_reads_it(client, staff):
+    client.force_login(staff)
+    wrong = {**FORM, "processes": 32, "threads": 32}
+    page = client.post(reverse("lab-start"), wrong, headers={"accept-language": "zh-hans"})
+    assert "进程数 × 线程数：最多 150" in page.text
+
+
 def test_a_run_whose_worker_died_is_not_shown_as_running(client, staff):
     dead = runs.start(plan=SMALL, user=staff)
     alive = runs._alive(dead.pk)
