@@ -29,7 +29,7 @@ class Product(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.name
+        return self.title
 
     def _in_language(self, field: str) -> str:
         chinese = (get_language() or "").startswith("zh")

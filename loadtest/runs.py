@@ -14,6 +14,7 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_noop
 
 from loadtest import scenarios
 from loadtest.models import LabRun
@@ -79,13 +80,13 @@ def bury_dead() -> None:
     """A worker that was killed cannot say so, and one that is not there takes nothing up."""
     overdue = timezone.now() - timedelta(seconds=WAIT_LIMIT)
     LabRun.objects.filter(state=State.WAITING, created_at__lt=overdue).update(
-        state=State.FAILED, why="No worker took it up.", slot=None
+        state=State.FAILED, why=gettext_noop("No worker took it up."), slot=None
     )
     for dead in LabRun.objects.filter(state=State.RUNNING):
         with suppress(LockError):  # Redis is silent: nobody can tell
             if not _alive(dead.pk).locked():
                 LabRun.objects.filter(pk=dead.pk, state=State.RUNNING).update(
-                    state=State.FAILED, why="Its worker died.", slot=None
+                    state=State.FAILED, why=gettext_noop("Its worker died."), slot=None
                 )
 
 
@@ -115,7 +116,7 @@ def execute(run_id: UUID) -> None:
 
 
 def _execute(mine: LabRun) -> None:
-    end: dict[str, Any] = {"state": State.FAILED, "why": "The worker was stopped."}
+    end: dict[str, Any] = {"state": State.FAILED, "why": gettext_noop("The worker was stopped.")}
     try:
         end = {"state": State.DONE, "report": _report(mine)}
     except Stopped:

@@ -127,6 +127,8 @@ def test_a_run_whose_worker_died_is_not_shown_as_running(client, staff):
     assert runs.get_run(dead.pk).state == LabRun.State.RUNNING
     alive.release()  # as a dead worker's lease ends
     assert "Its worker died." in client.get(dead.get_absolute_url()).text
+    chinese = client.get(dead.get_absolute_url(), headers={"accept-language": "zh-hans"}).text
+    assert "执行它的 worker 已停止运行。" in chinese
     runs.start(plan=SMALL, user=staff)
 
 
