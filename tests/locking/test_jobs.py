@@ -21,8 +21,10 @@ from locking import (
 )
 from locking.backends.redis import RedisBackend
 from locking.models import JobRun
+from tests.locking.two_backends import apart
 from tests.shop.making import put_in_force
 
+__all__ = ["apart"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 celery = Celery("test-jobs", set_as_current=False)
@@ -105,16 +107,12 @@ class TestWhatIsTheSameRun:
 
 
 class TestWhileItRuns:
-    def test_a_copy_that_comes_meanwhile_is_turned_away(self, monkeypatch) -> None:
-        import threading
-
+    def test_a_copy_that_comes_meanwhile_is_turned_away(self, apart, monkeypatch) -> None:
         copies = []
 
         def redelivered() -> None:
             monkeypatch.setattr(f"{__name__}.act", nothing)
-            thread = threading.Thread(target=lambda: copies.append(deliver(noon())))
-            thread.start()
-            thread.join()
+            copies.append(apart(deliver, noon()).result(10))
 
         monkeypatch.setattr(f"{__name__}.act", redelivered)
         assert deliver(noon()) == 1
