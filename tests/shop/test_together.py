@@ -17,7 +17,7 @@ from locking import locks
 from locking.failpoints import armed
 from shop import checkout, line
 from shop.audit import audit_sale
-from shop.checkout import place_order
+from shop.checkout import Placed, place_order
 from shop.errors import ShopError
 from shop.models import Order, Sale, User
 from tests.locking.scripted import ScriptedBackend
@@ -40,16 +40,20 @@ def together(sale: Sale, forms: Sequence[tuple[User, str]], shared: bool = True)
     """What these buyers are told who all stand before the lock when it becomes free."""
     sale, name = fresh(sale), checkout.lock_name(sale.pk)
 
-    def buy(form: tuple[User, str]) -> str:
+    def buy(form: tuple[User, str]) -> Placed | ShopError:
         customer, key = form
         try:
-            placed = place_order(customer=customer, sale=sale, quantity=1, key=key, is_first=True)
+            return place_order(customer=customer, sale=sale, quantity=1, key=key, is_first=True)
         except ShopError as error:
-            return error.code
+            return error
         finally:
             connections.close_all()
-        assert Order.objects.get(pk=placed.order.pk).number == placed.order.number
-        return "replayed" if placed.replayed else "ok"
+
+    def code_of(told: Placed | ShopError) -> str:
+        if isinstance(told, ShopError):
+            return told.code
+        assert Order.objects.get(pk=told.order.pk).number == told.order.number
+        return "replayed" if told.replayed else "ok"
 
     held = locks["scripted"].lock(name)
     with ThreadPoolExecutor(len(forms)) as pool:
@@ -57,7 +61,7 @@ def together(sale: Sale, forms: Sequence[tuple[User, str]], shared: bool = True)
             told = [pool.submit(buy, form) for form in forms]
             if shared:
                 until(lambda: len(line._lines.get(name, ())) == len(forms) - 1)
-        return Counter(each.result(10) for each in told)
+        return Counter(code_of(each.result(10)) for each in told)
 
 
 def strangers(count: int) -> list[tuple[User, str]]:
