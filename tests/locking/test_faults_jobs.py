@@ -233,7 +233,10 @@ def test_row_21_two_beats_one_of_them_stopped_past_its_lease(crew) -> None:
 def test_random_kills_and_stops_leave_one_effect_each(crew) -> None:
     """A short `manage.py lab jobs`; the seed says which faults strike."""
     _, workers = crew
-    report = soak([Machine("beat"), Machine("beat"), *workers], seconds=8, seed=7)
+    try:
+        report = soak([Machine("beat"), Machine("beat"), *workers], seconds=8, seed=7)
+    finally:
+        start_all(workers)  # which it has stopped
     assert report["faults"], report
     assert report["control"]["doubled"], report
     assert report["scheduled"] == 8

@@ -183,8 +183,9 @@ def test_a_newcomer_does_not_overtake_in_a_fair_lock_but_may_in_an_unfair_one(
 def test_a_waiter_sleeps(backend: RedisBackend, raw: client.Redis) -> None:
     lock = backend.lock("n")  # the watchdog renews it
     lock.acquire()
-    before = calls(raw)
     with ThreadPoolExecutor(1) as pool:
+        pool.submit(backend.acquire, claim(), 0.01).result(PATIENCE)  # the server has the scripts
+        before = calls(raw)
         assert pool.submit(backend.acquire, claim(), 1.5).result(PATIENCE) is None
     assert calls(raw) - before == 2, "one to queue up, one to leave"
     lock.release()
