@@ -114,5 +114,5 @@ def grown(backend: Backend) -> int:
     run(2000)
     before, threads = resident(), threading.active_count()
     run(20_000)
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     return resident() - before

@@ -232,10 +232,10 @@ def test_nothing_leaks_over_twenty_thousand_acquisitions(
             lock.release()
 
     run(200)
-    before = (len(os.listdir("/proc/self/fd")), threading.active_count(), raw.dbsize())
+    files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
     run(20_000)
-    after = (len(os.listdir("/proc/self/fd")), threading.active_count(), raw.dbsize())
-    assert after == before
+    assert len(os.listdir("/proc/self/fd")) <= files
+    assert threading.active_count() <= threads
     assert not backend.inspect()
     kept = set(raw.scan_iter())
     assert kept == {f"lock:{{leak:{number}}}:clock" for number in range(100)}

@@ -256,13 +256,11 @@ class TestLeaks:
                 assert grant is not None
                 backend.release(asked, grant.token)
 
-        def size() -> tuple[int, int]:
-            return len(os.listdir("/proc/self/fd")), threading.active_count()
-
         run(50)
-        before = size()
+        files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
         run(20_000)
-        assert size() == before
+        assert len(os.listdir("/proc/self/fd")) <= files
+        assert threading.active_count() <= threads
         assert (len(backend._pinned), len(backend._idle), len(backend._all)) == (0, 1, 1)
         for server in masters.servers:
             with redis.Redis.from_url(server.url) as direct:
@@ -288,7 +286,7 @@ class TestLeaks:
         files = len(os.listdir("/proc/self/fd"))
         asked, grant = take(backend)
         backend.close()
-        assert len(os.listdir("/proc/self/fd")) == files - 5
+        assert len(os.listdir("/proc/self/fd")) <= files - 5
         assert masters.client().acquire(claim(), 0) is None
         assert backend.extend(asked, grant.token, 90) > grant.deadline
         backend.release(asked, grant.token)
