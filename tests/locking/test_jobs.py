@@ -54,9 +54,12 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "current_app", celery)
 
 
+NOON = timezone.now().replace(minute=0, second=0, microsecond=0)
+
+
 def noon(**later: float) -> datetime:
-    """Today's last full hour, and so much later."""
-    return timezone.now().replace(minute=0, second=0, microsecond=0) + timedelta(**later)
+    """The last full hour, which is one hour to all that runs here, and so much later."""
+    return NOON + timedelta(**later)
 
 
 def deliver(scheduled_for: datetime, *words: str) -> Any:
