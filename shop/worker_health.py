@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -20,6 +21,7 @@ from celery import bootsteps
 PULSE = 1.0
 STILL = 15.0
 """Seconds without a pulse after which the worker counts as hanging."""
+THREADS = 4
 PATHS = ("/livez", "/readyz", "/metrics")
 
 
@@ -61,10 +63,26 @@ class Health(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
+    """With threads that stay: a thread has its own connections to the cache, and who ends with
+    each request leaves them to the garbage collector."""
+
+    def __init__(self, *address: Any) -> None:
+        super().__init__(*address)
+        self._pool = ThreadPoolExecutor(THREADS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """When a thread is free."""
+        self._pool.submit(self.process_request_thread, request, client_address)
+
+    def server_close(self) -> None:
+        """And end the threads, which nobody keeps waiting for more than some seconds."""
+        super().server_close()
+        self._pool.shutdown()
 
 
 class _Quiet(WSGIRequestHandler):
+    timeout = 5.0  # seconds for who connects and says nothing
+
     def log_message(self, *arguments: Any) -> None:
         """A line for every probe is no news."""
 
