@@ -1,7 +1,6 @@
 """What callers may ask for: refused here, before any store hears of it."""
 
 import math
-import re
 from typing import TypeGuard
 
 from locking.exceptions import LockMisuse
@@ -23,12 +22,6 @@ def check_name(name: str) -> None:
         raise LockMisuse(
             f"{name!r:.40} is no lock name: give 1 to {MAX_NAME} printable characters."
         )
-
-
-def check_label(label: str) -> None:
-    """Refuse labels that would not fit into an owner's name."""
-    if label and not re.fullmatch(r"[\w.-]{1,32}", label, re.ASCII):
-        raise LockMisuse(f"{label!r:.40} is no label: give 1 to 32 letters, digits, '_', '.', '-'.")
 
 
 def check_ttl(ttl: float) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from locking import policy
-from locking.arguments import check_label, check_name, check_timeout, check_wait
+from locking.arguments import check_name, check_timeout, check_wait
 from locking.exceptions import LockError, LockMisuse, LockTimeout
 from locking.handler import locks
 from locking.lease import Lease, Lock, leave, release
@@ -32,12 +32,9 @@ class PolicyLock:
         timeout: float | None = None,
         renew: bool = True,
         on_lost: Callable[[Lease], object] | None = None,
-        label: str = "",
     ) -> None:
         check_name(name)
         check_timeout(timeout)
-        check_label(label)
-        self.label = label
         self.name = name
         self.ttl = ttl
         self.timeout = timeout
@@ -51,9 +48,7 @@ class PolicyLock:
         return lease if lease is not None and lease.is_held else None
 
     def _in(self, alias: str) -> Lock:
-        return locks[alias].lock(
-            self.name, ttl=self.ttl, renew=self.renew, on_lost=self.on_lost, label=self.label
-        )
+        return locks[alias].lock(self.name, ttl=self.ttl, renew=self.renew, on_lost=self.on_lost)
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """As `Lock.acquire`; while the policy drains, the caller waits for the new backend.
@@ -115,10 +110,6 @@ class PolicyLock:
         if lease is None:
             raise LockMisuse(f"{self.name!r} is not held by this thread or task: acquire it first.")
         return lease
-
-    def is_held_for_label(self) -> bool:
-        """Whether somebody holds it, in the backend in force, who gave the same label."""
-        return locks[policy.current().backend].is_held_for(self.name, self.label)
 
     def locked(self) -> bool:
         """True while anybody holds it in the backend in force."""

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from locking import metrics
-from locking.arguments import check_label, check_name, check_timeout, check_ttl, check_wait
+from locking.arguments import check_name, check_timeout, check_ttl, check_wait
 from locking.backends.base import Backend, Claim, Grant
 from locking.exceptions import LockError, LockLost, LockMisuse, LockTimeout, LockUnavailable
 from locking.owner import context, new_owner
@@ -156,8 +156,7 @@ class Lock:
 
     ttl: seconds a grant lives unrenewed. timeout: seconds that the `with` statement waits. renew:
     let the watchdog extend the grant every third of its ttl while it is held. on_lost: called once
-    with the lease when it is found lost. label: the end of the owner's name, by which others know
-    what it is about. What is None comes from the backend's settings.
+    with the lease when it is found lost. What is None comes from the backend's settings.
     """
 
     def __init__(
@@ -169,12 +168,9 @@ class Lock:
         timeout: float | None = None,
         renew: bool = True,
         on_lost: Callable[[Lease], object] | None = None,
-        label: str = "",
     ) -> None:
         check_name(name)
-        check_label(label)
         self.backend = backend
-        self.label = label
         self.name = name
         self.ttl = backend.ttl if ttl is None else ttl
         check_ttl(self.ttl)
@@ -210,8 +206,7 @@ class Lock:
         return self._claim(claim, wait, me) is not None
 
     def _new_claim(self) -> Claim:
-        owner = new_owner(self.label)
-        return Claim(name=self.name, owner=owner, ttl=self.ttl, label=self.label)
+        return Claim(name=self.name, owner=new_owner(), ttl=self.ttl)
 
     def _claim(self, claim: Claim, wait: float, me: object) -> Lease | None:
         started = time.monotonic()

@@ -21,10 +21,9 @@ _new_secret()
 os.register_at_fork(after_in_child=_new_secret)
 
 
-def new_owner(label: str = "") -> str:
-    """A name for one claim: host, process and thread to read, 64 random bits to hide; the label."""
-    owner = _secret % (threading.get_ident(), next(_serial))
-    return f"{owner}-{label}" if label else owner
+def new_owner() -> str:
+    """Return a name for one claim: host, process and thread to read, 64 random bits to hide."""
+    return _secret % (threading.get_ident(), next(_serial))
 
 
 def context() -> object:

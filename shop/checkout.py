@@ -32,14 +32,13 @@ from shop.admission import in_line
 from shop.errors import (
     BadInput,
     Busy,
-    InFlight,
     KeyReused,
     LimitReached,
     NotOpen,
     SoldOut,
     StoreDown,
 )
-from shop.line import is_beside, serve
+from shop.line import serve
 from shop.models import Allowance, Order, Sale, User
 from shop.segments import Part, choose, choose_again
 
@@ -106,19 +105,19 @@ def is_late(began: float) -> bool:
     return time.monotonic() > began + LAST_CALL * max(1.0, LOCK_TIMEOUT)
 
 
-def _lock(sale: Sale, part: Part, label: str, began: float) -> PolicyLock:
+def _lock(sale: Sale, part: Part, began: float) -> PolicyLock:
     left = max(0.0, began + LOCK_TIMEOUT - time.monotonic())
-    return lock(lock_of(sale, part), timeout=left, label=label)
+    return lock(lock_of(sale, part), timeout=left)
 
 
 @contextmanager
 def locked(
-    sale: Sale, parts: Sequence[Part], *, label: str = "", began: float | None = None
+    sale: Sale, parts: Sequence[Part], *, began: float | None = None
 ) -> Iterator[list[Lease]]:
     """Hold the locks of several rows; as all ask in the order of ids, none wait in a ring."""
     began = time.monotonic() if began is None else began
     with ExitStack() as held:
-        yield [held.enter_context(_lock(sale, part, label, began)) for part in parts]
+        yield [held.enter_context(_lock(sale, part, began)) for part in parts]
 
 
 def fence_of(lease: Lease) -> stock.Fence:
@@ -156,8 +155,8 @@ def place_order(
     `sale` comes with its stock. `is_first` is a hint that the customer has no order in this sale:
     where it is open, the unique keys then look for one. `began` is the monotonic time at which the
     request came, from which all its waits count together. Raises BadInput, NotOpen, SoldOut,
-    LimitReached, KeyReused, and InFlight, Busy or StoreDown when nothing was decided: the same key
-    may then be sent again.
+    LimitReached, KeyReused, and Busy or StoreDown when nothing was decided: the same key may then
+    be sent again.
     """
     hashed, began = digest(key), time.monotonic() if began is None else began
     if is_late(began):
@@ -269,24 +268,17 @@ class Draft(NamedTuple):
 def _buy(draft: Draft) -> Order:
     order, parts, began = draft.order, draft.parts, draft.began
     sale = order.sale
-    # Whoever meets this lock can tell whether it is held for the very same form.
-    label = f"{order.customer_id}.{order.key[:12]}"
     try:
         policy.current()  # not under the lock, where all would wait for it
         if is_late(began):
             raise StoreDown
         with in_line(sale_id=sale.pk):
             if len(parts) == 1:
-                serve(_lock(sale, parts[0], label, began), draft, _write)
+                serve(_lock(sale, parts[0], began), draft, _write)
             else:
-                with locked(sale, parts, label=label, began=began) as leases:
+                with locked(sale, parts, began=began) as leases:
                     _write([draft], *leases)
     except LockTimeout:
-        guards = [_lock(sale, part, label, began) for part in parts]
-        asks = PolicyLock.is_held_for_label, is_beside
-        with suppress(LockError):
-            if any(not is_late(began) and ask(each) for each in guards for ask in asks):
-                raise InFlight from None
         raise Busy from None
     except LockUnavailable as error:
         if order.pk is None:

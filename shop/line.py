@@ -11,14 +11,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Generic, TypeVar
 
 from django.conf import settings
 
-from locking import Lease, Lock, LockError, LockTimeout, locks, policy
+from locking import Lease, LockTimeout, locks, policy
 from locking.guard import PolicyLock
-from locking.policy import BESIDE
 
 logger = logging.getLogger("shop")
 T = TypeVar("T")
@@ -81,18 +79,6 @@ def serve(guard: PolicyLock, item: T, write: Callable[[Sequence[T], Lease], obje
         _let_the_next_lead(name)
 
 
-def is_beside(guard: PolicyLock) -> bool:
-    """Whether the same form, sent before, is being served under a grant of another's label."""
-    mark = _mark(guard)
-    return mark.backend.is_held_for(mark.name, mark.label)
-
-
-def _mark(guard: PolicyLock) -> Lock:
-    """Held by who is served under a grant that bears another's label, once that takes long."""
-    in_force, label = locks[policy.current().backend], guard.label
-    return in_force.lock(f"{BESIDE}{guard.name}:{label}", timeout=0, label=label)
-
-
 def _wait(guard: PolicyLock, place: _Place[T], timeout: float) -> None:
     if place.told.wait(timeout):
         return
@@ -102,8 +88,6 @@ def _wait(guard: PolicyLock, place: _Place[T], timeout: float) -> None:
             line.remove(place)  # type: ignore[arg-type]
             raise LockTimeout(f"Nobody came to serve at {guard.name!r} in {timeout:g} s.")
     # The leader is at it: a statement's own time limit is its end.
-    with suppress(LockError), _mark(guard):
-        place.told.wait()
     place.told.wait()
 
 

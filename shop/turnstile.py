@@ -30,7 +30,6 @@ from shop.checkout import is_late
 from shop.errors import (
     STORE_ERRORS,
     Busy,
-    InFlight,
     NotOpen,
     ShopError,
     SoldOut,
@@ -52,7 +51,7 @@ logger = logging.getLogger("shop")
 BUY = re.compile(r"/sales/([-\w]+)/buy/", re.ASCII)
 FORM = "application/x-www-form-urlencoded"
 MAX_BODY = 8192
-IMPERSONAL = (SoldOut, NotOpen, InFlight, Busy, TooMany)
+IMPERSONAL = (SoldOut, NotOpen, Busy, TooMany)
 """Refusals that say nothing about the buyer's own orders."""
 
 

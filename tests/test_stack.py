@@ -25,7 +25,7 @@ from tools.stack import Stack
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 120.0
 # What a buyer may be told in a restart; no other 5xx.
-HARMLESS = {"won", "sold_out", "503", "busy", "crowded", "in_flight", "store_down", "too_many"}
+HARMLESS = {"won", "sold_out", "503", "busy", "crowded", "store_down", "too_many"}
 
 
 @pytest.fixture(scope="module")

@@ -93,8 +93,6 @@ class Claim:
     name: str
     owner: str
     ttl: float
-    label: str = ""
-    """What it is about, for others who ask; also the end of the owner's name."""
     cancelled: Flag = field(default_factory=Flag)
     interrupt: Callable[[], None] | None = None
     """Set by a backend while it waits in a place that `cancelled` alone cannot wake."""
@@ -167,12 +165,11 @@ class Backend(ABC):
         timeout: float | None = None,
         renew: bool = True,
         on_lost: Callable[[Lease], object] | None = None,
-        label: str = "",
     ) -> Lock:
         """A lock on `name`; see `locking.lease.Lock`."""
         from locking.lease import Lock
 
-        return Lock(self, name, ttl=ttl, timeout=timeout, renew=renew, on_lost=on_lost, label=label)
+        return Lock(self, name, ttl=ttl, timeout=timeout, renew=renew, on_lost=on_lost)
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
@@ -202,10 +199,6 @@ class Backend(ABC):
     @abstractmethod
     def inspect(self) -> list[Held]:
         """What is held now; over all processes where `lists_holders` is declared."""
-
-    def is_held_for(self, name: str, label: str) -> bool:
-        """Whether `name` is held, in any process, by whoever gave this label."""
-        return any(held.name == name and held.owner.endswith(label) for held in self.inspect())
 
     @abstractmethod
     def probe(self) -> None:

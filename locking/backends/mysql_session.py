@@ -72,12 +72,8 @@ class MySQLSessionBackend(Backend):
         """LOCATION must be an alias in DATABASES, and that must be MySQL or MariaDB."""
         return check_location(alias, conf, "mysql")
 
-    def _key(self, name: str, kind: str = "lock") -> str:
-        return f"{kind}.{digest(f'{self.pool.database}/{name}')}"
-
-    def _label(self, name: str, label: str) -> str:
-        """A second lock, taken and freed with the first, that tells what that is held for."""
-        return self._key(f"{label}/{name}", "label")
+    def _key(self, name: str) -> str:
+        return f"lock.{digest(f'{self.pool.database}/{name}')}"
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Wait in the server's queue; cancelling ends the connection."""
@@ -85,20 +81,16 @@ class MySQLSessionBackend(Backend):
             raise LockMisuse(f"{self.alias}: GET_LOCK needs MySQL or MariaDB.")
         deadline = time.monotonic() + timeout
 
-        value = TOKEN
-        if claim.label:
-            value = f"IF(GET_LOCK('{self._label(claim.name, claim.label)}', 0), {TOKEN}, {TOKEN})"
-
         def wait(session: Session) -> int | None:
             assert isinstance(session, MySQLSession)
             key = self._key(claim.name)
-            row = session.row(f"SELECT IF(GET_LOCK(%s, 0) = 1, {value}, NULL)", key)
+            row = session.row(f"SELECT IF(GET_LOCK(%s, 0) = 1, {TOKEN}, NULL)", key)
             token: int | None = row[0] if row else None
             while token is None:
                 left = deadline - time.monotonic()
                 if left <= 0 or claim.cancelled.is_set():
                     return None
-                token = session.get_lock(claim, key, min(left, SLICE_SECONDS), value)
+                token = session.get_lock(claim, key, min(left, SLICE_SECONDS), TOKEN)
             session.kept = True
             self._kept[claim.owner] = (claim, session, token)
             if not self._watching.is_set():
@@ -117,10 +109,7 @@ class MySQLSessionBackend(Backend):
 
     def release(self, claim: Claim, token: int) -> None:
         """The server checks that this very session has it."""
-        free = "RELEASE_LOCK(%s)"
-        if claim.label:
-            free = f"RELEASE_LOCK('{self._label(claim.name, claim.label)}'), {free}"
-        if not self._ask(claim, f"SELECT {free}", last=True):
+        if not self._ask(claim, "SELECT RELEASE_LOCK(%s)", last=True):
             raise claim.lost()
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
@@ -144,7 +133,7 @@ class MySQLSessionBackend(Backend):
             session.close()
             self.pool.kill(session)
             raise
-        if row is None or row[-1] != 1:
+        if row is None or row[0] != 1:
             session.close()
             return False
         if last:
@@ -189,11 +178,6 @@ class MySQLSessionBackend(Backend):
             )
             for claim, _, token in kept
         ]
-
-    def is_held_for(self, name: str, label: str) -> bool:
-        """Ask the server for the label: it tells of every process."""
-        sql, key = "SELECT IS_USED_LOCK(%s)", self._label(name, label)
-        return self.pool.call(lambda session: session.row(sql, key)) != (None,)
 
     def probe(self) -> None:
         """Ask for anything."""

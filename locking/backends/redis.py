@@ -236,11 +236,6 @@ class RedisBackend(Backend):
             )
         return locks
 
-    def is_held_for(self, name: str, label: str) -> bool:
-        """One question, not a walk over all keys: a buyer asks."""
-        owner = self._command("HGET", self._keys(name)[0], "owner")
-        return owner is not None and owner.endswith(label)
-
     def probe(self) -> None:
         """PING."""
         self._command("PING")

@@ -17,14 +17,12 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from loadtest.faults import PATIENCE, until
 from locking import LockMisuse, LockTimeout
 from locking.backends.base import Backend, Capabilities
-from locking.handler import create
 from tests.locking.contract_base import Another, needs, served
 from tests.locking.contract_ends import Ends
 
@@ -96,20 +94,6 @@ class Contract(Ends):
                 taken = other.acquire(name, timeout=5)
                 assert {held.name: held.owner for held in backend.inspect()}[name] == taken["owner"]
                 assert backend.lock(name).locked()
-
-    @needs(lambda can: can.exclusion == "machines")
-    def test_whoever_meets_it_can_ask_what_it_is_held_for(
-        self, backend: Backend, conf: dict[str, Any], name: str
-    ) -> None:
-        other = create("other", conf)
-        try:
-            with backend.lock(name, timeout=5, label="4.abc"):
-                assert other.is_held_for(name, "4.abc")
-                assert not other.is_held_for(name, "5.abc")
-                assert not other.is_held_for(f"{name}x", "4.abc")
-            assert not other.is_held_for(name, "4.abc")
-        finally:
-            other.close()
 
     # --- mutual exclusion -----------------------------------------------------------------
 

@@ -149,17 +149,3 @@ def test_a_lease_ended_elsewhere_is_not_taken_for_a_reentry(backend) -> None:
     with held as lease:
         assert lease.count == 1
         assert len(guard._held) == 1
-
-
-def test_the_label_ends_the_holders_name(backend) -> None:
-    same = lock("a", label="7.beef")
-    assert not same.is_held_for_label()
-    with lock("a", label="7.beef") as lease:
-        assert lease.owner.endswith("-7.beef")
-        assert same.is_held_for_label()
-        assert not lock("a", label="8.beef").is_held_for_label()
-        assert not lock("b", label="7.beef").is_held_for_label()
-    for bad in ("a b", "x" * 33, "é", "a\n"):
-        for make in (lock, locks["only"].lock):
-            with pytest.raises(LockMisuse, match="no label"):
-                make("a", label=bad)

@@ -22,7 +22,7 @@ class Guard:
     """A lock in memory, that counts its grants."""
 
     def __init__(self, shop: Shop, timeout: float = 10.0) -> None:
-        self.name, self.label, self.timeout, self.shop = "sale:1", "", timeout, shop
+        self.name, self.timeout, self.shop = "sale:1", timeout, shop
 
     def __enter__(self) -> object:
         if not self.shop.lock.acquire(timeout=self.timeout):

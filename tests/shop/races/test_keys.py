@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import Group
-from django.db import connections
 
 from inventory.models import StockMovement
-from loadtest.faults import until
-from locking import lock, locks
-from locking.failpoints import armed
 from locking.models import IdempotencyKey
-from locking.policy import BESIDE
-from shop import checkout, line
 from shop.audit import audit_sale
 from shop.checkout import place_order
 from shop.models import Order, Sale, User
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
-from tests.shop.races import actions
-from tests.shop.races.process import PATIENCE, Process, together
+from tests.shop.races.process import Process, together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 MYSQL = pytest.param("mysql_session", marks=pytest.mark.only("mysql"))
@@ -187,65 +177,20 @@ def assert_told_the_order(process: Process, call: dict) -> None:
 
 
 @pytest.mark.parametrize("backend", ["redis", "database", MYSQL])
-def test_a_purchase_in_flight_is_409_and_finished_after_a_kill(processes, backend) -> None:
+def test_purchase_in_flight_is_503_and_is_finished_after_a_kill(processes, backend) -> None:
     put_in_force(backend)
     sale = a_sale()
     call = form_of(sale, a_customer())
     first, other = processes(2)
     first.start(call, pause_at="purchase.check")
     first.reached()
-    # Both wait for the first one's lock, and only one is told that it is for his own form.
-    both = [{**each, "patient": False} for each in (call, form_of(sale, a_customer()))]
-    other.start(*both)
-    told, stranger = other.results()
-    assert (told["status"], told["headers"]["Retry-After"]) == (409, "1")
-    assert b'"in_flight"' in told["body"]
-    assert (stranger["status"], stranger["headers"]["Retry-After"]) == (503, "1")
+    other.start({**call, "patient": False})
+    (told,) = other.results()
+    assert (told["status"], told["headers"]["Retry-After"]) == (503, "1")
     assert not Order.objects.exists()
     first.kill()
     assert_told_the_order(other, call)
     assert audit_sale(sale=sale).ok
-
-
-@pytest.mark.parametrize("backend", ["database", MYSQL, "redis", "redlock", "zookeeper"])
-def test_a_purchase_in_the_grant_of_another_is_in_flight_too(
-    processes, backend, redis_five, zookeeper, settings
-) -> None:
-    """Two wait for the lock, one writes both, and its label is his own."""
-    put_in_force(backend)
-    settings.PURCHASES_PER_GRANT = 8
-    sale = a_sale()
-    name, calls = checkout.lock_name(sale.pk), [form_of(sale, a_customer()) for _ in range(3)]
-    (other,) = processes(1)
-    at_work, go_on = threading.Event(), threading.Event()
-
-    def stop() -> None:
-        at_work.set()
-        assert go_on.wait(PATIENCE)
-
-    def send(do: str, **call) -> int:
-        try:
-            return getattr(actions, do)(**call)["status"]
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(2) as pool, armed("purchase.check", stop):
-        with lock(name, timeout=5):
-            both = [pool.submit(send, **call) for call in calls[:2]]
-            until(lambda: len(line._lines.get(name, ())) == 1)
-        assert at_work.wait(PATIENCE)
-        held = locks[backend].held  # a mark, once he who follows has been served for long
-        until(lambda: any(name.startswith(BESIDE) for name, _ in list(held)))
-        other.start(*({**call, "patient": False} for call in calls))
-        told = other.results()
-        go_on.set()
-        assert [each.result(PATIENCE) for each in both] == [201, 201]
-    assert [each["status"] for each in told] == [409, 409, 503]
-    assert {each["headers"]["Retry-After"] for each in told} == {"1"}
-    orders = StockMovement.objects.filter(reason="reserved")
-    assert (orders.count(), orders.values("fence_token").distinct().count()) == (2, 1)
-    assert audit_sale(sale=sale).ok
-    locks.close()  # ZooKeeper is stopped before this process ends
 
 
 @pytest.mark.parametrize("backend", ["redis", "none"])
