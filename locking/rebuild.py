@@ -22,7 +22,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import random
 import secrets
 import threading
 import time
@@ -60,8 +59,6 @@ class Entry(NamedTuple):
 
     value: Any
     fresh_until: float
-    cost: float
-    """Seconds that its build took."""
     version: str | None
     """The family's when the build began: what was invalidated meanwhile is never served."""
 
@@ -75,16 +72,9 @@ class Look:
     is_up: bool = True
     is_late: bool = False
 
-    def is_fresh(self, beta: float = 0.0) -> bool:
-        """Whether nobody needs to build; with `beta`, now and then not even when it is fresh.
-
-        XFetch: the nearer the end and the dearer the build, the likelier. Vattani, Chierichetti,
-        Lowenstein, "Optimal Probabilistic Cache Stampede Prevention", VLDB 2015.
-        """
-        if self.entry is None:
-            return False
-        head_start = -self.entry.cost * beta * math.log(1 - random.random())
-        return time.time() + head_start < self.entry.fresh_until
+    def is_fresh(self) -> bool:
+        """Return True if the cache has a value that needs no rebuild."""
+        return self.entry is not None and time.time() < self.entry.fresh_until
 
     def is_newer_than(self, other: Look) -> bool:
         """Whether somebody has built since."""
@@ -120,31 +110,29 @@ class SingleFlight:
         ttl: float,
         stale: float = 0.0,
         timeout: float | None = None,
-        beta: float = 0.0,
         exists: Callable[[], bool] | None = None,
     ) -> T:
-        """The value of `key`, from the cache or from `build()`; None is a value like any other.
+        """Return the value of `key`, from the cache or from `build()`; None is a value.
 
         ttl: seconds for which it is fresh. stale: seconds beyond, for which it is served while
-        somebody builds a new one, or when that fails. timeout: seconds to wait where there is
-        nothing to serve; then LockTimeout. beta: above 0, early rebuilds by chance, 1 being the
-        paper's optimum. exists: asked before a build where there is nothing to serve; where it says
-        no the value is None, kept for `ttl` alone and without the lock, lest made-up keys fill the
-        cache and the locks' store. Without cache or lock it builds, once at a time in this process.
-        What `build` or `exists` raises goes to all who wait for it in this process; the next caller
-        tries again.
-        Threads may get the same object: leave it as it is.
+        another caller builds a new one, or when that fails. timeout: seconds to wait where there is
+        nothing to serve; then LockTimeout. exists: called before a build where there is nothing to
+        serve; if it returns False the value is None, kept for `ttl` alone and without the lock, so
+        that made-up keys do not fill the cache and the lock store. Without cache or lock it builds,
+        once at a time in this process. What `build` or `exists` raises is raised for every caller
+        that waits for it in this process; the next caller tries again.
+        Threads may get the same object: do not change it.
         """
         check_name(_lock_name(key))
         check_timeout(timeout)
-        if not (0 < ttl < math.inf and 0 <= stale < math.inf and 0 <= beta < math.inf):
-            raise LockMisuse(f"ttl {ttl}, stale {stale}, beta {beta}: ttl above 0, none below.")
+        if not (0 < ttl < math.inf and 0 <= stale < math.inf):
+            raise LockMisuse(f"ttl is {ttl}, stale is {stale}: give ttl > 0 and stale >= 0.")
         deadline = time.monotonic() + (self._option("TIMEOUT") if timeout is None else timeout)
         value: T
         while True:
             look = self._look_together(key, stale)
             mine: Future[T] = Future()
-            if look.entry is not None and look.is_fresh(beta):
+            if look.entry is not None and look.is_fresh():
                 value = _serve(key, look.entry)
             elif (flight := self._flights.setdefault(_seat(key, look), mine)) is mine:
                 builder = _Builder(self, key, build, ttl, stale, exists)
@@ -262,7 +250,7 @@ class SingleFlight:
     def _under_lock(self, builder: _Builder, look: Look, deadline: float) -> Any:
         key = builder.key
         if look.entry is None and builder.exists and not builder.exists():
-            return builder.keep(None, 0.0, look, stale=0.0)
+            return builder.keep(None, look, stale=0.0)
         if not look.is_up:
             return builder.run(look)
         lock = self._lock(key)
@@ -307,17 +295,16 @@ class _Builder:
                 raise
             logger.warning("%r could not be built, the old one stays", self.key, exc_info=True)
             return look.entry.value
-        cost = time.monotonic() - begun
-        metrics.built(self.key, cost)
+        metrics.built(self.key, time.monotonic() - begun)
         lease = lock.lease if lock else None
         if lease and lease.lost:  # another took over: there is nothing new to say
             return value
-        return self.keep(value, cost, look, self.stale)
+        return self.keep(value, look, self.stale)
 
-    def keep(self, value: Any, cost: float, look: Look, stale: float) -> Any:
+    def keep(self, value: Any, look: Look, stale: float) -> Any:
         """Store it where the cache is up."""
         if look.is_up:
-            entry = Entry(value, time.time() + self.ttl, cost, look.version)
+            entry = Entry(value, time.time() + self.ttl, look.version)
             self.home._store(self.key, entry, self.ttl + stale)
         return value
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -17,7 +15,7 @@ from loadtest.bench.crew import Crew
 from loadtest.faults import PATIENCE, until
 from loadtest.servers import Redis
 from locking import LockMisuse, LockTimeout, locks, metrics
-from locking.rebuild import Entry, Look, SingleFlight
+from locking.rebuild import SingleFlight
 
 NOBODY = "redis://127.0.0.1:1/0"
 AT_ONCE = 1e-6
@@ -275,18 +273,6 @@ def test_who_comes_after_a_change_does_not_join_a_build_from_before_it(flight, h
     assert builder.result(PATIENCE) == "before"
     assert late.result(PATIENCE) == "after"
     assert flight._flights == {}
-
-
-def test_xfetch_builds_early_the_likelier_the_nearer_the_end(flight):
-    costs_a_second = Look(Entry("old", time.time() + 10, cost=1.0, version=None))
-    for head_start, is_fresh in ((9, True), (11, False)):
-        with patch("locking.rebuild.random.random", return_value=1 - math.exp(-head_start)):
-            assert costs_a_second.is_fresh(beta=1) is is_fresh
-            assert costs_a_second.is_fresh(beta=0)
-    flight.get_or_build("early:1", lambda: "old", **KEPT)
-    with patch("locking.rebuild.random.random", return_value=0.5):
-        assert flight.get_or_build("early:1", lambda: "new", **KEPT, beta=1e12) == "new"
-    assert flight.get_or_build("early:1", never, **KEPT) == "new"
 
 
 @pytest.mark.parametrize(
