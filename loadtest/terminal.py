@@ -19,9 +19,9 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from loadtest import marked
 from loadtest.pace import Pace
 from loadtest.plan import PlanError
-from locking import marked
 
 
 class Drawer(Protocol):

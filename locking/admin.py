@@ -14,7 +14,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from locking import policy
-from locking.declared import PROPERTIES
+from locking.backends.base import PROPERTIES
 from locking.exceptions import LockError
 from locking.handler import locks
 from locking.models import Discipline, IdempotencyKey, JobRun, LockPolicy, LockPolicyChange

@@ -6,9 +6,8 @@ from typing import Any
 
 from django.template.loader import render_to_string
 
-from loadtest import timeline
+from loadtest import marked, timeline
 from loadtest.scenarios import SCENARIOS, Result, tell
-from locking import marked
 
 PART = "lab_scenario"
 FRONT = "holder-paused"

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from django.core.checks import CheckMessage
+from django.utils.translation import gettext_noop
 
 from locking.exceptions import LockLost, LockMisuse
 
@@ -50,6 +51,20 @@ class Capabilities:
     """The store wakes a waiter; nobody polls."""
     lists_holders: bool = False
     """`inspect()` sees the holders of every process, not only of this one."""
+
+
+PROPERTIES = {
+    "reentrant": gettext_noop("reentrant"),
+    "counts_in_store": gettext_noop("count in store"),
+    "fair": gettext_noop("fair"),
+    "expires": gettext_noop("expires"),
+    "session_bound": gettext_noop("ends with session"),
+    "fencing": gettext_noop("fencing token"),
+    "survives_minority": gettext_noop("survives a minority down"),
+    "wakes_waiters": gettext_noop("wakes waiters"),
+    "lists_holders": gettext_noop("lists holders"),
+}
+"""The boolean capabilities and their titles."""
 
 
 class Flag:

@@ -1,11 +1,24 @@
-"""The table of backend x property, from what each backend declares (REQUIREMENTS L14)."""
+"""Write the table of backends and properties in docs/locks.md (REQUIREMENTS L14).
 
+.venv/bin/python tools/lock_table.py
+"""
+
+import os
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
-from django.utils.translation import gettext_noop as _
+import django
+from django.utils.module_loading import import_string
 
-from locking.backends.base import Capabilities
-from locking.handler import backend_class
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+PAGE = ROOT / "docs" / "locks.md"
+PART = "lock_table"
+
+from loadtest import marked  # noqa: E402
+from locking.backends.base import PROPERTIES, Capabilities  # noqa: E402
 
 BACKENDS = {
     "none": "none.NoneBackend",
@@ -16,34 +29,27 @@ BACKENDS = {
     "redlock": "redlock.RedLockBackend",
     "zookeeper": "zookeeper.ZooKeeperBackend",
 }
-"""Every backend that comes with this library, by its usual alias."""
-
-PROPERTIES = {
-    "reentrant": _("reentrant"),
-    "counts_in_store": _("count in store"),
-    "fair": _("fair"),
-    "expires": _("expires"),
-    "session_bound": _("ends with session"),
-    "fencing": _("fencing token"),
-    "survives_minority": _("survives a minority down"),
-    "wakes_waiters": _("wakes waiters"),
-    "lists_holders": _("lists holders"),
-}
+"""Every backend of the library, by its usual alias."""
 
 
 def capabilities() -> dict[str, Capabilities]:
-    """What each backend of this library declares."""
+    """Return what each backend of the library declares, by alias."""
     return {
-        alias: backend_class({"BACKEND": f"locking.backends.{path}"}).capabilities
+        alias: import_string(f"locking.backends.{path}").capabilities
         for alias, path in BACKENDS.items()
     }
 
 
 def markdown() -> str:
-    """The table as it stands in docs/locks.md."""
+    """Return the table as Markdown."""
     rows: list[Iterable[str]] = [["backend", "excludes", *PROPERTIES.values()]]
     rows.append(["---"] * (len(PROPERTIES) + 2))
     for alias, declared in capabilities().items():
         marks = ("yes" if getattr(declared, name) else "-" for name in PROPERTIES)
         rows.append([f"`{alias}`", declared.exclusion, *marks])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
+if __name__ == "__main__":
+    django.setup()
+    marked.write(PAGE, PART, markdown())
