@@ -47,17 +47,13 @@ class Product(models.Model):
 
 
 class Stock(models.Model):
-    """Pieces set aside for one sale, all of them or a segment. Written by inventory.services only.
+    """The units set aside for one sale. Only `inventory.services` writes it.
 
-    A sale knows its first row; the other segments refer to that and have higher ids.
     `fence_epoch` and `fence_token` are the newest fence that touched the row: a holder with an
     older one is refused.
     """
 
     product = models.ForeignKey(Product, on_delete=models.PROTECT, related_name="stocks")
-    segment_of = models.ForeignKey(
-        "self", on_delete=models.CASCADE, related_name="segments", null=True, blank=True
-    )
     quantity = models.PositiveIntegerField(default=0)
     fence_epoch = models.PositiveIntegerField(default=0)
     fence_token = models.BigIntegerField(default=0)
@@ -104,8 +100,7 @@ class StockMovement(models.Model):
         constraints = [
             # A piece goes out once and comes back at most once per order.
             models.UniqueConstraint(
-                fields=["order_number", "reason", "stock"],
-                name="one_movement_per_order_reason_and_row",
+                fields=["order_number", "reason"], name="one_movement_per_order_and_reason"
             )
         ]
 

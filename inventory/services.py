@@ -19,7 +19,6 @@ from django.utils import timezone
 from inventory.batch import Statement, insert_all
 from inventory.exceptions import InventoryError, OutOfStock, StaleFence
 from inventory.models import Product, Stock, StockMovement
-from inventory.selectors import rows_of
 from locking.models import Discipline
 
 Reason = StockMovement.Reason
@@ -138,30 +137,19 @@ def to_put_back(
     return [update, _record(stock_id, [(quantity, order_number, None)], Reason.RETURNED, fence)]
 
 
-def stock_up(*, product: Product, quantity: int, segments: int = 1) -> Stock:
-    """Set pieces of a product aside for a sale; the first of so many rows. In a transaction."""
-    first = None
-    for share in _shares(quantity, segments):
-        stock = Stock.objects.create(product=product, quantity=share, segment_of=first)
-        _stocked(stock.pk, share)
-        first = first or stock
-    assert first is not None
-    return first
+def stock_up(*, product: Product, quantity: int) -> Stock:
+    """Create the stock row of a sale with its first movement; call it inside a transaction."""
+    stock = Stock.objects.create(product=product, quantity=quantity)
+    _stocked(stock.pk, quantity)
+    return stock
 
 
 def restock(*, stock_id: int, quantity: int) -> None:
-    """Add pieces to all segments of a sale that may be running; inside a transaction."""
-    rows = rows_of(stock_id=stock_id)
-    for row, share in zip(rows, _shares(quantity, len(rows)), strict=True):
-        Stock.objects.filter(pk=row.pk).update(
-            quantity=F("quantity") + share, fence_token=F("fence_token") + 1
-        )
-        _stocked(row.pk, share)
-
-
-def _shares(quantity: int, segments: int) -> list[int]:
-    each, more = divmod(quantity, segments)
-    return [each + (number < more) for number in range(segments)]
+    """Add units to a sale that may be running; call it inside a transaction."""
+    Stock.objects.filter(pk=stock_id).update(
+        quantity=F("quantity") + quantity, fence_token=F("fence_token") + 1
+    )
+    _stocked(stock_id, quantity)
 
 
 def touch(*, stock_id: int) -> None:

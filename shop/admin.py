@@ -29,7 +29,6 @@ from shop.running import close_now, open_now, restock_sale
 from shop.sales import create_sale
 
 MAX_PIECES = 1_000_000
-MAX_SEGMENTS = 64
 FULFILMENTS = {"direct": _("direct"), "queued": _("queued")}
 
 admin.site.site_header = admin.site.site_title = _("Flash Sale")
@@ -75,13 +74,6 @@ class NewSaleForm(forms.ModelForm):  # type: ignore[type-arg]
     fulfilment = forms.ChoiceField(
         label=_("fulfilment"), choices=Sale.Fulfilment.choices, required=False
     )
-    segments = forms.IntegerField(
-        label=_("segments"),
-        min_value=1,
-        max_value=MAX_SEGMENTS,
-        required=False,
-        help_text=Sale._meta.get_field("segments").help_text,
-    )
 
     class Meta:
         model = Sale
@@ -93,25 +85,11 @@ class NewSaleForm(forms.ModelForm):  # type: ignore[type-arg]
             "opens_at",
             "closes_at",
             "fulfilment",
-            "segments",
         )
 
     def clean_fulfilment(self) -> str:
         """Direct, unless somebody chose otherwise."""
         return self.cleaned_data["fulfilment"] or Sale.Fulfilment.DIRECT
-
-    def clean_segments(self) -> int:
-        """One, unless somebody chose otherwise."""
-        return self.cleaned_data["segments"] or 1
-
-    def clean(self) -> None:
-        """Segments need pieces, and are of no use to a queued sale, which takes them in Redis."""
-        super().clean()
-        segments = self.cleaned_data.get("segments", 1)
-        if segments > 1 and self.cleaned_data.get("fulfilment") == Sale.Fulfilment.QUEUED:
-            self.add_error("segments", _("A queued sale has its stock in one row."))
-        if segments > self.cleaned_data.get("quantity", segments):
-            self.add_error("segments", _("There must be a piece for every segment."))
 
 
 class RestockForm(ActionForm):
@@ -140,7 +118,7 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     action_form = RestockForm
     actions = ("restock", "open_now", "close_now", "clone")
     list_filter = ("fulfilment", "opens_at", "closes_at")
-    fixed = ("product", "slug", "price", "stock", "fulfilment", "segments")
+    fixed = ("product", "slug", "price", "stock", "fulfilment")
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Nobody: orders and ledger refer to it."""
@@ -156,7 +134,7 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def get_fields(self, request: HttpRequest, obj: Sale | None = None) -> Any:
         """In the order of a sale's life."""
-        new = ("product", "slug", "price", "quantity", "fulfilment", "segments")
+        new = ("product", "slug", "price", "quantity", "fulfilment")
         first = new if obj is None else self.fixed
         return (*first, "limit_per_customer", "opens_at", "closes_at")
 
@@ -189,7 +167,6 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             "quantity": stocked(stock_id=sale.stock_id),
             "limit_per_customer": sale.limit_per_customer,
             "fulfilment": sale.fulfilment,
-            "segments": sale.segments,
             "opens_at": opens_at,
             "closes_at": opens_at + (sale.closes_at - sale.opens_at),
         }

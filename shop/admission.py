@@ -43,10 +43,10 @@ class Seen(NamedTuple):
 
 
 class Holders(NamedTuple):
-    """Who had an order in a sale when its stock rows carried those fences."""
+    """Who had an order in a sale when its stock row carried that fence."""
 
     at: float
-    fence: tuple[tuple[int, int], ...]
+    fence: tuple[int, int]
     customers: frozenset[int]
 
 
@@ -107,7 +107,7 @@ def _has_nothing(sale: Sale, customer_id: int) -> bool:
     """False also when that is not known: then the purchase itself looks."""
     known = _holders.get(sale.pk)
     # Every order and every return leaves a fence on the stock row, but for naive writes.
-    fence = tuple((row.fence_epoch, row.fence_token) for row in sale.rows)
+    fence = sale.stock.fence_epoch, sale.stock.fence_token
     if known is None or known.fence != fence:
         now = time.monotonic()
         if (known and now - known.at < HOLDERS_PAUSE) or _writes_leave_no_fence():

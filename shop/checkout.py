@@ -10,8 +10,8 @@ anything: the key, the limit and the stock are each checked again by the stateme
 import hashlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
@@ -40,7 +40,6 @@ from shop.errors import (
 )
 from shop.line import serve
 from shop.models import Allowance, Order, Sale, User
-from shop.segments import Part, choose, choose_again
 
 logger = logging.getLogger("shop")
 
@@ -61,8 +60,8 @@ TAKE_ALLOWANCE = """
     WHERE customer_id = %s AND sale_id = %s AND taken <= %s
 """
 TRIES = 3
-"""A deadlock, a stale fence or a second form of the same buyer is tried again so often, and a
-segment that was emptied meanwhile."""
+"""Attempts at one purchase: after a deadlock, a stale fence or a parallel form of the same customer
+it is tried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +89,8 @@ def digest(key: str) -> str:
 
 
 def lock_name(sale_id: int) -> str:
-    """The lock that guards the stock of a sale, or its first segment."""
+    """Return the name of the lock that guards the stock of a sale."""
     return f"sale:{sale_id}"
-
-
-def lock_of(sale: Sale, part: Part) -> str:
-    """The lock that guards a row of the stock."""
-    name = lock_name(sale.pk)
-    return name if part.stock_id == sale.stock_id else f"{name}:{part.stock_id}"
 
 
 def is_late(began: float) -> bool:
@@ -105,19 +98,10 @@ def is_late(began: float) -> bool:
     return time.monotonic() > began + LAST_CALL * max(1.0, LOCK_TIMEOUT)
 
 
-def _lock(sale: Sale, part: Part, began: float) -> PolicyLock:
-    left = max(0.0, began + LOCK_TIMEOUT - time.monotonic())
-    return lock(lock_of(sale, part), timeout=left)
-
-
-@contextmanager
-def locked(
-    sale: Sale, parts: Sequence[Part], *, began: float | None = None
-) -> Iterator[list[Lease]]:
-    """Hold the locks of several rows; as all ask in the order of ids, none wait in a ring."""
-    began = time.monotonic() if began is None else began
-    with ExitStack() as held:
-        yield [held.enter_context(_lock(sale, part, began)) for part in parts]
+def sale_lock(sale: Sale, *, began: float | None = None) -> PolicyLock:
+    """Return the lock of a sale, which waits until LOCK_TIMEOUT seconds after `began` or now."""
+    waited = 0.0 if began is None else time.monotonic() - began
+    return lock(lock_name(sale.pk), timeout=max(0.0, LOCK_TIMEOUT - waited))
 
 
 def fence_of(lease: Lease) -> stock.Fence:
@@ -126,19 +110,17 @@ def fence_of(lease: Lease) -> stock.Fence:
     return stock.Fence(epoch=epoch, token=token if lease.backend.capabilities.fencing else None)
 
 
-def learn_newer_fence(sale: Sale, parts: Sequence[Part] = ()) -> None:
-    """After a refusal: look at the policy afresh, and let no later token be an older one.
+def learn_newer_fence(sale: Sale) -> None:
+    """After a refusal: read the policy again and let no later token be older than the row's.
 
-    The second matters to a store that lost its memory and its clock's time with it. Where several
-    rows were to be written in one transaction, it was refused for them all, and counts for each.
+    The second matters to a lock store that restarted without its data and with its clock set back.
     """
     policy.forget()
-    for part in parts or [Part(sale.stock_id, 0)]:
-        newest = stock.count_stale_write(stock_id=part.stock_id)
-        with suppress(LockError):  # the next try meets the same silence, and answers for it
-            in_force = policy.current()
-            if newest.token is not None and in_force.epoch == newest.epoch:
-                locks[in_force.backend].observe(lock_of(sale, part), newest.token)
+    newest = stock.count_stale_write(stock_id=sale.stock_id)
+    with suppress(LockError):  # the next attempt meets the same error and reports it
+        in_force = policy.current()
+        if newest.token is not None and in_force.epoch == newest.epoch:
+            locks[in_force.backend].observe(lock_name(sale.pk), newest.token)
 
 
 def place_order(
@@ -167,20 +149,17 @@ def place_order(
             return sent
         _admit(earlier, sale, quantity)
         is_first = not earlier
-    parts = choose(sale.rows, quantity=quantity)
     failed: OperationalError | None = None
-    for _ in range(TRIES * sale.segments):
+    for _ in range(TRIES):
         try:
-            draft = _draft(customer, sale, parts, hashed, is_first=is_first, began=began)
+            draft = _draft(customer, sale, quantity, hashed, is_first=is_first, began=began)
             order = _buy(draft)
         except OutOfStock:
             if sent := _sent_before(_orders_of(customer, sale, hashed), sale, quantity):
                 return sent
-            parts = choose_again(sale, quantity=quantity)
-            if not parts:
-                raise SoldOut from None
+            raise SoldOut from None
         except StaleFence:
-            learn_newer_fence(sale, parts)
+            learn_newer_fence(sale)
         except IntegrityError:
             # The same form, or another one of the same customer, got there first.
             if sent := _sent_before(_orders_of(customer, sale, hashed), sale, quantity):
@@ -258,7 +237,6 @@ class Draft(NamedTuple):
     """An order that is not written yet: its `pk` is None."""
 
     order: Order
-    parts: Sequence[Part]
     statements: list[Statement]
     """Its own rows; the order's comes first."""
     began: float
@@ -266,18 +244,14 @@ class Draft(NamedTuple):
 
 
 def _buy(draft: Draft) -> Order:
-    order, parts, began = draft.order, draft.parts, draft.began
+    order, began = draft.order, draft.began
     sale = order.sale
     try:
         policy.current()  # not under the lock, where all would wait for it
         if is_late(began):
             raise StoreDown
         with in_line(sale_id=sale.pk):
-            if len(parts) == 1:
-                serve(_lock(sale, parts[0], began), draft, _write)
-            else:
-                with locked(sale, parts, began=began) as leases:
-                    _write([draft], *leases)
+            serve(sale_lock(sale, began=began), draft, _write)
     except LockTimeout:
         raise Busy from None
     except LockUnavailable as error:
@@ -292,19 +266,22 @@ def _buy(draft: Draft) -> Order:
     return order
 
 
-def _write(drafts: Sequence[Draft], *leases: Lease) -> None:
-    """All of them in one transaction; they take from the same rows, to each of which a lease."""
+def _write(drafts: Sequence[Draft], lease: Lease) -> None:
+    """Write all of them in one transaction."""
     if is_late(drafts[0].began):  # who leads has waited longest
         raise StoreDown
-    rows = range(len(leases))
+    assert lease.policy is not None
     try:
-        seen = [_look(drafts[0].parts[row], leases[row]) for row in rows]
+        seen = stock.look(
+            stock_id=drafts[0].order.sale.stock_id,
+            discipline=lease.policy.discipline,
+            fence=fence_of(lease),
+        )
         for _ in drafts:
             reach("purchase.check")
         statements = [statement for draft in drafts for statement in draft.statements]
-        for row in rows:
-            orders = [(draft.order.number, draft.parts[row].quantity) for draft in drafts]
-            statements += stock.to_take(seen=seen[row], orders=orders)
+        orders = [(draft.order.number, draft.order.quantity) for draft in drafts]
+        statements += stock.to_take(seen=seen, orders=orders)
         ids = iter(commit(statements))
         for draft in drafts:
             draft.order.pk, *_ = islice(ids, len(draft.statements))
@@ -315,17 +292,10 @@ def _write(drafts: Sequence[Draft], *leases: Lease) -> None:
         raise
 
 
-def _look(part: Part, lease: Lease) -> stock.Look:
-    assert lease.policy is not None
-    return stock.look(
-        stock_id=part.stock_id, discipline=lease.policy.discipline, fence=fence_of(lease)
-    )
-
-
 def _draft(
     customer: User,
     sale: Sale,
-    parts: Sequence[Part],
+    quantity: int,
     hashed: str,
     *,
     is_first: bool,
@@ -336,7 +306,6 @@ def _draft(
     The hot stock row comes last, so that its own lock is held for the shortest time.
     """
     now = timezone.now()
-    quantity = sum(part.quantity for part in parts)
     order = Order(
         customer_id=customer.pk,
         sale=sale,
@@ -349,7 +318,7 @@ def _draft(
     order._state.adding = False
     columns = {field.attname: getattr(order, field.attname) for field in ORDER_COLUMNS}
     allowance = _take_allowance(customer, sale, quantity, is_first=is_first)
-    return Draft(order, parts, [insert(Order, **columns), *allowance], began)
+    return Draft(order, [insert(Order, **columns), *allowance], began)
 
 
 def _take_allowance(

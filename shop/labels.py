@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy, gettext_noop
 _LABELS = (
     *(gettext_noop("slug"), gettext_noop("name"), gettext_noop("description")),
     *(gettext_noop("price"), gettext_noop("picture"), gettext_noop("is listed")),
-    *(gettext_noop("quantity"), gettext_noop("segment of"), gettext_noop("fence epoch")),
+    *(gettext_noop("quantity"), gettext_noop("fence epoch")),
     *(gettext_noop("fence token"), gettext_noop("stale writes refused"), gettext_noop("delta")),
     *(gettext_noop("order number"), gettext_noop("quantity after"), gettext_noop("created at")),
     *(gettext_noop("limit per customer"), gettext_noop("opens at"), gettext_noop("closes at")),

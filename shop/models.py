@@ -11,11 +11,9 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
 from inventory.models import Product, Stock
-from inventory.selectors import rows_of
 
 
 class User(AbstractUser):
@@ -51,9 +49,6 @@ class Sale(models.Model):
     fulfilment = models.CharField(
         max_length=10, choices=Fulfilment.choices, default=Fulfilment.DIRECT
     )
-    segments = models.PositiveSmallIntegerField(
-        default=1, help_text=_("Rows that its stock lies in, so that buyers wait in so many lines.")
-    )
     generation = models.PositiveIntegerField(
         default=0,
         editable=False,
@@ -71,10 +66,6 @@ class Sale(models.Model):
             ),
             models.CheckConstraint(
                 condition=models.Q(limit_per_customer__gte=1), name="sale_limit_positive"
-            ),
-            models.CheckConstraint(
-                condition=models.Q(segments=1) | models.Q(segments__gt=1, fulfilment="direct"),
-                name="sale_segments_of_direct",
             ),
         ]
 
@@ -95,18 +86,9 @@ class Sale(models.Model):
         return self.Phase.OPEN if self.left > 0 else self.Phase.SOLD_OUT
 
     @property
-    def rows(self) -> list[Stock]:
-        """Its stock, as it was when the sale was read; segments when they were first asked for."""
-        return [self.stock] if self.segments == 1 else self._segments
-
-    @cached_property
-    def _segments(self) -> list[Stock]:
-        return rows_of(stock_id=self.stock_id)
-
-    @property
     def left(self) -> int:
-        """Pieces that nobody has taken."""
-        return sum(row.quantity for row in self.rows)
+        """The number of units still available when the stock row was read."""
+        return self.stock.quantity
 
     @property
     def is_queued(self) -> bool:

@@ -10,7 +10,6 @@ that the order is past that.
 import logging
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import chain
 
 from django.db import OperationalError
 from django.db.models import QuerySet
@@ -21,11 +20,10 @@ from inventory.batch import Statement, as_stored, commit
 from inventory.exceptions import StaleFence
 from locking import LockError
 from shop.admission import announce_return
-from shop.checkout import TRIES, fence_of, learn_newer_fence, locked
+from shop.checkout import TRIES, fence_of, learn_newer_fence, sale_lock
 from shop.errors import Busy, NotFound, StoreDown, WrongStep, busy_of
 from shop.models import Order, Sale, User
 from shop.queued import store
-from shop.segments import Part, parts_of
 
 logger = logging.getLogger("shop")
 
@@ -108,16 +106,15 @@ def _expire(sale: Sale, due: QuerySet[Order]) -> int:
 
 def _close(order: Order, status: Status, also: Sequence[Statement] = ()) -> None:
     is_closed = False
-    parts = parts_of(order)
     for _ in range(TRIES):
         try:
             announce_return(slug=order.sale.slug)
-            with locked(order.sale, parts) as leases:
-                _end(order, status, list(zip(parts, map(fence_of, leases), strict=True)), also)
+            with sale_lock(order.sale) as lease:
+                _end(order, status, fence_of(lease), also)
                 is_closed = True
                 _return_to_redis(order)
         except StaleFence:
-            learn_newer_fence(order.sale, parts)
+            learn_newer_fence(order.sale)
             continue
         except LockError as error:
             if not is_closed:
@@ -142,13 +139,8 @@ def _return_to_redis(order: Order) -> None:
             logger.warning("order %s: its pieces return to Redis later: %s", order.number, error)
 
 
-def _end(
-    order: Order,
-    status: Status,
-    parts: Sequence[tuple[Part, stock.Fence]],
-    also: Sequence[Statement],
-) -> None:
-    """Close a pending order and return what it had, in one transaction."""
+def _end(order: Order, status: Status, fence: stock.Fence, also: Sequence[Statement]) -> None:
+    """Close a pending order and return its units, in one transaction."""
     commit(
         [
             Statement(
@@ -162,14 +154,11 @@ def _end(
                 " WHERE customer_id = %s AND sale_id = %s",
                 [order.quantity, order.customer_id, order.sale_id],
             ),
-            *chain.from_iterable(
-                stock.to_put_back(
-                    stock_id=part.stock_id,
-                    quantity=part.quantity,
-                    order_number=order.number,
-                    fence=fence,
-                )
-                for part, fence in parts
+            *stock.to_put_back(
+                stock_id=order.sale.stock_id,
+                quantity=order.quantity,
+                order_number=order.number,
+                fence=fence,
             ),
         ]
     )

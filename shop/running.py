@@ -8,26 +8,25 @@ from django.utils import timezone
 from inventory import services as stock
 from locking import LockError
 from shop.admission import announce_return
-from shop.checkout import locked
+from shop.checkout import sale_lock
 from shop.errors import busy_of
 from shop.models import Sale
 from shop.queued.loading import reconcile_all
-from shop.segments import Part
 from shop.shared import forget
 
 logger = logging.getLogger("shop")
 
 
 def restock_sale(*, sale: Sale, quantity: int) -> None:
-    """Add pieces through the ledger. Raises Busy or StoreDown when nothing was done.
+    """Add units through the ledger. Raises Busy or StoreDown when nothing was done.
 
-    Under the locks of all its rows: a naive purchase would write over what was added between its
-    look and its write.
+    Under the sale's lock: a naive purchase would overwrite what was added between its read and its
+    write.
     """
     is_done = False
     announce_return(slug=sale.slug)
     try:
-        with locked(sale, [Part(row.pk, 0) for row in sale.rows]):
+        with sale_lock(sale):
             with transaction.atomic():
                 stock.restock(stock_id=sale.stock_id, quantity=quantity)
             is_done = True

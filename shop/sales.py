@@ -1,6 +1,5 @@
 """Sales: finding them, making them."""
 
-from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
 
@@ -15,23 +14,16 @@ from shop.models import Sale
 
 
 def get_sale(*, slug: str) -> Sale:
-    """A sale with its product and all its stock; NotFound when there is none."""
+    """Return a sale with its product and its stock. Raises NotFound."""
     sale = _all().filter(slug=slug).first()
     if sale is None:
         raise NotFound
-    read_segments([sale])
     return sale
 
 
 def has_sale(*, slug: str) -> bool:
     """Whether `get_sale` finds one."""
     return _all().filter(slug=slug).exists()
-
-
-def read_segments(sales: Iterable[Sale]) -> None:
-    """Read them now, not each time that what is kept is shown."""
-    for sale in sales:
-        sale.rows  # noqa: B018 - it keeps them
 
 
 def catalogue(*, text: str = "") -> QuerySet[Product]:
@@ -55,7 +47,6 @@ def get_product(*, slug: str) -> Product:
     product = catalogue().filter(slug=slug).first()
     if product is None:
         raise NotFound
-    read_segments(product.current_sales)  # type: ignore[attr-defined]
     return product
 
 
@@ -89,17 +80,15 @@ def create_sale(
     closes_at: datetime,
     limit_per_customer: int = 1,
     fulfilment: str = Sale.Fulfilment.DIRECT,
-    segments: int = 1,
 ) -> Sale:
-    """Put `quantity` pieces of a product on sale, in so many segments if it is direct."""
+    """Put `quantity` units of a product on sale."""
     return Sale.objects.create(
         slug=slug,
         product=product,
-        stock=stock.stock_up(product=product, quantity=quantity, segments=segments),
+        stock=stock.stock_up(product=product, quantity=quantity),
         price=price,
         opens_at=opens_at,
         closes_at=closes_at,
         limit_per_customer=limit_per_customer,
         fulfilment=fulfilment,
-        segments=segments,
     )

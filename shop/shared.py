@@ -29,7 +29,6 @@ from shop.sales import (
     has_product,
     has_sale,
     past_sales,
-    read_segments,
 )
 
 TTL = 1.0
@@ -98,9 +97,7 @@ def see_home() -> Lists:
 
 def _read_home() -> list[Sale]:
     now = timezone.now()
-    sales = [*current_sales(now=now), *past_sales(now=now)[:PAST]]
-    read_segments(sales)
-    return sales
+    return [*current_sales(now=now), *past_sales(now=now)[:PAST]]
 
 
 def see_product(*, slug: str) -> Product:
@@ -120,9 +117,7 @@ def see_products(*, text: str, number: str) -> Page[Product]:
 
 def _read_products(text: str, number: str) -> tuple[int, int, Sequence[Product]]:
     page = Paginator(catalogue(text=text), PAGE).get_page(number)
-    products = list(page.object_list)
-    read_segments(sale for product in products for sale in product.current_sales)
-    return page.paginator.count, page.number, products
+    return page.paginator.count, page.number, list(page.object_list)
 
 
 def _share(key: str, read: Callable[[], T]) -> T:

@@ -59,14 +59,12 @@ class Line:
     """Whether there is something to buy; else the same buyers ask again and again."""
     keeps_ledger: bool = True
     fulfilment: str = Sale.Fulfilment.DIRECT
-    segments: int = 1
     discipline: str = Discipline.CONDITIONAL
     server: str = "gunicorn"
 
 
 REFERENCE = Line(name="reference", path="/reference/{}/buy/", keeps_ledger=False)
 DIRECT = Line(name="direct")
-SEGMENTED = Line(name="direct, 4 segments", segments=4)
 DIRECT_GRANIAN = Line(name="direct, granian", server="granian")
 CROWDED = Line(name="direct, 1,000 buyers", connections=1000)
 SOLD_OUT = Line(name="sold out", wanted="sold_out", sells=False)
@@ -86,7 +84,7 @@ BURSTS = (
 )
 # Those with the same backend stand together: workers may know the old one for a second.
 LINES = {
-    "mysql": (REFERENCE, DIRECT, DIRECT_GRANIAN, SEGMENTED, CROWDED, SOLD_OUT, EMPTY, CONDITIONAL),
+    "mysql": (REFERENCE, DIRECT, DIRECT_GRANIAN, CROWDED, SOLD_OUT, EMPTY, CONDITIONAL),
     "sqlite": (EMBEDDED,),
 }
 RUSH = Line(name="attempts", connections=200, wanted="")
@@ -190,7 +188,6 @@ def _sale(
         opens_at=now - OPEN_FOR,
         closes_at=now + OPEN_FOR,
         fulfilment=line.fulfilment,
-        segments=line.segments,
     )
     if not line.sells:
         place_order(customer=buyers[-1].user, sale=sale, quantity=1, key=sale.slug)

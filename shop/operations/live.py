@@ -22,11 +22,10 @@ from locking import locks, policy, single_flight
 from locking.backends.base import Held
 from locking.models import LockPolicy, LockPolicyChange
 from shop import probing
-from shop.checkout import lock_of
+from shop.checkout import lock_name
 from shop.models import Sale
 from shop.operations.traffic import Traffic, read_traffic
 from shop.probing import Probed
-from shop.segments import Part
 
 TTL = 0.9
 STALE = 10.0
@@ -215,9 +214,8 @@ def _rows(held: Sequence[tuple[str, Held]], row: LockPolicy) -> list[Row]:
     now = timezone.now()
     shown = Q(pk__in=ids) | Q(opens_at__lte=now, closes_at__gt=now)
     guarded = {
-        lock_of(sale, Part(stock.pk, 0)): (sale.slug, (stock.fence_epoch, stock.fence_token))
+        lock_name(sale.pk): (sale.slug, (sale.stock.fence_epoch, sale.stock.fence_token))
         for sale in Sale.objects.filter(shown).select_related("stock")
-        for stock in sale.rows
     }
     rows = []
     for alias, one in held:
@@ -239,5 +237,5 @@ def _rows(held: Sequence[tuple[str, Held]], row: LockPolicy) -> list[Row]:
 
 
 def _sale_id(name: str) -> int | None:
-    kind, number, *_ = f"{name}:".split(":")
+    kind, _, number = name.partition(":")
     return int(number) if kind == "sale" and number.isdecimal() and number.isascii() else None

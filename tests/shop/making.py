@@ -24,7 +24,6 @@ def a_sale(
     opens_in: float = -60,
     lasts: float = 3600,
     fulfilment: str = Sale.Fulfilment.DIRECT,
-    segments: int = 1,
 ) -> Sale:
     """A sale of `stock` pieces; times in seconds."""
     slug = f"sale-{secrets.token_hex(4)}"
@@ -38,7 +37,6 @@ def a_sale(
         closes_at=opens_at + timedelta(seconds=lasts),
         limit_per_customer=limit,
         fulfilment=fulfilment,
-        segments=segments,
     )
 
 

@@ -60,20 +60,6 @@ def test_a_holder_whom_the_stock_row_would_refuse_is_stale(holder):
 
 
 @seen_by_threads
-def test_each_segment_has_a_lock_and_a_fence_of_its_own(holder):
-    sale = a_sale(stock=2, segments=2)
-    first, second = sale.rows
-    holder(f"sale:{sale.pk}:{second.pk}")
-    for row, is_stale in ((first, False), (second, True)):
-        Stock.objects.filter(pk=row.pk).update(fence_epoch=2)
-        held, free = see_live().rows
-        assert (held.held.name, held.sale) == (f"sale:{sale.pk}:{second.pk}", sale.slug)
-        assert (held.is_stale, held.is_free) == (is_stale, False)
-        assert (free.held.name, free.sale, free.is_free) == (f"sale:{sale.pk}", sale.slug, True)
-        live.forget()
-
-
-@seen_by_threads
 def test_what_stays_in_a_backend_of_its_own_is_not_stale(holder):
     put_in_force("database")
     for name in ("build:home", "idempotency:x", "sale:1"):

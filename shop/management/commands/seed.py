@@ -65,7 +65,6 @@ class Offer(NamedTuple):
     sold: int = 0
     """Pieces already bought, one a guest."""
     fulfilment: str = Sale.Fulfilment.DIRECT
-    segments: int = 1
 
 
 _in = timedelta
@@ -74,7 +73,7 @@ OFFERS = [
     Offer("phone-x", 999, 100, 1, _in(minutes=-10), _in(hours=8), sold=37),
     Offer("headphones", 599, 50, 2, _in(hours=-1), _in(days=1), sold=12),
     Offer("teapot", 260, 30, 2, _in(hours=-3), _in(days=3), sold=4),
-    Offer("sneakers", 349, 200, 3, _in(days=-1), _in(days=14), sold=55, segments=4),
+    Offer("sneakers", 349, 200, 3, _in(days=-1), _in(days=14), sold=55),
     Offer("kettle", 199, 40, 2, _in(minutes=-1), _in(days=30)),
     Offer("speaker", 149, 25, 1, _in(hours=-6), _in(days=7), sold=22),
     Offer("camera", 790, 20, 1, _in(minutes=1), _in(days=30)),
@@ -177,7 +176,6 @@ def _offer(offer: Offer, now: datetime, guests: list[User]) -> None:
         closes_at=now + offer.closes,
         limit_per_customer=offer.limit,
         fulfilment=offer.fulfilment,
-        segments=offer.segments,
     )
     for guest in guests[: offer.sold]:
         _sell(sale, guest)
@@ -199,7 +197,7 @@ def _sell(sale: Sale, guest: User) -> None:
     )
     Allowance.objects.create(customer=guest, sale=sale, taken=1)
     seen = stock.look(
-        stock_id=sale.rows[guest.pk % sale.segments].pk,
+        stock_id=sale.stock_id,
         discipline=Discipline.CONDITIONAL,
         fence=stock.Fence(epoch=0, token=None),
     )

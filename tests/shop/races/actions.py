@@ -38,12 +38,8 @@ def buy(
     key: str,
     quantity: int = 1,
     patient: bool = True,
-    segment: int | None = None,
 ) -> Any:
-    """One form; told to try again, a patient buyer does. `segment` is to be the process's own."""
-    if segment is not None:
-        with patch("shop.segments.own_row", return_value=segment):
-            return buy(sale=sale, customer=customer, key=key, quantity=quantity, patient=patient)
+    """Send one form; a patient buyer sends it again while the shop is busy."""
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
         try:
