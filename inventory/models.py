@@ -9,16 +9,21 @@ from django.utils.translation import gettext_lazy as _
 class Product(models.Model):
     """Something to sell, in two languages."""
 
-    slug = models.SlugField(unique=True)
-    name = models.CharField(max_length=120)
+    slug = models.SlugField(_("slug"), unique=True)
+    name = models.CharField(_("name"), max_length=120)
     name_zh = models.CharField(_("name (Chinese)"), max_length=120, blank=True)
-    description = models.TextField(blank=True)
+    description = models.TextField(_("description"), blank=True)
     description_zh = models.TextField(_("description (Chinese)"), blank=True)
-    price = models.DecimalField(max_digits=10, decimal_places=2, validators=[MinValueValidator(0)])
-    picture = models.CharField(
-        max_length=120, blank=True, help_text=_("Path below static/, e.g. products/kettle.svg")
+    price = models.DecimalField(
+        _("price"), max_digits=10, decimal_places=2, validators=[MinValueValidator(0)]
     )
-    is_listed = models.BooleanField(default=True)
+    picture = models.CharField(
+        _("picture"),
+        max_length=120,
+        blank=True,
+        help_text=_("Path below static/, e.g. products/kettle.svg"),
+    )
+    is_listed = models.BooleanField(_("is listed"), default=True)
 
     class Meta:
         ordering = ["name"]
@@ -53,13 +58,16 @@ class Stock(models.Model):
     older one is refused.
     """
 
-    product = models.ForeignKey(Product, on_delete=models.PROTECT, related_name="stocks")
-    quantity = models.PositiveIntegerField(default=0)
-    fence_epoch = models.PositiveIntegerField(default=0)
-    fence_token = models.BigIntegerField(default=0)
-    stale_writes_refused = models.PositiveIntegerField(default=0)
+    product = models.ForeignKey(
+        Product, on_delete=models.PROTECT, related_name="stocks", verbose_name=_("product")
+    )
+    quantity = models.PositiveIntegerField(_("quantity"), default=0)
+    fence_epoch = models.PositiveIntegerField(_("fence epoch"), default=0)
+    fence_token = models.BigIntegerField(_("fence token"), default=0)
+    stale_writes_refused = models.PositiveIntegerField(_("stale writes refused"), default=0)
 
     class Meta:
+        verbose_name = _("stock")
         verbose_name_plural = _("stock")
         constraints = [
             models.CheckConstraint(
@@ -81,17 +89,21 @@ class StockMovement(models.Model):
         RESERVED = "reserved", _("reserved for an order")
         RETURNED = "returned", _("returned by an order")
 
-    stock = models.ForeignKey(Stock, on_delete=models.PROTECT, related_name="movements")
-    delta = models.IntegerField()
-    reason = models.CharField(max_length=10, choices=Reason.choices)
-    # NULL, not "": unique below, and every database lets NULLs repeat.
-    order_number = models.CharField(max_length=32, blank=True, null=True)  # noqa: DJ001
-    quantity_after = models.IntegerField(
-        null=True, help_text=_("What the writer left behind, where it computed that itself.")
+    stock = models.ForeignKey(
+        Stock, on_delete=models.PROTECT, related_name="movements", verbose_name=_("stock")
     )
-    fence_epoch = models.PositiveIntegerField(default=0)
-    fence_token = models.BigIntegerField(default=0)
-    created_at = models.DateTimeField(auto_now_add=True)
+    delta = models.IntegerField(_("delta"))
+    reason = models.CharField(_("reason"), max_length=10, choices=Reason.choices)
+    # NULL, not "": unique below, and every database lets NULLs repeat.
+    order_number = models.CharField(_("order number"), max_length=32, blank=True, null=True)  # noqa: DJ001
+    quantity_after = models.IntegerField(
+        _("quantity after"),
+        null=True,
+        help_text=_("What the writer left behind, where it computed that itself."),
+    )
+    fence_epoch = models.PositiveIntegerField(_("fence epoch"), default=0)
+    fence_token = models.BigIntegerField(_("fence token"), default=0)
+    created_at = models.DateTimeField(_("created at"), auto_now_add=True)
 
     class Meta:
         ordering = ["pk"]

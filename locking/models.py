@@ -25,17 +25,17 @@ class LockPolicy(models.Model):
 
     # Not AUTO_INCREMENT, on which MariaDB allows no check.
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
-    backend = models.CharField(max_length=50)
+    backend = models.CharField(_("backend"), max_length=50)
     discipline = models.CharField(
-        max_length=20, choices=Discipline.choices, default=Discipline.CONDITIONAL
+        _("discipline"), max_length=20, choices=Discipline.choices, default=Discipline.CONDITIONAL
     )
-    epoch = models.PositiveIntegerField(default=1)
-    state = models.CharField(max_length=10, choices=State.choices, default=State.STEADY)
+    epoch = models.PositiveIntegerField(_("epoch"), default=1)
+    state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.STEADY)
     next_backend = models.CharField(max_length=50, blank=True)
     next_discipline = models.CharField(max_length=20, choices=Discipline.choices, blank=True)
-    changed_by = models.CharField(max_length=150, blank=True)
-    reason = models.CharField(max_length=200, blank=True)
-    changed_at = models.DateTimeField(auto_now_add=True)
+    changed_by = models.CharField(_("changed by"), max_length=150, blank=True)
+    reason = models.CharField(_("reason"), max_length=200, blank=True)
+    changed_at = models.DateTimeField(_("changed at"), auto_now_add=True)
 
     class Meta:
         verbose_name = _("lock policy")
@@ -50,16 +50,18 @@ class LockPolicy(models.Model):
 class LockPolicyChange(models.Model):
     """One switch that took place: what an operator looks for afterwards."""
 
-    epoch = models.PositiveIntegerField()
-    from_backend = models.CharField(max_length=50)
-    from_discipline = models.CharField(max_length=20, choices=Discipline.choices)
-    to_backend = models.CharField(max_length=50)
-    to_discipline = models.CharField(max_length=20, choices=Discipline.choices)
-    changed_by = models.CharField(max_length=150, blank=True)
-    reason = models.CharField(max_length=200, blank=True)
-    forced = models.BooleanField(default=False)
-    drained_ms = models.PositiveIntegerField(default=0)
-    changed_at = models.DateTimeField(auto_now_add=True)
+    epoch = models.PositiveIntegerField(_("epoch"))
+    from_backend = models.CharField(_("from backend"), max_length=50)
+    from_discipline = models.CharField(
+        _("from discipline"), max_length=20, choices=Discipline.choices
+    )
+    to_backend = models.CharField(_("to backend"), max_length=50)
+    to_discipline = models.CharField(_("to discipline"), max_length=20, choices=Discipline.choices)
+    changed_by = models.CharField(_("changed by"), max_length=150, blank=True)
+    reason = models.CharField(_("reason"), max_length=200, blank=True)
+    forced = models.BooleanField(_("forced"), default=False)
+    drained_ms = models.PositiveIntegerField(_("drained ms"), default=0)
+    changed_at = models.DateTimeField(_("changed at"), auto_now_add=True)
 
     class Meta:
         verbose_name = _("lock policy change")
@@ -110,7 +112,7 @@ class JobRun(models.Model):
         DONE = "done", _("done")
         FAILED = "failed", _("failed")
 
-    digest = models.CharField(max_length=32, primary_key=True)
+    digest = models.CharField(_("digest"), max_length=32, primary_key=True)
     """Of task, arguments and scheduled time: what makes the run unique."""
     task = models.CharField(_("task"), max_length=200)
     arguments = models.TextField(_("arguments"), blank=True, default="")
@@ -122,9 +124,9 @@ class JobRun(models.Model):
     host = models.CharField(_("host"), max_length=150, blank=True, default="")
     started_at = models.DateTimeField(_("started"), null=True)
     ended_at = models.DateTimeField(_("ended"), null=True)
-    lease_until = models.DateTimeField()
+    lease_until = models.DateTimeField(_("lease until"))
     """Nobody takes a run that was begun over before this."""
-    sent_at = models.DateTimeField()
+    sent_at = models.DateTimeField(_("sent at"))
     """When a message for it was last sent, so that not every sweep sends one."""
     detail = models.CharField(_("result"), max_length=500, blank=True, default="")
 
@@ -146,13 +148,13 @@ class JobRun(models.Model):
 class IdempotencyKey(models.Model):
     """The answer to a request that counts once; written in the transaction of its effect."""
 
-    digest = models.CharField(max_length=64, primary_key=True)
+    digest = models.CharField(_("digest"), max_length=64, primary_key=True)
     """Of user and key, which makes the pair unique: collations would take others for equal."""
     user = models.CharField(_("user"), max_length=64)
-    fingerprint = models.CharField(max_length=64)
+    fingerprint = models.CharField(_("fingerprint"), max_length=64)
     """Digest of what was asked for."""
-    status = models.PositiveSmallIntegerField()
-    headers = models.JSONField()
+    status = models.PositiveSmallIntegerField(_("status"))
+    headers = models.JSONField(_("headers"))
     body = models.BinaryField()
     created_at = models.DateTimeField(_("answered at"), db_index=True)
 

@@ -37,17 +37,25 @@ class Sale(models.Model):
         DIRECT = "direct", _("direct: the order is written before the answer")
         QUEUED = "queued", _("queued: reserved in Redis, the order is written in a batch")
 
-    slug = models.SlugField(unique=True)
-    product = models.ForeignKey(Product, on_delete=models.PROTECT, related_name="sales")
-    stock = models.OneToOneField(Stock, on_delete=models.PROTECT, related_name="sale")
-    price = models.DecimalField(max_digits=10, decimal_places=2, validators=[MinValueValidator(0)])
-    limit_per_customer = models.PositiveSmallIntegerField(
-        default=1, validators=[MinValueValidator(1), MaxValueValidator(100)]
+    slug = models.SlugField(_("slug"), unique=True)
+    product = models.ForeignKey(
+        Product, on_delete=models.PROTECT, related_name="sales", verbose_name=_("product")
     )
-    opens_at = models.DateTimeField(db_index=True)
-    closes_at = models.DateTimeField()
+    stock = models.OneToOneField(
+        Stock, on_delete=models.PROTECT, related_name="sale", verbose_name=_("stock")
+    )
+    price = models.DecimalField(
+        _("price"), max_digits=10, decimal_places=2, validators=[MinValueValidator(0)]
+    )
+    limit_per_customer = models.PositiveSmallIntegerField(
+        _("limit per customer"),
+        default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(100)],
+    )
+    opens_at = models.DateTimeField(_("opens at"), db_index=True)
+    closes_at = models.DateTimeField(_("closes at"))
     fulfilment = models.CharField(
-        max_length=10, choices=Fulfilment.choices, default=Fulfilment.DIRECT
+        _("fulfilment"), max_length=10, choices=Fulfilment.choices, default=Fulfilment.DIRECT
     )
     generation = models.PositiveIntegerField(
         default=0,
@@ -130,18 +138,25 @@ class Order(models.Model):
 
     LIVE = (Status.PENDING, Status.PAID)
 
-    number = models.CharField(max_length=32, unique=True, default=new_order_number)
+    number = models.CharField(_("number"), max_length=32, unique=True, default=new_order_number)
     customer = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="orders"
+        settings.AUTH_USER_MODEL,
+        on_delete=models.PROTECT,
+        related_name="orders",
+        verbose_name=_("customer"),
     )
-    sale = models.ForeignKey(Sale, on_delete=models.PROTECT, related_name="orders")
-    quantity = models.PositiveSmallIntegerField(validators=[MinValueValidator(1)])
-    unit_price = models.DecimalField(max_digits=10, decimal_places=2)
-    status = models.CharField(max_length=10, choices=Status.choices, default=Status.PENDING)
-    key = models.CharField(max_length=64, help_text=_("SHA-256 of the idempotency key."))
-    created_at = models.DateTimeField(auto_now_add=True)
-    pay_by = models.DateTimeField()
-    closed_at = models.DateTimeField(null=True, blank=True)
+    sale = models.ForeignKey(
+        Sale, on_delete=models.PROTECT, related_name="orders", verbose_name=_("sale")
+    )
+    quantity = models.PositiveSmallIntegerField(_("quantity"), validators=[MinValueValidator(1)])
+    unit_price = models.DecimalField(_("unit price"), max_digits=10, decimal_places=2)
+    status = models.CharField(
+        _("status"), max_length=10, choices=Status.choices, default=Status.PENDING
+    )
+    key = models.CharField(_("key"), max_length=64, help_text=_("SHA-256 of the idempotency key."))
+    created_at = models.DateTimeField(_("created at"), auto_now_add=True)
+    pay_by = models.DateTimeField(_("pay by"))
+    closed_at = models.DateTimeField(_("closed at"), null=True, blank=True)
 
     class Meta:
         ordering = ["-created_at", "-pk"]
@@ -200,14 +215,16 @@ class SetAside(models.Model):
         KEY_REUSED = "key_reused", _("its key belongs to another order")
         FAILED = "failed", _("could not be written")
 
-    number = models.CharField(max_length=32, unique=True)
-    sale = models.ForeignKey(Sale, on_delete=models.PROTECT, related_name="set_aside")
+    number = models.CharField(_("number"), max_length=32, unique=True)
+    sale = models.ForeignKey(
+        Sale, on_delete=models.PROTECT, related_name="set_aside", verbose_name=_("sale")
+    )
     # No foreign key: that its customer is gone may be the very reason.
-    customer_id = models.BigIntegerField(null=True, db_index=True)
-    quantity = models.PositiveSmallIntegerField(default=0)
-    reason = models.CharField(max_length=10, choices=Reason.choices)
-    detail = models.TextField(blank=True)
-    created_at = models.DateTimeField(auto_now_add=True)
+    customer_id = models.BigIntegerField(_("customer id"), null=True, db_index=True)
+    quantity = models.PositiveSmallIntegerField(_("quantity"), default=0)
+    reason = models.CharField(_("reason"), max_length=10, choices=Reason.choices)
+    detail = models.TextField(_("detail"), blank=True)
+    created_at = models.DateTimeField(_("created at"), auto_now_add=True)
 
     class Meta:
         ordering = ["-pk"]
@@ -238,13 +255,19 @@ class Payment(models.Model):
 
     PAID = (Status.APPROVED, Status.REFUNDED)
 
-    reference = models.CharField(max_length=32, unique=True, default=new_order_number)
-    order = models.ForeignKey(Order, on_delete=models.PROTECT, related_name="payments")
-    amount = models.DecimalField(max_digits=10, decimal_places=2)
-    status = models.CharField(max_length=10, choices=Status.choices, default=Status.STARTED)
-    created_at = models.DateTimeField(auto_now_add=True)
-    answer_by = models.DateTimeField()
-    closed_at = models.DateTimeField(null=True, blank=True)
+    reference = models.CharField(
+        _("reference"), max_length=32, unique=True, default=new_order_number
+    )
+    order = models.ForeignKey(
+        Order, on_delete=models.PROTECT, related_name="payments", verbose_name=_("order")
+    )
+    amount = models.DecimalField(_("amount"), max_digits=10, decimal_places=2)
+    status = models.CharField(
+        _("status"), max_length=10, choices=Status.choices, default=Status.STARTED
+    )
+    created_at = models.DateTimeField(_("created at"), auto_now_add=True)
+    answer_by = models.DateTimeField(_("answer by"))
+    closed_at = models.DateTimeField(_("closed at"), null=True, blank=True)
 
     class Meta:
         ordering = ["-created_at", "-pk"]
