@@ -1,4 +1,4 @@
-# One image for web, worker, beat and the migrate job; docker-compose.yml gives each its command.
+# One image for web, worker, consumer, beat and the migrate job; docker-compose.yml gives each its command.
 # The Python that the tests run with.
 FROM python:3.11-slim-bookworm AS build
 # The compiler and the headers that mysqlclient needs stay in this stage.

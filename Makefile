@@ -11,10 +11,10 @@ EXPORT = $(UV) export --quiet --no-header --no-annotate --no-emit-project --no-d
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
 
-demo: ## serve the shop, a worker and beat with embedded stores; PORT=8000, REDLOCK=1 for five more masters
+demo: ## serve the shop, a worker, a consumer and beat with embedded stores; PORT=8000, REDLOCK=1 for five more masters
 	@exec $(SETUP) tools/setup.py demo tools/demo.py
 
-stack: ## run docker-compose.yml as local processes: all stores, nginx, two webs, workers and beats
+stack: ## run docker-compose.yml as local processes: all stores, nginx, two webs, workers, consumers and beats
 	@$(SETUP) --install tools/setup.py test
 	@exec $(BIN)/python tools/stack.py
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Before web, worker and beat: what an earlier process of this container counted is not counted again.
+# Before web, worker, consumer and beat: what an earlier process of this container counted is not counted again.
 set -eu
 if [ -n "${PROMETHEUS_MULTIPROC_DIR:-}" ]; then
     rm -rf "$PROMETHEUS_MULTIPROC_DIR"

@@ -1,17 +1,32 @@
 """The Celery application: `celery -A shop worker`, `celery -A shop beat`."""
 
 import os
+from typing import Any
 
 from celery import Celery
+from celery.signals import heartbeat_sent, worker_ready
 
 import shop.logs  # noqa: F401 - request ids in messages
-from shop.queued.worker import Consumers
-from shop.worker_health import Health
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
 
 app = Celery("shop")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
-app.steps["worker"].add(Consumers)
-app.steps["worker"].add(Health)
+
+
+@worker_ready.connect
+def _ready(**_: Any) -> None:
+    # Imported here: Django is not configured yet when Celery imports this module.
+    from shop import heartbeat
+
+    heartbeat.serve_metrics()
+    heartbeat.beat()
+
+
+@heartbeat_sent.connect
+def _alive(**_: Any) -> None:
+    # Sent by the worker's event loop every two seconds.
+    from shop import heartbeat
+
+    heartbeat.beat()

@@ -257,10 +257,11 @@ PURCHASES_PER_GRANT = env.int("PURCHASES_PER_GRANT", default=8)
 ask for himself."""
 TICKET_SECONDS = env.int("TICKET_SECONDS", default=600)
 """How long the ticket of a sale page spares its buyer the check of session, user and forgery."""
-QUEUED_CONSUMERS = env.int("QUEUED_CONSUMERS", default=1)
-"""Processes beside each Celery worker that write the orders of queued sales."""
-WORKER_PORT = env.int("WORKER_PORT", default=0)
-"""Where a Celery worker serves /livez, /readyz and /metrics; 0: nowhere."""
+METRICS_PORT = env.int("METRICS_PORT", default=0)
+"""Port on which each Celery worker and consumer serves Prometheus metrics; 0 disables it."""
+HEARTBEAT_FILE = env.str("HEARTBEAT_FILE", default="")
+"""File that each Celery worker and consumer touches every two seconds or more often; a health
+check tests its age. Empty disables it."""
 PAY_WITHIN_SECONDS = env.int("PAY_WITHIN_SECONDS", default=900)
 """How long a pending order keeps its pieces."""
 PAYMENT_TIMEOUT_SECONDS = env.int("PAYMENT_TIMEOUT_SECONDS", default=120)

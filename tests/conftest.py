@@ -39,7 +39,6 @@ os.environ.update(
     CELERY_BROKER_URL=_redis.url,
     REDLOCK_URLS=",".join(server.url for server in _redis_five),
     ZOOKEEPER_HOSTS=_zookeeper.hosts,
-    QUEUED_CONSUMERS="0",  # a test that wants one starts it
 )
 (_var / "static").mkdir()  # WhiteNoise warns when nothing was ever collected.
 django.setup()

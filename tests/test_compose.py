@@ -51,7 +51,8 @@ def test_follows_the_compose_specification(tmp_path: Path) -> None:
 
 
 def test_has_every_part(services: dict[str, dict[str, Any]]) -> None:
-    assert {"mysql", "redis", "migrate", "web", "worker", "beat", "proxy"} <= set(services)
+    ours = {"migrate", "web", "worker", "consumer", "beat"}
+    assert ours | {"mysql", "redis", "proxy"} <= set(services)
     assert len([name for name in services if name.startswith("redlock-")]) == 5
     assert len([name for name in services if name.startswith("zookeeper-")]) == 3
 
@@ -137,6 +138,8 @@ def test_commands_exist(services: dict[str, dict[str, Any]]) -> None:
     assert set(asked) <= set(get_commands())
     for name in ("worker", "beat"):
         assert services[name]["command"][:4] == ["celery", "-A", "shop", name]
+    assert services["consumer"]["command"] == ["python", "manage.py", "consume_orders"]
+    assert "consume_orders" in get_commands()
     assert isinstance(import_module("shop.celery").app, Celery)
     image = (ROOT / "Dockerfile").read_text()
     found = re.search(r'^CMD \["gunicorn", "--config", "(.+)", "shop.wsgi"\]', image, re.MULTILINE)

@@ -64,7 +64,8 @@ def orders(stack: Stack, slug: str = "lab-rush-%") -> int:
 def test_every_health_check_of_the_file_passes(stack: Stack) -> None:
     """Each as written in it; a part that has ended fails its own."""
     names = {name for name, *_ in stack.checks()}
-    assert names == {"web-1", "web-2", "worker-1", "worker-2", "beat-1", "beat-2", "proxy"}
+    kinds = ("web", "worker", "consumer", "beat")
+    assert names == {f"{kind}-{number}" for kind in kinds for number in (1, 2)} | {"proxy"}
     assert all(part.process.poll() is None for part in stack.parts.values())
 
 
@@ -82,14 +83,16 @@ def test_all_locks_are_to_be_had(stack: Stack) -> None:
     assert set(done.stdout.split()) >= known
 
 
-def test_metrics_of_web_and_worker_are_for_inside(stack: Stack) -> None:
-    for name, of in (("web-1", "shop_http_answers_total"), ("worker-1", "locking_job_runs_total")):
+def test_metrics_are_served_inside_only(stack: Stack) -> None:
+    for name, of in (
+        ("web-1", "shop_http_answers_total"),
+        ("worker-1", "locking_job_runs_total"),
+        ("consumer-1", "locking_lost_total"),
+    ):
         deadline = time.monotonic() + PATIENCE
         while of not in (page := get(f"http://{stack.addresses[name]}/metrics")[2]):
             assert time.monotonic() < deadline, page
             time.sleep(0.5)
-    assert get(f"http://{stack.addresses['worker-1']}/readyz")[0] == 200
-    assert get(f"http://{stack.addresses['worker-1']}/")[0] == 404
     for path in ("metrics", "readyz"):
         assert get(stack.url + path)[0] == 404
 
@@ -206,7 +209,7 @@ ATTEMPTS = 12_000
 # Queued pieces go so fast that most must be left when the first restart comes.
 @pytest.mark.parametrize(("fulfilment", "stock"), [("direct", 400), ("queued", 4000)])
 def test_a_rolling_restart_loses_nothing(stack: Stack, fulfilment: str, stock: int) -> None:
-    """HUP to one web, TERM to the other, and to a worker with its consumer, while buyers buy."""
+    """HUP to one web, TERM to the other, and to a worker and a consumer, while buyers buy."""
     asked = [f"--attempts={ATTEMPTS}", f"--stock={stock}", f"--buyers={stock + 100}"]
     asked += ["--processes=1", "--connections=16"]
     command = [sys.executable, "manage.py", "lab", "http", "--url", stack.url, "--json", *asked]
@@ -224,9 +227,9 @@ def test_a_rolling_restart_loses_nothing(stack: Stack, fulfilment: str, stock: i
                 assert time.monotonic() < deadline, "nobody buys"
                 time.sleep(0.05)
             stack.parts["web-1"].process.send_signal(signal.SIGHUP)
-            both = ["worker-1"] if fulfilment == "queued" else []
+            both = ["worker-1", "consumer-1"] if fulfilment == "queued" else []
             codes = stack.restart("web-2", *both, seconds=PATIENCE)
-            stack.wait_healthy({"web-1", "web-2", "worker-1"}, PATIENCE)
+            stack.wait_healthy({"web-1", "web-2", "worker-1", "consumer-1"}, PATIENCE)
             said, _ = rush.communicate(timeout=PATIENCE)
         finally:
             rush.kill()

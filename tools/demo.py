@@ -1,4 +1,4 @@
-"""The demo's supervisor: embedded stores, web, worker and beat in one foreground process.
+"""The demo's supervisor: embedded stores, web, worker, consumer and beat in one foreground process.
 
     PORT=8000 REDLOCK=1 .venv/bin/python tools/demo.py
 
@@ -36,7 +36,7 @@ SPACE_MB = 100
 KEEP = ("--appendonly", "yes", "--maxmemory-policy", "noeviction")
 # Celery's warning to root, eight lines long: here root is somebody who tries it in a container.
 QUIET = "ignore:You're running the worker with superuser privileges"
-COLOURS = {"web": 36, "worker": 33, "beat": 35}
+COLOURS = {"web": 36, "worker": 33, "consumer": 32, "beat": 35}
 
 
 class DemoError(Exception):
@@ -102,7 +102,7 @@ class Part:
         threading.Thread(target=self._relay, args=(self.process.stdout, ended), daemon=True).start()
 
     def _relay(self, lines: IO[str], ended: "queue.SimpleQueue[str]") -> None:
-        label = f"{self.name:<6} |"
+        label = f"{self.name:<8} |"
         if sys.stdout.isatty():
             colour = COLOURS[self.name.partition("-")[0]]
             label = f"\x1b[{colour}m{label}\x1b[0m"
@@ -253,6 +253,7 @@ def serve(port: int, accounts: list[str], started: float) -> int:
             if why is None:
                 # After the page: on a small machine, they cost as much to start as it does.
                 start("worker", [*celery, "worker", "--concurrency", "2"])
+                start("consumer", ["manage.py", "consume_orders"])
                 start("beat", [*celery, "beat"])
                 ready = f"The shop is at {url} (ready after {time.time() - started:.1f} s)"
                 say("\n".join(["", ready, *accounts, "Ctrl-C stops everything.", ""]))

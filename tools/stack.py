@@ -177,7 +177,7 @@ class Stack:
             self._start_stores()
             self._stack.callback(lambda: stop_parts(list(self.parts.values()), self.ended))
             self._prepare()
-            for name in ("web", "worker", "beat"):
+            for name in ("web", "worker", "consumer", "beat"):
                 for number in range(1, self.services[name]["deploy"]["replicas"] + 1):
                     self._place(name, number)
             for name in self._commands:
@@ -286,9 +286,11 @@ class Stack:
         if service != "web":
             port = self._reserve()
             self.addresses[name] = f"{HOST}:{port}"
+            env["METRICS_PORT"] = str(port)
+            env["HEARTBEAT_FILE"] = str(self.folder / name / "heartbeat")
+        if command[0] == "celery":
             # Docker gives every container a host name of its own.
             command += ["-n", f"{name}@%h"]
-            env["WORKER_PORT"] = str(port)
         self._commands[name] = ["sh", "deploy/entrypoint.sh", *command], env
 
     def environment(self, name: str) -> dict[str, str]:
@@ -317,11 +319,10 @@ class Stack:
 
     def checks(self) -> Iterator[tuple[str, list[str], dict[str, str]]]:
         """The health check of each of our parts: name, command, environment."""
-        around = {"web": "8000", "worker": "9000"}
         for name in [*self._commands, "proxy"]:
             service = name.partition("-")[0]
             how, *words = self.services[service]["healthcheck"]["test"]
-            inner = {**around, "proxy": "8080"}.get(service, "")
+            inner = {"web": "8000", "proxy": "8080"}.get(service, "")
             address = f"{HOST}:{self.port}" if name == "proxy" else self.addresses[name]
             told = [interpolate(word, self.variables) for word in words]
             if inner:

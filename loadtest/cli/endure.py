@@ -53,7 +53,6 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
         stores.environ |= {
             "CELERY_BROKER_URL": stores.environ["REDIS_URL"],
             "BUY_LIMIT": "1000000/second",
-            "QUEUED_CONSUMERS": "1",
             # In a soak orders expire, too; in a rush nobody shall get another one's piece.
             "PAY_WITHIN_SECONDS": "60" if what == "soak" else "86400",
         }

@@ -8,8 +8,6 @@ from loadtest.purchase import web
 from shop.celery import app
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = {"consume_orders": "consumer", "serve_health": "health"}
-"""What the command line of a process that a worker starts tells of it."""
 
 
 def _as_deployed(server: Server, *variables: str) -> list[str]:
@@ -38,8 +36,8 @@ class Celery(Server):
         return f"{self.kind}-{self.port}@localhost"
 
     def command(self) -> list[str]:
-        # Beat serves nothing, and does not look at the port.
-        words = [*_as_deployed(self, f"WORKER_PORT={self.port}"), sys.executable, "-m", "celery"]
+        # Only a worker serves metrics; beat ignores the port.
+        words = [*_as_deployed(self, f"METRICS_PORT={self.port}"), sys.executable, "-m", "celery"]
         words += ["-q", "--workdir", str(ROOT), "-A", "shop", self.kind, "-n", self.url]
         return [*words, *(["-c", "1"] if self.kind == "worker" else ["--enable-remote-control"])]
 
@@ -47,11 +45,28 @@ class Celery(Server):
         return bool(app.control.ping(destination=[self.url], timeout=0.5))
 
 
+class Consumer(Server):
+    """A consumer of queued sales."""
+
+    @property
+    def url(self) -> str:
+        return f"http://localhost:{self.port}/metrics"
+
+    @property
+    def _heartbeat(self) -> Path:
+        return self.folder / "heartbeat"
+
+    def command(self) -> list[str]:
+        self._heartbeat.unlink(missing_ok=True)
+        variables = f"METRICS_PORT={self.port}", f"HEARTBEAT_FILE={self._heartbeat}"
+        words = [*_as_deployed(self, *variables), sys.executable, str(ROOT / "manage.py")]
+        return [*words, "consume_orders"]
+
+    def answers(self) -> bool:
+        return self._heartbeat.exists()
+
+
 def processes_of(server: Server) -> dict[str, int]:
-    """It and those that it has started, by name."""
-    found = {server.name: server.pid}
-    for number, pid in enumerate(server.children(), 1):
-        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        kind = next((KINDS[word] for word in words if word in KINDS), f"child {number}")
-        found[f"{server.name} {kind}"] = pid
-    return found
+    """Return the pids of the server and of its children, by name."""
+    children = {f"{server.name} child {n}": pid for n, pid in enumerate(server.children(), 1)}
+    return {server.name: server.pid, **children}

@@ -22,7 +22,7 @@ TASK, EVERY = "shop.tasks.expire_unpaid_orders", 5
 
 
 def restarts(asked: dict[str, Any]) -> Report:
-    """A rush of `attempts` while web, worker and both beats are restarted twice."""
+    """A rush of `attempts` while web, worker, consumer and both beats are restarted twice."""
     with Shop(stock=1, beats=2) as shop:
         done: list[float] = []
         began = time.time()

@@ -18,7 +18,7 @@ from django.db import connections
 from django.utils import timezone
 
 from inventory.models import Product
-from loadtest.endure.parts import Celery, Web, processes_of
+from loadtest.endure.parts import Celery, Consumer, Web, processes_of
 from loadtest.processes import HOST, Server, start_all, stop_all
 from loadtest.purchase.crowd import Buyer, sign_in
 from locking import locks, policy
@@ -33,7 +33,7 @@ BUYERS, MOST = 100, 10_000
 
 
 class Shop:
-    """Web, worker and beats until the block ends, and an open sale that a lock guards."""
+    """Web, worker, consumer and beats until the block ends, and an open sale that a lock guards."""
 
     def __init__(self, *, stock: int, beats: int = 0, buyers: int = BUYERS) -> None:
         call_command("migrate", verbosity=0, interactive=False)
@@ -42,7 +42,7 @@ class Shop:
         self.page = self.sale.get_absolute_url()
         self.buyers = sign_in(buyers)
         self._numbers = count()
-        self.web, self.worker = Web(2), Celery("worker")
+        self.web, self.worker, self.consumer = Web(2), Celery("worker"), Consumer()
         self.beats = [Celery(f"beat {number + 1}") for number in range(beats)]
         connections.close_all()
         locks.close()
@@ -56,8 +56,8 @@ class Shop:
 
     @property
     def servers(self) -> list[Server]:
-        """All that we start; they start others."""
-        return [self.web, self.worker, *self.beats]
+        """All servers; web and worker have child processes."""
+        return [self.web, self.worker, self.consumer, *self.beats]
 
     @staticmethod
     def open_sale(slug: str, stock: int, **options: Any) -> Sale:

@@ -123,7 +123,7 @@ def _look(shop: Shop, zookeeper: int) -> Figures:
             seen[f"rows: {table}"] = cursor.fetchone()[0]
         cursor.execute("SHOW STATUS LIKE 'Threads_connected'")
         seen["database: connections"] = int(cursor.fetchone()[1])
-    for server in (shop.web, shop.worker):
+    for server in (shop.web, shop.worker, shop.consumer):
         request = f"GET /metrics HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
         seen[f"{server.name}: lines of /metrics"] = fetch(server.port, request)[1].count(b"\n")
         files = os.listdir(server.folder / "metrics")

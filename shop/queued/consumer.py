@@ -16,6 +16,7 @@ from django.db import DatabaseError, close_old_connections, connections
 
 from locking import LockError, LockUnavailable
 from locking.backends.resp import Wire
+from shop import heartbeat
 from shop.errors import Busy, ShopError
 from shop.models import Sale
 from shop.queued import store, writing
@@ -34,19 +35,19 @@ CLAIM_AFTER = 3.0
 
 
 class Consumer:
-    """Runs until `stop` is set, or `parent` is no longer the process that started it."""
+    """Reads and writes reservations until `stop` is set."""
 
-    def __init__(self, stop: threading.Event, *, parent: int | None = None) -> None:
+    def __init__(self, stop: threading.Event) -> None:
         self.stop = stop
         self.name = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
         self._wire: Wire | None = None
         self._streams: dict[str, Sale] = {}
         self._look_at = 0.0
-        self._parent = parent
 
     def run(self) -> None:
-        """Never gives up: a silent store is tried again."""
-        while not self.stop.is_set() and self._parent in (None, os.getppid()):
+        """Consume until stopped; an unavailable store is retried every BLOCK seconds."""
+        while not self.stop.is_set():
+            heartbeat.beat()
             try:
                 self.round()
             except (LockError, DatabaseError, ShopError) as error:

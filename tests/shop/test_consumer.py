@@ -1,0 +1,73 @@
+"""`manage.py consume_orders` as a process: no worker, no broker, replaced when it dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from loadtest import faults
+from shop.audit import audit_sale
+from shop.models import Order, Sale
+from shop.queued.reserving import reserve
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+
+TIMEOUT = 60.0
+until = partial(faults.until, seconds=TIMEOUT)
+
+
+@pytest.fixture
+def start(database_url, tmp_path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    """Start consumers that can reach the database and Redis, but no broker."""
+    broker = "redis://127.0.0.1:1/0"
+    environ = {**os.environ, "DATABASE_URL": database_url, "CELERY_BROKER_URL": broker}
+    processes: list[subprocess.Popen[bytes]] = []
+    with (tmp_path / "log").open("w") as log:
+
+        def start() -> subprocess.Popen[bytes]:
+            command = [sys.executable, "manage.py", "consume_orders"]
+            processes.append(subprocess.Popen(command, env=environ, stdout=log, stderr=log))
+            return processes[-1]
+
+        yield start
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_orders_are_written_after_a_consumer_was_killed(start) -> None:
+    put_in_force("redis")
+    sale = fresh(a_sale(fulfilment=Sale.Fulfilment.QUEUED))
+
+    def buy() -> None:
+        reserve(customer_id=a_customer().pk, sale=fresh(sale), quantity=1, key="k")
+
+    buy()
+    first = start()
+    until(lambda: Order.objects.count() == 1, "the first order")
+    first.kill()
+    first.wait()
+    buy()
+    start()
+    until(lambda: Order.objects.count() == 2, "the second order")
+    assert audit_sale(sale=fresh(sale)).ok
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_signal_ends_a_consumer_within_seconds(start, how) -> None:
+    sale = fresh(a_sale(fulfilment=Sale.Fulfilment.QUEUED))
+    reserve(customer_id=a_customer().pk, sale=sale, quantity=1, key="k")
+    consumer = start()
+    until(lambda: Order.objects.count() == 1, "the order")
+    began = time.monotonic()
+    consumer.send_signal(how)
+    assert consumer.wait(TIMEOUT) == 0
+    assert time.monotonic() - began < 10

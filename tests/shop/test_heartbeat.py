@@ -1,0 +1,82 @@
+"""The metrics port and the heartbeat file of workers and consumers, on real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from ruamel.yaml import YAML
+
+from loadtest.faults import until
+from loadtest.processes import HOST, reserve_port
+
+pytestmark = [pytest.mark.django_db(transaction=True)]
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = {
+    "worker": ["-m", "celery", "-A", "shop", "worker", "--concurrency", "1"],
+    "consumer": ["manage.py", "consume_orders"],
+}
+TIMEOUT = 60.0
+
+
+@pytest.fixture(params=COMMANDS)
+def process(request, database_url, tmp_path) -> Iterator[tuple[subprocess.Popen[bytes], dict]]:
+    port, mark = reserve_port()
+    metrics = tmp_path / "metrics"
+    metrics.mkdir()
+    environ = {
+        **os.environ,
+        "DATABASE_URL": database_url,
+        "HEARTBEAT_FILE": str(tmp_path / "heartbeat"),
+        "METRICS_PORT": str(port),
+        "PROMETHEUS_MULTIPROC_DIR": str(metrics),
+    }
+    command = [sys.executable, *COMMANDS[request.param]]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, env=environ, cwd=ROOT, stdout=log, stderr=log)
+        yield process, environ
+        process.kill()
+        process.wait()
+    mark.close()
+
+
+def test_health_check_follows_the_heartbeat(process) -> None:
+    running, environ = process
+    services = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
+    (check,) = {services[name]["healthcheck"]["test"][1] for name in COMMANDS}
+    command = ["sh", "-c", check.replace("$$", "$")]
+
+    def is_healthy() -> bool:
+        done = subprocess.run(command, env=environ, capture_output=True, check=False)
+        return done.returncode == 0
+
+    assert not is_healthy()
+    until(is_healthy, "the first heartbeat", TIMEOUT)
+    running.send_signal(signal.SIGSTOP)
+    old = time.time() - 20
+    os.utime(environ["HEARTBEAT_FILE"], (old, old))
+    assert not is_healthy()
+    running.send_signal(signal.SIGCONT)
+    until(is_healthy, "the heartbeat after the process resumed", TIMEOUT)
+
+
+def test_metrics_are_served(process) -> None:
+    _, environ = process
+    url = f"http://{HOST}:{environ['METRICS_PORT']}/metrics"
+
+    def content_type() -> str:
+        try:
+            with urlopen(url, timeout=5) as response:
+                return response.headers["Content-Type"]
+        except OSError:
+            return ""
+
+    assert until(content_type, "metrics", TIMEOUT).startswith("text/plain")
