@@ -36,8 +36,6 @@ def check_locks(**kwargs: Any) -> list[CheckMessage]:
         except ImproperlyConfigured as error:
             refuse("E002", f"{where}: {error}")
             continue
-        if cls.__module__.startswith("locking.recipes."):
-            refuse("E007", f"{where} is a textbook recipe with a known flaw.")
         for number, key in (("E003", "TTL"), ("E004", "TIMEOUT")):
             if not _is_positive(conf.get(key, 1)):
                 refuse(number, f"{where} {key} is {conf[key]!r}, not seconds above 0.")

@@ -4,13 +4,13 @@ from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
+from loadtest.recipes.redis_textbook import SetnxExpireBackend
 from loadtest.scenarios.left_behind import NAME, crash_and_wait
 from loadtest.scenarios.scenario import Scenario
 from loadtest.scenarios.setnx_without_expiry import end_of
 from loadtest.scenarios.stage import TTL, Stage
-from locking.recipes.redis_textbook import SetnxExpireBackend
 
-RECIPE = "locking.recipes.redis_textbook.SetnxExpireBackend"
+RECIPE = "loadtest.recipes.redis_textbook.SetnxExpireBackend"
 BETWEEN = "redis_setnx_expire.between"
 
 

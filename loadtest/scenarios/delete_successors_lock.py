@@ -9,7 +9,7 @@ from loadtest.scenarios.left_behind import NAME
 from loadtest.scenarios.scenario import Scenario
 from loadtest.scenarios.stage import Stage
 
-RECIPE = "locking.recipes.redis_textbook.SetExpireBackend"
+RECIPE = "loadtest.recipes.redis_textbook.SetExpireBackend"
 SHORT, LONG, LOOK = 0.5, 30.0, 0.4
 
 

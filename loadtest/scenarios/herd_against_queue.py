@@ -17,7 +17,7 @@ from loadtest.servers import ZooKeeper
 from locking.backends.zookeeper import ZooKeeperBackend
 from locking.handler import create
 
-HERD = "locking.recipes.zookeeper_herd.ZooKeeperHerdBackend"
+HERD = "loadtest.recipes.zookeeper_herd.ZooKeeperHerdBackend"
 WAITERS, PATIENCE = 6, 30.0
 ASKED = {
     "requests": "zk_packets_received",

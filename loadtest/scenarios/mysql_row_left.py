@@ -9,7 +9,7 @@ from loadtest.scenarios.scenario import Scenario
 from loadtest.scenarios.stage import DATABASE, TTL, Stage
 from locking.handler import create
 
-RECIPE = "locking.recipes.mysql_row.MySQLRowRecipe"
+RECIPE = "loadtest.recipes.mysql_row.MySQLRowRecipe"
 
 
 def play(stage: Stage, is_repaired: bool) -> dict[str, Any]:

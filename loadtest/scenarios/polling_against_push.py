@@ -15,7 +15,7 @@ from loadtest.scenarios.stage import REDIS, Stage
 from locking.backends.base import Backend
 from locking.handler import create
 
-POLLING = "locking.recipes.redis_textbook.SetExpireBackend"
+POLLING = "loadtest.recipes.redis_textbook.SetExpireBackend"
 WAITERS, HELD, PATIENCE = 6, 0.8, 30.0
 MOST = 8
 """Commands that a waiter may cost; a queue needs about four, however long it waits."""

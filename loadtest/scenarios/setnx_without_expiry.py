@@ -5,12 +5,12 @@ from typing import Any
 import redis
 from django.utils.translation import gettext_lazy as _
 
+from loadtest.recipes.redis_textbook import SetnxBackend
 from loadtest.scenarios.left_behind import NAME, crash_and_wait
 from loadtest.scenarios.scenario import Scenario
 from loadtest.scenarios.stage import TTL, Stage
-from locking.recipes.redis_textbook import SetnxBackend
 
-RECIPE = "locking.recipes.redis_textbook.SetnxBackend"
+RECIPE = "loadtest.recipes.redis_textbook.SetnxBackend"
 
 
 def play(stage: Stage, is_repaired: bool) -> dict[str, Any]:

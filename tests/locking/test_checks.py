@@ -57,11 +57,6 @@ def test_a_bad_policy_is_named(settings, policy, id) -> None:
     assert ids(settings, GOOD, policy) == [id]
 
 
-def test_a_textbook_recipe_guards_nothing(settings) -> None:
-    recipe = {"BACKEND": "locking.recipes.redis_textbook.SetnxBackend", "LOCATION": "redis://x"}
-    assert ids(settings, recipe) == ["locking.E007"]
-
-
 def test_a_backends_own_check_is_asked(settings, monkeypatch) -> None:
     from django.core.checks import Error
 

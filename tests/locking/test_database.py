@@ -21,7 +21,6 @@ from locking import LockLost, LockMisuse, locks
 from locking.backends.base import Claim
 from locking.backends.database import DatabaseBackend
 from locking.models import LockRow
-from locking.recipes.mysql_row import MySQLRowRecipe
 from locking.tasks import sweep_dead_locks
 from tests.locking.database_tools import DATABASE, SESSION, alias_for, database, grown
 
@@ -217,23 +216,6 @@ def test_20000_acquisitions_leak_nothing(backend: DatabaseBackend) -> None:
     assert grown(backend) < 4 << 20
     assert LockRow.objects.count() == 100
     assert len(backend.pool.idle) == 1
-
-
-def test_the_recipe_has_its_three_flaws() -> None:
-    recipe = MySQLRowRecipe("recipe", location="default")
-    first = claim("textbook", "holder", ttl=0.05)
-    assert recipe.acquire(first, 0) is not None
-    started = time.monotonic()
-    assert recipe.acquire(claim("textbook", "waiter"), 5) is None
-    assert time.monotonic() - started < 4, "it cannot wait"
-    assert recipe.acquire(first, 0) is None, "it is not reentrant"
-    until(lambda: time.monotonic() > started + 0.2, "the ttl passing")
-    assert recipe.acquire(claim("textbook", "waiter"), 0) is None, "it never expires"
-    assert [(held.name, held.owner) for held in recipe.inspect()] == [("textbook", "holder")]
-    assert recipe.break_lock("textbook")
-    assert recipe.acquire(claim("textbook", "waiter"), 0) is not None
-    recipe.release(claim("textbook", "waiter"), 0)
-    recipe.close()
 
 
 class Machine(RuleBasedStateMachine):

@@ -16,7 +16,6 @@ import redis as client
 from loadtest.faults import PATIENCE, until
 from loadtest.servers import Redis
 from locking.backends.redis import RedisBackend
-from locking.handler import create
 from tests.locking.fault_stores import Store, idle, mysql_session, store
 from tests.locking.hammer import TIMEOUT, Hammer
 
@@ -83,30 +82,6 @@ def test_row_23_a_queue_has_no_inversions(store: Store, name: str, contenders: i
         for one in done:
             one.result(PATIENCE)
     assert served == list(range(contenders))
-
-
-@pytest.mark.faults(row=23, backend="recipe SETNX", fired="8 pollers")
-def test_row_23_pollers_overtake_each_other(redis_server: Redis, name: str) -> None:
-    """The control for the queues."""
-    path = "locking.recipes.redis_textbook.SetnxBackend"
-    backend = create("polling", {"BACKEND": path, "LOCATION": redis_server.url})
-    asked: list[int] = []
-    served: list[int] = []
-
-    def work(number: int) -> None:
-        asked.append(number)
-        with backend.lock(name, timeout=PATIENCE):
-            served.append(number)
-
-    with ThreadPoolExecutor(8) as pool:
-        with backend.lock(name, timeout=5):
-            done = [pool.submit(work, number) for number in range(8)]
-            until(lambda: len(asked) == 8, "all asking")
-        for one in done:
-            one.result(PATIENCE)
-    backend.close()
-    assert sorted(served) == sorted(asked)
-    assert served != asked
 
 
 @pytest.fixture(scope="module")

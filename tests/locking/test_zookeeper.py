@@ -1,9 +1,8 @@
-"""What is ZooKeeper's own: its queue, its sessions, its settings; the herd beside the queue."""
+"""What is ZooKeeper's own: its queue, its sessions, its settings."""
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import threading
 import time
@@ -20,8 +19,6 @@ from locking.backends.zookeeper_session import Session
 from tests.locking.zookeeper_tools import PATH, backend, connected, name, queue
 
 __all__ = ["backend", "name"]
-
-HERD = "locking.recipes.zookeeper_herd.ZooKeeperHerdBackend"
 
 
 def session_of(backend: ZooKeeperBackend) -> Session:
@@ -172,96 +169,6 @@ class TestQueue:
                 until(lambda: nodes() <= before, "the server removing empty parents")
             finally:
                 backend.close()
-
-
-class TestHerd:
-    """F7: what one release costs when six wait, each in a session of its own."""
-
-    WAITERS = 6
-
-    def events(self, path: str, zookeeper: ZooKeeper, name: str) -> list[int]:
-        """How many watch events each of the releases caused, all waiters together."""
-        woken: list[int] = []
-        releases = 0
-        backends = [connected(zookeeper.hosts, path) for _ in range(self.WAITERS + 1)]
-
-        def count(event: Any, happened: Any) -> None:
-            woken.append(releases)  # not a count: six threads would lose some
-            happened(event)
-
-        try:
-            for backend in backends:
-                session = session_of(backend)
-                happened = session._happened
-                session._happened = (  # type: ignore[method-assign]
-                    lambda event, happened=happened: count(event, happened)
-                )
-            go_on = [threading.Event() for _ in backends]
-            holders: list[int] = []
-
-            def take(number: int) -> None:
-                with backends[number].lock(name, timeout=PATIENCE * 2):
-                    holders.append(number)
-                    assert go_on[number].wait(PATIENCE * 2)
-
-            with ThreadPoolExecutor(len(backends)) as pool:
-                done = [pool.submit(take, 0)]
-                until(lambda: holders, "the first grant")
-                done += [pool.submit(take, number) for number in range(1, len(backends))]
-                for left in range(self.WAITERS, 0, -1):
-                    until(lambda left=left: self.are_watching(zookeeper, left), "all watching")
-                    releases += 1
-                    go_on[holders[-1]].set()
-                    until(lambda left=left: len(holders) == self.WAITERS - left + 2, "a grant")
-                go_on[holders[-1]].set()
-                for wait in done:
-                    wait.result(PATIENCE)
-        finally:
-            for backend in backends:
-                backend.close()
-        return [woken.count(release) for release in range(1, self.WAITERS + 1)]
-
-    def are_watching(self, zookeeper: ZooKeeper, number: int) -> bool:
-        """A server that lags still has the watches that the last release will have used up."""
-
-        def told(command: bytes, name: str) -> list[int]:
-            answers = [node.ask(command).decode() for node in zookeeper.nodes]
-            return [int(re.findall(rf"^{name}\s+(\w+)", answer, re.M)[0], 0) for answer in answers]
-
-        if len(set(told(b"srvr", "Zxid:"))) > 1:
-            return False
-        return sum(told(b"mntr", "zk_watch_count")) >= number
-
-    @pytest.mark.faults(row="F7", backend="zookeeper's recipe", fired="waiters counted")
-    def test_the_recipe_wakes_everybody(self, zookeeper: ZooKeeper, name: str) -> None:
-        assert self.events(HERD, zookeeper, name) == [6, 5, 4, 3, 2, 1]
-
-    @pytest.mark.faults(row="F7", backend="zookeeper", fired="waiters counted")
-    def test_the_queue_wakes_one(self, zookeeper: ZooKeeper, name: str) -> None:
-        assert self.events(PATH, zookeeper, name) == [1] * self.WAITERS
-
-    def test_the_recipe_excludes_all_the_same(self, zookeeper: ZooKeeper, name: str) -> None:
-        backends = [connected(zookeeper.hosts, HERD) for _ in range(3)]
-        inside: list[int] = []
-        tokens = []
-
-        def work(number: int) -> None:
-            for _ in range(10):
-                with backends[number].lock(name, timeout=PATIENCE) as lease:
-                    inside.append(number)
-                    assert inside == [number]
-                    tokens.append(lease.token)
-                    inside.remove(number)
-
-        try:
-            with ThreadPoolExecutor(3) as pool:
-                for done in [pool.submit(work, number) for number in range(3)]:
-                    done.result(PATIENCE * 2)
-            assert not queue(backends[0], name)
-        finally:
-            for backend in backends:
-                backend.close()
-        assert tokens == sorted(set(tokens))
 
 
 class TestSession:

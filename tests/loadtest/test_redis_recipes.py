@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import redis as client
 
-from loadtest.faults import PATIENCE
+from loadtest.faults import PATIENCE, until
+from loadtest.recipes.redis_textbook import SetExpireBackend, SetnxBackend, SetnxExpireBackend
 from loadtest.servers import Redis
 from locking import LockLost
 from locking.backends.base import Backend, Claim
 from locking.backends.redis import RedisBackend
 from locking.failpoints import armed
 from locking.lease import new_owner
-from locking.recipes.redis_textbook import SetExpireBackend, SetnxBackend, SetnxExpireBackend
 
 ALL = (SetnxBackend, SetnxExpireBackend, SetExpireBackend)
 
@@ -121,3 +121,26 @@ def test_waiting_costs_commands(server: Redis) -> None:
         assert time.monotonic() - started >= 1.0
         assert raw.info("commandstats")["cmdstat_set"]["calls"] - before > 10
     backend.close()
+
+
+@pytest.mark.faults(row=23, backend="recipe SETNX", fired="8 pollers")
+def test_row_23_pollers_overtake_each_other(server: Redis) -> None:
+    """The control for the queues."""
+    backend = SetnxBackend("polling", location=server.url)
+    asked: list[int] = []
+    served: list[int] = []
+
+    def work(number: int) -> None:
+        asked.append(number)
+        with backend.lock("n", timeout=PATIENCE):
+            served.append(number)
+
+    with ThreadPoolExecutor(8) as pool:
+        with backend.lock("n", timeout=5):
+            done = [pool.submit(work, number) for number in range(8)]
+            until(lambda: len(asked) == 8, "all asking")
+        for one in done:
+            one.result(PATIENCE)
+    backend.close()
+    assert sorted(served) == sorted(asked)
+    assert served != asked
