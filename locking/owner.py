@@ -7,6 +7,8 @@ import secrets
 import socket
 import threading
 
+from locking.fork import after_fork_in_child
+
 _host = socket.gethostname()
 _serial = itertools.count(1)
 _secret = ""
@@ -18,7 +20,7 @@ def _new_secret() -> None:
 
 
 _new_secret()
-os.register_at_fork(after_in_child=_new_secret)
+after_fork_in_child(_new_secret)
 
 
 def new_owner() -> str:

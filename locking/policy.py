@@ -10,7 +10,6 @@ so that even a forced switch cannot let a holder of the old backend write after 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from contextlib import suppress
@@ -24,6 +23,7 @@ from django.db.models.functions import Greatest
 from django.utils import timezone
 
 from locking.exceptions import LockError, LockMisuse, LockTimeout, LockUnavailable
+from locking.fork import after_fork_in_child
 from locking.handler import locks
 from locking.models import Discipline, LockPolicy, LockPolicyChange
 
@@ -68,10 +68,10 @@ _reading = threading.Lock()
 
 def _after_fork() -> None:
     global _reading
-    _reading = threading.Lock()  # whoever was reading is not here to let go of it
+    _reading = threading.Lock()  # the thread that held the old one exists only in the parent
 
 
-os.register_at_fork(after_in_child=_after_fork)
+after_fork_in_child(_after_fork)
 
 
 def current(max_age: float = MAX_AGE) -> Policy:

@@ -8,16 +8,14 @@ waited in vain begins a silence; until the server is heard again nobody but one 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Self
 
-logger = logging.getLogger("locking")
+from locking.fork import after_fork_in_child
 
-_all: weakref.WeakSet[Silence] = weakref.WeakSet()
+logger = logging.getLogger("locking")
 
 PAUSE = 0.2
 """Seconds between two tries to hear a silent server."""
@@ -30,7 +28,8 @@ class Silence:
         self._server = server
         self._hear = hear
         self.forget()
-        _all.add(self)
+        # The thread that ends a silence exists only in the parent.
+        after_fork_in_child(self.forget)
 
     def forget(self) -> None:
         """As far as this process knows, which is new, it is not silent."""
@@ -65,12 +64,3 @@ class Silence:
                 time.sleep(PAUSE)
         self.is_on = False
         logger.warning("%s is heard after %.1f s", self._server, time.monotonic() - began)
-
-
-def _forget() -> None:
-    for silence in list(_all):
-        silence.forget()
-
-
-# The thread that would end it stays behind: a forked child finds out for itself.
-os.register_at_fork(after_in_child=_forget)

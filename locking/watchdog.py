@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from locking.exceptions import LockError, LockLost
+from locking.fork import after_fork_in_child
 
 if TYPE_CHECKING:
     from locking.lease import Lease
@@ -29,6 +29,10 @@ class Watchdog:
     """Renews leases. Adding and removing cost a set operation; it sleeps until one is due."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Start without leases and without a thread; also in a forked child."""
         self._leases: set[Lease] = set()
         self._wake = threading.Condition()
         self._next = math.inf
@@ -95,10 +99,4 @@ class Watchdog:
 
 
 watchdog = Watchdog()
-
-
-def _after_fork() -> None:
-    watchdog.__init__()  # type: ignore[misc]
-
-
-os.register_at_fork(after_in_child=_after_fork)
+after_fork_in_child(watchdog.forget)

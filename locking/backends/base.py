@@ -7,9 +7,7 @@ Each declares its `Capabilities` once: docs, admin and the contract tests all re
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,6 +18,7 @@ from django.core.checks import CheckMessage
 from django.utils.translation import gettext_noop
 
 from locking.exceptions import LockLost, LockMisuse
+from locking.fork import after_fork_in_child
 
 if TYPE_CHECKING:
     from locking.lease import Lease, Lock
@@ -170,7 +169,7 @@ class Backend(ABC):
         self.options = dict(options or {})
         self.held: dict[tuple[str, object], Lease] = {}
         """What this process holds, by name and thread or task."""
-        _alive.add(self)
+        after_fork_in_child(self.forget)
 
     def lock(
         self,
@@ -238,14 +237,3 @@ class Backend(ABC):
     def forget(self) -> None:
         """In a forked child: drop the parent's clients without talking to anybody."""
         self.held.clear()
-
-
-_alive: weakref.WeakSet[Backend] = weakref.WeakSet()
-
-
-def _forget_all() -> None:
-    for backend in list(_alive):
-        backend.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)

@@ -22,6 +22,7 @@ from django.db.backends.mysql import base
 from django.utils.functional import cached_property
 from MySQLdb.connections import Connection as PlainConnection
 
+from locking.fork import after_fork_in_child
 from locking.silence import Silence
 
 LATE = 0.2
@@ -202,7 +203,7 @@ def _forget() -> None:
 
 
 # Their threads stay behind: a forked child watches for itself.
-os.register_at_fork(after_in_child=_forget)
+after_fork_in_child(_forget)
 
 
 def connect(**params: Any) -> Connection:

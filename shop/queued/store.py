@@ -12,7 +12,6 @@ server or another database's shop left there never mixes with what was loaded si
 Errors: StoreDown, in bounded time, when Redis is silent.
 """
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +23,7 @@ from django.conf import settings
 
 from locking import LockUnavailable
 from locking.backends.resp import Disconnected, Script, Wire, WirePool
+from locking.fork import after_fork_in_child
 from shop.errors import StoreDown
 from shop.models import Sale
 
@@ -79,7 +79,7 @@ def keys_of(sale_id: int, generation: int) -> Keys:
 @cache
 def _pool(url: str) -> WirePool:
     pool = WirePool(url, timeout=TIMEOUT, connect_timeout=TIMEOUT)
-    os.register_at_fork(after_in_child=pool.forget)
+    after_fork_in_child(pool.forget)
     return pool
 
 

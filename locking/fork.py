@@ -1,0 +1,45 @@
+"""Callbacks that reset the state of a process after it was forked.
+
+A forked child has a copy of its parent's sockets and locks but none of its threads. Each module
+or object that keeps such state registers one callback here.
+"""
+
+import inspect
+import itertools
+import logging
+import os
+import weakref
+from collections.abc import Callable
+
+logger = logging.getLogger("locking")
+
+Callback = Callable[[], object]
+
+_serial = itertools.count()
+_callbacks: dict[int, Callable[[], Callback | None]] = {}
+"""References to the callbacks, in the order of registration."""
+
+
+def after_fork_in_child(callback: Callback) -> None:
+    """Call `callback` in every child forked from now on, after those registered before it.
+
+    A bound method is referenced weakly: it is dropped when its object is garbage-collected.
+    """
+    key = next(_serial)
+    if inspect.ismethod(callback):
+        _callbacks[key] = weakref.WeakMethod(callback, lambda _: _callbacks.pop(key, None))
+    else:
+        _callbacks[key] = lambda: callback
+
+
+def _run() -> None:
+    for reference in list(_callbacks.values()):
+        callback = reference()
+        try:
+            if callback is not None:
+                callback()
+        except Exception:  # the other callbacks must run all the same
+            logger.exception("Callback failed in a forked child: %r", callback)
+
+
+os.register_at_fork(after_in_child=_run)

@@ -1,0 +1,65 @@
+"""One registry of the callbacks that run in a forked child."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from locking import fork
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Client:
+    def __init__(self, resets: list[object]) -> None:
+        self.resets = resets
+        fork.after_fork_in_child(self.reset)
+
+    def reset(self) -> None:
+        self.resets.append(self)
+
+
+def passes_in_child(check: Callable[[], bool]) -> bool:
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if check() else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_callbacks_run_in_the_child_in_the_order_of_registration(monkeypatch) -> None:
+    monkeypatch.setattr(fork, "_callbacks", {})
+    called: list[object] = []
+    fork.after_fork_in_child(lambda: called.append("first"))
+    second = Client(called)
+    fork.after_fork_in_child(lambda: called.append("third"))
+    assert passes_in_child(lambda: called == ["first", second, "third"])
+    assert called == []
+
+
+def test_failing_callback_does_not_stop_the_others(monkeypatch) -> None:
+    monkeypatch.setattr(fork, "_callbacks", {})
+    called: list[object] = []
+    fork.after_fork_in_child(lambda: called.append(1 / 0))
+    fork.after_fork_in_child(lambda: called.append("second"))
+    assert passes_in_child(lambda: called == ["second"])
+
+
+def test_method_is_dropped_with_its_object(monkeypatch) -> None:
+    monkeypatch.setattr(fork, "_callbacks", {})
+    called: list[object] = []
+    client = Client(called)
+    kept = Client(called)
+    del client
+    gc.collect()
+    assert len(fork._callbacks) == 1
+    assert passes_in_child(lambda: called == [kept])
+
+
+def test_only_the_registry_hooks_into_fork() -> None:
+    files = [
+        file for room in ("locking", "inventory", "shop") for file in ROOT.glob(f"{room}/**/*.py")
+    ]
+    hooks = [file for file in files if "register_at_fork" in file.read_text()]
+    assert hooks == [ROOT / "locking" / "fork.py"]
