@@ -23,7 +23,7 @@ import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -263,9 +263,9 @@ def content_of(request: HttpRequest) -> bytes:
     return repr(form).encode()
 
 
-def prune(now: datetime | None = None) -> int:
-    """Delete answers older than KEPT_FOR; how many."""
-    old = IdempotencyKey.objects.filter(created_at__lt=(now or timezone.now()) - KEPT_FOR)
+def prune() -> int:
+    """Delete answers older than KEPT_FOR; return how many."""
+    old = IdempotencyKey.objects.filter(created_at__lt=timezone.now() - KEPT_FOR)
     deleted = 0
     # By the thousand: a long transaction would stand in the way of new keys.
     while some := list(old.values_list("pk", flat=True)[:PRUNED_AT_ONCE]):

@@ -60,6 +60,8 @@ KEEP = 2 * OLDEST
 """How long rows are kept: longer than any message that they stop."""
 RESEND = timedelta(seconds=10)
 """At most one message more in this time for a run that nobody has finished."""
+RESENT_AT_ONCE = 100
+"""Messages that one call of `resend_unfinished` sends at most."""
 TIME_LIMIT = 300.0
 """Seconds that a task may take where Celery sets no limit."""
 
@@ -286,8 +288,8 @@ def _run(run: Run, attempts: int, backoff: float, body: Callable[[], R]) -> R | 
     return result
 
 
-def resend_unfinished(*, limit: int = 100) -> int:
-    """Send again what was begun and never finished, or never begun; how many messages went out.
+def resend_unfinished() -> int:
+    """Send again what was begun and never finished, or never begun; return how many were sent.
 
     Any number of machines may do it at once. Runs older than `OLDEST` are marked as failed.
     """
@@ -298,7 +300,7 @@ def resend_unfinished(*, limit: int = 100) -> int:
         logger.error("%d job runs were not finished by anybody", number)
     silent = unfinished.filter(sent_at__lte=now - RESEND)
     sent = 0
-    for row in silent.order_by("scheduled_for")[:limit]:
+    for row in silent.order_by("scheduled_for")[:RESENT_AT_ONCE]:
         task = current_app.tasks.get(row.task)  # None: it is gone since
         if silent.filter(pk=row.pk).update(sent_at=now) and task:  # nobody else has
             args, kwargs = json.loads(row.arguments or "[[], {}]")

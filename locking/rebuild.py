@@ -36,7 +36,7 @@ from django.core.cache import BaseCache, caches
 from django.db import connections
 
 from locking import metrics
-from locking.arguments import check_name, check_timeout
+from locking.arguments import check_name
 from locking.exceptions import LockError, LockMisuse, LockTimeout
 from locking.guard import PolicyLock
 from locking.handler import locks
@@ -109,25 +109,23 @@ class SingleFlight:
         *,
         ttl: float,
         stale: float = 0.0,
-        timeout: float | None = None,
         exists: Callable[[], bool] | None = None,
     ) -> T:
         """Return the value of `key`, from the cache or from `build()`; None is a value.
 
         ttl: seconds for which it is fresh. stale: seconds beyond, for which it is served while
-        another caller builds a new one, or when that fails. timeout: seconds to wait where there is
-        nothing to serve; then LockTimeout. exists: called before a build where there is nothing to
-        serve; if it returns False the value is None, kept for `ttl` alone and without the lock, so
-        that made-up keys do not fill the cache and the lock store. Without cache or lock it builds,
-        once at a time in this process. What `build` or `exists` raises is raised for every caller
-        that waits for it in this process; the next caller tries again.
+        another caller builds a new one, or when that fails. Where there is nothing to serve it
+        waits TIMEOUT seconds, then raises LockTimeout. exists: called before a build where there is
+        nothing to serve; if it returns False the value is None, kept for `ttl` alone and without
+        the lock, so that made-up keys do not fill the cache and the lock store. Without cache or
+        lock it builds, once at a time in this process. What `build` or `exists` raises is raised
+        for every caller that waits for it in this process; the next caller tries again.
         Threads may get the same object: do not change it.
         """
         check_name(_lock_name(key))
-        check_timeout(timeout)
         if not (0 < ttl < math.inf and 0 <= stale < math.inf):
             raise LockMisuse(f"ttl is {ttl}, stale is {stale}: give ttl > 0 and stale >= 0.")
-        deadline = time.monotonic() + (self._option("TIMEOUT") if timeout is None else timeout)
+        deadline = time.monotonic() + self._option("TIMEOUT")
         value: T
         while True:
             look = self._look_together(key, stale)

@@ -197,12 +197,12 @@ class DatabaseBackend(Backend):
 
         return self.pool.call(free)
 
-    def sweep(self, idle: float = IDLE_SECONDS) -> int:
-        """Delete the rows that nobody has used for `idle` seconds; returns how many.
+    def sweep(self) -> int:
+        """Delete the rows that were not used for IDLE_SECONDS; return how many.
 
-        Rows of crashed holders are among them. Each is deleted alone, so that nobody waits.
+        Rows of crashed holders are among them. Each is deleted alone, so that no caller waits.
         """
-        us = int(idle * SECOND)
+        us = int(IDLE_SECONDS * SECOND)
 
         def bury(session: Session) -> int:
             dead = session.rows(self.sql.dead, us, us)

@@ -155,8 +155,8 @@ def test_who_has_nothing_to_serve_waits_for_the_builder(flight, other, held, thr
     build.begun()
     before = counted("wait:1").get("wait", 0)
     for home in (flight, flight, other):
-        with pytest.raises(LockTimeout):
-            home.get_or_build("wait:1", never, **KEPT, timeout=0.01)
+        with patch.dict(home._options, TIMEOUT=0.01), pytest.raises(LockTimeout):
+            home.get_or_build("wait:1", never, **KEPT)
         readers.append(threads.submit(home.get_or_build, "wait:1", never, **KEPT))
     build.end()
     assert [reader.result(PATIENCE) for reader in readers] == ["new"] * 4
@@ -169,9 +169,10 @@ def test_an_impatient_caller_gives_up_for_himself_alone(flight, other, held, thr
     build = held("new")
     builder = threads.submit(other.get_or_build, "patience:1", build, **KEPT)
     build.begun()
-    hasty = threads.submit(flight.get_or_build, "patience:1", never, **KEPT, timeout=0.3)
-    until(lambda: flight._flights, "his wait")
-    patient = threads.submit(flight.get_or_build, "patience:1", never, **KEPT, timeout=PATIENCE)
+    with patch.dict(flight._options, TIMEOUT=0.3):
+        hasty = threads.submit(flight.get_or_build, "patience:1", never, **KEPT)
+        until(lambda: flight._flights, "the first wait")
+    patient = threads.submit(flight.get_or_build, "patience:1", never, **KEPT)
     with pytest.raises(LockTimeout):
         hasty.result(PATIENCE)
     build.end()
