@@ -57,6 +57,11 @@ def registry() -> CollectorRegistry:
     return of_all
 
 
+def clear() -> None:
+    """Forget the kinds of lock names seen so far, so that others may take their labels."""
+    _kinds.clear()
+
+
 def kind_of(name: str) -> str:
     """The bounded label of a lock's name."""
     kind, colon, _ = name.partition(":")

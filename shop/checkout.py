@@ -277,16 +277,14 @@ def _write(drafts: Sequence[Draft], lease: Lease) -> None:
             discipline=lease.policy.discipline,
             fence=fence_of(lease),
         )
-        for _ in drafts:
-            reach("purchase.check")
+        reach("purchase.check")
         statements = [statement for draft in drafts for statement in draft.statements]
         orders = [(draft.order.number, draft.order.quantity) for draft in drafts]
         statements += stock.to_take(seen=seen, orders=orders)
         ids = iter(commit(statements))
         for draft in drafts:
             draft.order.pk, *_ = islice(ids, len(draft.statements))
-        for _ in drafts:
-            reach("purchase.committed")
+        reach("purchase.committed")
     except OperationalError:
         connection.close_if_unusable_or_obsolete()
         raise

@@ -112,7 +112,7 @@ def _nothing_remembered() -> None:
     from locking import metrics, policy
     from shop import admission, throttle
 
-    metrics._kinds.clear()
+    metrics.clear()
     policy.forget()
     door = (admission._seen, admission._holders, admission._news, admission._moved)
     for memory in (*door, throttle._once):
