@@ -103,13 +103,15 @@ class Attempt:
     else, or a COMMIT whose reply was lost, has the answer: that is then in `answer`.
     """
 
-    def __init__(self, *, user: object, key: str, request: bytes, wait: float = WAIT) -> None:
+    def __init__(
+        self, *, user: object, key: str, request: bytes, wait: float | None = None
+    ) -> None:
         if not is_key(key):
             raise KeyUnusable
         self.user = str(user)
         self.digest = _digest(self.user.encode(), key.encode())
         self.fingerprint = _digest(request)
-        self.wait = wait
+        self.wait = WAIT if wait is None else wait
         self.answer: Answer | None = None
         """The answer to give; None when the work is still to be done."""
         self.is_replay = False
@@ -198,7 +200,7 @@ class Attempt:
                 self._lock.release()
 
 
-def idempotent(view: View | None = None, *, wait: float = WAIT) -> Any:
+def idempotent(view: View | None = None, *, wait: float | None = None) -> Any:
     """Answer each key once: a decorator for views that get `attempt` and keep what they say.
 
     The key is the customer's own, so strangers get 403. Without a usable key 400, with the key of

@@ -74,11 +74,12 @@ def _after_fork() -> None:
 after_fork_in_child(_after_fork)
 
 
-def current(max_age: float = MAX_AGE) -> Policy:
-    """The policy in force, read at most `max_age` seconds ago.
+def current(max_age: float | None = None) -> Policy:
+    """Return the policy in force, read at most `max_age` (default MAX_AGE) seconds ago.
 
     Raises LockUnavailable when it has to be read and the database does not answer.
     """
+    max_age = MAX_AGE if max_age is None else max_age
     cached = _cached
     age = time.monotonic() - cached.read_at if cached else float("inf")
     if cached and age < min(FRESH, max_age):

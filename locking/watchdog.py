@@ -53,6 +53,10 @@ class Watchdog:
         """Leave `lease` alone from now on."""
         self._leases.discard(lease)
 
+    def clear(self) -> None:
+        """Renew none of the leases added so far."""
+        self._leases.clear()
+
     def look_again(self, lease: Lease) -> None:
         """The lease's renewal has moved, perhaps to before the one that this thread awaits."""
         if lease in self._leases and lease.renew_at < self._next:

@@ -21,8 +21,7 @@ TTL = 1.2
 @pytest.fixture(autouse=True)
 def _only_its_own_leases() -> None:
     """Other tests leave locks held on purpose."""
-    for lease in watchdog._leases.copy():
-        watchdog.remove(lease)
+    watchdog.clear()
 
 
 def watchdogs() -> list[threading.Thread]:

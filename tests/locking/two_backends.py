@@ -28,7 +28,6 @@ def two_backends(settings, monkeypatch) -> None:
     settings.LOCK_POLICY = {"BACKEND": "old", "DISCIPLINE": "conditional"}
     monkeypatch.setattr(policy, "MAX_AGE", AGE)
     monkeypatch.setattr(policy, "FRESH", AGE / 2)
-    monkeypatch.setattr(policy.current, "__defaults__", (AGE,))
     monkeypatch.setattr(policy, "OVERDUE", 30)
 
 

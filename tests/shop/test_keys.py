@@ -89,7 +89,7 @@ def test_a_key_in_flight_is_409_and_may_be_sent_again(sale, settings) -> None:
     client = browser(order)
     attempt = Attempt(user=order.customer_id, key="k", request=b"")
     conf = settings.LOCKS["redis"]
-    with Actor(conf) as other, patch.object(Attempt.__init__, "__kwdefaults__", {"wait": 0.01}):
+    with Actor(conf) as other, patch("locking.idempotency.WAIT", 0.01):
         assert other.acquire(BESIDE + attempt.digest, timeout=0)["ok"]
         for headers in ({}, JSON):
             told = send(client, order, "pay", **headers)
