@@ -25,10 +25,10 @@ COPY --from=build /venv /venv
 # What .dockerignore lets through.
 COPY . .
 USER 10001
-RUN python manage.py collectstatic --noinput
+RUN DJANGO_SETTINGS_MODULE=shop.settings.base python manage.py collectstatic --noinput
 # Only now: nothing of the shop may be imported before that folder exists.
 ENV PROMETHEUS_MULTIPROC_DIR=/tmp/metrics \
-    DJANGO_SETTINGS_MODULE=shop.production
+    DJANGO_SETTINGS_MODULE=shop.settings.production
 EXPOSE 8000 9000
 # Forwarded headers are believed: only the proxy of docker-compose.yml reaches this port.
 ENV FORWARDED_ALLOW_IPS=*

@@ -54,9 +54,9 @@ peers: ## install the lock libraries that `manage.py lab bench` compares with
 
 lock: ## pin the newest versions that pyproject.toml allows (needs uv)
 	$(UV) lock --upgrade
-	$(EXPORT) -o requirements/demo.txt
+	$(EXPORT) --extra lab -o requirements/demo.txt
 	$(EXPORT) --extra mysql -o requirements/production.txt
-	$(EXPORT) --extra mysql --group dev -o requirements/dev.txt
+	$(EXPORT) --extra lab --extra mysql --group dev -o requirements/dev.txt
 	$(EXPORT) --only-group peers -o requirements/peers.txt
 
 screenshots: ## take the README's pictures from a demo of their own

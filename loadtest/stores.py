@@ -46,7 +46,7 @@ class Stores:
             self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self.environ = {
                 **os.environ,
-                "DJANGO_SETTINGS_MODULE": "shop.settings",
+                "DJANGO_SETTINGS_MODULE": "shop.settings.lab",
                 "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
                 "SHOP_VAR": str(self.folder),
                 "DATABASE_URL": f"sqlite:///{self.folder / 'lab.sqlite3'}",

@@ -8,7 +8,7 @@ from celery.signals import heartbeat_sent, worker_ready
 
 import shop.logs  # noqa: F401 - request ids in messages
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
 
 app = Celery("shop")
 app.config_from_object("django.conf:settings", namespace="CELERY")

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 
-from shop import settings as demo
+from shop.settings import base as demo
 
 MIN_SECRET = 32
 

@@ -4,7 +4,7 @@ import os
 
 import django
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
 os.environ.setdefault("DATABASE_TIMEOUT", "2")  # nobody looks longer at a page that does not come
 django.setup(set_prefix=False)
 

@@ -32,7 +32,7 @@ _zookeeper = ZooKeeper(nodes=3)
 
 # Never the developer's own stores, whatever the environment says.
 os.environ.update(
-    DJANGO_SETTINGS_MODULE="shop.settings",
+    DJANGO_SETTINGS_MODULE="shop.settings.lab",
     SHOP_VAR=str(_var),
     DATABASE_URL=_mariadb.url if _ON_MARIADB else f"sqlite:///{_var / 'db.sqlite3'}",
     REDIS_URL=_redis.url,

@@ -33,7 +33,7 @@ def port() -> Iterator[int]:
 
 
 def test_stores_are_those_of_the_settings() -> None:
-    assert import_module("shop.settings").STORES == STORES
+    assert import_module("shop.settings.base").STORES == STORES
 
 
 def environment(**changes: str) -> dict[str, str]:

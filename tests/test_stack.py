@@ -216,7 +216,7 @@ def test_a_rolling_restart_loses_nothing(stack: Stack, fulfilment: str, stock: i
     with subprocess.Popen(
         command + ["--queued"] * (fulfilment == "queued"),
         cwd=ROOT,
-        env=stack.environment("web-1"),
+        env=stack.environment("web-1") | {"DJANGO_SETTINGS_MODULE": "shop.settings.lab"},
         stdout=subprocess.PIPE,
         text=True,
     ) as rush:

@@ -266,7 +266,7 @@ def serve(port: int, accounts: list[str], started: float) -> int:
 
 def main() -> int:
     started = float(os.environ.get("SETUP_STARTED", time.time()))
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
     var = Path(os.environ.setdefault("SHOP_VAR", str(ROOT / "var"))).resolve()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     port = os.environ.get("PORT") or "8000"

@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
 PAGE = ROOT / "docs" / "locks.md"
 PART = "lock_table"
 

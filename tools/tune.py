@@ -60,7 +60,7 @@ def main(rounds: int) -> None:
         (Path(var) / "static").mkdir()
         os.environ.update(
             SHOP_VAR=var,
-            DJANGO_SETTINGS_MODULE="shop.settings",
+            DJANGO_SETTINGS_MODULE="shop.settings.lab",
             DATABASE_URL=mariadb.url,
             REDIS_URL=redis.url,
             CELERY_BROKER_URL=redis.url,

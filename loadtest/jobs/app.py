@@ -21,7 +21,7 @@ from redis import Redis
 
 from loadtest.jobs import EVERY, READY, TTL
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
 django.setup()
 
 from locking import current_run, jobs, run_once  # noqa: E402

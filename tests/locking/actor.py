@@ -137,5 +137,5 @@ def _count(backend: Any, path: Path, name: str, times: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
     _serve()

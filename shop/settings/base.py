@@ -1,4 +1,4 @@
-"""Settings, all from the environment; with none set the shop runs embedded.
+"""Settings that production and the lab share, all from the environment.
 
 DATABASE_URL, REDIS_URL, REDLOCK_URLS, ZOOKEEPER_HOSTS and CELERY_BROKER_URL choose the stores. When
 none is set, `var/embedded.env` is read, which the demo's supervisor writes for its servers.
@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from locking.backends.resp import CURT, OnceMore
 
-BASE_DIR = Path(__file__).resolve().parent.parent
+BASE_DIR = Path(__file__).resolve().parents[2]
 env = environ.Env()
 VAR = Path(env.str("SHOP_VAR", default=str(BASE_DIR / "var")))
 STORES = ("DATABASE_URL", "REDIS_URL", "REDLOCK_URLS", "ZOOKEEPER_HOSTS", "CELERY_BROKER_URL")
@@ -28,7 +28,6 @@ ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[:
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
 INSTALLED_APPS = [
-    "loadtest",
     "shop",
     "inventory",
     "locking",
@@ -197,7 +196,6 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 3600.0,
     },
     "prune-job-runs": {"task": "locking.tasks.prune_job_runs", "schedule": 3600.0},
-    "prune-load-tests": {"task": "loadtest.tasks.prune_runs", "schedule": 3600.0},
     "prune-sessions": {"task": "shop.tasks.prune_sessions", "schedule": 3600.0},
 }
 

@@ -1,5 +1,6 @@
-"""Settings of the real thing: those of `shop.settings`, hardened. It does not start with the demo's
-secrets or stores: see `shop.checks`.
+"""Settings for production: `base`, hardened and without the lab.
+
+The shop refuses to start with the demo's secrets or stores: see `shop.checks`.
 """
 
 import os
@@ -7,8 +8,8 @@ import os
 os.environ.setdefault("LOG_FORMAT", "json")
 os.environ.setdefault("SEED_PASSWORD", "")
 
-from shop.settings import *  # noqa: F403
-from shop.settings import LOCKS, env
+from shop.settings.base import *  # noqa: F403
+from shop.settings.base import LOCKS, env
 
 PRODUCTION = True
 

@@ -1,0 +1,1 @@
+"""Settings modules: `base`, `production`, and `lab`, the default outside production."""
