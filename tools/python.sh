@@ -3,10 +3,10 @@
 #   sh tools/python.sh [--install] script [argument ...]
 # With --install, root on Debian gets one from its packages when there is none.
 
-wanted='import ensurepip, sqlite3, ssl, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))'
+wanted='import ensurepip, sqlite3, ssl, sys, venv; sys.exit(sys.version_info < (3, 11))'
 
 run() {
-    for python in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+    for python in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
         # Tried, not looked up: a pyenv shim is on the PATH and fails when it is run.
         if "$python" -c "$wanted" >/dev/null 2>&1; then
             exec "$python" "$@"
@@ -26,6 +26,6 @@ if [ "$install" = yes ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; 
         apt-get install -qq -y --no-install-recommends python3 python3-venv >/dev/null
     run "$@"
 fi
-echo "No usable Python: version 3.11, 3.12 or 3.13 with its venv module is needed" \
+echo "No usable Python: version 3.11 or later with its venv module is needed" \
     "(on Debian: apt-get install -y python3 python3-venv)." >&2
 exit 1
