@@ -125,14 +125,14 @@ class _Child:
 
         from loadtest.recorder import Recorder
         from locking import locks as handler
-        from shop import checkout
 
         self.held.clear()
         handler.close()
         for alias, entry in databases.items():
             add_database(alias, entry)
         settings.LOCKS.update(locks)
-        checkout.LOCK_TIMEOUT = timeout
+        settings.LOCK_TIMEOUT = timeout
+        settings.HARD_DEADLINE = 1.3 * max(1.0, timeout)
         if self.recorder is not None:
             self.recorder.close()
         self.recorder = Recorder(Path(folder), actor)

@@ -43,12 +43,6 @@ from shop.models import Allowance, Order, Sale, User
 
 logger = logging.getLogger("shop")
 
-LOCK_TIMEOUT = 1.0
-"""Seconds after his request came for which a buyer waits for the lock before being told that the
-shop is busy. With what it takes to find out that a store is silent (0.9 s) less than two."""
-LAST_CALL = 1.3
-"""Seconds after which nothing more is begun for a request, not even the writing of its order: with
-a store whose every answer takes 0.4 s there is just time for that and to give the lock back."""
 ORDER_COLUMNS = [field for field in Order._meta.concrete_fields if not field.primary_key]
 # By hand: on the purchase path the ORM's own work would cost more than the query.
 EARLIER = """
@@ -59,9 +53,6 @@ TAKE_ALLOWANCE = """
     UPDATE shop_allowance SET taken = taken + %s
     WHERE customer_id = %s AND sale_id = %s AND taken <= %s
 """
-TRIES = 3
-"""Attempts at one purchase: after a deadlock, a stale fence or a parallel form of the same customer
-it is tried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +85,15 @@ def lock_name(sale_id: int) -> str:
 
 
 def is_late(began: float) -> bool:
-    """Whether there is no time left for anything that is not needed to end a request."""
-    return time.monotonic() > began + LAST_CALL * max(1.0, LOCK_TIMEOUT)
+    """Return True once a request that arrived at `began` (monotonic) has passed HARD_DEADLINE."""
+    deadline: float = began + settings.HARD_DEADLINE
+    return time.monotonic() > deadline
 
 
 def sale_lock(sale: Sale, *, began: float | None = None) -> PolicyLock:
     """Return the lock of a sale, which waits until LOCK_TIMEOUT seconds after `began` or now."""
     waited = 0.0 if began is None else time.monotonic() - began
-    return lock(lock_name(sale.pk), timeout=max(0.0, LOCK_TIMEOUT - waited))
+    return lock(lock_name(sale.pk), timeout=max(0.0, settings.LOCK_TIMEOUT - waited))
 
 
 def fence_of(lease: Lease) -> stock.Fence:
@@ -150,7 +142,7 @@ def place_order(
         _admit(earlier, sale, quantity)
         is_first = not earlier
     failed: OperationalError | None = None
-    for _ in range(TRIES):
+    for _ in range(settings.MAX_ATTEMPTS):
         try:
             draft = _draft(customer, sale, quantity, hashed, is_first=is_first, began=began)
             order = _buy(draft)
@@ -167,7 +159,7 @@ def place_order(
             is_first = not Allowance.objects.filter(customer=customer, sale=sale).exists()
         except OperationalError as error:
             failed = error
-            if time.monotonic() >= began + LOCK_TIMEOUT:
+            if time.monotonic() >= began + settings.LOCK_TIMEOUT:
                 break
             logger.warning("purchase will be tried again: %s", error)
         except Busy:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from datetime import datetime
 
+from django.conf import settings
 from django.db import OperationalError
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -20,7 +21,7 @@ from inventory.batch import Statement, as_stored, commit
 from inventory.exceptions import StaleFence
 from locking import LockError
 from shop.admission import announce_return
-from shop.checkout import TRIES, fence_of, learn_newer_fence, sale_lock
+from shop.checkout import fence_of, learn_newer_fence, sale_lock
 from shop.errors import Busy, NotFound, StoreDown, WrongStep, busy_of
 from shop.models import Order, Sale, User
 from shop.queued import store
@@ -97,7 +98,7 @@ def _expire(sale: Sale, due: QuerySet[Order]) -> int:
         except (Busy, OperationalError) as error:
             logger.warning("order %s expires at the next round: %s", order.number, error)
             failed += 1
-            if failed == TRIES:
+            if failed == settings.MAX_ATTEMPTS:
                 break
             continue
         closed += 1
@@ -106,7 +107,7 @@ def _expire(sale: Sale, due: QuerySet[Order]) -> int:
 
 def _close(order: Order, status: Status, also: Sequence[Statement] = ()) -> None:
     is_closed = False
-    for _ in range(TRIES):
+    for _ in range(settings.MAX_ATTEMPTS):
         try:
             announce_return(slug=order.sale.slug)
             with sale_lock(order.sale) as lease:

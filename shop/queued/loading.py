@@ -14,12 +14,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from django.conf import settings
 from django.db.models import QuerySet
 from django.utils import timezone
 
 from locking import LockError, lock
 from shop.admission import in_line
-from shop.checkout import LOCK_TIMEOUT, lock_name
+from shop.checkout import lock_name
 from shop.errors import Busy, StoreDown, busy_of
 from shop.models import Allowance, Order, Sale, SetAside
 from shop.queued import store
@@ -68,7 +69,7 @@ def load(*, sale: Sale) -> None:
     By one process at a time. Raises Busy, StoreDown.
     """
     try:
-        with in_line(sale_id=sale.pk), lock(lock_name(sale.pk), timeout=LOCK_TIMEOUT):
+        with in_line(sale_id=sale.pk), lock(lock_name(sale.pk), timeout=settings.LOCK_TIMEOUT):
             sale.refresh_from_db(fields=["generation"])
             if store.left(sale=sale) is None:
                 _load(sale)

@@ -19,7 +19,7 @@ from inventory.batch import Statement, commit, insert_all
 from inventory.exceptions import OutOfStock, StaleFence
 from locking import Lease, lock
 from locking.failpoints import reach
-from shop.checkout import TAKE_ALLOWANCE, TRIES, fence_of, learn_newer_fence, lock_name
+from shop.checkout import TAKE_ALLOWANCE, fence_of, learn_newer_fence, lock_name
 from shop.errors import LimitReached
 from shop.models import Allowance, Order, Sale, SetAside
 from shop.queued import store
@@ -44,10 +44,11 @@ def write(*, sale: Sale, entries: Sequence[Entry]) -> None:
     """
     outcomes: Outcomes = []
     settled = 0
-    for attempt in range(TRIES):
+    last = settings.MAX_ATTEMPTS - 1
+    for attempt in range(settings.MAX_ATTEMPTS):
         try:
             with lock(lock_name(sale.pk), timeout=PATIENCE) as lease:
-                outcomes = _decide(sale, entries, lease, is_last=attempt == TRIES - 1)
+                outcomes = _decide(sale, entries, lease, is_last=attempt == last)
                 reach("queued.committed")
                 settled = store.settle(sale=sale, outcomes=outcomes)
                 reach("queued.settled")
@@ -89,7 +90,7 @@ def _decide(sale: Sale, entries: Sequence[Entry], lease: Lease, *, is_last: bool
         if outcome is not None:
             outcomes.append((entry, outcome))
         failed = failed + 1 if outcome is None else 0
-        if failed == TRIES:
+        if failed == settings.MAX_ATTEMPTS:
             break  # it is hardly theirs, and each waits for as long
     return outcomes
 

@@ -250,6 +250,15 @@ WHITENOISE_USE_FINDERS = DEBUG
 MAX_WAITING = env.int("MAX_WAITING", default=6)
 """Threads of one process that may stand before the lock of one sale once that line stands still;
 keep it below the web server's threads, so that the others still answer pages."""
+LOCK_TIMEOUT = env.float("LOCK_TIMEOUT", default=1.0)
+"""Seconds after the request arrived for which a purchase waits for the lock of its sale. Together
+with the time it takes to detect an unavailable store (0.9 s) this stays below two seconds."""
+HARD_DEADLINE = env.float("HARD_DEADLINE", default=1.3)
+"""Seconds since the request arrived; no store operation starts after it. Longer than LOCK_TIMEOUT:
+with a store that takes 0.4 s per reply, it leaves time to write the order and release the lock."""
+MAX_ATTEMPTS = 3
+"""Attempts to write an order; a deadlock, a stale fence or a concurrent form of the same customer
+leads to another attempt."""
 PURCHASES_PER_GRANT = env.int("PURCHASES_PER_GRANT", default=8)
 """Buyers of one process that one grant of a sale's lock serves, in one transaction; 1 lets each
 ask for himself."""

@@ -79,9 +79,9 @@ class Shop:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Shop]:
+def shop(tmp_path: Path, settings: Any) -> Iterator[Shop]:
     settings.PURCHASES_PER_GRANT = 1  # these buyers are threads, and each asks for itself
-    monkeypatch.setattr(checkout, "LOCK_TIMEOUT", 0.2)
+    settings.LOCK_TIMEOUT = 0.2
     locks.close()
     recorder = Recorder(tmp_path, "shop")
     recorder.watch_shop()

@@ -34,9 +34,10 @@ TTL = 1.0
 
 
 @pytest.fixture
-def in_force(shop: Shop, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Backend]:
+def in_force(shop: Shop, settings: Any) -> Callable[..., Backend]:
     """Put a backend on servers of the test's own in force, recorded; others wait for its lease."""
-    monkeypatch.setattr(checkout, "LOCK_TIMEOUT", 3 * TTL)
+    settings.LOCK_TIMEOUT = 3 * TTL
+    settings.HARD_DEADLINE = 4 * TTL
 
     def put(alias: str, location: object, discipline: str = "fenced", **options: Any) -> Backend:
         conf = settings.LOCKS[alias] | {"LOCATION": location, "TTL": TTL, "OPTIONS": options}

@@ -229,11 +229,9 @@ def test_without_the_lock_the_pieces_would_be_lost(sale):
 
 
 @seen_by_threads
-def test_a_restock_that_gets_no_lock_changes_nothing(amy, sale):
-    with (
-        patch("shop.checkout.LOCK_TIMEOUT", 0.05),
-        locks["redis"].lock(lock_name(sale.pk)),
-    ):
+def test_a_restock_that_gets_no_lock_changes_nothing(amy, sale, settings):
+    settings.LOCK_TIMEOUT = 0.05
+    with locks["redis"].lock(lock_name(sale.pk)):
         refused = []
 
         def restock() -> None:

@@ -10,9 +10,9 @@ from django.utils import timezone
 
 from inventory.models import Stock, StockMovement
 from locking.models import Discipline
-from shop import checkout, orders
+from shop import orders
 from shop.audit import audit_sale
-from shop.checkout import TRIES, lock_name, place_order
+from shop.checkout import lock_name, place_order
 from shop.errors import Busy, NotFound, StoreDown, WrongStep
 from shop.models import Allowance, Order, Sale
 from shop.orders import cancel_order, expire_unpaid_orders, get_order, orders_of, pay_order
@@ -150,8 +150,10 @@ def test_a_silent_lock_store_changes_nothing(guard, sale, order) -> None:
     cancel_order(order=order)
 
 
-def test_a_held_lock_is_busy_and_the_sweep_goes_on_to_the_next(guard, sale, monkeypatch) -> None:
-    monkeypatch.setattr(checkout, "LOCK_TIMEOUT", 0.01)
+def test_a_held_lock_is_busy_and_the_sweep_goes_on_to_the_next(
+    guard, sale, monkeypatch, settings
+) -> None:
+    settings.LOCK_TIMEOUT = 0.01
     an_order(sale, overdue=True)
     other = a_sale()
     an_order(other, overdue=True)
@@ -159,14 +161,13 @@ def test_a_held_lock_is_busy_and_the_sweep_goes_on_to_the_next(guard, sale, monk
     monkeypatch.setattr("locking.lease.context", lambda: "another thread")
     held.acquire()
     monkeypatch.undo()
-    monkeypatch.setattr(checkout, "LOCK_TIMEOUT", 0.01)
     assert expire_unpaid_orders() == 1
     assert (count(sale), count(other)) == ((3, 2, 0), (10, 0, 0))
     with pytest.raises(Busy):
         cancel_order(order=Order.objects.get(sale=sale))
 
 
-def test_a_row_that_nobody_can_write_holds_up_no_other_sale(sale, monkeypatch) -> None:
+def test_a_row_that_nobody_can_write_holds_up_no_other_sale(sale, monkeypatch, settings) -> None:
     """As when somebody was stopped in his transaction: each try waits for its time limit."""
     stuck, other = [an_order(sale, quantity=1, overdue=True) for _ in range(5)], a_sale()
     an_order(other, overdue=True)
@@ -181,7 +182,7 @@ def test_a_row_that_nobody_can_write_holds_up_no_other_sale(sale, monkeypatch) -
     _end = orders._end
     monkeypatch.setattr(orders, "_end", end)
     assert expire_unpaid_orders() == 1
-    assert len(tried) == TRIES
+    assert len(tried) == settings.MAX_ATTEMPTS
     monkeypatch.undo()
     assert expire_unpaid_orders() == 5
     assert (count(sale), count(other)) == ((5, 0, 0), (10, 0, 0))
@@ -205,10 +206,10 @@ def test_a_stale_return_is_refused_and_tried_again(guard, sale, order) -> None:
     assert (order.status, returns(order), count(sale)) == ("cancelled", 1, (5, 0, 0))
 
 
-def test_a_return_that_is_always_stale_ends_as_busy(guard, sale, order) -> None:
+def test_a_return_that_is_always_stale_ends_as_busy(guard, sale, order, settings) -> None:
     Stock.objects.update(fence_epoch=9)
     with pytest.raises(Busy):
         cancel_order(order=order)
-    assert Stock.objects.get().stale_writes_refused == TRIES
+    assert Stock.objects.get().stale_writes_refused == settings.MAX_ATTEMPTS
     order.refresh_from_db()
     assert (order.status, returns(order)) == ("pending", 0)

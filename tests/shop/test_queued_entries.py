@@ -159,10 +159,10 @@ def test_an_entry_at_which_the_database_fails_again_and_again_is_set_aside(monke
 
 @pytest.mark.only("mysql")
 @pytest.mark.django_db(transaction=True)
-def test_no_reservation_is_set_aside_while_somebody_is_stopped_in_his_transaction() -> None:
+def test_no_reservation_is_set_aside_while_somebody_is_stopped_in_his_transaction(settings) -> None:
     """Which may take hours: those who have a place keep it."""
     sale = a_queued_sale()
-    all_ = [ask(sale) for _ in range(2 * writing.TRIES)]
+    all_ = [ask(sale) for _ in range(2 * settings.MAX_ATTEMPTS)]
     let_go, held = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -187,7 +187,7 @@ def test_no_reservation_is_set_aside_while_somebody_is_stopped_in_his_transactio
         holder.join()
     assert {status(each) for each in all_} == {"waiting"}
     rounds = writing.DELIVERIES + 1
-    assert commit.call_count <= rounds * 2 * writing.TRIES, "one by one it soon gives up"
+    assert commit.call_count <= rounds * 2 * settings.MAX_ATTEMPTS, "one by one it soon gives up"
     consume()
     assert {status(each) for each in all_} == {"won"}
     assert not SetAside.objects.exists()

@@ -171,8 +171,8 @@ def test_busy_keeps_key_ticket_and_quantity_and_can_be_sent_again(li):
     )
 
 
-def test_purchase_that_meets_a_held_lock_is_503_and_may_be_sent_again(li, monkeypatch):
-    monkeypatch.setattr(checkout, "LOCK_TIMEOUT", 0.01)
+def test_purchase_that_meets_a_held_lock_is_503_and_may_be_sent_again(li, settings):
+    settings.LOCK_TIMEOUT = 0.01
     sale = a_sale()
     form = li.form(sale, "k")
     held = locks["process"].lock(checkout.lock_name(sale.pk))
@@ -187,12 +187,12 @@ def test_purchase_that_meets_a_held_lock_is_503_and_may_be_sent_again(li, monkey
 
 
 @pytest.mark.parametrize("way", ["turnstile", "view"])
-def test_who_has_waited_long_is_told_without_a_word_to_the_stores(way, li, monkeypatch):
+def test_who_has_waited_long_is_told_without_a_word_to_the_stores(way, li, settings):
     """Not even for the page around it; the form is on the page that he came from."""
     sale = a_sale()
     form = li.form(sale)
     li.send(sale, form)  # the door has been looked at
-    monkeypatch.setattr(checkout, "LAST_CALL", -1.0)
+    settings.HARD_DEADLINE = -1.0
     with (
         patch("locking.policy.current", side_effect=AssertionError),
         patch("shop.turnstile.read_sale", side_effect=AssertionError),

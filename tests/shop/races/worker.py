@@ -30,7 +30,6 @@ from django.db import connections  # noqa: E402
 from locking import policy  # noqa: E402
 from locking.backends import database, redis  # noqa: E402, F401 - so that no child has to
 from locking.failpoints import arm, disarm  # noqa: E402
-from shop import checkout  # noqa: E402
 from tests.shop.races import actions  # noqa: E402
 
 PATIENCE = 30.0
@@ -100,7 +99,8 @@ class Batch:
 def obey(parent: Connection, ttl: float, redis_url: str) -> None:
     """Until the parent is gone. Settings are the shop's, but for no throttle, and for leases that
     end while the next buyer waits."""
-    checkout.LOCK_TIMEOUT = ttl + 0.5
+    settings.LOCK_TIMEOUT = ttl + 0.5
+    settings.HARD_DEADLINE = 1.3 * max(1.0, settings.LOCK_TIMEOUT)
     settings.BUY_LIMIT = "100000/second"
     for conf in settings.LOCKS.values():
         conf["TTL"] = ttl
