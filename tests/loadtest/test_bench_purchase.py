@@ -126,7 +126,7 @@ def test_a_short_benchmark():
     call_command("lab", "bench", "purchase", *options, "--json", stdout=out)
     found = json.loads(out.getvalue())
     lines = {line["line"]: line for line in found["lines"]}
-    assert len(lines) == 17
+    assert len(lines) == 16
     assert not any(line["breaches"] for line in lines.values())
     assert set(lines["reference"]["answers"]) == {"ok"}
     assert lines["direct"]["answers"]["ok"] > 0
