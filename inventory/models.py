@@ -52,7 +52,7 @@ class Product(models.Model):
 
 
 class Stock(models.Model):
-    """The units set aside for one sale. Only `inventory.services` writes it.
+    """The units set aside for one sale. Only `inventory.stock` writes it.
 
     `fence_epoch` and `fence_token` are the newest fence that touched the row: a holder with an
     older one is refused.

@@ -10,17 +10,17 @@ from importlib import import_module
 
 import django
 
-from loadtest.telling import say
+from loadtest.load.events import say
 
 EXPERIMENTS = {
-    "run": "loadtest.director",
-    "bench": "loadtest.bench.rounds",
-    "cache": "loadtest.bench.rebuilds",
+    "run": "loadtest.load.director",
+    "bench": "loadtest.bench.locks.rounds",
+    "cache": "loadtest.bench.caches",
     "keys": "loadtest.bench.keys",
-    "purchase": "loadtest.purchase.rounds",
-    "scenario": "loadtest.scenarios.director",
-    "jobs": "loadtest.jobs.soak",
-    "endure": "loadtest.endure.director",
+    "purchase": "loadtest.bench.purchase.rounds",
+    "scenario": "loadtest.scenarios.runner",
+    "jobs": "loadtest.resilience.jobs.soak",
+    "endure": "loadtest.resilience.director",
 }
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

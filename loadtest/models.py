@@ -29,7 +29,7 @@ class LabRun(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.RUN)
     plan = models.JSONField(
-        help_text=_("The fields of loadtest.plan.Plan, or the scenario's name.")
+        help_text=_("The fields of loadtest.load.plan.Plan, or the scenario's name.")
     )
     state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
     pace = models.JSONField(default=dict, blank=True, help_text=_("How far it is."))

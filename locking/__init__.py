@@ -23,11 +23,11 @@ if TYPE_CHECKING:
         LockTimeout,
         LockUnavailable,
     )
-    from locking.guard import lock
     from locking.handler import locks
     from locking.idempotency import Answer, Attempt, idempotent
-    from locking.jobs import current_run, run_once
+    from locking.jobs.run_once import current_run, run_once
     from locking.lease import Lease, Lock
+    from locking.policy.lock import lock
     from locking.rebuild import single_flight
 
 _HOMES = {
@@ -44,11 +44,11 @@ _HOMES = {
     "LockMisuse": "exceptions",
     "LockTimeout": "exceptions",
     "LockUnavailable": "exceptions",
-    "current_run": "jobs",
+    "current_run": "jobs.run_once",
     "idempotent": "idempotency",
-    "lock": "guard",
+    "lock": "policy.lock",
     "locks": "handler",
-    "run_once": "jobs",
+    "run_once": "jobs.run_once",
     "single_flight": "rebuild",
 }
 

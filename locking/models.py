@@ -99,7 +99,7 @@ class LockRow(models.Model):
 
 
 class JobRun(models.Model):
-    """One scheduled time of one task; `locking.jobs` alone writes it. Kept as history for a while.
+    """One scheduled time of one task; `locking.jobs` alone writes it. Kept as history.
 
     Times are those of the machine that wrote them.
     """

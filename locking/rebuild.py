@@ -38,9 +38,9 @@ from django.db import connections
 from locking import metrics
 from locking.arguments import check_name
 from locking.exceptions import LockError, LockMisuse, LockTimeout
-from locking.guard import PolicyLock
 from locking.handler import locks
 from locking.lease import Lock
+from locking.policy.lock import PolicyLock
 
 logger = logging.getLogger("locking")
 

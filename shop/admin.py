@@ -21,12 +21,12 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from inventory.selectors import stocked
+from inventory.queries import stocked
 from locking.admin import ReadOnlyAdmin
+from shop.administration.sale_management import close_now, open_now, restock_sale
 from shop.errors import Busy
 from shop.models import Order, Payment, Sale, SetAside, User
-from shop.running import close_now, open_now, restock_sale
-from shop.sales import create_sale
+from shop.sales.queries import create_sale
 
 MAX_PIECES = 1_000_000
 FULFILMENTS = {"direct": _("direct"), "queued": _("queued")}

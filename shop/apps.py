@@ -13,8 +13,8 @@ class ShopConfig(AppConfig):
 
     def ready(self) -> None:
         """Refuse demo secrets in production and invalidate cached pages when staff change them."""
-        from shop.checks import refuse_the_demos
-        from shop.shared import forget_what_staff_change
+        from shop.catalogue.page_cache import forget_what_staff_change
+        from shop.settings.checks import refuse_the_demos
 
         refuse_the_demos()
         forget_what_staff_change()

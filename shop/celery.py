@@ -6,7 +6,7 @@ from typing import Any
 from celery import Celery
 from celery.signals import heartbeat_sent, worker_ready
 
-import shop.logs  # noqa: F401 - request ids in messages
+import shop.platform.logs  # noqa: F401 - request ids in messages
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
 
@@ -18,7 +18,7 @@ app.autodiscover_tasks()
 @worker_ready.connect
 def _ready(**_: Any) -> None:
     # Imported here: Django is not configured yet when Celery imports this module.
-    from shop import heartbeat
+    from shop.platform import heartbeat
 
     heartbeat.serve_metrics()
     heartbeat.beat()
@@ -27,6 +27,6 @@ def _ready(**_: Any) -> None:
 @heartbeat_sent.connect
 def _alive(**_: Any) -> None:
     # Sent by the worker's event loop every two seconds.
-    from shop import heartbeat
+    from shop.platform import heartbeat
 
     heartbeat.beat()

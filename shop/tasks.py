@@ -4,8 +4,11 @@ from celery import shared_task
 from django.contrib.sessions.backends.db import SessionStore
 
 from locking import current_run, run_once
-from shop import alerts, opening, orders, payments
-from shop.queued import loading
+from shop.administration import alerts
+from shop.administration import sale_schedule as opening
+from shop.orders import service as orders
+from shop.payments import service as payments
+from shop.reservations import reconciliation as loading
 
 
 @shared_task(time_limit=60, soft_time_limit=50)

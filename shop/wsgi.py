@@ -8,9 +8,9 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
 os.environ.setdefault("DATABASE_TIMEOUT", "2")  # nobody looks longer at a page that does not come
 django.setup(set_prefix=False)
 
-from shop.logs import RequestId  # noqa: E402
-from shop.prepared import Handler  # noqa: E402
-from shop.traffic import Counted  # noqa: E402
-from shop.turnstile import Turnstile  # noqa: E402
+from shop.platform.logs import RequestId  # noqa: E402
+from shop.platform.metrics import Counted  # noqa: E402
+from shop.web.cached_responses import Handler  # noqa: E402
+from shop.web.fast_path import Turnstile  # noqa: E402
 
 application = RequestId(Counted(Turnstile(Handler())))

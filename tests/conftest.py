@@ -13,8 +13,8 @@ from typing import Any
 import django
 import pytest
 
-from loadtest.folders import new_folder
-from loadtest.servers import MariaDb, Redis, ServerMissing, ZooKeeper, start_all, stop_all
+from devservers.folders import new_folder
+from devservers.servers import MariaDb, Redis, ServerMissing, ZooKeeper, start_all, stop_all
 from tests.fault_rows import (  # noqa: F401 - hooks
     pytest_addoption,
     pytest_runtest_call,
@@ -110,7 +110,8 @@ def redis_server() -> Redis:
 def _nothing_remembered() -> None:
     """A test's process has seen nothing yet: rows come back with the numbers they had in others."""
     from locking import metrics, policy
-    from shop import admission, throttle
+    from shop.platform import rate_limits as throttle
+    from shop.purchase import admission
 
     metrics.clear()
     policy.forget()

@@ -20,7 +20,7 @@ from typing import Any
 
 import django
 
-from loadtest.processes import installed
+from devservers.processes import installed
 from tests.fault_rows import ROWS
 
 START, END = "<!-- faults -->\n", "<!-- /faults -->"

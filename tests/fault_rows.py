@@ -60,10 +60,10 @@ ROWS = {
 }
 """What happens and what is promised: catalogue, failures (F), mutants (M)."""
 INJECTORS = {
-    "loadtest.processes:Server": {"kill": "killed", "pause": "stopped"},
-    "loadtest.jobs.machines:Machine": {"kill_child": "child killed"},
-    "loadtest.actor:Actor": {"struck": "struck between look and write", "kill": "killed"},
-    "loadtest.faults:ExpireSession": {"strike": "session expired"},
+    "devservers.processes:Server": {"kill": "killed", "pause": "stopped"},
+    "loadtest.resilience.jobs.machines:Machine": {"kill_child": "child killed"},
+    "loadtest.load.actor:Actor": {"struck": "struck between look and write", "kill": "killed"},
+    "loadtest.faults.injectors:ExpireSession": {"strike": "session expired"},
     "loadtest.faults.ensemble:Partitioned": {"cut_off": "leader cut off"},
     "loadtest.faults.clock:Clock": {"shift": "clock shifted"},
     "loadtest.faults.proxy:Proxy": {
@@ -181,8 +181,8 @@ def _watched() -> Iterator[None]:
         for path, wrap in (
             ("locking.exceptions:LockError", heard),
             ("shop.errors:ShopError", heard),
-            ("shop.audit:StockAudit", audited),
-            ("loadtest.checker:Findings", checked),
+            ("shop.administration.audit:StockAudit", audited),
+            ("loadtest.history.checker:Findings", checked),
         ):
             if path.partition(":")[0] in sys.modules:
                 owner = resolve_name(path)

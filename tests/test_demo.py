@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from loadtest.faults import until
-from loadtest.processes import HOST, reserve_port
-from loadtest.servers import STORES
+from devservers.processes import HOST, reserve_port
+from devservers.servers import STORES
+from loadtest.faults.injectors import until
 from tools import demo, setup
 
 ROOT = Path(__file__).parent.parent

@@ -1,6 +1,6 @@
 """docs/locks.md shows the properties that the backends declare."""
 
-from loadtest import marked
+from loadtest.charts import marked
 from tools.lock_table import PAGE, PART, capabilities, markdown
 
 

@@ -11,10 +11,10 @@ from prometheus_client.metrics import MetricWrapperBase
 from ruamel.yaml import YAML
 
 import locking.metrics
-import shop.alerts
-import shop.traffic
+import shop.administration.alerts
+import shop.platform.metrics
 from locking import locks
-from shop.traffic import Counted
+from shop.platform.metrics import Counted
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
 BOARD = json.loads((DEPLOY / "grafana.json").read_text())
@@ -37,7 +37,7 @@ OURS = r"\b(?:locking|shop)_\w+"
 def counted() -> dict[str, set[str]]:
     """Every sample that the shop exposes, with the labels it has."""
     labels: dict[str, set[str]] = {}
-    for owner in {locking.metrics, shop.alerts, shop.traffic}:
+    for owner in {locking.metrics, shop.administration.alerts, shop.platform.metrics}:
         for metric in vars(owner).values():
             for family in metric.describe() if isinstance(metric, MetricWrapperBase) else ():
                 own = set(metric._labelnames)

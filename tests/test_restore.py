@@ -16,16 +16,16 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import connection, connections
 
+from devservers.processes import HOST, required
 from inventory.models import StockMovement
-from loadtest import faults
-from loadtest.processes import HOST, required
+from loadtest.faults import injectors as faults
 from locking import locks, policy
-from shop.checkout import place_order
 from shop.errors import Busy
 from shop.models import Order, Sale, User
-from shop.queued import store
-from shop.queued.consumer import Consumer
-from shop.queued.reserving import reserve, standing_of
+from shop.purchase.place_order import place_order
+from shop.reservations import store
+from shop.reservations.consumer import Consumer
+from shop.reservations.reserve import reserve, standing_of
 from tests.shop.late_buyer import LateBuyer
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 

@@ -14,9 +14,8 @@ import redis as client
 from django.conf import settings
 from kazoo.client import KazooClient
 
-from loadtest.faults import state_of, until
-from loadtest.processes import HOST, reserve_port
-from loadtest.servers import (
+from devservers.processes import HOST, reserve_port
+from devservers.servers import (
     MariaDb,
     Redis,
     Server,
@@ -26,6 +25,7 @@ from loadtest.servers import (
     start_all,
     stop_all,
 )
+from loadtest.faults.injectors import state_of, until
 
 
 def alive(pid: int) -> bool:
@@ -147,7 +147,7 @@ def test_one_that_fails_takes_the_others_down() -> None:
 
 
 def test_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadtest.processes.shutil.which", lambda *args, **kwargs: None)
+    monkeypatch.setattr("devservers.processes.shutil.which", lambda *args, **kwargs: None)
     with pytest.raises(ServerMissing, match=r"apt-get install .* mariadb-server-core"), MariaDb():
         pass
 
@@ -156,7 +156,7 @@ def test_debian_redis_tools_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     def only_tools(program: str) -> str | None:
         return None if program == "redis-server" else f"/usr/bin/{program}"
 
-    monkeypatch.setattr("loadtest.servers.installed", only_tools)
+    monkeypatch.setattr("devservers.servers.installed", only_tools)
     with Redis() as server, client.Redis.from_url(server.url) as connection:
         assert connection.ping()
 
@@ -175,7 +175,7 @@ def test_a_server_outlives_the_thread_that_started_it() -> None:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_servers_die_with_their_starter(how: signal.Signals, tmp_path: Path) -> None:
     code = (
-        "import pathlib, sys; from loadtest.servers import Redis;"
+        "import pathlib, sys; from devservers.servers import Redis;"
         "s = Redis(folder=pathlib.Path(sys.argv[1])); s.start(); print(s.pid, flush=True); input()"
     )
     starter = subprocess.Popen(

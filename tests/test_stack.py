@@ -18,8 +18,8 @@ from urllib.parse import urlencode
 import MySQLdb
 import pytest
 
-from loadtest.faults import until
-from loadtest.processes import required
+from devservers.processes import required
+from loadtest.faults.injectors import until
 from tools.stack import Stack
 
 ROOT = Path(__file__).resolve().parent.parent

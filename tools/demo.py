@@ -27,8 +27,8 @@ from typing import IO
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from loadtest.processes import HOST, ServerError, start_all, stop_all, tethered  # noqa: E402
-from loadtest.servers import STORES, Redis  # noqa: E402
+from devservers.processes import HOST, ServerError, start_all, stop_all, tethered  # noqa: E402
+from devservers.servers import STORES, Redis  # noqa: E402
 
 STOP_SECONDS = 8.0
 FIRST_PAGE_SECONDS = 60.0

@@ -17,7 +17,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
 PAGE = ROOT / "docs" / "locks.md"
 PART = "lock_table"
 
-from loadtest import marked  # noqa: E402
+from loadtest.charts import marked  # noqa: E402
 from locking.backends.base import PROPERTIES, Capabilities  # noqa: E402
 
 BACKENDS = {

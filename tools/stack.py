@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 
 from ruamel.yaml import YAML  # noqa: E402
 
-from loadtest.processes import (  # noqa: E402
+from devservers.processes import (  # noqa: E402
     HOST,
     Server,
     ServerError,
@@ -42,7 +42,7 @@ from loadtest.processes import (  # noqa: E402
     start_all,
     stop_all,
 )
-from loadtest.servers import MariaDb, Redis, ZooKeeper  # noqa: E402
+from devservers.servers import MariaDb, Redis, ZooKeeper  # noqa: E402
 from tools.demo import Part, say, stop_parts, undertaker  # noqa: E402
 
 READY_SECONDS = 90.0

@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from loadtest import marked  # noqa: E402
-from loadtest.purchase.web import Web  # noqa: E402
-from loadtest.servers import MariaDb, Redis  # noqa: E402
+from devservers.servers import MariaDb, Redis  # noqa: E402
+from loadtest.bench.purchase.web import Web  # noqa: E402
+from loadtest.charts import marked  # noqa: E402
 
 PAGE = ROOT / "docs/operations.md"
 # Workers, threads, further options.

@@ -1,6 +1,6 @@
 """`manage.py lab bench keys`: that a form counts once, and what that adds to a purchase.
 
-Purchases of a direct sale through `shop.buying`, as the view and the turnstile call it, without
+Purchases of a direct sale through `shop.purchase.buying`, as the view calls it, without
 the HTTP around it: what the keys add is a larger share of that. What they add is the unique index
 on customer and key, so every second half of a round does without (docs/adr/0006). `main` measures
 on private stores, the rest makes the report.
@@ -24,16 +24,16 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from inventory.models import Product
-from loadtest.bench.crew import Crew, Gate
-from loadtest.director import versions
-from loadtest.stores import Stores
-from loadtest.telling import say
+from loadtest.bench.pool import Crew, Gate
+from loadtest.load.director import versions
+from loadtest.load.events import say
+from loadtest.load.stores import Stores
 from locking import locks
-from shop import buying
-from shop.audit import audit_sale
+from shop.administration.audit import audit_sale
 from shop.errors import Busy
 from shop.models import Order, Sale, User
-from shop.sales import create_sale
+from shop.purchase import buying
+from shop.sales.queries import create_sale
 
 PROCESSES, THREADS = 4, 13
 SENDS = 50

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.db import connection
 from redis import Redis
 
-from loadtest.bench.systems import Family
+from loadtest.bench.locks.systems import Family
 
 
 class Usage(NamedTuple):

@@ -4,12 +4,13 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from loadtest import marked
-from loadtest.bench import keys, rebuilds
-from loadtest.bench import report as locks
-from loadtest.plan import BACKENDS, PlanError, keep_within
-from loadtest.purchase import report as purchase
-from loadtest.terminal import Bar, Terminal, check_file
+from loadtest.bench import caches as rebuilds
+from loadtest.bench import keys
+from loadtest.bench.locks import report as locks
+from loadtest.bench.purchase import report as purchase
+from loadtest.charts import marked
+from loadtest.charts.terminal import Bar, Terminal, check_file
+from loadtest.load.plan import BACKENDS, PlanError, keep_within
 
 PAGE_WIDTH = 160
 BENCHED = [alias for alias in BACKENDS if alias not in ("none", "process")]

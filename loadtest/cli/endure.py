@@ -5,11 +5,11 @@ from argparse import ArgumentParser
 from contextlib import ExitStack
 from typing import Any
 
+from loadtest.charts.terminal import Bar, Terminal
 from loadtest.faults.ensemble import Partitioned, StrikeLeader
 from loadtest.faults.proxy import Proxy
-from loadtest.plan import keep_within
-from loadtest.stores import BrokeOff, Stores
-from loadtest.terminal import Bar, Terminal
+from loadtest.load.plan import keep_within
+from loadtest.load.stores import BrokeOff, Stores
 
 WHAT = ("restarts", "recovery", "slow", "soak")
 LIMITS = {

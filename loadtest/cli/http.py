@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from loadtest.plan import PlanError
-from loadtest.rush import LOCAL, Report, Rush, rush
-from loadtest.terminal import Bar, Terminal
+from loadtest.charts.terminal import Bar, Terminal
+from loadtest.load.http_load import LOCAL, Report, Rush, rush
+from loadtest.load.plan import PlanError
 from shop.models import Sale
 
 PAGE_WIDTH = 100

@@ -5,9 +5,9 @@ from typing import Any
 
 from rich.table import Table
 
-from loadtest.plan import STORES, keep_within
-from loadtest.stores import BrokeOff, Stores
-from loadtest.terminal import Bar, Terminal
+from loadtest.charts.terminal import Bar, Terminal
+from loadtest.load.plan import STORES, keep_within
+from loadtest.load.stores import BrokeOff, Stores
 
 LIMITS = {"seconds": (5, 3600), "seed": (0, 2**63 - 1), "beats": (2, 8), "workers": (2, 8)}
 

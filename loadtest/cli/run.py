@@ -5,12 +5,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from loadtest import report
-from loadtest.export import FILES, as_file
-from loadtest.plan import BACKENDS, STORES, Plan
-from loadtest.run import run
-from loadtest.strikes import FAULTS
-from loadtest.terminal import Bar, Terminal, check_file
+from loadtest.charts.export import FILES, as_file
+from loadtest.charts.terminal import Bar, Terminal, check_file
+from loadtest.load import report
+from loadtest.load.fault_plan import FAULTS
+from loadtest.load.plan import BACKENDS, STORES, Plan
+from loadtest.load.run import run
 from locking.models import Discipline
 
 PAGE_WIDTH = 100

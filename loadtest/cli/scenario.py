@@ -7,9 +7,9 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from loadtest.plan import PlanError
+from loadtest.charts.terminal import Bar, Terminal, check_file
+from loadtest.load.plan import PlanError
 from loadtest.scenarios import SCENARIOS, export, run, tell
-from loadtest.terminal import Bar, Terminal, check_file
 
 PAGE_WIDTH = 100
 PICTURES = ("svg", "png")

@@ -13,8 +13,8 @@ import struct
 import subprocess
 from pathlib import Path
 
-from loadtest.processes import required
-from loadtest.servers import Server
+from devservers.processes import required
+from devservers.servers import Server
 
 _SHIM = Path(__file__).with_name("clockshim.c")
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from loadtest.faults import Fault, until
+from devservers.processes import HOST
+from devservers.servers import ZooKeeper, ZooKeeperNode
+from loadtest.faults.injectors import Fault, until
 from loadtest.faults.proxy import Proxy
-from loadtest.processes import HOST
-from loadtest.servers import ZooKeeper, ZooKeeperNode
 
 LeaderFault = Literal["kill", "stop", "cut off"]
 

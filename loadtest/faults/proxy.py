@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
-from loadtest.processes import HOST
+from devservers.processes import HOST
 
 
 class Proxy:

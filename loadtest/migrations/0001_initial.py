@@ -20,7 +20,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
                 ('kind', models.CharField(choices=[('run', 'load test'), ('scenario', 'scenario')], default='run', max_length=10)),
-                ('plan', models.JSONField(help_text="The fields of loadtest.plan.Plan, or the scenario's name.")),
+                ('plan', models.JSONField(help_text="The fields of loadtest.load.plan.Plan, or the scenario's name.")),
                 ('state', models.CharField(choices=[('waiting', 'waiting for a worker'), ('running', 'running'), ('done', 'done'), ('failed', 'broken off'), ('stopped', 'stopped')], default='waiting', max_length=10)),
                 ('pace', models.JSONField(blank=True, default=dict, help_text='How far it is.')),
                 ('is_stopping', models.BooleanField(default=False, help_text='Somebody asked it to stop.')),

@@ -2,7 +2,7 @@
 
 Its three flaws: nobody can wait (the INSERT fails at once, and the caller is turned away), the
 holder itself is refused when it asks again, and a holder that crashes keeps the lock for ever,
-since no row ever ends. `locking.backends.database` has none of them.
+since no row ever ends. `locking.backends.database.backend` has none of them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import math
 from typing import Any, ClassVar
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
-from locking.backends.database_session import Pool
-from locking.tokens import clock_token
+from locking.backends.clock_tokens import clock_token
+from locking.backends.database.connections import Pool
 
 CREATE = (
     "CREATE TABLE IF NOT EXISTS recipe_lock "

@@ -16,9 +16,9 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
-from locking.backends.resp import Wire, WirePool, milliseconds
+from locking.backends.clock_tokens import clock_token
+from locking.backends.redis.connection import Wire, WirePool, milliseconds
 from locking.failpoints import reach
-from locking.tokens import clock_token
 
 POLL = 0.02
 """Mean seconds between two tries of a waiter."""

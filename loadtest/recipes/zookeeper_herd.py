@@ -2,7 +2,7 @@
 
 Correct, and its flaw is what a release costs: the one event wakes every waiter, all of them try to
 create the node, one succeeds and the others watch it again. N waiters make N events and N writes a
-release, and whoever is quickest goes first. `locking.backends.zookeeper` wakes one.
+release, and whoever is quickest goes first. `locking.backends.zookeeper.backend` wakes one.
 
 A caller who gives up while the ensemble is silent may leave its node until its session ends.
 """
@@ -17,8 +17,8 @@ from kazoo.protocol.serialization import Create2
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
-from locking.backends.zookeeper import EPHEMERAL, ZooKeeperBackend
-from locking.backends.zookeeper_session import INTERRUPTED, Session
+from locking.backends.zookeeper.backend import EPHEMERAL, ZooKeeperBackend
+from locking.backends.zookeeper.session import INTERRUPTED, Session
 
 
 class ZooKeeperHerdBackend(ZooKeeperBackend):

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
+from loadtest.load.stores import Stores
 from loadtest.scenarios.scenario import Result, Scenario, tell
-from loadtest.stores import Stores
 
 __all__ = ["SCENARIOS", "Result", "Scenario", "run", "tell"]
 
@@ -39,7 +39,8 @@ _MODULES = (
     "mysql_row_left",
 )
 SCENARIOS: dict[str, Scenario] = {
-    one.name: one for one in (import_module(f"{__name__}.{module}").SCENARIO for module in _MODULES)
+    one.name: one
+    for one in (import_module(f"{__name__}.catalogue.{module}").SCENARIO for module in _MODULES)
 }
 
 

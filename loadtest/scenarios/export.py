@@ -6,7 +6,7 @@ from typing import Any
 
 from django.template.loader import render_to_string
 
-from loadtest import marked, timeline
+from loadtest.charts import marked, timeline
 from loadtest.scenarios import SCENARIOS, Result, tell
 
 PART = "lab_scenario"

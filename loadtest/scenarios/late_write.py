@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from loadtest.scenarios.stage import Stage
-from shop.audit import audit_sale
+from loadtest.scenarios.testbed import Stage
+from shop.administration.audit import audit_sale
 
 PATIENCE = 20.0
 THINK = 0.3

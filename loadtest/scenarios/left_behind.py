@@ -3,8 +3,8 @@
 import time
 from typing import Any
 
-from loadtest.faults import FaultFailed
-from loadtest.scenarios.stage import Stage
+from loadtest.faults.injectors import FaultFailed
+from loadtest.scenarios.testbed import Stage
 
 NAME = "sale:1"
 LOOK = 0.2

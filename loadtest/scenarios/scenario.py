@@ -6,7 +6,7 @@ from typing import Any
 
 from django.utils.functional import Promise
 
-from loadtest.scenarios.stage import Stage
+from loadtest.scenarios.testbed import Stage
 
 Result = dict[str, Any]
 Text = str | Promise

@@ -26,8 +26,8 @@ from django.core.checks import CheckMessage
 from django.utils.translation import gettext_noop
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
-from locking.backends.database import check_location
-from locking.backends.database_session import (
+from locking.backends.database.backend import check_location
+from locking.backends.database.connections import (
     Cancelled,
     Gone,
     MySQLSession,
@@ -35,7 +35,7 @@ from locking.backends.database_session import (
     Session,
     waiting,
 )
-from locking.backends.database_wait import digest
+from locking.backends.database.waiting import digest
 from locking.exceptions import LockMisuse, LockUnavailable
 
 SLICE_SECONDS = 60.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from django.utils.translation import gettext_noop
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
-from locking.tokens import clock_token
+from locking.backends.clock_tokens import clock_token
 
 
 @dataclass(slots=True)

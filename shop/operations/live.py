@@ -21,11 +21,11 @@ from kazoo.hosts import collect_hosts
 from locking import locks, policy, single_flight
 from locking.backends.base import Held
 from locking.models import LockPolicy, LockPolicyChange
-from shop import probing
-from shop.checkout import lock_name
 from shop.models import Sale
-from shop.operations.traffic import Traffic, read_traffic
-from shop.probing import Probed
+from shop.operations import probes as probing
+from shop.operations.probes import Probed
+from shop.operations.rates import Traffic, read_traffic
+from shop.purchase.place_order import lock_name
 
 TTL = 0.9
 STALE = 10.0

@@ -10,7 +10,7 @@ from pathlib import Path
 import environ
 from django.utils.translation import gettext_lazy as _
 
-from locking.backends.resp import CURT, OnceMore
+from locking.backends.redis.connection import CURT, OnceMore
 
 BASE_DIR = Path(__file__).resolve().parents[2]
 env = environ.Env()
@@ -45,7 +45,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "shop.csp.ContentSecurityPolicyMiddleware",
+    "shop.platform.csp.ContentSecurityPolicyMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
@@ -71,7 +71,7 @@ TEMPLATES = [
                 "django.template.context_processors.i18n",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "shop.context.guard",
+                "shop.web.context.guard",
             ]
         },
     }
@@ -92,7 +92,7 @@ if _database["ENGINE"].endswith("sqlite3"):
     )
 elif _database["ENGINE"].endswith("mysql"):
     _seconds = env.int("DATABASE_TIMEOUT", default=10)  # shop/wsgi.py says 2
-    _database["ENGINE"] = "shop.mysql"
+    _database["ENGINE"] = "shop.platform.mysql"
     _database.setdefault("OPTIONS", {}).update(
         charset="utf8mb4",
         isolation_level="read committed",
@@ -125,7 +125,7 @@ _redis_cache = {
 CACHES = {
     "default": _redis_cache,
     # What the shop can do without: a silent Redis is a miss.
-    "optional": {**_redis_cache, "BACKEND": "shop.cache.OptionalRedisCache"},
+    "optional": {**_redis_cache, "BACKEND": "shop.platform.cache.OptionalRedisCache"},
 }
 SESSION_ENGINE = "django.contrib.sessions.backends.cached_db"
 SESSION_CACHE_ALIAS = "optional"
@@ -171,13 +171,14 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "unacked_restore_interval": 5,
     "unacked_restore_throttle": 1,
 }
+CELERY_IMPORTS = ["locking.jobs.tasks"]
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_RESULT_EXPIRES = None
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_TASK_TIME_LIMIT = 150
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
-CELERY_BEAT_SCHEDULER = "locking.beat:Scheduler"
+CELERY_BEAT_SCHEDULER = "locking.jobs.beat:Scheduler"
 # What the database's schedule starts with; the admin changes it there.
 CELERY_BEAT_SCHEDULE = {
     "expire-unpaid-orders": {"task": "shop.tasks.expire_unpaid_orders", "schedule": 5.0},
@@ -185,17 +186,17 @@ CELERY_BEAT_SCHEDULE = {
     "open-and-close-sales": {"task": "shop.tasks.open_and_close_sales", "schedule": 5.0},
     "audit-stock": {"task": "shop.tasks.audit_stock", "schedule": 60.0},
     "time-out-payments": {"task": "shop.tasks.time_out_payments", "schedule": 5.0},
-    "sweep-dead-locks": {"task": "locking.tasks.sweep_dead_locks", "schedule": 600.0},
+    "sweep-dead-locks": {"task": "locking.jobs.tasks.sweep_dead_locks", "schedule": 600.0},
     "resend-unfinished-runs": {
-        "task": "locking.tasks.resend_unfinished_runs",
+        "task": "locking.jobs.tasks.resend_unfinished_runs",
         "schedule": 5.0,
         "options": {"expire_seconds": 10},
     },
     "prune-idempotency-keys": {
-        "task": "locking.tasks.prune_idempotency_keys",
+        "task": "locking.jobs.tasks.prune_idempotency_keys",
         "schedule": 3600.0,
     },
-    "prune-job-runs": {"task": "locking.tasks.prune_job_runs", "schedule": 3600.0},
+    "prune-job-runs": {"task": "locking.jobs.tasks.prune_job_runs", "schedule": 3600.0},
     "prune-sessions": {"task": "shop.tasks.prune_sessions", "schedule": 3600.0},
 }
 
@@ -221,7 +222,7 @@ LOCALE_PATHS = [BASE_DIR / "locale"]
 TIME_ZONE = "Asia/Shanghai"
 USE_TZ = True
 
-CSRF_FAILURE_VIEW = "shop.views.errors.csrf_failure"
+CSRF_FAILURE_VIEW = "shop.web.error_pages.csrf_failure"
 
 BUY_LIMIT = env.str("BUY_LIMIT", default="60/10 seconds")
 """Purchases that one customer may send; the 61st is told to wait."""
@@ -243,7 +244,7 @@ STATIC_ROOT = VAR / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "staticfiles": {"BACKEND": "shop.staticfiles.Storage"},
+    "staticfiles": {"BACKEND": "shop.platform.staticfiles.Storage"},
 }
 WHITENOISE_USE_FINDERS = DEBUG
 
@@ -290,7 +291,7 @@ LOGGING = {
     "filters": {"terse": {"()": "django.utils.log.CallbackFilter", "callback": _terse}},
     "formatters": {
         "line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"},
-        "json": {"()": "shop.logs.JsonFormatter"},
+        "json": {"()": "shop.platform.logs.JsonFormatter"},
     },
     "handlers": {
         "console": {

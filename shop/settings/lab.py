@@ -1,10 +1,11 @@
 """Settings of the demo, the tests and `manage.py` by default: `base` with the lab under /lab/."""
 
 from shop.settings.base import *  # noqa: F403
-from shop.settings.base import CELERY_BEAT_SCHEDULE, INSTALLED_APPS
+from shop.settings.base import CELERY_BEAT_SCHEDULE, CELERY_IMPORTS, INSTALLED_APPS
 
 INSTALLED_APPS = ["loadtest", *INSTALLED_APPS]
+CELERY_IMPORTS = [*CELERY_IMPORTS, "loadtest.web.tasks"]
 CELERY_BEAT_SCHEDULE["prune-load-tests"] = {
-    "task": "loadtest.tasks.prune_runs",
+    "task": "loadtest.web.tasks.prune_runs",
     "schedule": 3600.0,
 }

@@ -1,6 +1,6 @@
 """Settings for production: `base`, hardened and without the lab.
 
-The shop refuses to start with the demo's secrets or stores: see `shop.checks`.
+The shop refuses to start with the demo's secrets or stores: see `shop.settings.checks`.
 """
 
 import os

@@ -13,10 +13,10 @@ from playwright.sync_api import expect
 
 from inventory.models import Stock
 from locking import policy
-from shop.audit import audit_all
+from shop.administration.audit import audit_all
 from shop.models import Order, Sale
-from shop.queued.consumer import Consumer
-from shop.turnstile import Turnstile
+from shop.reservations.consumer import Consumer
+from shop.web.fast_path import Turnstile
 from tests.browser.conftest import SHOTS, TOO_WIDE, sign_in
 from tests.shop.making import put_in_force
 

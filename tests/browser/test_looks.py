@@ -1,4 +1,4 @@
-"""Every page: fits, can be read by everybody, is light, and keeps to the policy of shop/csp.py."""
+"""Every page fits its screen, is accessible, is light and obeys shop/platform/csp.py."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from shop.checkout import place_order
 from shop.models import Order, Sale, User
-from shop.payments import start_payment
+from shop.payments.service import start_payment
+from shop.purchase.place_order import place_order
 from tests.browser.conftest import SHOTS, TOO_SMALL, TOO_WIDE
 from tests.shop.making import put_in_force
 

@@ -14,9 +14,9 @@ from playwright.sync_api import expect
 
 from locking import lock
 from locking.models import LockPolicy, LockPolicyChange
-from shop.alerts import audit_and_alert
-from shop.checkout import lock_name, place_order
+from shop.administration.alerts import audit_and_alert
 from shop.models import Sale, User
+from shop.purchase.place_order import lock_name, place_order
 from tests.browser.conftest import SHOTS, TOO_WIDE
 from tests.browser.test_looks import TOO_SMALL, UNTRANSLATED
 from tests.shop.making import put_in_force

@@ -9,9 +9,9 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from shop.audit import audit_all
+from shop.administration.audit import audit_all
 from shop.models import Order, Payment
-from shop.orders import expire_unpaid_orders
+from shop.orders.service import expire_unpaid_orders
 from tests.browser.conftest import SHOTS
 
 PHONE = {"viewport": {"width": 360, "height": 780}}

@@ -9,11 +9,11 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from inventory import services
+from inventory import stock as services
 from inventory.batch import Statement, commit, insert
 from inventory.exceptions import OutOfStock, StaleFence
 from inventory.models import Product, Stock, StockMovement
-from inventory.services import Fence, look
+from inventory.stock import Fence, look
 from locking.models import Discipline
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]

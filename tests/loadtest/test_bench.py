@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from loadtest.bench import report, rounds
-from loadtest.bench.crew import Crew, CrewFailed
-from loadtest.bench.measure import Contention, Turn, ready, waves
+from loadtest.bench.locks import report, rounds
+from loadtest.bench.locks.measure import Contention, Turn, ready, waves
+from loadtest.bench.locks.systems import SYSTEMS, Handle, System
+from loadtest.bench.pool import Crew, CrewFailed
 from loadtest.bench.services import Usage
-from loadtest.bench.systems import SYSTEMS, Handle, System
 
 
 def contention(*turns):

@@ -11,10 +11,10 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
+from devservers.processes import HOST
 from inventory.models import Product
-from loadtest.processes import HOST
-from loadtest.purchase import report, rounds
-from loadtest.purchase.client import drive
+from loadtest.bench.purchase import report, rounds
+from loadtest.load.http_client import drive
 from shop.models import Order, User
 
 

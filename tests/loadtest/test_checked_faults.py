@@ -12,17 +12,17 @@ import pytest
 import redis
 from django.db import connections
 
-from loadtest.checker import Promise
-from loadtest.faults import ExpireSession, until
+from devservers.servers import Redis, ZooKeeper
+from loadtest.faults.injectors import ExpireSession, until
 from loadtest.faults.proxy import Proxy
-from loadtest.servers import Redis, ZooKeeper
+from loadtest.history.checker import Promise
 from locking import locks
 from locking.backends.base import Backend
-from locking.backends.resp import redis_silence
-from locking.backends.zookeeper import ZooKeeperBackend
-from shop import checkout
-from shop.audit import audit_sale
+from locking.backends.redis.connection import redis_silence
+from locking.backends.zookeeper.backend import ZooKeeperBackend
+from shop.administration.audit import audit_sale
 from shop.models import Order
+from shop.purchase import place_order as checkout
 from tests.loadtest.recorded import Shop, shop
 from tests.locking.scripted import PATIENCE
 from tests.shop.making import a_sale, put_in_force

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from loadtest.checker import SECOND, Promise, check
-from loadtest.recorder import Dump, Event, Movement, OrderRow, Recorder, history
-from shop.checkout import digest
+from loadtest.history.checker import SECOND, Promise, check
+from loadtest.history.recorder import Dump, Event, Movement, OrderRow, Recorder, history
+from shop.purchase.place_order import digest
 
 EVERYTHING = Promise(fair=True, recovery=1.0)
 

@@ -11,13 +11,13 @@ from contextlib import suppress
 
 import pytest
 
-from inventory import services
-from loadtest.checker import Findings, Promise, check
-from loadtest.faults import until
-from loadtest.recorder import history
+from inventory import stock as services
+from loadtest.faults.injectors import until
+from loadtest.history.checker import Findings, Promise, check
+from loadtest.history.recorder import history
 from locking import LockError, lock, locks
-from locking.guard import PolicyLock
-from shop import checkout
+from locking.policy.lock import PolicyLock
+from shop.purchase import place_order as checkout
 from tests.loadtest.recorded import Shop, shop
 from tests.locking.scripted import PATIENCE
 from tests.shop.making import put_in_force

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from loadtest.endure.soak import BACKENDS, Figures, growth
-from loadtest.purchase.client import HUNG_UP
+from loadtest.load.http_client import HUNG_UP
+from loadtest.resilience.soak import BACKENDS, Figures, growth
 
 
 def endure(*words: str) -> dict[str, Any]:

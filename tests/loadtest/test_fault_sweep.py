@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from loadtest.plan import Plan
-from loadtest.report import met
-from loadtest.run import run
+from loadtest.load.plan import Plan
+from loadtest.load.report import met
+from loadtest.load.run import run
 from tests.fault_rows import fired, seen
 
 ROUNDS = int(os.environ.get("ROUNDS", "1"))

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import redis as client
 
-from loadtest.faults import (
+from devservers.servers import Redis
+from loadtest.faults.clock import Clock
+from loadtest.faults.injectors import (
     ClockJump,
     CutReplication,
     KillServers,
     until,
 )
-from loadtest.faults.clock import Clock
-from loadtest.servers import Redis
 
 
 @pytest.fixture

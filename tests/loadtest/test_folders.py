@@ -7,16 +7,16 @@ import tempfile
 
 import pytest
 
-from loadtest.faults import until
-from loadtest.folders import identity, new_folder, remove_orphans
-from loadtest.processes import tethered
-from loadtest.servers import Redis
+from devservers.folders import identity, new_folder, remove_orphans
+from devservers.processes import tethered
+from devservers.servers import Redis
+from loadtest.faults.injectors import until
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="reads /proc, as does what it tests"
 )
 OWNER = (
-    "from loadtest.servers import Redis;"
+    "from devservers.servers import Redis;"
     "one = Redis(); one.start(); print(one.folder.name, flush=True); input()"
 )
 

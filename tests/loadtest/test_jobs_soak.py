@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from loadtest.jobs import soak
-from locking import jobs
+from loadtest.resilience.jobs import soak
+from locking.jobs import run_once as jobs
 from locking.models import JobRun
 
 MOMENTS = ["2026-11-21T12:00:00+00:00", "2026-11-21T12:00:01+00:00"]

@@ -8,9 +8,9 @@ from django.contrib.auth.models import Permission
 from django.urls import reverse
 from django.utils import timezone
 
-from loadtest import runs, tasks
+from loadtest.load.plan import Plan
 from loadtest.models import LabRun
-from loadtest.plan import Plan
+from loadtest.web import runs, tasks
 from shop.models import User
 
 SMALL = Plan(backends=("none", "redis"), disciplines=("naive",), buyers=60, stock=5)

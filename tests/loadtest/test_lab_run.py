@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from loadtest.faults import until
+from loadtest.faults.injectors import until
 from tests.loadtest.lab import family, guards, lab
 
 MANAGE = Path(__file__).parents[2] / "manage.py"
@@ -47,7 +47,7 @@ def test_the_report_is_the_one_that_was_promised():
 
 def test_a_control_that_fails_to_oversell_is_a_failure(monkeypatch):
     """Whoever makes the control hold has broken the experiment."""
-    monkeypatch.setattr("loadtest.report.met", lambda run: run["verdict"] == "ok")
+    monkeypatch.setattr("loadtest.load.report.met", lambda run: run["verdict"] == "ok")
     report, code = lab("run", "--backend=none", "--buyers=20", "--stock=5")
     assert report["runs"][0]["verdict"] == "oversold"
     assert code == 1
@@ -55,7 +55,7 @@ def test_a_control_that_fails_to_oversell_is_a_failure(monkeypatch):
 
 @pytest.mark.parametrize(
     ("gone", "instead"),
-    [("loadtest.processes._PATH", ""), ("loadtest.servers.find_spec", lambda package: None)],
+    [("devservers.processes._PATH", ""), ("devservers.servers.find_spec", lambda package: None)],
     ids=["mariadbd", "mysqlclient"],
 )
 def test_a_missing_server_makes_the_verdict_not_run(monkeypatch, gone, instead):

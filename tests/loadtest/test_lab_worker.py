@@ -8,10 +8,10 @@ import sys
 import pytest
 from django.conf import settings
 
-from loadtest import runs, tasks
-from loadtest.faults import until
+from loadtest.faults.injectors import until
+from loadtest.load.plan import Plan
 from loadtest.models import LabRun
-from loadtest.plan import Plan
+from loadtest.web import runs, tasks
 from shop.models import User
 from tests.loadtest.lab import family
 

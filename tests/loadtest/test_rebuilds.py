@@ -6,7 +6,7 @@ import json
 import pytest
 from django.core.management import call_command
 
-from loadtest.bench import rebuilds
+from loadtest.bench import caches as rebuilds
 
 
 def test_one_round_on_real_servers():

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import redis as client
 
-from loadtest.faults import PATIENCE, until
+from devservers.servers import Redis
+from loadtest.faults.injectors import PATIENCE, until
 from loadtest.recipes.redis_textbook import SetExpireBackend, SetnxBackend, SetnxExpireBackend
-from loadtest.servers import Redis
 from locking import LockLost
 from locking.backends.base import Backend, Claim
-from locking.backends.redis import RedisBackend
+from locking.backends.redis.backend import RedisBackend
 from locking.failpoints import armed
 from locking.lease import new_owner
 

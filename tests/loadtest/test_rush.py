@@ -9,10 +9,10 @@ import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
 
-from loadtest import rush
-from loadtest.purchase.web import Web
-from loadtest.rush import Rush
-from shop.audit import audit_sale
+from loadtest.bench.purchase.web import Web
+from loadtest.load import http_load as rush
+from loadtest.load.http_load import Rush
+from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
 from tests.loadtest.lab import lab
 from tests.shop.making import a_sale, put_in_force

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 from django.utils import translation
 
-from loadtest import timeline
-from loadtest.timeline import BAD, SECOND
+from loadtest.charts import timeline
+from loadtest.charts.timeline import BAD, SECOND
 
 SVG = "{http://www.w3.org/2000/svg}"
 

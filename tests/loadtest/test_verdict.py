@@ -2,11 +2,11 @@
 
 import pytest
 
-from loadtest.buyers import Answer
-from loadtest.plan import Plan, PlanError
-from loadtest.report import met, sentence
-from loadtest.verdict import expected, judge, percentile, with_controls
-from shop.audit import StockAudit
+from loadtest.load.buyers import Answer
+from loadtest.load.plan import Plan, PlanError
+from loadtest.load.report import met, sentence
+from loadtest.load.verdict import expected, judge, percentile, with_controls
+from shop.administration.audit import StockAudit
 
 GUARD = {"backends": ("none",), "disciplines": ("naive",)}
 PLAN = Plan(**GUARD, buyers=3, stock=2)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.faults import PATIENCE, until
-from loadtest.servers import ZooKeeper
+from devservers.servers import ZooKeeper
+from loadtest.faults.injectors import PATIENCE, until
 from tests.locking.zookeeper_tools import PATH, connected, name, queue
 
 __all__ = ["name"]

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadtest.child import Child
+from loadtest.faults.child import Child
 
 if TYPE_CHECKING:
     from locking.lease import Lock

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.faults import PATIENCE, until
+from loadtest.faults.injectors import PATIENCE, until
 from locking import LockMisuse, LockTimeout
 from locking.backends.base import Backend, Capabilities
 from tests.locking.contract_base import Another, needs, served

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from loadtest.faults import PATIENCE, until
+from loadtest.faults.injectors import PATIENCE, until
 from locking.backends.base import Backend, Capabilities
 from locking.handler import backend_class, create
 from tests.locking.actor import Actor

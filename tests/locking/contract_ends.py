@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from loadtest.faults import PATIENCE, until
+from loadtest.faults.injectors import PATIENCE, until
 from locking import LockLost, LockMisuse, LockUnavailable
 from locking.backends.base import Backend, Capabilities
 from locking.handler import create

@@ -14,9 +14,9 @@ import pytest
 from django.db import connections
 from pytest_django import DjangoDbBlocker
 
-from loadtest.servers import HOST, MariaDb
+from devservers.servers import HOST, MariaDb
 from locking.backends.base import Backend, Claim
-from locking.backends.database import DatabaseBackend
+from locking.backends.database.backend import DatabaseBackend
 from locking.backends.mysql_session import MySQLSessionBackend
 from locking.handler import create
 from locking.models import LockRow

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from loadtest.child import Child
+from loadtest.faults.child import Child
 
 WORK_SECONDS = 0.001
 """What a holder does with the lock: the same for every backend."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from loadtest.faults import PATIENCE, until
-from loadtest.servers import Redis
+from devservers.servers import Redis
+from loadtest.faults.injectors import PATIENCE, until
 from locking.backends.base import Claim
-from locking.backends.redis import RedisBackend
+from locking.backends.redis.backend import RedisBackend
 from locking.lease import Lease, new_owner
 
 BOUND = 8.0

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import redis
 
-from loadtest.faults import until
-from loadtest.servers import Redis, start_all, stop_all
+from devservers.servers import Redis, start_all, stop_all
+from loadtest.faults.injectors import until
 from locking.backends.base import Claim, Grant
-from locking.backends.redlock import RedLockBackend
+from locking.backends.redlock.backend import RedLockBackend
 from locking.lease import new_owner
 
 NAME = "redlock-test"

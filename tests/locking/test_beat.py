@@ -10,10 +10,10 @@ from celery import Celery, schedules
 from celery.exceptions import OperationalError
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
-from locking import jobs
-from locking.beat import EARLY, MISSED, EverySlot, Scheduler, slots
+from locking.jobs import run_once as jobs
+from locking.jobs.beat import EARLY, MISSED, EverySlot, Scheduler, slots
+from locking.jobs.tasks import prune_job_runs
 from locking.models import JobRun
-from locking.tasks import prune_job_runs
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -91,7 +91,7 @@ class TestScheduler:
         app = Celery("beat", set_as_current=False)
         app.conf.result_expires = None
         app.conf.beat_schedule = {
-            "prune": {"task": "locking.tasks.prune_job_runs", "schedule": 3600.0}
+            "prune": {"task": "locking.jobs.tasks.prune_job_runs", "schedule": 3600.0}
         }
         app.tasks.register(prune_job_runs)
         return Scheduler(app)

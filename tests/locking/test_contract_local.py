@@ -4,8 +4,8 @@ import threading
 from typing import Any
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
+from locking.backends.clock_tokens import clock_token
 from locking.exceptions import LockLost
-from locking.tokens import clock_token
 from tests.locking.contract import Contract
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtest.servers import Redis
+from devservers.servers import Redis
 from tests.locking.contract import Contract
 
 

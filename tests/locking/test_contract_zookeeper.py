@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtest.servers import ZooKeeper
+from devservers.servers import ZooKeeper
 from tests.locking.contract import Contract
 
 

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pytest_django import DjangoDbBlocker
 
-from loadtest.faults import PATIENCE, until
+from loadtest.faults.injectors import PATIENCE, until
 from locking import LockLost, LockMisuse, locks
 from locking.backends.base import Claim
-from locking.backends.database import DatabaseBackend
+from locking.backends.database.backend import DatabaseBackend
+from locking.jobs.tasks import sweep_dead_locks
 from locking.models import LockRow
-from locking.tasks import sweep_dead_locks
 from tests.locking.database_tools import DATABASE, SESSION, alias_for, database, grown
 
 pytestmark = [pytest.mark.stores, pytest.mark.django_db(transaction=True)]

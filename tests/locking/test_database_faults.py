@@ -11,13 +11,13 @@ from typing import TypeVar
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from loadtest.faults import PATIENCE, until
+from devservers.servers import MariaDb
 from loadtest.faults.clock import Clock
+from loadtest.faults.injectors import PATIENCE, until
 from loadtest.faults.proxy import Proxy
-from loadtest.servers import MariaDb
 from locking import LockLost, LockTimeout, LockUnavailable
 from locking.backends.base import Claim
-from locking.backends.database import DatabaseBackend
+from locking.backends.database.backend import DatabaseBackend
 from tests.fault_rows import SLACK
 from tests.locking.actor import Actor
 from tests.locking.contract_base import served
@@ -86,7 +86,7 @@ class TestWaiting:
     def test_longer_than_a_statement_may_be_silent(
         self, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("locking.backends.database_session.SILENCE_SECONDS", 1)
+        monkeypatch.setattr("locking.backends.database.connections.SILENCE_SECONDS", 1)
         with backend.lock("long", ttl=60, timeout=5), ThreadPoolExecutor(1) as pool:
             waiter = pool.submit(backend.lock("long").acquire, timeout=3.5)
             assert not waiter.result(PATIENCE)
@@ -196,7 +196,7 @@ class TestLostReplies:
     def test_a_silent_server_is_given_up(
         self, far: DatabaseBackend, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("locking.backends.database_session.SILENCE_SECONDS", 1)
+        monkeypatch.setattr("locking.backends.database.connections.SILENCE_SECONDS", 1)
         far.probe()
         proxy.hold()
         started = time.monotonic()

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from loadtest.faults import PATIENCE, until
+from loadtest.faults.injectors import PATIENCE, until
 from locking import LockLost
 from locking.backends.mysql_session import MySQLSessionBackend
 from tests.fault_rows import SLACK

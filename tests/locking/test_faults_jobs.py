@@ -18,13 +18,13 @@ from django.db import OperationalError, connection
 from django.utils import timezone
 from redis import Redis as Client
 
-from loadtest import faults
-from loadtest.jobs import EVERY
-from loadtest.jobs.machines import Machine, create_effects, effects
-from loadtest.jobs.soak import soak
-from loadtest.processes import start_all, stop_all
-from loadtest.servers import Redis
-from locking.jobs import HEADER
+from devservers.processes import start_all, stop_all
+from devservers.servers import Redis
+from loadtest.faults import injectors as faults
+from loadtest.resilience.jobs import EVERY
+from loadtest.resilience.jobs.machines import Machine, create_effects, effects
+from loadtest.resilience.jobs.soak import soak
+from locking.jobs.run_once import HEADER
 from locking.models import JobRun
 
 PATIENCE = 45.0
@@ -50,7 +50,7 @@ class Broker:
 
     def sweep(self) -> None:
         """What a beat sends every second or so."""
-        self.app.send_task("locking.tasks.resend_unfinished_runs")
+        self.app.send_task("locking.jobs.tasks.resend_unfinished_runs")
 
     def started(self, gate: str) -> list[dict[str, Any]]:
         """Who began what waits at the gate."""

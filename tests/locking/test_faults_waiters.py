@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import redis as client
 
-from loadtest.faults import PATIENCE, until
-from loadtest.servers import Redis
-from locking.backends.redis import RedisBackend
+from devservers.servers import Redis
+from loadtest.faults.injectors import PATIENCE, until
+from locking.backends.redis.backend import RedisBackend
 from tests.locking.fault_stores import Store, idle, mysql_session, store
 from tests.locking.hammer import TIMEOUT, Hammer
 

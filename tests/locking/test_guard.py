@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from locking import LockLost, LockMisuse, LockTimeout, guard, lock, locks, policy
+from locking import LockLost, LockMisuse, LockTimeout, lock, locks, policy
+from locking.policy import lock as guard
 from tests.locking.scripted import PATH, PATIENCE, ScriptedBackend
 
 

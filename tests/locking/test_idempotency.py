@@ -29,8 +29,8 @@ from locking import (
     locks,
 )
 from locking.idempotency import BESIDE, KEPT_FOR, is_key, prune
+from locking.jobs.tasks import prune_idempotency_keys
 from locking.models import IdempotencyKey
-from locking.tasks import prune_idempotency_keys
 from tests.locking.scripted import PATH, ScriptedBackend, silent
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]

@@ -10,16 +10,9 @@ from celery import Celery
 from django.urls import reverse
 from django.utils import timezone
 
-from locking import (
-    LockLost,
-    LockMisuse,
-    LockUnavailable,
-    current_run,
-    jobs,
-    locks,
-    run_once,
-)
-from locking.backends.redis import RedisBackend
+from locking import LockLost, LockMisuse, LockUnavailable, current_run, locks, run_once
+from locking.backends.redis.backend import RedisBackend
+from locking.jobs import run_once as jobs
 from locking.models import JobRun
 from tests.locking.two_backends import apart
 from tests.shop.making import put_in_force

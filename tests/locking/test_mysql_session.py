@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from loadtest.faults import PATIENCE, until
-from loadtest.servers import MariaDb
+from devservers.servers import MariaDb
+from loadtest.faults.injectors import PATIENCE, until
 from locking import LockLost, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.mysql_session import MySQLSessionBackend
@@ -115,7 +115,7 @@ def test_waiters_are_served_in_order(backend: MySQLSessionBackend, root: Root) -
 def test_a_wait_may_be_longer_than_the_connections_read_timeout(
     backend: MySQLSessionBackend, root: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("locking.backends.database_session.SILENCE_SECONDS", 1)
+    monkeypatch.setattr("locking.backends.database.connections.SILENCE_SECONDS", 1)
     with backend.lock("long", timeout=5), ThreadPoolExecutor(1) as pool:
         waiter = pool.submit(backend.lock("long").acquire, timeout=3.5)
         until(lambda: root.waits() == 1, "the waiter")

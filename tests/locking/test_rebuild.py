@@ -11,9 +11,9 @@ from unittest.mock import patch
 import pytest
 from django.core.cache import caches
 
-from loadtest.bench.crew import Crew
-from loadtest.faults import PATIENCE, until
-from loadtest.servers import Redis
+from devservers.servers import Redis
+from loadtest.bench.pool import Crew
+from loadtest.faults.injectors import PATIENCE, until
 from locking import LockMisuse, LockTimeout, locks, metrics
 from locking.rebuild import SingleFlight
 

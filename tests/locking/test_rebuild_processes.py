@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from django.core.cache import caches
 
-from loadtest.bench.crew import Crew
-from loadtest.faults import PATIENCE, until
+from loadtest.bench.pool import Crew
+from loadtest.faults.injectors import PATIENCE, until
 from locking.rebuild import SingleFlight
 from tests.locking.test_rebuild import EXPIRED, KEPT
 
@@ -143,7 +143,7 @@ def test_the_counters_are_of_all_processes(tmp_path):
     code = """
 import django; django.setup()
 from django.conf import settings
-from loadtest.bench.crew import Crew
+from loadtest.bench.pool import Crew
 from locking import metrics
 from locking.rebuild import SingleFlight
 settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}

@@ -14,10 +14,10 @@ from contextlib import ExitStack
 import pytest
 import redis as client
 
-from loadtest.faults import PATIENCE, until
-from loadtest.servers import Redis
+from devservers.servers import Redis
+from loadtest.faults.injectors import PATIENCE, until
 from locking import LockLost
-from locking.backends.redis import RedisBackend
+from locking.backends.redis.backend import RedisBackend
 from locking.handler import create
 from tests.locking.actor import Actor
 from tests.locking.redis_tools import claim, waiters, waiting

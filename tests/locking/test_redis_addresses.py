@@ -7,10 +7,10 @@ from pathlib import Path
 
 import redis as client
 
-from loadtest.faults import PATIENCE
-from loadtest.processes import HOST, required, reserve_port
-from loadtest.servers import Redis
-from locking.backends.redis import RedisBackend
+from devservers.processes import HOST, required, reserve_port
+from devservers.servers import Redis
+from loadtest.faults.injectors import PATIENCE
+from locking.backends.redis.backend import RedisBackend
 from tests.locking.redis_tools import claim, waiters
 
 

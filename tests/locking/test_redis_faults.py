@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import redis as client
 
-from loadtest.faults import PATIENCE, until
+from devservers.servers import Redis
 from loadtest.faults.clock import Clock
+from loadtest.faults.injectors import PATIENCE, until
 from loadtest.faults.proxy import Proxy
-from loadtest.servers import Redis
 from locking import LockLost, LockUnavailable
-from locking.backends.resp import redis_silence
+from locking.backends.redis.connection import redis_silence
 from locking.lease import Lease
 from tests.fault_rows import SLACK
 from tests.locking.redis_tools import BOUND, Connect, claim, connect, server, take, waiting

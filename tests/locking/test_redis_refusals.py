@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import redis as client
 
-from loadtest.faults import PATIENCE, until
-from loadtest.servers import Redis
+from devservers.servers import Redis
+from loadtest.faults.injectors import PATIENCE, until
 from locking import LockUnavailable
-from locking.backends.redis import RedisBackend
-from locking.backends.resp import redis_silence
+from locking.backends.redis.backend import RedisBackend
+from locking.backends.redis.connection import redis_silence
 from tests.locking.redis_tools import BOUND, Connect, claim, connect, server, take
 
 __all__ = ["connect", "server"]

@@ -19,11 +19,11 @@ from hypothesis.stateful import (
 )
 from redis import Redis as Client
 
-from loadtest.faults import PATIENCE, until
-from loadtest.servers import Redis
+from devservers.servers import Redis
+from loadtest.faults.injectors import PATIENCE, until
 from locking import LockLost
 from locking.backends.base import Claim, Grant
-from locking.backends.redis import RedisBackend
+from locking.backends.redis.backend import RedisBackend
 from locking.lease import new_owner
 
 _names = count(1)

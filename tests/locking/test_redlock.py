@@ -16,9 +16,9 @@ import redis
 from django.core.checks import run_checks
 from django.test import override_settings
 
-from loadtest.faults import until
+from loadtest.faults.injectors import until
 from locking import LockLost, LockMisuse
-from locking.backends.redlock import RedLockBackend
+from locking.backends.redlock.backend import RedLockBackend
 from tests.locking.redlock_masters import (
     KEY,
     NAME,
@@ -200,7 +200,7 @@ class TestWaiting:
         def interrupt(*args: object) -> None:
             raise Interrupted
 
-        monkeypatch.setattr("locking.backends.redlock.PAUSE", (0.0, 0.0001))
+        monkeypatch.setattr("locking.backends.redlock.backend.PAUSE", (0.0, 0.0001))
         for number in range(3):
             masters.plant(number)
         before = signal.signal(signal.SIGALRM, interrupt)

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import redis
 
-from loadtest.faults import until
+from devservers.servers import start_all
 from loadtest.faults.clock import Clock
+from loadtest.faults.injectors import until
 from loadtest.faults.proxy import Proxy
-from loadtest.servers import start_all
 from locking import LockLost, LockUnavailable
-from locking.backends.redlock_quorum import CONNECT_SECONDS
+from locking.backends.redlock.quorum import CONNECT_SECONDS
 from tests.locking.redlock_masters import (
     NAME,
     Masters,

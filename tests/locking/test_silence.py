@@ -8,11 +8,11 @@ import pytest
 import redis
 from django.core.cache import caches
 
-from loadtest.faults import until
+from loadtest.faults.injectors import until
 from loadtest.faults.proxy import Proxy
-from locking.backends.resp import Disconnected, OnceMore, Wire, WirePool, redis_silence
+from locking.backends.circuit_breaker import Silence
+from locking.backends.redis.connection import Disconnected, OnceMore, Wire, WirePool, redis_silence
 from locking.handler import create
-from locking.silence import Silence
 
 TIMEOUT = 0.3
 
@@ -102,7 +102,7 @@ def test_a_beginning_that_is_interrupted_silences_nobody(monkeypatch: pytest.Mon
 
     silence = Silence("the test's server", lambda: None)
     with monkeypatch.context() as struck:
-        struck.setattr("locking.silence.logger.warning", strike)
+        struck.setattr("locking.backends.circuit_breaker.logger.warning", strike)
         with pytest.raises(KeyboardInterrupt):
             silence.begin()
     assert not silence.is_on, "nobody would ever end it"

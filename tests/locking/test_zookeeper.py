@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from loadtest.faults import PATIENCE, until
-from loadtest.servers import ZooKeeper
+from devservers.servers import ZooKeeper
+from loadtest.faults.injectors import PATIENCE, until
 from locking import LockLost, LockUnavailable
-from locking.backends.zookeeper import ZooKeeperBackend
-from locking.backends.zookeeper_session import Session
+from locking.backends.zookeeper.backend import ZooKeeperBackend
+from locking.backends.zookeeper.session import Session
 from tests.locking.zookeeper_tools import PATH, backend, connected, name, queue
 
 __all__ = ["backend", "name"]

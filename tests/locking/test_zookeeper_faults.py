@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from kazoo.exceptions import ConnectionLoss
 
-from loadtest.faults import PATIENCE, ExpireSession, until
+from devservers.servers import ZooKeeper
 from loadtest.faults.clock import Clock
 from loadtest.faults.ensemble import LeaderFault, Partitioned, StrikeLeader
+from loadtest.faults.injectors import PATIENCE, ExpireSession, until
 from loadtest.faults.proxy import Proxy
-from loadtest.servers import ZooKeeper
 from locking import LockLost, LockUnavailable
-from locking.backends.zookeeper import ZooKeeperBackend
+from locking.backends.zookeeper.backend import ZooKeeperBackend
 from tests.fault_rows import SLACK
 from tests.locking.actor import Actor
 from tests.locking.zookeeper_tools import backend, conf, connected, elapsed, name, queue

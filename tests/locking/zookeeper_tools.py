@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.servers import ZooKeeper
-from locking.backends.zookeeper import ZooKeeperBackend
+from devservers.servers import ZooKeeper
+from locking.backends.zookeeper.backend import ZooKeeperBackend
 from locking.handler import create
 
 PATH = "locking.backends.zookeeper.ZooKeeperBackend"

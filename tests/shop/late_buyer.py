@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 
-from loadtest.actor import Actor
+from loadtest.load.actor import Actor
 
 if TYPE_CHECKING:
     from shop.models import Sale

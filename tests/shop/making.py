@@ -14,7 +14,7 @@ from inventory.models import Product
 from locking import policy
 from locking.models import LockPolicy
 from shop.models import Sale, User
-from shop.sales import create_sale
+from shop.sales.queries import create_sale
 
 
 def a_sale(

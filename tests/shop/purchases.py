@@ -6,9 +6,9 @@ import pytest
 
 from inventory.models import StockMovement
 from locking.models import Discipline
-from shop.audit import audit_sale
-from shop.checkout import place_order
+from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
+from shop.purchase.place_order import place_order
 from tests.shop.making import a_customer, fresh
 
 EVERY = pytest.mark.parametrize("discipline", Discipline.values)

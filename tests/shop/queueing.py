@@ -9,13 +9,14 @@ from collections.abc import Iterator
 import pytest
 from django.test import Client
 
-from loadtest.servers import Redis
-from shop.audit import audit_sale
+from devservers.servers import Redis
+from shop.administration.audit import audit_sale
 from shop.errors import ShopError
 from shop.models import Sale, User
-from shop.queued import consumer, store, writing
-from shop.queued.loading import reconcile
-from shop.queued.reserving import Queued, reserve, standing_of
+from shop.reservations import consumer, store
+from shop.reservations import order_writer as writing
+from shop.reservations.reconciliation import reconcile
+from shop.reservations.reserve import Queued, reserve, standing_of
 from tests.shop.making import a_customer, a_sale, fresh, signed_in
 
 

@@ -13,17 +13,17 @@ from django.db import connection
 from django.test import Client, RequestFactory
 from django.utils import timezone
 
-from inventory import services as stock
+from inventory import stock
 from inventory.batch import commit
 from inventory.models import Product, Stock, StockMovement
 from locking import lock, locks
 from locking.models import Discipline, JobRun, LockPolicy
-from shop import running
-from shop.audit import audit_sale
-from shop.checkout import fence_of, lock_name, place_order
+from shop.administration import sale_management as running
+from shop.administration.audit import audit_sale
 from shop.errors import Busy
 from shop.models import Order, Sale, User
-from shop.orders import cancel_order
+from shop.orders.service import cancel_order
+from shop.purchase.place_order import fence_of, lock_name, place_order
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from inventory import services as stock
+from inventory import stock
 from locking import LockTimeout, policy
-from shop import admission
-from shop.admission import admit, in_line, sale_at_door
-from shop.checkout import place_order
 from shop.errors import Crowded, NotFound, NotOpen, SoldOut
 from shop.models import Order, Sale, User
-from shop.orders import cancel_order
+from shop.orders.service import cancel_order
+from shop.purchase import admission
+from shop.purchase.admission import admit, in_line, sale_at_door
+from shop.purchase.place_order import place_order
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 
 pytestmark = pytest.mark.django_db

@@ -11,11 +11,11 @@ from django.core.management import call_command
 from django.db import connection
 
 from inventory.models import Stock, StockMovement
-from inventory.selectors import Ledger, ledger_of
-from shop.audit import audit_all, audit_sale
-from shop.checkout import place_order
+from inventory.queries import Ledger, ledger_of
+from shop.administration.audit import audit_all, audit_sale
 from shop.models import Order, Sale
-from shop.orders import cancel_order, pay_order
+from shop.orders.service import cancel_order, pay_order
+from shop.purchase.place_order import place_order
 from tests.shop.making import a_customer, a_sale, fresh
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
@@ -61,7 +61,7 @@ def test_a_purchase_meanwhile_is_seen_whole_or_not_at_all(monkeypatch) -> None:
             through.update(wait(bought, timeout=WAITED[connection.vendor]).done)
             return ledger
 
-        monkeypatch.setattr("shop.audit.ledger_of", ledger_then_purchase)
+        monkeypatch.setattr("shop.administration.audit.ledger_of", ledger_then_purchase)
         assert audit_sale(sale=sale).breaches == ()
         bought[0].result(20)
     assert bool(through) == (connection.vendor == "mysql"), "MariaDB's buyers do not wait for it"

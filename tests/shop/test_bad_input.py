@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import pytest
 
 from shop.models import Order
-from shop.orders import cancel_order
+from shop.orders.service import cancel_order
 from tests.shop.bad_input import (
     BODIES,
     JSON,

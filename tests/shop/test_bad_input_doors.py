@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from shop.audit import audit_sale
+from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
-from shop.queued import store
+from shop.reservations import store
 from tests.shop.bad_input import BODIES, FORM, JSON, KEYS, LIMIT, QUANTITIES, everything
 from tests.shop.making import a_sale, fresh
 from tests.shop.wsgi_browser import Browser, alone

@@ -12,12 +12,12 @@ from django.utils import timezone
 
 from inventory.models import Stock, StockMovement
 from locking import policy
-from shop import checkout
-from shop.audit import audit_sale
-from shop.checkout import place_order
+from shop.administration.audit import audit_sale
 from shop.errors import BadInput, KeyReused, LimitReached, NotOpen, SoldOut
 from shop.models import Allowance, Order, Sale
-from shop.orders import cancel_order
+from shop.orders.service import cancel_order
+from shop.purchase import place_order as checkout
+from shop.purchase.place_order import place_order
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.purchases import EVERY, buy, nothing_changed
 

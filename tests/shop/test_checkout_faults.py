@@ -16,10 +16,10 @@ from inventory.models import Stock
 from locking import LockUnavailable, policy
 from locking.failpoints import armed
 from locking.models import Discipline
-from shop import checkout
-from shop.audit import audit_sale
+from shop.administration.audit import audit_sale
 from shop.errors import Busy, SoldOut, StoreDown
 from shop.models import Order, Sale
+from shop.purchase import place_order as checkout
 from tests.locking.scripted import ScriptedBackend, silent
 from tests.shop.making import a_customer, a_sale, put_in_force
 from tests.shop.purchases import EVERY, buy, nothing_changed
@@ -110,7 +110,7 @@ def taken_over(guard: ScriptedBackend, sale: Sale, others: list[Order]):
         guard.break_lock(checkout.lock_name(sale.pk))
         with (
             patch("locking.lease.context", lambda: "another thread"),
-            patch("locking.guard.context", lambda: "another thread"),
+            patch("locking.policy.lock.context", lambda: "another thread"),
         ):
             others[0] = buy(sale).order
 

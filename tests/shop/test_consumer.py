@@ -12,10 +12,10 @@ from functools import partial
 
 import pytest
 
-from loadtest import faults
-from shop.audit import audit_sale
+from loadtest.faults import injectors as faults
+from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
-from shop.queued.reserving import reserve
+from shop.reservations.reserve import reserve
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]

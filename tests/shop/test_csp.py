@@ -4,7 +4,7 @@ import pytest
 from django.http import HttpResponse
 from django.test import RequestFactory
 
-from shop.csp import POLICY, ContentSecurityPolicyMiddleware
+from shop.platform.csp import POLICY, ContentSecurityPolicyMiddleware
 
 pytestmark = pytest.mark.django_db
 

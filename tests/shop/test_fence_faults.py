@@ -16,17 +16,17 @@ from pathlib import Path
 import pytest
 import redis
 
-from loadtest.checker import Promise, check
-from loadtest.faults import until
+from devservers.servers import Redis, start_all, stop_all
 from loadtest.faults.clock import Clock
+from loadtest.faults.injectors import until
 from loadtest.faults.proxy import Proxy
-from loadtest.recorder import Event, dump, history
-from loadtest.servers import Redis, start_all, stop_all
+from loadtest.history.checker import Promise, check
+from loadtest.history.recorder import Event, dump, history
 from locking import locks, policy
 from locking.models import LockPolicyChange
-from shop.audit import audit_sale
-from shop.checkout import lock_name
+from shop.administration.audit import audit_sale
 from shop.models import Order, Sale, User
+from shop.purchase.place_order import lock_name
 from tests.shop.late_buyer import TTL, LateBuyer
 from tests.shop.making import a_customer, a_sale, put_in_force
 

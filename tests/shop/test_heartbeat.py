@@ -14,8 +14,8 @@ from urllib.request import urlopen
 import pytest
 from ruamel.yaml import YAML
 
-from loadtest.faults import until
-from loadtest.processes import HOST, reserve_port
+from devservers.processes import HOST, reserve_port
+from loadtest.faults.injectors import until
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 

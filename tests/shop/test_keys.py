@@ -13,10 +13,10 @@ from locking import locks
 from locking.failpoints import armed, disarm
 from locking.idempotency import BESIDE, Attempt
 from locking.models import IdempotencyKey
-from shop import orders
-from shop.audit import audit_sale
-from shop.checkout import place_order
+from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
+from shop.orders import service as orders
+from shop.purchase.place_order import place_order
 from tests.locking.actor import Actor
 from tests.locking.scripted import silent
 from tests.shop.making import a_customer, a_sale, fresh, signed_in

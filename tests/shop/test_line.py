@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from loadtest.faults import until
+from loadtest.faults.injectors import until
 from locking import LockTimeout, policy
-from shop import line
-from shop.line import serve
+from shop.purchase import group_commit as line
+from shop.purchase.group_commit import serve
 from tests.shop.making import put_in_force
 
 pytestmark = pytest.mark.django_db

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.processes import tethered
-from loadtest.servers import Redis
-from shop.logs import JsonFormatter, RequestId, request_id
+from devservers.processes import tethered
+from devservers.servers import Redis
+from shop.platform.logs import JsonFormatter, RequestId, request_id
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,4 +1,4 @@
-"""The engine `shop.mysql`: a silent MariaDB is found out once, a busy one is waited for."""
+"""The engine `shop.platform.mysql`: an unresponsive MariaDB is detected once per process."""
 
 import threading
 import time
@@ -11,10 +11,10 @@ import pytest
 from django.db import OperationalError, connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from loadtest.faults import PATIENCE, until
+from loadtest.faults.injectors import PATIENCE, until
 from loadtest.faults.proxy import Proxy
 from locking import LockUnavailable
-from shop.mysql import base
+from shop.platform.mysql import base
 from tests.locking.database_tools import Root, database, session
 
 pytestmark = [

@@ -12,18 +12,18 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext, override_settings
 from django.utils import timezone
 
+from devservers.servers import Redis
 from inventory.models import Stock
-from loadtest.faults import until
-from loadtest.servers import Redis
+from loadtest.faults.injectors import until
 from locking import lock, locks
-from locking.backends.resp import OnceMore
+from locking.backends.redis.connection import OnceMore
 from locking.models import JobRun
-from shop import probing
-from shop.alerts import audit_and_alert
+from shop.administration.alerts import audit_and_alert
 from shop.models import User
 from shop.operations import live
+from shop.operations import probes as probing
 from shop.operations.live import see_live
-from shop.operations.traffic import read_traffic
+from shop.operations.rates import read_traffic
 from tests.shop.making import a_sale, put_in_force, signed_in
 from tests.shop.operating import NOBODY, few_backends, holder, seen_by_threads
 

@@ -10,12 +10,12 @@ from django.utils import timezone
 
 from inventory.models import Stock, StockMovement
 from locking.models import Discipline
-from shop import orders
-from shop.audit import audit_sale
-from shop.checkout import lock_name, place_order
+from shop.administration.audit import audit_sale
 from shop.errors import Busy, NotFound, StoreDown, WrongStep
 from shop.models import Allowance, Order, Sale
-from shop.orders import cancel_order, expire_unpaid_orders, get_order, orders_of, pay_order
+from shop.orders import service as orders
+from shop.orders.service import cancel_order, expire_unpaid_orders, get_order, orders_of, pay_order
+from shop.purchase.place_order import lock_name, place_order
 from tests.locking.scripted import silent
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 

@@ -12,11 +12,11 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone, translation
 
-from inventory import services as stock
+from inventory import stock
 from inventory.models import Product
 from locking import LockTimeout, LockUnavailable, locks, policy
-from shop import shared
-from shop.audit import audit_sale
+from shop.administration.audit import audit_sale
+from shop.catalogue import page_cache as shared
 from shop.models import Order, Sale
 from tests.shop.making import a_sale, buy, fresh, put_in_force
 
@@ -75,7 +75,7 @@ def test_strangers_are_sent_to_sign_in_and_come_back(client):
 
 def test_busy_keeps_key_and_quantity(shop):
     sale = a_sale()
-    with patch("locking.guard.PolicyLock.__enter__", side_effect=LockTimeout):
+    with patch("locking.policy.lock.PolicyLock.__enter__", side_effect=LockTimeout):
         response = buy(shop, sale, quantity=3, key="kept")
     assert (response.status_code, response["Retry-After"]) == (503, "1")
     assert button(response.text) == "Try again"
@@ -86,7 +86,7 @@ def test_busy_keeps_key_and_quantity(shop):
 
 def test_a_silent_lock_service_is_busy_too(shop):
     sale = a_sale()
-    with patch("locking.guard.PolicyLock.__enter__", side_effect=LockUnavailable):
+    with patch("locking.policy.lock.PolicyLock.__enter__", side_effect=LockUnavailable):
         response = buy(shop, sale)
     assert (response.status_code, button(response.text)) == (503, "Try again")
     assert audit_sale(sale=sale).ok
@@ -295,7 +295,7 @@ def test_without_redis_the_shop_still_sells(no_redis, shop, li):
 
 
 def test_a_silent_database_is_a_page_not_a_traceback(shop):
-    with patch("shop.shared.current_sales", side_effect=OperationalError("gone")):
+    with patch("shop.catalogue.page_cache.current_sales", side_effect=OperationalError("gone")):
         response = shop.get("/")
     assert (response.status_code, response["Retry-After"]) == (503, "2")
     assert "catch its breath" in response.text
@@ -303,7 +303,7 @@ def test_a_silent_database_is_a_page_not_a_traceback(shop):
 
 def test_a_bug_is_a_static_page(shop):
     shop.raise_request_exception = False
-    with patch("shop.shared.current_sales", side_effect=RuntimeError("secret")):
+    with patch("shop.catalogue.page_cache.current_sales", side_effect=RuntimeError("secret")):
         response = shop.get("/")
     assert response.status_code == 500
     assert "secret" not in response.text
@@ -327,7 +327,7 @@ def test_an_error_says_what_to_do_next(shop, method, path, status, next_step):
 
 
 def test_a_page_that_a_silent_store_refused_tries_again(shop):
-    with patch("shop.shared.current_sales", side_effect=OperationalError("gone")):
+    with patch("shop.catalogue.page_cache.current_sales", side_effect=OperationalError("gone")):
         page = shop.get("/?x=1").text
     assert '<meta http-equiv="refresh" content="5">' in page
     assert 'href="/?x=1"' in page.split("<main")[1]

@@ -15,12 +15,13 @@ from django.utils import timezone
 
 from inventory.batch import Statement, commit
 from locking.failpoints import armed
-from shop import gateway, payments
-from shop.checkout import place_order
 from shop.errors import WrongStep
 from shop.models import Order, Payment, User
-from shop.orders import cancel_order, expire_unpaid_orders
-from shop.payments import receive, start_payment, time_out_payments
+from shop.orders.service import cancel_order, expire_unpaid_orders
+from shop.payments import gateway
+from shop.payments import service as payments
+from shop.payments.service import receive, start_payment, time_out_payments
+from shop.purchase.place_order import place_order
 from tests.shop.making import a_sale, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]

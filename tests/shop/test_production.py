@@ -11,8 +11,8 @@ from unittest.mock import patch
 import pytest
 from django.urls import resolve
 
-from shop.checks import check_production
 from shop.settings import base as demo
+from shop.settings.checks import check_production
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = {
@@ -122,7 +122,7 @@ def test_what_only_the_demo_may(setting: str, value: object, number: str) -> Non
         "ALLOWED_HOSTS": ["shop.example"],
         "SEED_PASSWORD": "",
     }
-    with patch("shop.checks.settings", SimpleNamespace(**good)):
+    with patch("shop.settings.checks.settings", SimpleNamespace(**good)):
         assert check_production() == []
-    with patch("shop.checks.settings", SimpleNamespace(**{**good, setting: value})):
+    with patch("shop.settings.checks.settings", SimpleNamespace(**{**good, setting: value})):
         assert [message.id for message in check_production()] == [f"shop.{number}"]

@@ -9,13 +9,13 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from loadtest.faults import until
-from locking.backends.resp import Disconnected, Wire, redis_silence
+from loadtest.faults.injectors import until
+from locking.backends.redis.connection import Disconnected, Wire, redis_silence
 from shop.errors import BadInput, KeyReused, LimitReached, NotOpen, StoreDown
 from shop.models import Order, Sale, User
-from shop.orders import cancel_order
-from shop.queued import store
-from shop.queued.loading import load
+from shop.orders.service import cancel_order
+from shop.reservations import store
+from shop.reservations.reconciliation import load
 from tests.shop.making import a_customer
 from tests.shop.queueing import (
     a_queued_sale,

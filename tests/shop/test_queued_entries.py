@@ -14,12 +14,13 @@ from django.utils import timezone
 
 from inventory.models import Stock
 from locking import locks
-from shop.checkout import lock_name, place_order
 from shop.errors import StoreDown
 from shop.models import Order, Sale, SetAside, User
-from shop.orders import cancel_order, expire_unpaid_orders
-from shop.queued import consumer, store, writing
-from shop.queued.loading import load, reconcile
+from shop.orders.service import cancel_order, expire_unpaid_orders
+from shop.purchase.place_order import lock_name, place_order
+from shop.reservations import consumer, store
+from shop.reservations import order_writer as writing
+from shop.reservations.reconciliation import load, reconcile
 from tests.shop.making import a_customer, a_sale, fresh
 from tests.shop.queueing import (
     a_queued_sale,

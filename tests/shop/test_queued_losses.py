@@ -11,15 +11,16 @@ import pytest
 from django.core.management import call_command
 from django.utils import timezone
 
-from loadtest.servers import Redis
-from shop import alerts
-from shop.audit import audit_sale
-from shop.checkout import place_order
+from devservers.servers import Redis
+from shop.administration import alerts
+from shop.administration.audit import audit_sale
 from shop.errors import LimitReached
 from shop.models import Order, Sale, SetAside, User
-from shop.orders import cancel_order
-from shop.queued import store, writing
-from shop.queued.loading import Repair, load, reconcile
+from shop.orders.service import cancel_order
+from shop.purchase.place_order import place_order
+from shop.reservations import order_writer as writing
+from shop.reservations import store
+from shop.reservations.reconciliation import Repair, load, reconcile
 from tests.shop.making import a_customer, fresh
 from tests.shop.queueing import (
     a_queued_sale,
@@ -131,7 +132,7 @@ def test_the_first_loading_is_no_loss(redis, caplog) -> None:
 def test_a_reservation_that_waits_for_its_order_is_seen_in_the_metrics(client, monkeypatch) -> None:
     ask(a_queued_sale())
     in_a_while = SimpleNamespace(time=lambda: time.time() + 90)
-    monkeypatch.setattr("shop.audit.time", in_a_while)
+    monkeypatch.setattr("shop.administration.audit.time", in_a_while)
 
     def waited() -> float:
         alerts.audit_and_alert()

@@ -14,11 +14,13 @@ from django.core.cache import caches
 from django.utils import timezone
 
 from inventory.models import Stock
-from locking import jobs
+from locking.jobs import run_once as jobs
 from locking.models import JobRun
-from shop import alerts, shared, tasks
+from shop import tasks
+from shop.administration import alerts
+from shop.administration.sale_schedule import open_and_close_sales
+from shop.catalogue import page_cache as shared
 from shop.models import User
-from shop.opening import open_and_close_sales
 from tests.shop.making import a_sale, put_in_force
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -11,7 +11,7 @@ from django.contrib.auth import authenticate
 from django.core.management import call_command
 
 from inventory.models import Product, Stock, StockMovement
-from shop.audit import audit_all
+from shop.administration.audit import audit_all
 from shop.management.commands.seed import DEMO_ACCOUNTS
 from shop.models import Allowance, Order, Sale, User
 

@@ -14,10 +14,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from inventory import services as stock
+from inventory import stock
 from inventory.models import Product, Stock
 from locking import policy, single_flight
-from shop import shared
+from shop.catalogue import page_cache as shared
 from shop.models import Sale
 from tests.shop.making import a_sale, signed_in
 
@@ -67,7 +67,7 @@ def test_many_viewers_of_a_cold_page_are_one_reader():
             connections.close_all()
 
     with (
-        patch("shop.shared.get_sale", side_effect=shared.get_sale) as reads,
+        patch("shop.catalogue.page_cache.get_sale", side_effect=shared.get_sale) as reads,
         ThreadPoolExecutor(8) as threads,
     ):
         assert set(threads.map(view, range(64))) == {200}
@@ -78,7 +78,7 @@ def test_what_does_not_exist_is_looked_for_once_and_fills_nothing():
     """Made-up names leave no lock, and nothing in the cache that outlives a second or two."""
     client = Client()
     with (
-        patch("shop.shared.has_sale", side_effect=shared.has_sale) as looks,
+        patch("shop.catalogue.page_cache.has_sale", side_effect=shared.has_sale) as looks,
         patch.object(cache, "set", side_effect=cache.set) as kept,
         patch.object(single_flight, "_lock") as taken,
     ):
@@ -161,7 +161,7 @@ def test_the_clock_moves_on_while_the_lists_are_kept():
     opens, closes = a_sale(opens_in=600), a_sale(opens_in=-60, lasts=300)
     lists = shared.see_home()
     assert ([closes], [opens], []) == (lists.live, lists.upcoming, lists.past)
-    with patch("shop.shared.timezone.now", return_value=now + timedelta(seconds=700)):
+    with patch("shop.catalogue.page_cache.timezone.now", return_value=now + timedelta(seconds=700)):
         lists = shared.see_home()
     assert ([opens], [], [closes]) == (lists.live, lists.upcoming, lists.past)
 
@@ -172,7 +172,9 @@ def test_without_the_database_the_pages_go_on_for_a_while():
     client = Client()
     with patch.object(shared, "TTL", 1e-6):
         assert client.get(page).status_code == 200
-        with patch("shop.shared.get_sale", side_effect=OperationalError("gone")) as reads:
+        with patch(
+            "shop.catalogue.page_cache.get_sale", side_effect=OperationalError("gone")
+        ) as reads:
             assert client.get(page).status_code == 200
             assert reads.called
             with patch.object(shared, "STALE", 0):

@@ -15,13 +15,13 @@ from django.conf import settings
 from django.db import transaction
 from redis import Redis
 
-from loadtest import faults
-from loadtest.processes import tethered
-from loadtest.purchase.client import drive
-from loadtest.purchase.crowd import browsers_of
-from loadtest.purchase.web import Web
+from devservers.processes import tethered
+from loadtest.bench.purchase.web import Web
+from loadtest.faults import injectors as faults
+from loadtest.load.http_buyers import browsers_of
+from loadtest.load.http_client import drive
 from locking import locks
-from shop.audit import audit_sale
+from shop.administration.audit import audit_sale
 from shop.models import Sale, User
 from tests.shop.making import a_customer, a_sale, put_in_force
 

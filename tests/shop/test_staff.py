@@ -12,9 +12,9 @@ from django.utils import timezone
 from inventory.models import Product, StockMovement
 from locking import LockUnavailable, locks, policy
 from locking.models import LockPolicy, LockPolicyChange
-from shop.audit import audit_sale
+from shop.administration.audit import audit_sale
 from shop.models import Order, Sale, User
-from shop.sales import create_sale
+from shop.sales.queries import create_sale
 from tests.shop.making import a_sale, buy, fresh, put_in_force, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]

@@ -12,11 +12,11 @@ from django.core.cache import cache
 from django.db import OperationalError, connection
 from django.test import Client
 
+from devservers.servers import Redis, ZooKeeper, start_all, stop_all
 from inventory.models import Stock
-from loadtest.faults import until
-from loadtest.servers import Redis, ZooKeeper, start_all, stop_all
+from loadtest.faults.injectors import until
 from locking import locks
-from shop.audit import audit_sale
+from shop.administration.audit import audit_sale
 from shop.models import Allowance, Order, Sale
 from tests.fault_rows import fired, seen
 from tests.shop.making import a_sale, buy, put_in_force, signed_in

@@ -7,7 +7,7 @@ from html import unescape
 import pytest
 from django.test import Client
 
-from shop import tickets
+from shop.purchase import tokens as tickets
 from tests.shop.making import a_sale, signed_in
 
 SOLD_TO = {"customer_id": 7, "sale_id": 3, "key": "k", "session": "cookie", "is_first": True}

@@ -12,14 +12,15 @@ import pytest
 from django.db import OperationalError, connections
 
 from inventory.models import StockMovement
-from loadtest.faults import until
+from loadtest.faults.injectors import until
 from locking import locks
 from locking.failpoints import armed
-from shop import checkout, line
-from shop.audit import audit_sale
-from shop.checkout import Placed, place_order
+from shop.administration.audit import audit_sale
 from shop.errors import ShopError
 from shop.models import Order, Sale, User
+from shop.purchase import group_commit as line
+from shop.purchase import place_order as checkout
+from shop.purchase.place_order import Placed, place_order
 from tests.locking.scripted import ScriptedBackend
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.purchases import EVERY

@@ -14,12 +14,14 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from locking import LockTimeout, LockUnavailable, locks, policy
-from shop import admission, buying, checkout, prepared
-from shop.audit import audit_sale
-from shop.checkout import place_order
+from shop.administration.audit import audit_sale
+from shop.administration.sale_management import restock_sale
 from shop.models import Order, Sale
-from shop.orders import cancel_order
-from shop.running import restock_sale
+from shop.orders.service import cancel_order
+from shop.purchase import admission, buying
+from shop.purchase import place_order as checkout
+from shop.purchase.place_order import place_order
+from shop.web import cached_responses as prepared
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.wsgi_browser import SIGNALS, Browser, alone, li
 
@@ -149,7 +151,7 @@ def test_busy_keeps_key_ticket_and_quantity_and_can_be_sent_again(li):
     sale = a_sale()
     key = '"><script>@&%40 键'
     form = li.form(sale, key, quantity=3)
-    with patch("locking.guard.PolicyLock.__enter__", side_effect=LockTimeout):
+    with patch("locking.policy.lock.PolicyLock.__enter__", side_effect=LockTimeout):
         busy = li.send(sale, form)
     assert (busy.status, busy.headers["Retry-After"]) == (503, "1")
     assert "Try again" in busy.text
@@ -195,8 +197,8 @@ def test_who_has_waited_long_is_told_without_a_word_to_the_stores(way, li, setti
     settings.HARD_DEADLINE = -1.0
     with (
         patch("locking.policy.current", side_effect=AssertionError),
-        patch("shop.turnstile.read_sale", side_effect=AssertionError),
-        patch("shop.views.buying.read_sale", side_effect=AssertionError),
+        patch("shop.web.fast_path.read_sale", side_effect=AssertionError),
+        patch("shop.web.purchase.read_sale", side_effect=AssertionError),
     ):
         told = li.send(sale, form) if way == "turnstile" else li.by_hand(sale, form)
     assert (told.status, told.headers["Retry-After"]) == (503, "2")
@@ -292,7 +294,7 @@ def test_a_silent_store_is_503(fault, accept, li):
 
 def test_no_database_at_the_door_is_djangos_to_tell(li):
     sale = a_sale()
-    with patch("shop.admission.get_sale", side_effect=OperationalError(2006, "gone")):
+    with patch("shop.purchase.admission.get_sale", side_effect=OperationalError(2006, "gone")):
         assert li.send(sale).status in (403, 503)
     assert not Order.objects.exists()
 
@@ -300,7 +302,7 @@ def test_no_database_at_the_door_is_djangos_to_tell(li):
 def test_a_bug_is_logged_and_django_answers(li, caplog):
     sale = a_sale()
     form = {**li.form(sale), **li.secret}
-    with patch("shop.turnstile.Turnstile._bought", side_effect=ZeroDivisionError):
+    with patch("shop.web.fast_path.Turnstile._bought", side_effect=ZeroDivisionError):
         answer = li.send(sale, form)
     assert "stumbles" in caplog.text
     assert answer.status == 303

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
-from shop import tickets
 from shop.models import Order
-from shop.turnstile import MAX_BODY
+from shop.purchase import tokens as tickets
+from shop.web.fast_path import MAX_BODY
 from tests.shop.making import a_sale
 from tests.shop.wsgi_browser import FORM, Browser, alone, li
 

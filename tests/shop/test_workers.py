@@ -11,8 +11,8 @@ from typing import Any
 
 from prometheus_client import Counter
 
-from loadtest.processes import HOST
-from loadtest.purchase.web import CONFIG, Web
+from devservers.processes import HOST
+from loadtest.bench.purchase.web import CONFIG, Web
 from locking.metrics import registry
 
 PATH = ["--pythonpath", str(CONFIG.parents[1])]

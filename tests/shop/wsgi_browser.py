@@ -16,10 +16,10 @@ import pytest
 from django.core.signals import request_finished, request_started
 from django.db import close_old_connections
 
-from shop import tickets
 from shop.models import Sale, User
-from shop.prepared import Handler
-from shop.turnstile import Turnstile
+from shop.purchase import tokens as tickets
+from shop.web.cached_responses import Handler
+from shop.web.fast_path import Turnstile
 from tests.shop.making import a_customer, signed_in
 
 FORM = "application/x-www-form-urlencoded"

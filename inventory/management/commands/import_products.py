@@ -5,7 +5,7 @@ from pathlib import Path
 
 from django.core.management.base import BaseCommand, CommandError
 
-from inventory.importing import OPTIONAL, REQUIRED, ImportRefused, import_products
+from inventory.import_csv import OPTIONAL, REQUIRED, ImportRefused, import_products
 
 
 class Command(BaseCommand):

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 from django.core.management.base import BaseCommand, CommandError
 
 from loadtest import cli
-from loadtest.plan import PlanError
-from loadtest.stores import BrokeOff
-from loadtest.terminal import Terminal
+from loadtest.charts.terminal import Terminal
+from loadtest.load.plan import PlanError
+from loadtest.load.stores import BrokeOff
 
 INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

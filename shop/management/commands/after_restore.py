@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 
 from django.core.management.base import BaseCommand, CommandError
 
-from inventory import services as stock
+from inventory import stock
 from locking import LockError, policy
 
 

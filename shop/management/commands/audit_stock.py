@@ -6,7 +6,7 @@ from json import dumps
 
 from django.core.management.base import BaseCommand
 
-from shop.audit import audit_all
+from shop.administration.audit import audit_all
 
 
 def _table(rows: list[tuple[str, ...]]) -> str:

@@ -5,8 +5,8 @@ import threading
 
 from django.core.management.base import BaseCommand
 
-from shop import heartbeat
-from shop.queued.consumer import Consumer
+from shop.platform import heartbeat
+from shop.reservations.consumer import Consumer
 
 
 class Command(BaseCommand):

@@ -6,7 +6,7 @@ from json import dumps
 
 from django.core.management.base import BaseCommand
 
-from shop.queued.loading import reconcile_all
+from shop.reservations.reconciliation import reconcile_all
 
 
 class Command(BaseCommand):

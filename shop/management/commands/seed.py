@@ -13,14 +13,14 @@ from django.core.management.base import BaseCommand
 from django.db import transaction
 from django.utils import timezone
 
-from inventory import services as stock
+from inventory import stock
 from inventory.batch import run
-from inventory.importing import import_products
+from inventory.import_csv import import_products
 from inventory.models import Product, Stock, StockMovement
 from locking.models import Discipline
-from shop.checkout import digest
 from shop.models import Allowance, Order, Payment, Sale, SetAside, User
-from shop.sales import create_sale
+from shop.purchase.place_order import digest
+from shop.sales.queries import create_sale
 
 CATALOGUE = Path(__file__).resolve().parents[2] / "catalogue.csv"
 

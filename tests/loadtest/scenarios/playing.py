@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from devservers.servers import ServerMissing
 from loadtest.scenarios import SCENARIOS, run, tell
-from loadtest.servers import ServerMissing
 from tests.fault_rows import fired, seen
 
 Halves = tuple[dict[str, Any], dict[str, Any]]

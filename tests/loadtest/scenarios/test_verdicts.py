@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from loadtest.faults import FaultFailed, until
+from devservers.servers import ServerMissing
+from loadtest.faults.injectors import FaultFailed, until
 from loadtest.scenarios import SCENARIOS, tell
-from loadtest.scenarios.director import perform
+from loadtest.scenarios.runner import perform
 from loadtest.scenarios.scenario import Scenario
-from loadtest.scenarios.stage import Crew, Stage
-from loadtest.servers import ServerMissing
+from loadtest.scenarios.testbed import Crew, Stage
 
 SOME = SCENARIOS["setnx-without-expiry"]
 Play = Callable[[Stage, bool], dict[str, Any]]

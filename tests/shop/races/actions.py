@@ -15,16 +15,19 @@ from django.db.models import F
 from django.test import Client
 from django.utils import timezone
 
-from inventory import services as stock
+from inventory import stock
 from inventory.batch import run
 from inventory.models import Stock
-from inventory.services import Fence
+from inventory.stock import Fence
 from locking import Answer, Attempt, KeyInFlight, LockError, lock, policy
 from locking.failpoints import reach
-from shop import admission, checkout, orders
 from shop.errors import Busy
 from shop.models import Allowance, Order, Sale, User
-from shop.queued import consumer, reserving
+from shop.orders import service as orders
+from shop.purchase import admission
+from shop.purchase import place_order as checkout
+from shop.reservations import consumer
+from shop.reservations import reserve as reserving
 
 RETRY_SECONDS = 20.0
 on = threading.Event()

@@ -9,10 +9,10 @@ import pytest
 from django.utils import timezone
 
 from inventory.models import StockMovement
-from shop.audit import audit_sale
-from shop.checkout import place_order
+from shop.administration.audit import audit_sale
 from shop.models import Allowance, Order, Sale, User
-from shop.orders import cancel_order
+from shop.orders.service import cancel_order
+from shop.purchase.place_order import place_order
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.races.process import together
 
@@ -77,7 +77,7 @@ def test_two_forms_that_both_passed_the_look_at_the_limit(
     sale, customer = a_sale(limit=1 + has_bought), a_customer()
     if has_bought:
         place_order(customer=customer, sale=fresh(sale), quantity=1, key="before")
-    without = () if is_guarded else ("shop.checkout._take_allowance",)
+    without = () if is_guarded else ("shop.purchase.place_order._take_allowance",)
     answers = meet(processes, form(sale, customer, "a"), form(sale, customer, "b"), without=without)
     assert [answer.get("error") for answer in answers] == [
         None,
@@ -134,7 +134,7 @@ def test_pay_cancel_and_expiry_at_once_end_in_one_state(processes, backend) -> N
 
 
 def test_a_payment_that_checks_and_then_acts_pays_a_cancelled_order(processes) -> None:
-    """The control for the conditional UPDATE in shop.orders: the piece is sold and returned."""
+    """Control for the conditional UPDATE in shop.orders: the unit is sold and returned."""
     put_in_force("redis")
     sale = a_sale()
     order = place_order(customer=a_customer(), sale=fresh(sale), quantity=1, key="k").order

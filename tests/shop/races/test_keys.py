@@ -8,9 +8,9 @@ from django.contrib.auth.models import Group
 
 from inventory.models import StockMovement
 from locking.models import IdempotencyKey
-from shop.audit import audit_sale
-from shop.checkout import place_order
+from shop.administration.audit import audit_sale
 from shop.models import Order, Sale, User
+from shop.purchase.place_order import place_order
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
 from tests.shop.races.process import Process, together
 

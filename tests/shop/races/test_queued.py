@@ -8,13 +8,13 @@ from unittest.mock import patch
 
 import pytest
 
-from loadtest import faults
-from loadtest.servers import Redis
-from shop.audit import audit_sale
+from devservers.servers import Redis
+from loadtest.faults import injectors as faults
+from shop.administration.audit import audit_sale
 from shop.models import Order, Sale, SetAside
-from shop.queued import store
-from shop.queued.loading import load, reconcile
-from shop.queued.reserving import reserve, standing_of
+from shop.reservations import store
+from shop.reservations.reconciliation import load, reconcile
+from shop.reservations.reserve import reserve, standing_of
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.races.process import PATIENCE, Process, start_server, together
 from tests.shop.races.test_stock import outcomes
@@ -141,7 +141,7 @@ def test_without_a_look_for_its_order_a_batch_comes_twice(processes) -> None:
     killed.start({"do": "consume"}, pause_at="queued.committed")
     killed.reached()
     killed.kill()
-    heir.start({"do": "consume"}, without=["shop.queued.writing.decided_in"])
+    heir.start({"do": "consume"}, without=["shop.reservations.order_writer.decided_in"])
     until(lambda: not store.entries(sale=sale), "the heir")
     heir.on()
     heir.results()
@@ -217,7 +217,7 @@ def test_loaded_by_all_at_once_a_piece_is_offered_twice() -> None:
     put_in_force("redis")
     sale = a_queued_sale(stock=1)
     reserve(customer_id=a_customer().pk, sale=sale, quantity=1, key="k")
-    with patch("shop.queued.loading.store.left", return_value=None):
+    with patch("shop.reservations.reconciliation.store.left", return_value=None):
         load(sale=sale)
     again = reserve(customer_id=a_customer().pk, sale=fresh(sale), quantity=1, key="k")
     assert not again.replayed

@@ -8,11 +8,11 @@ from collections import Counter
 import pytest
 
 from inventory.models import Stock
-from shop.admission import MAX_AGE
-from shop.audit import audit_sale
-from shop.checkout import place_order
+from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
-from shop.orders import cancel_order
+from shop.orders.service import cancel_order
+from shop.purchase.admission import MAX_AGE
+from shop.purchase.place_order import place_order
 from tests.fault_rows import SLACK
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.races.process import TTL, together
@@ -106,7 +106,7 @@ def test_a_crowd_without_any_lock_buys_exactly_what_there_is(processes, discipli
 
 @pytest.mark.faults(row="F8", backend="redis", xf=True)
 def test_a_lock_released_before_the_commit_oversells(processes) -> None:
-    """The control for the order of things in shop.checkout: the same lock, given back too early.
+    """Control for the order of steps in place_order: the same lock, released too early.
 
     Not with `database`: on SQLite its release would wait for the open transaction.
     """
@@ -192,7 +192,7 @@ def test_a_form_whose_process_was_killed_can_be_sent_again(processes, point) -> 
 def test_a_holder_whose_lock_was_taken_over(processes, discipline, oversold) -> None:
     """Its lock is broken in mid-work and another buys the last piece. Naive is the control."""
     from locking import locks
-    from shop.checkout import lock_name
+    from shop.purchase.place_order import lock_name
 
     put_in_force("redis", discipline)
     sale = a_sale(stock=1)
@@ -211,7 +211,7 @@ def test_a_holder_whose_lock_was_taken_over(processes, discipline, oversold) -> 
 
 def test_an_order_outlives_the_loss_of_its_lock(processes) -> None:
     from locking import locks
-    from shop.checkout import lock_name
+    from shop.purchase.place_order import lock_name
 
     put_in_force("redis")
     sale = a_sale(stock=1)

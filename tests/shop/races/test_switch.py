@@ -9,12 +9,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from django.db import connections
 
+from devservers.servers import Redis
 from inventory.models import StockMovement
-from loadtest.faults import until
-from loadtest.servers import Redis
+from loadtest.faults.injectors import until
 from locking import locks, policy
 from locking.models import LockPolicyChange
-from shop.audit import audit_sale
+from shop.administration.audit import audit_sale
 from shop.models import Sale
 from tests.fault_rows import SLACK
 from tests.shop.making import a_customer, a_sale, put_in_force

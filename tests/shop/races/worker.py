@@ -28,7 +28,6 @@ django.setup()
 from django.db import connections  # noqa: E402
 
 from locking import policy  # noqa: E402
-from locking.backends import database, redis  # noqa: E402, F401 - so that no child has to
 from locking.failpoints import arm, disarm  # noqa: E402
 from tests.shop.races import actions  # noqa: E402
 

@@ -1,0 +1,230 @@
+"""The measurements, as PEERS.md defines them. Times are monotonic seconds, one clock for all."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from loadtest.bench.locks.systems import Handle, System
+from loadtest.bench.pool import Crew, CrewFailed, Gate, shared_time
+from loadtest.bench.services import Requests, Usage
+
+TTL = 10.0
+SHORT_TTL = 2.0
+HOLD = 0.002
+WAIT = 20.0
+CONTENDERS = 8
+SLICES = 10
+SLICE_SECONDS = 0.06
+QUEUE_UP = 0.3
+"""Seconds that a successor needs to queue up."""
+PATIENT = 5.0
+LONG_TTL = 30.0
+"""So long that nobody renews it meanwhile."""
+
+
+class Turn(NamedTuple):
+    """One acquisition: asked, granted, began to release."""
+
+    asked: float
+    granted: float
+    releasing: float
+
+
+@dataclass(frozen=True, slots=True)
+class Contention:
+    """What a crowd of contenders saw."""
+
+    turns: list[list[Turn]]
+    """Of each contender."""
+    cpu: float
+    """Seconds of processor time in the clients, their start included."""
+    requests: Usage
+    """Of the service, by all."""
+
+    @property
+    def grants(self) -> int:
+        """How often the lock was granted."""
+        return sum(map(len, self.turns))
+
+    @property
+    def worst_wait(self) -> float:
+        """Seconds."""
+        return max(turn.granted - turn.asked for turns in self.turns for turn in turns)
+
+    @property
+    def jain(self) -> float:
+        """Fairness of the shares: 1 when all had as many turns, 1/n when one had them all."""
+        shares = [len(turns) for turns in self.turns]
+        return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
+
+    @property
+    def hand_offs(self) -> list[float]:
+        """Seconds from each release to the next grant."""
+        order = sorted((turn for turns in self.turns for turn in turns), key=lambda t: t.granted)
+        return [after.granted - before.releasing for before, after in pairwise(order)]
+
+
+def ready(system: System, name: str, ttl: float = TTL) -> Handle:
+    """A handle whose connections are open, because it has had the lock."""
+    handle = system.open(name, ttl)
+    if not handle.acquire(WAIT):
+        raise CrewFailed(f"{system.name} did not grant a free lock")
+    handle.release()
+    return handle
+
+
+def _turn(handle: Handle) -> Turn:
+    asked = time.monotonic()
+    if not handle.acquire(WAIT):
+        raise CrewFailed("waited in vain")
+    granted = time.monotonic()
+    time.sleep(HOLD)
+    releasing = time.monotonic()
+    handle.release()
+    return Turn(asked, granted, releasing)
+
+
+def uncontended(systems: Sequence[System], name: str) -> dict[str, list[tuple[float, float]]]:
+    """Pairs of acquire and release a second in one thread, and processor seconds of each pair.
+
+    Many short slices, each system in turn: what else the machine does meets all of them alike.
+    """
+
+    def work(number: int) -> dict[str, list[tuple[float, float]]]:
+        handles = {system.name: ready(system, name) for system in systems}
+        seen: dict[str, list[tuple[float, float]]] = {one: [] for one in handles}
+        for _ in range(SLICES):
+            for one, handle in handles.items():
+                pairs, cpu, started = 0, time.process_time(), time.monotonic()
+                while (now := time.monotonic()) < started + SLICE_SECONDS:
+                    handle.acquire(WAIT)
+                    handle.release()
+                    pairs += 1
+                seen[one].append((pairs / (now - started), (time.process_time() - cpu) / pairs))
+        return seen
+
+    with Crew(work) as crew:
+        seen: dict[str, list[tuple[float, float]]] = crew.results()[0]
+    return seen
+
+
+def waves(system: System, name: str, times: int) -> list[float]:
+    """Seconds until each of the contenders has held the lock once, for each wave."""
+    gate = Gate(CONTENDERS)
+
+    def work(number: int) -> list[tuple[float, float]]:
+        handle = ready(system, name)
+        seen = []
+        for _ in range(times):
+            began = gate()
+            _turn(handle)
+            seen.append((began, time.monotonic()))
+        return seen
+
+    with Crew(work, CONTENDERS) as crew:
+        members = crew.results()
+    return [max(end for _, end in wave) - wave[0][0] for wave in zip(*members, strict=True)]
+
+
+def hammer(
+    system: System, name: str, seconds: float, requests: Requests, threads: int = 1
+) -> Contention:
+    """So many processes, of so many threads each, that want the lock again and again."""
+    gate = Gate(CONTENDERS * threads + 1)
+
+    def contend(mine: list[Turn], failures: list[str]) -> None:
+        try:
+            handle = ready(system, name)
+            end = gate() + seconds
+            while time.monotonic() < end:
+                mine.append(_turn(handle))
+        except Exception as error:  # noqa: BLE001 - told by the process
+            failures.append(repr(error))
+
+    def work(number: int) -> tuple[list[list[Turn]], float]:
+        turns: list[list[Turn]] = [[] for _ in range(threads)]
+        failures: list[str] = []
+        cpu = time.process_time()
+        team = [threading.Thread(target=contend, args=(mine, failures)) for mine in turns]
+        for thread in team:
+            thread.start()
+        for thread in team:
+            thread.join()
+        if failures:
+            raise CrewFailed(failures[0])
+        return turns, time.process_time() - cpu
+
+    with Crew(work, CONTENDERS) as crew:
+        gate()
+        before = requests()
+        members = crew.results()
+        after = requests()
+    return Contention(
+        turns=[turns for crowd, _ in members for turns in crowd],
+        cpu=sum(cpu for _, cpu in members),
+        requests=after.since(before),
+    )
+
+
+def killed_holder(system: System, name: str) -> float:
+    """Seconds from the end of a killed holder's lease or session to the next grant.
+
+    Negative where the service let go before: a session ends so long after its last sign of life.
+    """
+    gate = Gate(3)
+    granted_at = shared_time()
+
+    def hold(number: int) -> None:
+        handle = ready(system, name, SHORT_TTL)
+        gate()
+        handle.acquire(WAIT)
+        granted_at.value = time.monotonic()
+        gate()
+        threading.Event().wait()
+
+    def follow(number: int) -> float:
+        handle = ready(system, name, SHORT_TTL)
+        gate()
+        gate()
+        handle.acquire(WAIT)
+        return time.monotonic()
+
+    with Crew(hold) as holder, Crew(follow) as follower:
+        gate()
+        gate()
+        time.sleep(QUEUE_UP)
+        killed_at = time.monotonic()
+        holder.kill()
+        next_at = float(follower.results()[0])
+    if system.session is None:
+        return next_at - float(granted_at.value + SHORT_TTL)
+    return next_at - (killed_at + system.session)
+
+
+def patient_waiter(system: System, name: str, requests: Requests) -> Usage:
+    """What the service is asked while one waits for `PATIENT` seconds and nothing happens."""
+    gate = Gate(3)
+
+    def hold(number: int) -> None:
+        handle = ready(system, name, LONG_TTL)
+        gate()
+        handle.acquire(WAIT)
+        gate()
+        threading.Event().wait()
+
+    def wait(number: int) -> None:
+        handle = ready(system, name, LONG_TTL)
+        gate()
+        gate()
+        if handle.acquire(PATIENT):
+            raise CrewFailed("it was granted a lock that is held")
+
+    with Crew(hold), Crew(wait) as waiter:
+        gate()
+        gate()
+        before = requests()
+        waiter.results()
+        return requests().since(before)

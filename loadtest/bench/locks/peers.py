@@ -1,0 +1,101 @@
+"""Other libraries' locks, each as its documentation says to use it. Dependency group `peers`."""
+
+import math
+import os
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+from kazoo.client import KazooClient
+from kazoo.exceptions import LockTimeout
+from redis import Redis
+
+from loadtest.bench.locks.systems import Handle, system
+
+ZOOKEEPER_SESSION = 6.0
+
+
+def _import(name: str) -> Any:
+    """A library that need not be there, so that nobody can know its types."""
+    return import_module(name)
+
+
+def _or_false(acquire: Callable[[float], object]) -> Callable[[float], object]:
+    """Kazoo raises where others say no."""
+
+    def attempt(wait: float) -> object:
+        try:
+            return acquire(wait)
+        except LockTimeout:
+            return False
+
+    return attempt
+
+
+def _redis_lock(name: str, ttl: float, sleep: float) -> Handle:
+    lock = Redis.from_url(settings.REDIS_URL).lock(name, timeout=ttl, sleep=sleep)
+    return Handle(lambda wait: lock.acquire(blocking_timeout=wait), lock.release)
+
+
+@system("redis-py Lock", "redis", "peer")
+def _redis_py(name: str, ttl: float) -> Handle:
+    return _redis_lock(name, ttl, sleep=0.1)
+
+
+@system("redis-py Lock, 1 ms sleep", "redis", "peer")
+def _redis_py_eager(name: str, ttl: float) -> Handle:
+    return _redis_lock(name, ttl, sleep=0.001)
+
+
+@system("python-redis-lock", "redis", "peer", needs="redis_lock")
+def _python_redis_lock(name: str, ttl: float) -> Handle:
+    client = Redis.from_url(settings.REDIS_URL)
+    expire = math.ceil(ttl)
+    lock = _import("redis_lock").Lock(client, name, expire=expire)
+    # It refuses a timeout beyond the ttl, and without one it waits for ever.
+    return Handle(lambda wait: lock.acquire(timeout=wait if wait <= expire else None), lock.release)
+
+
+def _tooz(url: str, name: str) -> Handle:
+    member = f"{os.getpid()}-{threading.get_ident()}".encode()
+    coordinator = _import("tooz.coordination").get_coordinator(url, member)
+    coordinator.start()
+    lock = coordinator.get_lock(name.encode())
+    return Handle(_or_false(lambda wait: lock.acquire(blocking=wait)), lock.release)
+
+
+@system("tooz on Redis", "redis", "peer", needs="tooz")
+def _tooz_redis(name: str, ttl: float) -> Handle:
+    return _tooz(f"{settings.REDIS_URL}?lock_timeout={math.ceil(ttl)}", name)
+
+
+@system("pottery", "redlock", "peer", needs="pottery")
+def _pottery(name: str, ttl: float) -> Handle:
+    masters = {Redis.from_url(url) for url in settings.REDLOCK_URLS}
+    lock = _import("pottery").Redlock(key=name, masters=masters, auto_release_time=ttl)
+    return Handle(lambda wait: lock.acquire(timeout=wait), lock.release)
+
+
+@system("kazoo Lock", "zookeeper", "peer", session=ZOOKEEPER_SESSION)
+def _kazoo(name: str, ttl: float) -> Handle:
+    client = KazooClient(settings.ZOOKEEPER_HOSTS, timeout=ZOOKEEPER_SESSION)
+    client.start()
+    lock = client.Lock(f"/kazoo/{name}")
+    return Handle(_or_false(lambda wait: lock.acquire(timeout=wait)), lock.release)
+
+
+@system("tooz on ZooKeeper", "zookeeper", "peer", needs="tooz", session=ZOOKEEPER_SESSION)
+def _tooz_zookeeper(name: str, ttl: float) -> Handle:
+    return _tooz(f"kazoo://{settings.ZOOKEEPER_HOSTS}?timeout={ZOOKEEPER_SESSION:.0f}", name)
+
+
+@system("sqlalchemy-dlock", "mysql", "peer", needs="sqlalchemy_dlock", session=0.0)
+def _sqlalchemy_dlock(name: str, ttl: float) -> Handle:
+    given = connection.settings_dict
+    url = f"mysql+mysqldb://{given['USER']}@{given['HOST']}:{given['PORT']}/{given['NAME']}"
+    engine = _import("sqlalchemy").create_engine(url)
+    lock = _import("sqlalchemy_dlock").create_sadlock(engine.connect(), name)
+    return Handle(lambda wait: lock.acquire(timeout=wait), lock.release)

@@ -1,0 +1,63 @@
+"""The shop under its production server, for as long as a benchmark takes."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from devservers.folders import stat_of
+from devservers.processes import HOST, Server
+
+CONFIG = Path(__file__).resolve().parents[3] / "deploy" / "gunicorn_conf.py"
+THREADS = 8
+"""Of each process, as deployed."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Web(Server):
+    """gunicorn with the environment of this process, as deployed; but a worker is never replaced:
+    its connections would be closed in the middle of a measurement."""
+
+    program = "gunicorn gthread"
+
+    def __init__(self, processes: int, *, config: Sequence[str] = ()) -> None:
+        super().__init__(config=config)
+        self.processes = processes
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}/"
+
+    @property
+    def about(self) -> str:
+        """What it is, in a word or two."""
+        return f"{self.program} {self.processes} x {THREADS}"
+
+    def command(self) -> list[str]:
+        command = [sys.executable, "-m", "gunicorn", "shop.wsgi", "--config", str(CONFIG)]
+        command += ["--bind", f"{HOST}:{self.port}", "--workers", str(self.processes)]
+        return [*command, "--max-requests", "0", *self.config]
+
+    def answers(self) -> bool:
+        return b" 200 " in self.ask(b"GET /livez HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+
+    def cpu(self) -> float:
+        """Seconds that the workers have computed so far."""
+        return sum(map(_cpu_of, self.children()))
+
+
+class Granian(Web):
+    """The same shop under granian, whose network side is not Python's."""
+
+    program = "granian wsgi"
+
+    def command(self) -> list[str]:
+        command = [sys.executable, "-m", "granian", "--interface", "wsgi", "--host", HOST]
+        command += ["--port", str(self.port), "--workers", str(self.processes)]
+        command += ["--blocking-threads", str(THREADS), "--no-ws", "--log-level", "warning"]
+        return [*command, *self.config, "shop.wsgi:application"]
+
+
+def _cpu_of(pid: int) -> float:
+    user, system = stat_of(pid)[11:13]
+    return (int(user) + int(system)) / _TICKS

@@ -1,0 +1,1 @@
+"""Charts, timelines and exported reports."""

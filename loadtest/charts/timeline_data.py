@@ -1,0 +1,217 @@
+"""What happened in one half of a scenario, out of its recorded events: as lanes, and as a table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
+
+from loadtest.history.recorder import Event
+
+SECOND = 1_000_000_000
+SAME = SECOND // 500
+"""Moments so close are one."""
+# What is recorded is English; here makemessages finds it.
+_RECORDED = (
+    *(gettext_noop("buyer A"), gettext_noop("buyer B"), gettext_noop("buyer C")),
+    *(gettext_noop("buyer D"), gettext_noop("holder"), gettext_noop("staff")),
+    *(gettext_noop("master"), gettext_noop("replica"), gettext_noop("database")),
+    *(gettext_noop("paused"), gettext_noop("GIL held"), gettext_noop("works")),
+    *(gettext_noop("killed"), gettext_noop("down"), gettext_noop("clock jumps")),
+    *(gettext_noop("replication cut"), gettext_noop("promoted")),
+    *(gettext_noop("force"), gettext_noop("drain")),
+)
+
+
+class Span(NamedTuple):
+    """Something that lasts; nanoseconds."""
+
+    begin: int
+    end: int
+    what: str = ""
+
+
+@dataclass
+class Lane:
+    """Everything that happened to one actor or server."""
+
+    name: str
+    beliefs: list[Span] = field(default_factory=list)
+    leases: list[Span] = field(default_factory=list)
+    waits: list[Span] = field(default_factory=list)
+    faults: list[Span] = field(default_factory=list)
+    marks: list[tuple[int, str, str]] = field(default_factory=list)
+    """When, which sign, and its label."""
+
+
+@dataclass
+class Story:
+    """The lanes in the order of their first event, and what concerns all of them."""
+
+    begin: int
+    end: int
+    lanes: dict[str, Lane] = field(default_factory=dict)
+    overlaps: list[Span] = field(default_factory=list)
+    stock: list[tuple[int, int]] = field(default_factory=list)
+    """Each accepted write, and the number sold with it."""
+
+    def lane(self, name: str) -> Lane:
+        return self.lanes.setdefault(name, Lane(name))
+
+
+def read(half: Mapping[str, Any]) -> Story:
+    """A story out of the events of a half."""
+    guard = next((e["name"] for e in half["events"] if e["do"] == "acquire"), None)
+    # Beside the stock's lock a second send of a form holds one in the form's own name.
+    events: Sequence[Event] = [
+        e for e in half["events"] if e["do"] != "renew" and e.get("name", guard) == guard
+    ]
+    story = Story(events[0]["t"] if events else 0, events[-1]["t"] if events else 1)
+    held: dict[str, dict[str, Any]] = {}
+    asked: dict[str, int] = {}
+    faults: dict[tuple[str, str], int] = {}
+    for event in events:
+        _take_in(story, event, held, asked, faults)
+    for (name, what), begin in faults.items():
+        story.lane(name).marks.append((begin, "kill", what))
+    deadlines = {e["owner"]: e["deadline"] for e in half["events"] if e.get("deadline")}
+    for owner, hold in held.items():
+        lane, begin = story.lane(hold["actor"]), hold["begin"]
+        lane.beliefs.append(Span(begin, hold.get("end", story.end)))
+        ends = [hold.get("released"), hold.get("gone"), deadlines.get(owner), story.end]
+        lane.leases.append(Span(begin, max(begin, min(end for end in ends if end is not None))))
+    spans = sorted((b, lane.name) for lane in story.lanes.values() for b in lane.beliefs)
+    last: Span | None = None
+    for span, _name in spans:
+        if last is not None and last.end - span.begin > SAME:
+            story.overlaps.append(Span(span.begin, min(last.end, span.end)))
+        if last is None or span.end > last.end:
+            last = span
+    return story
+
+
+def _take_in(
+    story: Story,
+    event: Event,
+    held: dict[str, dict[str, Any]],
+    asked: dict[str, int],
+    faults: dict[tuple[str, str], int],
+) -> None:
+    at, actor, kind = event["t"], event["actor"], event.get("type")
+    owner = event.get("owner", "")
+    ticket = f"{owner} {actor}"
+    match event["do"], kind:
+        case "acquire", "invoke":
+            story.lane(actor)
+            asked[ticket] = at
+        case "acquire", _:
+            begin = asked.pop(ticket, at)
+            if at - begin > SAME:
+                story.lane(actor).waits.append(Span(begin, at))
+            if kind == "ok":
+                held[owner] = {"actor": actor, "begin": at}
+            elif at - begin > SAME:
+                story.lane(actor).marks.append((at, "no", gettext_noop("gives up")))
+        case "release", "invoke" if owner in held:
+            held[owner].setdefault("end", at)
+        case "release", "ok" if owner in held:
+            held[owner]["released"] = at
+        case "lost", _ if owner in held:
+            held[owner].setdefault("end", at)
+            story.lane(actor).marks.append((at, "no", gettext_noop("finds it lost")))
+        case "read", "ok" if event["quantity"] is not None:
+            label = gettext_noop("reads %(quantity)s")
+            story.lane(actor).marks.append((at, "read", label + f"|{event['quantity']}"))
+        case "write", "ok":
+            story.lane(actor).marks.append((at, "good", ""))
+            story.stock.append((at, len(story.stock) + 1))
+        case "write", "fail":
+            story.lane(actor).marks.append((at, "bad", gettext_noop("refused")))
+        case "buy", "fail" if event["error"] == "SoldOut":
+            story.lane(actor).marks.append((at, "no", gettext_noop("sold out")))
+        case "buy", "unknown" if event["error"] in ("Busy", "StoreDown"):
+            before = story.lane(actor).marks[-1:]
+            if not before or before[0][2] != "gives up" or at - before[0][0] > SECOND // 10:
+                story.lane(actor).marks.append((at, "no", gettext_noop("busy")))
+        case "fault", "start":
+            faults[event["lane"], event["what"]] = at
+            story.lane(event["lane"])
+            if "victim" in event:
+                for waiting in [one for one in asked if one.endswith(f" {event['victim']}")]:
+                    story.lane(event["victim"]).waits.append(Span(asked.pop(waiting), at))
+                for hold in held.values():
+                    if hold["actor"] == event["victim"]:
+                        hold.setdefault("end", at)
+        case "fault", "heal":
+            begin = faults.pop((event["lane"], event["what"]))
+            story.lane(event["lane"]).faults.append(Span(begin, at, event["what"]))
+        case "gone", _:
+            for hold in held.values():
+                if hold["actor"] == event["lane"]:
+                    hold.setdefault("gone", at)
+        case "kept", _:
+            since = faults.get((event["lane"], "killed")) or at
+            story.lane(event["lane"]).leases.append(Span(since, story.end))
+        case "mark", _:
+            story.lane(event["lane"]).marks.append((at, "mark", event["what"]))
+        case (("wake" | "poll"), _):
+            story.lane(event["lane"]).marks.append((at, event["do"], ""))
+
+
+class Row(NamedTuple):
+    """One line of the table beside the picture."""
+
+    seconds: float
+    who: str
+    what: str
+
+
+def rows(half: Mapping[str, Any]) -> list[Row]:
+    """What the picture shows, in words and in order."""
+    events: Sequence[Event] = half["events"]
+    found = []
+    for event in events:
+        if what := _words(event):
+            at = (event["t"] - events[0]["t"]) / SECOND
+            found.append(Row(round(at, 3), _(event.get("lane") or event["actor"]), what))
+    return found
+
+
+def _words(event: Event) -> str:
+    match event["do"], event.get("type"):
+        case "acquire", "invoke":
+            return _("asks for the lock")
+        case "acquire", "ok":
+            return _("is granted the lock, token %(token)s") % event
+        case "acquire", "fail":
+            return _("gives up waiting")
+        case "release", "ok":
+            return _("releases the lock")
+        case "release", ("fail" | "unknown"):
+            return _("is told that the lock was lost before its release")
+        case "lost", _other:
+            return _("finds that the lock is lost")
+        case "read", "ok" if event["quantity"] is not None:
+            return _("reads a stock of %(quantity)s") % event
+        case "write", "ok":
+            return _("writes, and is accepted")
+        case "write", "fail":
+            return _("writes, and is refused")
+        case "buy", "ok":
+            return _("has bought")
+        case "buy", ("fail" | "unknown"):
+            return _("is turned away: %(error)s") % event
+        case "fault", "start":
+            return _(event["what"])
+        case "fault", "heal":
+            return _("%(what)s: over") % {"what": _(event["what"])}
+        case "gone", _other:
+            return _("is forgotten by the store")
+        case "kept", _other:
+            return _("is remembered by the store, without an end")
+        case "mark", _other:
+            return _(event["what"])
+        case "wake", _other:
+            return _("is woken")
+    return ""

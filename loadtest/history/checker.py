@@ -1,0 +1,337 @@
+"""Whether a recorded history, and the database after it, kept what a guard promises.
+
+    findings = check(history(folder), dump(sale), Promise.of(locks["redis"].capabilities))
+    findings.ok; findings.breaches; findings.facts
+
+Pure, and O(n log n) in the events. What is not promised is counted and not held against the run:
+with a fault that makes two holders, `facts["overlaps"]` says whether it really did.
+"""
+
+import bisect
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+from loadtest.history.recorder import Dump, Event
+from locking.backends.base import Capabilities
+from shop.purchase.place_order import digest
+
+SECOND = 1_000_000_000
+LIVE = ("pending", "paid")
+ENDED = ("cancelled", "expired")
+INVERSION = SECOND // 4
+"""A machine may keep a claim this long between its note and its sending; less is no overtaking."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What is held against the run."""
+
+    exclusive: bool = True
+    """No two leases of a name are in force at once, by their holders' own deadlines."""
+    fencing: bool = True
+    """Tokens are unique and grow with the grants, and those in the ledger never fall."""
+    fair: bool = False
+    """Who asked first is served first."""
+    recovery: float | None = None
+    """Seconds from the end of a fault to the next success."""
+
+    @classmethod
+    def of(cls, declared: Capabilities, *, recovery: float | None = None) -> Self:
+        """What a backend declares; but fairness cannot be told on a machine that is busy."""
+        is_exclusive = declared.exclusion == "machines"
+        return cls(exclusive=is_exclusive, fencing=declared.fencing, recovery=recovery)
+
+
+class Hold(NamedTuple):
+    """One grant, from `begin` to `end`; a holder that has not noticed believes until `believed`."""
+
+    name: str
+    backend: str
+    actor: str
+    token: int
+    asked: int
+    begin: int
+    end: int
+    believed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What was found; `facts` are numbers, `breaches` sentences, each led by its rule's name."""
+
+    breaches: list[str]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every promise was kept."""
+        return not self.breaches
+
+
+def check(events: Sequence[Event], dump: Dump | None, promise: Promise) -> Findings:
+    """Judge a history (in order of time) and the sale's rows, or a history alone."""
+    grants = holds(events)
+    overlapping = overlaps(grants)
+    believing = overlaps(hold._replace(end=hold.believed) for hold in grants)
+    facts: dict[str, Any] = {
+        "events": len(events),
+        "grants": len(grants),
+        "lease_overlaps": len(overlapping),
+        "overlaps": len(believing),
+        "overlap_seconds": round(max((one[2] for one in believing), default=0) / SECOND, 3),
+        "inversions": inversions(grants),
+        "faults": sum(e["do"] == "fault" and e.get("type") == "start" for e in events),
+        "stale_writes": sum(e["do"] == "write" and e.get("error") == "StaleFence" for e in events),
+    }
+    breaches: list[str] = []
+    if promise.exclusive:
+        breaches += [
+            f"exclusion: {a.actor} and {b.actor} both held {a.name} for {ns / SECOND:.3f} s"
+            for a, b, ns in overlapping[:5]
+        ]
+    if promise.fencing:
+        breaches += _tokens(grants)
+    if promise.fair and facts["inversions"]:
+        breaches.append(f"fairness: {facts['inversions']} were served before an earlier one")
+    if promise.recovery is not None:
+        breaches += _recovery(events, promise.recovery)
+    if dump is not None:
+        breaches += [*_stock(dump), *_answers(events, dump), *_returns(dump)]
+        if promise.fencing:
+            breaches += _ledger(dump)
+    return Findings(breaches, facts)
+
+
+# --- who held what, when ------------------------------------------------------------------------
+
+
+def holds(events: Iterable[Event]) -> list[Hold]:
+    """Every grant, in the order in which they were heard of."""
+    asked: dict[str, int] = {}
+    live: dict[str, Hold] = {}
+    deadlines: dict[str, int | None] = {}
+    by_actor: dict[str, list[str]] = defaultdict(list)
+    done: list[Hold] = []
+    last = 0
+
+    def end(owner: str, at: int) -> None:
+        hold, deadline = live.pop(owner), deadlines.pop(owner)
+        lease = at if deadline is None else min(at, max(deadline, hold.begin))
+        done.append(hold._replace(end=lease, believed=at))
+
+    for event in events:
+        last, owner, kind = event["t"], event.get("owner", ""), event.get("type")
+        match event["do"], kind:
+            case "acquire", "invoke":
+                asked[owner] = last
+            case "acquire", "ok":
+                begin = asked.pop(owner, last)
+                live[owner] = Hold(
+                    name=event["name"],
+                    backend=event["backend"],
+                    actor=event["actor"],
+                    token=event["token"],
+                    asked=begin,
+                    begin=last,
+                    end=last,
+                    believed=last,
+                )
+                deadlines[owner] = event["deadline"]
+                by_actor[event["actor"]].append(owner)
+            case "renew", "ok" if owner in live:
+                deadlines[owner] = event["deadline"]
+            case ("release", "invoke") | ("lost", _) if owner in live:
+                end(owner, last)
+            case "fault", "start" if "victim" in event:
+                for dead in by_actor.pop(event["victim"], []):
+                    if dead in live:
+                        end(dead, last)
+    for owner in list(live):
+        end(owner, last + 1)  # the last grant of all lives a moment, too
+    return sorted(done, key=lambda hold: hold.begin)
+
+
+def overlaps(grants: Iterable[Hold]) -> list[tuple[Hold, Hold, int]]:
+    """Each hold beside the longest-lived of those before it of the same name that it met."""
+    longest: dict[str, Hold] = {}
+    found = []
+    for hold in grants:
+        before = longest.get(hold.name)
+        if before is not None and before.end > hold.begin:
+            found.append((before, hold, min(before.end, hold.end) - hold.begin))
+        if before is None or hold.end > before.end:
+            longest[hold.name] = hold
+    return [one for one in found if one[2] > 0]
+
+
+def inversions(grants: Sequence[Hold]) -> int:
+    """Grants that came while somebody waited who had asked `INVERSION` before."""
+    by_name: dict[str, list[Hold]] = defaultdict(list)
+    for hold in grants:
+        by_name[hold.name].append(hold)
+    count = 0
+    for line in by_name.values():
+        earliest = math.inf  # of those that were granted later
+        for hold in reversed(line):
+            count += earliest < hold.asked - INVERSION
+            earliest = min(earliest, hold.asked)
+    return count
+
+
+def _tokens(grants: Sequence[Hold]) -> list[str]:
+    """Unique, and above those of every grant that was heard of, or over, before this one."""
+    tally = Counter((hold.backend, hold.name, hold.token) for hold in grants)
+    breaches = [
+        f"tokens: {token} of {name} was given {times} times"
+        for (_, name, token), times in tally.items()
+        if times > 1
+    ]
+    by_name: dict[tuple[str, str], list[Hold]] = defaultdict(list)
+    for hold in grants:
+        by_name[hold.backend, hold.name].append(hold)
+    for line in by_name.values():
+        heard = sorted((hold.begin, hold.token) for hold in line)
+        ended = sorted((hold.end, hold.token) for hold in line)
+        wrong = [*_falling(line, heard, "asked"), *_falling(line, ended, "begin")]
+        breaches += [f"tokens: {hold.token} of {hold.name} after {top}" for hold, top in wrong[:3]]
+    return breaches
+
+
+def _falling(
+    line: Iterable[Hold], marks: Sequence[tuple[int, int]], since: str
+) -> Iterator[tuple[Hold, int]]:
+    """Holds with a token below one that was marked before `since`."""
+    times = [at for at, _ in marks]
+    tops = list(itertools.accumulate((token for _, token in marks), max))
+    for hold in line:
+        place = bisect.bisect_left(times, getattr(hold, since))
+        if place and tops[place - 1] > hold.token:
+            yield hold, tops[place - 1]
+
+
+def _recovery(events: Sequence[Event], seconds: float) -> list[str]:
+    """The first success after each fault's end; nothing is asked where nobody tried."""
+    tried = [e["t"] for e in events if e["do"] in ("buy", "acquire") and e["type"] == "invoke"]
+    good = [e["t"] for e in events if e["do"] in ("buy", "acquire") and e["type"] == "ok"]
+    breaches = []
+    for heal in (e for e in events if e["do"] == "fault" and e.get("type") == "heal"):
+        place, limit = bisect.bisect_left(good, heal["t"]), heal["t"] + round(seconds * SECOND)
+        is_late = place == len(good) or good[place] > limit
+        if is_late and bisect.bisect_left(tried, heal["t"]) < len(tried):
+            breaches.append(f"recovery: no success within {seconds:g} s of {heal['what']} ending")
+    return breaches
+
+
+# --- what the shop said, and what it has --------------------------------------------------------
+
+
+def _stock(dump: Dump) -> list[str]:
+    promised = sum(order.quantity for order in dump.orders if order.status in LIVE)
+    breaches = []
+    if promised > dump.stocked:
+        breaches.append(f"oversold: {promised} promised of {dump.stocked}")
+    if promised + dump.available != dump.stocked:
+        breaches.append(
+            f"conservation: {dump.stocked} initial, {dump.available} available, {promised} promised"
+        )
+    moved = sum(line.delta for line in dump.movements)
+    if moved != dump.available:
+        breaches.append(f"conservation: the ledger leaves {moved}, the row says {dump.available}")
+    return breaches
+
+
+def _answers(events: Iterable[Event], dump: Dump) -> list[str]:
+    """Every ok has its one row, no fail has one, unknown has none or one; replays are identical."""
+    rows: dict[tuple[int, str], list[str]] = defaultdict(list)
+    taken: Counter[int] = Counter()
+    for order in dump.orders:
+        rows[order.customer, order.key].append(order.number)
+        taken[order.customer] += order.quantity if order.status in LIVE else 0
+    breaches = [
+        f"keys: {len(numbers)} orders of customer {who} under one key"
+        for (who, _), numbers in rows.items()
+        if len(numbers) > 1
+    ]
+    breaches += [
+        f"limit: customer {who} has {pieces}, {dump.limit} allowed"
+        for who, pieces in taken.items()
+        if pieces > dump.limit
+    ]
+    told: dict[tuple[int, str], str] = {}
+    fresh: Counter[tuple[int, str]] = Counter()
+    maybe = _unended(events)
+    for event in events:
+        if event["do"] != "buy":
+            continue
+        form = event["user"], event["key"]
+        number = event["order"] if event["type"] == "ok" else ""
+        before = told.setdefault(form, number)
+        if number:
+            told[form] = number
+            fresh[form] += not event.get("replayed", False)
+            if before not in ("", number):
+                breaches.append(f"replays: customer {form[0]} was told two orders")
+        elif event["type"] == "unknown":
+            maybe.add(form)
+    breaches += [
+        f"replays: customer {who}'s form was new {times} times"
+        for (who, _), times in fresh.items()
+        if times > 1
+    ]
+    for (who, key), number in told.items():
+        found = rows.pop((who, digest(key)), [])
+        if number and number not in found:
+            breaches.append(f"lost: customer {who} was told an order that does not exist")
+        if not number and found and (who, key) not in maybe:
+            breaches.append(f"phantom: customer {who} was refused, and has {found[0]}")
+    breaches += [
+        f"phantom: order {numbers[0]}, for which nobody asked" for numbers in rows.values()
+    ]
+    return breaches
+
+
+def _unended(events: Iterable[Event]) -> set[tuple[int, str]]:
+    """Purchases that were begun and of which nothing more was heard."""
+    open_: dict[tuple[str, int], tuple[int, str]] = {}
+    for event in events:
+        if event["do"] == "buy":
+            operation = event["actor"], event["id"]
+            if event["type"] == "invoke":
+                open_[operation] = event["user"], event["key"]
+            else:
+                open_.pop(operation, None)
+    return set(open_.values())
+
+
+def _returns(dump: Dump) -> list[str]:
+    """Pieces go out once for each order, and come back once for each that ended."""
+    out: Counter[str] = Counter()
+    back: Counter[str] = Counter()
+    for line in dump.movements:
+        if line.reason == "reserved":
+            out[str(line.order)] -= line.delta
+        elif line.reason == "returned":
+            back[str(line.order)] += line.delta
+    breaches = []
+    for order in dump.orders:
+        due = order.quantity if order.status in ENDED else 0
+        if out[order.number] != order.quantity:
+            breaches.append(f"ledger: {out[order.number]} went out for order {order.number}")
+        if back[order.number] != due:
+            breaches.append(f"returns: {back[order.number]} came back of order {order.number}")
+    return breaches
+
+
+def _ledger(dump: Dump) -> list[str]:
+    """The fences of the writers never fall; 0 stands for a lock without tokens."""
+    newest = (0, 0)
+    for line in dump.movements:
+        fence = (line.epoch, line.token)
+        if line.token and fence < newest:
+            return [f"fence: the ledger has {fence} after {newest}"]
+        newest = max(newest, fence)
+    return []

@@ -1,0 +1,1 @@
+"""Load tests of a sale: plan, buyers, runs, verdicts."""

@@ -1,0 +1,182 @@
+"""Stages the runs of a plan in the lab's own stores.
+
+Asked with {"plan": ..., "missing": {backend: why}}, it tells the versions, progress and a run for
+each run. It is a process of its own because its environment leads to the private stores; the one
+that was asked for the load test stays in its own.
+"""
+
+import multiprocessing
+import os
+import platform
+import random
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import django
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
+from django.db import connection, connections
+from django.utils import timezone
+from redis import Redis
+
+from devservers.processes import HOST, START_SECONDS
+from inventory.models import Product
+from loadtest.history.checker import Promise, check
+from loadtest.history.recorder import dump, history
+from loadtest.load.events import say
+from loadtest.load.fault_plan import FAULTS, TTL, marks
+from loadtest.load.plan import Plan
+from loadtest.load.selling import sell
+from loadtest.load.verdict import curve, expected, judge, not_run
+from locking import LockError, locks, policy
+from shop.administration.audit import audit_sale
+from shop.models import Sale, User
+from shop.sales.queries import create_sale
+
+OPEN_FOR = timedelta(days=1)
+
+
+def main(asked: dict[str, Any]) -> None:
+    """Stage what is asked for."""
+    plan = Plan(**asked["plan"])
+    if plan.fault != "none":
+        _shorten_leases()
+    call_command("migrate", verbosity=0, interactive=False)
+    say("versions", versions=versions())
+    product = Product.objects.create(slug="lab", name="Lab product", price=Decimal(1))
+    customers = _make_customers(plan)
+    for repeat in range(1, plan.repeats + 1):
+        for discipline in plan.disciplines:
+            for backend in plan.backends:
+                names = {"backend": backend, "discipline": discipline, "repeat": repeat}
+                _await(asked["ports"].get(FAULTS[plan.fault].server))
+                if why := asked["missing"].get(backend) or _switch(backend, discipline):
+                    say("run", run={**names, **not_run(plan, why)})
+                    continue
+                sale = _open_sale(plan, product, "-".join(map(str, names.values())))
+                say("run", run={**names, **_stage(plan, sale, customers, names)})
+
+
+def versions() -> dict[str, Any]:
+    """What the numbers were measured on."""
+    with connection.cursor() as cursor:
+        is_sqlite = connection.vendor == "sqlite"
+        cursor.execute("SELECT sqlite_version()" if is_sqlite else "SELECT version()")
+        database = f"{connection.display_name} {cursor.fetchone()[0]}"
+    found = {
+        "python": platform.python_version(),
+        "django": django.get_version(),
+        "database": database,
+        "cores": multiprocessing.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "platform": platform.platform(),
+    }
+    urls = [settings.REDIS_URL, *settings.REDLOCK_URLS]
+    for url in [url for url in urls if url.startswith("redis:")][:1]:
+        with Redis.from_url(url) as client:
+            info = client.info("server")
+        name = info.get("server_name", "redis")
+        found["redis"] = f"{name} {info.get(f'{name}_version')}"
+    return found
+
+
+def _make_customers(plan: Plan) -> list[User]:
+    """The buyers, in the order in which the seed sends them to the start line."""
+    nobody_signs_in = "!"
+    User.objects.bulk_create(
+        [User(username=f"buyer-{n}", password=nobody_signs_in) for n in range(plan.buyers)],
+        batch_size=1000,
+    )
+    customers = list(User.objects.order_by("pk"))
+    random.Random(plan.seed).shuffle(customers)
+    return customers
+
+
+def _await(port: int | None) -> None:
+    """The server that the last run's fault killed is up again before the next one starts."""
+    deadline = time.monotonic() + START_SECONDS
+    while port is not None and time.monotonic() < deadline:
+        with suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+            return
+        time.sleep(0.05)
+
+
+def _switch(backend: str, discipline: str) -> str:
+    """Put a guard in force; the reason why it cannot be, or nothing."""
+    try:
+        # By force: nobody buys yet.
+        policy.switch(backend=backend, discipline=discipline, reason="lab run", force=True)
+    except (LockError, ImproperlyConfigured) as error:
+        return str(error)
+    return ""
+
+
+def _open_sale(plan: Plan, product: Product, slug: str) -> Sale:
+    now = timezone.now()
+    return create_sale(
+        product=product,
+        slug=slug,
+        price=product.price,
+        quantity=plan.stock,
+        opens_at=now - OPEN_FOR,
+        closes_at=now + OPEN_FOR,
+    )
+
+
+def _stage(
+    plan: Plan, sale: Sale, customers: Sequence[User], names: dict[str, Any]
+) -> dict[str, Any]:
+    """One run: the crowd is let in, and when the last has been served the rows are counted."""
+    capabilities = locks[names["backend"]].capabilities
+    # MySQL's sessions end with a connection, which a silent holder keeps.
+    outlived = capabilities.expires or names["backend"] == "zookeeper"
+    promise = expected(
+        plan,
+        exclusion=capabilities.exclusion,
+        discipline=names["discipline"],
+        outlived=outlived,
+    )
+    kept = Promise.of(capabilities)
+    if FAULTS[plan.fault].server:
+        kept = replace(kept, exclusive=False)  # a lock whose server forgets may be granted twice
+    # Children must not inherit what two of them could talk through.
+    connections.close_all()
+    locks.close()
+    folder = settings.VAR / "history" / sale.slug
+    folder.mkdir(parents=True)
+    sold = sell(
+        plan,
+        sale.slug,
+        customers,
+        backend=names["backend"],
+        history=folder,
+        progress=lambda served: say("progress", served=served, of=plan.buyers, **names),
+        strike_server=lambda: say("strike", server=FAULTS[plan.fault].server),
+        passes_on=outlived and plan.processes > 1,
+    )
+    if sold.errors:
+        return not_run(plan, f"{len(sold.errors)} went wrong: {sold.errors[0]}")
+    if plan.fault != "none" and len(sold.fired) < plan.strikes:
+        often = f" {plan.strikes} times" if plan.strikes > 1 else ""
+        return not_run(plan, f"{plan.fault} did not fire{often}")
+    return {
+        **judge(plan, audit_sale(sale=sale), sold.answers, sold.started, promise),
+        "sold_at": curve(sold.answers, sold.started),
+        "marks": marks(plan.fault, sold.fired, sold.started),
+        "checked": asdict(check(history(folder), dump(sale), kept)),
+    }
+
+
+def _shorten_leases() -> None:
+    """Else a run would have to wait for them."""
+    for alias, conf in settings.LOCKS.items():
+        conf["TTL"] = TTL
+        if alias == "zookeeper":
+            conf["OPTIONS"] = {"SESSION_TIMEOUT": TTL}

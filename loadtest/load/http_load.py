@@ -1,0 +1,298 @@
+"""A rush on a running shop over HTTP: its own sale, its own customers, several driving processes.
+
+The sale and the customers are made in the shop's database, so this must run with the shop's own
+environment; everything else goes through the shop's pages: each buyer opens the sale page and posts
+what its form holds. The verdict comes from the audit and from counting orders.
+"""
+
+import re
+import resource
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from decimal import Decimal
+from html import unescape
+from http.client import HTTPConnection
+from multiprocessing.sharedctypes import RawArray
+from typing import Any
+from urllib.parse import urlencode
+
+from django.db import DatabaseError, connections, transaction
+from django.utils import timezone
+
+from inventory.models import Product
+from loadtest.bench.pool import Crew
+from loadtest.load.http_buyers import Buyer, browsers_of, sign_out
+from loadtest.load.http_client import PATIENCE, drive
+from loadtest.load.plan import PlanError, keep_within
+from loadtest.load.verdict import of_books, percentile
+from locking import locks
+from shop.administration.audit import StockAudit, audit_sale
+from shop.models import Sale, User
+from shop.sales.queries import create_sale
+
+LOCAL = ("127.0.0.1", "localhost")
+OPEN_FOR = timedelta(hours=1)
+BATCH = 200
+"""Customers made in one transaction: the shop goes on writing beside it."""
+READERS = 8
+"""Threads that open the sale page, before the rush."""
+QUEUE_SECONDS = 60.0
+"""How long the orders of a queued sale may take to be written."""
+_FIELD = re.compile(r'<input type="hidden" name="(\w+)"[^>]* value="([^"]*)"')
+_FORM = re.compile(r'<form method="post" action="([^"]*/buy/)".*?</form>', re.DOTALL)
+LIMITS = {
+    "attempts": (1, 1_000_000),
+    "stock": (1, 100_000),
+    "buyers": (1, 100_000),
+    "processes": (1, 16),
+    "connections": (1, 1000),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rush:
+    """What is asked for."""
+
+    host: str
+    port: int
+    attempts: int
+    stock: int
+    buyers: int
+    processes: int
+    connections: int
+    """Of each process."""
+    fulfilment: str = Sale.Fulfilment.DIRECT
+    max_p99_ms: float | None = None
+    """Of those who won."""
+    min_per_second: float | None = None
+    """Attempts."""
+    hang_ups: bool = False
+    """The shop is restarted meanwhile: whoever is cut off sends the same form again."""
+
+    def __post_init__(self) -> None:
+        keep_within(LIMITS, asdict(self))
+
+
+Report = dict[str, Any]
+Waits = dict[str, list[float]]
+
+
+def rush(asked: Rush, progress: Callable[[str, int, int], object]) -> Report:
+    """Stage it; `progress` hears what is done, how far it is, and of how many."""
+    try:
+        sale = _open_sale(asked)
+    except DatabaseError as error:
+        raise PlanError(f"the shop's database, as the environment names it: {error}") from error
+    buyers: list[Buyer] = []
+    try:
+        for batch in _buyers(asked.buyers):
+            buyers += batch
+            progress("signing in", len(buyers), asked.buyers)
+        forms = _forms(asked, sale, buyers, progress)
+        # The drivers fork: they must not inherit what two of them could talk through.
+        connections.close_all()
+        locks.close()
+        report = _drive(asked, forms, lambda done: progress("rush", done, asked.attempts))
+        audit = _settled(sale, report["winners"])
+        return {"settings": asdict(asked), **_judge(asked, report, audit)}
+    finally:
+        Sale.objects.filter(pk=sale.pk).update(closes_at=timezone.now())
+        sign_out(buyers)
+
+
+def _open_sale(asked: Rush) -> Sale:
+    now = timezone.now()
+    product, _ = Product.objects.get_or_create(
+        slug="lab-rush", defaults={"name": "Load test", "price": Decimal(1)}
+    )
+    with transaction.atomic():
+        sale = create_sale(
+            product=product,
+            slug=f"lab-rush-{time.time_ns():x}",
+            price=product.price,
+            quantity=asked.stock,
+            opens_at=now,
+            closes_at=now + OPEN_FOR,
+            fulfilment=asked.fulfilment,
+        )
+    where = f"http://{asked.host}:{asked.port}"
+    try:
+        with closing(HTTPConnection(asked.host, asked.port, timeout=PATIENCE)) as connection:
+            connection.request("GET", sale.get_absolute_url())
+            status = connection.getresponse().status
+    except OSError as error:
+        sale.delete()
+        raise PlanError(f"no shop answers at {where}: {error}") from error
+    if status != 200:
+        sale.delete()
+        raise PlanError(f"the shop at {where} answers {status} for a sale of this database")
+    return sale
+
+
+def _buyers(count: int) -> Iterator[list[Buyer]]:
+    """Customers of earlier rushes, and as many new ones as are missing, each signed in."""
+    names = [f"lab-rush-{number}" for number in range(count)]
+    for start in range(0, count, BATCH):
+        batch = names[start : start + BATCH]
+        with transaction.atomic():
+            User.objects.bulk_create(
+                [User(username=name, password="!") for name in batch],  # noqa: S106
+                ignore_conflicts=True,
+            )
+            signed_in = browsers_of(User.objects.filter(username__in=batch))
+        yield signed_in
+
+
+def _forms(
+    asked: Rush,
+    sale: Sale,
+    buyers: Sequence[Buyer],
+    progress: Callable[[str, int, int], object],
+) -> list[bytes]:
+    """What each buyer's browser will post: the fields of the form on its sale page."""
+    done = iter(range(1, len(buyers) + 1))
+    path = sale.get_absolute_url()
+
+    def read(mine: Sequence[Buyer]) -> list[bytes]:
+        with closing(HTTPConnection(asked.host, asked.port, timeout=PATIENCE)) as connection:
+            return [post_of(connection, buyer) for buyer in mine]
+
+    def post_of(connection: HTTPConnection, buyer: Buyer) -> bytes:
+        connection.request("GET", path, headers={"Cookie": buyer.cookies})
+        page = connection.getresponse().read().decode()
+        form = _FORM.search(page)
+        if form is None:
+            raise PlanError("the sale page has no form for a customer")
+        fields = {name: unescape(value) for name, value in _FIELD.findall(form[0])}
+        progress("opening the page", next(done), len(buyers))
+        return buyer.post(unescape(form[1]), urlencode(fields), host=f"{asked.host}:{asked.port}")
+
+    with ThreadPoolExecutor(READERS) as pool:
+        each = pool.map(read, [buyers[number::READERS] for number in range(READERS)])
+        return [post for posts in each for post in posts]
+
+
+def _drive(asked: Rush, forms: Sequence[bytes], progress: Callable[[int], object]) -> Report:
+    """Send the attempts from several processes, and put together what they heard."""
+    done = RawArray("l", asked.processes)
+
+    def work(number: int) -> tuple[Waits, int, float, float, int]:
+        won: set[bytes] = set()
+
+        def told(request: bytes, kind: str) -> None:
+            done[number] += 1
+            if kind == "ok":
+                won.add(request)
+
+        mine = deque(forms[number :: asked.processes])
+        share = len(range(number, asked.attempts, asked.processes))
+        heard = drive(
+            asked.port,
+            _attempts(mine, share, won),
+            connections=asked.connections,
+            seconds=OPEN_FOR.total_seconds(),
+            host=asked.host,
+            told=told,
+            hang_ups=asked.hang_ups,
+        )
+        waits: Waits = defaultdict(list)
+        for one in heard.answers:
+            waits[one.kind].append((one.heard - one.sent) * 1000)
+        return dict(waits), len(won), heard.began, heard.ended, _peak_kb()
+
+    with Crew(work, asked.processes) as crew, _watched(done, progress):
+        results = crew.results(patience=OPEN_FOR.total_seconds())
+    waits: Waits = defaultdict(list)
+    for theirs, *_ in results:
+        for kind, some in theirs.items():
+            waits["won" if kind == "ok" else kind] += some
+    seconds = max(one[3] for one in results) - min(one[2] for one in results)
+    answers = {
+        kind: {
+            "count": len(some),
+            **{f"p{n}_ms": round(percentile(some, n / 100), 1) for n in (50, 95, 99)},
+        }
+        for kind, some in sorted(waits.items())
+    }
+    attempts = sum(map(len, waits.values()))
+    return {
+        "attempts": attempts,
+        "seconds": round(seconds, 2),
+        "attempts_per_second": round(attempts / seconds, 1) if seconds else 0.0,
+        "answers": answers,
+        "winners": sum(one[1] for one in results),
+        "driver": {
+            "processes": asked.processes,
+            "peak_mb": round((_peak_kb() + sum(one[4] for one in results)) / 1024, 1),
+        },
+    }
+
+
+def _attempts(buyers: deque[bytes], share: int, won: set[bytes]) -> Iterator[bytes]:
+    """Each buyer again and again until it has won; then it goes home."""
+    while share and buyers:
+        buyer = buyers.popleft()
+        if buyer not in won:
+            buyers.append(buyer)
+            share -= 1
+            yield buyer
+
+
+class _watched:
+    """Tells the progress twice a second while the block lasts."""
+
+    def __init__(self, done: Any, progress: Callable[[int], object]) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tell, args=(done, progress), daemon=True)
+
+    def _tell(self, done: Any, progress: Callable[[int], object]) -> None:
+        while not self._over.wait(0.5):
+            progress(sum(done))
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def _peak_kb() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _settled(sale: Sale, winners: int) -> StockAudit:
+    """The audit, once a queue has written the orders that were promised."""
+    deadline = time.monotonic() + QUEUE_SECONDS
+    while True:
+        audit = audit_sale(sale=sale)
+        is_written = audit.sold + audit.held >= winners
+        if is_written or sale.fulfilment == Sale.Fulfilment.DIRECT or time.monotonic() > deadline:
+            return audit
+        time.sleep(0.2)
+
+
+def _judge(asked: Rush, report: Report, audit: StockAudit) -> Report:
+    wanted = min(asked.stock, asked.buyers)
+    verdict: str
+    verdict, why = of_books(audit, wanted=wanted, told=report["winners"])
+    slow = list(_missed(asked, report))
+    if verdict == "ok" and slow:
+        verdict, why = "slow", "; ".join(slow)
+    orders = audit.sold + audit.held
+    return {**report, "orders": orders, "audit": asdict(audit), "verdict": verdict, "why": why}
+
+
+def _missed(asked: Rush, report: Report) -> Iterator[str]:
+    """The thresholds that were not met."""
+    rate, p99 = report["attempts_per_second"], report["answers"].get("won", {}).get("p99_ms", 0)
+    if asked.min_per_second is not None and rate < asked.min_per_second:
+        yield f"{rate} attempts a second, at least {asked.min_per_second:g} were asked for"
+    if asked.max_p99_ms is not None and p99 > asked.max_p99_ms:
+        yield f"p99 of those who won is {p99} ms, at most {asked.max_p99_ms:g} were asked for"

@@ -1,0 +1,141 @@
+"""What a load test is asked to do, and the limits within which it can."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from loadtest.load.fault_plan import FAULTS
+from locking.models import Discipline
+
+STORES = ("sqlite", "mariadb")
+# The servers that a backend needs beside the database.
+BACKENDS: dict[str, str | None] = {
+    "none": None,
+    "process": None,
+    "database": None,
+    "mysql_session": None,
+    "redis": "redis",
+    "redlock": "redlock",
+    "zookeeper": "zookeeper",
+}
+LIMITS = {
+    "buyers": (1, 100_000),
+    "stock": (1, 100_000),
+    "processes": (1, 32),
+    "threads": (1, 32),
+    "think_ms": (0, 1000),
+    "repeats": (1, 100),
+    "patience": (1, 600),
+    "at": (0, 0.9),
+    "strikes": (1, 20),
+    "seed": (0, 2**63 - 1),
+}
+ALWAYS_SAID = ("buyers", "stock", "seed")
+"""In the command line, whatever their defaults are."""
+# A thread may need two connections, and the private MariaDB allows 400.
+MOST_THREADS = 150
+
+
+class PlanError(ValueError):
+    """A load test that cannot be run as asked."""
+
+
+def _absent(field: str, one: str, known: Iterable[str]) -> PlanError:
+    said = {"field": field, "one": repr(one), "known": ", ".join(known)}
+    return PlanError(_("%(field)s: no %(one)s; there are: %(known)s") % said)
+
+
+def keep_within(limits: Mapping[str, tuple[float, float]], asked: Mapping[str, Any]) -> None:
+    """PlanError where a number that is asked for is outside its limits."""
+    for name, (least, most) in limits.items():
+        if name in asked and not least <= asked[name] <= most:
+            said = {"name": name, "asked": asked[name], "least": least, "most": most}
+            raise PlanError(_("%(name)s: %(asked)s is not within %(least)s to %(most)s") % said)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One `lab run`: every backend under every discipline, `repeats` times."""
+
+    backends: tuple[str, ...]
+    disciplines: tuple[str, ...]
+    buyers: int = 200
+    stock: int = 50
+    processes: int = 4
+    threads: int = 8
+    """Of each process: so many of its buyers are in the shop at once."""
+    think_ms: float = 5.0
+    """Between look and write, where a shop checks the payment; the same for every backend."""
+    seed: int = 42
+    """Orders the buyers and their pauses; who wins a race is up to the machine."""
+    repeats: int = 1
+    store: str = "sqlite"
+    patience: float = 30.0
+    """Seconds for which a buyer who is told "busy" sends the same form again."""
+    fault: str = "none"
+    at: float = 0.5
+    """The share of the stock after which the fault fires."""
+    strikes: int = 1
+    """How often it fires, spread over the rest of the stock."""
+
+    def __post_init__(self) -> None:
+        for field, known in (("backends", tuple(BACKENDS)), ("disciplines", Discipline.values)):
+            asked = getattr(self, field)
+            if not asked:
+                said = {"field": field, "known": ", ".join(known)}
+                raise PlanError(_("%(field)s: name at least one of %(known)s") % said)
+            if unknown := [one for one in asked if one not in known]:
+                raise _absent(field, unknown[0], known)
+            if len(set(asked)) < len(asked):
+                raise PlanError(_("%(field)s: the same one is named twice") % {"field": field})
+        for field, among in (("store", STORES), ("fault", tuple(FAULTS))):
+            if (one := getattr(self, field)) not in among:
+                raise _absent(field, one, among)
+        keep_within(LIMITS, asdict(self))
+        if self.processes * self.threads > MOST_THREADS:
+            raise PlanError(_("processes x threads: at most %(most)s") % {"most": MOST_THREADS})
+        if "mysql_session" in self.backends and self.store != "mariadb":
+            raise PlanError(_("backends: mysql_session needs store mariadb"))
+        if self.fault == "kill-database" and self.store != "mariadb":
+            raise PlanError(_("fault: kill-database needs store mariadb"))
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Those that it needs beside the database."""
+        needed = [BACKENDS[one] for one in self.backends] + [FAULTS[self.fault].server]
+        return tuple(dict.fromkeys(one for one in needed if one and one != "database"))
+
+    @property
+    def runs(self) -> int:
+        """So many sales are opened."""
+        return len(self.backends) * len(self.disciplines) * self.repeats
+
+    @property
+    def strike_after(self) -> tuple[int, ...]:
+        """The pieces sold before each strike."""
+        step = (1 - self.at) / self.strikes
+        return tuple(int(self.stock * (self.at + step * n)) for n in range(self.strikes))
+
+    @property
+    def contenders(self) -> int:
+        """Buyers in the shop at once."""
+        return min(self.buyers, self.processes * self.threads)
+
+    def settings(self) -> dict[str, Any]:
+        """As the report prints them."""
+        return asdict(self)
+
+    def command(self) -> str:
+        """The command line that asks for the same."""
+        lists = [("backend", one) for one in self.backends]
+        lists += [("discipline", one) for one in self.disciplines]
+        rest = [
+            (field.name.replace("_", "-"), getattr(self, field.name))
+            for field in fields(self)
+            if field.name not in ("backends", "disciplines")
+            and (field.name in ALWAYS_SAID or getattr(self, field.name) != field.default)
+        ]
+        options = " ".join(f"--{name} {value}" for name, value in lists + rest)
+        return f"manage.py lab run {options}"

@@ -1,0 +1,159 @@
+"""Private stores for an experiment, and a process in the environment that leads to them."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any, Self
+
+from devservers.folders import new_folder
+from devservers.processes import STOP_SECONDS, tethered
+from devservers.servers import MariaDb, Redis, Server, ServerError, ZooKeeper, start_all, stop_all
+from loadtest.load.plan import BACKENDS
+
+NOWHERE = "unix:///nonexistent"
+
+
+class BrokeOff(RuntimeError):
+    """An experiment met something nobody foresaw; the message ends with its log."""
+
+
+class Stores:
+    """A fresh database and the servers that the backends need, all gone at the end.
+
+    `missing` maps a backend, or "database", to the reason why its store could not be had.
+    """
+
+    def __init__(
+        self, store: str, backends: Iterable[str], *, ensemble: ZooKeeper | None = None
+    ) -> None:
+        self.store = store
+        self._ensemble = ensemble
+        self.backends = tuple(backends)
+        self.missing: dict[str, str] = {}
+        self._servers: dict[str, Server] = {}
+        """The one of each kind that a fault may kill."""
+        self._coming_back: dict[str, threading.Timer] = {}
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with self._stack:
+            self.folder = new_folder("lab")
+            self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            self.environ = {
+                **os.environ,
+                "DJANGO_SETTINGS_MODULE": "shop.settings.lab",
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                "SHOP_VAR": str(self.folder),
+                "DATABASE_URL": f"sqlite:///{self.folder / 'lab.sqlite3'}",
+                "REDIS_URL": NOWHERE,
+                "CELERY_BROKER_URL": NOWHERE,
+                "REDLOCK_URLS": "",
+                "ZOOKEEPER_HOSTS": "",
+                "DEBUG": "0",
+                "MAX_WAITING": "100",  # the crowd shall meet the lock, not the door
+                "PURCHASES_PER_GRANT": "1",  # and each buyer for himself
+                "LOG_LEVEL": "WARNING",
+            }
+            if self.store == "mariadb":
+                self._start("database")
+            for backend in self.backends:
+                if BACKENDS[backend]:
+                    self._start(backend)
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stack.close()
+
+    def _start(self, what: str) -> None:
+        try:
+            self.environ.update(getattr(self, f"_{what}")())
+        except ServerError as error:
+            self.missing[what] = str(error)
+
+    def _database(self) -> dict[str, str]:
+        return {"DATABASE_URL": self._up("database", MariaDb()).url}
+
+    def _redis(self) -> dict[str, str]:
+        return {"REDIS_URL": self._up("redis", Redis(prefer="embedded")).url}
+
+    def _redlock(self) -> dict[str, str]:
+        masters = [Redis(prefer="embedded") for _ in range(5)]
+        start_all(masters)
+        self._stack.callback(stop_all, masters)
+        self._servers["redlock"] = masters[0]
+        return {"REDLOCK_URLS": ",".join(master.url for master in masters)}
+
+    def _zookeeper(self) -> dict[str, str]:
+        zookeeper = self._stack.enter_context(self._ensemble or ZooKeeper(nodes=1))
+        self._servers["zookeeper"] = zookeeper.nodes[0]
+        return {"ZOOKEEPER_HOSTS": zookeeper.hosts}
+
+    def _up(self, what: str, server: Server) -> Server:
+        self._servers[what] = self._stack.enter_context(server)
+        return server
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Where the servers listen that a fault may kill."""
+        return {what: server.port for what, server in self._servers.items()}
+
+    def kill(self, what: str, *, back_after: float) -> bool:
+        """Kill a server and start it again after so many seconds; whether there was one to kill."""
+        if what in self._coming_back:
+            self._coming_back[what].join()
+        if (server := self._servers.get(what)) is None or not server.running:
+            return False
+        server.kill()
+        back = threading.Timer(back_after, server.start)
+        back.start()
+        self._coming_back[what] = back
+        # Before its server is stopped for good.
+        self._stack.callback(back.join)
+        return True
+
+    def direct(self, experiment: str, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """What `python -m loadtest EXPERIMENT` tells in these stores; see __main__.py."""
+        log = self.folder / "log"
+        with (
+            log.open("wb") as errors,
+            subprocess.Popen(
+                tethered([sys.executable, "-m", "loadtest", experiment]),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=self.environ,
+                cwd=self.folder,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for us, and we end it
+            ) as director,
+            _ended(director),
+        ):
+            assert director.stdin is not None
+            assert director.stdout is not None
+            json.dump(asked, director.stdin)
+            director.stdin.close()
+            for line in director.stdout:
+                event = json.loads(line)
+                if event["event"] == "end":
+                    return
+                yield event
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+        raise BrokeOff(f"{experiment} broke off:\n{tail}")
+
+
+@contextlib.contextmanager
+def _ended(process: "subprocess.Popen[str]") -> Iterator[None]:
+    """No process is left, however the block ends."""
+    try:
+        yield
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS)
+        process.kill()

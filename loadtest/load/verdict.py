@@ -1,0 +1,140 @@
+"""What a run showed, from counting rows, and what its guard had promised."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from loadtest.load.buyers import Answer
+from loadtest.load.fault_plan import FAULTS
+from loadtest.load.plan import Plan
+from locking.models import Discipline
+from shop.administration.audit import StockAudit
+
+CURVE_POINTS = 60
+Verdict = Literal["ok", "oversold", "undersold", "not-run"]
+
+
+def expected(
+    plan: Plan, *, exclusion: str, discipline: str, outlived: bool = False
+) -> Verdict | None:
+    """What the guard promises; None where either may happen.
+
+    `outlived`: the lock passes on when a holder is silent for too long.
+    """
+    is_alone = plan.contenders == 1 or (exclusion == "process" and plan.processes == 1)
+    if is_alone or discipline != Discipline.NAIVE:
+        return "ok"
+    if exclusion == "machines":
+        fault = FAULTS[plan.fault]
+        if fault.server:
+            return None  # a lock whose server forgets may be granted twice
+        is_paused = fault.holder == "stop" and outlived and plan.processes > 1
+        if not is_paused:
+            return "ok"
+    # With a piece for everybody nobody has to go without, and nothing is oversold.
+    return "oversold" if plan.buyers > plan.stock else None
+
+
+def with_controls(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same runs; where a control did not oversell, nothing was shown by those beside it."""
+
+    def series(run: dict[str, Any]) -> tuple[object, ...]:
+        return run["discipline"], run["repeat"]
+
+    failed = {
+        series(run): run["backend"]
+        for run in runs
+        if run["expected"] == "oversold" and run["verdict"] in ("ok", "undersold")
+    }
+    return [
+        {
+            **run,
+            "verdict": "not-run",
+            "why": f"the control ({failed[series(run)]}) did not oversell, so nothing is shown",
+        }
+        if run["verdict"] == "ok" and series(run) in failed
+        else run
+        for run in runs
+    ]
+
+
+def curve(answers: Sequence[Answer], started: float) -> list[tuple[float, int]]:
+    """Pieces sold by then: (seconds since the start, pieces), thinned out for a chart."""
+    ends = sorted(max(0.0, answer.ended - started) for answer in answers if answer.kind == "order")
+    step = max(1, len(ends) // CURVE_POINTS)
+    points = [(round(at, 3), n) for n, at in enumerate(ends, 1) if n % step == 0 or n == len(ends)]
+    return [(0.0, 0), *points]
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of them do not exceed; 0 when there are none."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else 0.0
+
+
+def judge(
+    plan: Plan,
+    audit: StockAudit,
+    answers: Sequence[Answer],
+    started: float,
+    promise: Verdict | None,
+) -> dict[str, Any]:
+    """One run of the report, except for its names."""
+    sold = audit.sold + audit.held
+    wanted = min(plan.stock, plan.buyers)
+    ends = [answer.ended for answer in answers if answer.kind == "order"]
+    seconds = max(ends, default=started) - started
+    waits = [(answer.ended - answer.began) * 1000 for answer in answers]
+    kinds = Counter(answer.kind for answer in answers)
+    verdict, why = of_books(audit, wanted=wanted, told=kinds["order"])
+    return {
+        "stock": plan.stock,
+        "attempts": sum(answer.sends for answer in answers),
+        "sold": sold,
+        "oversold": audit.oversold,
+        "undersold": max(0, wanted - sold),
+        "orders_per_second": round(sold / seconds, 1) if seconds else 0.0,
+        "wait_ms": {
+            f"p{share}": round(percentile(waits, share / 100), 1) for share in (50, 95, 99)
+        },
+        "answers": dict(sorted(kinds.items())),
+        "expected": promise,
+        "verdict": verdict,
+        "why": why,
+    }
+
+
+def of_books(audit: StockAudit, *, wanted: int, told: int) -> tuple[Verdict, str]:
+    """The verdict and why: `wanted` pieces were to be had, `told` buyers heard of one."""
+    sold = audit.sold + audit.held
+    if audit.oversold:
+        return "oversold", "; ".join(audit.breaches)
+    if sold < wanted:
+        why = f"{sold} orders, {wanted} pieces were to be had"
+        return "undersold", "; ".join([*audit.breaches, why])
+    if audit.breaches or sold != told:
+        # Nobody had to go without, but pieces appeared or vanished.
+        why = f"{told} buyers were told that they had bought, {sold} orders exist"
+        verdict: Verdict = "undersold" if audit.lost or sold < told else "oversold"
+        return verdict, "; ".join([*audit.breaches, why])
+    return "ok", f"{sold} orders, and the books add up"
+
+
+def not_run(plan: Plan, why: str) -> dict[str, Any]:
+    """The report of a run that could not take place."""
+    return {
+        "stock": plan.stock,
+        "attempts": 0,
+        "sold": 0,
+        "oversold": 0,
+        "undersold": 0,
+        "orders_per_second": 0.0,
+        "wait_ms": {"p50": 0.0, "p95": 0.0, "p99": 0.0},
+        "answers": {},
+        "sold_at": [],
+        "marks": [],
+        "checked": {"breaches": [], "facts": {}},
+        "expected": None,
+        "verdict": "not-run",
+        "why": why,
+    }

@@ -1,0 +1,85 @@
+"""The Celery application of `lab jobs`: two tasks on the same schedule, one of them run_once.
+
+What a task does is one row in `job_effect`, so that everything can be counted afterwards. With a
+`gate`, it says on the Redis list `started` who is at work, and waits until there is something on
+the list that the gate names: so a test strikes in its middle.
+"""
+
+import json
+import os
+import random
+import time
+from datetime import timedelta
+from typing import Any
+
+import django
+from celery import Celery
+from celery.signals import beat_init, worker_ready
+from django.conf import settings
+from django.db import connection
+from redis import Redis
+
+from loadtest.resilience.jobs import EVERY, READY, TTL
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
+django.setup()
+
+from locking import current_run, run_once  # noqa: E402
+from locking.jobs import run_once as jobs  # noqa: E402
+
+WORK = 1.5
+"""Seconds that `once` takes at most, where no gate holds it up."""
+PATIENCE = 60
+
+app = Celery("lab-jobs")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.conf.imports = ["locking.jobs.tasks"]
+app.conf.broker_transport_options = {
+    "visibility_timeout": float(os.environ.get("JOBS_VISIBILITY_TIMEOUT", "60")),
+    "unacked_restore_interval": 0.2,
+    "unacked_restore_throttle": 1,
+}
+app.conf.beat_schedule = {
+    "once": {"task": "once", "schedule": EVERY},
+    "control": {"task": "control", "schedule": EVERY},
+    "resend": {"task": "locking.jobs.tasks.resend_unfinished_runs", "schedule": EVERY},
+}
+jobs.RESEND = timedelta(seconds=EVERY)  # as brisk as the schedule
+
+
+@worker_ready.connect
+@beat_init.connect
+def _say_so(**kwargs: object) -> None:
+    os.write(2, f"{READY}\n".encode())  # past all logging, whatever its levels
+
+
+def _wait_at(gate: str, attempt: int) -> None:
+    redis = Redis.from_url(settings.REDIS_URL)
+    redis.rpush("started", json.dumps({"gate": gate, "attempt": attempt, "pid": os.getpid()}))
+    redis.blpop([gate], timeout=PATIENCE)
+
+
+def _affect(*values: str | int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO job_effect VALUES (%s, %s, %s)", values)
+
+
+@app.task(name="once")
+@run_once(ttl=TTL, backoff=EVERY)
+def once(gate: str | None = None) -> None:
+    """Has one effect."""
+    run = current_run()
+    if gate:
+        _wait_at(gate, run.attempt)
+    else:
+        time.sleep(random.uniform(0, WORK))
+    with run.finish():
+        _affect("once", run.scheduled_for.isoformat(), run.attempt)
+
+
+@app.task(name="control", bind=True)
+def control(self: Any, gate: str | None = None) -> None:
+    """Has as many as there are messages."""
+    if gate:
+        _wait_at(gate, 1)
+    _affect("control", self.request.headers[jobs.HEADER], 1)

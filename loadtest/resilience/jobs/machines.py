@@ -1,0 +1,91 @@
+"""Real workers and beats of `loadtest.resilience.jobs.app`, to be killed and stopped.
+
+They inherit the environment, and so its stores.
+"""
+
+import os
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+
+from django.db import connection
+
+from devservers.processes import Server
+from loadtest.resilience.jobs import READY
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def create_effects() -> None:
+    """The table that the tasks write."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE job_effect (task VARCHAR(20) NOT NULL, "
+            "scheduled_for VARCHAR(40) NOT NULL, attempt INTEGER NOT NULL)"
+        )
+
+
+def effects(task: str) -> Counter[str]:
+    """How many effects each scheduled time of a task had."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT scheduled_for FROM job_effect WHERE task = %s", [task])
+        return Counter(when for (when,) in cursor.fetchall())
+
+
+class Machine(Server):
+    """One worker with one child, or one beat; signals go to all of its processes."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.name = f"{kind}-{self.port}"
+        self.is_paused = False
+        self._read_from = 0
+
+    @property
+    def url(self) -> str:
+        return f"{self.name}@localhost"
+
+    def command(self) -> list[str]:
+        command = [sys.executable, "-m", "celery", "-q", "--workdir", str(ROOT)]
+        command += ["-A", "loadtest.resilience.jobs.app", self.kind, "-l", "INFO"]
+        if self.kind == "worker":
+            command += ["-c", "1", "-n", self.url]
+            command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+        return command
+
+    def launch(self) -> None:
+        if not self.running:
+            self._read_from = self.log.stat().st_size if self.log.exists() else 0
+            super().launch()
+
+    def answers(self) -> bool:
+        with self.log.open(errors="replace") as log:
+            log.seek(self._read_from)
+            return READY in log.read()
+
+    @property
+    def is_up(self) -> bool:
+        """Started, alive and not stopped."""
+        return self.running and not self.is_paused and self.answers()
+
+    def pause(self) -> None:
+        super().pause()
+        self.is_paused = True
+
+    def resume(self) -> None:
+        super().resume()
+        self.is_paused = False
+
+    def kill_child(self) -> bool:
+        """SIGKILL for those that do a worker's tasks; False when there is none just now."""
+        children = self.children()
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+        return bool(children)
+
+    def _signal(self, how: signal.Signals) -> None:
+        if self.running:
+            # Politely to the main process only: it ends its children itself.
+            (os.kill if how == signal.SIGTERM else os.killpg)(self.pid, how)

@@ -1,0 +1,144 @@
+"""Minutes of scheduled work on machines that are killed and stopped; then everything is counted.
+
+Asked with {"seconds", "seed", "beats", "workers"}, it tells its progress and one report.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+from django.core.management import call_command
+from django.db.models import Sum
+
+from devservers.processes import start_all, stop_all
+from loadtest.load.events import say
+from loadtest.resilience.jobs import EVERY, TTL
+from loadtest.resilience.jobs.machines import Machine, create_effects, effects
+from locking.models import JobRun
+
+SETTLE_SECONDS = 90.0
+STARTING_SECONDS = 5.0
+"""A beat that has just been started may be late by so much."""
+
+
+class Chaos:
+    """Strikes a machine about every second, never the last of its kind that is up."""
+
+    def __init__(self, machines: list[Machine], seed: int) -> None:
+        self.machines = machines
+        self.random = Random(seed)
+        self.struck: Counter[str] = Counter()
+        self._later: list[tuple[float, Callable[[], object]]] = []
+        self._next = 0.0
+
+    def step(self, now: float) -> None:
+        """Do what is due."""
+        for when, act in list(self._later):
+            if when <= now:
+                self._later.remove((when, act))
+                act()
+        if now >= self._next and self._strike(now):
+            self._next = now + self.random.uniform(0.5, 2)
+
+    def _strike(self, now: float) -> bool:
+        kind = self.random.choice(["beat", "worker", "worker"])
+        machine = self.random.choice([each for each in self.machines if each.kind == kind])
+        fault = self.random.choice(["killed", "stopped", "child killed"])
+        others = [m for m in self.machines if m is not machine and m.kind == machine.kind]
+        if not machine.is_up or not any(other.is_up for other in others):
+            return False
+        if fault == "child killed":
+            if machine.kind != "worker" or not machine.kill_child():
+                return False
+        elif fault == "killed":
+            machine.kill()
+            self._later.append((now + self.random.uniform(0.1, 2), machine.launch))
+        else:
+            machine.pause()
+            self._later.append((now + self.random.uniform(1.5, 3) * TTL, machine.resume))
+        self.struck[f"{machine.kind} {fault}"] += 1
+        return True
+
+    def heal(self) -> None:
+        """Everything is started and goes on."""
+        for _, act in self._later:
+            act()
+        self._later.clear()
+
+
+def main(asked: dict[str, Any]) -> None:
+    """Migrate, run, count."""
+    call_command("migrate", verbosity=0, interactive=False)
+    create_effects()
+    machines = [Machine("beat") for _ in range(asked["beats"])]
+    machines += [Machine("worker") for _ in range(asked["workers"])]
+    say("report", report=soak(machines, seconds=asked["seconds"], seed=asked["seed"]))
+
+
+def soak(machines: list[Machine], *, seconds: float, seed: int) -> dict[str, Any]:
+    """Let them work under faults in the stores of the environment, end them, and count."""
+    try:
+        start_all(machines)
+        first = time.time() + STARTING_SECONDS
+        chaos = Chaos(machines, seed)
+        ends = first + seconds
+        while (now := time.time()) < ends:
+            if now >= first:
+                chaos.step(now)
+                say("progress", system="under faults", step=int(now - first) + 1, of=seconds)
+            time.sleep(0.1)
+        chaos.heal()
+        scheduled = _scheduled(first, ends)
+        deadline = time.time() + SETTLE_SECONDS
+        while not _settled(scheduled) and time.time() < deadline:
+            time.sleep(0.2)
+        for machine in machines:
+            machine.ask_to_end()
+        for machine in machines:
+            machine.terminate()
+        logs = "".join(machine.log.read_text(errors="replace") for machine in machines)
+    finally:
+        stop_all(machines)
+    return _report(scheduled, chaos.struck, logs)
+
+
+def _scheduled(first: float, ends: float) -> list[str]:
+    """The times that were due while at least one beat and one worker were up."""
+    numbers = range(int(first // EVERY) + 1, int(ends // EVERY) + 1)
+    return [datetime.fromtimestamp(number * EVERY, UTC).isoformat() for number in numbers]
+
+
+def _settled(scheduled: list[str]) -> bool:
+    done = JobRun.objects.filter(task="once", state=JobRun.State.DONE)
+    last = datetime.fromisoformat(scheduled[-1]) + timedelta(microseconds=1)
+    since = datetime.fromisoformat(scheduled[0])
+    return done.filter(scheduled_for__range=(since, last)).count() >= len(scheduled)
+
+
+def _report(scheduled: list[str], struck: Counter[str], logs: str) -> dict[str, Any]:
+    runs = JobRun.objects.filter(task="once")
+    report: dict[str, Any] = {"scheduled": len(scheduled), "faults": dict(sorted(struck.items()))}
+    for task in ("once", "control"):
+        had = effects(task)
+        report[task] = {
+            "effects": had.total(),
+            "missing": sum(not had[moment] for moment in scheduled),
+            "doubled": sum(number > 1 for number in had.values()),
+        }
+    report["turned_away"] = runs.aggregate(sum=Sum("duplicates"))["sum"]
+    report["taken_over"] = runs.filter(attempts__gt=1).count()
+    report["late_refused"] = logs.count("was taken over")
+    report["verdict"] = _verdict(report)
+    return report
+
+
+def _verdict(report: dict[str, Any]) -> str:
+    if not (report["faults"] and report["taken_over"] and report["control"]["doubled"]):
+        return "not-run"  # the faults did not strike, or the control shows no need for run_once
+    for wrong in ("doubled", "missing"):
+        if report["once"][wrong]:
+            return wrong
+    return "ok"

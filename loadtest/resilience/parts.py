@@ -1,0 +1,72 @@
+"""The processes of a shop, started as docker-compose.yml starts them."""
+
+import sys
+from pathlib import Path
+
+from devservers.processes import Server
+from loadtest.bench.purchase import web
+from shop.celery import app
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _as_deployed(server: Server, *variables: str) -> list[str]:
+    """Behind the image's entrypoint, with figures of its own."""
+    figures = f"PROMETHEUS_MULTIPROC_DIR={server.folder / 'metrics'}"
+    return ["env", figures, *variables, "sh", str(ROOT / "deploy/entrypoint.sh")]
+
+
+class Web(web.Web):
+    """gunicorn."""
+
+    def command(self) -> list[str]:
+        return [*_as_deployed(self), *super().command()]
+
+
+class Celery(Server):
+    """A worker with one child, or a beat."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.kind = name.partition(" ")[0]
+
+    @property
+    def url(self) -> str:
+        return f"{self.kind}-{self.port}@localhost"
+
+    def command(self) -> list[str]:
+        # Only a worker serves metrics; beat ignores the port.
+        words = [*_as_deployed(self, f"METRICS_PORT={self.port}"), sys.executable, "-m", "celery"]
+        words += ["-q", "--workdir", str(ROOT), "-A", "shop", self.kind, "-n", self.url]
+        return [*words, *(["-c", "1"] if self.kind == "worker" else ["--enable-remote-control"])]
+
+    def answers(self) -> bool:
+        return bool(app.control.ping(destination=[self.url], timeout=0.5))
+
+
+class Consumer(Server):
+    """A consumer of queued sales."""
+
+    @property
+    def url(self) -> str:
+        return f"http://localhost:{self.port}/metrics"
+
+    @property
+    def _heartbeat(self) -> Path:
+        return self.folder / "heartbeat"
+
+    def command(self) -> list[str]:
+        self._heartbeat.unlink(missing_ok=True)
+        variables = f"METRICS_PORT={self.port}", f"HEARTBEAT_FILE={self._heartbeat}"
+        words = [*_as_deployed(self, *variables), sys.executable, str(ROOT / "manage.py")]
+        return [*words, "consume_orders"]
+
+    def answers(self) -> bool:
+        return self._heartbeat.exists()
+
+
+def processes_of(server: Server) -> dict[str, int]:
+    """Return the pids of the server and of its children, by name."""
+    children = {f"{server.name} child {n}": pid for n, pid in enumerate(server.children(), 1)}
+    return {server.name: server.pid, **children}

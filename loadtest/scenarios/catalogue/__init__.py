@@ -1,0 +1,1 @@
+"""The classic lock failures, one module each."""

@@ -1,0 +1,69 @@
+"""The form of a load test, which makes a Plan or says what is wrong with it."""
+
+from dataclasses import fields
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from loadtest.load.fault_plan import FAULTS
+from loadtest.load.plan import BACKENDS, LIMITS, STORES, Plan, PlanError
+from locking.models import Discipline
+
+DEFAULTS = {field.name: field.default for field in fields(Plan)}
+MOST_BUYERS = 20_000
+"""Of all runs together: a page's load test must end within its time limit."""
+
+
+def _number(name: str, label: Any, kind: Any = forms.IntegerField) -> Any:
+    least, most = LIMITS[name]
+    return kind(label=label, min_value=least, max_value=most, initial=DEFAULTS[name])
+
+
+class PlanForm(forms.Form):
+    """What staff may ask for on a page."""
+
+    backends = forms.MultipleChoiceField(
+        label=_("Backends"),
+        choices=[(name, name) for name in BACKENDS],
+        widget=forms.CheckboxSelectMultiple,
+        initial=["none", "redis"],
+    )
+    disciplines = forms.MultipleChoiceField(
+        label=_("Discipline"),
+        choices=Discipline.choices,
+        widget=forms.CheckboxSelectMultiple,
+        initial=["naive"],
+    )
+    buyers = _number("buyers", _("Buyers"))
+    stock = _number("stock", _("Stock"))
+    think_ms = _number("think_ms", _("Think, ms"), forms.FloatField)
+    processes = _number("processes", _("Processes"))
+    threads = _number("threads", _("Threads of each"))
+    repeats = _number("repeats", _("Repeats"))
+    seed = _number("seed", _("Seed"))
+    store = forms.ChoiceField(label=_("Database"), choices=[(name, name) for name in STORES])
+    fault = forms.ChoiceField(label=_("Fault"), choices=[(name, name) for name in FAULTS])
+    at = _number("at", _("at this share of the stock"), forms.FloatField)
+
+    def clean(self) -> dict[str, Any]:
+        """Add the plan; PlanError says what cannot go together."""
+        cleaned = super().clean() or {}
+        if not self.errors:
+            lists = {name: tuple(cleaned[name]) for name in ("backends", "disciplines")}
+            try:
+                plan = Plan(**{**cleaned, **lists})
+            except PlanError as error:
+                raise forms.ValidationError(str(error)) from error
+            if plan.buyers * plan.runs > MOST_BUYERS:
+                raise forms.ValidationError(
+                    _("buyers x runs: a page asks for at most %(most)s"),
+                    params={"most": MOST_BUYERS},
+                )
+            cleaned["plan"] = plan
+        return cleaned
+
+    def numbers(self) -> list[forms.BoundField]:
+        """The fields that stand beside each other."""
+        names = ("buyers", "stock", "think_ms", "processes", "threads", "repeats", "seed")
+        return [self[name] for name in names]

@@ -1,0 +1,5 @@
+"""The lock on one Redis or Valkey server."""
+
+from locking.backends.redis.backend import RedisBackend
+
+__all__ = ["RedisBackend"]

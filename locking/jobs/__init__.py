@@ -1,0 +1,1 @@
+"""Scheduled work that runs once per scheduled time."""

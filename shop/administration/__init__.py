@@ -1,0 +1,1 @@
+"""What staff and the schedule do to sales; audit and alerts."""

@@ -1,0 +1,124 @@
+"""Conservation: initial = available + held + sold, for every sale, by counting orders and ledger.
+
+The verdict of every load test and of `manage.py audit_stock`.
+"""
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connection, transaction
+
+from inventory.queries import ledger_of
+from shop.errors import StoreDown
+from shop.models import Order, Sale
+from shop.reservations import store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StockAudit:
+    """The books of one sale."""
+
+    sale: str
+    initial: int
+    available: int
+    held: int
+    sold: int
+    oversold: int
+    """Pieces promised beyond those there were."""
+    lost: int
+    """Pieces neither available nor promised to anybody."""
+    stale_writes_refused: int
+    breaches: tuple[str, ...]
+    reserved: int | None = None
+    """Pieces of a queued sale whose order is not written yet; None where Redis cannot say."""
+    waiting: float | None = None
+    """Seconds for which the oldest of these reservations has waited, by Redis's clock and ours."""
+    drift: int | None = None
+    """Pieces that Redis offers beyond what is available and not reserved. Read at another moment
+    than the books: only one that stays is one, and `manage.py reconcile_queued` ends it."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the books add up."""
+        return not self.breaches
+
+
+def audit_sale(*, sale: Sale) -> StockAudit:
+    """Count one sale's orders against its stock row and the ledger."""
+    with _one_moment():
+        ledger = ledger_of(stock_id=sale.stock_id)
+        orders = _live_orders(sale)
+    held = sum(quantity for _, quantity, status in orders if status == Order.Status.PENDING)
+    sold = sum(quantity for _, quantity, status in orders if status == Order.Status.PAID)
+    promised = held + sold
+    breaches = []
+    if promised > ledger.stocked:
+        breaches.append(f"oversold: {promised} promised of {ledger.stocked}")
+    if promised + ledger.available != ledger.stocked:
+        breaches.append(
+            f"{ledger.stocked} initial != {ledger.available} available + {held} held + {sold} sold"
+        )
+    left = ledger.stocked - ledger.out
+    if left != ledger.available:
+        breaches.append(f"the ledger leaves {left}, the row says {ledger.available}")
+    live = {number: quantity for number, quantity, _ in orders}
+    wrong = sorted(
+        number
+        for number in live.keys() | ledger.per_order.keys()
+        if live.get(number, 0) != ledger.per_order.get(number, 0)
+    )
+    if wrong:
+        breaches.append(f"orders that the ledger tells otherwise: {', '.join(wrong[:5])}")
+    return StockAudit(
+        sale=sale.slug,
+        initial=ledger.stocked,
+        available=ledger.available,
+        held=held,
+        sold=sold,
+        oversold=max(0, promised - ledger.stocked),
+        lost=max(0, ledger.stocked - promised - ledger.available),
+        stale_writes_refused=ledger.stale_writes_refused,
+        breaches=tuple(breaches),
+        **_in_redis(sale, ledger.available),
+    )
+
+
+@contextmanager
+def _one_moment() -> Iterator[None]:
+    """All that is read inside is as it was at once. Buyers do not wait for it, although a large
+    sale takes a second to count; but SQLite has one transaction at a time."""
+    is_outermost = not connection.in_atomic_block
+    with transaction.atomic():
+        if is_outermost and connection.vendor == "mysql":
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        yield
+
+
+def _in_redis(sale: Sale, available: int) -> dict[str, Any]:
+    if sale.is_queued:
+        with suppress(StoreDown):
+            left, entries = store.left(sale=sale), store.entries(sale=sale)
+            reserved = sum(entry.quantity for entry in entries)
+            oldest = min((entry.reserved_at for entry in entries), default=math.inf)
+            drift = None if left is None else left + reserved - available
+            return {
+                "reserved": reserved,
+                "waiting": max(0.0, time.time() - oldest),
+                "drift": drift,
+            }
+    return {}
+
+
+def _live_orders(sale: Sale) -> list[tuple[str, int, str]]:
+    live = Order.objects.filter(sale=sale, status__in=Order.LIVE)
+    return list(live.values_list("number", "quantity", "status"))
+
+
+def audit_all() -> Iterable[StockAudit]:
+    """The books of every sale, oldest first."""
+    return (audit_sale(sale=sale) for sale in Sale.objects.order_by("pk"))

@@ -1,0 +1,165 @@
+"""The life of an order after it was placed.
+
+    pending -> paid
+    pending -> cancelled | expired      and its pieces go back, exactly once
+
+Each step is one conditional UPDATE: whoever changes the row from pending has won, the others find
+that the order is past that.
+"""
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.conf import settings
+from django.db import OperationalError
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from inventory import stock
+from inventory.batch import Statement, as_stored, commit
+from inventory.exceptions import StaleFence
+from locking import LockError
+from shop.errors import Busy, NotFound, StoreDown, WrongStep, busy_of
+from shop.models import Order, Sale, User
+from shop.purchase.admission import announce_return
+from shop.purchase.place_order import fence_of, learn_newer_fence, sale_lock
+from shop.reservations import store
+
+logger = logging.getLogger("shop")
+
+Status = Order.Status
+
+
+def orders_of(*, customer: User) -> QuerySet[Order]:
+    """A customer's orders, newest first."""
+    return Order.objects.filter(customer=customer).select_related("sale__product", "sale__stock")
+
+
+def get_order(*, customer: User, number: str) -> Order:
+    """One of the customer's own orders; NotFound for everybody else's too."""
+    order = orders_of(customer=customer).filter(number=number).first()
+    if order is None:
+        raise NotFound
+    return order
+
+
+def live_orders(*, customer: User, sale: Sale) -> list[Order]:
+    """What the customer has in a sale, pending or paid, newest first."""
+    return list(Order.objects.filter(customer=customer, sale=sale, status__in=Order.LIVE))
+
+
+def pay_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
+    """Mark a pending order as paid, and write `also` in the same transaction.
+
+    Raises WrongStep when it is past that, or past its time.
+    """
+    now = as_stored(Order, "closed_at", timezone.now())
+    commit(
+        [
+            Statement(
+                "UPDATE shop_order SET status = %s, closed_at = %s"
+                " WHERE id = %s AND status = %s AND pay_by > %s",
+                [Status.PAID, now, order.pk, Status.PENDING, now],
+                unless=WrongStep,
+            ),
+            *also,
+        ]
+    )
+    order.refresh_from_db(fields=["status", "closed_at"])
+
+
+def cancel_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
+    """Give a pending order's pieces back, and write `also` in the same transaction.
+
+    Raises WrongStep when it is past that, and Busy or StoreDown when nothing was decided.
+    """
+    _close(order, Status.CANCELLED, also)
+
+
+def expire_unpaid_orders(*, now: datetime | None = None, limit: int = 500) -> int:
+    """Close pending orders whose time is over and return their pieces; how many were closed.
+
+    At most `limit` of each sale, so that one whose stock nobody can write holds up no other.
+    """
+    due = Order.objects.filter(status=Status.PENDING, pay_by__lte=now or timezone.now())
+    sales = Sale.objects.filter(pk__in=due.values("sale"))
+    return sum(_expire(sale, due.filter(sale=sale).order_by("pay_by")[:limit]) for sale in sales)
+
+
+def _expire(sale: Sale, due: QuerySet[Order]) -> int:
+    closed = failed = 0
+    for order in due:
+        order.sale = sale
+        try:
+            _close(order, Status.EXPIRED)
+        except WrongStep:
+            continue  # paid or cancelled since we looked
+        except (Busy, OperationalError) as error:
+            logger.warning("order %s expires at the next round: %s", order.number, error)
+            failed += 1
+            if failed == settings.MAX_ATTEMPTS:
+                break
+            continue
+        closed += 1
+    return closed
+
+
+def _close(order: Order, status: Status, also: Sequence[Statement] = ()) -> None:
+    is_closed = False
+    for _ in range(settings.MAX_ATTEMPTS):
+        try:
+            announce_return(slug=order.sale.slug)
+            with sale_lock(order.sale) as lease:
+                _end(order, status, fence_of(lease), also)
+                is_closed = True
+                _return_to_redis(order)
+        except StaleFence:
+            learn_newer_fence(order.sale)
+            continue
+        except LockError as error:
+            if not is_closed:
+                raise busy_of(error) from error
+            logger.warning("order %s is %s, its lock was lost: %s", order.number, status, error)
+        order.refresh_from_db(fields=["status", "closed_at"])
+        return
+    raise Busy
+
+
+def _return_to_redis(order: Order) -> None:
+    """Let a queued sale reserve the pieces again. If that fails, the reconciler finds them."""
+    if order.sale.is_queued:
+        try:
+            store.give_back(
+                sale=order.sale,
+                number=order.number,
+                customer_id=order.customer_id,
+                quantity=order.quantity,
+            )
+        except StoreDown as error:
+            logger.warning("order %s: its pieces return to Redis later: %s", order.number, error)
+
+
+def _end(order: Order, status: Status, fence: stock.Fence, also: Sequence[Statement]) -> None:
+    """Close a pending order and return its units, in one transaction."""
+    commit(
+        [
+            Statement(
+                "UPDATE shop_order SET status = %s, closed_at = %s WHERE id = %s AND status = %s",
+                [status, as_stored(Order, "closed_at", timezone.now()), order.pk, Status.PENDING],
+                unless=WrongStep,
+            ),
+            *also,
+            Statement(
+                "UPDATE shop_allowance SET taken = taken - %s"
+                " WHERE customer_id = %s AND sale_id = %s",
+                [order.quantity, order.customer_id, order.sale_id],
+            ),
+            *stock.to_put_back(
+                stock_id=order.sale.stock_id,
+                quantity=order.quantity,
+                order_number=order.number,
+                fence=fence,
+            ),
+        ]
+    )

@@ -1,0 +1,115 @@
+"""Paying an order through a payment service.
+
+The service tells the outcome in a signed callback. It may come late, twice, or never; whatever
+comes, a payment ends in one state, and an order is paid by at most one payment.
+"""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from inventory.batch import Statement, as_stored
+from locking.failpoints import reach
+from shop.errors import BadInput, Forgery, NotFound, WrongStep
+from shop.models import Order, Payment, User
+from shop.orders.service import pay_order
+from shop.payments import gateway
+
+Status = Payment.Status
+
+
+def start_payment(*, order: Order) -> Payment:
+    """The order's open payment, or a new one. Raises WrongStep unless the order is payable."""
+    if not order.is_payable:
+        raise WrongStep
+    payment = last_payment(order=order)
+    if payment is None or not payment.is_open:
+        patience = timezone.now() + timedelta(seconds=settings.PAYMENT_TIMEOUT_SECONDS)
+        payment = order.payments.create(amount=order.total, answer_by=min(patience, order.pay_by))
+    return payment
+
+
+def pay_at_once(*, order: Order, also: Sequence[Statement] = ()) -> None:
+    """Pay for a customer who has agreed beforehand, and write `also` in the same transaction.
+
+    Raises WrongStep unless it is payable.
+    """
+    if not _approve(start_payment(order=order), also):
+        raise WrongStep
+
+
+def last_payment(*, order: Order) -> Payment | None:
+    """The latest try, whatever became of it."""
+    return order.payments.first()
+
+
+def get_payment(*, customer: User, reference: str) -> Payment:
+    """One of the customer's own payments; NotFound for everybody else's too."""
+    mine = Payment.objects.filter(reference=reference, order__customer=customer)
+    payment = mine.select_related("order__sale__product").first()
+    if payment is None:
+        raise NotFound
+    return payment
+
+
+def receive(body: bytes, signature: str) -> Payment:
+    """What the payment service tells. Sent again, it changes nothing and gets the same answer.
+
+    Raises Forgery for a wrong signature, BadInput for what the service would not say, NotFound for
+    a payment that we do not know.
+    """
+    if not gateway.is_genuine(body=body, signature=signature):
+        raise Forgery
+    try:
+        said = json.loads(body)
+        reference, amount, approved = said["reference"], said["amount"], said["approved"]
+    except (ValueError, LookupError, TypeError):
+        raise BadInput(_("The body is not JSON.")) from None
+    payment = Payment.objects.filter(reference=str(reference)).first()
+    if payment is None:
+        raise NotFound
+    if type(approved) is not bool or amount != str(payment.amount):
+        raise BadInput(_("The amount is not that of the payment."))
+    (_approve if approved else _decline)(payment)
+    payment.refresh_from_db(fields=["status", "closed_at"])
+    return payment
+
+
+def time_out_payments(*, now: datetime | None = None) -> int:
+    """Close payments that were not answered in time; how many."""
+    now = now or timezone.now()
+    late = Payment.objects.filter(status=Status.STARTED, answer_by__lte=now)
+    return late.update(status=Status.TIMED_OUT, closed_at=now)
+
+
+def _approve(payment: Payment, also: Sequence[Statement] = ()) -> bool:
+    """Pay the order with it, or pay the money back: the order is closed, or it comes too late.
+
+    Whether this very call did pay: else `also` was not written, even if the payment is approved.
+    """
+    reach("payment.approve")
+    now = timezone.now()
+    stored = as_stored(Payment, "closed_at", now)
+    claim = Statement(
+        "UPDATE shop_payment SET status = %s, closed_at = %s"
+        " WHERE id = %s AND status = %s AND answer_by > %s",
+        [Status.APPROVED, stored, payment.pk, Status.STARTED, stored],
+        unless=WrongStep,
+    )
+    try:
+        pay_order(order=payment.order, also=[claim, *also])
+    except WrongStep:
+        unpaid = Payment.objects.filter(pk=payment.pk).exclude(status__in=Payment.PAID)
+        unpaid.update(status=Status.REFUNDED, closed_at=now)
+        return False
+    return True
+
+
+def _decline(payment: Payment) -> None:
+    now = timezone.now()
+    waiting = Payment.objects.filter(pk=payment.pk, status=Status.STARTED, answer_by__gt=now)
+    waiting.update(status=Status.DECLINED, closed_at=now)

@@ -1,0 +1,1 @@
+"""Logging, metrics, rate limits, database and Redis clients; no shop terms."""

@@ -1,0 +1,1 @@
+"""One purchase, from admission to COMMIT."""

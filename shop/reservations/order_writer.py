@@ -1,0 +1,191 @@
+"""Reservations become orders: a batch in one transaction, under the sale's lock and its policy.
+
+An entry leaves the stream only after its order, or the reason why there is none, is committed. It
+may therefore come twice, and is known again by its number. A batch that the database refuses is
+tried one by one, so that one entry that cannot be written holds up nobody.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+
+from django.conf import settings
+from django.db import DatabaseError, OperationalError, connection
+from django.utils import timezone
+
+from inventory import stock
+from inventory.batch import Statement, commit, insert_all
+from inventory.exceptions import OutOfStock, StaleFence
+from locking import Lease, lock
+from locking.failpoints import reach
+from shop.errors import LimitReached
+from shop.models import Allowance, Order, Sale, SetAside
+from shop.purchase.place_order import TAKE_ALLOWANCE, fence_of, learn_newer_fence, lock_name
+from shop.reservations import store
+from shop.reservations.reconciliation import decided_in, reconcile
+from shop.reservations.store import Entry
+
+logger = logging.getLogger("shop")
+
+PATIENCE = 5.0
+"""Seconds that a batch waits for the sale's lock."""
+DELIVERIES = 5
+"""An entry at which the database failed so often, although it writes the stock, is set aside."""
+
+Reason = SetAside.Reason
+Outcomes = list[tuple[Entry, str]]
+
+
+def write(*, sale: Sale, entries: Sequence[Entry]) -> None:
+    """Write the orders of entries, or why not, and take them out of the stream.
+
+    What could not be decided stays there. Raises LockError, DatabaseError and StoreDown.
+    """
+    outcomes: Outcomes = []
+    settled = 0
+    last = settings.MAX_ATTEMPTS - 1
+    for attempt in range(settings.MAX_ATTEMPTS):
+        try:
+            with lock(lock_name(sale.pk), timeout=PATIENCE) as lease:
+                outcomes = _decide(sale, entries, lease, is_last=attempt == last)
+                reach("queued.committed")
+                settled = store.settle(sale=sale, outcomes=outcomes)
+                reach("queued.settled")
+            break
+        except StaleFence:
+            learn_newer_fence(sale)
+        except OperationalError as error:
+            logger.warning("a batch of sale %s will be tried again: %s", sale.slug, error)
+            _reconnect()
+    odd = any(outcome in (Reason.SOLD_OUT, Reason.FAILED) for _, outcome in outcomes)
+    if odd or settled < len(outcomes):
+        reconcile(sale=sale)  # Redis offered what was not there, or has forgotten these entries
+
+
+def _reconnect() -> None:
+    connection.close_if_unusable_or_obsolete()
+    connection.ensure_connection()
+
+
+def _decide(sale: Sale, entries: Sequence[Entry], lease: Lease, *, is_last: bool) -> Outcomes:
+    decided = decided_in(sale=sale, numbers=[entry.number for entry in entries])
+    outcomes = [(one, decided[one.number][1]) for one in entries if one.number in decided]
+    fresh = [entry for entry in entries if entry.number not in decided]
+    if not fresh:
+        return outcomes
+    reach("queued.read")
+    try:
+        _commit(sale, fresh, lease)
+    except (StaleFence, OperationalError):
+        if not is_last:
+            raise
+    except (OutOfStock, LimitReached, DatabaseError, ValueError) as error:
+        logger.info("a batch of sale %s is written one by one: %s", sale.slug, error)
+    else:
+        return outcomes + [(entry, "won") for entry in fresh]
+    failed = 0
+    for entry in fresh:
+        outcome = _write_alone(sale, entry, lease)
+        if outcome is not None:
+            outcomes.append((entry, outcome))
+        failed = failed + 1 if outcome is None else 0
+        if failed == settings.MAX_ATTEMPTS:
+            break  # it is hardly theirs, and each waits for as long
+    return outcomes
+
+
+def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
+    """What became of it; None when the database failed."""
+    is_its_own = False
+    try:
+        if store.deliveries(sale=sale, entry=entry) >= DELIVERIES:
+            stock.touch(stock_id=sale.stock_id)  # fails when somebody else keeps all from the row
+            is_its_own = True
+        _commit(sale, [entry], lease)
+    except OutOfStock:
+        return _set_aside(sale, entry, Reason.SOLD_OUT)
+    except LimitReached:
+        return _set_aside(sale, entry, Reason.LIMIT)
+    except OperationalError as error:
+        _reconnect()
+        return _set_aside(sale, entry, Reason.FAILED, repr(error)) if is_its_own else None
+    except (DatabaseError, ValueError) as error:
+        if decided := decided_in(sale=sale, numbers=[entry.number]):
+            return decided[entry.number][1]
+        sent = Order.objects.filter(customer_id=entry.customer_id, key=entry.key)
+        reason = Reason.KEY_REUSED if sent.exists() else Reason.FAILED
+        return _set_aside(sale, entry, reason, repr(error))
+    return "won"
+
+
+def _set_aside(sale: Sale, entry: Entry, reason: Reason, detail: str = "") -> str:
+    if reason == Reason.FAILED:
+        logger.error("order %s was not written: %s %s", entry.number, detail, entry.content)
+    kept, _ = SetAside.objects.get_or_create(
+        number=entry.number,
+        defaults={
+            "sale": sale,
+            "customer_id": entry.customer_id,
+            "quantity": entry.quantity,
+            "reason": reason,
+            "detail": " ".join(filter(None, [detail, entry.content])),
+        },
+    )
+    return kept.reason
+
+
+def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
+    """All of them in one transaction, the hot stock row last but one."""
+    if any(entry.customer_id is None for entry in entries):
+        raise ValueError("An entry cannot be read.")
+    assert lease.policy is not None
+    seen = stock.look(
+        stock_id=sale.stock_id, discipline=lease.policy.discipline, fence=fence_of(lease)
+    )
+    reach("queued.looked")
+    now = timezone.now()
+    commit(
+        [
+            insert_all(
+                Order,
+                ("number", "customer_id", "quantity", "key"),
+                [(one.number, one.customer_id, one.quantity, one.key) for one in entries],
+                sale_id=sale.pk,
+                unit_price=sale.price,
+                status=Order.Status.PENDING,
+                created_at=now,
+                pay_by=now + timedelta(seconds=settings.PAY_WITHIN_SECONDS),
+                closed_at=None,
+            ),
+            *_take_allowances(sale, entries),
+            *stock.to_take(seen=seen, orders=[(one.number, one.quantity) for one in entries]),
+        ]
+    )
+
+
+def _take_allowances(sale: Sale, entries: Sequence[Entry]) -> list[Statement]:
+    wanted: Counter[int] = Counter()
+    for entry in entries:
+        assert entry.customer_id is not None
+        wanted[entry.customer_id] += entry.quantity
+    known = set(
+        Allowance.objects.filter(sale=sale, customer_id__in=list(wanted)).values_list(
+            "customer_id", flat=True
+        )
+    )
+    limit = sale.limit_per_customer
+    new = [(customer, pieces) for customer, pieces in wanted.items() if customer not in known]
+    if any(pieces > limit for _, pieces in new):
+        raise LimitReached
+    statements = [
+        Statement(
+            TAKE_ALLOWANCE,
+            [wanted[customer], customer, sale.pk, limit - wanted[customer]],
+            unless=LimitReached,
+        )
+        for customer in known
+    ]
+    if new:
+        statements.append(insert_all(Allowance, ("customer_id", "taken"), new, sale_id=sale.pk))
+    return statements

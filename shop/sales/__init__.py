@@ -1,0 +1,1 @@
+"""Sales: queries and the lock that protects a sale's stock."""

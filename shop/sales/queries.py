@@ -1,0 +1,94 @@
+"""Sales: finding them, making them."""
+
+from datetime import datetime
+from decimal import Decimal
+
+from django.db import transaction
+from django.db.models import Prefetch, Q, QuerySet
+from django.utils import timezone
+
+from inventory import stock
+from inventory.models import Product
+from shop.errors import NotFound
+from shop.models import Sale
+
+
+def get_sale(*, slug: str) -> Sale:
+    """Return a sale with its product and its stock. Raises NotFound."""
+    sale = _all().filter(slug=slug).first()
+    if sale is None:
+        raise NotFound
+    return sale
+
+
+def has_sale(*, slug: str) -> bool:
+    """Whether `get_sale` finds one."""
+    return _all().filter(slug=slug).exists()
+
+
+def catalogue(*, text: str = "") -> QuerySet[Product]:
+    """Listed products in which every word of `text` occurs, each with `current_sales`."""
+    current = current_sales(now=timezone.now())
+    products = Product.objects.filter(is_listed=True).prefetch_related(
+        Prefetch("sales", queryset=current, to_attr="current_sales")
+    )
+    for word in text.split():
+        products = products.filter(
+            Q(name__icontains=word)
+            | Q(name_zh__icontains=word)
+            | Q(description__icontains=word)
+            | Q(description_zh__icontains=word)
+        )
+    return products
+
+
+def get_product(*, slug: str) -> Product:
+    """A listed product with its `current_sales`; NotFound when there is none."""
+    product = catalogue().filter(slug=slug).first()
+    if product is None:
+        raise NotFound
+    return product
+
+
+def has_product(*, slug: str) -> bool:
+    """Whether `get_product` finds one."""
+    return catalogue().filter(slug=slug).exists()
+
+
+def current_sales(*, now: datetime) -> QuerySet[Sale]:
+    """Open by the clock, sold out or not, or to open; the first to open first."""
+    return _all().filter(closes_at__gt=now)
+
+
+def past_sales(*, now: datetime) -> QuerySet[Sale]:
+    """Over; the last to close first."""
+    return _all().filter(closes_at__lte=now).order_by("-closes_at")
+
+
+def _all() -> QuerySet[Sale]:
+    return Sale.objects.select_related("product", "stock").filter(product__is_listed=True)
+
+
+@transaction.atomic
+def create_sale(
+    *,
+    product: Product,
+    slug: str,
+    price: Decimal,
+    quantity: int,
+    opens_at: datetime,
+    closes_at: datetime,
+    limit_per_customer: int = 1,
+    fulfilment: str = Sale.Fulfilment.DIRECT,
+) -> Sale:
+    """Put `quantity` units of a product on sale."""
+    return Sale.objects.create(
+        slug=slug,
+        product=product,
+        stock=stock.stock_up(product=product, quantity=quantity),
+        price=price,
+        opens_at=opens_at,
+        closes_at=closes_at,
+        limit_per_customer=limit_per_customer,
+        fulfilment=fulfilment,
+    )

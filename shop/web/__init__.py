@@ -1,0 +1,1 @@
+"""Views, forms and middleware."""

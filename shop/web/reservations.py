@@ -1,0 +1,79 @@
+"""The ticket of a queued sale, which its buyer's browser polls until it is decided."""
+
+import random
+from typing import Any
+
+from django.http import HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.cache import never_cache
+
+from shop.errors import wants_json
+from shop.reservations.reserve import Standing, standing_of
+from shop.web.decorators import CustomerRequest, shows_own
+
+FIRST_MS, LONGEST_MS = 500, 5000
+"""Between two polls: at first, and at most."""
+# The same words whether it was refused at the door or at the desk.
+_TEXTS = {
+    "sold_out": (
+        _("Sold out after all"),
+        _("The last pieces went to others; nothing was charged."),
+    ),
+    "limit": (_("You have your share"), _("Each customer may buy only so many in this sale.")),
+    "key_reused": (
+        _("This form was sent before with other contents"),
+        _("Open the sale page again for a fresh form."),
+    ),
+    "failed": (
+        _("Your order could not be written"),
+        _("Nothing was charged, and staff see why. You may buy again from the sale page."),
+    ),
+    "lost": (
+        _("Your place was lost"),
+        _("A server lost its memory before your order was written. Nothing was charged."),
+    ),
+}
+
+
+@never_cache
+@shows_own
+def ticket(request: CustomerRequest, ticket: str) -> HttpResponse:
+    """Wait here; leads to the order once there is one, and says so when there will be none."""
+    standing = standing_of(customer_id=request.user.pk, ticket=ticket)
+    order = standing.order
+    if wants_json(request):
+        url = order.get_absolute_url() if order else None
+        return JsonResponse({"status": standing.status, "order": url})
+    if request.headers.get("HX-Request"):
+        return _polled(request, standing)
+    if order is not None:
+        return redirect(order)
+    return render(request, "shop/ticket.html", _context(standing, FIRST_MS))
+
+
+def _polled(request: CustomerRequest, standing: Standing) -> HttpResponse:
+    if standing.order is not None:
+        response = HttpResponse()
+        response["HX-Redirect"] = standing.order.get_absolute_url()
+        return response
+    try:
+        waited = min(LONGEST_MS, max(FIRST_MS, int(request.GET.get("waited", ""))))
+    except ValueError:
+        waited = FIRST_MS
+    return render(
+        request, "shop/_standing.html", _context(standing, min(LONGEST_MS, waited * 3 // 2))
+    )
+
+
+def _context(standing: Standing, poll_ms: int) -> dict[str, Any]:
+    title, advice = _TEXTS.get(standing.status, (None, None))
+    return {
+        "standing": standing,
+        "sale": standing.sale,
+        "title": title,
+        "advice": advice,
+        "next_ms": poll_ms,
+        # Not all at once: whoever bought in the same second asks again in another.
+        "poll_ms": round(poll_ms * random.uniform(0.8, 1.2)),
+    }
