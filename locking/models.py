@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Discipline(models.TextChoices):
-    """How the guarded row is written; see docs/glossary.md."""
+    """How the guarded row is written; see docs/reference/glossary.md."""
 
     NAIVE = "naive", _("naive: read, compute, write back")
     FENCED = "fenced", _("fenced: claim the row with the token first")
