@@ -1,7 +1,7 @@
 """The only module that writes stock.
 
 A purchase takes its pieces in two steps, so that what a lock is for can be seen: `look` before the
-transaction, what `to_take` says inside it. What each does depends on the discipline:
+transaction, what `to_take` says inside it. What each does depends on the strategy:
 
     naive        look reads the quantity; to_take writes back what it computed from it
     fenced       look claims the row with the fence and reads; to_take writes where the claim stands
@@ -19,7 +19,7 @@ from django.utils import timezone
 from inventory.batch import Statement, insert_all
 from inventory.exceptions import InventoryError, OutOfStock, StaleFence
 from inventory.models import Product, Stock, StockMovement
-from locking.models import Discipline
+from locking.models import WriteStrategy
 
 Reason = StockMovement.Reason
 
@@ -50,7 +50,7 @@ class Look:
     """What a writer knows of a stock row before it writes."""
 
     stock_id: int
-    discipline: str
+    strategy: str
     fence: Fence
     """What its write leaves on the row."""
     found: Fence | None = None
@@ -65,28 +65,26 @@ def _not_newer(fence: Fence) -> Q:
     return Q(fence_epoch__lt=fence.epoch) | Q(fence_epoch=fence.epoch, fence_token__lte=fence.token)
 
 
-def look(*, stock_id: int, discipline: str, fence: Fence) -> Look:
+def look(*, stock_id: int, strategy: str, fence: Fence) -> Look:
     """Learn before the transaction what `to_take` will need. Raises StaleFence.
 
     Statements of their own: inside the order's transaction the row lock would do the lock's work,
     and a paused holder would block the whole shop.
     """
-    if discipline == Discipline.CONDITIONAL:
-        return Look(stock_id=stock_id, discipline=discipline, fence=fence)
-    if discipline == Discipline.FENCED and fence.token is not None:
+    if strategy == WriteStrategy.CONDITIONAL:
+        return Look(stock_id=stock_id, strategy=strategy, fence=fence)
+    if strategy == WriteStrategy.FENCED and fence.token is not None:
         not_newer = Stock.objects.filter(_not_newer(fence), pk=stock_id)
         if not not_newer.update(fence_epoch=fence.epoch, fence_token=fence.token):
             raise StaleFence
     rows = Stock.objects.values_list("quantity", "fence_epoch", "fence_token")
     quantity, epoch, token = rows.get(pk=stock_id)
     found = fence
-    if discipline == Discipline.FENCED and fence.token is None:
+    if strategy == WriteStrategy.FENCED and fence.token is None:
         if epoch > fence.epoch:
             raise StaleFence
         found, fence = Fence(epoch=epoch, token=token), Fence(epoch=fence.epoch, token=token + 1)
-    return Look(
-        stock_id=stock_id, discipline=discipline, fence=fence, found=found, quantity=quantity
-    )
+    return Look(stock_id=stock_id, strategy=strategy, fence=fence, found=found, quantity=quantity)
 
 
 def to_take(*, seen: Look, orders: Sequence[tuple[str, int]]) -> list[Statement]:
@@ -100,7 +98,7 @@ def to_take(*, seen: Look, orders: Sequence[tuple[str, int]]) -> list[Statement]
         update = _change(pk, -total, fence, unless=partial(_why_refused, seen))
     elif left < total:
         raise OutOfStock
-    elif seen.discipline == Discipline.FENCED:
+    elif seen.strategy == WriteStrategy.FENCED:
         assert seen.found is not None
         params = [left - total, fence.epoch, fence.token, pk, seen.found.epoch, seen.found.token]
         update = Statement(WRITE_CLAIMED, params, unless=StaleFence)

@@ -17,7 +17,7 @@ from locking import policy
 from locking.backends.base import PROPERTIES
 from locking.exceptions import LockError
 from locking.handler import locks
-from locking.models import Discipline, IdempotencyKey, JobRun, LockPolicy, LockPolicyChange
+from locking.models import IdempotencyKey, JobRun, LockPolicy, LockPolicyChange, WriteStrategy
 
 REACH = {"none": _("none"), "process": _("process"), "machines": _("machines")}
 
@@ -31,7 +31,7 @@ class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
         ("cancel", _("Cancel the switch that is under way")),
     ]
     backend = forms.ChoiceField(label=_("lock backend"), choices=lambda: [(a, a) for a in locks])
-    discipline = forms.ChoiceField(label=_("stock is written"), choices=Discipline.choices)
+    strategy = forms.ChoiceField(label=_("stock is written"), choices=WriteStrategy.choices)
     reason = forms.CharField(label=_("reason"), max_length=200)
     step = forms.ChoiceField(
         label=_("how"),
@@ -42,7 +42,7 @@ class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
 
     class Meta:
         model = LockPolicy
-        fields = ("backend", "discipline")
+        fields = ("backend", "strategy")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -57,7 +57,7 @@ class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     readonly_fields = ("in_force", "epoch", "state", "changed_by", "changed_at", "backends")
     fieldsets = (
         (None, {"fields": ("in_force", "epoch", "state", "changed_by", "changed_at")}),
-        (_("Switch to"), {"fields": ("backend", "discipline", "reason", "step")}),
+        (_("Switch to"), {"fields": ("backend", "strategy", "reason", "step")}),
         (_("What each backend does"), {"fields": ("backends",)}),
     )
 
@@ -114,7 +114,7 @@ class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         """Never: see `change_view`."""
 
     def _switch(
-        self, request: HttpRequest, *, backend: str, discipline: str, reason: str, step: str
+        self, request: HttpRequest, *, backend: str, strategy: str, reason: str, step: str
     ) -> None:
         try:
             if step == "cancel":
@@ -125,7 +125,7 @@ class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
                 return
             now = policy.switch(
                 backend=backend,
-                discipline=discipline,
+                strategy=strategy,
                 changed_by=request.user.get_username(),
                 reason=reason,
                 force=step == "force",
@@ -142,8 +142,8 @@ class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     @admin.display(description=_("in force"))
     def in_force(self, row: LockPolicy) -> str:
         """The policy in one line, and where it is going."""
-        coming = f" → {row.next_backend} + {row.next_discipline}" if row.next_backend else ""
-        return f"{row.backend} + {row.discipline}{coming}"
+        coming = f" → {row.next_backend} + {row.next_strategy}" if row.next_backend else ""
+        return f"{row.backend} + {row.strategy}{coming}"
 
     @admin.display(description=_("backends"))
     def backends(self, row: LockPolicy) -> str:
@@ -193,9 +193,9 @@ class LockPolicyChangeAdmin(ReadOnlyAdmin):
         "epoch",
         "changed_at",
         "from_backend",
-        "from_discipline",
+        "from_strategy",
         "to_backend",
-        "to_discipline",
+        "to_strategy",
         "changed_by",
         "reason",
         "forced",

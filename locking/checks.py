@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from locking import rebuild
 from locking.arguments import is_number
 from locking.handler import KEYS, backend_class
-from locking.models import Discipline
+from locking.models import WriteStrategy
 
 
 def _is_positive(value: object) -> bool:
@@ -43,7 +43,7 @@ def check_locks(**kwargs: Any) -> list[CheckMessage]:
     policy = settings.LOCK_POLICY
     for number, key, known in (
         ("E005", "BACKEND", settings.LOCKS),
-        ("E006", "DISCIPLINE", Discipline.values),
+        ("E006", "STRATEGY", WriteStrategy.values),
     ):
         if policy.get(key) not in known:
             refuse(number, f"LOCK_POLICY {key} {policy.get(key)!r} is none of {', '.join(known)}.")

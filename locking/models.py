@@ -6,7 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 
-class Discipline(models.TextChoices):
+class WriteStrategy(models.TextChoices):
     """How the guarded row is written; see docs/reference/glossary.md."""
 
     NAIVE = "naive", _("naive: read, compute, write back")
@@ -26,13 +26,16 @@ class LockPolicy(models.Model):
     # Not AUTO_INCREMENT, on which MariaDB allows no check.
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
     backend = models.CharField(_("backend"), max_length=50)
-    discipline = models.CharField(
-        _("discipline"), max_length=20, choices=Discipline.choices, default=Discipline.CONDITIONAL
+    strategy = models.CharField(
+        _("write strategy"),
+        max_length=20,
+        choices=WriteStrategy.choices,
+        default=WriteStrategy.CONDITIONAL,
     )
     epoch = models.PositiveIntegerField(_("epoch"), default=1)
     state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.STEADY)
     next_backend = models.CharField(max_length=50, blank=True)
-    next_discipline = models.CharField(max_length=20, choices=Discipline.choices, blank=True)
+    next_strategy = models.CharField(max_length=20, choices=WriteStrategy.choices, blank=True)
     changed_by = models.CharField(_("changed by"), max_length=150, blank=True)
     reason = models.CharField(_("reason"), max_length=200, blank=True)
     changed_at = models.DateTimeField(_("changed at"), auto_now_add=True)
@@ -44,7 +47,7 @@ class LockPolicy(models.Model):
         constraints = [models.CheckConstraint(condition=models.Q(pk=1), name="one_lock_policy")]
 
     def __str__(self) -> str:
-        return f"{self.backend} + {self.discipline}, epoch {self.epoch}"
+        return f"{self.backend} + {self.strategy}, epoch {self.epoch}"
 
 
 class LockPolicyChange(models.Model):
@@ -52,11 +55,11 @@ class LockPolicyChange(models.Model):
 
     epoch = models.PositiveIntegerField(_("epoch"))
     from_backend = models.CharField(_("from backend"), max_length=50)
-    from_discipline = models.CharField(
-        _("from discipline"), max_length=20, choices=Discipline.choices
+    from_strategy = models.CharField(
+        _("from strategy"), max_length=20, choices=WriteStrategy.choices
     )
     to_backend = models.CharField(_("to backend"), max_length=50)
-    to_discipline = models.CharField(_("to discipline"), max_length=20, choices=Discipline.choices)
+    to_strategy = models.CharField(_("to strategy"), max_length=20, choices=WriteStrategy.choices)
     changed_by = models.CharField(_("changed by"), max_length=150, blank=True)
     reason = models.CharField(_("reason"), max_length=200, blank=True)
     forced = models.BooleanField(_("forced"), default=False)

@@ -114,7 +114,7 @@ def _nothing_remembered() -> None:
     from shop.purchase import admission
 
     metrics.clear()
-    policy.forget()
+    policy.invalidate()
     door = (admission._seen, admission._holders, admission._news, admission._moved)
     for memory in (*door, throttle._once):
         memory.clear()

@@ -62,7 +62,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("seconds", "of a round"),
         ("burst", "seconds of a round for a queued sale"),
         ("buyers", "who buy once a round"),
-        ("attempts", "once a discipline and once queued, for a hundredth of the pieces"),
+        ("attempts", "once a write strategy and once queued, for a hundredth of the pieces"),
     ):
         of_purchase.add_argument(
             f"--{name}",

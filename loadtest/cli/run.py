@@ -11,7 +11,7 @@ from loadtest.load import report
 from loadtest.load.fault_plan import FAULTS
 from loadtest.load.plan import BACKENDS, STORES, Plan
 from loadtest.load.run import run
-from locking.models import Discipline
+from locking.models import WriteStrategy
 
 PAGE_WIDTH = 100
 
@@ -27,11 +27,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"may be repeated; one of {', '.join(BACKENDS)} (default: none and redis)",
     )
     parser.add_argument(
+        "--strategy",
         "--discipline",
         action="append",
         dest="disciplines",
         metavar="NAME",
-        help=f"may be repeated; one of {', '.join(Discipline.values)} (default: naive)",
+        help=f"may be repeated; one of {', '.join(WriteStrategy.values)} (default: naive)",
     )
     for name, kind, meaning in (
         ("buyers", int, "people who want one piece each"),

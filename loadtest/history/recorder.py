@@ -147,10 +147,10 @@ class Recorder:
         look = services.look
         commit = checkout.commit  # type: ignore[attr-defined]
 
-        def looked(*, stock_id: int, discipline: str, fence: services.Fence) -> services.Look:
+        def looked(*, stock_id: int, strategy: str, fence: services.Fence) -> services.Look:
             mark = {"epoch": fence.epoch, "token": fence.token}
             with self.attempt("read", **mark) as said:
-                seen = look(stock_id=stock_id, discipline=discipline, fence=fence)
+                seen = look(stock_id=stock_id, strategy=strategy, fence=fence)
                 said["quantity"] = seen.quantity
             return seen
 

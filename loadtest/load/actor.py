@@ -174,7 +174,7 @@ class _Child:
         from shop.purchase import place_order as checkout
 
         assert self.recorder is not None
-        policy.forget()
+        policy.invalidate()
         if think:
             arm(CHECK, partial(time.sleep, think))
         began = time.monotonic()

@@ -79,7 +79,7 @@ def run(crowd: Crowd, process: int, results: Connection, late: bool) -> None:
     `late`: it replaces one that was killed, and goes on where that one was.
     """
     die_with_parent()
-    policy.forget()
+    policy.invalidate()
     errors: list[str] = []
     recorder = Recorder(crowd.history)
     recorder.watch(locks[crowd.backend])

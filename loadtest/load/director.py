@@ -112,7 +112,7 @@ def _switch(backend: str, discipline: str) -> str:
     """Put a guard in force; the reason why it cannot be, or nothing."""
     try:
         # By force: nobody buys yet.
-        policy.switch(backend=backend, discipline=discipline, reason="lab run", force=True)
+        policy.switch(backend=backend, strategy=discipline, reason="lab run", force=True)
     except (LockError, ImproperlyConfigured) as error:
         return str(error)
     return ""

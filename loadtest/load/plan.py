@@ -7,7 +7,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from loadtest.load.fault_plan import FAULTS
-from locking.models import Discipline
+from locking.models import WriteStrategy
 
 STORES = ("sqlite", "mariadb")
 # The servers that a backend needs beside the database.
@@ -81,7 +81,7 @@ class Plan:
     """How often it fires, spread over the rest of the stock."""
 
     def __post_init__(self) -> None:
-        for field, known in (("backends", tuple(BACKENDS)), ("disciplines", Discipline.values)):
+        for field, known in (("backends", tuple(BACKENDS)), ("disciplines", WriteStrategy.values)):
             asked = getattr(self, field)
             if not asked:
                 said = {"field": field, "known": ", ".join(known)}

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from loadtest.load.buyers import Answer
 from loadtest.load.fault_plan import FAULTS
 from loadtest.load.plan import Plan
-from locking.models import Discipline
+from locking.models import WriteStrategy
 from shop.administration.audit import StockAudit
 
 CURVE_POINTS = 60
@@ -23,7 +23,7 @@ def expected(
     `outlived`: the lock passes on when a holder is silent for too long.
     """
     is_alone = plan.contenders == 1 or (exclusion == "process" and plan.processes == 1)
-    if is_alone or discipline != Discipline.NAIVE:
+    if is_alone or discipline != WriteStrategy.NAIVE:
         return "ok"
     if exclusion == "machines":
         fault = FAULTS[plan.fault]

@@ -136,11 +136,11 @@ class Stage:
                 editor.create_model(LockRow)
         return "beside"
 
-    def guard(self, backend: str, discipline: str) -> None:
+    def guard(self, backend: str, strategy: str) -> None:
         """Put a policy in force at once: nobody buys yet."""
-        row = {"backend": backend, "discipline": discipline, "state": LockPolicy.State.STEADY}
+        row = {"backend": backend, "strategy": strategy, "state": LockPolicy.State.STEADY}
         LockPolicy.objects.update_or_create(pk=1, defaults={**row, "epoch": 1})
-        policy.forget()
+        policy.invalidate()
 
     def sale(self, stock: int = 1) -> Sale:
         """Open now."""

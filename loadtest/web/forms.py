@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from loadtest.load.fault_plan import FAULTS
 from loadtest.load.plan import BACKENDS, LIMITS, STORES, Plan, PlanError
-from locking.models import Discipline
+from locking.models import WriteStrategy
 
 DEFAULTS = {field.name: field.default for field in fields(Plan)}
 MOST_BUYERS = 20_000
@@ -30,8 +30,8 @@ class PlanForm(forms.Form):
         initial=["none", "redis"],
     )
     disciplines = forms.MultipleChoiceField(
-        label=_("Discipline"),
-        choices=Discipline.choices,
+        label=_("Write strategy"),
+        choices=WriteStrategy.choices,
         widget=forms.CheckboxSelectMultiple,
         initial=["naive"],
     )

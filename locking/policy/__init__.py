@@ -25,7 +25,7 @@ from django.utils import timezone
 from locking.exceptions import LockError, LockMisuse, LockTimeout, LockUnavailable
 from locking.fork import after_fork_in_child
 from locking.handler import locks
-from locking.models import Discipline, LockPolicy, LockPolicyChange
+from locking.models import LockPolicy, LockPolicyChange, WriteStrategy
 
 logger = logging.getLogger("locking")
 
@@ -49,7 +49,7 @@ class Policy:
     """The policy as one process read it."""
 
     backend: str
-    discipline: str
+    strategy: str
     epoch: int
     draining: bool
     read_at: float
@@ -59,7 +59,7 @@ class Policy:
     def is_safe(self) -> bool:
         """False where the shop can oversell: naive writes need a lock that reaches all machines."""
         exclusion = locks[self.backend].capabilities.exclusion
-        return self.discipline != Discipline.NAIVE or exclusion == SAFE_EXCLUSION
+        return self.strategy != WriteStrategy.NAIVE or exclusion == SAFE_EXCLUSION
 
 
 _cached: Policy | None = None
@@ -102,7 +102,7 @@ def _read() -> Policy:
     row = _row()
     _cached = Policy(
         backend=row.backend,
-        discipline=row.discipline,
+        strategy=row.strategy,
         epoch=row.epoch,
         draining=row.state == LockPolicy.State.DRAINING,
         read_at=read_at,
@@ -113,7 +113,7 @@ def _read() -> Policy:
 def _row() -> LockPolicy:
     start = {
         "backend": settings.LOCK_POLICY["BACKEND"],
-        "discipline": settings.LOCK_POLICY["DISCIPLINE"],
+        "strategy": settings.LOCK_POLICY["STRATEGY"],
     }
     try:
         row = LockPolicy.objects.filter(pk=1).first()
@@ -122,7 +122,7 @@ def _row() -> LockPolicy:
         raise LockUnavailable("The lock policy cannot be read: no database.") from error
 
 
-def forget() -> None:
+def invalidate() -> None:
     """Read the policy afresh at the next look."""
     global _cached
     _cached = None
@@ -131,13 +131,13 @@ def forget() -> None:
 def switch(
     *,
     backend: str,
-    discipline: str | None = None,
+    strategy: str | None = None,
     changed_by: str = "",
     reason: str = "",
     force: bool = False,
     beyond: int = 0,
 ) -> LockPolicy:
-    """Put another backend or discipline in force, and return the policy then in force.
+    """Put another backend or strategy in force, and return the policy then in force.
 
     Probes the target first; LockUnavailable leaves everything as it was. Blocks while the old
     holders drain: MAX_AGE at least, and at most that plus the old backend's ttl and OVERDUE; then
@@ -146,7 +146,7 @@ def switch(
     """
     begin_switch(
         backend=backend,
-        discipline=discipline,
+        strategy=strategy,
         changed_by=changed_by,
         reason=reason,
         force=force,
@@ -158,7 +158,7 @@ def switch(
 def begin_switch(
     *,
     backend: str,
-    discipline: str | None = None,
+    strategy: str | None = None,
     changed_by: str = "",
     reason: str = "",
     force: bool = False,
@@ -168,9 +168,9 @@ def begin_switch(
     if backend not in locks:
         raise LockMisuse(f"There is no lock backend {backend!r}; there are: {', '.join(locks)}.")
     row = _row()
-    discipline = discipline or row.discipline
-    if discipline not in Discipline.values:
-        raise LockMisuse(f"{discipline!r} is no discipline; there are: {Discipline.values}.")
+    strategy = strategy or row.strategy
+    if strategy not in WriteStrategy.values:
+        raise LockMisuse(f"{strategy!r} is no strategy; there are: {WriteStrategy.values}.")
     locks[backend].probe()
     startable = LockPolicy.objects.filter(pk=1)
     if not force:
@@ -181,14 +181,14 @@ def begin_switch(
             state=LockPolicy.State.DRAINING,
             epoch=Greatest(F("epoch"), beyond),
             next_backend=backend,
-            next_discipline=discipline,
+            next_strategy=strategy,
             changed_by=changed_by[:150],
             reason=reason[:200],
             changed_at=timezone.now(),
         )
     if not started:
         raise LockMisuse("A switch is under way: wait for it, cancel it or force this one.")
-    forget()
+    invalidate()
     return _row()
 
 
@@ -200,9 +200,9 @@ def cancel_switch() -> bool:
 def _cancel(**only: object) -> bool:
     """Stay with the old backend, where the switch is `only` this one."""
     cancelled = LockPolicy.objects.filter(pk=1, state=LockPolicy.State.DRAINING, **only).update(
-        state=LockPolicy.State.STEADY, next_backend="", next_discipline=""
+        state=LockPolicy.State.STEADY, next_backend="", next_strategy=""
     )
-    forget()
+    invalidate()
     return bool(cancelled)
 
 
@@ -221,7 +221,7 @@ def finish_switch(*, force: bool = False) -> LockPolicy:
         else:
             time.sleep(DRAIN_POLL)
         row = _row()
-    forget()
+    invalidate()
     return row
 
 
@@ -270,11 +270,11 @@ def _flip(row: LockPolicy, *, forced: bool) -> None:
             pk=1, epoch=row.epoch, state=LockPolicy.State.DRAINING, changed_at=row.changed_at
         ).update(
             backend=row.next_backend,
-            discipline=row.next_discipline,
+            strategy=row.next_strategy,
             epoch=F("epoch") + 1,
             state=LockPolicy.State.STEADY,
             next_backend="",
-            next_discipline="",
+            next_strategy="",
             changed_at=timezone.now(),
         )
         if flipped:  # another process may have got there first
@@ -282,9 +282,9 @@ def _flip(row: LockPolicy, *, forced: bool) -> None:
             LockPolicyChange.objects.create(
                 epoch=row.epoch + 1,
                 from_backend=row.backend,
-                from_discipline=row.discipline,
+                from_strategy=row.strategy,
                 to_backend=row.next_backend,
-                to_discipline=row.next_discipline,
+                to_strategy=row.next_strategy,
                 changed_by=row.changed_by,
                 reason=row.reason,
                 forced=forced,
@@ -303,4 +303,4 @@ def finish_overdue_switch() -> None:
                 _cancel(changed_at=row.changed_at)
         except (DatabaseError, RuntimeError) as error:  # RuntimeError: in a caller's transaction
             logger.warning("the switch was not finished here: %s", error)
-        forget()
+        invalidate()

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.core.cache import caches
 
 from locking import LockError, policy
-from locking.models import Discipline
+from locking.models import WriteStrategy
 from shop.errors import Crowded, NotOpen, SoldOut
 from shop.models import Order, Sale
 from shop.sales.queries import get_sale
@@ -139,7 +139,7 @@ def _may_return(slug: str) -> bool:
 
 def _writes_leave_no_fence() -> bool:
     try:
-        return policy.current().discipline == Discipline.NAIVE
+        return policy.current().strategy == WriteStrategy.NAIVE
     except LockError:
         return True
 

@@ -107,7 +107,7 @@ def learn_newer_fence(sale: Sale) -> None:
 
     The second matters to a lock store that restarted without its data and with its clock set back.
     """
-    policy.forget()
+    policy.invalidate()
     newest = stock.count_stale_write(stock_id=sale.stock_id)
     with suppress(LockError):  # the next attempt meets the same error and reports it
         in_force = policy.current()
@@ -266,7 +266,7 @@ def _write(drafts: Sequence[Draft], lease: Lease) -> None:
     try:
         seen = stock.look(
             stock_id=drafts[0].order.sale.stock_id,
-            discipline=lease.policy.discipline,
+            strategy=lease.policy.strategy,
             fence=fence_of(lease),
         )
         reach("purchase.check")

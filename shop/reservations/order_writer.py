@@ -140,9 +140,7 @@ def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
     if any(entry.customer_id is None for entry in entries):
         raise ValueError("An entry cannot be read.")
     assert lease.policy is not None
-    seen = stock.look(
-        stock_id=sale.stock_id, discipline=lease.policy.discipline, fence=fence_of(lease)
-    )
+    seen = stock.look(stock_id=sale.stock_id, strategy=lease.policy.strategy, fence=fence_of(lease))
     reach("queued.looked")
     now = timezone.now()
     commit(

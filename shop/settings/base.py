@@ -157,7 +157,7 @@ if ZOOKEEPER_HOSTS:
         "BACKEND": "locking.backends.zookeeper.ZooKeeperBackend",
         "LOCATION": ZOOKEEPER_HOSTS,
     }
-LOCK_POLICY = {"BACKEND": "redis", "DISCIPLINE": "conditional"}
+LOCK_POLICY = {"BACKEND": "redis", "STRATEGY": "conditional"}
 # Beside the cache, whatever guards the stock: staff may put `none` in force there.
 LOCK_SINGLE_FLIGHT = {"CACHE": "default", "LOCK": "redis"}
 

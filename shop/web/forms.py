@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy, ngettext_lazy
 from locking import locks
 from locking.idempotency import FIELD as KEY
 from locking.idempotency import FORM_TYPES, is_key
-from locking.models import Discipline
+from locking.models import WriteStrategy
 from shop.errors import BadInput, UnsupportedType
 from shop.models import User
 
@@ -83,7 +83,9 @@ class SwitchForm(forms.Form):
     backend = forms.ChoiceField(
         label=gettext_lazy("Switch to"), choices=lambda: [(alias, alias) for alias in locks]
     )
-    discipline = forms.ChoiceField(label=gettext_lazy("Discipline"), choices=Discipline.choices)
+    strategy = forms.ChoiceField(
+        label=gettext_lazy("Write strategy"), choices=WriteStrategy.choices
+    )
     reason = forms.CharField(label=gettext_lazy("Reason"), max_length=200)
 
 
@@ -97,7 +99,7 @@ class ForceForm(SwitchForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["confirm"].label = _("Type “%s” to go on") % self["backend"].value()
-        for name in ("backend", "discipline"):
+        for name in ("backend", "strategy"):
             self.fields[name].widget = forms.HiddenInput()
 
     def clean_confirm(self) -> str:

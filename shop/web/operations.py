@@ -70,7 +70,7 @@ def index(request: CustomerRequest) -> HttpResponse:
 
 def _index(request: CustomerRequest, form: Form | None = None) -> HttpResponse:
     seen = see_live()
-    in_force = {"backend": seen.policy.backend, "discipline": seen.policy.discipline}
+    in_force = {"backend": seen.policy.backend, "strategy": seen.policy.strategy}
     context = {
         **_live(request, seen),
         **_rest(request),
@@ -173,12 +173,12 @@ def _force(request: CustomerRequest) -> HttpResponse:
     asks_first = "confirm" not in request.POST
     form = ForceForm(request.POST)
     if asks_first or not form.is_valid():
-        if form.errors.keys() & {"backend", "discipline"}:
+        if form.errors.keys() & {"backend", "strategy"}:
             raise BadInput
         if asks_first:
             form.errors.clear()
         return render(request, "ops/force.html", {"form": form}, status=200 if asks_first else 400)
-    wanted = {name: form.cleaned_data[name] for name in ("backend", "discipline", "reason")}
+    wanted = {name: form.cleaned_data[name] for name in ("backend", "strategy", "reason")}
     try:
         now = policy.switch(changed_by=request.user.get_username(), force=True, **wanted)
     except LockError as error:

@@ -151,9 +151,9 @@ def test_how_it_looks(people):
     LockPolicyChange.objects.create(
         epoch=1,
         from_backend="database",
-        from_discipline="conditional",
+        from_strategy="conditional",
         to_backend="redis",
-        to_discipline="conditional",
+        to_strategy="conditional",
         changed_by="amy",
         reason="7",
         drained_ms=40,

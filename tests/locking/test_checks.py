@@ -12,7 +12,7 @@ from locking.checks import check_locks, check_single_flight
 from tests.locking.scripted import PATH
 
 GOOD = {"BACKEND": PATH}
-POLICY = {"BACKEND": "a", "DISCIPLINE": "conditional"}
+POLICY = {"BACKEND": "a", "STRATEGY": "conditional"}
 
 
 def ids(settings, conf: dict[str, object], policy: dict[str, str] = POLICY) -> list[str]:
@@ -48,8 +48,8 @@ def test_a_bad_backend_is_named(settings, conf, id) -> None:
     ("policy", "id"),
     [
         ({**POLICY, "BACKEND": "b"}, "locking.E005"),
-        ({"DISCIPLINE": "fenced"}, "locking.E005"),
-        ({**POLICY, "DISCIPLINE": "hopeful"}, "locking.E006"),
+        ({"STRATEGY": "fenced"}, "locking.E005"),
+        ({**POLICY, "STRATEGY": "hopeful"}, "locking.E006"),
         ({"BACKEND": "a"}, "locking.E006"),
     ],
 )

@@ -85,7 +85,7 @@ def test_a_grant_on_an_old_answer_about_the_policy_is_given_back(old, monkeypatc
             until(lambda: time.monotonic() - began > AGE * 1.5, "the answer ageing")
         return found
 
-    old.then("acquire", policy.forget)
+    old.then("acquire", policy.invalidate)
     monkeypatch.setattr(policy, "_row", answer)
     with lock("a", timeout=PATIENCE):
         asked = len(old.times("acquire"))
@@ -123,7 +123,7 @@ def test_a_holder_may_take_what_it_needs_to_come_to_its_end(apart, old, new) -> 
     with lock("job"):
         switched = apart(lambda: switch(backend="new"))
         until(lambda: LockPolicy.objects.get().state == LockPolicy.State.DRAINING, "the drain")
-        policy.forget()
+        policy.invalidate()
         assert policy.current().draining
         with lock("sale", timeout=0.1) as lease:
             assert lease.backend is old
@@ -135,8 +135,8 @@ def test_a_holder_may_take_what_it_needs_to_come_to_its_end(apart, old, new) -> 
 
 def test_a_holder_whom_nobody_can_see_waits_like_others() -> None:
     put_in_force = LockPolicy.objects.update_or_create
-    put_in_force(pk=1, defaults={"backend": "blind", "discipline": "conditional"})
-    policy.forget()
+    put_in_force(pk=1, defaults={"backend": "blind", "strategy": "conditional"})
+    policy.invalidate()
     with lock("job"):
         begin_switch(backend="new")
         with pytest.raises(LockTimeout), lock("sale", timeout=0.1):

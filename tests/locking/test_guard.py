@@ -21,7 +21,7 @@ def backend(settings, monkeypatch) -> ScriptedBackend:
     def in_force(max_age: float = 1.0) -> policy.Policy:
         return policy.Policy(
             backend="only",
-            discipline="naive",
+            strategy="naive",
             epoch=3,
             draining=False,
             read_at=time.monotonic(),
@@ -33,7 +33,7 @@ def backend(settings, monkeypatch) -> ScriptedBackend:
 
 def test_the_lease_knows_its_policy(backend) -> None:
     with lock("a") as lease:
-        assert lease.policy.discipline == "naive"
+        assert lease.policy.strategy == "naive"
         assert lease.fence == (3, lease.token)
     with backend.lock("a") as direct:
         assert direct.fence == (0, direct.token)

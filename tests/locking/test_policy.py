@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 def test_the_first_look_makes_the_row_from_the_settings() -> None:
     now = policy.current()
-    assert (now.backend, now.discipline, now.epoch, now.draining) == (
+    assert (now.backend, now.strategy, now.epoch, now.draining) == (
         "old",
         "conditional",
         1,
@@ -86,7 +86,7 @@ def test_a_database_that_is_away_is_an_unavailable_lock(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "discipline", "is_safe"),
+    ("backend", "strategy", "is_safe"),
     [
         ("old", "conditional", True),
         ("old", "fenced", True),
@@ -95,9 +95,9 @@ def test_a_database_that_is_away_is_an_unavailable_lock(monkeypatch) -> None:
     ],
 )
 def test_naive_writes_are_safe_only_under_a_lock_between_machines(
-    backend, discipline, is_safe
+    backend, strategy, is_safe
 ) -> None:
-    LockPolicy.objects.create(pk=1, backend=backend, discipline=discipline)
+    LockPolicy.objects.create(pk=1, backend=backend, strategy=strategy)
     assert policy.current().is_safe is is_safe  # both backends here end at the process
 
 
@@ -111,14 +111,14 @@ def test_there_is_one_policy() -> None:
 
 
 def test_a_switch_raises_the_epoch_and_is_remembered() -> None:
-    assert str(switch(backend="new", discipline="naive", changed_by="ann", reason="why")) == (
+    assert str(switch(backend="new", strategy="naive", changed_by="ann", reason="why")) == (
         "new + naive, epoch 2"
     )
     switch(backend="old", changed_by="bob")
-    assert (row().epoch, row().discipline, row().next_backend) == (3, "naive", "")
+    assert (row().epoch, row().strategy, row().next_backend) == (3, "naive", "")
     last, first = LockPolicyChange.objects.all()
     assert (first.epoch, first.from_backend, first.to_backend) == (2, "old", "new")
-    assert (first.from_discipline, first.to_discipline) == ("conditional", "naive")
+    assert (first.from_strategy, first.to_strategy) == ("conditional", "naive")
     assert (first.changed_by, first.reason, first.forced) == ("ann", "why", False)
     assert first.drained_ms >= AGE * 1000
     assert (last.epoch, last.to_backend, last.changed_by) == (3, "old", "bob")
@@ -144,7 +144,7 @@ def test_an_epoch_beyond_those_that_a_restored_policy_does_not_know() -> None:
     ("wish", "error"),
     [
         ({"backend": "absent"}, LockMisuse),
-        ({"backend": "new", "discipline": "hopeful"}, LockMisuse),
+        ({"backend": "new", "strategy": "hopeful"}, LockMisuse),
         ({"backend": "new"}, LockUnavailable),
         ({"backend": "new", "force": True}, LockUnavailable),
     ],

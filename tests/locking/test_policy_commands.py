@@ -26,7 +26,7 @@ def manage(*args: str) -> str:
 def test_lock_policy_shows_switches_and_remembers() -> None:
     assert "old + conditional, epoch 1" in manage("lock_policy", "show")
     told = manage(
-        "lock_policy", "switch", "new", "--discipline", "naive", "--reason", "drill", "--force"
+        "lock_policy", "switch", "new", "--strategy", "naive", "--reason", "drill", "--force"
     )
     assert "new + naive, epoch 2" in told
     assert "can oversell" in told

@@ -330,7 +330,7 @@ class TestSettings:
     def found(self, request: pytest.FixtureRequest) -> Iterator[list[str]]:
         conf = {"BACKEND": "locking.backends.redlock.RedLockBackend", "LOCATION": self.URLS}
         locks = {"redlock": {**conf, **request.param}}
-        policy = {"BACKEND": "redlock", "DISCIPLINE": "conditional"}
+        policy = {"BACKEND": "redlock", "STRATEGY": "conditional"}
         flight = {"LOCK": "redlock"}
         with override_settings(LOCKS=locks, LOCK_POLICY=policy, LOCK_SINGLE_FLIGHT=flight):
             yield [str(message.id) for message in run_checks() if "locking" in str(message.id)]

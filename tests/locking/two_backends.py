@@ -25,7 +25,7 @@ def two_backends(settings, monkeypatch) -> None:
         "new": conf,
         "blind": {"BACKEND": "locking.backends.process.ProcessBackend", "TTL": 0.2},
     }
-    settings.LOCK_POLICY = {"BACKEND": "old", "DISCIPLINE": "conditional"}
+    settings.LOCK_POLICY = {"BACKEND": "old", "STRATEGY": "conditional"}
     monkeypatch.setattr(policy, "MAX_AGE", AGE)
     monkeypatch.setattr(policy, "FRESH", AGE / 2)
     monkeypatch.setattr(policy, "OVERDUE", 30)

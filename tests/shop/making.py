@@ -63,15 +63,15 @@ def fresh(sale: Sale) -> Sale:
     return Sale.objects.select_related("stock", "product").get(pk=sale.pk)
 
 
-def put_in_force(backend: str, discipline: str = "conditional", epoch: int = 1) -> None:
+def put_in_force(backend: str, strategy: str = "conditional", epoch: int = 1) -> None:
     """Set the policy row, without the hand-over that locking.policy makes."""
     LockPolicy.objects.update_or_create(
         pk=1,
         defaults={
             "backend": backend,
-            "discipline": discipline,
+            "strategy": strategy,
             "epoch": epoch,
             "state": LockPolicy.State.STEADY,
         },
     )
-    policy.forget()
+    policy.invalidate()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from inventory.models import StockMovement
-from locking.models import Discipline
+from locking.models import WriteStrategy
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
 from shop.purchase.place_order import place_order
 from tests.shop.making import a_customer, fresh
 
-EVERY = pytest.mark.parametrize("discipline", Discipline.values)
+EVERY = pytest.mark.parametrize("strategy", WriteStrategy.values)
 
 
 def buy(sale: Sale, *, customer=None, quantity: int = 1, key: str = "k", **more):

@@ -17,7 +17,7 @@ from inventory import stock
 from inventory.batch import commit
 from inventory.models import Product, Stock, StockMovement
 from locking import lock, locks
-from locking.models import Discipline, JobRun, LockPolicy
+from locking.models import JobRun, LockPolicy, WriteStrategy
 from shop.administration import sale_management as running
 from shop.administration.audit import audit_sale
 from shop.errors import Busy
@@ -38,7 +38,7 @@ WRITABLE = {
     "product": PRODUCT | {"is_listed"},
     "sale": {"limit_per_customer", "opens_at", "closes_at"},
     "user": PERSON | RIGHTS,
-    "lockpolicy": {"backend", "discipline", "reason", "step"},  # through locking.policy alone
+    "lockpolicy": {"backend", "strategy", "reason", "step"},  # through locking.policy alone
 }
 """All that a form of an existing row offers. Whoever adds to it adds a test that the books hold."""
 ACTIONS = {
@@ -101,9 +101,9 @@ def test_no_more_can_be_written_than_is_tested_below(amy):
     assert {name: of for name, of in actions.items() if of} == ACTIONS
 
 
-@pytest.mark.parametrize("discipline", Discipline.values)
-def test_nothing_that_staff_write_breaks_the_books(amy, sale, discipline):
-    put_in_force("redis", discipline)
+@pytest.mark.parametrize("strategy", WriteStrategy.values)
+def test_nothing_that_staff_write_breaks_the_books(amy, sale, strategy):
+    put_in_force("redis", strategy)
     now, page = timezone.now(), f"/admin/shop/sale/{sale.pk}/change/"
     usual = {"limit_per_customer": 5, **times(sale.opens_at, sale.closes_at)}
     hours = timedelta(hours=1)
@@ -203,7 +203,7 @@ def _restock_between_look_and_write(sale: Sale, restock) -> None:
     staff = threading.Thread(target=lambda: (restock(), connection.close()))
     with lock(name) as lease:
         seen = stock.look(
-            stock_id=sale.stock_id, discipline=Discipline.NAIVE, fence=fence_of(lease)
+            stock_id=sale.stock_id, strategy=WriteStrategy.NAIVE, fence=fence_of(lease)
         )
         staff.start()
         while staff.is_alive() and not any(one.waiters for one in locks["redis"].inspect()):

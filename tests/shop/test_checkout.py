@@ -29,8 +29,8 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures
 
 @EVERY
 @pytest.mark.parametrize("backend", ["scripted", "process", "none"])
-def test_a_purchase_makes_an_order_and_its_books_add_up(backend, discipline) -> None:
-    put_in_force(backend, discipline)
+def test_a_purchase_makes_an_order_and_its_books_add_up(backend, strategy) -> None:
+    put_in_force(backend, strategy)
     sale, customer = a_sale(stock=5), a_customer()
     placed = buy(sale, customer=customer, quantity=2)
     order = placed.order
@@ -72,10 +72,10 @@ def test_the_order_is_committed_before_the_lock_is_released(guard) -> None:
 
 
 @EVERY
-def test_a_purchase_costs_at_most_eight_queries(discipline) -> None:
-    put_in_force("scripted", discipline)
+def test_a_purchase_costs_at_most_eight_queries(strategy) -> None:
+    put_in_force("scripted", strategy)
     sale, customer = fresh(a_sale()), a_customer()
-    policy.forget()  # the dearest case: the policy has to be read, too
+    policy.invalidate()  # the dearest case: the policy has to be read, too
     for key in ("first", "second"):
         with CaptureQueriesContext(
             connection,
@@ -156,8 +156,8 @@ def test_a_form_overtaken_by_itself_finds_the_order_of_the_other(guard) -> None:
 
 
 @EVERY
-def test_a_customer_who_is_new_costs_no_look_for_earlier_orders(discipline) -> None:
-    put_in_force("scripted", discipline)
+def test_a_customer_who_is_new_costs_no_look_for_earlier_orders(strategy) -> None:
+    put_in_force("scripted", strategy)
     sale = a_sale()
     with patch.object(checkout, "_orders_of", side_effect=AssertionError):
         assert not buy(sale, is_first=True).replayed
@@ -165,9 +165,9 @@ def test_a_customer_who_is_new_costs_no_look_for_earlier_orders(discipline) -> N
 
 
 @EVERY
-def test_a_customer_wrongly_believed_to_be_new(discipline) -> None:
+def test_a_customer_wrongly_believed_to_be_new(strategy) -> None:
     """The hint spares a look; the unique keys do not believe it."""
-    put_in_force("scripted", discipline)
+    put_in_force("scripted", strategy)
     sale, customer = a_sale(stock=5, limit=2), a_customer()
     first = buy(sale, customer=customer).order
     assert buy(sale, customer=customer, is_first=True).order == first
@@ -187,9 +187,9 @@ def test_a_customer_wrongly_believed_to_be_new(discipline) -> None:
 
 
 @EVERY
-def test_a_replay_of_the_last_piece_by_a_customer_believed_to_be_new(discipline) -> None:
+def test_a_replay_of_the_last_piece_by_a_customer_believed_to_be_new(strategy) -> None:
     """Seen when there was still one left; by now the form itself has bought it."""
-    put_in_force("scripted", discipline)
+    put_in_force("scripted", strategy)
     sale, customer = a_sale(stock=1), a_customer()
     seen = fresh(sale)
     order = buy(sale, customer=customer).order
@@ -256,8 +256,8 @@ def test_sold_out_is_answered_before_the_lock(guard) -> None:
 
 
 @EVERY
-def test_sold_out_while_waiting_for_the_lock(discipline, guard) -> None:
-    put_in_force("scripted", discipline)
+def test_sold_out_while_waiting_for_the_lock(strategy, guard) -> None:
+    put_in_force("scripted", strategy)
     sale = a_sale(stock=1)
     guard.then("acquire", lambda: buy(sale))
     with pytest.raises(SoldOut):

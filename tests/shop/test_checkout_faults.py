@@ -15,7 +15,7 @@ from django.db import OperationalError
 from inventory.models import Stock
 from locking import LockUnavailable, policy
 from locking.failpoints import armed
-from locking.models import Discipline
+from locking.models import WriteStrategy
 from shop.administration.audit import audit_sale
 from shop.errors import Busy, SoldOut, StoreDown
 from shop.models import Order, Sale
@@ -118,12 +118,12 @@ def taken_over(guard: ScriptedBackend, sale: Sale, others: list[Order]):
 
 
 @EVERY
-def test_a_holder_that_was_overtaken_writes_nothing_stale(discipline, guard) -> None:
+def test_a_holder_that_was_overtaken_writes_nothing_stale(strategy, guard) -> None:
     """Two holders at one stock row. Naive is the control: it sells the last piece twice."""
-    put_in_force("scripted", discipline)
+    put_in_force("scripted", strategy)
     sale, others = a_sale(stock=1), []
     with armed("purchase.check", taken_over(guard, sale, others)):
-        if discipline == Discipline.NAIVE:
+        if strategy == WriteStrategy.NAIVE:
             buy(sale)
             audit = audit_sale(sale=sale)
             assert (audit.oversold, audit.ok) == (1, False)
@@ -136,9 +136,9 @@ def test_a_holder_that_was_overtaken_writes_nothing_stale(discipline, guard) -> 
     assert Order.objects.get() == others[0]
 
 
-@pytest.mark.parametrize("discipline", ["fenced", "conditional"])
-def test_a_refused_stale_write_is_tried_again_under_a_new_lock(discipline, guard) -> None:
-    put_in_force("scripted", discipline)
+@pytest.mark.parametrize("strategy", ["fenced", "conditional"])
+def test_a_refused_stale_write_is_tried_again_under_a_new_lock(strategy, guard) -> None:
+    put_in_force("scripted", strategy)
     sale, others = a_sale(stock=2), []
     with armed("purchase.check", taken_over(guard, sale, others)):
         order = buy(sale).order
@@ -178,7 +178,7 @@ def test_a_policy_that_cannot_be_read_is_store_down(monkeypatch) -> None:
     def gone():
         raise LockUnavailable
 
-    policy.forget()
+    policy.invalidate()
     monkeypatch.setattr(policy, "_row", gone)
     with pytest.raises(StoreDown):
         buy(sale)

@@ -69,38 +69,38 @@ def overlap(
     strike: Callable[[], object] = lambda: None,
     heal: Callable[[], object] = lambda: None,
 ) -> None:
-    """Let the fault strike three holders, one a discipline, and another buy behind their backs."""
+    """Let the fault strike three holders, one a strategy, and another buy behind their backs."""
     *late, second = buyers
     has_token = locks[backend].capabilities.fencing
     # Where a token alone can refuse the late write, nothing else may: there is a piece left.
     pieces = {"naive": 1, "fenced": 1, "conditional": 1 + has_token}
     struck: list[tuple[str, LateBuyer, Sale, list[int]]] = []
-    for (discipline, stock), first in zip(pieces.items(), late, strict=True):
-        put_in_force(backend, discipline)
+    for (strategy, stock), first in zip(pieces.items(), late, strict=True):
+        put_in_force(backend, strategy)
         sale, customers = a_sale(stock=stock), [a_customer().pk, a_customer().pk]
         first.buy(sale, customers[0], fault=fault)
         first.struck()
-        struck.append((discipline, first, sale, customers))
-    for discipline, _, sale, customers in struck:
+        struck.append((strategy, first, sale, customers))
+    for strategy, _, sale, customers in struck:
         strike()
-        put_in_force(backend, discipline)
+        put_in_force(backend, strategy)
         second.buy(sale, customers[1])
         assert "order" in second.answer(), "the lock was still held: the fault did not fire"
     heal()
-    for discipline, first, sale, customers in struck:
-        put_in_force(backend, discipline)
+    for strategy, first, sale, customers in struck:
+        put_in_force(backend, strategy)
         first.on()
-        is_naive, is_left = discipline == "naive", pieces[discipline] == 2
+        is_naive, is_left = strategy == "naive", pieces[strategy] == 2
         told = first.answer()
-        assert told.get("error") == (None if is_naive or is_left else "sold_out"), discipline
+        assert told.get("error") == (None if is_naive or is_left else "sold_out"), strategy
         audit = audit_sale(sale=sale)
-        assert (audit.oversold, audit.ok) == (int(is_naive), not is_naive), discipline
+        assert (audit.oversold, audit.ok) == (int(is_naive), not is_naive), strategy
         events = history_of(sale, customers, first.folder)
         findings = check(events, dump(sale), Promise(exclusive=False, fencing=has_token))
         assert findings.ok == (not is_naive), findings.breaches
         assert findings.facts["overlaps"], "XF: only one believed that it held the lock"
-        refused = {"naive": 0, "fenced": 1, "conditional": int(has_token)}[discipline]
-        assert audit.stale_writes_refused == refused, discipline
+        refused = {"naive": 0, "fenced": 1, "conditional": int(has_token)}[strategy]
+        assert audit.stale_writes_refused == refused, strategy
 
 
 def history_of(sale: Sale, customers: list[int], folder: Path) -> list[Event]:
@@ -260,12 +260,10 @@ def test_row_8_the_clock_of_redis_jumps(buyers: list[LateBuyer], tmp_path: Path)
 
 
 @pytest.mark.faults(row=25, backend="redlock to redis", fired="switched by force")
-@pytest.mark.parametrize("discipline", ["fenced", "conditional"])
-def test_row_25_away_from_a_dead_backend_under_load(
-    buyers: list[LateBuyer], discipline: str
-) -> None:
+@pytest.mark.parametrize("strategy", ["fenced", "conditional"])
+def test_row_25_away_from_a_dead_backend_under_load(buyers: list[LateBuyer], strategy: str) -> None:
     """Three of five masters die in mid-sale; nobody can buy until staff force the switch."""
-    put_in_force("redlock", discipline)
+    put_in_force("redlock", strategy)
     sale = a_sale(stock=40)
     User.objects.bulk_create(User(username=f"crowd-{number}") for number in range(60))
     customers = list(User.objects.filter(username__startswith="crowd-").values_list("pk"))

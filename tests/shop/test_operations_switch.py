@@ -89,7 +89,7 @@ def test_a_switch_drains_and_the_page_tells_how_far_it_is(amy, holder):
 @seen_by_threads
 def test_one_click_leads_back(amy):
     policy.switch(backend="database", reason="there", force=True)
-    sent = {"backend": "redis", "discipline": "conditional", "reason": "back", "step": "drain"}
+    sent = {"backend": "redis", "strategy": "conditional", "reason": "back", "step": "drain"}
     amy.post("/ops/switch/", sent)
     until(lambda: backend_in_force() == "redis")
     assert LockPolicy.objects.get(pk=1).epoch == 3
@@ -133,7 +133,7 @@ def test_what_is_no_switch_changes_nothing(amy):
     for wrong in (
         {"backend": "paxos"},
         {"backend": ""},
-        {"discipline": "hopeful"},
+        {"strategy": "hopeful"},
         {"reason": ""},
         {"reason": "x" * 201},
         {"step": "explode"},

@@ -9,7 +9,7 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from inventory.models import Stock, StockMovement
-from locking.models import Discipline
+from locking.models import WriteStrategy
 from shop.administration.audit import audit_sale
 from shop.errors import Busy, NotFound, StoreDown, WrongStep
 from shop.models import Allowance, Order, Sale
@@ -58,9 +58,9 @@ def test_paying_keeps_the_pieces(sale, order) -> None:
     assert count(sale) == (3, 0, 2)
 
 
-@pytest.mark.parametrize("discipline", Discipline.values)
-def test_cancelling_returns_the_pieces_and_the_allowance(sale, order, discipline) -> None:
-    put_in_force("scripted", discipline)
+@pytest.mark.parametrize("strategy", WriteStrategy.values)
+def test_cancelling_returns_the_pieces_and_the_allowance(sale, order, strategy) -> None:
+    put_in_force("scripted", strategy)
     cancel_order(order=order)
     assert (order.status, order.closed_at is not None) == ("cancelled", True)
     assert count(sale) == (5, 0, 0)

@@ -246,11 +246,11 @@ def test_every_page_speaks_chinese(shop):
 
 
 @pytest.mark.parametrize(
-    ("backend", "discipline", "warns"),
+    ("backend", "strategy", "warns"),
     [("none", "naive", True), ("process", "naive", True), ("none", "conditional", False)],
 )
-def test_every_page_warns_while_the_shop_can_oversell(shop, backend, discipline, warns):
-    put_in_force(backend, discipline)
+def test_every_page_warns_while_the_shop_can_oversell(shop, backend, strategy, warns):
+    put_in_force(backend, strategy)
     pages = ("/", "/products/", "/orders/", "/accounts/sign-in/", f"/sales/{a_sale().slug}/")
     for page in (*pages, "/admin/login/", "/nowhere"):
         assert ("can sell more than it has" in shop.get(page).text) is warns

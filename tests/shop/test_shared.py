@@ -44,7 +44,7 @@ def test_a_warm_page_costs_a_stranger_one_query_and_a_customer_five_at_most(page
     page = page.format(a_sale().slug)
     for client, most in ((Client(), 1), (signed_in(), 5)):
         client.get(page)
-        policy.forget()  # which every process reads once a second
+        policy.invalidate()  # which every process reads once a second
         assert queries(client, page) <= most
         assert queries(client, page) <= most - 1
 

@@ -83,17 +83,17 @@ def test_staff_switch_the_lock(amy):
     page = amy.get(POLICY).text
     for alias in locks:
         assert f"<th>{alias}</th>" in page
-    form = {"backend": "none", "discipline": "naive", "reason": "to show it", "step": "drain"}
+    form = {"backend": "none", "strategy": "naive", "reason": "to show it", "step": "drain"}
     amy.post(POLICY, form)
     now = policy.current()
-    assert (now.backend, now.discipline, now.epoch) == ("none", "naive", 2)
+    assert (now.backend, now.strategy, now.epoch) == ("none", "naive", 2)
     change = LockPolicyChange.objects.get()
     assert (change.changed_by, change.reason, change.forced) == ("amy", "to show it", False)
     assert "can sell more than it has" in amy.get(POLICY).text
 
 
 def test_a_switch_that_fails_says_why(amy):
-    form = {"backend": "redis", "discipline": "fenced", "reason": "x", "step": "force"}
+    form = {"backend": "redis", "strategy": "fenced", "reason": "x", "step": "force"}
     with patch.object(locks["redis"], "probe", side_effect=LockUnavailable("redis is silent")):
         assert "edis is silent" in amy.post(POLICY, form, follow=True).text
     assert amy.post(POLICY, {**form, "backend": "nonsense"}).status_code == 200
@@ -103,7 +103,7 @@ def test_a_switch_that_fails_says_why(amy):
 
 def test_a_switch_under_way_is_cancelled(amy):
     policy.begin_switch(backend="none")
-    form = {"backend": "none", "discipline": "naive", "reason": "x", "step": "drain"}
+    form = {"backend": "none", "strategy": "naive", "reason": "x", "step": "drain"}
     assert "under way" in amy.post(POLICY, form, follow=True).text
     amy.post(POLICY, {**form, "step": "cancel"})
     assert LockPolicy.objects.get().state == LockPolicy.State.STEADY
@@ -112,7 +112,7 @@ def test_a_switch_under_way_is_cancelled(amy):
 def test_switching_is_a_right_of_its_own():
     client = signed_in(User.objects.create(username="bo", is_staff=True))
     assert client.get(POLICY).status_code == 403
-    form = {"backend": "none", "discipline": "naive", "reason": "x", "step": "force"}
+    form = {"backend": "none", "strategy": "naive", "reason": "x", "step": "force"}
     assert client.post(POLICY, form).status_code == 403
     assert LockPolicy.objects.get().backend == "process"
 

@@ -77,10 +77,10 @@ def grants(sale: Sale) -> list[int]:
 
 @EVERY
 @pytest.mark.parametrize("shared", [True, False])
-def test_all_who_wait_are_written_at_once(discipline, shared, settings) -> None:
+def test_all_who_wait_are_written_at_once(strategy, shared, settings) -> None:
     """The control lets each ask for himself: as many grants as orders."""
     settings.PURCHASES_PER_GRANT = 8 if shared else 1
-    put_in_force("scripted", discipline)
+    put_in_force("scripted", strategy)
     sale, points = a_sale(stock=7), Counter[str]()
     with (
         armed("purchase.check", lambda: points.update(["check"])),
@@ -95,8 +95,8 @@ def test_all_who_wait_are_written_at_once(discipline, shared, settings) -> None:
 
 
 @EVERY
-def test_too_few_pieces_go_to_those_in_front(discipline) -> None:
-    put_in_force("scripted", discipline)
+def test_too_few_pieces_go_to_those_in_front(strategy) -> None:
+    put_in_force("scripted", strategy)
     sale = a_sale(stock=3)
     assert together(sale, strangers(6)) == {"ok": 3, "sold_out": 3}
     audit = audit_sale(sale=sale)

@@ -31,7 +31,7 @@ from loadtest.load.http_buyers import Buyer, requests, sign_in
 from loadtest.load.http_client import Heard, drive
 from loadtest.load.verdict import percentile
 from locking import locks, policy
-from locking.models import Discipline
+from locking.models import WriteStrategy
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
 from shop.purchase.place_order import place_order
@@ -59,7 +59,7 @@ class Line:
     """Whether there is something to buy; else the same buyers ask again and again."""
     keeps_ledger: bool = True
     fulfilment: str = Sale.Fulfilment.DIRECT
-    discipline: str = Discipline.CONDITIONAL
+    strategy: str = WriteStrategy.CONDITIONAL
     server: str = "gunicorn"
 
 
@@ -89,7 +89,7 @@ LINES = {
 }
 RUSH = Line(name="attempts", connections=200, wanted="")
 RUSHES = (
-    *(replace(RUSH, name=f"attempts, {one}", discipline=one) for one in Discipline.values),
+    *(replace(RUSH, name=f"attempts, {one}", strategy=one) for one in WriteStrategy.values),
     replace(RUSH, name="attempts, queued", fulfilment=Sale.Fulfilment.QUEUED),
 )
 ATTEMPTS_A_PIECE = 100
@@ -165,10 +165,10 @@ def _rush(web: Web, line: Line, product: Product, buyers: Sequence[Buyer]) -> Nu
 
 def _enforce(line: Line) -> None:
     now = policy.current()
-    if (now.backend, now.discipline) != (line.backend, line.discipline):
+    if (now.backend, now.strategy) != (line.backend, line.strategy):
         policy.switch(
             backend=line.backend,
-            discipline=line.discipline,
+            strategy=line.strategy,
             reason="lab bench purchase",
             force=True,
         )

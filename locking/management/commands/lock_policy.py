@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from locking import policy
 from locking.exceptions import LockError
-from locking.models import Discipline, LockPolicy, LockPolicyChange
+from locking.models import LockPolicy, LockPolicyChange, WriteStrategy
 
 
 class Command(BaseCommand):
@@ -23,7 +23,10 @@ class Command(BaseCommand):
         switch = words.add_parser("switch", help="put another backend in force")
         switch.add_argument("backend", help="an alias of settings.LOCKS")
         switch.add_argument(
-            "--discipline", choices=Discipline.values, help="how stock is written; stays if absent"
+            "--strategy",
+            "--discipline",
+            choices=WriteStrategy.values,
+            help="how stock is written; unchanged if absent",
         )
         switch.add_argument("--reason", default="", help="for the history")
         switch.add_argument(
@@ -44,24 +47,24 @@ class Command(BaseCommand):
 
     def _show(self, **options: object) -> None:
         now = policy.current(max_age=0)
-        self.stdout.write(f"{now.backend} + {now.discipline}, epoch {now.epoch}")
+        self.stdout.write(f"{now.backend} + {now.strategy}, epoch {now.epoch}")
         if now.draining:
             row = LockPolicy.objects.get()
-            self.stdout.write(f"draining for {row.next_backend} + {row.next_discipline}")
+            self.stdout.write(f"draining for {row.next_backend} + {row.next_strategy}")
         if not now.is_safe:
             self.stdout.write(self.style.WARNING("The shop can oversell under this policy."))
 
     def _switch(
-        self, *, backend: str, discipline: str | None, reason: str, force: bool, **options: object
+        self, *, backend: str, strategy: str | None, reason: str, force: bool, **options: object
     ) -> None:
         row = policy.switch(
             backend=backend,
-            discipline=discipline,
+            strategy=strategy,
             changed_by=getpass.getuser(),
             reason=reason,
             force=force,
         )
-        if row.backend != backend or row.discipline != (discipline or row.discipline):
+        if row.backend != backend or row.strategy != (strategy or row.strategy):
             raise CommandError(f"Somebody else came between. In force: {row}.")
         self._show()
 
@@ -75,7 +78,7 @@ class Command(BaseCommand):
             how = "forced" if change.forced else f"drained in {change.drained_ms} ms"
             self.stdout.write(
                 f"{timezone.localtime(change.changed_at):%Y-%m-%d %H:%M:%S}  "
-                f"epoch {change.epoch}: {change.from_backend} + {change.from_discipline} -> "
-                f"{change.to_backend} + {change.to_discipline}, {how}, "
+                f"epoch {change.epoch}: {change.from_backend} + {change.from_strategy} -> "
+                f"{change.to_backend} + {change.to_strategy}, {how}, "
                 f"by {change.changed_by or 'nobody named'}: {change.reason or 'no reason given'}"
             )

@@ -17,7 +17,7 @@ from inventory import stock
 from inventory.batch import run
 from inventory.import_csv import import_products
 from inventory.models import Product, Stock, StockMovement
-from locking.models import Discipline
+from locking.models import WriteStrategy
 from shop.models import Allowance, Order, Payment, Sale, SetAside, User
 from shop.purchase.place_order import digest
 from shop.sales.queries import create_sale
@@ -198,7 +198,7 @@ def _sell(sale: Sale, guest: User) -> None:
     Allowance.objects.create(customer=guest, sale=sale, taken=1)
     seen = stock.look(
         stock_id=sale.stock_id,
-        discipline=Discipline.CONDITIONAL,
+        strategy=WriteStrategy.CONDITIONAL,
         fence=stock.Fence(epoch=0, token=None),
     )
     run(stock.to_take(seen=seen, orders=[(order.number, 1)]))

@@ -97,7 +97,7 @@ def buy_releasing_early(*, sale: int, customer: int, key: str) -> dict[str, Any]
     row = Sale.objects.select_related("stock").get(pk=sale)
     guard = lock(checkout.lock_name(sale), timeout=5)
     guard.acquire()
-    seen = stock.look(stock_id=row.stock_id, discipline="naive", fence=Fence(epoch=1, token=0))
+    seen = stock.look(stock_id=row.stock_id, strategy="naive", fence=Fence(epoch=1, token=0))
     reach("early.looked")
     with transaction.atomic():
         order = Order.objects.create(

@@ -42,10 +42,10 @@ def assert_sound(sale: Sale, *, sold: int) -> None:
     assert not reconcile(sale=fresh(sale), thoroughly=True)
 
 
-@pytest.mark.parametrize(("backend", "discipline"), [("redis", "naive"), ("none", "conditional")])
-def test_a_crowd_gets_every_piece_once(processes, backend, discipline) -> None:
+@pytest.mark.parametrize(("backend", "strategy"), [("redis", "naive"), ("none", "conditional")])
+def test_a_crowd_gets_every_piece_once(processes, backend, strategy) -> None:
     """Two consumers write while two processes sell; naive relies on the lock alone."""
-    put_in_force(backend, discipline)
+    put_in_force(backend, strategy)
     sale = a_queued_sale(stock=30)
     *sellers, first, second = processes(4)
     for consumer in (first, second):

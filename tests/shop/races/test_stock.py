@@ -29,7 +29,7 @@ def outcomes(*results: dict) -> Counter[str]:
 
 
 @pytest.mark.parametrize(
-    ("backend", "discipline", "sold"),
+    ("backend", "strategy", "sold"),
     [
         ("none", "naive", 2),
         ("process", "naive", 2),
@@ -38,9 +38,9 @@ def outcomes(*results: dict) -> Counter[str]:
         ("process", "fenced", 1),
     ],
 )
-def test_two_processes_between_look_and_write(processes, backend, discipline, sold) -> None:
+def test_two_processes_between_look_and_write(processes, backend, strategy, sold) -> None:
     """No lock that reaches both: naive is the control and sells the last piece twice."""
-    put_in_force(backend, discipline)
+    put_in_force(backend, strategy)
     sale = a_sale(stock=1)
     both = processes(2)
     for process in both:
@@ -93,9 +93,9 @@ def test_a_crowd_buys_exactly_what_there_is(processes, backend) -> None:
     assert (audit.available, audit.held) == (0, 10)
 
 
-@pytest.mark.parametrize("discipline", ["fenced", "conditional"])
-def test_a_crowd_without_any_lock_buys_exactly_what_there_is(processes, discipline) -> None:
-    put_in_force("none", discipline)
+@pytest.mark.parametrize("strategy", ["fenced", "conditional"])
+def test_a_crowd_without_any_lock_buys_exactly_what_there_is(processes, strategy) -> None:
+    put_in_force("none", strategy)
     sale = a_sale(stock=10)
     assert told_in_a_crowd(processes, sale) == {"order": 10, "SoldOut": 30}
     assert audit_sale(sale=sale).ok
@@ -187,14 +187,14 @@ def test_a_form_whose_process_was_killed_can_be_sent_again(processes, point) -> 
 
 
 @pytest.mark.parametrize(
-    ("discipline", "oversold"), [("naive", 1), ("fenced", 0), ("conditional", 0)]
+    ("strategy", "oversold"), [("naive", 1), ("fenced", 0), ("conditional", 0)]
 )
-def test_a_holder_whose_lock_was_taken_over(processes, discipline, oversold) -> None:
+def test_a_holder_whose_lock_was_taken_over(processes, strategy, oversold) -> None:
     """Its lock is broken in mid-work and another buys the last piece. Naive is the control."""
     from locking import locks
     from shop.purchase.place_order import lock_name
 
-    put_in_force("redis", discipline)
+    put_in_force("redis", strategy)
     sale = a_sale(stock=1)
     first, second = processes(2)
     first.start(a_form(sale), pause_at="purchase.check")

@@ -92,7 +92,7 @@ def test_a_killed_holder_holds_a_drain_up_for_its_lease_only(processes, switchin
 
 @pytest.mark.faults(row=25, xf=True, fired="switched")
 @pytest.mark.parametrize(
-    ("discipline", "force", "oversold"),
+    ("strategy", "force", "oversold"),
     [
         ("naive", True, 1),  # the control: what force gives up, and the fence gives back
         ("naive", False, 0),
@@ -102,10 +102,10 @@ def test_a_killed_holder_holds_a_drain_up_for_its_lease_only(processes, switchin
 )
 @pytest.mark.parametrize("way", [("redis", "database"), ("database", "redis")])
 def test_a_holder_between_look_and_write(
-    processes, switching, discipline, force, oversold, way
+    processes, switching, strategy, force, oversold, way
 ) -> None:
     old, new = way
-    put_in_force(old, discipline)
+    put_in_force(old, strategy)
     sale = a_sale(stock=1)
     first, second = processes(2)
     first.start(a_form(sale), pause_at="purchase.check")
@@ -130,14 +130,10 @@ def test_a_holder_between_look_and_write(
     assert (audit.oversold, audit.ok) == (oversold, not oversold)
 
 
-@pytest.mark.parametrize(
-    ("discipline", "refused"), [("naive", 0), ("fenced", 1), ("conditional", 1)]
-)
-def test_a_process_with_an_old_policy_is_refused_by_the_epoch(
-    processes, discipline, refused
-) -> None:
+@pytest.mark.parametrize(("strategy", "refused"), [("naive", 0), ("fenced", 1), ("conditional", 1)])
+def test_a_process_with_an_old_policy_is_refused_by_the_epoch(processes, strategy, refused) -> None:
     """Forced, nobody waits for it: it takes the old backend's lock beside a buyer of the new."""
-    put_in_force("redis", discipline)
+    put_in_force("redis", strategy)
     sale = a_sale(stock=5)
     late, other = processes(2)
     late.start(a_form(sale, "buy_on_an_old_policy"), pause_at="looked")
@@ -179,9 +175,9 @@ def sold_under(epoch: int) -> int:
 
 
 @pytest.mark.faults(row=25, backend="redis, database", fired="switched twice")
-@pytest.mark.parametrize(("discipline", "force"), [("naive", False), ("fenced", True)])
-def test_switched_there_and_back_under_load(processes, discipline, force) -> None:
-    put_in_force("redis", discipline)
+@pytest.mark.parametrize(("strategy", "force"), [("naive", False), ("fenced", True)])
+def test_switched_there_and_back_under_load(processes, strategy, force) -> None:
+    put_in_force("redis", strategy)
     crowd = processes(4)
     sale = start_a_crowd(crowd)
     for epoch, target in enumerate(("database", "redis"), start=1):

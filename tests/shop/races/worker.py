@@ -49,7 +49,7 @@ class Batch:
 
     def prepare(self) -> None:
         """Everything but the start."""
-        policy.forget()
+        policy.invalidate()
         patches = ExitStack()
         for name in self.without:
             patches.enter_context(patch(name, lambda *args, **kwargs: []))
