@@ -19,9 +19,9 @@ from django.core.cache import caches
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from loadtest.bench.pool import Crew, Gate
 from loadtest.load.director import versions
 from loadtest.load.events import say
+from loadtest.load.process_pool import ProcessPool, StartGate
 from loadtest.load.stores import Stores
 from loadtest.load.verdict import percentile
 from locking.rebuild import SingleFlight
@@ -55,14 +55,14 @@ class _Round:
         self.key = f"bench:{line}:{number}"
         self.flight = SingleFlight(LOCK_TTL=LEASE, TIMEOUT=60.0)
         self.begun = _fork.Array("d", PROCESSES * THREADS)
-        self.gate = Gate(PROCESSES)
+        self.gate = StartGate(PROCESSES)
 
     def measure(self) -> dict[str, Any]:
         if self.line in ("expired", "arriving", "fresh"):
             kept = LONG if self.line == "fresh" else OVER
             self.flight.get_or_build(self.key, lambda: "old", **kept)
-        with Crew(self.process, PROCESSES) as crew:
-            waits = [wait for process in crew.survivors() for wait in process]
+        with ProcessPool(self.process, PROCESSES) as pool:
+            waits = [wait for process in pool.survivors() for wait in process]
         begun = [at for at in self.begun[:] if at]
         gaps = [later - earlier for earlier, later in pairwise(begun)]
         ms = {name: 1000 * percentile(waits, share) for name, share in SHARES.items()}

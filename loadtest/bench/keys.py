@@ -24,9 +24,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from inventory.models import Product
-from loadtest.bench.pool import Crew, Gate
 from loadtest.load.director import versions
 from loadtest.load.events import say
+from loadtest.load.process_pool import ProcessPool, StartGate
 from loadtest.load.stores import Stores
 from locking import locks
 from shop.administration.audit import audit_sale
@@ -81,7 +81,7 @@ def _send(sale: Sale, form: Form) -> str:
 def _at_once(product: Product, forms: Sequence[Form]) -> Row:
     """All forms in a new sale, from several processes: how long they took, what came of them."""
     sale = _sale(product, len(forms))
-    gate = Gate(PROCESSES)
+    gate = StartGate(PROCESSES)
     connections.close_all()  # the crew forks
     locks.close()
 
@@ -91,8 +91,8 @@ def _at_once(product: Product, forms: Sequence[Form]) -> Row:
             answers = list(pool.map(partial(_send, sale), forms[number::PROCESSES]))
         return began, time.monotonic(), answers
 
-    with Crew(work, PROCESSES) as crew:
-        results = crew.results()
+    with ProcessPool(work, PROCESSES) as pool:
+        results = pool.results()
     seconds = max(ended for _, ended, _ in results) - results[0][0]
     answers = {answer for _, _, answers in results for answer in answers}
     found = _books(sale, len(forms), len(answers))

@@ -26,10 +26,10 @@ from django.db import DatabaseError, connections, transaction
 from django.utils import timezone
 
 from inventory.models import Product
-from loadtest.bench.pool import Crew
 from loadtest.load.http_buyers import Buyer, browsers_of, sign_out
 from loadtest.load.http_client import PATIENCE, drive
 from loadtest.load.plan import PlanError, keep_within
+from loadtest.load.process_pool import ProcessPool
 from loadtest.load.verdict import of_books, percentile
 from locking import locks
 from shop.administration.audit import StockAudit, audit_sale
@@ -206,8 +206,8 @@ def _drive(asked: Rush, forms: Sequence[bytes], progress: Callable[[int], object
             waits[one.kind].append((one.heard - one.sent) * 1000)
         return dict(waits), len(won), heard.began, heard.ended, _peak_kb()
 
-    with Crew(work, asked.processes) as crew, _watched(done, progress):
-        results = crew.results(patience=OPEN_FOR.total_seconds())
+    with ProcessPool(work, asked.processes) as pool, _watched(done, progress):
+        results = pool.results(timeout=OPEN_FOR.total_seconds())
     waits: Waits = defaultdict(list)
     for theirs, *_ in results:
         for kind, some in theirs.items():

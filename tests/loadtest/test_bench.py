@@ -11,8 +11,8 @@ from django.core.management import CommandError, call_command
 from loadtest.bench.locks import report, rounds
 from loadtest.bench.locks.measure import Contention, Turn, ready, waves
 from loadtest.bench.locks.systems import SYSTEMS, Handle, System
-from loadtest.bench.pool import Crew, CrewFailed
 from loadtest.bench.services import Usage
+from loadtest.load.process_pool import PoolFailed, ProcessPool
 
 
 def contention(*turns):
@@ -40,10 +40,10 @@ def test_a_crew_tells_what_went_wrong_and_leaves_nobody():
     def fail(number):
         raise ValueError("boom")
 
-    with Crew(fail, 2) as crew, pytest.raises(CrewFailed, match="boom"):
-        crew.results()
-    with Crew(lambda number: os.getpid(), 2) as crew:
-        pids = crew.results()
+    with ProcessPool(fail, 2) as pool, pytest.raises(PoolFailed, match="boom"):
+        pool.results()
+    with ProcessPool(lambda number: os.getpid(), 2) as pool:
+        pids = pool.results()
     assert len(set(pids)) == 2
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
@@ -55,9 +55,9 @@ def test_a_lock_that_does_not_grant_is_reported_rather_than_measured():
         role="peer",
         open=lambda name, ttl: Handle(lambda wait: False, lambda: None),
     )
-    with pytest.raises(CrewFailed, match="deaf"):
+    with pytest.raises(PoolFailed, match="deaf"):
         ready(deaf, "x")
-    with pytest.raises(CrewFailed):
+    with pytest.raises(PoolFailed):
         waves(deaf, "x", 1)
 
 

@@ -12,8 +12,8 @@ import pytest
 from django.core.cache import caches
 
 from devservers.servers import Redis
-from loadtest.bench.pool import Crew
 from loadtest.faults.injectors import PATIENCE, until
+from loadtest.load.process_pool import ProcessPool
 from locking import LockMisuse, LockTimeout, locks, metrics
 from locking.rebuild import SingleFlight
 
@@ -321,8 +321,8 @@ def test_a_forked_child_does_not_wait_for_its_parents_builder(gone, held, thread
     build = held("parent")
     builder = threads.submit(flight.get_or_build, "fork:1", build, **KEPT)
     build.begun()
-    with Crew(lambda number: flight.get_or_build("fork:1", lambda: "child", **KEPT)) as crew:
-        assert crew.results() == ["child"]
+    with ProcessPool(lambda number: flight.get_or_build("fork:1", lambda: "child", **KEPT)) as pool:
+        assert pool.results() == ["child"]
     build.end()
     assert builder.result(PATIENCE) == "parent"
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from django.core.cache import caches
 
-from loadtest.bench.pool import Crew
 from loadtest.faults.injectors import PATIENCE, until
+from loadtest.load.process_pool import ProcessPool
 from locking.rebuild import SingleFlight
 from tests.locking.test_rebuild import EXPIRED, KEPT
 
@@ -47,8 +47,8 @@ class Readers:
                 reads = [threads.submit(read, self) for _ in range(THREADS)]
                 return [one.result() for one in reads]
 
-        with Crew(process, PROCESSES) as crew:
-            return [got for results in crew.results() for got in results]
+        with ProcessPool(process, PROCESSES) as pool:
+            return [got for results in pool.results() for got in results]
 
 
 @pytest.fixture
@@ -125,10 +125,10 @@ def test_row_22_a_builder_that_is_killed_is_replaced_once_a_lease(settings, has_
             got.append((flight.get_or_build(key, build, **KEPT), time.monotonic()))
         return got
 
-    with Crew(insist) as one, Crew(insist) as another:
-        for crew in (one, another):
+    with ProcessPool(insist) as one, ProcessPool(insist) as another:
+        for pool in (one, another):
             with pytest.raises(EOFError):  # it is dead
-                crew.results()
+                pool.results()
         got = insist()
     first, second, third, none = begun[:4]
     assert none == 0
@@ -143,7 +143,7 @@ def test_the_counters_are_of_all_processes(tmp_path):
     code = """
 import django; django.setup()
 from django.conf import settings
-from loadtest.bench.pool import Crew
+from loadtest.load.process_pool import ProcessPool
 from locking import metrics
 from locking.rebuild import SingleFlight
 settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
@@ -151,8 +151,8 @@ flight = SingleFlight(CACHE="default", LOCK="process")
 def work(number):
     for _ in range(3):
         flight.get_or_build("page:1", lambda: 1, ttl=60)
-with Crew(work, 2) as crew:
-    crew.results()
+with ProcessPool(work, 2) as pool:
+    pool.results()
 flights = metrics.flights(metrics.totals())
 assert flights["page"] == {"hit": 4, "rebuild": 2}, flights
 """

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from loadtest.bench.locks.systems import Handle, System
-from loadtest.bench.pool import Crew, CrewFailed, Gate, shared_time
 from loadtest.bench.services import Requests, Usage
+from loadtest.load.process_pool import PoolFailed, ProcessPool, StartGate, shared_time
 
 TTL = 10.0
 SHORT_TTL = 2.0
@@ -71,7 +71,7 @@ def ready(system: System, name: str, ttl: float = TTL) -> Handle:
     """A handle whose connections are open, because it has had the lock."""
     handle = system.open(name, ttl)
     if not handle.acquire(WAIT):
-        raise CrewFailed(f"{system.name} did not grant a free lock")
+        raise PoolFailed(f"{system.name} did not grant a free lock")
     handle.release()
     return handle
 
@@ -79,7 +79,7 @@ def ready(system: System, name: str, ttl: float = TTL) -> Handle:
 def _turn(handle: Handle) -> Turn:
     asked = time.monotonic()
     if not handle.acquire(WAIT):
-        raise CrewFailed("waited in vain")
+        raise PoolFailed("waited in vain")
     granted = time.monotonic()
     time.sleep(HOLD)
     releasing = time.monotonic()
@@ -106,14 +106,14 @@ def uncontended(systems: Sequence[System], name: str) -> dict[str, list[tuple[fl
                 seen[one].append((pairs / (now - started), (time.process_time() - cpu) / pairs))
         return seen
 
-    with Crew(work) as crew:
-        seen: dict[str, list[tuple[float, float]]] = crew.results()[0]
+    with ProcessPool(work) as pool:
+        seen: dict[str, list[tuple[float, float]]] = pool.results()[0]
     return seen
 
 
 def waves(system: System, name: str, times: int) -> list[float]:
     """Seconds until each of the contenders has held the lock once, for each wave."""
-    gate = Gate(CONTENDERS)
+    gate = StartGate(CONTENDERS)
 
     def work(number: int) -> list[tuple[float, float]]:
         handle = ready(system, name)
@@ -124,8 +124,8 @@ def waves(system: System, name: str, times: int) -> list[float]:
             seen.append((began, time.monotonic()))
         return seen
 
-    with Crew(work, CONTENDERS) as crew:
-        members = crew.results()
+    with ProcessPool(work, CONTENDERS) as pool:
+        members = pool.results()
     return [max(end for _, end in wave) - wave[0][0] for wave in zip(*members, strict=True)]
 
 
@@ -133,7 +133,7 @@ def hammer(
     system: System, name: str, seconds: float, requests: Requests, threads: int = 1
 ) -> Contention:
     """So many processes, of so many threads each, that want the lock again and again."""
-    gate = Gate(CONTENDERS * threads + 1)
+    gate = StartGate(CONTENDERS * threads + 1)
 
     def contend(mine: list[Turn], failures: list[str]) -> None:
         try:
@@ -154,13 +154,13 @@ def hammer(
         for thread in team:
             thread.join()
         if failures:
-            raise CrewFailed(failures[0])
+            raise PoolFailed(failures[0])
         return turns, time.process_time() - cpu
 
-    with Crew(work, CONTENDERS) as crew:
+    with ProcessPool(work, CONTENDERS) as pool:
         gate()
         before = requests()
-        members = crew.results()
+        members = pool.results()
         after = requests()
     return Contention(
         turns=[turns for crowd, _ in members for turns in crowd],
@@ -174,7 +174,7 @@ def killed_holder(system: System, name: str) -> float:
 
     Negative where the service let go before: a session ends so long after its last sign of life.
     """
-    gate = Gate(3)
+    gate = StartGate(3)
     granted_at = shared_time()
 
     def hold(number: int) -> None:
@@ -192,7 +192,7 @@ def killed_holder(system: System, name: str) -> float:
         handle.acquire(WAIT)
         return time.monotonic()
 
-    with Crew(hold) as holder, Crew(follow) as follower:
+    with ProcessPool(hold) as holder, ProcessPool(follow) as follower:
         gate()
         gate()
         time.sleep(QUEUE_UP)
@@ -206,7 +206,7 @@ def killed_holder(system: System, name: str) -> float:
 
 def patient_waiter(system: System, name: str, requests: Requests) -> Usage:
     """What the service is asked while one waits for `PATIENT` seconds and nothing happens."""
-    gate = Gate(3)
+    gate = StartGate(3)
 
     def hold(number: int) -> None:
         handle = ready(system, name, LONG_TTL)
@@ -220,9 +220,9 @@ def patient_waiter(system: System, name: str, requests: Requests) -> Usage:
         gate()
         gate()
         if handle.acquire(PATIENT):
-            raise CrewFailed("it was granted a lock that is held")
+            raise PoolFailed("it was granted a lock that is held")
 
-    with Crew(hold), Crew(wait) as waiter:
+    with ProcessPool(hold), ProcessPool(wait) as waiter:
         gate()
         gate()
         before = requests()

@@ -30,10 +30,10 @@ from loadtest.bench.locks.measure import (
     waves,
 )
 from loadtest.bench.locks.systems import SYSTEMS, System
-from loadtest.bench.pool import Crew, CrewFailed
 from loadtest.bench.services import requests_of
 from loadtest.load.director import versions
 from loadtest.load.events import say
+from loadtest.load.process_pool import PoolFailed, ProcessPool
 from loadtest.load.verdict import percentile
 from locking import locks
 
@@ -103,7 +103,7 @@ class _Row:
         _close_all()
         try:
             step(self)
-        except CrewFailed as failed:
+        except PoolFailed as failed:
             self.why = str(failed).strip().splitlines()[-1]
 
     def note(self, **values: float) -> None:
@@ -176,8 +176,8 @@ def _minority_down(system: System) -> float:
                 handle.release()
         return slowest
 
-    with Crew(work) as crew:
-        return float(crew.results()[0])
+    with ProcessPool(work) as pool:
+        return float(pool.results()[0])
 
 
 @contextmanager

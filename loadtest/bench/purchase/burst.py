@@ -20,11 +20,11 @@ from typing import Any
 from django.db import connections
 
 from devservers.processes import HOST, tethered
-from loadtest.bench.pool import Crew
 from loadtest.bench.purchase.web import Web
 from loadtest.bench.services import redis_cpu_us
 from loadtest.load.http_buyers import Buyer, requests
 from loadtest.load.http_client import Heard, drive
+from loadtest.load.process_pool import ProcessPool
 from loadtest.load.verdict import percentile
 from locking import locks
 from shop.administration.audit import audit_sale
@@ -121,14 +121,14 @@ def _measure(
     warm = len(watchers.waits)
     threads = [threading.Thread(target=watchers.watch) for _ in range(WATCHERS)]
     cpu, of_redis = web.cpu(), redis_cpu_us()
-    with Crew(work) as crew:
+    with ProcessPool(work) as pool:
         began = time.monotonic()
         for thread in threads:
             thread.start()
         time.sleep(max(0.0, began + seconds - time.monotonic()))
         durable = Order.objects.filter(sale=sale).count()
         watchers.over.set()
-        heard: Heard = crew.results()[0]
+        heard: Heard = pool.results()[0]
         cpu = web.cpu() - cpu
         for thread in threads:
             thread.join()

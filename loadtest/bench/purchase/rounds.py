@@ -21,7 +21,6 @@ from django.utils import timezone
 from django.utils.text import slugify
 
 from inventory.models import Product
-from loadtest.bench.pool import PATIENCE, Crew
 from loadtest.bench.purchase import burst
 from loadtest.bench.purchase.web import Granian, Web
 from loadtest.bench.services import redis_cpu_us, requests_of
@@ -29,6 +28,7 @@ from loadtest.load.director import versions
 from loadtest.load.events import say
 from loadtest.load.http_buyers import Buyer, requests, sign_in
 from loadtest.load.http_client import Heard, drive
+from loadtest.load.process_pool import TIMEOUT, ProcessPool
 from loadtest.load.verdict import percentile
 from locking import locks, policy
 from locking.models import WriteStrategy
@@ -205,8 +205,8 @@ def _measure(web: Web, line: Line, sale: Sale, buyers: Sequence[Buyer], seconds:
         return drive(web.port, sent, connections=line.connections, seconds=seconds)
 
     before, cpu = _asked(), web.cpu()
-    with Crew(work) as crew:
-        heard: Heard = crew.results(patience=seconds + PATIENCE)[0]
+    with ProcessPool(work) as pool:
+        heard: Heard = pool.results(timeout=seconds + TIMEOUT)[0]
     cpu, after = web.cpu() - cpu, _asked()
     lasted = heard.ended - heard.began
     wanted = [one for one in heard.answers if line.wanted in ("", one.kind)]

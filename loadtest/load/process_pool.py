@@ -1,0 +1,101 @@
+"""Forked processes that run the same function at the same moment."""
+
+import multiprocessing
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
+from typing import Any, Self
+
+from devservers.processes import die_with_parent
+
+LEAD_SECONDS = 0.01
+TIMEOUT = 60.0
+# fork: the processes start at once, with all their code loaded.
+_fork = multiprocessing.get_context("fork")
+
+
+class StartGate:
+    """A barrier that opens for all parties at one monotonic time."""
+
+    def __init__(self, parties: int) -> None:
+        self._opens = shared_time()
+        self._barrier = _fork.Barrier(parties, action=self._set)
+
+    def _set(self) -> None:
+        self._opens.value = time.monotonic() + LEAD_SECONDS
+
+    def __call__(self) -> float:
+        """Wait for the other parties; return the monotonic time at which all of them continue."""
+        self._barrier.wait(TIMEOUT)
+        opens = float(self._opens.value)
+        time.sleep(max(0.0, opens - time.monotonic()))
+        return opens
+
+
+class PoolFailed(RuntimeError):
+    """A process of the pool raised an error; the message ends with its traceback."""
+
+
+def _run(work: Callable[[int], object], number: int, out: Connection) -> None:
+    die_with_parent()
+    try:
+        out.send((work(number), None))
+    except BaseException:
+        out.send((None, traceback.format_exc()))
+        raise
+
+
+class ProcessPool:
+    """Run `work(number)` in `size` processes; all of them have ended when the block ends."""
+
+    def __init__(self, work: Callable[[int], Any], size: int = 1) -> None:
+        self._processes: list[tuple[ForkProcess, Connection]] = []
+        for number in range(size):
+            ours, theirs = _fork.Pipe(duplex=False)
+            process = _fork.Process(target=_run, args=(work, number, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append((process, ours))
+
+    def results(self, *, timeout: float = TIMEOUT) -> list[Any]:
+        """Return the results; raise PoolFailed after an error or `timeout` seconds of waiting."""
+        results = []
+        for _process, ours in self._processes:
+            if not ours.poll(timeout):
+                raise PoolFailed("no answer")
+            result, error = ours.recv()
+            if error:
+                raise PoolFailed(error)
+            results.append(result)
+        return results
+
+    def survivors(self) -> list[Any]:
+        """Return the results of the processes that were not killed."""
+        results = []
+        for _process, ours in self._processes:
+            with suppress(EOFError):
+                if ours.poll(TIMEOUT):
+                    results.append(ours.recv()[0])
+        return results
+
+    def kill(self) -> None:
+        """Send SIGKILL to every process."""
+        for process, _ours in self._processes:
+            process.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.kill()
+        for process, ours in self._processes:
+            process.join()
+            ours.close()
+
+
+def shared_time() -> Any:
+    """Return shared memory for one time; a process of a pool reports it in `.value`."""
+    return _fork.Value("d", 0.0, lock=False)
