@@ -1,0 +1,96 @@
+"""Values in the memory of one process, read once for all of its threads.
+
+A cache of this module bounds the age of a value and the number of reads, whatever the number of
+threads that ask. `locking.single_flight` does the same for several processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from typing import Generic, TypeVar
+
+from locking.fork import after_fork_in_child
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class SharedCalls(Generic[K, V]):
+    """Calls that threads share: the first one makes the call, the others wait for its outcome."""
+
+    def __init__(self) -> None:
+        self._pending: dict[K, Future[V]] = {}
+        # A forked child has none of the threads that would end the parent's calls.
+        after_fork_in_child(self.clear)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._pending
+
+    def call(self, key: K, function: Callable[[], V]) -> V:
+        """Return the result of `function`, or of the call for `key` that is under way.
+
+        An exception is raised in every thread that waits for the call. When the calling thread is
+        interrupted (SystemExit, KeyboardInterrupt), one of the waiting threads makes the call.
+        """
+        while True:
+            pending, mine = self._pending, Future[V]()
+            shared = pending.setdefault(key, mine)
+            if shared is not mine:
+                try:
+                    return shared.result()
+                except CancelledError:
+                    continue
+            try:
+                result = function()
+                mine.set_result(result)
+                return result
+            except Exception as error:
+                mine.set_exception(error)
+                raise
+            finally:
+                del pending[key]
+                mine.cancel()  # without effect unless the call was interrupted
+
+    def clear(self) -> None:
+        """Make the next caller start a call of its own, even if one is under way."""
+        self._pending = {}
+
+
+class RefreshingCache(Generic[K, V]):
+    """Values that one thread at a time refreshes while the others use the previous ones."""
+
+    def __init__(self, max_entries: int = 1000) -> None:
+        self.max_entries = max_entries
+        """The cache is emptied when it would exceed this number."""
+        self._entries: dict[K, tuple[float, V]] = {}
+        self._reads: SharedCalls[K, V] = SharedCalls()
+
+    def get(self, key: K, read: Callable[[], V], *, fresh: float, max_age: float) -> V:
+        """Return the value of `key` if its read began at most `max_age` seconds ago, else read it.
+
+        After `fresh` seconds one thread reads the value again; until `max_age` the others get the
+        previous one. Without a value that is young enough they wait for the read and get its
+        result or its exception.
+        """
+        entry = self._entries.get(key)
+        if entry is not None:
+            age = time.monotonic() - entry[0]
+            if age < max_age and (age < fresh or key in self._reads):
+                return entry[1]
+        return self._reads.call(key, partial(self._read, key, read))
+
+    def _read(self, key: K, read: Callable[[], V]) -> V:
+        entries, read_at = self._entries, time.monotonic()
+        value = read()
+        if len(entries) >= self.max_entries:
+            entries.clear()
+        entries[key] = read_at, value  # dropped if clear() was called during the read
+        return value
+
+    def clear(self) -> None:
+        """Drop all values, and the results of reads that are under way."""
+        self._entries = {}
+        self._reads.clear()
