@@ -115,9 +115,8 @@ def _nothing_remembered() -> None:
 
     metrics.clear()
     policy.invalidate()
-    door = (admission._seen, admission._holders, admission._news, admission._moved)
-    for memory in (*door, throttle._once):
-        memory.clear()
+    admission.clear()
+    throttle._once.clear()
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 from django.conf import settings
@@ -15,6 +16,7 @@ from django.core.cache import caches
 
 from locking import LockError, policy
 from locking.models import WriteStrategy
+from locking.refresh import RefreshingCache
 from shop.errors import Crowded, NotOpen, SoldOut
 from shop.models import Order, Sale
 from shop.sales.queries import get_sale
@@ -35,13 +37,6 @@ NEWS_AGE = 0.005
 takes pieces to come back and be sold, and the buyer to be told and to send his form again."""
 
 
-class Seen(NamedTuple):
-    """A sale as it was at a monotonic time."""
-
-    at: float
-    sale: Sale
-
-
 class Holders(NamedTuple):
     """Who had an order in a sale when its stock row carried that fence."""
 
@@ -50,16 +45,14 @@ class Holders(NamedTuple):
     customers: frozenset[int]
 
 
-_seen: dict[str, Seen] = {}
+_sales: RefreshingCache[str, Sale] = RefreshingCache(MAX_SALES)
 _holders: dict[int, Holders] = {}
-_news: dict[str, tuple[float, bool]] = {}
-"""When Redis was last asked whether pieces of a sale may be coming back, and what it said."""
+_returning: RefreshingCache[str, bool] = RefreshingCache(MAX_SALES)
+"""By slug: True if Redis has the flag that stock of the sale may be returning."""
 _waiting: Counter[int] = Counter()
 _moved: dict[int, float] = {}
 """When somebody last left the line of a sale who had had its lock."""
 _guard = threading.Lock()
-_looking: set[str] = set()
-_asking: set[str] = set()
 
 
 def sale_at_door(*, slug: str) -> Sale:
@@ -68,24 +61,7 @@ def sale_at_door(*, slug: str) -> Sale:
     For admission only. In the second when everyone buys, each process looks at the row twenty
     times, whoever asks.
     """
-    seen = _seen.get(slug)
-    age = time.monotonic() - seen.at if seen else float("inf")
-    if seen and age < FRESH:
-        return seen.sale
-    if seen and age < MAX_AGE and slug in _looking:
-        return seen.sale
-    _looking.add(slug)
-    try:
-        at = time.monotonic()
-        sale = get_sale(slug=slug)
-    finally:
-        _looking.discard(slug)
-    if len(_seen) >= MAX_SALES:
-        _seen.clear()
-        _holders.clear()
-        _news.clear()
-    _seen[slug] = Seen(at, sale)
-    return sale
+    return _sales.get(slug, partial(get_sale, slug=slug), fresh=FRESH, max_age=MAX_AGE)
 
 
 def admit(*, sale: Sale, customer_id: int) -> None:
@@ -112,9 +88,17 @@ def _has_nothing(sale: Sale, customer_id: int) -> bool:
         now = time.monotonic()
         if (known and now - known.at < HOLDERS_PAUSE) or _writes_leave_no_fence():
             return False
+        if len(_holders) >= MAX_SALES:
+            _holders.clear()
         customers = Order.objects.filter(sale=sale).values_list("customer_id", flat=True)
         known = _holders[sale.pk] = Holders(now, fence, frozenset(customers))
     return customer_id not in known.customers and not _may_return(sale.slug)
+
+
+def clear() -> None:
+    """Drop everything that this process remembers of sales."""
+    for memory in (_sales, _holders, _returning, _moved):
+        memory.clear()
 
 
 def announce_return(*, slug: str) -> None:
@@ -124,17 +108,12 @@ def announce_return(*, slug: str) -> None:
 
 
 def _may_return(slug: str) -> bool:
-    asked, told = _news.get(slug, (0.0, False))
-    now = time.monotonic()
-    age = now - asked
-    if age > NEWS_AGE and (age > MAX_AGE or slug not in _asking):
-        _asking.add(slug)
-        try:
-            told = caches["optional"].get(f"returning:{slug}") is not None
-        finally:
-            _asking.discard(slug)
-        _news[slug] = (now, told)
-    return told
+    return _returning.get(
+        slug,
+        lambda: caches["optional"].get(f"returning:{slug}") is not None,
+        fresh=NEWS_AGE,
+        max_age=MAX_AGE,
+    )
 
 
 def _writes_leave_no_fence() -> bool:
