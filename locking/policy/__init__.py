@@ -23,9 +23,9 @@ from django.db.models.functions import Greatest
 from django.utils import timezone
 
 from locking.exceptions import LockError, LockMisuse, LockTimeout, LockUnavailable
-from locking.fork import after_fork_in_child
 from locking.handler import locks
 from locking.models import LockPolicy, LockPolicyChange, WriteStrategy
+from locking.refresh import RefreshingCache
 
 logger = logging.getLogger("locking")
 
@@ -62,52 +62,27 @@ class Policy:
         return self.strategy != WriteStrategy.NAIVE or exclusion == SAFE_EXCLUSION
 
 
-_cached: Policy | None = None
-_reading = threading.Lock()
-
-
-def _after_fork() -> None:
-    global _reading
-    _reading = threading.Lock()  # the thread that held the old one exists only in the parent
-
-
-after_fork_in_child(_after_fork)
+_cache: RefreshingCache[int, Policy] = RefreshingCache()
 
 
 def current(max_age: float | None = None) -> Policy:
     """Return the policy in force, read at most `max_age` (default MAX_AGE) seconds ago.
 
-    Raises LockUnavailable when it has to be read and the database does not answer.
+    Raise LockUnavailable if it has to be read and the database does not respond.
     """
-    max_age = MAX_AGE if max_age is None else max_age
-    cached = _cached
-    age = time.monotonic() - cached.read_at if cached else float("inf")
-    if cached and age < min(FRESH, max_age):
-        return cached
-    # One reads; the others go on with what they have while it is young enough.
-    if _reading.acquire(blocking=cached is None or age >= max_age):
-        try:
-            if _cached is not cached and _cached is not None:
-                return _cached
-            return _read()
-        finally:
-            _reading.release()
-    assert cached is not None
-    return cached
+    return _cache.get(1, _read, fresh=FRESH, max_age=MAX_AGE if max_age is None else max_age)
 
 
 def _read() -> Policy:
-    global _cached
     read_at = time.monotonic()
     row = _row()
-    _cached = Policy(
+    return Policy(
         backend=row.backend,
         strategy=row.strategy,
         epoch=row.epoch,
         draining=row.state == LockPolicy.State.DRAINING,
         read_at=read_at,
     )
-    return _cached
 
 
 def _row() -> LockPolicy:
@@ -123,9 +98,8 @@ def _row() -> LockPolicy:
 
 
 def invalidate() -> None:
-    """Read the policy afresh at the next look."""
-    global _cached
-    _cached = None
+    """Read the policy again at the next use."""
+    _cache.clear()
 
 
 def switch(

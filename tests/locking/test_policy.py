@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from datetime import timedelta
@@ -66,14 +65,6 @@ def test_one_reads_while_the_others_go_on(apart, monkeypatch) -> None:
     assert policy.current(60) is stale, "it waited for somebody else's reading"
     answer.set()
     assert reader.result(PATIENCE) is not stale
-
-
-def test_a_child_does_not_wait_for_a_reading_of_its_parent() -> None:
-    with policy._reading:
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if policy._reading.acquire(timeout=PATIENCE) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_database_that_is_away_is_an_unavailable_lock(monkeypatch) -> None:
