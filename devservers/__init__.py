@@ -1,1 +1,33 @@
-"""Private MariaDB, Redis and ZooKeeper servers for the demo, the tests and the lab."""
+"""Private MariaDB, Redis and ZooKeeper servers for the demo, the tests and the lab.
+
+Each server listens on a free port of the loopback address, keeps its files in a directory of its
+own and ends with the process that started it, even if that process receives SIGKILL (on Linux):
+
+    with Redis() as redis:
+        connect(redis.url)
+        redis.kill()                      # SIGKILL, as in a crash
+        redis.start()                     # same port, same data directory
+
+Standard library only: tools/setup.py reads `programs` before any package is installed.
+"""
+
+from .base import HOST, Server, ServerFailed, reserve_port, start_all, stop_all
+from .mariadb import MariaDb
+from .programs import ServerError, ServerMissing
+from .redis import Redis
+from .zookeeper import ZooKeeper, ZooKeeperNode
+
+__all__ = [
+    "HOST",
+    "MariaDb",
+    "Redis",
+    "Server",
+    "ServerError",
+    "ServerFailed",
+    "ServerMissing",
+    "ZooKeeper",
+    "ZooKeeperNode",
+    "reserve_port",
+    "start_all",
+    "stop_all",
+]

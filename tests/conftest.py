@@ -13,8 +13,8 @@ from typing import Any
 import django
 import pytest
 
-from devservers.folders import new_folder
-from devservers.servers import MariaDb, Redis, ServerMissing, ZooKeeper, start_all, stop_all
+from devservers import MariaDb, Redis, ServerMissing, ZooKeeper, start_all, stop_all
+from devservers.temporary import temporary_directory
 from tests.fault_rows import (  # noqa: F401 - hooks
     pytest_addoption,
     pytest_runtest_call,
@@ -24,7 +24,7 @@ from tests.fault_rows import (  # noqa: F401 - hooks
 
 _CI = os.environ.get("CI") == "true"
 _ON_MARIADB = os.environ.get("TEST_STORE") == "mariadb"
-_var = new_folder("tests")
+_var = temporary_directory("tests")
 _redis = Redis()
 _redis_five = [Redis() for _ in range(5)]
 _mariadb = MariaDb()

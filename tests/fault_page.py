@@ -20,7 +20,7 @@ from typing import Any
 
 import django
 
-from devservers.processes import installed
+from devservers.programs import installed
 from tests.fault_rows import ROWS
 
 START, END = "<!-- faults -->\n", "<!-- /faults -->"

@@ -60,7 +60,7 @@ ROWS = {
 }
 """What happens and what is promised: catalogue, failures (F), mutants (M)."""
 INJECTORS = {
-    "devservers.processes:Server": {"kill": "killed", "pause": "stopped"},
+    "devservers.base:Server": {"kill": "killed", "pause": "stopped"},
     "loadtest.resilience.jobs.machines:Machine": {"kill_child": "child killed"},
     "loadtest.load.actor:Actor": {"struck": "struck between look and write", "kill": "killed"},
     "loadtest.faults.injectors:ExpireSession": {"strike": "session expired"},

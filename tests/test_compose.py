@@ -12,7 +12,7 @@ from celery import Celery
 from django.core.management import get_commands
 from ruamel.yaml import YAML
 
-from devservers.servers import ZooKeeper
+from devservers import ZooKeeper
 from tools.stack import StackError, interpolate
 
 ROOT = Path(__file__).parent.parent

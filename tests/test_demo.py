@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from devservers.processes import HOST, reserve_port
-from devservers.servers import STORES
+from devservers import HOST, reserve_port
 from loadtest.faults.injectors import until
 from tools import demo, setup
+from tools.demo import STORE_VARIABLES
 
 ROOT = Path(__file__).parent.parent
 SHELL = "/bin/sh"
@@ -33,12 +33,12 @@ def port() -> Iterator[int]:
 
 
 def test_stores_are_those_of_the_settings() -> None:
-    assert import_module("shop.settings.base").STORES == STORES
+    assert import_module("shop.settings.base").STORES == STORE_VARIABLES
 
 
 def environment(**changes: str) -> dict[str, str]:
     """Ours without the stores of the test session, as a new user's would be."""
-    kept = {name: value for name, value in os.environ.items() if name not in STORES}
+    kept = {name: value for name, value in os.environ.items() if name not in STORE_VARIABLES}
     return kept | changes
 
 

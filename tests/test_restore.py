@@ -16,7 +16,8 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import connection, connections
 
-from devservers.processes import HOST, required
+from devservers import HOST
+from devservers.programs import required
 from inventory.models import StockMovement
 from loadtest.faults import injectors as faults
 from locking import locks, policy

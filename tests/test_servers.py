@@ -14,14 +14,15 @@ import redis as client
 from django.conf import settings
 from kazoo.client import KazooClient
 
-from devservers.processes import HOST, reserve_port
-from devservers.servers import (
+from devservers import (
+    HOST,
     MariaDb,
     Redis,
     Server,
     ServerFailed,
     ServerMissing,
     ZooKeeper,
+    reserve_port,
     start_all,
     stop_all,
 )
@@ -36,7 +37,7 @@ def alive(pid: int) -> bool:
 def test_settings_lead_to_the_private_servers_of_this_process(
     redis_server: Redis, mariadb: MariaDb
 ) -> None:
-    assert redis_server.running
+    assert redis_server.is_running
     assert (redis_server.url, redis_server.url) == (settings.REDIS_URL, settings.CELERY_BROKER_URL)
     if os.environ.get("TEST_STORE") == "mariadb":
         assert settings.DATABASES["default"]["PORT"] == mariadb.port
@@ -61,7 +62,7 @@ def test_redis_forgets_in_a_crash_unless_told_to_append() -> None:
             with client.Redis.from_url(server.url) as connection:
                 connection.set("key", 1)
             server.kill()
-            assert not server.running
+            assert not server.is_running
             server.start()
             with client.Redis.from_url(server.url) as connection:
                 assert (server.port, connection.get("key")) == (port, kept)
@@ -129,7 +130,7 @@ def test_zookeeper_survives_the_loss_of_one_of_three() -> None:
 
 def test_single_zookeeper() -> None:
     with ZooKeeper(nodes=1) as alone:
-        assert b"standalone" in alone.nodes[0].ask(b"srvr")
+        assert b"standalone" in alone.nodes[0].send(b"srvr")
 
 
 def test_what_cannot_start_says_why_and_leaves_nothing() -> None:
@@ -143,11 +144,11 @@ def test_one_that_fails_takes_the_others_down() -> None:
     servers = [Redis(), Redis(config=("--no-such-setting", "1"))]
     with pytest.raises(ServerFailed):
         start_all(servers)
-    assert not any(server.running or server.folder.exists() for server in servers)
+    assert not any(server.is_running or server.folder.exists() for server in servers)
 
 
 def test_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("devservers.processes.shutil.which", lambda *args, **kwargs: None)
+    monkeypatch.setattr("devservers.programs.shutil.which", lambda *args, **kwargs: None)
     with pytest.raises(ServerMissing, match=r"apt-get install .* mariadb-server-core"), MariaDb():
         pass
 
@@ -156,7 +157,7 @@ def test_debian_redis_tools_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     def only_tools(program: str) -> str | None:
         return None if program == "redis-server" else f"/usr/bin/{program}"
 
-    monkeypatch.setattr("devservers.servers.installed", only_tools)
+    monkeypatch.setattr("devservers.redis.installed", only_tools)
     with Redis() as server, client.Redis.from_url(server.url) as connection:
         assert connection.ping()
 
@@ -167,15 +168,15 @@ def test_a_server_outlives_the_thread_that_started_it() -> None:
         server.kill()
         with ThreadPoolExecutor(1) as thread:
             thread.submit(server.start).result()
-        assert server.running
-        assert server.answers()
+        assert server.is_running
+        assert server.is_ready()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the kernel's death signal")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_servers_die_with_their_starter(how: signal.Signals, tmp_path: Path) -> None:
     code = (
-        "import pathlib, sys; from devservers.servers import Redis;"
+        "import pathlib, sys; from devservers import Redis;"
         "s = Redis(folder=pathlib.Path(sys.argv[1])); s.start(); print(s.pid, flush=True); input()"
     )
     starter = subprocess.Popen(

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 import MySQLdb
 import pytest
 
-from devservers.processes import required
+from devservers.programs import required
 from loadtest.faults.injectors import until
 from tools.stack import Stack
 

@@ -27,9 +27,17 @@ from typing import IO
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from devservers.processes import HOST, ServerError, start_all, stop_all, tethered  # noqa: E402
-from devservers.servers import STORES, Redis  # noqa: E402
+from devservers import HOST, Redis, ServerError, start_all, stop_all  # noqa: E402
+from devservers.process import with_parent_death_signal  # noqa: E402
 
+# The variables that name stores; without any of them, the settings look for embedded ones.
+STORE_VARIABLES = (
+    "DATABASE_URL",
+    "REDIS_URL",
+    "REDLOCK_URLS",
+    "ZOOKEEPER_HOSTS",
+    "CELERY_BROKER_URL",
+)
 STOP_SECONDS = 8.0
 FIRST_PAGE_SECONDS = 60.0
 SPACE_MB = 100
@@ -88,7 +96,7 @@ class Part:
     ) -> None:
         self.name = name
         self.process = subprocess.Popen(
-            tethered(command),
+            with_parent_death_signal(command),
             cwd=ROOT,
             env=env,
             stdin=subprocess.DEVNULL,
@@ -165,7 +173,7 @@ def claim(var: Path, port: int) -> Iterator[None]:
 
 def embed(stack: ExitStack, var: Path) -> None:
     """Start the Redis for cache, broker and locks, and five masters more if RedLock is wanted."""
-    if any(name in os.environ for name in STORES):
+    if any(name in os.environ for name in STORE_VARIABLES):
         say("Using the stores that the environment names.")
         return
     folders = [var / "redis"]

@@ -33,16 +33,18 @@ sys.path.insert(0, str(ROOT))
 
 from ruamel.yaml import YAML  # noqa: E402
 
-from devservers.processes import (  # noqa: E402
+from devservers import (  # noqa: E402
     HOST,
+    MariaDb,
+    Redis,
     Server,
     ServerError,
-    required,
+    ZooKeeper,
     reserve_port,
     start_all,
     stop_all,
 )
-from devservers.servers import MariaDb, Redis, ZooKeeper  # noqa: E402
+from devservers.programs import required  # noqa: E402
 from tools.demo import Part, say, stop_parts, undertaker  # noqa: E402
 
 READY_SECONDS = 90.0
@@ -108,7 +110,7 @@ class Proxy(Server):
             own,
         ]
 
-    def answers(self) -> bool:
+    def is_ready(self) -> bool:
         return True  # asked by the health check
 
 

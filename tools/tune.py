@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from devservers.servers import MariaDb, Redis  # noqa: E402
+from devservers import MariaDb, Redis  # noqa: E402
 from loadtest.bench.purchase.web import Web  # noqa: E402
 from loadtest.charts import marked  # noqa: E402
 

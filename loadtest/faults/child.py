@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Self
 
-from devservers.processes import tethered
+from devservers.process import with_parent_death_signal
 from loadtest.faults.injectors import FaultFailed, state_of, until
 
 ANSWER_SECONDS = 60.0
@@ -21,7 +21,7 @@ class Child:
 
     def __init__(self, module: str, env: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
-            tethered([sys.executable, "-m", module]),
+            with_parent_death_signal([sys.executable, "-m", module]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **(env or {})},

@@ -13,8 +13,8 @@ import struct
 import subprocess
 from pathlib import Path
 
-from devservers.processes import required
-from devservers.servers import Server
+from devservers import Server
+from devservers.programs import required
 
 _SHIM = Path(__file__).with_name("clockshim.c")
 

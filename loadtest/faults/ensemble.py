@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from devservers.processes import HOST
-from devservers.servers import ZooKeeper, ZooKeeperNode
+from devservers import HOST, ZooKeeper, ZooKeeperNode
 from loadtest.faults.injectors import Fault, until
 from loadtest.faults.proxy import Proxy
 
@@ -63,7 +62,7 @@ def leader(nodes: Sequence[ZooKeeperNode]) -> ZooKeeperNode:
 
 def _says(node: ZooKeeperNode, what: bytes) -> bool:
     try:
-        return what in node.ask(b"srvr")
+        return what in node.send(b"srvr")
     except OSError:
         return False
 

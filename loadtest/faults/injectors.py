@@ -22,9 +22,8 @@ from typing import Literal, TypeVar
 import redis
 from kazoo.client import KazooClient
 
-from devservers.folders import stat_of
-from devservers.processes import HOST, Server
-from devservers.servers import Redis
+from devservers import HOST, Redis, Server
+from devservers.process import process_stat
 from loadtest.faults.clock import Clock
 
 PATIENCE = 20.0
@@ -89,7 +88,7 @@ class KillServers(Fault):
     def strike(self) -> None:
         for server in self.servers:
             server.kill()
-        self.fired = not any(server.running for server in self.servers)
+        self.fired = not any(server.is_running for server in self.servers)
 
     def heal(self) -> None:
         for server in self.servers:
@@ -171,6 +170,6 @@ class ExpireSession(Fault):
 def state_of(pid: int) -> str:
     """The letter of a process's state as in `ps`; empty when there is none (Linux)."""
     try:
-        return stat_of(pid)[0]
+        return process_stat(pid)[0]
     except OSError:
         return ""

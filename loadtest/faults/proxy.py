@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
-from devservers.processes import HOST
+from devservers import HOST
 
 
 class Proxy:

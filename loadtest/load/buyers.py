@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from django.db import close_old_connections, connection, connections
 
-from devservers.processes import die_with_parent
+from devservers.process import die_with_parent
 from loadtest.history.recorder import Recorder
 from loadtest.load.fault_plan import Strike
 from loadtest.load.plan import Plan

@@ -26,7 +26,8 @@ from django.db import connection, connections
 from django.utils import timezone
 from redis import Redis
 
-from devservers.processes import HOST, START_SECONDS
+from devservers import HOST
+from devservers.base import START_TIMEOUT
 from inventory.models import Product
 from loadtest.history.checker import Promise, check
 from loadtest.history.recorder import dump, history
@@ -101,7 +102,7 @@ def _make_customers(plan: Plan) -> list[User]:
 
 def _await(port: int | None) -> None:
     """The server that the last run's fault killed is up again before the next one starts."""
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + START_TIMEOUT
     while port is not None and time.monotonic() < deadline:
         with suppress(OSError), socket.create_connection((HOST, port), timeout=1):
             return

@@ -16,7 +16,7 @@ from django.middleware.csrf import get_token
 from django.utils import timezone
 from django.utils.crypto import get_random_string
 
-from devservers.processes import HOST
+from devservers import HOST
 from shop.models import Sale, User
 from shop.purchase import tokens as tickets
 

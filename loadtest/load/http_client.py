@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from itertools import islice
 from typing import NamedTuple
 
-from devservers.processes import HOST
+from devservers import HOST
 
 PATIENCE = 30.0
 """Seconds of silence after which the server is given up."""

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from typing import Any, Self
 
-from devservers.processes import die_with_parent
+from devservers.process import die_with_parent
 
 LEAD_SECONDS = 0.01
 TIMEOUT = 60.0

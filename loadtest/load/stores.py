@@ -10,9 +10,10 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
-from devservers.folders import new_folder
-from devservers.processes import STOP_SECONDS, tethered
-from devservers.servers import MariaDb, Redis, Server, ServerError, ZooKeeper, start_all, stop_all
+from devservers import MariaDb, Redis, Server, ServerError, ZooKeeper, start_all, stop_all
+from devservers.base import STOP_TIMEOUT
+from devservers.process import with_parent_death_signal
+from devservers.temporary import temporary_directory
 from loadtest.load.plan import BACKENDS
 
 NOWHERE = "unix:///nonexistent"
@@ -42,7 +43,7 @@ class Stores:
 
     def __enter__(self) -> Self:
         with self._stack:
-            self.folder = new_folder("lab")
+            self.folder = temporary_directory("lab")
             self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self.environ = {
                 **os.environ,
@@ -107,7 +108,7 @@ class Stores:
         """Kill a server and start it again after so many seconds; whether there was one to kill."""
         if what in self._coming_back:
             self._coming_back[what].join()
-        if (server := self._servers.get(what)) is None or not server.running:
+        if (server := self._servers.get(what)) is None or not server.is_running:
             return False
         server.kill()
         back = threading.Timer(back_after, server.start)
@@ -123,7 +124,7 @@ class Stores:
         with (
             log.open("wb") as errors,
             subprocess.Popen(
-                tethered([sys.executable, "-m", "loadtest", experiment]),
+                with_parent_death_signal([sys.executable, "-m", "loadtest", experiment]),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -155,5 +156,5 @@ def _ended(process: "subprocess.Popen[str]") -> Iterator[None]:
     finally:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SECONDS)
+            process.wait(STOP_TIMEOUT)
         process.kill()

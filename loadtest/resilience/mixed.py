@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 from uuid import uuid4
 
-from devservers.processes import HOST
+from devservers import HOST
 from loadtest.load.http_buyers import Buyer
 from loadtest.resilience.shop import Shop, fetch
 from shop.models import Sale, User

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from devservers.processes import Server
+from devservers import Server
 from loadtest.bench.purchase import web
 from shop.celery import app
 
@@ -41,7 +41,7 @@ class Celery(Server):
         words += ["-q", "--workdir", str(ROOT), "-A", "shop", self.kind, "-n", self.url]
         return [*words, *(["-c", "1"] if self.kind == "worker" else ["--enable-remote-control"])]
 
-    def answers(self) -> bool:
+    def is_ready(self) -> bool:
         return bool(app.control.ping(destination=[self.url], timeout=0.5))
 
 
@@ -62,7 +62,7 @@ class Consumer(Server):
         words = [*_as_deployed(self, *variables), sys.executable, str(ROOT / "manage.py")]
         return [*words, "consume_orders"]
 
-    def answers(self) -> bool:
+    def is_ready(self) -> bool:
         return self._heartbeat.exists()
 
 

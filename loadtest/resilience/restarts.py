@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db.models import Count, Sum
 
-from devservers.processes import Server
+from devservers import Server
 from loadtest.faults.injectors import FaultFailed, until
 from loadtest.load.http_client import HUNG_UP
 from loadtest.load.http_load import Rush, rush
@@ -82,7 +82,7 @@ def _restart(servers: Sequence[Server]) -> None:
     for server in servers:
         server.wait_ready()
     for server in servers:
-        server.ask_to_end()
+        server.request_stop()
     for server in servers:
         server.terminate()
         server.launch()

@@ -17,7 +17,7 @@ from django.core.management import call_command
 from django.db import connections
 from django.utils import timezone
 
-from devservers.processes import HOST, Server, start_all, stop_all
+from devservers import HOST, Server, start_all, stop_all
 from inventory.models import Product
 from loadtest.load.http_buyers import Buyer, sign_in
 from loadtest.resilience.parts import Celery, Consumer, Web, processes_of

@@ -16,7 +16,7 @@ import redis
 from django.conf import settings
 from django.db import connection
 
-from devservers.processes import HOST
+from devservers import HOST
 from loadtest.bench.services import mntr
 from loadtest.faults.injectors import until
 from loadtest.load.events import say

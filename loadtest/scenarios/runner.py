@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management import call_command
 
-from devservers.servers import ServerError
+from devservers import ServerError
 from loadtest.faults.injectors import FaultFailed
 from loadtest.load.director import versions
 from loadtest.load.events import say

@@ -14,8 +14,8 @@ from django.conf import settings
 from django.db import connections
 from django.utils import timezone
 
-from devservers.folders import new_folder
-from devservers.servers import MariaDb, Redis, ZooKeeper, start_all, stop_all
+from devservers import MariaDb, Redis, ZooKeeper, start_all, stop_all
+from devservers.temporary import temporary_directory
 from inventory.models import Product
 from loadtest.faults.injectors import Fault, FaultFailed
 from loadtest.history.checker import Promise, check
@@ -90,7 +90,7 @@ class Stage:
     def __init__(self, crew: Crew) -> None:
         self.crew = crew
         self._stack = ExitStack()
-        self.folder = new_folder("scene")
+        self.folder = temporary_directory("scene")
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self.recorder = Recorder(self.folder, "lab")
         self._stack.callback(self.recorder.close)

@@ -15,7 +15,7 @@ from django.test import Client
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
-from devservers.processes import required
+from devservers.programs import required
 from shop.management.commands.seed import PASSWORD
 from shop.models import User
 from shop.wsgi import application

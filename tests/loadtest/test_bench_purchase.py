@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
-from devservers.processes import HOST
+from devservers import HOST
 from inventory.models import Product
 from loadtest.bench.purchase import report, rounds
 from loadtest.load.http_client import drive

@@ -12,7 +12,7 @@ import pytest
 import redis
 from django.db import connections
 
-from devservers.servers import Redis, ZooKeeper
+from devservers import Redis, ZooKeeper
 from loadtest.faults.injectors import ExpireSession, until
 from loadtest.faults.proxy import Proxy
 from loadtest.history.checker import Promise

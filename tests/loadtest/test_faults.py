@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis as client
 
-from devservers.servers import Redis
+from devservers import Redis
 from loadtest.faults.clock import Clock
 from loadtest.faults.injectors import (
     ClockJump,

@@ -7,16 +7,16 @@ import tempfile
 
 import pytest
 
-from devservers.folders import identity, new_folder, remove_orphans
-from devservers.processes import tethered
-from devservers.servers import Redis
+from devservers import Redis
+from devservers.process import process_identity, with_parent_death_signal
+from devservers.temporary import remove_abandoned, temporary_directory
 from loadtest.faults.injectors import until
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="reads /proc, as does what it tests"
 )
 OWNER = (
-    "from devservers.servers import Redis;"
+    "from devservers import Redis;"
     "one = Redis(); one.start(); print(one.folder.name, flush=True); input()"
 )
 
@@ -30,7 +30,7 @@ def temporary(tmp_path, monkeypatch):
 @pytest.fixture
 def owner(temporary):
     process = subprocess.Popen(
-        tethered([sys.executable, "-c", OWNER]),
+        with_parent_death_signal([sys.executable, "-c", OWNER]),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "TMPDIR": str(temporary)},
@@ -43,7 +43,7 @@ def owner(temporary):
 
 def test_the_next_server_removes_what_a_killed_owner_left(owner, temporary):
     left = temporary / owner.stdout.readline().strip()
-    remove_orphans()
+    remove_abandoned()
     assert (left / "log").exists(), "its owner lives"
     owner.kill()
     owner.wait()
@@ -51,7 +51,7 @@ def test_the_next_server_removes_what_a_killed_owner_left(owner, temporary):
 
     def is_gone():  # at once, unless its server, which dies too, has just written something
         with Redis() as next_one:
-            assert next_one.running
+            assert next_one.is_running
         return not left.exists()
 
     until(is_gone, "the sweep")
@@ -59,20 +59,20 @@ def test_the_next_server_removes_what_a_killed_owner_left(owner, temporary):
 
 
 def test_one_that_has_the_pid_of_a_dead_owner_does_not_own_its_folders(temporary):
-    mine = new_folder("mine")
-    started = identity(os.getpid()).rpartition(".")[2]
+    mine = temporary_directory("mine")
+    started = process_identity(os.getpid()).rpartition(".")[2]
     before = temporary / mine.name.replace(f".{started}-", ".1-")
     before.mkdir()
-    new_folder("next")
+    temporary_directory("next")
     assert mine.exists()
     assert not before.exists()
 
 
 def test_what_names_no_owner_of_here_stays(temporary):
-    here, pid, started = identity(os.getpid()).split(".")
+    here, pid, started = process_identity(os.getpid()).split(".")
     others = [f"seckill-redis-{int(here) + 1}.{pid}.1-abc", f"seckill-{here}.x", "seckill-redis-a"]
     for name in others:
         (temporary / name).mkdir()
     (temporary / f"seckill-redis-{here}.999999999.{started}-abc").mkdir()
-    remove_orphans()
+    remove_abandoned()
     assert sorted(os.listdir(temporary)) == sorted(others)

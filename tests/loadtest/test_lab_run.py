@@ -55,7 +55,7 @@ def test_a_control_that_fails_to_oversell_is_a_failure(monkeypatch):
 
 @pytest.mark.parametrize(
     ("gone", "instead"),
-    [("devservers.processes._PATH", ""), ("devservers.servers.find_spec", lambda package: None)],
+    [("devservers.programs._PATH", ""), ("devservers.mariadb.find_spec", lambda package: None)],
     ids=["mariadbd", "mysqlclient"],
 )
 def test_a_missing_server_makes_the_verdict_not_run(monkeypatch, gone, instead):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis as client
 
-from devservers.servers import Redis
+from devservers import Redis
 from loadtest.faults.injectors import PATIENCE, until
 from loadtest.recipes.redis_textbook import SetExpireBackend, SetnxBackend, SetnxExpireBackend
 from locking import LockLost

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from devservers.servers import ZooKeeper
+from devservers import ZooKeeper
 from loadtest.faults.injectors import PATIENCE, until
 from tests.locking.zookeeper_tools import PATH, connected, name, queue
 
@@ -70,7 +70,7 @@ class TestHerd:
         """A server that lags still has the watches that the last release will have used up."""
 
         def told(command: bytes, name: str) -> list[int]:
-            answers = [node.ask(command).decode() for node in zookeeper.nodes]
+            answers = [node.send(command).decode() for node in zookeeper.nodes]
             return [int(re.findall(rf"^{name}\s+(\w+)", answer, re.M)[0], 0) for answer in answers]
 
         if len(set(told(b"srvr", "Zxid:"))) > 1:

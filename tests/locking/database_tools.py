@@ -14,7 +14,7 @@ import pytest
 from django.db import connections
 from pytest_django import DjangoDbBlocker
 
-from devservers.servers import HOST, MariaDb
+from devservers import HOST, MariaDb
 from locking.backends.base import Backend, Claim
 from locking.backends.database.backend import DatabaseBackend
 from locking.backends.mysql_session import MySQLSessionBackend

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from devservers.servers import Redis
+from devservers import Redis
 from loadtest.faults.injectors import PATIENCE, until
 from locking.backends.base import Claim
 from locking.backends.redis.backend import RedisBackend

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from devservers.servers import Redis, start_all, stop_all
+from devservers import Redis, start_all, stop_all
 from loadtest.faults.injectors import until
 from locking.backends.base import Claim, Grant
 from locking.backends.redlock.backend import RedLockBackend

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from devservers.servers import Redis
+from devservers import Redis
 from tests.locking.contract import Contract
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from devservers.servers import Redis
+from devservers import Redis
 from tests.locking.contract import Contract
 
 

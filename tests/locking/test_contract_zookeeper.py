@@ -2,7 +2,7 @@
 
 import pytest
 
-from devservers.servers import ZooKeeper
+from devservers import ZooKeeper
 from tests.locking.contract import Contract
 
 

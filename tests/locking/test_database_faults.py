@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from devservers.servers import MariaDb
+from devservers import MariaDb
 from loadtest.faults.clock import Clock
 from loadtest.faults.injectors import PATIENCE, until
 from loadtest.faults.proxy import Proxy

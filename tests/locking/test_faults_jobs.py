@@ -18,8 +18,7 @@ from django.db import OperationalError, connection
 from django.utils import timezone
 from redis import Redis as Client
 
-from devservers.processes import start_all, stop_all
-from devservers.servers import Redis
+from devservers import Redis, start_all, stop_all
 from loadtest.faults import injectors as faults
 from loadtest.resilience.jobs import EVERY
 from loadtest.resilience.jobs.machines import Machine, create_effects, effects

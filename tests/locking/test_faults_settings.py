@@ -6,7 +6,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 
-from devservers.servers import Redis, start_all, stop_all
+from devservers import Redis, start_all, stop_all
 
 
 @pytest.mark.faults(row=18, backend="redis, redlock", fired="allkeys-lru; control: noeviction")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis as client
 
-from devservers.servers import Redis
+from devservers import Redis
 from loadtest.faults.injectors import PATIENCE, until
 from locking.backends.redis.backend import RedisBackend
 from tests.locking.fault_stores import Store, idle, mysql_session, store

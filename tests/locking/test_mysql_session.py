@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from devservers.servers import MariaDb
+from devservers import MariaDb
 from loadtest.faults.injectors import PATIENCE, until
 from locking import LockLost, LockUnavailable
 from locking.backends.base import Claim

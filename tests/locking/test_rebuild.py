@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 from django.core.cache import caches
 
-from devservers.servers import Redis
+from devservers import Redis
 from loadtest.faults.injectors import PATIENCE, until
 from loadtest.load.process_pool import ProcessPool
 from locking import LockMisuse, LockTimeout, locks, metrics

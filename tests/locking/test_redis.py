@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import pytest
 import redis as client
 
-from devservers.servers import Redis
+from devservers import Redis
 from loadtest.faults.injectors import PATIENCE, until
 from locking import LockLost
 from locking.backends.redis.backend import RedisBackend

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import redis as client
 
-from devservers.processes import HOST, required, reserve_port
-from devservers.servers import Redis
+from devservers import HOST, Redis, reserve_port
+from devservers.programs import required
 from loadtest.faults.injectors import PATIENCE
 from locking.backends.redis.backend import RedisBackend
 from tests.locking.redis_tools import claim, waiters

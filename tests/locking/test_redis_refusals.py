@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis as client
 
-from devservers.servers import Redis
+from devservers import Redis
 from loadtest.faults.injectors import PATIENCE, until
 from locking import LockUnavailable
 from locking.backends.redis.backend import RedisBackend

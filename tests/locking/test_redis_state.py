@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 from redis import Redis as Client
 
-from devservers.servers import Redis
+from devservers import Redis
 from loadtest.faults.injectors import PATIENCE, until
 from locking import LockLost
 from locking.backends.base import Claim, Grant

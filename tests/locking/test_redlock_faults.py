@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from devservers.servers import start_all
+from devservers import start_all
 from loadtest.faults.clock import Clock
 from loadtest.faults.injectors import until
 from loadtest.faults.proxy import Proxy

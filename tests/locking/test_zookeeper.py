@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from devservers.servers import ZooKeeper
+from devservers import ZooKeeper
 from loadtest.faults.injectors import PATIENCE, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
@@ -148,7 +148,7 @@ class TestQueue:
                     pass
 
             def nodes() -> int:
-                lines = server.nodes[0].ask(b"mntr").decode().splitlines()
+                lines = server.nodes[0].send(b"mntr").decode().splitlines()
                 counts = dict(line.split("\t", 1) for line in lines if "\t" in line)
                 return int(counts["zk_znode_count"])
 

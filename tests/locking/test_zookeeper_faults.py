@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kazoo.exceptions import ConnectionLoss
 
-from devservers.servers import ZooKeeper
+from devservers import ZooKeeper
 from loadtest.faults.clock import Clock
 from loadtest.faults.ensemble import LeaderFault, Partitioned, StrikeLeader
 from loadtest.faults.injectors import PATIENCE, ExpireSession, until

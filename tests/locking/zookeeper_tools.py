@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from devservers.servers import ZooKeeper
+from devservers import ZooKeeper
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from locking.handler import create
 

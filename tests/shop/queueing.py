@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from django.test import Client
 
-from devservers.servers import Redis
+from devservers import Redis
 from shop.administration.audit import audit_sale
 from shop.errors import ShopError
 from shop.models import Sale, User

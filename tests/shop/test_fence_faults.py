@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from devservers.servers import Redis, start_all, stop_all
+from devservers import Redis, start_all, stop_all
 from loadtest.faults.clock import Clock
 from loadtest.faults.injectors import until
 from loadtest.faults.proxy import Proxy
@@ -198,7 +198,7 @@ def test_row_4_failover_to_a_replica_without_the_lock(buyers: list[LateBuyer]) -
         promoted.replicaof("127.0.0.1", "1")  # the cut
 
         def fail_over() -> None:
-            if master.running:
+            if master.is_running:
                 master.kill()
                 promoted.replicaof("NO", "ONE")
                 address.lead_to(replica.port)
@@ -228,7 +228,7 @@ def test_row_6_redlock_masters_restart_empty(buyers: list[LateBuyer]) -> None:
 
         def come_back() -> None:
             for server in servers[2:]:
-                if server.running:
+                if server.is_running:
                     server.kill()
                 server.start()
 

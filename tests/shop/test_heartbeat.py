@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 from ruamel.yaml import YAML
 
-from devservers.processes import HOST, reserve_port
+from devservers import HOST, reserve_port
 from loadtest.faults.injectors import until
 
 pytestmark = [pytest.mark.django_db(transaction=True)]

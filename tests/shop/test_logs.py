@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from devservers.processes import tethered
-from devservers.servers import Redis
+from devservers import Redis
+from devservers.process import with_parent_death_signal
 from shop.platform.logs import JsonFormatter, RequestId, request_id
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,7 +73,7 @@ def test_the_workers_task_has_the_id_of_the_request(
     queue = f"logs-{tmp_path.name}"
     worker = [sys.executable, "-m", "celery", "-A", "saying", "worker", "-Q", queue]
     with subprocess.Popen(
-        tethered([*worker, "--pool", "solo", "-n", queue]),
+        with_parent_death_signal([*worker, "--pool", "solo", "-n", queue]),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

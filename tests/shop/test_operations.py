@@ -12,7 +12,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext, override_settings
 from django.utils import timezone
 
-from devservers.servers import Redis
+from devservers import Redis
 from inventory.models import Stock
 from loadtest.faults.injectors import until
 from locking import lock, locks

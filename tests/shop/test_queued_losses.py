@@ -11,7 +11,7 @@ import pytest
 from django.core.management import call_command
 from django.utils import timezone
 
-from devservers.servers import Redis
+from devservers import Redis
 from shop.administration import alerts
 from shop.administration.audit import audit_sale
 from shop.errors import LimitReached

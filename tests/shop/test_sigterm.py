@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import transaction
 from redis import Redis
 
-from devservers.processes import tethered
+from devservers.process import with_parent_death_signal
 from loadtest.bench.purchase.web import Web
 from loadtest.faults import injectors as faults
 from loadtest.load.http_buyers import browsers_of
@@ -39,7 +39,9 @@ def is_held(name: str) -> bool:
 
 @contextmanager
 def started(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(tethered([sys.executable, *command]), cwd=ROOT) as process:
+    with subprocess.Popen(
+        with_parent_death_signal([sys.executable, *command]), cwd=ROOT
+    ) as process:
         try:
             yield process
         finally:
@@ -149,7 +151,7 @@ def test_a_web(
                 until(lambda: told, "the end of the connection")
                 assert is_held(name)
         thread.join(PATIENCE)
-        until(lambda: not web.running, "the end of the web")
+        until(lambda: not web.is_running, "the end of the web")
     if not left:
         assert not is_held(name)
         assert told == ["ok"]

@@ -12,7 +12,7 @@ from django.core.cache import cache
 from django.db import OperationalError, connection
 from django.test import Client
 
-from devservers.servers import Redis, ZooKeeper, start_all, stop_all
+from devservers import Redis, ZooKeeper, start_all, stop_all
 from inventory.models import Stock
 from loadtest.faults.injectors import until
 from locking import locks

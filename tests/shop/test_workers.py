@@ -11,7 +11,7 @@ from typing import Any
 
 from prometheus_client import Counter
 
-from devservers.processes import HOST
+from devservers import HOST
 from loadtest.bench.purchase.web import CONFIG, Web
 from locking.metrics import registry
 
@@ -34,7 +34,7 @@ class ShortLived(Web):
         command += ["--config", str(CONFIG), "--bind", f"{HOST}:{self.port}", "--workers", "2"]
         return [*command, "--max-requests", "3", "--max-requests-jitter", "0", *PATH]
 
-    def answers(self) -> bool:
+    def is_ready(self) -> bool:
         return bool(self.ask_who())
 
     def hang_up(self) -> None:

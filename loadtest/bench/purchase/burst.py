@@ -19,7 +19,8 @@ from typing import Any
 
 from django.db import connections
 
-from devservers.processes import HOST, tethered
+from devservers import HOST
+from devservers.process import with_parent_death_signal
 from loadtest.bench.purchase.web import Web
 from loadtest.bench.services import redis_cpu_us
 from loadtest.load.http_buyers import Buyer, requests
@@ -43,7 +44,9 @@ PATIENCE = 60.0
 @contextmanager
 def consumer() -> Iterator[None]:
     """One process that writes orders, as beside a Celery worker."""
-    process = subprocess.Popen(tethered([sys.executable, "-m", "django", "consume_orders"]))
+    process = subprocess.Popen(
+        with_parent_death_signal([sys.executable, "-m", "django", "consume_orders"])
+    )
     try:
         yield
     finally:

@@ -18,8 +18,7 @@ import MySQLdb
 from MySQLdb.constants import CLIENT
 from MySQLdb.cursors import Cursor
 
-from devservers.processes import HOST
-from devservers.servers import MariaDb
+from devservers import HOST, MariaDb
 
 THREADS = 8
 SECONDS = 0.5

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from devservers.folders import stat_of
-from devservers.processes import HOST, Server
+from devservers import HOST, Server
+from devservers.process import process_stat
 
 CONFIG = Path(__file__).resolve().parents[3] / "deploy" / "gunicorn_conf.py"
 THREADS = 8
@@ -38,8 +38,8 @@ class Web(Server):
         command += ["--bind", f"{HOST}:{self.port}", "--workers", str(self.processes)]
         return [*command, "--max-requests", "0", *self.config]
 
-    def answers(self) -> bool:
-        return b" 200 " in self.ask(b"GET /livez HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+    def is_ready(self) -> bool:
+        return b" 200 " in self.send(b"GET /livez HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
 
     def cpu(self) -> float:
         """Seconds that the workers have computed so far."""
@@ -59,5 +59,5 @@ class Granian(Web):
 
 
 def _cpu_of(pid: int) -> float:
-    user, system = stat_of(pid)[11:13]
+    user, system = process_stat(pid)[11:13]
     return (int(user) + int(system)) / _TICKS

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from django.db import connection
 
-from devservers.processes import Server
+from devservers import Server
 from loadtest.resilience.jobs import READY
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -56,11 +56,11 @@ class Machine(Server):
         return command
 
     def launch(self) -> None:
-        if not self.running:
+        if not self.is_running:
             self._read_from = self.log.stat().st_size if self.log.exists() else 0
             super().launch()
 
-    def answers(self) -> bool:
+    def is_ready(self) -> bool:
         with self.log.open(errors="replace") as log:
             log.seek(self._read_from)
             return READY in log.read()
@@ -68,7 +68,7 @@ class Machine(Server):
     @property
     def is_up(self) -> bool:
         """Started, alive and not stopped."""
-        return self.running and not self.is_paused and self.answers()
+        return self.is_running and not self.is_paused and self.is_ready()
 
     def pause(self) -> None:
         super().pause()
@@ -86,6 +86,6 @@ class Machine(Server):
         return bool(children)
 
     def _signal(self, how: signal.Signals) -> None:
-        if self.running:
+        if self.is_running:
             # Politely to the main process only: it ends its children itself.
             (os.kill if how == signal.SIGTERM else os.killpg)(self.pid, how)

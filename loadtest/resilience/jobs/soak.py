@@ -13,7 +13,7 @@ from typing import Any
 from django.core.management import call_command
 from django.db.models import Sum
 
-from devservers.processes import start_all, stop_all
+from devservers import start_all, stop_all
 from loadtest.load.events import say
 from loadtest.resilience.jobs import EVERY, TTL
 from loadtest.resilience.jobs.machines import Machine, create_effects, effects
@@ -96,7 +96,7 @@ def soak(machines: list[Machine], *, seconds: float, seed: int) -> dict[str, Any
         while not _settled(scheduled) and time.time() < deadline:
             time.sleep(0.2)
         for machine in machines:
-            machine.ask_to_end()
+            machine.request_stop()
         for machine in machines:
             machine.terminate()
         logs = "".join(machine.log.read_text(errors="replace") for machine in machines)

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
-from devservers.servers import ZooKeeper
+from devservers import ZooKeeper
 from loadtest.bench.services import mntr
 from loadtest.faults.injectors import until
 from loadtest.history.recorder import Recorder

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
-from devservers.servers import Redis
+from devservers import Redis
 from loadtest.faults.clock import Clock
 from loadtest.faults.injectors import ClockJump
 from loadtest.scenarios.late_write import behind_anothers_back

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from devservers.servers import ServerMissing
+from devservers import ServerMissing
 from loadtest.scenarios import SCENARIOS, run, tell
 from tests.fault_rows import fired, seen
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from devservers.servers import ServerMissing
+from devservers import ServerMissing
 from loadtest.faults.injectors import FaultFailed, until
 from loadtest.scenarios import SCENARIOS, tell
 from loadtest.scenarios.runner import perform

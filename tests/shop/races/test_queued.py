@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from devservers.servers import Redis
+from devservers import Redis
 from loadtest.faults import injectors as faults
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale, SetAside

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from django.db import connections
 
-from devservers.servers import Redis
+from devservers import Redis
 from inventory.models import StockMovement
 from loadtest.faults.injectors import until
 from locking import locks, policy

@@ -1,0 +1,55 @@
+"""Processes that end with their parent, and facts that Linux keeps about a process."""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def with_parent_death_signal(
+    command: Sequence[str], death: signal.Signals = signal.SIGKILL
+) -> list[str]:
+    """Return the command wrapped so that it gets `death` when the calling process ends.
+
+    The wrapper keeps the process id. Linux only: elsewhere the command is returned unchanged. The
+    kernel watches the *thread* that starts the process, so that thread must live long enough.
+    """
+    if not sys.platform.startswith("linux"):
+        return list(command)
+    # Not preexec_fn, which runs Python between fork and exec and may deadlock among threads.
+    code = (
+        "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, int(sys.argv[2]));"
+        "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execvp(sys.argv[3], sys.argv[3:])"
+    )
+    return [sys.executable, "-ISc", code, str(os.getpid()), str(int(death)), *command]
+
+
+def die_with_parent() -> None:
+    """Make a forked child end with its parent, and restore its default SIGTERM handler."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def process_identity(pid: int) -> str:
+    """Return namespace, pid and start time of a process, unique for ever; "gone" if it ended."""
+    try:
+        started = process_stat(pid)[19]
+        return f"{os.stat('/proc/self/ns/pid').st_ino}.{pid}.{started}"
+    except OSError:
+        return "gone"
+
+
+def process_state(pid: int) -> str:
+    """Return the state letter of a process as `ps` prints it; empty if it ended."""
+    try:
+        return process_stat(pid)[0]
+    except OSError:
+        return ""
+
+
+def process_stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; raise OSError if it ended."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,0 +1,46 @@
+"""Programs of Debian packages that the private servers run."""
+
+import os
+import shutil
+
+# redis-server itself would start a service; redis-tools has the same program under another name.
+DEBIAN_PACKAGES = {
+    "mariadbd": "mariadb-server-core",
+    "mariadb-install-db": "mariadb-server-core",
+    "my_print_defaults": "mariadb-client-core",
+    "mariadb": "mariadb-client-core",
+    "mariadb-dump": "mariadb-client",
+    "redis-server": "redis-tools",
+    "java": "default-jre-headless",
+    "cc": "gcc",
+    "zookeeper.jar": "libzookeeper-java",
+    "nginx": "nginx-light",
+    "openssl": "openssl",
+    "chromium": "chromium",
+}
+# Debian keeps servers off the PATH of ordinary users.
+_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+
+
+class ServerError(Exception):
+    """A private server is not available."""
+
+
+class ServerMissing(ServerError):
+    """A program is not installed; the message is the command that installs it on Debian."""
+
+    def __init__(self, program: str) -> None:
+        install = f"apt-get install -y --no-install-recommends {DEBIAN_PACKAGES[program]}"
+        super().__init__(f"{program} is not installed: {install}")
+
+
+def installed(program: str) -> str | None:
+    """Return the path of a program, or None."""
+    return shutil.which(program, path=_PATH)
+
+
+def required(program: str) -> str:
+    """Return the path of a program in `DEBIAN_PACKAGES`; raise ServerMissing without it."""
+    if path := installed(program):
+        return path
+    raise ServerMissing(program)
