@@ -6,8 +6,8 @@ be a buyer's: it is made for nobody in particular.
 """
 
 import json
+import math
 import secrets
-import time
 from collections.abc import Callable, Hashable, Mapping
 from html import escape
 from io import BytesIO
@@ -20,6 +20,7 @@ from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.translation import get_language_from_request
 
+from locking.refresh import RefreshingCache
 from shop.errors import wants_json
 
 MAX_AGE = 1.0
@@ -75,7 +76,7 @@ class Handler(WSGIHandler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._answers: dict[Hashable, tuple[float, Answer]] = {}
+        self.answers: RefreshingCache[Hashable, Answer] = RefreshingCache(MAX_ANSWERS)
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> HttpResponseBase:
         """As Django's, which fails on a length that nobody can read; it is none."""
@@ -92,26 +93,20 @@ class Handler(WSGIHandler):
         language = get_language_from_request(request)
         is_json, is_secure = wants_json(request), request.is_secure()
         shape = (*what, request.path, language, is_json, is_secure)
-        now = time.monotonic()
-        made_at, answer = self._answers.get(shape, (0.0, None))
-        if answer is not None:
-            if now - made_at < MAX_AGE:
-                return answer
-            self._answers[shape] = (now, answer)
-        elif len(self._answers) >= MAX_ANSWERS:
-            self._answers.clear()
-        environ = {
-            "REQUEST_METHOD": "POST",
-            "PATH_INFO": request.path,
-            "HTTP_HOST": request.get_host(),
-            "HTTP_ACCEPT": "application/json" if is_json else "text/html",
-            "HTTP_ACCEPT_LANGUAGE": language,
-            "wsgi.url_scheme": "https" if is_secure else "http",
-            "wsgi.input": BytesIO(),
-        }
-        answer = self._through_middleware(WSGIRequest(environ), make)
-        self._answers[shape] = (now, answer)
-        return answer
+
+        def answer() -> Answer:
+            environ = {
+                "REQUEST_METHOD": "POST",
+                "PATH_INFO": request.path,
+                "HTTP_HOST": request.get_host(),
+                "HTTP_ACCEPT": "application/json" if is_json else "text/html",
+                "HTTP_ACCEPT_LANGUAGE": language,
+                "wsgi.url_scheme": "https" if is_secure else "http",
+                "wsgi.input": BytesIO(),
+            }
+            return self._through_middleware(WSGIRequest(environ), make)
+
+        return self.answers.get(shape, answer, fresh=MAX_AGE, max_age=math.inf)
 
     def _through_middleware(self, request: WSGIRequest, make: Make) -> Answer:
         request.make = make  # type: ignore[attr-defined]

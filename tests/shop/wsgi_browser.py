@@ -100,7 +100,7 @@ class Browser:
 @pytest.fixture(autouse=True)
 def alone(in_force: None) -> Iterator[None]:
     """No page has been made yet, and requests leave the test's connection open."""
-    django()._answers.clear()
+    django().answers.clear()
     django().asked = 0
     for signal in SIGNALS:
         signal.disconnect(close_old_connections)
