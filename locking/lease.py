@@ -237,7 +237,7 @@ class Lock:
     def _enter_again(self, lease: Lease) -> Lease:
         lease.check()
         try:
-            self.backend.recount(lease.claim, lease.token, lease.count + 1)
+            self.backend.set_depth(lease.claim, lease.token, lease.count + 1)
         except LockLost:
             lease.mark_lost()
             raise
@@ -342,7 +342,7 @@ def release(lease: Lease) -> None:
         lease.count -= 1
         if not lease.lost:
             try:
-                lease.backend.recount(lease.claim, lease.token, lease.count)
+                lease.backend.set_depth(lease.claim, lease.token, lease.count)
             except LockLost:
                 lease.mark_lost()
                 raise

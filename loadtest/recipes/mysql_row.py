@@ -78,7 +78,7 @@ class MySQLRowRecipe(Backend):
         """Close the connections; the rows stay."""
         self.pool.close()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child."""
-        super().forget()
-        self.pool.forget()
+        super().reset_after_fork()
+        self.pool.reset_after_fork()

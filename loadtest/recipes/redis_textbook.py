@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.clock_tokens import clock_token
-from locking.backends.redis.connection import Wire, WirePool, milliseconds
+from locking.backends.redis.connection import Connection, milliseconds
+from locking.backends.redis.pool import ConnectionPool
 from locking.failpoints import reach
 
 POLL = 0.02
@@ -31,26 +32,26 @@ class _Textbook(Backend):
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        self._pool = WirePool(str(self.location))
+        self._pool = ConnectionPool(str(self.location))
 
     @abstractmethod
-    def _take(self, wire: Wire, key: str, claim: Claim) -> bool:
+    def _take(self, connection: Connection, key: str, claim: Claim) -> bool:
         """One try."""
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Try, sleep, try again."""
         until = time.monotonic() + timeout
-        wire = self._wire()
+        connection = self._pool.get()
         while not claim.cancelled.is_set():
             sent = time.monotonic()
-            if self._take(wire, self.prefix + claim.name, claim):
-                self._pool.give(wire)
+            if self._take(connection, self.prefix + claim.name, claim):
+                self._pool.give(connection)
                 expires = self.capabilities.expires
                 return Grant(clock_token(), sent + claim.ttl if expires else float("inf"))
             if sent >= until:
                 break
             claim.cancelled.wait(min(random.uniform(0, 2 * POLL), until - sent))
-        self._pool.give(wire)
+        self._pool.give(connection)
         return None
 
     def release(self, claim: Claim, token: int) -> None:
@@ -91,19 +92,8 @@ class _Textbook(Backend):
         """Close the idle connections."""
         self._pool.close()
 
-    def forget(self) -> None:
-        """A forked child opens connections of its own."""
-        super().forget()
-        self._pool.forget()
-
-    def _wire(self) -> Wire:
-        return self._pool.take() or self._pool.open()
-
     def _command(self, *command: str) -> Any:
-        wire = self._wire()
-        reply = wire.command(*command)
-        self._pool.give(wire)
-        return reply
+        return self._pool.call(lambda connection: connection.command(*command))
 
 
 class SetnxBackend(_Textbook):
@@ -116,8 +106,8 @@ class SetnxBackend(_Textbook):
     )
     prefix = "textbook:setnx:"
 
-    def _take(self, wire: Wire, key: str, claim: Claim) -> bool:
-        return bool(wire.command("SETNX", key, claim.owner))
+    def _take(self, connection: Connection, key: str, claim: Claim) -> bool:
+        return bool(connection.command("SETNX", key, claim.owner))
 
 
 class SetnxExpireBackend(_Textbook):
@@ -131,11 +121,11 @@ class SetnxExpireBackend(_Textbook):
     )
     prefix = "textbook:setnx-expire:"
 
-    def _take(self, wire: Wire, key: str, claim: Claim) -> bool:
-        if not wire.command("SETNX", key, claim.owner):
+    def _take(self, connection: Connection, key: str, claim: Claim) -> bool:
+        if not connection.command("SETNX", key, claim.owner):
             return False
         reach("redis_setnx_expire.between")
-        wire.command("PEXPIRE", key, milliseconds(claim.ttl))
+        connection.command("PEXPIRE", key, milliseconds(claim.ttl))
         return True
 
 
@@ -150,6 +140,6 @@ class SetExpireBackend(_Textbook):
     )
     prefix = "textbook:set-px:"
 
-    def _take(self, wire: Wire, key: str, claim: Claim) -> bool:
+    def _take(self, connection: Connection, key: str, claim: Claim) -> bool:
         life = milliseconds(claim.ttl)
-        return wire.command("SET", key, claim.owner, "NX", "PX", life) is not None
+        return connection.command("SET", key, claim.owner, "NX", "PX", life) is not None

@@ -169,7 +169,7 @@ class Backend(ABC):
         self.options = dict(options or {})
         self.held: dict[tuple[str, object], Lease] = {}
         """What this process holds, by name and thread or task."""
-        after_fork_in_child(self.forget)
+        after_fork_in_child(self.reset_after_fork)
 
     def lock(
         self,
@@ -218,14 +218,14 @@ class Backend(ABC):
     def probe(self) -> None:
         """Ask the store for a sign of life; raises LockUnavailable within bounded time."""
 
-    def recount(self, claim: Claim, token: int, count: int) -> None:  # noqa: B027
+    def set_depth(self, claim: Claim, token: int, depth: int) -> None:  # noqa: B027
         """Record that the holder is `count` deep; raises LockLost. Where the store keeps counts."""
 
     def break_lock(self, name: str) -> bool:
         """Take `name` away from whoever holds it; False when nobody did. For operators."""
         raise LockMisuse(f"{self.alias} locks cannot be broken from outside.")
 
-    def observe(self, name: str, token: int) -> None:  # noqa: B027
+    def raise_token_floor(self, name: str, token: int) -> None:  # noqa: B027
         """Be told of a token seen elsewhere: later grants of `name` must be above it.
 
         Only a store that can lose its memory needs this (see the redis backend).
@@ -234,6 +234,6 @@ class Backend(ABC):
     def close(self) -> None:  # noqa: B027
         """Close this process's clients. The backend opens them again when it is used again."""
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: drop the parent's clients without talking to anybody."""
         self.held.clear()

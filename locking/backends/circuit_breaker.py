@@ -1,8 +1,8 @@
-"""Servers that stopped answering: found out once in a process, not by each request anew.
+"""A circuit breaker per server, shared by all threads of a process.
 
-A server that is gone refuses at once, which costs nothing. One that is silent (its machine, or the
-network on the way) costs whoever asks it a time-out, and a request asks more than once. So whoever
-waited in vain begins a silence; until the server is heard again nobody but one thread asks it.
+A server that is down refuses connections at once. A server that does not respond costs each caller
+a time-out, and a request may call it several times. The first time-out therefore opens the circuit
+breaker: calls fail at once while one thread probes the server. A reply closes it again.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from locking.fork import after_fork_in_child
 
 logger = logging.getLogger("locking")
 
-PAUSE = 0.2
-"""Seconds between two tries to hear a silent server."""
+PROBE_INTERVAL = 0.2
+"""Seconds between two probes of a server that does not respond."""
 
 
-class Silence:
-    """Whether one server is silent, as far as this process knows."""
+class CircuitBreaker:
+    """The circuit breaker of one server; `probe` returns when the server responds, else raises."""
 
-    def __init__(self, server: str, hear: Callable[[], object]) -> None:
+    def __init__(self, server: str, probe: Callable[[], object]) -> None:
         self._server = server
-        self._hear = hear
-        self.forget()
-        # The thread that ends a silence exists only in the parent.
-        after_fork_in_child(self.forget)
+        self._probe = probe
+        self.reset()
+        # The probing thread exists only in the parent.
+        after_fork_in_child(self.reset)
 
-    def forget(self) -> None:
-        """As far as this process knows, which is new, it is not silent."""
-        self.is_on = False
+    def reset(self) -> None:
+        """Close the circuit breaker; also in a forked child."""
+        self.is_open = False
         self._guard = threading.Lock()
 
     def __deepcopy__(self, memo: object) -> Self:
-        """One for all: redis-py gives each connection a copy of the `Retry` that holds it."""
+        """Return the same object: redis-py copies the `Retry` that holds it for each connection."""
         return self
 
-    def begin(self) -> None:
-        """Somebody waited for an answer in vain. It ends when `hear` returns without an error."""
+    def open(self) -> None:
+        """Open the circuit breaker after a time-out; it closes when `probe` succeeds."""
         try:
             with self._guard:
-                if self.is_on:
+                if self.is_open:
                     return
-                self.is_on = True
-            logger.warning("%s is silent: nobody asks it until it is heard", self._server)
-            threading.Thread(target=self._listen, name="listen", daemon=True).start()
+                self.is_open = True
+            logger.warning("%s does not respond: calls fail until it recovers", self._server)
+            threading.Thread(target=self._run, name="circuit-breaker", daemon=True).start()
         except BaseException as error:
-            self.is_on = False  # nobody listens: each finds out for himself
-            if not isinstance(error, RuntimeError):  # no more threads
+            self.is_open = False  # without a probing thread it would stay open forever
+            if not isinstance(error, RuntimeError):  # the process cannot start another thread
                 raise
 
-    def _listen(self) -> None:
-        began = time.monotonic()
+    def _run(self) -> None:
+        opened_at = time.monotonic()
         while True:
             try:
-                self._hear()
+                self._probe()
                 break
             except Exception:  # noqa: BLE001 - each client has errors of its own
-                time.sleep(PAUSE)
-        self.is_on = False
-        logger.warning("%s is heard after %.1f s", self._server, time.monotonic() - began)
+                time.sleep(PROBE_INTERVAL)
+        self.is_open = False
+        logger.warning("%s responds again after %.1f s", self._server, time.monotonic() - opened_at)

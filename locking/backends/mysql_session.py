@@ -205,10 +205,10 @@ class MySQLSessionBackend(Backend):
                 self._kept.popitem()[1][1].close()
         self.pool.close()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: the locks and their connections are the parent's."""
-        super().forget()
-        self.pool.forget()
+        super().reset_after_fork()
+        self.pool.reset_after_fork()
         self._stop, self._watching = threading.Event(), threading.Event()
         for _, session, _ in self._kept.values():
             session.abandon()

@@ -36,15 +36,15 @@ class ProcessBackend(Backend):
         wakes_waiters=True,
     )
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """A child process starts with nothing held."""
-        super().forget()
+        super().reset_after_fork()
         self._guard = threading.Lock()
         self._owned: dict[str, _Owned] = {}
 
     def __init__(self, alias: str, **settings: object) -> None:
         super().__init__(alias, **settings)  # type: ignore[arg-type]
-        self.forget()
+        self.reset_after_fork()
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Take it, or queue behind whoever came before."""

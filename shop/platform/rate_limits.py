@@ -15,7 +15,8 @@ from limits.storage import storage_from_string
 from limits.strategies import FixedWindowRateLimiter
 from redis.exceptions import RedisError
 
-from locking.backends.redis.connection import CURT, OnceMore
+from locking.backends.redis.connection import MINIMAL_HANDSHAKE
+from locking.backends.redis.pool import RetryOnce
 from shop.errors import TooMany
 
 logger = logging.getLogger("shop")
@@ -28,8 +29,8 @@ def _limiter(url: str) -> FixedWindowRateLimiter:
         key_prefix="throttle",
         socket_timeout=0.5,
         socket_connect_timeout=0.5,
-        retry=OnceMore(url),  # type: ignore[arg-type]
-        **CURT,
+        retry=RetryOnce(url),  # type: ignore[arg-type]
+        **MINIMAL_HANDSHAKE,
     )
     return FixedWindowRateLimiter(storage)
 

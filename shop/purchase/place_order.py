@@ -112,7 +112,7 @@ def learn_newer_fence(sale: Sale) -> None:
     with suppress(LockError):  # the next attempt meets the same error and reports it
         in_force = policy.current()
         if newest.token is not None and in_force.epoch == newest.epoch:
-            locks[in_force.backend].observe(lock_name(sale.pk), newest.token)
+            locks[in_force.backend].raise_token_floor(lock_name(sale.pk), newest.token)
 
 
 def place_order(

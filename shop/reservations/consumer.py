@@ -15,7 +15,7 @@ from contextlib import suppress
 from django.db import DatabaseError, close_old_connections, connections
 
 from locking import LockError, LockUnavailable
-from locking.backends.redis.connection import Wire
+from locking.backends.redis.connection import Connection
 from shop.errors import Busy, ShopError
 from shop.models import Sale
 from shop.platform import heartbeat
@@ -41,7 +41,7 @@ class Consumer:
     def __init__(self, stop: threading.Event) -> None:
         self.stop = stop
         self.name = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
-        self._wire: Wire | None = None
+        self._wire: Connection | None = None
         self._streams: dict[str, Sale] = {}
         self._look_at = 0.0
 

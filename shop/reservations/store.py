@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 from django.conf import settings
 
 from locking import LockUnavailable
-from locking.backends.redis.connection import Disconnected, Script, Wire, WirePool
-from locking.fork import after_fork_in_child
+from locking.backends.redis.connection import Connection, Script
+from locking.backends.redis.pool import ConnectionPool
 from shop.errors import StoreDown
 from shop.models import Sale
 
@@ -77,13 +77,11 @@ def keys_of(sale_id: int, generation: int) -> Keys:
 
 
 @cache
-def _pool(url: str) -> WirePool:
-    pool = WirePool(url, timeout=TIMEOUT, connect_timeout=TIMEOUT)
-    after_fork_in_child(pool.forget)
-    return pool
+def _pool(url: str) -> ConnectionPool:
+    return ConnectionPool(url, timeout=TIMEOUT, connect_timeout=TIMEOUT)
 
 
-def open_wire() -> Wire:
+def open_wire() -> Connection:
     """A connection of one's own, for who waits on it."""
     try:
         return _pool(settings.REDIS_URL).open()
@@ -91,23 +89,12 @@ def open_wire() -> Wire:
         raise StoreDown from error
 
 
-def _ask(request: Callable[[Wire], Any]) -> Any:
-    """Ask on a pooled connection; once more when it broke, so every request can be repeated."""
-    pool = _pool(settings.REDIS_URL)
+def _ask(request: Callable[[Connection], Any]) -> Any:
+    """Send a request that may run twice on a pooled connection; return its reply."""
     try:
-        wire = pool.take()
-        if wire is not None:
-            try:
-                answer = request(wire)
-            except Disconnected:
-                wire = None
-        if wire is None:
-            wire = pool.open()
-            answer = request(wire)
+        return _pool(settings.REDIS_URL).call(request)
     except LockUnavailable as error:
         raise StoreDown from error
-    pool.give(wire)
-    return answer
 
 
 def _run(script: Script, keys: Sequence[str], *args: object) -> Any:

@@ -10,7 +10,8 @@ from pathlib import Path
 import environ
 from django.utils.translation import gettext_lazy as _
 
-from locking.backends.redis.connection import CURT, OnceMore
+from locking.backends.redis.connection import MINIMAL_HANDSHAKE
+from locking.backends.redis.pool import RetryOnce
 
 BASE_DIR = Path(__file__).resolve().parents[2]
 env = environ.Env()
@@ -118,8 +119,8 @@ _redis_cache = {
     "OPTIONS": {
         "socket_timeout": 0.5,
         "socket_connect_timeout": 1,
-        "retry": OnceMore(REDIS_URL),
-        **CURT,
+        "retry": RetryOnce(REDIS_URL),
+        **MINIMAL_HANDSHAKE,
     },
 }
 CACHES = {

@@ -18,7 +18,7 @@ from loadtest.faults.proxy import Proxy
 from loadtest.history.checker import Promise
 from locking import locks
 from locking.backends.base import Backend
-from locking.backends.redis.connection import redis_silence
+from locking.backends.redis.pool import redis_breaker
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from shop.administration.audit import audit_sale
 from shop.models import Order
@@ -137,7 +137,7 @@ def test_row_11_a_purchase_is_granted_its_lock_long_after_it_gave_up(
         assert not is_held()
         proxy.flow()
         until(is_held, "the late command arriving")
-        until(lambda: not redis_silence(url).is_on, "Redis being heard again")
+        until(lambda: not redis_breaker(url).is_open, "Redis being heard again")
         assert shop.buy() == "order"
     ends_with(shop, backend, orders=2)
 

@@ -40,10 +40,10 @@ class ScriptedBackend(Backend):
         self.tokens = 0
         self.is_deaf = False
         """Grants even when the claim was cancelled."""
-        self.forget()
+        self.reset_after_fork()
 
-    def forget(self) -> None:
-        super().forget()
+    def reset_after_fork(self) -> None:
+        super().reset_after_fork()
         self._changed = threading.Condition()
         self._rows: dict[str, dict[str, Any]] = {}
 
@@ -111,10 +111,10 @@ class ScriptedBackend(Backend):
             row["ends"] = time.monotonic() + ttl
             return float(row["ends"])
 
-    def recount(self, claim: Claim, token: int, count: int) -> None:
-        self._reached("recount")
+    def set_depth(self, claim: Claim, token: int, depth: int) -> None:
+        self._reached("set_depth")
         with self._changed:
-            self._row(claim)["count"] = count
+            self._row(claim)["count"] = depth
 
     def inspect(self) -> list[Held]:
         self._reached("inspect")

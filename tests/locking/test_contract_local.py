@@ -21,10 +21,10 @@ class ThirdPartyBackend(Backend):
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        self.forget()
+        self.reset_after_fork()
 
-    def forget(self) -> None:
-        super().forget()
+    def reset_after_fork(self) -> None:
+        super().reset_after_fork()
         self._changed = threading.Condition()
         self._owners: dict[str, tuple[str, int]] = {}
 

@@ -50,7 +50,7 @@ def test_a_foreign_release_or_extension_changes_nothing(backend: DatabaseBackend
     with pytest.raises(LockLost):
         backend.extend(stranger, grant.token, 99)
     with pytest.raises(LockLost):
-        backend.recount(stranger, grant.token, 2)
+        backend.set_depth(stranger, grant.token, 2)
     assert LockRow.objects.values().get(name="one") == before
     backend.release(holder, grant.token)
     with pytest.raises(LockLost):
@@ -245,7 +245,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(owner=owners)
     def enter(self, owner: str) -> None:
-        self._as(owner, lambda c: self.backend.recount(c, self.token, self.count + 1))
+        self._as(owner, lambda c: self.backend.set_depth(c, self.token, self.count + 1))
         self.count += owner == self.holder
 
     @rule(owner=owners)
@@ -265,7 +265,7 @@ class Machine(RuleBasedStateMachine):
             raw.execute("UPDATE locking_lockrow SET expires_at = 1 WHERE name = ?", (self.name,))
             raw.commit()
         raw.close()
-        for act in (self.backend.extend, self.backend.recount):
+        for act in (self.backend.extend, self.backend.set_depth):
             with pytest.raises(LockLost):
                 act(claim(self.name, self.holder or ""), self.token, 2)
         self.holder = None

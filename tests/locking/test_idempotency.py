@@ -184,7 +184,7 @@ def test_two_that_both_hold_the_lock_have_one_effect(backend) -> None:
     """The lock expired under the first; the row decides, and the first takes its answer over."""
     with Attempt(user=1, key="k", request=b"r") as late:
         assert late.answer is None
-        backend.forget()  # its lease is gone
+        backend.reset_after_fork()  # its lease is gone
         other = do()
         with transaction.atomic():
             act()
@@ -301,7 +301,7 @@ def test_a_view_in_flight(user, backend) -> None:
     meanwhile(held.acquire)
     refused = send(user, headers=KEY)
     assert (refused.status_code, refused["Retry-After"], effects()) == (409, "1", 0)
-    backend.forget()
+    backend.reset_after_fork()
     assert send(user, headers=KEY).status_code == 201
 
 

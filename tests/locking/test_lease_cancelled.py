@@ -61,7 +61,7 @@ def test_a_cancelled_reentry_does_not_count() -> None:
 
         async def hold() -> None:
             async with lock:
-                backend.then("recount", lambda: (asked.set(), answer.wait(PATIENCE)))
+                backend.then("set_depth", lambda: (asked.set(), answer.wait(PATIENCE)))
                 try:
                     await lock.aacquire()
                 except asyncio.CancelledError:

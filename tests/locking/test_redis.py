@@ -361,7 +361,7 @@ def test_a_stranger_cannot_release_extend_or_recount(backend: RedisBackend) -> N
     for call in (
         lambda: backend.release(stranger, grant.token),
         lambda: backend.extend(stranger, grant.token, 60),
-        lambda: backend.recount(stranger, grant.token, 2),
+        lambda: backend.set_depth(stranger, grant.token, 2),
     ):
         with pytest.raises(LockLost):
             call()

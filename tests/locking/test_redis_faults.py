@@ -19,7 +19,7 @@ from loadtest.faults.clock import Clock
 from loadtest.faults.injectors import PATIENCE, until
 from loadtest.faults.proxy import Proxy
 from locking import LockLost, LockUnavailable
-from locking.backends.redis.connection import redis_silence
+from locking.backends.redis.pool import redis_breaker
 from locking.lease import Lease
 from tests.fault_rows import SLACK
 from tests.locking.redis_tools import BOUND, Connect, claim, connect, server, take, waiting
@@ -89,7 +89,7 @@ def test_an_observed_token_is_never_given_again(server: Redis, connect: Connect)
     seen = take(backend).token + (3600 * 1_000_000 // 16 << 15)
     backend.break_lock("n")
     other = connect(server.url)
-    other.observe("n", seen)
+    other.raise_token_floor("n", seen)
     assert take(other).token > seen
 
 
@@ -101,7 +101,7 @@ def test_the_last_token_is_kept_until_the_servers_clock_has_passed_it(
     clock.drive(server)
     with server, client.Redis.from_url(server.url) as raw:
         ahead = connect(server.url)
-        ahead.observe("n", (time.time_ns() // 16000 + 2 * hour * 1_000_000 // 16) << 15)
+        ahead.raise_token_floor("n", (time.time_ns() // 16000 + 2 * hour * 1_000_000 // 16) << 15)
         token = 0
         for later, is_kept in ((0, False), (1.5, True), (4.5, False)):
             clock.shift(later * hour)
@@ -196,7 +196,7 @@ def test_lost_answers_are_resolved_by_reading_the_owner_back(
     assert held.expires_in is not None
     assert held.expires_in > 50
     proxy.losing += 1
-    backend.recount(asked, grant.token, 2)
+    backend.set_depth(asked, grant.token, 2)
     assert [held.count for held in direct.inspect()] == [2]
     proxy.losing += 1
     backend.release(asked, grant.token)
@@ -261,7 +261,7 @@ def test_who_gives_up_while_redis_is_silent_leaves_no_place(
                     call()
         finally:
             server.resume()
-    until(lambda: not redis_silence(server.url).is_on, "being heard")
+    until(lambda: not redis_breaker(server.url).is_open, "being heard")
     until(lambda: not waiting(backend), "its place being given up")
     backend.release(holder, 0)
     assert not backend.inspect()
@@ -291,5 +291,5 @@ def test_a_silent_redis_is_given_up(server: Redis, connect: Connect) -> None:
             assert time.monotonic() - started < BOUND
         finally:
             server.resume()
-    until(lambda: not redis_silence(server.url).is_on, "being heard")
+    until(lambda: not redis_breaker(server.url).is_open, "being heard")
     backend.probe()

@@ -14,7 +14,7 @@ from devservers import Redis
 from loadtest.faults.injectors import PATIENCE, until
 from locking import LockUnavailable
 from locking.backends.redis.backend import RedisBackend
-from locking.backends.redis.connection import redis_silence
+from locking.backends.redis.pool import redis_breaker
 from tests.locking.redis_tools import BOUND, Connect, claim, connect, server, take
 
 __all__ = ["connect", "server"]
@@ -68,7 +68,7 @@ def test_an_instance_that_turns_read_only_is_left(server: Redis, connect: Connec
         backend.probe()
         raw.replicaof("127.0.0.1", "1")
         refuses(backend, "READONLY")
-        assert not backend._pool._idle
+        assert backend._pool.take() is None
         raw.replicaof("NO", "ONE")
         assert take(backend)
 
@@ -98,7 +98,7 @@ def test_a_script_that_does_not_end(server: Redis, connect: Connect) -> None:
                 killer.script_kill()
             with pytest.raises(client.ResponseError):
                 endless.result(PATIENCE)
-    until(lambda: not redis_silence(server.url).is_on, "being heard")
+    until(lambda: not redis_breaker(server.url).is_open, "being heard")
     assert take(backend)
 
 

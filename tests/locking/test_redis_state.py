@@ -112,7 +112,7 @@ class RedisLock(RuleBasedStateMachine):
     @rule(depth=st.integers(1, 3))
     def enter_again(self, depth: int) -> None:
         assert self.holder is not None
-        self.backend.recount(self.holder, 0, depth)
+        self.backend.set_depth(self.holder, 0, depth)
         self.count = depth
 
     @precondition(lambda self: self.holder is not None)
@@ -135,7 +135,7 @@ class RedisLock(RuleBasedStateMachine):
         with pytest.raises(LockLost):
             self.backend.extend(claim, 0, 60.0)
         with pytest.raises(LockLost):
-            self.backend.recount(claim, 0, 2)
+            self.backend.set_depth(claim, 0, 2)
         with pytest.raises(LockLost):
             self.backend.release(claim, 0)
 

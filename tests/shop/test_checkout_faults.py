@@ -157,7 +157,7 @@ def test_a_backend_learns_the_fence_that_refused_it(guard, monkeypatch) -> None:
         assert name == checkout.lock_name(sale.pk)
         guard.tokens = token
 
-    monkeypatch.setattr(guard, "observe", observe)
+    monkeypatch.setattr(guard, "raise_token_floor", observe)
     buy(sale)
     assert Stock.objects.get().fence_token == 1001
     assert Stock.objects.get().stale_writes_refused == 1

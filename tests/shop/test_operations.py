@@ -16,7 +16,7 @@ from devservers import Redis
 from inventory.models import Stock
 from loadtest.faults.injectors import until
 from locking import lock, locks
-from locking.backends.redis.connection import OnceMore
+from locking.backends.redis.pool import RetryOnce
 from locking.models import JobRun
 from shop.administration.alerts import audit_and_alert
 from shop.models import User
@@ -146,7 +146,7 @@ def test_a_redis_that_is_stopped_does_not_hang_the_page():
 def _caches_on(server: Redis) -> dict[str, dict]:
     own = {"LOCATION": server.url}
     return {
-        name: {**conf, **own, "OPTIONS": {**conf["OPTIONS"], "retry": OnceMore(server.url)}}
+        name: {**conf, **own, "OPTIONS": {**conf["OPTIONS"], "retry": RetryOnce(server.url)}}
         for name, conf in django_settings.CACHES.items()
     }
 

@@ -10,7 +10,8 @@ from django.test import Client
 from django.utils import timezone
 
 from loadtest.faults.injectors import until
-from locking.backends.redis.connection import Disconnected, Wire, redis_silence
+from locking.backends.redis.connection import Connection, Disconnected
+from locking.backends.redis.pool import redis_breaker
 from shop.errors import BadInput, KeyReused, LimitReached, NotOpen, StoreDown
 from shop.models import Order, Sale, User
 from shop.orders.service import cancel_order
@@ -105,15 +106,15 @@ def test_pieces_return_once_although_the_answer_is_lost(monkeypatch) -> None:
     sale, customer = a_queued_sale(stock=5, limit=2), a_customer()
     queued, ran = ask(sale, customer, quantity=2), []
     consume()
-    run = Wire.run
+    run = Connection.run
 
-    def run_and_break(wire: Wire, *what: object) -> object:
+    def run_and_break(wire: Connection, *what: object) -> object:
         ran.append(run(wire, *what))
         if len(ran) == 1:
             raise Disconnected
         return ran[-1]
 
-    monkeypatch.setattr(Wire, "run", run_and_break)
+    monkeypatch.setattr(Connection, "run", run_and_break)
     cancel_order(order=Order.objects.select_related("sale").get(customer=customer))
     monkeypatch.undo()
     assert ran == [1, 0]
@@ -138,11 +139,11 @@ def test_a_silent_redis_is_waited_for_in_bounded_time(redis) -> None:
         with pytest.raises(StoreDown):
             ask(sale)
         assert store.TIMEOUT <= time.monotonic() - began < 2 * store.TIMEOUT + 1
-        assert redis_silence(redis.url).is_on
+        assert redis_breaker(redis.url).is_open
         assert status(first) == "waiting"
     finally:
         redis.resume()
-    until(lambda: not redis_silence(redis.url).is_on)
+    until(lambda: not redis_breaker(redis.url).is_open)
     assert ask(sale, customer).receipt == first.receipt
 
 

@@ -147,7 +147,7 @@ def test_the_row_refuses_a_group_with_an_old_fence(guard) -> None:
             row.fence_epoch, row.fence_token = 1, guard.tokens + 100
             row.save()
 
-    guard.observe = lambda name, token: setattr(guard, "tokens", max(guard.tokens, token))
+    guard.raise_token_floor = lambda name, token: setattr(guard, "tokens", max(guard.tokens, token))
     with armed("purchase.check", take_over):
         assert together(sale, strangers(4)) == {"ok": 4}
     assert taken

@@ -150,9 +150,9 @@ class DatabaseBackend(Backend):
         self._update(claim, self.sql.extend, us, us)
         return started + ttl
 
-    def recount(self, claim: Claim, token: int, count: int) -> None:
+    def set_depth(self, claim: Claim, token: int, depth: int) -> None:
         """Write the depth of re-entry."""
-        self._update(claim, self.sql.recount, count)
+        self._update(claim, self.sql.set_depth, depth)
 
     def _update(self, claim: Claim, sql: str, *values: int) -> None:
         args = (*values, digest(claim.name), claim.owner)
@@ -217,10 +217,10 @@ class DatabaseBackend(Backend):
             with suppress(KeyError):
                 self._kept.popitem()[1].close()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: the locks and their connections are the parent's."""
-        super().forget()
-        self.pool.forget()
+        super().reset_after_fork()
+        self.pool.reset_after_fork()
         for session in self._kept.values():
             session.abandon()
         self._kept = {}

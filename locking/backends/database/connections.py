@@ -361,7 +361,7 @@ class Pool:
             with suppress(IndexError):
                 self.idle.pop().close()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: drop the parent's connections without a word to the server."""
         for session in self.idle:
             session.abandon()

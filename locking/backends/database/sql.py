@@ -61,7 +61,7 @@ class Statements:
             f"UPDATE {TABLE} SET owner = '', expires_at = 0, lock_count = {no_count} {alive}"
         )
         self.extend = f"UPDATE {TABLE} SET ttl = %s, expires_at = {now} + %s {alive}"
-        self.recount = f"UPDATE {TABLE} SET lock_count = %s {alive}"
+        self.set_depth = f"UPDATE {TABLE} SET lock_count = %s {alive}"
         # An end further away than the whole lease: the clock was set back. Count from here.
         self.repair = (
             f"UPDATE {TABLE} SET expires_at = {least}(expires_at, {now} + ttl), waiter_until = 0 "

@@ -1,18 +1,18 @@
-"""The lock on one Redis (REQUIREMENTS L8 and L9): fair, fenced, handed over without polling.
+"""The lock on one Redis server (REQUIREMENTS L8 and L9): fair, fenced, without polling.
 
-A hash per name says who holds it; a list says who waits. The script that releases also names the
-next holder and publishes that to its connection, so a contended lock costs two round trips: one to
-queue up, one to release (docs/adr/0002-redis-queue-and-tokens.md). A waiter asks again only when
-the present grant should have ended.
+A hash per name records the holder, a list records the waiters. The script that releases a lock also
+grants it to the next waiter and publishes the grant to the waiter's connection, so a contended lock
+costs two round trips: one to join the queue, one to release
+(docs/adr/0002-redis-queue-and-tokens.md). A waiter sends another command only when the present
+grant should have ended.
 
-The data of one Redis can be lost, be promoted from an old replica, or see the clock jump: two
-holders are then possible, and it is the token that tells the stock which one is late.
+A Redis server can lose its data, be replaced by an old replica, or have its clock set. Two holders
+are then possible, and the fencing token tells the guarded row which one is stale.
 """
 
 from __future__ import annotations
 
 import re
-import secrets
 import threading
 import time
 import zlib
@@ -27,28 +27,28 @@ from redis.connection import parse_url
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.redis.connection import (
+    Connection,
     Disconnected,
     Script,
-    Wire,
-    WirePool,
-    eviction,
+    eviction_policy,
     milliseconds,
 )
+from locking.backends.redis.pool import ConnectionPool
 from locking.exceptions import LockUnavailable
 
 TICK = 16e-6
-"""Seconds between two tokens of a clock. Ticks fit the 53 bits of a number in Lua for ever."""
+"""Seconds between two tokens of a clock. Ticks fit the 53 bits of a number in Lua."""
 
 SALT_BITS = 15
-"""Low bits of a token, from its owner: two masters may give one tick, hardly one token."""
+"""Low bits of a token, a hash of its owner: two masters may grant in one tick, and these differ."""
 
-LATE = 0.002
-"""Seconds after a grant's end at which the first waiter looks; each further one STAGGER later."""
+RECHECK_DELAY = 0.002
+"""Seconds after a grant's end at which the first waiter tries again; others add STAGGER each."""
 STAGGER = 0.003
 MAX_STAGGER = 0.3
 
-LONGEST_SLEEP = 10.0
-"""Seconds after which a waiter looks anyway: the next holder's grant may end before this one's."""
+MAX_SLEEP = 10.0
+"""Seconds after which a waiter tries again: the next holder's grant may end before this one's."""
 
 OPTIONS = {"FAIR", "PREFIX", "SOCKET_TIMEOUT", "CONNECT_TIMEOUT"}
 
@@ -58,15 +58,15 @@ _KEEP = Script("redis_keep.lua")
 
 
 def full_token(ticks: int, owner: str) -> int:
-    """The fencing token of a grant: grows with the ticks, and differs between owners."""
+    """Return the fencing token of a grant: grows with the ticks, and differs between owners."""
     return ticks << SALT_BITS | zlib.crc32(owner.encode()) & (1 << SALT_BITS) - 1
 
 
 class RedisBackend(Backend):
-    """First come, first served over all machines; `FAIR: False` lets a newcomer overtake.
+    """First come, first served on all machines; with `FAIR: False` a newcomer may overtake.
 
     OPTIONS: FAIR (True), PREFIX of the keys ("lock:"), SOCKET_TIMEOUT and CONNECT_TIMEOUT in
-    seconds (1.0): how long a silent Redis is waited for, by the first who asks it.
+    seconds (1.0) for a Redis server that does not respond.
     """
 
     capabilities = Capabilities(
@@ -86,80 +86,84 @@ class RedisBackend(Backend):
         self.capabilities = replace(self.capabilities, fair=fair)  # type: ignore[misc]
         self._fair = "1" if fair else "0"
         self._prefix = str(self.options.get("PREFIX", "lock:"))
-        self._pool = WirePool(
+        self._pool = ConnectionPool(
             str(self.location),
             timeout=float(self.options.get("SOCKET_TIMEOUT", 1.0)),
             connect_timeout=float(self.options.get("CONNECT_TIMEOUT", 1.0)),
+            channel_prefix=f"{self._prefix}wake:",
         )
         self._floor = 0
         self._guard = threading.Lock()
 
-    def forget(self) -> None:
-        """A forked child opens connections of its own."""
-        super().forget()
+    def reset_after_fork(self) -> None:
+        """Replace a lock that another thread of the parent may have held."""
+        super().reset_after_fork()
         self._guard = threading.Lock()
-        self._pool.forget()
 
     def close(self) -> None:
         """Close the idle connections."""
         self._pool.close()
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
-        """Take it, or queue up and sleep until the releasing script names this claim."""
+        """Acquire the lock, or join the queue and sleep until a release grants it to this claim."""
         until = time.monotonic() + timeout
-        wire = self._wire()
+        connection = self._pool.get()
         entry = ""
         if timeout > 0:
-            entry = f"{wire.channel} {milliseconds(claim.ttl)} {self._ticks()} {claim.owner}"
+            entry = f"{connection.channel} {milliseconds(claim.ttl)} {self._ticks()} {claim.owner}"
         try:
-            return self._wait(claim, wire, entry, until)
+            return self._wait(claim, connection, entry, until)
         except Disconnected:
-            raise  # its place in the queue died with its connection
+            raise  # the place in the queue ends with its connection
         except BaseException:
             with suppress(LockUnavailable):
-                self._withdraw(claim, self._wire(), entry)
+                self._withdraw(claim, self._pool.get(), entry)
             raise
         finally:
             claim.interrupt = None
 
-    def _wait(self, claim: Claim, wire: Wire, entry: str, until: float) -> Grant | None:
+    def _wait(self, claim: Claim, connection: Connection, entry: str, until: float) -> Grant | None:
         while True:
             sent = time.monotonic()
-            wire, (token, left, ticks, place) = self._ask(
-                wire, _TAKE, claim, self._ticks(), self._fair, milliseconds(claim.ttl), entry
+            connection, (token, left, ticks, place) = self._ask(
+                connection, _TAKE, claim, self._ticks(), self._fair, milliseconds(claim.ttl), entry
             )
             if token:
-                self._pool.give(wire)
+                self._pool.give(connection)
                 return self._grant(claim, token, sent + left / 1000)
             if not entry:
-                self._pool.give(wire)
+                self._pool.give(connection)
                 return None
-            look = sent + left / 1000 + LATE + min(place * STAGGER, MAX_STAGGER)
-            claim.interrupt = wire.interrupt
+            recheck = sent + left / 1000 + RECHECK_DELAY + min(place * STAGGER, MAX_STAGGER)
+            claim.interrupt = connection.interrupt
             try:
-                news = self._listen(claim, wire, min(until, look, sent + LONGEST_SLEEP))
+                message = self._wait_for_message(
+                    claim, connection, min(until, recheck, sent + MAX_SLEEP)
+                )
             except Disconnected:
                 if claim.cancelled.is_set():
-                    self._withdraw(claim, wire, entry)
+                    self._withdraw(claim, connection, entry)
                     return None
-                wire = self._pool.open(wire.channel)
+                connection = self._pool.open(connection.channel)
                 continue
-            if news is not None:
-                token, granted = news
+            if message is not None:
+                token, granted = message
                 now = time.monotonic()
                 since = sent + (granted - ticks) * TICK
-                # Else this process was stopped for long or the clock of Redis was set: ask again.
+                # A large difference means that this process was paused or Redis's clock was set.
                 if token and abs(now - since) < claim.ttl / 10:
-                    self._pool.give(wire)
+                    self._pool.give(connection)
                     return self._grant(claim, token, min(now, since) + claim.ttl)
             elif claim.cancelled.is_set() or time.monotonic() >= until:
-                self._withdraw(claim, wire, entry)
+                self._withdraw(claim, connection, entry)
                 return None
 
-    def _listen(self, claim: Claim, wire: Wire, until: float) -> tuple[int, int] | None:
-        """Sleep until the message for this claim: its token (0 if it must ask) and the time."""
+    def _wait_for_message(
+        self, claim: Claim, connection: Connection, until: float
+    ) -> tuple[int, int] | None:
+        """Return the token (0: try again) and the time of the message for this claim, or None."""
         while not claim.cancelled.is_set():
-            message = wire.push(until)
+            message = connection.wait_for_push(until)
             if message is None:
                 return None
             token, ticks, owner = message[2].split(" ", 2)
@@ -169,46 +173,47 @@ class RedisBackend(Backend):
 
     def _grant(self, claim: Claim, ticks: int, deadline: float) -> Grant:
         token = full_token(ticks, claim.owner)
-        self.observe(claim.name, token)
+        self.raise_token_floor(claim.name, token)
         return Grant(token, deadline)
 
-    def _withdraw(self, claim: Claim, wire: Wire, entry: str) -> None:
-        """Leave the queue; a grant that came meanwhile goes to the next.
+    def _withdraw(self, claim: Claim, connection: Connection, entry: str) -> None:
+        """Leave the queue; a grant that arrived meanwhile goes to the next waiter.
 
-        On the wire that listens for it: where Redis cannot be told, that dies, and the place with
-        it. A place whose channel lived on would be given the lock, for a ttl that nobody uses.
+        Uses the connection that is subscribed to the entry's channel. If Redis does not respond,
+        that connection is closed, and the entry ends with it: an entry whose channel still had a
+        subscriber would be granted the lock and block it for a ttl.
         """
         args = self._ticks(), self._fair, entry
         try:
-            self._pool.refuse_while_silent()
+            self._pool.raise_if_open()
         except Disconnected:
             packed = _RELEASE.pack(self._keys(claim.name), (claim.owner, *args), whole=True)
-            wire.send(packed)  # it is read when Redis wakes; nobody waits for that
-            wire.close()
+            connection.send(packed)  # Redis reads it when it recovers
+            connection.close()
             raise
-        self._pool.give(self._ask(wire, _RELEASE, claim, *args)[0])
+        self._pool.give(self._ask(connection, _RELEASE, claim, *args)[0])
 
     def release(self, claim: Claim, token: int) -> None:
-        """Hand it to the first in the queue that is still there."""
+        """Release the lock and grant it to the first waiter that is still connected."""
         held, resent = self._run(_RELEASE, claim, self._ticks(), self._fair, "")
-        # When an answer was lost, "not the owner" is what the release leaves behind.
+        # After a lost reply, "not the owner" is what the first release left behind.
         if not held and not resent:
             raise claim.lost()
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
-        """Let it live `ttl` seconds from now."""
+        """Extend the grant to `ttl` seconds from now."""
         sent = time.monotonic()
         if not self._run(_KEEP, claim, "ttl", milliseconds(ttl))[0]:
             raise claim.lost()
         return sent + ttl
 
-    def recount(self, claim: Claim, token: int, count: int) -> None:
-        """Keep the count in the lock's hash."""
-        if not self._run(_KEEP, claim, "count", str(count))[0]:
+    def set_depth(self, claim: Claim, token: int, depth: int) -> None:
+        """Store the depth of re-entry in the lock's hash."""
+        if not self._run(_KEEP, claim, "count", str(depth))[0]:
             raise claim.lost()
 
     def inspect(self) -> list[Held]:
-        """Scan for what is held. Walks all keys of the database: for people, not for requests."""
+        """Return all held locks. Scans every key of the database, so not for requests."""
         pattern = re.sub(r"([\\*?\[\]])", r"\\\1", self._prefix) + "{*}"
         cursor, keys = "0", set[str]()
         while True:
@@ -223,7 +228,7 @@ class RedisBackend(Backend):
             owner, ticks, count = self._command("HMGET", key, "owner", "token", "count")
             left = self._command("PTTL", key)
             if owner is None or ticks is None or left < 0:
-                continue  # released since, or nobody's lock
+                continue  # released since, or not a lock
             locks.append(
                 Held(
                     name=key[len(self._prefix) + 1 : -1],
@@ -237,19 +242,19 @@ class RedisBackend(Backend):
         return locks
 
     def probe(self) -> None:
-        """PING."""
+        """Send PING."""
         self._command("PING")
 
     def break_lock(self, name: str) -> bool:
-        """Release it in the holder's name, who finds out at its next step."""
+        """Release the lock in its holder's name; the holder's next call raises LockLost."""
         owner = self._command("HGET", self._keys(name)[0], "owner")
         if owner is None:
             return False
         claim = Claim(name=name, owner=owner, ttl=self.ttl)
         return bool(self._run(_RELEASE, claim, self._ticks(), self._fair, "")[0])
 
-    def observe(self, name: str, token: int) -> None:
-        """Tokens of this process stay above `token`, whatever Redis still knows."""
+    def raise_token_floor(self, name: str, token: int) -> None:
+        """Keep this process's tokens above `token`, even if Redis has lost its data."""
         ticks = token >> SALT_BITS
         with self._guard:
             self._floor = max(self._floor, ticks)
@@ -261,43 +266,31 @@ class RedisBackend(Backend):
         lock = f"{self._prefix}{{{name}}}"
         return lock, f"{lock}:queue", f"{lock}:clock"
 
-    def _wire(self) -> Wire:
-        return self._pool.take() or self._pool.open(f"{self._prefix}wake:{secrets.token_hex(8)}")
-
     def _command(self, *command: str) -> Any:
-        """One command that changes nothing, once more on a new wire when no answer came."""
-        wire = self._wire()
-        try:
-            reply = wire.command(*command)
-        except Disconnected:
-            wire = self._pool.open(wire.channel)
-            reply = wire.command(*command)
-        self._pool.give(wire)
-        return reply
+        return self._pool.call(lambda connection: connection.command(*command))
 
     def _run(self, script: Script, claim: Claim, *args: str) -> tuple[Any, bool]:
-        """The script's answer, and whether it was sent twice because an answer was lost."""
-        wire = self._wire()
-        used, answer = self._ask(wire, script, claim, *args)
+        """Return the script's reply, and whether it was sent twice because a reply was lost."""
+        connection = self._pool.get()
+        used, reply = self._ask(connection, script, claim, *args)
         self._pool.give(used)
-        return answer, used is not wire
+        return reply, used is not connection
 
-    def _ask(self, wire: Wire, script: Script, claim: Claim, *args: str) -> tuple[Wire, Any]:
-        """Run a script for the claim's owner, once more on a new wire when no answer came.
+    def _ask(
+        self, connection: Connection, script: Script, claim: Claim, *args: str
+    ) -> tuple[Connection, Any]:
+        """Run a script for the claim's owner; see `ConnectionPool.retry_once`.
 
-        The lost answer may have been a grant: a script that runs again says what is the case. The
-        new wire listens to the old one's channel.
+        The lost reply may have been a grant: a script that runs again returns the same grant.
         """
         keys = self._keys(claim.name)
-        try:
-            return wire, wire.run(script, keys, (claim.owner, *args))
-        except Disconnected:
-            wire = self._pool.open(wire.channel)
-            return wire, wire.run(script, keys, (claim.owner, *args))
+        return self._pool.retry_once(
+            connection, lambda used: used.run(script, keys, (claim.owner, *args))
+        )
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
-        """LOCATION must be an address, and the Redis there, when it is up, must not evict."""
+        """Check that LOCATION is an address and that the server there does not evict keys."""
         where = f"LOCKS[{alias!r}]"
         location, options = conf.get("LOCATION", ""), conf.get("OPTIONS") or {}
         if unknown := sorted(set(options) - OPTIONS):
@@ -308,9 +301,9 @@ class RedisBackend(Backend):
         except (ValueError, AttributeError, TypeError) as error:
             return [Error(f"{where} LOCATION {location!r}: {error}", id="locking.E020")]
         try:
-            policy = eviction(location)
+            policy = eviction_policy(location)
         except LockUnavailable:
-            return []  # down, or keeps its settings to itself
+            return []  # down, or CONFIG is not allowed
         if policy == "noeviction":
             return []
         return [

@@ -1,10 +1,10 @@
-"""One bare connection to a Redis, and a pool of them.
+"""One connection to a Redis or Valkey server, without redis-py's command layer.
 
-redis-py makes the connection (address, TLS, password, database), then stays out of the way: a
-command costs one `sendall` and one `recv`, which halves the time of a lock. RESP3 lets a connection
-that is subscribed send commands too, so a waiter needs no second connection and no thread.
+redis-py opens the connection (address, TLS, password, database). After that a command is one
+`sendall` and one `recv`, which halves the time of a lock. RESP3 lets a subscribed connection send
+commands too, so a waiter needs no second connection and no thread.
 
-Every error of the client library, the network or the server arrives as LockUnavailable with its
+Every error of the client library, the network or the server is raised as LockUnavailable with its
 cause, within the connection's `timeout` in seconds.
 """
 
@@ -17,97 +17,46 @@ import socket
 import ssl
 import struct
 import time
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any
 
 import hiredis
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from locking.backends.circuit_breaker import Silence
+from locking.backends.circuit_breaker import CircuitBreaker
 from locking.exceptions import LockUnavailable
 
-T = TypeVar("T")
-
-MAX_IDLE = 64
-"""Connections that a pool keeps while nobody uses them."""
-
-SILENT = "Redis has been silent for a while."
-HEAR_SECONDS = 0.8
-"""How long the thread that listens for a silent server waits for an answer."""
-
-FRESH = 0.01
-"""Seconds for which a wire that was given back is trusted to be open."""
+FRESH_SECONDS = 0.01
+"""An idle connection is assumed to be open for this long after its last use."""
 
 READ_SIZE = 4096
 
-CURT: dict[str, Any] = {"protocol": 2, "driver_info": None}
-"""redis-py otherwise says four things before the first command, and waits for each answer."""
+MINIMAL_HANDSHAKE: dict[str, Any] = {"protocol": 2, "driver_info": None}
+"""redis-py otherwise sends four commands before the first and waits for each reply."""
 
-NOTHING: Any = object()
-"""What `Wire.take` returns when no whole reply has arrived."""
+NO_REPLY: Any = object()
+"""Returned by `Connection.next_reply` while no whole reply has arrived."""
 
 _LUA = Path(__file__).parents[1] / "lua"
 
 
-@cache
-def redis_silence(url: str) -> Silence:
-    """Of the server at this address, for all clients of this process that share what they know."""
-
-    def hear() -> None:
-        try:
-            wire = Wire(url, timeout=HEAR_SECONDS, connect_timeout=HEAR_SECONDS)
-            wire.command("PING")
-            wire.close()
-        except LockUnavailable as error:
-            if is_silence(error):
-                raise
-
-    return Silence(f"Redis at {urlsplit(url).netloc.rpartition('@')[2]}", hear)
-
-
-def is_silence(error: BaseException | None) -> bool:
-    """Whether it means that no answer came in time; a refusal, too, would be an answer."""
-    return isinstance(error, redis.TimeoutError | TimeoutError | BlockingIOError) or (
-        error is not None and is_silence(error.__cause__)
-    )
-
-
-class OnceMore(Retry):
-    """redis-py's: a command is sent once more where the connection broke; to no silent server."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(NoBackoff(), 1)  # its own default waits for seconds
-        self._silence = redis_silence(url)
-
-    def call_with_retry(self, do: Callable[[], T], *args: Any, **kwargs: Any) -> T:
-        """See `Retry`."""
-
-        def ask() -> T:
-            if self._silence.is_on:
-                raise redis.ConnectionError(SILENT)
-            try:
-                return do()
-            except (redis.TimeoutError, TimeoutError):
-                self._silence.begin()
-                raise
-
-        return super().call_with_retry(ask, *args, **kwargs)
-
-
 class Disconnected(LockUnavailable):
-    """The connection broke or the server stayed silent: a command may or may not have run."""
+    """The connection broke or no reply came in time: a command may or may not have run."""
 
 
 class Refused(LockUnavailable):
-    """The server answered with an error."""
+    """The server replied with an error."""
+
+
+def is_timeout(error: BaseException | None) -> bool:
+    """Return True if no reply came in time; an error reply or a refused connection is a reply."""
+    return isinstance(error, redis.TimeoutError | TimeoutError | BlockingIOError) or (
+        error is not None and is_timeout(error.__cause__)
+    )
 
 
 class Script:
@@ -118,25 +67,25 @@ class Script:
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     def pack(self, keys: Sequence[str], args: Iterable[str] = (), *, whole: bool = False) -> bytes:
-        """The command that runs it: EVALSHA, or EVAL with the `whole` source."""
+        """Return the command that runs it: EVALSHA, or EVAL with the `whole` source."""
         head = ("EVAL", self.source) if whole else ("EVALSHA", self.sha)
         return pack(*head, str(len(keys)), *keys, *args)
 
 
 def pack(*command: str) -> bytes:
-    """One command as the bytes to send."""
+    """Return one command as the bytes to send."""
     return hiredis.pack_command(command)  # type: ignore[no-any-return, arg-type]
 
 
 def milliseconds(seconds: float) -> str:
-    """A time as Redis takes it; never less than was asked for."""
+    """Return a time as an argument for Redis, rounded up."""
     return str(math.ceil(seconds * 1000))
 
 
-class Wire:
-    """One connection, subscribed to `channel` when there is one.
+class Connection:
+    """One connection, subscribed to `channel` if one is given.
 
-    Whatever interrupts a request closes it, since the next reply may be a late one. Not
+    An exception during a request closes it, since the next reply could belong to that request. Not
     thread-safe, except for `interrupt`.
     """
 
@@ -147,15 +96,15 @@ class Wire:
         timeout: float = 1.0,
         connect_timeout: float = 1.0,
         channel: str = "",
-        silence: Silence | None = None,
+        breaker: CircuitBreaker | None = None,
     ) -> None:
         self.timeout = timeout
         self.channel = channel
-        self.silence = silence
         self.closed = False
         self.idle_since = 0.0
+        self._breaker = breaker
         self._reader = hiredis.Reader(
-            encoding="utf-8", errors="surrogateescape", notEnoughData=NOTHING
+            encoding="utf-8", errors="surrogateescape", notEnoughData=NO_REPLY
         )
         try:
             pool: Any = redis.ConnectionPool.from_url(
@@ -163,14 +112,14 @@ class Wire:
                 socket_timeout=timeout,
                 socket_connect_timeout=connect_timeout,
                 retry=Retry(NoBackoff(), 0),
-                **CURT,
+                **MINIMAL_HANDSHAKE,
             )
             self._connection = pool.make_connection()
             self._connection.connect()
         except (redis.RedisError, OSError, ValueError) as error:
-            self._say_if_silent(error)
-            raise Disconnected(f"No connection to Redis: {error}") from error
-        self._socket: socket.socket = self._connection._sock  # there is no public way to it
+            self._report_timeout(error)
+            raise Disconnected(f"Cannot connect to Redis: {error}") from error
+        self._socket: socket.socket = self._connection._sock  # redis-py has no public accessor
         if not isinstance(self._socket, ssl.SSLSocket):
             # Time limits kept by the kernel save a poll before each send and receive.
             limit = struct.pack("@ll", int(timeout), int(timeout % 1 * 1e6))
@@ -179,19 +128,19 @@ class Wire:
             self._socket.settimeout(None)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
-        self._greets = bool(channel)
-        """Whether the first reply is still to come: to HELLO, for which nobody waits by itself."""
+        self._hello_pending = bool(channel)
+        """The reply to HELLO is read together with the first command's."""
         if channel:
             self.send(pack("HELLO", "3") + pack("SUBSCRIBE", channel))
-        else:  # one of several servers: nothing is asked of one that does not even greet
+        else:
             self.command("HELLO", "3")
 
     def fileno(self) -> int:
-        """For selectors."""
+        """Return the socket's descriptor, for selectors."""
         return self._socket.fileno()
 
     def send(self, packed: bytes) -> None:
-        """Send commands; a `reply` is due for each, in order."""
+        """Send commands; the server replies to each, in order."""
         try:
             self._socket.sendall(packed)
         except BaseException as error:
@@ -199,7 +148,7 @@ class Wire:
             raise
 
     def receive(self) -> None:
-        """Take in what has arrived, or what arrives first within the timeout."""
+        """Read what has arrived, or what arrives first within the timeout."""
         try:
             data = self._socket.recv(READ_SIZE)
             if not data:
@@ -209,32 +158,34 @@ class Wire:
             self._fail(error)
             raise
 
-    def take(self) -> Any:
-        """The next reply or push that was received whole, else NOTHING. Errors are returned."""
+    def next_reply(self) -> Any:
+        """Return the next reply or push that was read, else NO_REPLY. Errors are returned."""
         try:
             return self._reader.gets()
         except BaseException as error:
             self._fail(error)
             raise
 
-    def push(self, until: float) -> list[Any] | None:
-        """The next push, or None when none came until that monotonic time."""
+    def wait_for_push(self, until: float) -> list[Any] | None:
+        """Return the next push, or None when none came until that monotonic time."""
         while True:
-            item = self.take()
+            item = self.next_reply()
             if isinstance(item, hiredis.PushNotification):
                 return list(item)
-            if item is NOTHING:
+            if item is NO_REPLY:
                 left = until - time.monotonic()
                 if left <= 0 or not self._readable(left):
                     return None
                 self.receive()
 
-    def is_quiet(self) -> bool:
-        """Whether it is open with nothing to read. A push that nobody waits for is dropped."""
+    def is_reusable(self) -> bool:
+        """Return True if the server has not closed it. Drops pushes that arrived meanwhile."""
+        if time.monotonic() - self.idle_since < FRESH_SECONDS:
+            return True
         try:
             while self._readable(0):
                 self.receive()
-                while self.take() is not NOTHING:
+                while self.next_reply() is not NO_REPLY:
                     pass
         except LockUnavailable:
             return False
@@ -255,7 +206,7 @@ class Wire:
         return self.request(pack(*command))
 
     def run(self, script: Script, keys: Sequence[str], args: Iterable[str] = ()) -> Any:
-        """Run a script, teaching it to a server that does not know it."""
+        """Run a script, and send its source if the server does not have it."""
         try:
             return self.request(script.pack(keys, args))
         except Refused:
@@ -264,126 +215,61 @@ class Wire:
         return self.request(script.pack(keys, args, whole=True))
 
     def request(self, packed: bytes) -> Any:
-        """Send a command and return its reply. Pushes that come before it are dropped."""
+        """Send a command and return its reply. Drops pushes that arrive before it."""
         try:
             self._socket.sendall(packed)
             while True:
                 item = self._reader.gets()
-                if item is NOTHING:
+                if item is NO_REPLY:
                     data = self._socket.recv(READ_SIZE)
                     if not data:
                         raise EOFError("the server closed it")
                     self._reader.feed(data)
-                elif self._greets and not isinstance(item, hiredis.ReplyError):
-                    self._greets = False
+                elif self._hello_pending and not isinstance(item, hiredis.ReplyError):
+                    self._hello_pending = False
                 elif not isinstance(item, hiredis.PushNotification):
                     break
         except BaseException as error:
             self._fail(error)
             raise
         if isinstance(item, hiredis.ReplyError):
-            # A READONLY or LOADING server may be another one after the next connect.
+            # After READONLY or LOADING, a new connection may reach another server.
             if not str(item).startswith("NOSCRIPT"):
                 self.close()
-            raise Refused(f"Redis refuses: {item}") from item
+            raise Refused(f"Redis returned an error: {item}") from item
         return item
 
     def interrupt(self) -> None:
-        """From another thread: end whatever it waits for. It is closed by that."""
+        """End the wait of another thread; this closes the connection."""
         with suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RD)
 
     def close(self) -> None:
-        """Say goodbye to the server; in a forked child only forget it."""
+        """Close the connection; in a forked child only the child's copy of the socket."""
         self.closed = True
         self._connection.disconnect()
 
+    abandon = close
+
     def _fail(self, error: BaseException) -> None:
-        """Close, and translate what a caller can do nothing about."""
+        """Close the connection; raise Disconnected for an error of the network or the protocol."""
         self.close()
-        self._say_if_silent(error)
+        self._report_timeout(error)
         if isinstance(error, TimeoutError | BlockingIOError):
-            raise Disconnected(f"Redis was silent for {self.timeout:g} s.") from error
+            raise Disconnected(f"Redis did not reply within {self.timeout:g} s.") from error
         if isinstance(error, OSError | EOFError | ValueError | hiredis.HiredisError):
             raise Disconnected(f"The connection to Redis broke: {error}") from error
 
-    def _say_if_silent(self, error: BaseException) -> None:
-        if self.silence and is_silence(error):
-            self.silence.begin()
+    def _report_timeout(self, error: BaseException) -> None:
+        if self._breaker and is_timeout(error):
+            self._breaker.open()
 
 
-class WirePool:
-    """Wires to one server, the one used last first. Thread-safe; empty again in a forked child.
-
-    While the server is silent there are none: Disconnected.
-    """
-
-    def __init__(self, url: str, *, timeout: float = 1.0, connect_timeout: float = 1.0) -> None:
-        self.url = url
-        self.timeout = timeout
-        self.connect_timeout = connect_timeout
-        self._silence = redis_silence(url)
-        self._idle: deque[Wire] = deque()
-        self._all: weakref.WeakSet[Wire] = weakref.WeakSet()
-
-    def refuse_while_silent(self) -> None:
-        """Raise Disconnected where an answer has been waited for in vain."""
-        if self._silence.is_on:
-            raise Disconnected(SILENT) from TimeoutError("an earlier command had no answer")
-
-    def open(self, channel: str = "") -> Wire:
-        """A new wire."""
-        self.refuse_while_silent()
-        wire = Wire(
-            self.url,
-            timeout=self.timeout,
-            connect_timeout=self.connect_timeout,
-            channel=channel,
-            silence=self._silence,
-        )
-        self._all.add(wire)
-        return wire
-
-    def take(self) -> Wire | None:
-        """An idle wire whose server has not closed it, if there is one."""
-        self.refuse_while_silent()
-        while True:
-            try:
-                wire = self._idle.pop()
-            except IndexError:
-                return None
-            if time.monotonic() - wire.idle_since < FRESH or wire.is_quiet():
-                return wire
-
-    def give(self, wire: Wire) -> None:
-        """Keep a wire that has no reply due for the next user."""
-        if wire.closed:
-            return
-        if len(self._idle) < MAX_IDLE:
-            wire.idle_since = time.monotonic()
-            self._idle.append(wire)
-        else:
-            wire.close()
-
-    def close(self) -> None:
-        """Close what is idle."""
-        while self._idle:
-            with suppress(IndexError):
-                self._idle.pop().close()
-
-    def forget(self) -> None:
-        """In a forked child: let go of the parent's sockets, those in use there included."""
-        self._idle.clear()
-        for wire in list(self._all):
-            wire.close()
-        self._all.clear()
-
-
-def eviction(url: str) -> str:
-    """Which keys a full Redis throws away: its policy, or "noeviction" where it is never full."""
-    wire = Wire(url, timeout=0.5, connect_timeout=0.5)
-    settings = wire.command("CONFIG", "GET", "maxmemory*")
-    wire.close()
+def eviction_policy(url: str) -> str:
+    """Return the server's maxmemory-policy, or "noeviction" when its memory is not limited."""
+    connection = Connection(url, timeout=0.5, connect_timeout=0.5)
+    settings = connection.command("CONFIG", "GET", "maxmemory*")
+    connection.close()
     if settings.get("maxmemory") == "0":
         return "noeviction"
     return str(settings.get("maxmemory-policy"))

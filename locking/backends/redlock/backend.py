@@ -46,7 +46,7 @@ from django.utils.translation import gettext_noop
 from locking.arguments import is_number
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.clock_tokens import clock_token
-from locking.backends.redis.connection import Script, eviction, milliseconds, pack
+from locking.backends.redis.connection import Script, eviction_policy, milliseconds, pack
 from locking.backends.redlock.quorum import Master, Quorum, Votes
 from locking.exceptions import LockLost, LockMisuse, LockUnavailable
 
@@ -85,13 +85,13 @@ class RedLockBackend(Backend):
         self._silence = SILENCES * self._patience
         self._prefix = str(options["PREFIX"])
         self._all: weakref.WeakSet[Quorum] = weakref.WeakSet()
-        self.forget()
+        self.reset_after_fork()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: let go of the parent's connections."""
-        super().forget()
+        super().reset_after_fork()
         for quorum in list(self._all):
-            quorum.forget()
+            quorum.reset_after_fork()
         self._all.clear()
         self._masters = [Master(url, self._restart_delay) for url in self.location]
         self._majority = len(self._masters) // 2 + 1
@@ -116,7 +116,7 @@ class RedLockBackend(Backend):
                 found.append(("E033", "LOCATION names one server twice: it would vote twice."))
             for url in urls:
                 with suppress(LockUnavailable):  # down, or keeps its settings to itself
-                    if (policy := eviction(url)) != "noeviction":
+                    if (policy := eviction_policy(url)) != "noeviction":
                         text = f"{_address(url)} evicts keys, and with them locks ({policy})."
                         found.append(("E037", text))
         if not is_number(patience) or not 0 < patience <= ttl / 10:

@@ -22,7 +22,7 @@ from typing import Any
 
 import hiredis
 
-from locking.backends.redis.connection import NOTHING, READ_SIZE, Disconnected, Refused, Wire
+from locking.backends.redis.connection import NO_REPLY, READ_SIZE, Connection, Disconnected, Refused
 from locking.exceptions import LockUnavailable
 
 CONNECT_SECONDS = 1.0
@@ -71,7 +71,7 @@ class Master:
             self.error = error
 
 
-class Line(Wire):
+class Line(Connection):
     """A wire to one master which never blocks once it is up."""
 
     def __init__(self, master: Master) -> None:
@@ -117,8 +117,8 @@ class Line(Wire):
             self._fail(error)
             raise
 
-    def take(self) -> Any:
-        """The next reply that was received whole, else NOTHING. Errors are returned."""
+    def next_reply(self) -> Any:
+        """The next reply that was received whole, else NO_REPLY. Errors are returned."""
         try:
             return self._reader.gets()
         except Exception as error:
@@ -295,17 +295,17 @@ class Quorum:
             self._dialled.clear()
             self._poll = select.poll()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: `reset`, of which the parent and the masters notice nothing."""
         self._settled = threading.Condition()  # the old one may be taken for ever
         self.reset()
 
     def _receive(self, line: Line) -> Any:
         """Read what has come on one connection; the last reply, if there was one."""
-        reply = NOTHING
+        reply = NO_REPLY
         try:
             line.receive()
-            while (item := line.take()) is not NOTHING:
+            while (item := line.next_reply()) is not NO_REPLY:
                 line.owed -= 1
                 reply = item
                 if isinstance(item, hiredis.ReplyError):

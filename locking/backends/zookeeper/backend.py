@@ -319,10 +319,10 @@ class ZooKeeperBackend(Backend):
         if session is not None:
             session.close()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child."""
-        super().forget()
+        super().reset_after_fork()
         session, self._session = self._session, None
         self._opening, self._silent = threading.Lock(), False
         if session is not None:
-            session.forget()
+            session.abandon()

@@ -291,7 +291,7 @@ class Session:
         self.ended = True
         self._look.set()
 
-    def forget(self) -> None:
+    def abandon(self) -> None:
         """In a forked child: close our copies of the parent's sockets without a word."""
         self.ended = True
         atexit.unregister(self._handler.stop)

@@ -22,7 +22,7 @@ from django.db.backends.mysql import base
 from django.utils.functional import cached_property
 from MySQLdb.connections import Connection as PlainConnection
 
-from locking.backends.circuit_breaker import Silence
+from locking.backends.circuit_breaker import CircuitBreaker
 from locking.fork import after_fork_in_child
 
 LATE = 0.2
@@ -42,7 +42,7 @@ class Watch:
 
     def __init__(self, server: str, params: dict[str, Any]) -> None:
         self._params = {**params, **dict.fromkeys(TIMEOUTS, 1)}
-        self._silence = Silence(f"the database at {server}", self._hear)
+        self._silence = CircuitBreaker(f"the database at {server}", self._hear)
         self._waits: dict[object, float] = {}
         self._guard = threading.Lock()
         self._begun = threading.Event()
@@ -56,9 +56,9 @@ class Watch:
     @property
     def is_silent(self) -> bool:
         """Whether it is known to be."""
-        return self._silence.is_on
+        return self._silence.is_open
 
-    def refuse_while_silent(self) -> None:
+    def raise_if_open(self) -> None:
         """Before something new is asked; what a cursor's end has to tidy up goes on."""
         if self.is_silent:
             raise MySQLdb.OperationalError(2006, "The database has been silent for a while")
@@ -84,7 +84,7 @@ class Watch:
 
     def _look(self) -> None:
         if not self._answers():  # mostly it is there now, and the line is ready for when it is not
-            self._silence.begin()
+            self._silence.open()
             self._cut()
         while True:
             self._begun.wait()
@@ -93,7 +93,7 @@ class Watch:
                 time.sleep(TICK)
                 first = min(list(self._waits.values()), default=time.monotonic())
                 if self.is_silent or (time.monotonic() - first > LATE and not self._answers()):
-                    self._silence.begin()
+                    self._silence.open()
                     self._cut()
 
     def _answers(self) -> bool:
@@ -154,12 +154,12 @@ class Connection(PlainConnection):  # type: ignore[misc]
 
     def query(self, query: Any) -> None:
         """Send a statement and wait for its answer."""
-        self.watch.refuse_while_silent()
+        self.watch.raise_if_open()
         self.watch.ask(self, super().query, query)
 
     def send_query(self, query: Any) -> None:
         """Send a statement; who then polls for its answer waits, too, until he reads or closes."""
-        self.watch.refuse_while_silent()
+        self.watch.raise_if_open()
         self.watch.begin(self)
         super().send_query(query)
 
@@ -209,7 +209,7 @@ after_fork_in_child(_forget)
 def connect(**params: Any) -> Connection:
     """A connection whose waits are watched."""
     watch = _watch_of(params)
-    watch.refuse_while_silent()
+    watch.raise_if_open()
     return watch.ask(object(), Connection, watch, **params)
 
 

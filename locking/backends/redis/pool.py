@@ -1,0 +1,139 @@
+"""Connections to one Redis server, its circuit breaker, and one retry after a lost connection."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from locking.backends.circuit_breaker import CircuitBreaker
+from locking.backends.pool import IdlePool
+from locking.backends.redis.connection import Connection, Disconnected, is_timeout
+from locking.exceptions import LockUnavailable
+
+T = TypeVar("T")
+
+MAX_IDLE = 64
+PROBE_SECONDS = 0.8
+"""Time-out of the circuit breaker's probe."""
+NOT_RESPONDING = "Redis has not responded for a while."
+
+
+@cache
+def redis_breaker(url: str) -> CircuitBreaker:
+    """Return the circuit breaker that all clients of this address share in this process."""
+
+    def probe() -> None:
+        try:
+            connection = Connection(url, timeout=PROBE_SECONDS, connect_timeout=PROBE_SECONDS)
+            connection.command("PING")
+            connection.close()
+        except LockUnavailable as error:
+            if is_timeout(error):
+                raise
+
+    return CircuitBreaker(f"Redis at {urlsplit(url).netloc.rpartition('@')[2]}", probe)
+
+
+class RetryOnce(Retry):
+    """redis-py's retry policy: repeat a command once after a broken connection.
+
+    A time-out opens the circuit breaker; while it is open, commands fail at once.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(NoBackoff(), 1)  # redis-py's default waits for seconds
+        self._breaker = redis_breaker(url)
+
+    def call_with_retry(self, do: Callable[[], T], *args: Any, **kwargs: Any) -> T:
+        """Call `do`, see `redis.retry.Retry`."""
+
+        def attempt() -> T:
+            if self._breaker.is_open:
+                raise redis.ConnectionError(NOT_RESPONDING)
+            try:
+                return do()
+            except (redis.TimeoutError, TimeoutError):
+                self._breaker.open()
+                raise
+
+        return super().call_with_retry(attempt, *args, **kwargs)
+
+
+class ConnectionPool(IdlePool[Connection]):
+    """Connections to one server. Raises Disconnected while its circuit breaker is open.
+
+    With a `channel_prefix`, each connection is subscribed to a channel of its own.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = 1.0,
+        connect_timeout: float = 1.0,
+        channel_prefix: str = "",
+    ) -> None:
+        super().__init__(MAX_IDLE)
+        self.url = url
+        self.timeout = timeout
+        self.connect_timeout = connect_timeout
+        self._channel_prefix = channel_prefix
+        self._breaker = redis_breaker(url)
+
+    def raise_if_open(self) -> None:
+        """Raise Disconnected while the server's circuit breaker is open."""
+        if self._breaker.is_open:
+            raise Disconnected(NOT_RESPONDING) from TimeoutError("an earlier command timed out")
+
+    def open(self, channel: str = "") -> Connection:
+        """Return a new connection, subscribed to `channel` if another connection had it."""
+        self.raise_if_open()
+        if not channel and self._channel_prefix:
+            channel = self._channel_prefix + secrets.token_hex(8)
+        return self.add(
+            Connection(
+                self.url,
+                timeout=self.timeout,
+                connect_timeout=self.connect_timeout,
+                channel=channel,
+                breaker=self._breaker,
+            )
+        )
+
+    def get(self) -> Connection:
+        """Return an idle connection that is still open, or a new one."""
+        self.raise_if_open()
+        return self.take() or self.open()
+
+    def give(self, connection: Connection) -> None:
+        """Keep a connection that no reply is due on."""
+        if not connection.closed:
+            connection.idle_since = time.monotonic()
+            super().give(connection)
+
+    def retry_once(
+        self, connection: Connection, request: Callable[[Connection], T]
+    ) -> tuple[Connection, T]:
+        """Send a request that may run twice; repeat it on a new connection if this one breaks.
+
+        Returns the connection that the reply came on. A new one has the old one's channel.
+        """
+        try:
+            return connection, request(connection)
+        except Disconnected:
+            connection = self.open(connection.channel)
+            return connection, request(connection)
+
+    def call(self, request: Callable[[Connection], T]) -> T:
+        """Send a request that may run twice on a pooled connection; return its reply."""
+        connection, reply = self.retry_once(self.get(), request)
+        self.give(connection)
+        return reply

@@ -1,0 +1,146 @@
+"""The circuit breaker: one thread of a process finds out that a server does not respond."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+from django.core.cache import caches
+
+from loadtest.faults.injectors import until
+from loadtest.faults.proxy import Proxy
+from locking.backends.circuit_breaker import CircuitBreaker
+from locking.backends.redis.connection import Connection, Disconnected
+from locking.backends.redis.pool import ConnectionPool, RetryOnce, redis_breaker
+from locking.handler import create
+
+TIMEOUT = 0.3
+
+
+@pytest.fixture
+def proxy(redis_server) -> Iterator[Proxy]:
+    with Proxy(redis_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def connections(proxy: Proxy) -> Iterator[ConnectionPool]:
+    pool = ConnectionPool(f"redis://{proxy.url}/0", timeout=TIMEOUT, connect_timeout=TIMEOUT)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def client(proxy: Proxy) -> Iterator[redis.Redis]:
+    url = f"redis://{proxy.url}/0"
+    with redis.Redis.from_url(url, socket_timeout=TIMEOUT, retry=RetryOnce(url)) as client:
+        client.ping()
+        yield client
+
+
+def seconds_until_error(call: Callable[[], object]) -> float:
+    began = time.monotonic()
+    with pytest.raises((Disconnected, redis.ConnectionError, redis.TimeoutError)):
+        call()
+    return time.monotonic() - began
+
+
+def ping(pool: ConnectionPool) -> None:
+    pool.call(lambda connection: connection.command("PING"))
+
+
+@pytest.mark.parametrize("first", ["connection", "redis-py"])
+def test_one_timeout_opens_it_for_all_clients(first, proxy, connections, client) -> None:
+    ping(connections)
+    calls = [lambda: ping(connections), client.ping]
+    if first == "redis-py":
+        calls.reverse()
+    unprotected = Connection(connections.url, timeout=TIMEOUT, connect_timeout=TIMEOUT)
+    proxy.hold()
+    assert seconds_until_error(calls[0]) >= TIMEOUT, "nothing was lost"
+    for call in calls:
+        assert seconds_until_error(call) < TIMEOUT, "the call waited for the server again"
+    assert seconds_until_error(lambda: unprotected.command("PING")) >= TIMEOUT
+    proxy.cut()
+    proxy.flow()
+    until(lambda: not redis_breaker(connections.url).is_open)
+    for call in calls:
+        call()
+
+
+def test_a_refused_connection_does_not_open_it(proxy, connections, client) -> None:
+    ping(connections)
+    proxy.cut(refuse=True)
+    for call in (lambda: ping(connections), client.ping):
+        seconds_until_error(call)
+    assert not redis_breaker(connections.url).is_open
+    proxy.serve()
+    ping(connections)
+
+
+def test_it_closes_with_the_first_successful_probe() -> None:
+    probes = []
+
+    def probe() -> None:
+        probes.append(1)
+        if len(probes) < 3:
+            raise TimeoutError
+
+    breaker = CircuitBreaker("the test's server", probe)
+    breaker.open()
+    breaker.open()
+    assert breaker.is_open
+    until(lambda: not breaker.is_open)
+    assert len(probes) == 3, "each call of open() started a probing thread"
+
+
+def test_an_interrupted_open_leaves_it_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    breaker = CircuitBreaker("the test's server", lambda: None)
+    with monkeypatch.context() as patch:
+        patch.setattr("locking.backends.circuit_breaker.logger.warning", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            breaker.open()
+    assert not breaker.is_open, "no thread would ever close it"
+
+
+@pytest.mark.parametrize("client", ["lock", "cache"])
+def test_first_command_is_sent_without_a_handshake(client, proxy, redis_server, settings) -> None:
+    """The server runs the command although no reply of the handshake has arrived."""
+    near, far = (
+        create(
+            "any",
+            {
+                "BACKEND": "locking.backends.redis.RedisBackend",
+                "LOCATION": f"redis://127.0.0.1:{port}/0",
+                "OPTIONS": {"SOCKET_TIMEOUT": 9.0},
+            },
+        )
+        for port in (redis_server.port, proxy.port)
+    )
+    ours = settings.CACHES["default"]
+    options = {**ours["OPTIONS"], "socket_timeout": 9.0}
+    settings.CACHES = {"far": {**ours, "LOCATION": f"redis://{proxy.url}/0", "OPTIONS": options}}
+
+    def ask() -> None:
+        if client == "cache":
+            caches["far"].set("first", 1)
+        else:
+            far.lock("first").acquire()
+            far.lock("first").release()
+
+    with near.lock("any"):
+        pass  # the server knows the scripts
+    key = {"lock": "lock:{first}", "cache": "shop:1:first"}[client]
+    proxy.answers.clear()
+    with ThreadPoolExecutor(1) as pool, redis.Redis(port=redis_server.port) as direct:
+        asked = pool.submit(ask)
+        until(lambda: direct.exists(key), "the command")
+        assert not asked.done()
+        proxy.flow()
+        asked.result(9)
+    for backend in (near, far):
+        backend.close()
