@@ -11,6 +11,6 @@ django.setup(set_prefix=False)
 from shop.platform.logs import RequestId  # noqa: E402
 from shop.platform.metrics import Counted  # noqa: E402
 from shop.web.cached_responses import Handler  # noqa: E402
-from shop.web.fast_path import Turnstile  # noqa: E402
+from shop.web.fast_path import PurchaseFastPath  # noqa: E402
 
-application = RequestId(Counted(Turnstile(Handler())))
+application = RequestId(Counted(PurchaseFastPath(Handler())))

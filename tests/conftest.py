@@ -110,13 +110,13 @@ def redis_server() -> Redis:
 def _nothing_remembered() -> None:
     """A test's process has seen nothing yet: rows come back with the numbers they had in others."""
     from locking import metrics, policy
-    from shop.platform import rate_limits as throttle
+    from shop.platform import rate_limits
     from shop.purchase import admission
 
     metrics.clear()
     policy.invalidate()
     admission.clear()
-    throttle._once.clear()
+    rate_limits.clear()
 
 
 @pytest.fixture(scope="session")

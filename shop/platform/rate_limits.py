@@ -1,7 +1,7 @@
-"""Floods: how often one person may knock.
+"""Rate limits per customer and per client address.
 
-Counted in Redis, so that all processes count together. When Redis is silent everybody may pass:
-a throttle protects the shop, it does not guard the stock.
+The counters are in Redis and shared by all processes. While Redis is unavailable nothing is
+limited: rate limits protect the shop from load, they do not guard the stock.
 """
 
 import logging
@@ -21,12 +21,20 @@ from shop.errors import TooMany
 
 logger = logging.getLogger("shop")
 
+MAX_CLIENTS = 100_000
+"""Clients that a process remembers for each limit."""
+
+_parsed = cache(parse)
+_counted: dict[str, tuple[float, dict[str, bool]]] = {}
+"""For each limit: the start of the window (monotonic), and for each client of this window whether
+Redis has counted its first request."""
+
 
 @cache
 def _limiter(url: str) -> FixedWindowRateLimiter:
     storage = storage_from_string(
         url,
-        key_prefix="throttle",
+        key_prefix="rate-limit",
         socket_timeout=0.5,
         socket_connect_timeout=0.5,
         retry=RetryOnce(url),  # type: ignore[arg-type]
@@ -35,65 +43,64 @@ def _limiter(url: str) -> FixedWindowRateLimiter:
     return FixedWindowRateLimiter(storage)
 
 
-_parsed = cache(parse)
-MAX_ONCE = 100_000
-_once: dict[str, tuple[float, dict[str, bool]]] = {}
-"""For each limit: since when (monotonic), who has come, and whether that was counted."""
+def count(limit: str, *client: str) -> None:
+    """Count one request of `client`. Raise TooMany above the limit, e.g. "10/minute"."""
+    _hit(limit, client, cost=1)
 
 
-def count(limit: str, *who: str) -> None:
-    """Count one more of `who`. Raises TooMany above the limit, e.g. "10/minute"."""
-    _ask(limit, who, cost=1)
+def count_repeated(limit: str, *client: str) -> None:
+    """Count like `count`, without a round trip for a client's first request in a window.
 
-
-def count_returning(limit: str, *who: str) -> None:
-    """As `count`, but who comes once in a window costs no round trip: the second time counts two.
-
-    In a crowd everybody comes once. A flood gains one try a window in each process, at worst in
-    each of its threads at once: no hole where, as for "buy", the limit is a person's and far above.
+    The second request counts two, so a client gains at most one request per window in each
+    process (in each of its threads, at worst). Most clients of a sale send only one.
     """
-    now, name = time.monotonic(), "/".join(who)
-    since, once = _once.get(limit, (0.0, {}))
-    if now - since > _parsed(limit).get_expiry() or len(once) > MAX_ONCE:
-        since, once = _once[limit] = (now, {})
-    if name not in once:
-        once[name] = False
+    now, name = time.monotonic(), "/".join(client)
+    since, counted = _counted.get(limit, (0.0, {}))
+    if now - since > _parsed(limit).get_expiry() or len(counted) > MAX_CLIENTS:
+        since, counted = _counted[limit] = (now, {})
+    if name not in counted:
+        counted[name] = False
         return
-    _ask(limit, who, cost=1 if once[name] else 2)
-    once[name] = True
+    _hit(limit, client, cost=1 if counted[name] else 2)
+    counted[name] = True
 
 
-def take_back(limit: str, *who: str) -> None:
-    """Count one less of `who`."""
-    _ask(limit, who, cost=-1)
+def uncount(limit: str, *client: str) -> None:
+    """Take one request of `client` back."""
+    _hit(limit, client, cost=-1)
 
 
-def check(limit: str, *who: str) -> None:
-    """Raise TooMany when `who` has used up the limit; counts nothing."""
-    _ask(limit, who, cost=0)
+def check(limit: str, *client: str) -> None:
+    """Raise TooMany if `client` has used up the limit; count nothing."""
+    _hit(limit, client, cost=0)
 
 
-def _ask(limit: str, who: tuple[str, ...], *, cost: int) -> None:
+def clear() -> None:
+    """Forget the first requests that this process remembers."""
+    _counted.clear()
+
+
+def _hit(limit: str, client: tuple[str, ...], *, cost: int) -> None:
     limiter, item = _limiter(settings.REDIS_URL), _parsed(limit)
     try:
-        allowed = limiter.hit(item, *who, cost=cost) if cost else limiter.test(item, *who)
+        allowed = limiter.hit(item, *client, cost=cost) if cost else limiter.test(item, *client)
         if not allowed:
-            raise TooMany(retry_after=_seconds_left(limiter, item, who))
+            raise TooMany(retry_after=_seconds_left(limiter, item, client))
     except (RedisError, OSError) as error:
-        logger.warning("nobody counts the floods: %s", error)
+        logger.warning("Rate limiting disabled: Redis is unavailable (%s)", error)
 
 
 def _seconds_left(
-    limiter: FixedWindowRateLimiter, item: RateLimitItem, who: tuple[str, ...]
+    limiter: FixedWindowRateLimiter, item: RateLimitItem, client: tuple[str, ...]
 ) -> int:
-    return max(1, round(limiter.get_window_stats(item, *who).reset_time - time.time()))
+    return max(1, round(limiter.get_window_stats(item, *client).reset_time - time.time()))
 
 
 def address_of(request: HttpRequest) -> str:
-    """Where a request comes from, as far as our own proxies can tell.
+    """Return the client's address, as far as our own proxies can tell.
 
-    Each proxy of ours appends the address that it saw to X-Forwarded-For; what stands further
-    left was sent by the client and may be anything.
+    Each of the PROXY_HOPS proxies appends the address that it saw to X-Forwarded-For; entries
+    further left were sent by the client and may be forged.
     """
     if settings.PROXY_HOPS:
         seen = request.headers.get("X-Forwarded-For", "").split(",")

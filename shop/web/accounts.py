@@ -20,8 +20,8 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.generic import FormView
 
 from shop.models import User
-from shop.platform import rate_limits as throttle
-from shop.web.decorators import CustomerRequest, View, only
+from shop.platform import rate_limits
+from shop.web.decorators import CustomerRequest, View, allow_methods
 from shop.web.forms import ProfileForm, SignInForm, SignUpForm, StaffSignInForm, fold_name
 
 METHODS = ["get", "head", "post"]
@@ -36,15 +36,15 @@ class SignIn(LoginView):
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         """Count before the slow hash, or many at once would all find the limit not reached."""
-        throttle.count(settings.SIGN_IN_LIMIT, "sign-in", throttle.address_of(request))
+        rate_limits.count(settings.SIGN_IN_LIMIT, "sign-in", rate_limits.address_of(request))
         for limit in self._limits():
-            throttle.count(*limit)
+            rate_limits.count(*limit)
         return super().post(request, *args, **kwargs)
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         """In; that was no wrong password."""
         for limit in self._limits():
-            throttle.take_back(*limit)
+            rate_limits.uncount(*limit)
         return super().form_valid(form)
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
@@ -54,7 +54,7 @@ class SignIn(LoginView):
     def _limits(self) -> list[tuple[str, ...]]:
         name = fold_name(self.request.POST.get("username", ""))[:150]
         return [
-            (settings.SIGN_IN_FAILURE_LIMIT, "wrong", throttle.address_of(self.request), name),
+            (settings.SIGN_IN_FAILURE_LIMIT, "wrong", rate_limits.address_of(self.request), name),
             (settings.SIGN_IN_NAME_LIMIT, "wrong-anywhere", name),
         ]
 
@@ -86,8 +86,8 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
 
         Names are only checked here: counted, ten at once behind one address would shut out others.
         """
-        throttle.count(settings.SIGN_IN_LIMIT, "sign-in", throttle.address_of(request))
-        throttle.check(*self._limit())
+        rate_limits.count(settings.SIGN_IN_LIMIT, "sign-in", rate_limits.address_of(request))
+        rate_limits.check(*self._limit())
         return super().post(request, *args, **kwargs)
 
     def form_valid(self, form: SignUpForm) -> HttpResponse:
@@ -105,16 +105,16 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
     def form_invalid(self, form: SignUpForm) -> HttpResponse:
         """The form again, with what was wrong."""
         if form.has_error("username", "unique"):
-            throttle.count(*self._limit())
+            rate_limits.count(*self._limit())
         return self.render_to_response(self.get_context_data(form=form), status=400)
 
     def _limit(self) -> tuple[str, ...]:
-        return settings.SIGN_UP_TAKEN_LIMIT, "taken", throttle.address_of(self.request)
+        return settings.SIGN_UP_TAKEN_LIMIT, "taken", rate_limits.address_of(self.request)
 
 
 def _own_page(view: View) -> View:
     private = sensitive_post_parameters()(never_cache(login_required(view)))
-    return only(*(method.upper() for method in METHODS))(private)
+    return allow_methods(*(method.upper() for method in METHODS))(private)
 
 
 @_own_page
@@ -136,7 +136,7 @@ def _own_form(
     request: CustomerRequest, form: ProfileForm | PasswordChangeForm, page: str
 ) -> HttpResponse:
     if form.is_bound:
-        throttle.count(settings.SIGN_IN_LIMIT, "own-form", str(request.user.pk))
+        rate_limits.count(settings.SIGN_IN_LIMIT, "own-form", str(request.user.pk))
         if form.is_valid():
             update_session_auth_hash(request, form.save())
             messages.success(request, _("Saved."))
@@ -144,4 +144,4 @@ def _own_form(
     return render(request, page, {"form": form}, status=400 if form.is_bound else 200)
 
 
-sign_out = only("POST")(LogoutView.as_view())
+sign_out = allow_methods("POST")(LogoutView.as_view())

@@ -12,7 +12,7 @@ from shop.purchase.place_order import is_late
 def guard(request: HttpRequest) -> dict[str, object]:
     """For the banners: the policy, whether it is safe, and (asked for staff) what was oversold."""
     found: dict[str, object] = {"stock_alert": alerts.current}
-    if is_late(request.META.get("shop.began", math.inf)):
+    if is_late(request.META.get("shop.started_at", math.inf)):
         return found  # whoever has waited so long does not wait for that
     try:
         in_force = policy.current()

@@ -1,7 +1,7 @@
-"""Who may call a view, and how. The order is deliberate: method, customer, forgery.
+"""Access checks of the views, in this order: method, sign-in, CSRF token.
 
-A PUT to a form's address is 405 rather than 403, and somebody whose session has ended is sent to
-sign in rather than accused.
+So a PUT to a form's address is answered with 405 instead of 403, and a customer whose session has
+ended is sent to the sign-in page instead of getting a CSRF error.
 """
 
 from collections.abc import Callable
@@ -20,13 +20,13 @@ View = Callable[..., HttpResponseBase]
 
 
 class CustomerRequest(HttpRequest):
-    """What a view behind `acts` or `shows_own` gets: somebody who has signed in."""
+    """The request of a view behind `customer_page` or `customer_form`: the user has signed in."""
 
     user: User
 
 
-def only(*methods: str) -> Callable[[View], View]:
-    """405, with a page that helps, for every other method."""
+def allow_methods(*methods: str) -> Callable[[View], View]:
+    """Answer every other method with 405 and a page that helps."""
 
     def decorate(view: View) -> View:
         @wraps(view)
@@ -42,19 +42,13 @@ def only(*methods: str) -> Callable[[View], View]:
     return decorate
 
 
-def _sign_in(request: HttpRequest, then: str) -> HttpResponse:
-    if wants_json(request):
-        return answer(request, SignInFirst())
-    return redirect_to_login(then)
+def public_page(view: View) -> View:
+    """Allow GET and HEAD only; without side effects, the page needs no CSRF check."""
+    return csrf_exempt(allow_methods("GET", "HEAD")(view))
 
 
-def shows(view: View) -> View:
-    """A page: GET and HEAD, no side effects; forms without their token are nobody's here."""
-    return csrf_exempt(only("GET", "HEAD")(view))
-
-
-def shows_own(view: View) -> View:
-    """A page for customers who have signed in."""
+def customer_page(view: View) -> View:
+    """Allow GET and HEAD for signed-in customers; send others to the sign-in page."""
 
     @wraps(view)
     def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -62,11 +56,14 @@ def shows_own(view: View) -> View:
             return _sign_in(request, request.get_full_path())
         return view(request, *args, **kwargs)
 
-    return shows(checked)
+    return public_page(checked)
 
 
-def acts(view: View) -> View:
-    """A form's target at <page>/<verb>/, for customers who have signed in."""
+def customer_form(view: View) -> View:
+    """Allow POST with a CSRF token for signed-in customers.
+
+    The address is <page>/<verb>/; others are sent to sign in and then to <page>/.
+    """
     protected = csrf_protect(view)
 
     @wraps(view)
@@ -76,4 +73,10 @@ def acts(view: View) -> View:
             return _sign_in(request, f"{page}/")
         return protected(request, *args, **kwargs)
 
-    return csrf_exempt(only("POST")(checked))
+    return csrf_exempt(allow_methods("POST")(checked))
+
+
+def _sign_in(request: HttpRequest, next_page: str) -> HttpResponse:
+    if wants_json(request):
+        return answer(request, SignInFirst())
+    return redirect_to_login(next_page)

@@ -36,7 +36,7 @@ from shop.errors import (
     wants_json,
 )
 from shop.models import Sale
-from shop.platform import rate_limits as throttle
+from shop.platform import rate_limits
 from shop.purchase import buying
 from shop.purchase import tokens as tickets
 from shop.purchase.admission import admit, sale_at_door
@@ -44,9 +44,8 @@ from shop.purchase.buying import Outcome
 from shop.purchase.place_order import is_late
 from shop.purchase.tokens import Ticket
 from shop.web.cached_responses import SOMEBODY, Answer, Handler, mark
-from shop.web.forms import MAX_QUANTITY, Purchase, read_purchase
+from shop.web.forms import MAX_QUANTITY, Purchase, SeeOther, read_purchase
 from shop.web.pages import stock_context
-from shop.web.purchase import SeeOther
 
 logger = logging.getLogger("shop")
 
@@ -67,7 +66,7 @@ class Form:
     ticket: Ticket
 
 
-class Turnstile:
+class PurchaseFastPath:
     """A WSGI application around Django's."""
 
     def __init__(self, django: Handler) -> None:
@@ -76,7 +75,7 @@ class Turnstile:
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """Serve a purchase with a ticket; everything else is Django's."""
         if environ["REQUEST_METHOD"] == "POST":
-            environ["shop.began"] = time.monotonic()
+            environ["shop.started_at"] = time.monotonic()
             found = BUY.fullmatch(environ.get("PATH_INFO", ""))
             if found and (request := _take_in(environ)):
                 served = self._serve(request, found[1])
@@ -102,15 +101,15 @@ class Turnstile:
         sale, asked, ticket = form.sale, form.purchase, form.ticket
         try:
             admit(sale=sale, customer_id=ticket.customer_id)
-            throttle.count_returning(settings.BUY_LIMIT, "buy", str(ticket.customer_id))
-            form.request.environ["shop.counted"] = True
+            rate_limits.count_repeated(settings.BUY_LIMIT, "buy", str(ticket.customer_id))
+            form.request.environ["shop.is_counted"] = True
             outcome = buying.buy(
                 customer_id=ticket.customer_id,
                 sale=sale,
                 quantity=asked.quantity,
                 key=asked.key,
                 is_first=ticket.is_first,
-                began=form.request.environ["shop.began"],
+                began=form.request.environ["shop.started_at"],
             )
         except IMPERSONAL as error:
             return self._refused(form, error)
@@ -131,10 +130,10 @@ class Turnstile:
 
     def _refused(self, form: Form, error: ShopError) -> Answer:
         quantity = form.purchase.quantity
-        began = form.request.environ["shop.began"]
+        began = form.request.environ["shop.started_at"]
 
         def make(request: WSGIRequest) -> HttpResponse:
-            request.META["shop.began"] = began
+            request.META["shop.started_at"] = began
             return _never_cached(_page(request, form.sale, error, quantity))
 
         is_safe = "unknown" if is_late(began) else _is_safe()
@@ -177,7 +176,7 @@ def _page(request: WSGIRequest, sale: Sale, error: ShopError, quantity: int) -> 
     if wants_json(request):
         return answer(request, error)
     own = {"user": SOMEBODY, "csrf_token": mark("csrf")}
-    if isinstance(error, TooMany) or is_late(request.META["shop.began"]):
+    if isinstance(error, TooMany) or is_late(request.META["shop.started_at"]):
         return answer(request, error, context=own)
     own |= {name: mark(name) for name in ("key", "ticket", "expires")}
     try:

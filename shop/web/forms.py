@@ -12,7 +12,7 @@ from django import forms
 from django.contrib.admin.forms import AdminAuthenticationForm
 from django.contrib.auth.forms import AuthenticationForm, UserCreationForm
 from django.forms import ModelForm
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseRedirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
@@ -44,6 +44,12 @@ def fold_name(name: str) -> str:
     """One text for all that may be typed for a name: forms strip and normalize it, databases may
     take small letters for capital ones."""
     return unicodedata.normalize("NFKC", name).strip().casefold()
+
+
+class SeeOther(HttpResponseRedirect):
+    """The response to a form: go to that page with GET."""
+
+    status_code = 303
 
 
 class SignInForm(AuthenticationForm):

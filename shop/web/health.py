@@ -7,21 +7,21 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from locking.metrics import registry
 from shop.administration import alerts
 from shop.operations import probes as probing
-from shop.web.decorators import shows
+from shop.web.decorators import public_page
 
 PROBE_SECONDS = 3.0
 """A store that takes longer counts as down."""
 
 
 @never_cache
-@shows
+@public_page
 def livez(request: HttpRequest) -> HttpResponse:
     """This process answers."""
     return HttpResponse("ok\n", content_type="text/plain")
 
 
 @never_cache
-@shows
+@public_page
 def readyz(request: HttpRequest) -> HttpResponse:
     """200 when every store that a purchase needs answers, else 503; JSON says which does not."""
     probes = {
@@ -38,7 +38,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
 
 
 @never_cache
-@shows
+@public_page
 def metrics(request: HttpRequest) -> HttpResponse:
     """For Prometheus; of all workers when PROMETHEUS_MULTIPROC_DIR is set, else of this one."""
     alerts.tell_metrics()

@@ -18,7 +18,7 @@ from shop.administration import alerts
 from shop.errors import BadInput, NotAllowed
 from shop.operations.live import Live, Row, forget, see_live
 from shop.operations.statistics import see_rest
-from shop.web.decorators import CustomerRequest, acts, shows_own
+from shop.web.decorators import CustomerRequest, customer_form, customer_page
 from shop.web.forms import ForceForm, SwitchForm
 
 RATES = ("1", "2", "5", "10", "0")
@@ -61,7 +61,7 @@ def _may_switch(request: CustomerRequest) -> bool:
 
 
 @never_cache
-@shows_own
+@customer_page
 @_for_staff
 def index(request: CustomerRequest) -> HttpResponse:
     """All of it."""
@@ -82,7 +82,7 @@ def _index(request: CustomerRequest, form: Form | None = None) -> HttpResponse:
 
 
 @never_cache
-@shows_own
+@customer_page
 @_for_staff
 def live(request: CustomerRequest) -> HttpResponse:
     """The part that moves every second."""
@@ -91,7 +91,7 @@ def live(request: CustomerRequest) -> HttpResponse:
 
 
 @never_cache
-@shows_own
+@customer_page
 @_for_staff
 def rest(request: CustomerRequest) -> HttpResponse:
     """The part that moves more slowly."""
@@ -143,7 +143,7 @@ def _rest(request: CustomerRequest) -> dict[str, Any]:
     return {"rest": see_rest(), "rest_seconds": None if paused else REST_SECONDS}
 
 
-@acts
+@customer_form
 @_for_switchers
 def switch(request: CustomerRequest) -> HttpResponse:
     """`step` is check, drain or force; that asks for the backend's name in `confirm` first."""
@@ -188,7 +188,7 @@ def _force(request: CustomerRequest) -> HttpResponse:
     return _back()
 
 
-@acts
+@customer_form
 @_for_switchers
 def cancel(request: CustomerRequest) -> HttpResponse:
     """End the switch that is under way, and stay."""
@@ -199,7 +199,7 @@ def cancel(request: CustomerRequest) -> HttpResponse:
     return _back()
 
 
-@acts
+@customer_form
 @_for_staff
 def audit(request: CustomerRequest) -> HttpResponse:
     """Audit the sales under way now rather than in a minute."""

@@ -16,14 +16,14 @@ from shop.catalogue.page_cache import Seen, see_home, see_product, see_products,
 from shop.models import Order, Sale
 from shop.orders.service import live_orders
 from shop.purchase import tokens as tickets
-from shop.web.decorators import shows
+from shop.web.decorators import public_page
 from shop.web.forms import read_key
 
 POLL_MS = (2500, 4500)
 
 
 @never_cache
-@shows
+@public_page
 def home(request: HttpRequest) -> HttpResponse:
     """Sales that are live, upcoming and past."""
     lists = see_home()
@@ -31,7 +31,7 @@ def home(request: HttpRequest) -> HttpResponse:
     return render(request, "shop/home.html", {**context, "now": timezone.now()})
 
 
-@shows
+@public_page
 def products(request: HttpRequest) -> HttpResponse:
     """The catalogue, searched and in pages."""
     # A NUL is no character to PostgreSQL.
@@ -40,21 +40,21 @@ def products(request: HttpRequest) -> HttpResponse:
     return render(request, "shop/products.html", {"page": page, "text": text})
 
 
-@shows
+@public_page
 def product(request: HttpRequest, slug: str) -> HttpResponse:
     """One product and where it is on sale."""
     return render(request, "shop/product.html", {"product": see_product(slug=slug)})
 
 
 @never_cache
-@shows
+@public_page
 def sale(request: HttpRequest, slug: str) -> HttpResponse:
     """A sale in whichever state it is, for this customer."""
     return render(request, "shop/sale.html", sale_context(request, see_sale(slug=slug)))
 
 
 @never_cache
-@shows
+@public_page
 def sale_stock(request: HttpRequest, slug: str) -> HttpResponse:
     """The stock bar alone, polled; has the page loaded again once the sale is in another phase.
 

@@ -10,7 +10,7 @@ from django.views.decorators.cache import never_cache
 
 from shop.errors import wants_json
 from shop.reservations.reserve import Standing, standing_of
-from shop.web.decorators import CustomerRequest, shows_own
+from shop.web.decorators import CustomerRequest, customer_page
 
 FIRST_MS, LONGEST_MS = 500, 5000
 """Between two polls: at first, and at most."""
@@ -37,7 +37,7 @@ _TEXTS = {
 
 
 @never_cache
-@shows_own
+@customer_page
 def ticket(request: CustomerRequest, ticket: str) -> HttpResponse:
     """Wait here; leads to the order once there is one, and says so when there will be none."""
     standing = standing_of(customer_id=request.user.pk, ticket=ticket)

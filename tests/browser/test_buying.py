@@ -16,7 +16,7 @@ from locking import policy
 from shop.administration.audit import audit_all
 from shop.models import Order, Sale
 from shop.reservations.consumer import Consumer
-from shop.web.fast_path import Turnstile
+from shop.web.fast_path import PurchaseFastPath
 from tests.browser.conftest import SHOTS, TOO_WIDE, sign_in
 from tests.shop.making import put_in_force
 
@@ -124,10 +124,12 @@ def test_too_late_for_the_last_piece(people, script):
     page = people("li", **PHONE, java_script_enabled=script)
     page.goto("/sales/kettle/")
     empty("kettle")
-    with patch.object(Turnstile, "_refused", autospec=True, side_effect=Turnstile._refused) as door:
+    with patch.object(
+        PurchaseFastPath, "_refused", autospec=True, side_effect=PurchaseFastPath._refused
+    ) as door:
         page.get_by_role("button", name="Buy now").click()
         expect(page.get_by_role("button", name="Sold out")).to_be_disabled()
-    assert door.called, "refused before Django"
+    assert refusal.called, "the fast path refuses it, not the view"
     expect(page.get_by_role("alert")).to_contain_text("Sold out")
     expect(page.get_by_role("button", name="Sold out")).to_be_disabled()
     page.screenshot(path=SHOTS / f"refused-{'script' if script else 'plain'}.png", full_page=True)

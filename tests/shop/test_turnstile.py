@@ -302,7 +302,7 @@ def test_no_database_at_the_door_is_djangos_to_tell(li):
 def test_a_bug_is_logged_and_django_answers(li, caplog):
     sale = a_sale()
     form = {**li.form(sale), **li.secret}
-    with patch("shop.web.fast_path.Turnstile._bought", side_effect=ZeroDivisionError):
+    with patch("shop.web.fast_path.PurchaseFastPath._bought", side_effect=ZeroDivisionError):
         answer = li.send(sale, form)
     assert "stumbles" in caplog.text
     assert answer.status == 303

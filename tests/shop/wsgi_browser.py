@@ -19,7 +19,7 @@ from django.db import close_old_connections
 from shop.models import Sale, User
 from shop.purchase import tokens as tickets
 from shop.web.cached_responses import Handler
-from shop.web.fast_path import Turnstile
+from shop.web.fast_path import PurchaseFastPath
 from tests.shop.making import a_customer, signed_in
 
 FORM = "application/x-www-form-urlencoded"
@@ -53,7 +53,7 @@ class Browser:
         self.cookies["sessionid"] = self.session
         self.secret = {"csrfmiddlewaretoken": self.cookies["csrftoken"].value}
         self.django = django()
-        self.shop = Turnstile(self.django)
+        self.shop = PurchaseFastPath(self.django)
 
     def form(self, sale: Sale, key: str = "k", quantity: int = 1, *, is_first: bool = True) -> dict:
         ticket, _ = tickets.issue(
