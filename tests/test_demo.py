@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from devservers import HOST, reserve_port
-from loadtest.faults.injectors import until
+from loadtest.faults.waiting import until
 from tools import demo, setup
 from tools.demo import STORE_VARIABLES
 

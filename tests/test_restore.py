@@ -19,7 +19,7 @@ from django.db import connection, connections
 from devservers import HOST
 from devservers.programs import required
 from inventory.models import StockMovement
-from loadtest.faults import injectors as faults
+from loadtest.faults import waiting
 from locking import locks, policy
 from shop.errors import Busy
 from shop.models import Order, Sale, User
@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.only("mysql"),
 ]
-until = partial(faults.until, seconds=120.0)
+until = partial(waiting.until, seconds=120.0)
 BEFORE = 20
 """Orders of each sale when the dump begins."""
 

@@ -26,12 +26,13 @@ from devservers import (
     start_all,
     stop_all,
 )
-from loadtest.faults.injectors import state_of, until
+from devservers.process import process_state
+from loadtest.faults.waiting import until
 
 
 def alive(pid: int) -> bool:
     """Whether the process runs; one that nobody has waited for yet is dead."""
-    return state_of(pid) not in ("", "Z")
+    return process_state(pid) not in ("", "Z")
 
 
 def test_settings_lead_to_the_private_servers_of_this_process(

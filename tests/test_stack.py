@@ -19,7 +19,7 @@ import MySQLdb
 import pytest
 
 from devservers.programs import required
-from loadtest.faults.injectors import until
+from loadtest.faults.waiting import until
 from tools.stack import Stack
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from loadtest.charts.terminal import Bar, Terminal
-from loadtest.faults.ensemble import Partitioned, StrikeLeader
+from loadtest.faults.ensemble import FailLeader, Partitioned
 from loadtest.faults.proxy import Proxy
 from loadtest.load.plan import keep_within
 from loadtest.load.stores import BrokeOff, Stores
@@ -38,7 +38,7 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
     keep_within(LIMITS, asked)
     report: dict[str, Any] = {"settings": asked}
     backends = ["redis", "zookeeper"] if what in ("recovery", "soak") else ["redis"]
-    leader = StrikeLeader(Partitioned()) if what == "recovery" else None
+    leader = FailLeader(Partitioned()) if what == "recovery" else None
     ensemble = leader.ensemble if leader else None
     with Stores("mariadb", backends, ensemble=ensemble) as stores, ExitStack() as stack:
         if stores.missing:
@@ -76,12 +76,12 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
     return 0 if report["verdict"] == "ok" else 1
 
 
-def _strike_leader(leader: StrikeLeader, do: Any) -> None:
+def _strike_leader(leader: FailLeader, do: Any) -> None:
     if do == "heal":
-        leader.heal()
+        leader.recover()
     else:
         leader.how = do
-        leader.strike()
+        leader.inject()
 
 
 def _strike(stores: Stores, way: Proxy | None, event: dict[str, Any]) -> None:
@@ -96,4 +96,4 @@ def _strike(stores: Stores, way: Proxy | None, event: dict[str, Any]) -> None:
         case "heal":
             way.delay = 0.0
             way.cut()  # what was held up is as good as lost
-            way.flow()
+            way.resume()

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Self
 
-from devservers.process import with_parent_death_signal
-from loadtest.faults.injectors import FaultFailed, state_of, until
+from devservers.process import process_state, with_parent_death_signal
+from loadtest.faults.waiting import FaultFailed, until
 
 ANSWER_SECONDS = 60.0
 
@@ -69,7 +69,9 @@ class Child:
         """SIGSTOP; none of its threads runs any more."""
         self._process.send_signal(signal.SIGSTOP)
         threads = [int(number) for number in os.listdir(f"/proc/{self.pid}/task")]
-        until(lambda: all(state_of(number) == "T" for number in threads), "the process stopping")
+        until(
+            lambda: all(process_state(number) == "T" for number in threads), "the process stopping"
+        )
 
     def resume(self) -> None:
         """SIGCONT."""

@@ -1,4 +1,4 @@
-"""A wall clock of its own for a private server, or for any process, that can be set.
+"""A wall clock that can be set, for a private server or any other process.
 
     clock = Clock(tmp_path)
     clock.drive(redis)          # before it starts
@@ -14,30 +14,36 @@ import subprocess
 from pathlib import Path
 
 from devservers import Server
+from devservers.base import injected_faults
 from devservers.programs import required
 
 _SHIM = Path(__file__).with_name("clockshim.c")
 
 
 class Clock:
-    """One wall clock, right until it is shifted; `folder` is where its two files go."""
+    """One wall clock, right until it is shifted; `folder` gets its two files."""
 
     def __init__(self, folder: Path) -> None:
         compiler = required("cc")
         self._offset = folder / "clock-offset"
-        self.shift(0)
+        self._write_offset(0)
         shim = folder / "clockshim.so"
         subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", shim, _SHIM], check=True)
         self.env = {"LD_PRELOAD": str(shim), "CLOCK_OFFSET_FILE": str(self._offset)}
 
     def shift(self, seconds: float) -> None:
-        """Be this far off from now on, forward or back."""
-        # In place, for it is mapped; a write of eight bytes is seen whole.
+        """Set the offset to the real time, in seconds; it may be negative."""
+        self._write_offset(seconds)
+        if seconds:
+            injected_faults["Clock shifted"] += 1
+
+    def _write_offset(self, seconds: float) -> None:
+        # In place, because the file is mapped; a write of eight bytes is atomic for its readers.
         with self._offset.open("r+b" if self._offset.exists() else "wb") as file:
             file.write(struct.pack("=q", round(seconds * 1e9)))
 
     def drive(self, server: Server) -> None:
-        """Let a server that has not started yet live by this clock."""
-        plain = server.command
-        words = ["env", *(f"{name}={value}" for name, value in self.env.items())]
-        server.command = lambda: [*words, *plain()]  # type: ignore[method-assign]
+        """Make this the clock of a server that has not started yet."""
+        original = server.command
+        prefix = ["env", *(f"{name}={value}" for name, value in self.env.items())]
+        server.command = lambda: [*prefix, *original()]  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""A ZooKeeper ensemble whose nodes can be cut off from each other, and what befalls its leader."""
+"""A ZooKeeper ensemble with separable nodes, and faults of its leader."""
 
 import itertools
 from collections.abc import Sequence
@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from devservers import HOST, ZooKeeper, ZooKeeperNode
-from loadtest.faults.injectors import Fault, until
+from devservers.base import injected_faults
+from loadtest.faults.injectors import Fault
 from loadtest.faults.proxy import Proxy
+from loadtest.faults.waiting import until
 
-LeaderFault = Literal["kill", "stop", "cut off"]
+LeaderFailure = Literal["kill", "stop", "cut off"]
 
 
 class Partitioned(ZooKeeper):
     """Three nodes that reach each other only through proxies, so that one can be cut off.
 
-    Node 1 dials node 2 at 127.1.0.2 and so on. In an election it also tells its own address, and
-    would be dialled at that: the proxy puts the address there at which the other one has a proxy.
-    A leader is given up after five ticks, as in ZooKeeper's sample configuration.
+    Node 1 connects to node 2 at 127.1.0.2 and so on. In an election a node also sends its own
+    address, and would be contacted there: the proxy replaces it by the address of another proxy.
+    A leader is abandoned after five ticks, as in ZooKeeper's sample configuration.
     """
 
     def __init__(self) -> None:
@@ -25,9 +27,9 @@ class Partitioned(ZooKeeper):
         self.links: list[tuple[set[int], Proxy]] = []
         for node, peer in itertools.permutations(self.nodes, 2):
             there, back = f"127.{node.myid}.0.{peer.myid}", f"127.{peer.myid}.0.{node.myid}"
-            told = (f"{HOST}:".encode(), f"{back}:".encode())
+            replacement = (f"{HOST}:".encode(), f"{back}:".encode())
             for port, _ in peer.peer_ports:
-                proxy = Proxy(port, listen=(there, port), rewrite=told)
+                proxy = Proxy(port, listen=(there, port), rewrite=replacement)
                 self.links.append(({node.myid, peer.myid}, proxy))
             node.settings = [
                 line.replace(HOST, there) if line.startswith(f"server.{peer.myid}=") else line
@@ -37,46 +39,49 @@ class Partitioned(ZooKeeper):
             node.settings[node.settings.index("syncLimit=10")] = "syncLimit=5"
 
     def cut_off(self, node: ZooKeeperNode) -> None:
-        """Lose every packet between this node and the others; clients still reach it."""
+        """Hold every packet between this node and the others; clients still reach it."""
+        injected_faults["Partitioned leader cut off"] += 1
         for ends, proxy in self.links:
             if node.myid in ends:
-                proxy.hold()
+                proxy.stop_traffic()
 
     def join(self, node: ZooKeeperNode) -> None:
-        """Let it hear the others again."""
+        """Reconnect this node with the others."""
         for ends, proxy in self.links:
             if node.myid in ends:
-                proxy.cut()
-                proxy.flow()
+                proxy.close_connections()
+                proxy.resume()
 
     def stop(self) -> None:
+        """Stop the nodes and the proxies."""
         super().stop()
         for _, proxy in self.links:
             proxy.close()
 
 
 def leader(nodes: Sequence[ZooKeeperNode]) -> ZooKeeperNode:
-    """The one of these that leads, as soon as one does; each must be able to answer."""
-    return until(lambda: [one for one in nodes if _says(one, b"Mode: leader")], "a leader")[0]
+    """Return the leader as soon as there is one; each of these nodes must be able to respond."""
+    return until(lambda: [node for node in nodes if _is(node, b"leader")], "a leader")[0]
 
 
-def _says(node: ZooKeeperNode, what: bytes) -> bool:
+def _is(node: ZooKeeperNode, mode: bytes) -> bool:
     try:
-        return what in node.send(b"srvr")
+        return b"Mode: " + mode in node.send(b"srvr")
     except OSError:
         return False
 
 
 @dataclass
-class StrikeLeader(Fault):
-    """The leader is killed, stopped or cut off from the others, until they have another."""
+class FailLeader(Fault):
+    """The leader is killed, stopped or cut off, and the others have elected another one."""
 
     ensemble: Partitioned
-    how: LeaderFault = "kill"
+    how: LeaderFailure = "kill"
     lane: str = ""
-    what: str = "leader struck"
+    what: str = "leader failed"
 
-    def strike(self) -> None:
+    def inject(self) -> None:
+        """Fail the leader, and wait for its successor."""
         self.old = leader(self.ensemble.nodes)
         match self.how:
             case "kill":
@@ -86,10 +91,11 @@ class StrikeLeader(Fault):
             case "cut off":
                 self.ensemble.cut_off(self.old)
         others = [node for node in self.ensemble.nodes if node is not self.old]
-        self.fired = leader(others) is not self.old
+        self.injected = leader(others) is not self.old
 
-    def heal(self) -> None:
+    def recover(self) -> None:
+        """Bring the old leader back as a follower."""
         self.old.resume()
         self.ensemble.join(self.old)
         self.old.start()
-        until(lambda: _says(self.old, b"Mode: follower"), "the old leader following")
+        until(lambda: _is(self.old, b"follower"), "the old leader following")

@@ -1,125 +1,112 @@
-"""Faults that strike real processes and servers, and tell whether they fired.
+"""Faults of real processes and servers. Each records whether it was injected.
 
     fault = KillServers([redis], lane="redis")
-    fault.strike()
-    fault.fired         # False when nothing was hit: the run then proves nothing
+    fault.inject()
+    fault.injected      # False when nothing was hit: the run then proves nothing
     ...
-    fault.heal()
+    fault.recover()
 
-A fault of a process strikes best at a fail point, where it does it to itself (`strike_self`).
+A fault of a process is best injected at a fail point, by the process itself (`inject_into_self`).
+`devservers.base.injected_faults` counts what this process has injected.
 """
 
 import ctypes
 import os
 import signal
 import sys
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 import redis
 from kazoo.client import KazooClient
 
 from devservers import HOST, Redis, Server
-from devservers.process import process_stat
+from devservers.base import injected_faults
 from loadtest.faults.clock import Clock
+from loadtest.faults.waiting import until
 
-PATIENCE = 20.0
-How = Literal["stop", "gil", "wait", "kill"]
-Seen = TypeVar("Seen")
-
-
-class FaultFailed(RuntimeError):
-    """Something that a fault waits for did not come true: it did not fire."""
+ProcessFault = Literal["stop", "gil", "wait", "kill"]
 
 
-def until(look: Callable[[], Seen], what: str = "the condition", seconds: float = PATIENCE) -> Seen:
-    """What `look` returns, once that is true; FaultFailed when it is not in time."""
-    deadline = time.monotonic() + seconds
-    pause = 0.002
-    while not (seen := look()):
-        if time.monotonic() > deadline:
-            raise FaultFailed(f"{what} did not come true in {seconds:g} s")
-        time.sleep(pause)
-        pause = min(pause * 1.2, 0.02)  # a look may be a query, or at every process there is
-    return seen
+def inject_into_self(fault: ProcessFault) -> None:
+    """Stop (SIGSTOP) or kill the calling process, or make it wait for a line on stdin.
 
-
-def strike_self(how: How) -> None:
-    """For a process at a fail point: be stopped (SIGSTOP), be killed, or wait for a line on stdin.
-
-    "gil" waits too, but no other thread runs meanwhile, so that no watchdog renews.
+    "gil" waits without releasing the GIL, so that no watchdog thread can renew a lease.
     """
-    if how in ("stop", "kill"):
-        os.kill(os.getpid(), signal.SIGSTOP if how == "stop" else signal.SIGKILL)
-    elif how == "gil":
-        word = ctypes.create_string_buffer(3)
-        ctypes.PyDLL(None).read(0, word, 3)  # "on\n"; PyDLL, unlike CDLL, keeps the GIL
+    if fault in ("stop", "kill"):
+        os.kill(os.getpid(), signal.SIGSTOP if fault == "stop" else signal.SIGKILL)
+    elif fault == "gil":
+        line = ctypes.create_string_buffer(3)
+        ctypes.PyDLL(None).read(0, line, 3)  # "on\n"; PyDLL, unlike CDLL, keeps the GIL
     else:
         sys.stdin.readline()
 
 
 class Fault(ABC):
-    """One fault, struck once; `lane` is who it strikes, for the picture."""
+    """One fault, injected once; `lane` is the row of the timeline that shows it."""
 
     what = ""
     lane = ""
-    fired = False
+    injected = False
 
     @abstractmethod
-    def strike(self) -> None:
-        """Let it happen, and see that it did."""
+    def inject(self) -> None:
+        """Inject the fault, and set `injected` if that is confirmed."""
 
     @abstractmethod
-    def heal(self) -> None:
-        """Put it right, as far as it can be."""
+    def recover(self) -> None:
+        """Undo the fault as far as possible."""
 
 
 @dataclass
 class KillServers(Fault):
-    """SIGKILL of servers, which come back empty when healed."""
+    """SIGKILL of servers; `recover` starts them again without their data."""
 
     servers: Sequence[Server]
     lane: str = ""
     what: str = "killed"
 
-    def strike(self) -> None:
+    def inject(self) -> None:
+        """Kill the servers."""
         for server in self.servers:
             server.kill()
-        self.fired = not any(server.is_running for server in self.servers)
+        self.injected = not any(server.is_running for server in self.servers)
 
-    def heal(self) -> None:
+    def recover(self) -> None:
+        """Start the servers."""
         for server in self.servers:
             server.start()
 
 
 @dataclass
 class CutReplication(Fault):
-    """A replica that hears nothing more of its master; `promote` makes it the master."""
+    """A replica that no longer receives writes of its master; `promote` makes it the master."""
 
     replica: Redis
     lane: str = ""
     what: str = "replication cut"
 
-    def strike(self) -> None:
+    def inject(self) -> None:
+        """Point the replica at a port without a server."""
         with redis.Redis.from_url(self.replica.url) as direct:
             until(lambda: direct.info("replication")["master_link_status"] == "up", "replication")
             direct.replicaof(HOST, "1")
-            self.fired = direct.info("replication")["master_link_status"] == "down"
+            self.injected = direct.info("replication")["master_link_status"] == "down"
+        injected_faults[self.what] += self.injected
 
     def promote(self) -> None:
-        """As a sentinel would."""
+        """Make the replica a master, as a sentinel does."""
         with redis.Redis.from_url(self.replica.url) as direct:
             direct.replicaof("NO", "ONE")
 
-    heal = promote
+    recover = promote
 
 
 @dataclass
 class ClockJump(Fault):
-    """Wall clocks that jump; `clocks` drive the servers since before their start."""
+    """Wall clocks that jump; each of `clocks` drives its server since before the server's start."""
 
     clocks: Sequence[Clock]
     servers: Sequence[Redis]
@@ -127,13 +114,15 @@ class ClockJump(Fault):
     lane: str = ""
     what: str = "clock jumps"
 
-    def strike(self) -> None:
+    def inject(self) -> None:
+        """Shift the clocks."""
         before = [_time_of(server) for server in self.servers]
         self._shift(self.seconds)
         jumped = [_time_of(s) - b for s, b in zip(self.servers, before, strict=True)]
-        self.fired = all(abs(one - self.seconds) < 5 for one in jumped)
+        self.injected = all(abs(jump - self.seconds) < 5 for jump in jumped)
 
-    def heal(self) -> None:
+    def recover(self) -> None:
+        """Set the clocks right."""
         self._shift(0)
 
     def _shift(self, seconds: float) -> None:
@@ -148,28 +137,21 @@ def _time_of(server: Redis) -> float:
 
 @dataclass
 class ExpireSession(Fault):
-    """A ZooKeeper session that its server ends, as after a cut longer than its time."""
+    """A ZooKeeper session that its server ends, as after a partition longer than its timeout."""
 
     hosts: str
     client_id: tuple[int, bytes]
     lane: str = ""
     what: str = "session expired"
 
-    def strike(self) -> None:
-        # A second client with the same id: when it leaves, it takes the session along.
+    def inject(self) -> None:
+        """Take over the session with a second client, and close it."""
         twin = KazooClient(self.hosts, client_id=self.client_id)
         twin.start()
-        self.fired = twin.client_id[0] == self.client_id[0]
+        self.injected = twin.client_id[0] == self.client_id[0]
+        injected_faults[self.what] += self.injected
         twin.stop()
         twin.close()
 
-    def heal(self) -> None:
-        """A session that has ended stays so."""
-
-
-def state_of(pid: int) -> str:
-    """The letter of a process's state as in `ps`; empty when there is none (Linux)."""
-    try:
-        return process_stat(pid)[0]
-    except OSError:
-        return ""
+    def recover(self) -> None:
+        """Do nothing: an expired session does not come back."""

@@ -1,4 +1,4 @@
-"""A proxy that stands between two ends of a TCP connection, and loses, delays or cuts."""
+"""A TCP proxy that can hold, delay, lose or cut the traffic between a client and its server."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from devservers import HOST
+from devservers.base import injected_faults
 
 
 class Proxy:
-    """Forwards connections to a port; each direction can be held up, and all of it be cut.
+    """Forwards connections to a port; each direction can be held, and all connections be cut.
 
-    What is held up arrives once it flows again, as on a network that loses packets for a while;
-    what is cut does not.
+    Held traffic arrives after `resume`, as on a network that loses packets for a while; cut
+    traffic is lost.
     """
 
     def __init__(
@@ -27,61 +28,87 @@ class Proxy:
         rewrite: tuple[bytes, bytes] = (b"", b""),
     ) -> None:
         self._target, self._rewrite = port, rewrite
-        self.requests, self.answers = threading.Event(), threading.Event()
+        self._requests, self._replies = threading.Event(), threading.Event()
         self.delay = 0.0
-        """Seconds that each message takes longer."""
-        self.losing = 0.0
-        """How many of the answers to come are lost, each with its connection."""
-        self.asked = 0
-        """How many requests came; what comes together counts once."""
-        self.flow()
+        """Seconds by which each message is delayed."""
+        self.replies_to_lose = 0.0
+        """How many of the next replies are lost, each with its connection."""
+        self.request_count = 0
+        """Requests so far; those that arrive together count once."""
+        self.resume()
         self._open: list[socket.socket] = []
-        self._refusing = False
+        self._is_refusing = False
         self._listener = socket.create_server(listen)
         self.port: int = self._listener.getsockname()[1]
         self.url = f"{listen[0]}:{self.port}"
         self._start(self._accept)
 
     def hold(self) -> None:
-        """Lose what is sent, both ways."""
-        self.requests.clear()
-        self.answers.clear()
+        """Hold traffic in both directions."""
+        injected_faults["Proxy packets held"] += 1
+        self.stop_traffic()
 
-    def hold_open_ones(self) -> threading.Event:
-        """Hold requests on the connections there are, not on new ones; the event lets them go."""
-        held, self.requests = self.requests, threading.Event()
-        self.requests.set()
+    def hold_requests(self) -> None:
+        """Hold what clients send."""
+        injected_faults["Proxy requests held"] += 1
+        self._requests.clear()
+
+    def hold_replies(self) -> None:
+        """Hold what the server sends."""
+        injected_faults["Proxy replies held"] += 1
+        self._replies.clear()
+
+    def hold_open_connections(self) -> threading.Event:
+        """Hold requests on the open connections only; setting the returned event releases them."""
+        injected_faults["Proxy requests held"] += 1
+        held, self._requests = self._requests, threading.Event()
+        self._requests.set()
         held.clear()
         return held
 
-    def flow(self) -> None:
-        self.requests.set()
-        self.answers.set()
+    def stop_traffic(self) -> None:
+        """Hold traffic in both directions without counting it as a fault."""
+        self._requests.clear()
+        self._replies.clear()
+
+    def resume(self) -> None:
+        """Release what is held."""
+        self._requests.set()
+        self._replies.set()
 
     def cut(self, *, refuse: bool = False) -> None:
-        """Reset the connections, with what was on its way; `refuse` new ones until `serve`."""
-        self._refusing = refuse
+        """Reset all connections with their traffic; `refuse` new ones until `accept`."""
+        injected_faults["Proxy connections cut"] += 1
+        self._is_refusing = refuse
+        self.close_connections()
+
+    def close_connections(self) -> None:
+        """Reset all connections without counting it as a fault."""
         opened, self._open = self._open, []
         for end in opened:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
 
-    def lead_to(self, port: int) -> None:
-        """From now on this address is another server's; the connections to the first are cut."""
+    def redirect(self, port: int) -> None:
+        """Forward to another server from now on, and cut the connections to the first."""
+        injected_faults["Proxy address moved"] += 1
         self._target = port
-        self.cut()
+        self._is_refusing = False
+        self.close_connections()
 
-    def serve(self) -> None:
-        self._refusing = False
-        self.flow()
+    def accept(self) -> None:
+        """Accept connections again."""
+        self._is_refusing = False
+        self.resume()
 
     def close(self) -> None:
+        """Stop listening and close all connections."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self.cut()
-        self.flow()
+        self.close_connections()
+        self.resume()
 
     def __enter__(self) -> Self:
         return self
@@ -100,13 +127,13 @@ class Proxy:
                 near, _ = self._listener.accept()
             except OSError:
                 return
-            if self._refusing:
+            if self._is_refusing:
                 near.close()
             else:
                 self._start(self._join, near)
 
     def _join(self, near: socket.socket) -> None:
-        """Be refused no sooner than the client would be that dials again for a while."""
+        """Connect to the server; retry for as long as a client would that reconnects."""
         deadline = time.monotonic() + 2
         while True:
             try:
@@ -118,8 +145,8 @@ class Proxy:
                     return
                 time.sleep(0.02)
         self._open += [near, far]
-        back = self._start(self._pump, near, far, self.requests)
-        self._pump(far, near, self.answers)
+        back = self._start(self._pump, near, far, self._requests)
+        self._pump(far, near, self._replies)
         back.join()
         for end in (near, far):
             end.close()
@@ -127,10 +154,11 @@ class Proxy:
     def _pump(self, source: socket.socket, sink: socket.socket, gate: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                self.asked += gate is not self.answers
+                self.request_count += gate is not self._replies
                 gate.wait()
-                if gate is self.answers and self.losing:
-                    self.losing -= 1
+                if gate is self._replies and self.replies_to_lose:
+                    self.replies_to_lose -= 1
+                    injected_faults["Proxy reply lost"] += 1
                     break
                 time.sleep(self.delay)
                 sink.sendall(data.replace(*self._rewrite) if self._rewrite[0] else data)

@@ -22,8 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from devservers.process import process_state
 from loadtest.faults.child import ANSWER_SECONDS, Child
-from loadtest.faults.injectors import FaultFailed, state_of, strike_self, until
+from loadtest.faults.injectors import inject_into_self
+from loadtest.faults.waiting import FaultFailed, until
 
 CHECK = "purchase.check"
 SAYS = {"stop": "paused", "gil": "GIL held", "wait": "works", "kill": "killed"}
@@ -69,7 +71,7 @@ class Actor(Child):
         if said != {"struck": self._fault}:
             raise FaultFailed(f"the fault {self._fault!r} did not fire: {said}")
         if self._fault == "stop":
-            until(lambda: state_of(self.pid) == "T", "the process stopping")
+            until(lambda: process_state(self.pid) == "T", "the process stopping")
         elif self._fault == "kill":
             self._process.wait(ANSWER_SECONDS)
 
@@ -202,7 +204,7 @@ class _Child:
         victim = {"victim": actor} if fault == "kill" else {}
         self.recorder.note("fault", "start", what=SAYS[fault], lane=actor, **victim)
         _say(struck=fault)
-        strike_self(fault)  # type: ignore[arg-type]
+        inject_into_self(fault)  # type: ignore[arg-type]
         self.recorder.note("fault", "heal", what=SAYS[fault], lane=actor)
 
 

@@ -13,14 +13,14 @@ from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import Synchronized
 from typing import NamedTuple
 
-from loadtest.faults.injectors import How, strike_self
+from loadtest.faults.injectors import ProcessFault, inject_into_self
 
 
 class Fault(NamedTuple):
     """What happens, and to whom."""
 
     says: str
-    holder: How | None = None
+    holder: ProcessFault | None = None
     """What becomes of the holder's process."""
     server: str | None = None
     """The server of the lab's stores that is killed and comes back."""
@@ -51,7 +51,7 @@ class Strike:
     after: tuple[int, ...]
     """Pieces sold before it fires, each time."""
     struck: "Synchronized[int]"
-    """How often it has fired."""
+    """ProcessFault often it has fired."""
     notices: Connection
     """Where the director hears of it."""
 
@@ -66,7 +66,7 @@ class Strike:
             self.struck.value += 1
         self.notices.send((time.monotonic(), os.getpid()))
         if self.fault.holder is not None:
-            strike_self(self.fault.holder)
+            inject_into_self(self.fault.holder)
 
 
 @dataclass(slots=True)

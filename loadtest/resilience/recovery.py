@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from django.db import connections
 
-from loadtest.faults.injectors import until
+from loadtest.faults.waiting import until
 from loadtest.load.events import say
 from loadtest.resilience.judging import PATIENCE, Report, bought, statuses, sums, verdict
 from loadtest.resilience.shop import Shop, Told, answers, crowd, fetch

@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Count, Sum
 
 from devservers import Server
-from loadtest.faults.injectors import FaultFailed, until
+from loadtest.faults.waiting import FaultFailed, until
 from loadtest.load.http_client import HUNG_UP
 from loadtest.load.http_load import Rush, rush
 from loadtest.resilience.judging import PATIENCE, Report, verdict

@@ -18,7 +18,7 @@ from django.db import connection
 
 from devservers import HOST
 from loadtest.bench.services import mntr
-from loadtest.faults.injectors import until
+from loadtest.faults.waiting import until
 from loadtest.load.events import say
 from loadtest.resilience.judging import PATIENCE, Report, verdict
 from loadtest.resilience.mixed import People

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from loadtest.faults.injectors import FaultFailed
+from loadtest.faults.waiting import FaultFailed
 from loadtest.scenarios.testbed import Stage
 
 NAME = "sale:1"

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management import call_command
 
 from devservers import ServerError
-from loadtest.faults.injectors import FaultFailed
+from loadtest.faults.waiting import FaultFailed
 from loadtest.load.director import versions
 from loadtest.load.events import say
 from loadtest.scenarios import SCENARIOS, Result, Scenario

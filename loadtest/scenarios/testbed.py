@@ -17,7 +17,8 @@ from django.utils import timezone
 from devservers import MariaDb, Redis, ZooKeeper, start_all, stop_all
 from devservers.temporary import temporary_directory
 from inventory.models import Product
-from loadtest.faults.injectors import Fault, FaultFailed
+from loadtest.faults.injectors import Fault
+from loadtest.faults.waiting import FaultFailed
 from loadtest.history.checker import Promise, check
 from loadtest.history.recorder import Event, Recorder, history
 from loadtest.load.actor import Actor, add_database
@@ -171,13 +172,13 @@ class Stage:
     def strike(self, fault: Fault) -> None:
         """Let it happen; FaultFailed when it did not."""
         self.recorder.note("fault", "start", what=fault.what, lane=fault.lane)
-        fault.strike()
-        if not fault.fired:
+        fault.inject()
+        if not fault.injected:
             raise FaultFailed(f"{fault.lane} {fault.what}: it did not fire")
 
     def heal(self, fault: Fault) -> None:
         """End it."""
-        fault.heal()
+        fault.recover()
         self.recorder.note("fault", "heal", what=fault.what, lane=fault.lane)
 
     def kill(self, actor: Actor, name: str) -> None:

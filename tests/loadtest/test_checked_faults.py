@@ -13,8 +13,9 @@ import redis
 from django.db import connections
 
 from devservers import Redis, ZooKeeper
-from loadtest.faults.injectors import ExpireSession, until
+from loadtest.faults.injectors import ExpireSession
 from loadtest.faults.proxy import Proxy
+from loadtest.faults.waiting import until
 from loadtest.history.checker import Promise
 from locking import locks
 from locking.backends.base import Backend
@@ -112,11 +113,11 @@ def test_row_10_the_answer_of_a_grant_is_lost(
     server, proxy = far
     backend = in_force("redis", f"redis://{proxy.url}/0")
     assert shop.buy() == "order"
-    proxy.answers.clear()
+    proxy.hold_replies()
     with seen_from_near(server, shop) as is_held, another(shop.buy) as told:
         until(is_held, "the grant")
         proxy.cut()
-        proxy.flow()
+        proxy.resume()
         assert told() == "order"
         assert not is_held()
     ends_with(shop, backend, orders=2)
@@ -135,7 +136,7 @@ def test_row_11_a_purchase_is_granted_its_lock_long_after_it_gave_up(
         proxy.hold()
         assert shop.buy() == "store_down"
         assert not is_held()
-        proxy.flow()
+        proxy.resume()
         until(is_held, "the late command arriving")
         until(lambda: not redis_breaker(url).is_open, "Redis being heard again")
         assert shop.buy() == "order"
@@ -160,8 +161,8 @@ def test_row_12_the_session_of_a_buyer_expires(
         assert isinstance(backend, ZooKeeperBackend)
         assert backend._session is not None
         fault = ExpireSession(node, backend._session.client.client_id)
-        fault.strike()
-        assert fault.fired
+        fault.inject()
+        assert fault.injected
         assert shop.buy() == "order"
 
     assert shop.buy_meanwhile(expire) == "order"

@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from inventory import stock as services
-from loadtest.faults.injectors import until
+from loadtest.faults.waiting import until
 from loadtest.history.checker import Findings, Promise, check
 from loadtest.history.recorder import history
 from locking import LockError, lock, locks

@@ -10,12 +10,8 @@ import redis as client
 
 from devservers import Redis
 from loadtest.faults.clock import Clock
-from loadtest.faults.injectors import (
-    ClockJump,
-    CutReplication,
-    KillServers,
-    until,
-)
+from loadtest.faults.injectors import ClockJump, CutReplication, KillServers
+from loadtest.faults.waiting import until
 
 
 @pytest.fixture
@@ -38,11 +34,11 @@ def keep(server: Redis) -> None:
 def test_killed_servers_come_back_empty(redis: Redis) -> None:
     keep(redis)
     fault = KillServers([redis])
-    fault.strike()
-    assert fault.fired
+    fault.inject()
+    assert fault.injected
     with pytest.raises(client.ConnectionError):
         value(redis)
-    fault.heal()
+    fault.recover()
     assert value(redis) is None
 
 
@@ -51,8 +47,8 @@ def test_a_cut_replica_misses_what_follows_and_takes_writes_once_promoted(redis:
         keep(redis)
         until(lambda: value(replica), "replication")
         cut = CutReplication(replica)
-        cut.strike()
-        assert cut.fired
+        cut.inject()
+        assert cut.injected
         with client.Redis.from_url(redis.url) as direct:
             direct.set("k", "later")
         assert value(replica) == "v"
@@ -65,9 +61,9 @@ def test_a_clock_jumps_only_where_it_drives(redis: Redis, tmp_path: Path) -> Non
     clock.drive(driven)
     with driven:
         jump = ClockJump([clock], [driven], 31)
-        jump.strike()
-        assert jump.fired
-        jump.heal()
+        jump.inject()
+        assert jump.injected
+        jump.recover()
         elsewhere = ClockJump([clock], [driven, redis], 31)
-        elsewhere.strike()
-        assert not elsewhere.fired
+        elsewhere.inject()
+        assert not elsewhere.injected

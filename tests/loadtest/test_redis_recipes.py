@@ -12,7 +12,7 @@ import pytest
 import redis as client
 
 from devservers import Redis
-from loadtest.faults.injectors import PATIENCE, until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from loadtest.recipes.redis_textbook import SetExpireBackend, SetnxBackend, SetnxExpireBackend
 from locking import LockLost
 from locking.backends.base import Backend, Claim
@@ -63,9 +63,9 @@ def test_it_excludes_and_is_polled(recipe: type[Backend], server: Redis) -> None
     assert backend.acquire(claim(), 0) is None
     assert [(held.name, held.owner) for held in backend.inspect()] == [("n", holder.owner)]
     with ThreadPoolExecutor(1) as pool:
-        waiter = pool.submit(backend.acquire, claim(), PATIENCE)
+        waiter = pool.submit(backend.acquire, claim(), WAIT_TIMEOUT)
         backend.release(holder, 0)
-        assert waiter.result(PATIENCE) is not None
+        assert waiter.result(WAIT_TIMEOUT) is not None
     assert backend.break_lock("n")
     assert not backend.inspect()
     backend.close()
@@ -102,7 +102,7 @@ def test_a_late_release(recipe: type[Backend], keeps: bool, server: Redis) -> No
     backend: Any = recipe("recipe", location=server.url)
     late, successor = claim(), claim(ttl=30)
     assert backend.acquire(late, 0) is not None
-    assert backend.acquire(successor, PATIENCE) is not None
+    assert backend.acquire(successor, WAIT_TIMEOUT) is not None
     with pytest.raises(LockLost) if keeps else nullcontext():
         backend.release(late, 0)
     assert (backend.acquire(claim(), 0) is None) is keeps
@@ -132,7 +132,7 @@ def test_row_23_pollers_overtake_each_other(server: Redis) -> None:
 
     def work(number: int) -> None:
         asked.append(number)
-        with backend.lock("n", timeout=PATIENCE):
+        with backend.lock("n", timeout=WAIT_TIMEOUT):
             served.append(number)
 
     with ThreadPoolExecutor(8) as pool:
@@ -140,7 +140,7 @@ def test_row_23_pollers_overtake_each_other(server: Redis) -> None:
             done = [pool.submit(work, number) for number in range(8)]
             until(lambda: len(asked) == 8, "all asking")
         for one in done:
-            one.result(PATIENCE)
+            one.result(WAIT_TIMEOUT)
     backend.close()
     assert sorted(served) == sorted(asked)
     assert served != asked

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from devservers import ZooKeeper
-from loadtest.faults.injectors import PATIENCE, until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from tests.locking.zookeeper_tools import PATH, connected, name, queue
 
 __all__ = ["name"]
@@ -45,9 +45,9 @@ class TestHerd:
             holders: list[int] = []
 
             def take(number: int) -> None:
-                with backends[number].lock(name, timeout=PATIENCE * 2):
+                with backends[number].lock(name, timeout=WAIT_TIMEOUT * 2):
                     holders.append(number)
-                    assert go_on[number].wait(PATIENCE * 2)
+                    assert go_on[number].wait(WAIT_TIMEOUT * 2)
 
             with ThreadPoolExecutor(len(backends)) as pool:
                 done = [pool.submit(take, 0)]
@@ -60,7 +60,7 @@ class TestHerd:
                     until(lambda left=left: len(holders) == self.WAITERS - left + 2, "a grant")
                 go_on[holders[-1]].set()
                 for wait in done:
-                    wait.result(PATIENCE)
+                    wait.result(WAIT_TIMEOUT)
         finally:
             for backend in backends:
                 backend.close()
@@ -92,7 +92,7 @@ class TestHerd:
 
         def work(number: int) -> None:
             for _ in range(10):
-                with backends[number].lock(name, timeout=PATIENCE) as lease:
+                with backends[number].lock(name, timeout=WAIT_TIMEOUT) as lease:
                     inside.append(number)
                     assert inside == [number]
                     tokens.append(lease.token)
@@ -101,7 +101,7 @@ class TestHerd:
         try:
             with ThreadPoolExecutor(3) as pool:
                 for done in [pool.submit(work, number) for number in range(3)]:
-                    done.result(PATIENCE * 2)
+                    done.result(WAIT_TIMEOUT * 2)
             assert not queue(backends[0], name)
         finally:
             for backend in backends:

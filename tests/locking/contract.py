@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.faults.injectors import PATIENCE, until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockMisuse, LockTimeout
 from locking.backends.base import Backend, Capabilities
 from tests.locking.contract_base import Another, needs, served
@@ -47,7 +47,7 @@ class Contract(Ends):
         self, backend: Backend, can: Capabilities, name: str
     ) -> None:
         with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as other:
-            got = other.submit(self._take_and_give_back, backend, name, 0).result(PATIENCE)
+            got = other.submit(self._take_and_give_back, backend, name, 0).result(WAIT_TIMEOUT)
             assert got is (can.exclusion == "none")
 
     @needs(lambda can: can.exclusion != "none")
@@ -60,7 +60,7 @@ class Contract(Ends):
             return time.monotonic() - started
 
         with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as other:
-            assert 0.2 <= other.submit(wait).result(PATIENCE) < 5
+            assert 0.2 <= other.submit(wait).result(WAIT_TIMEOUT) < 5
             until(lambda: not self.waiting(backend, name), "the waiter leaving the queue")
         assert backend.lock(name).acquire(timeout=5), "an abandoned wait must not hold the lock"
         backend.lock(name).release()
@@ -71,7 +71,7 @@ class Contract(Ends):
         with ThreadPoolExecutor(1) as other:
             waiter = other.submit(self._take_and_give_back, backend, name, math.inf)
             lock.release()
-            assert waiter.result(PATIENCE)
+            assert waiter.result(WAIT_TIMEOUT)
 
     def test_what_is_held_can_be_seen(
         self, backend: Backend, can: Capabilities, another: Another, name: str
@@ -135,7 +135,7 @@ class Contract(Ends):
 
         with ThreadPoolExecutor(4) as pool:
             for done in [pool.submit(work) for _ in range(4)]:
-                done.result(PATIENCE * 2)
+                done.result(WAIT_TIMEOUT * 2)
         assert bool(overlaps) is (can.exclusion == "none")
 
     # --- re-entry -------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Contract(Ends):
                     assert [h.count for h in backend.inspect() if h.name == name] == [2]
             assert not lease.lost
             with ThreadPoolExecutor(1) as other:
-                got = other.submit(self._take_and_give_back, backend, name, 0).result(PATIENCE)
+                got = other.submit(self._take_and_give_back, backend, name, 0).result(WAIT_TIMEOUT)
                 assert got is (can.exclusion == "none"), "the inner release freed the lock"
             if can.counts_in_store:
                 assert [h.count for h in backend.inspect() if h.name == name] == [1]
@@ -185,9 +185,10 @@ class Contract(Ends):
     def test_everyone_who_waits_is_served(self, backend: Backend, name: str) -> None:
         with ThreadPoolExecutor(12) as pool:
             waits = [
-                pool.submit(self._take_and_give_back, backend, name, PATIENCE) for _ in range(36)
+                pool.submit(self._take_and_give_back, backend, name, WAIT_TIMEOUT)
+                for _ in range(36)
             ]
-            assert all(wait.result(PATIENCE * 2) for wait in waits)
+            assert all(wait.result(WAIT_TIMEOUT * 2) for wait in waits)
         assert not self.waiting(backend, name)
 
     # --- misuse ---------------------------------------------------------------------------
@@ -199,7 +200,7 @@ class Contract(Ends):
             lock.release()
         lock.acquire(timeout=5)
         with ThreadPoolExecutor(1) as other, pytest.raises(LockMisuse):
-            other.submit(lock.release).result(PATIENCE)
+            other.submit(lock.release).result(WAIT_TIMEOUT)
         assert lock.lease is not None
         lock.lease.check()
         lock.release()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from loadtest.faults.injectors import PATIENCE, until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.base import Backend, Capabilities
 from locking.handler import backend_class, create
 from tests.locking.actor import Actor
@@ -34,7 +34,7 @@ def served(backend: Backend, name: str, number: int, queued: Callable[[], int | 
     order: list[int] = []
 
     def wait(place: int) -> None:
-        with backend.lock(name, timeout=PATIENCE):
+        with backend.lock(name, timeout=WAIT_TIMEOUT):
             order.append(place)
 
     with ThreadPoolExecutor(number) as pool:
@@ -45,7 +45,7 @@ def served(backend: Backend, name: str, number: int, queued: Callable[[], int | 
                 until(lambda place=place: queued() == place + 1, f"waiter {place} queueing")
             assert [held.waiters for held in backend.inspect() if held.name == name] == [number]
         for waiter in done:
-            waiter.result(PATIENCE)
+            waiter.result(WAIT_TIMEOUT)
     return order
 
 

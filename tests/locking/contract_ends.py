@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from loadtest.faults.injectors import PATIENCE, until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, LockUnavailable
 from locking.backends.base import Backend, Capabilities
 from locking.handler import create
@@ -31,7 +31,7 @@ class Ends(ContractBase):
             assert other.acquire(name, timeout=5, ttl=self.TTL)["ok"]
             assert not backend.lock(name).acquire(blocking=False)
             other.kill()
-            assert backend.lock(name).acquire(timeout=PATIENCE)
+            assert backend.lock(name).acquire(timeout=WAIT_TIMEOUT)
             backend.lock(name).release()
 
     @needs(lambda can: can.exclusion == "machines")
@@ -44,7 +44,7 @@ class Ends(ContractBase):
                 if self.waiting(backend, name) is not None:
                     until(lambda: self.waiting(backend, name) == 1, "the other one queueing")
                 other.kill()
-            assert backend.lock(name).acquire(timeout=PATIENCE)
+            assert backend.lock(name).acquire(timeout=WAIT_TIMEOUT)
             backend.lock(name).release()
 
     @pytest.mark.faults(row=24, fired="release after expiry")
@@ -59,19 +59,19 @@ class Ends(ContractBase):
         until(lambda: lease.lost, "the lease ending")
         with ThreadPoolExecutor(1) as other:
             successor = backend.lock(name, ttl=30)
-            assert other.submit(successor.acquire, timeout=PATIENCE).result(PATIENCE)
+            assert other.submit(successor.acquire, timeout=WAIT_TIMEOUT).result(WAIT_TIMEOUT)
             with pytest.raises(LockLost):
                 lease.check()
             with pytest.raises(LockLost):
                 old.extend()
             with pytest.raises(LockLost):
                 old.release()
-            taken = other.submit(lambda: successor.lease).result(PATIENCE)
+            taken = other.submit(lambda: successor.lease).result(WAIT_TIMEOUT)
             assert taken is not None
             assert not taken.lost
             assert taken.token > lease.token
             assert not backend.lock(name).acquire(blocking=False), "the successor lost its lock"
-            other.submit(successor.release).result(PATIENCE)
+            other.submit(successor.release).result(WAIT_TIMEOUT)
 
     @needs(lambda can: can.expires)
     def test_an_extended_lease_lives_longer(self, backend: Backend, name: str) -> None:
@@ -84,7 +84,7 @@ class Ends(ContractBase):
         assert lease.deadline > first_end + 20
         until(lambda: time.monotonic() > first_end + 0.1, "the first end passing")
         with ThreadPoolExecutor(1) as other:
-            assert not other.submit(backend.lock(name).acquire, False).result(PATIENCE)
+            assert not other.submit(backend.lock(name).acquire, False).result(WAIT_TIMEOUT)
         assert not lease.lost
         lock.release()
 
@@ -96,7 +96,7 @@ class Ends(ContractBase):
             until(lambda: time.monotonic() > first_end + self.TTL / 2, "work outlasting the lease")
             assert not lease.lost
             with ThreadPoolExecutor(1) as other:
-                assert not other.submit(backend.lock(name).acquire, False).result(PATIENCE)
+                assert not other.submit(backend.lock(name).acquire, False).result(WAIT_TIMEOUT)
 
     @pytest.mark.faults(row="F6", fired="the same, not renewed")
     @needs(lambda can: can.expires)
@@ -106,7 +106,9 @@ class Ends(ContractBase):
             pytest.raises(LockLost),
             backend.lock(name, ttl=0.3, timeout=5, renew=False),
         ):
-            assert other.submit(backend.lock(name).acquire, timeout=PATIENCE).result(PATIENCE)
+            assert other.submit(backend.lock(name).acquire, timeout=WAIT_TIMEOUT).result(
+                WAIT_TIMEOUT
+            )
 
     def test_the_error_of_the_body_is_the_one_that_shows(
         self, backend: Backend, can: Capabilities, name: str
@@ -131,21 +133,21 @@ class Ends(ContractBase):
             lock = backend.lock(name)
 
             async def take_and_give_back() -> None:
-                assert await lock.aacquire(timeout=PATIENCE)
+                assert await lock.aacquire(timeout=WAIT_TIMEOUT)
                 await lock.arelease()
 
             async with lock as lease:
                 assert await lock.aacquire(timeout=0), "re-entry in the same task"
                 assert lease.count == 2
                 await lock.arelease()
-                waiter = asyncio.create_task(lock.aacquire(timeout=PATIENCE))
+                waiter = asyncio.create_task(lock.aacquire(timeout=WAIT_TIMEOUT))
                 while self.waiting(backend, name) == 0:
                     await asyncio.sleep(0.005)
                 waiter.cancel()
                 with pytest.raises(asyncio.CancelledError):
-                    await asyncio.wait_for(waiter, PATIENCE)
+                    await asyncio.wait_for(waiter, WAIT_TIMEOUT)
                 until(lambda: not self.waiting(backend, name), "the waiter leaving the queue")
-            await asyncio.wait_for(asyncio.create_task(take_and_give_back()), PATIENCE)
+            await asyncio.wait_for(asyncio.create_task(take_and_give_back()), WAIT_TIMEOUT)
 
         asyncio.run(main())
 
@@ -184,7 +186,7 @@ class Ends(ContractBase):
             assert backend.lock("contract:down").lease is None
         finally:
             backend.close()
-        assert time.monotonic() - started < PATIENCE
+        assert time.monotonic() - started < WAIT_TIMEOUT
 
     def test_a_live_store_answers_a_probe(self, backend: Backend) -> None:
         backend.probe()
@@ -201,8 +203,8 @@ class Ends(ContractBase):
             return
         assert not backend.break_lock(f"{name}-unknown")
         with ThreadPoolExecutor(1) as other:
-            assert other.submit(self._take_and_give_back, backend, name, PATIENCE).result(
-                PATIENCE
+            assert other.submit(self._take_and_give_back, backend, name, WAIT_TIMEOUT).result(
+                WAIT_TIMEOUT
             ), "a broken lock must be free for others"
         with pytest.raises(LockLost):
             lock.release()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from devservers import Redis
-from loadtest.faults.injectors import PATIENCE, until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.base import Claim
 from locking.backends.redis.backend import RedisBackend
 from locking.lease import Lease, new_owner
@@ -47,7 +47,7 @@ def claim(ttl: float = 30.0) -> Claim:
 def take(backend: RedisBackend, ttl: float = 30.0) -> Lease:
     """A lease that nobody renews."""
     lock = backend.lock("n", ttl=ttl, renew=False)
-    assert lock.acquire(timeout=PATIENCE)
+    assert lock.acquire(timeout=WAIT_TIMEOUT)
     assert lock.lease is not None
     return lock.lease
 
@@ -63,6 +63,6 @@ def waiters(backend: RedisBackend, *claims: Claim) -> Iterator[list[Future[Any]]
     with ThreadPoolExecutor(len(claims)) as pool:
         started, before = [], waiting(backend)
         for number, one in enumerate(claims, before + 1):
-            started.append(pool.submit(backend.acquire, one, PATIENCE))
+            started.append(pool.submit(backend.acquire, one, WAIT_TIMEOUT))
             until(lambda number=number: waiting(backend) == number, "a waiter queueing")
         yield started

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from devservers import Redis, start_all, stop_all
-from loadtest.faults.injectors import until
+from loadtest.faults.waiting import until
 from locking.backends.base import Claim, Grant
 from locking.backends.redlock.backend import RedLockBackend
 from locking.lease import new_owner

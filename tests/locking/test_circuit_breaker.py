@@ -8,8 +8,8 @@ import pytest
 import redis
 from django.core.cache import caches
 
-from loadtest.faults.injectors import until
 from loadtest.faults.proxy import Proxy
+from loadtest.faults.waiting import until
 from locking.backends.circuit_breaker import CircuitBreaker
 from locking.backends.redis.connection import Connection, Disconnected
 from locking.backends.redis.pool import ConnectionPool, RetryOnce, redis_breaker
@@ -63,7 +63,7 @@ def test_one_timeout_opens_it_for_all_clients(first, proxy, connections, client)
         assert seconds_until_error(call) < TIMEOUT, "the call waited for the server again"
     assert seconds_until_error(lambda: unprotected.command("PING")) >= TIMEOUT
     proxy.cut()
-    proxy.flow()
+    proxy.resume()
     until(lambda: not redis_breaker(connections.url).is_open)
     for call in calls:
         call()
@@ -75,7 +75,7 @@ def test_a_refused_connection_does_not_open_it(proxy, connections, client) -> No
     for call in (lambda: ping(connections), client.ping):
         seconds_until_error(call)
     assert not redis_breaker(connections.url).is_open
-    proxy.serve()
+    proxy.accept()
     ping(connections)
 
 
@@ -135,12 +135,12 @@ def test_first_command_is_sent_without_a_handshake(client, proxy, redis_server, 
     with near.lock("any"):
         pass  # the server knows the scripts
     key = {"lock": "lock:{first}", "cache": "shop:1:first"}[client]
-    proxy.answers.clear()
+    proxy.hold_replies()
     with ThreadPoolExecutor(1) as pool, redis.Redis(port=redis_server.port) as direct:
         asked = pool.submit(ask)
         until(lambda: direct.exists(key), "the command")
         assert not asked.done()
-        proxy.flow()
+        proxy.resume()
         asked.result(9)
     for backend in (near, far):
         backend.close()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pytest_django import DjangoDbBlocker
 
-from loadtest.faults.injectors import PATIENCE, until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, locks
 from locking.backends.base import Claim
 from locking.backends.database.backend import DatabaseBackend
@@ -112,14 +112,14 @@ def test_everyone_gets_a_fair_share(backend: DatabaseBackend, contenders: int) -
     def hammer(number: int) -> None:
         lock = backend.lock("hammer")
         while time.monotonic() < end:
-            assert lock.acquire(timeout=PATIENCE)
+            assert lock.acquire(timeout=WAIT_TIMEOUT)
             served[number] += 1
             time.sleep(0.002)  # the work that the lock is for
             lock.release()
 
     with ThreadPoolExecutor(contenders) as pool:
         for done in [pool.submit(hammer, number) for number in range(contenders)]:
-            done.result(PATIENCE * 3)
+            done.result(WAIT_TIMEOUT * 3)
     jain = sum(served) ** 2 / (contenders * sum(n * n for n in served))
     assert jain >= 0.9, served
 

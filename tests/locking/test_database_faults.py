@@ -13,8 +13,8 @@ from pytest_django import DjangoDbBlocker
 
 from devservers import MariaDb
 from loadtest.faults.clock import Clock
-from loadtest.faults.injectors import PATIENCE, until
 from loadtest.faults.proxy import Proxy
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockTimeout, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.database.backend import DatabaseBackend
@@ -50,7 +50,7 @@ def another(server: MariaDb, alias: str) -> Callable[[], Actor]:
 
 def in_thread(call: Callable[[], T]) -> T:
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(call).result(PATIENCE * 2)
+        return pool.submit(call).result(WAIT_TIMEOUT * 2)
 
 
 def taken_by_another(backend: DatabaseBackend, name: str, timeout: float) -> bool:
@@ -81,7 +81,7 @@ class TestWaiting:
             before = root.questions()
             time.sleep(2)  # the time that nothing may happen in
             assert root.questions() - before == 1, "only the question itself"
-            assert not any(wait.result(PATIENCE) for wait in waits)
+            assert not any(wait.result(WAIT_TIMEOUT) for wait in waits)
 
     def test_longer_than_a_statement_may_be_silent(
         self, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
@@ -89,7 +89,7 @@ class TestWaiting:
         monkeypatch.setattr("locking.backends.database.connections.SILENCE_SECONDS", 1)
         with backend.lock("long", ttl=60, timeout=5), ThreadPoolExecutor(1) as pool:
             waiter = pool.submit(backend.lock("long").acquire, timeout=3.5)
-            assert not waiter.result(PATIENCE)
+            assert not waiter.result(WAIT_TIMEOUT)
 
     def test_a_killed_holder_is_replaced_at_the_end_of_its_lease(
         self, backend: DatabaseBackend, another: Callable[[], Actor]
@@ -98,7 +98,7 @@ class TestWaiting:
             assert other.acquire("killed", ttl=1.5)["ok"]
             started = time.monotonic()
             other.kill()
-            assert backend.lock("killed").acquire(timeout=PATIENCE)
+            assert backend.lock("killed").acquire(timeout=WAIT_TIMEOUT)
             waited = time.monotonic() - started
             backend.lock("killed").release()
         assert 0.5 < waited < 2.5 + SLACK
@@ -109,14 +109,14 @@ class TestWaiting:
         lock = backend.lock("cut", ttl=30)
         lock.acquire(timeout=5)
         with ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(taken_by_another, backend, "cut", PATIENCE)
+            waiter = pool.submit(taken_by_another, backend, "cut", WAIT_TIMEOUT)
             until(lambda: root.waits() == 1, "the waiter")
             root(f"KILL {backend._kept[lock.lease.owner].id}")  # type: ignore[union-attr, attr-defined]
             until(lambda: root.waits() == 0, "the bell ringing")
             time.sleep(0.3)  # time for a waiter that trusts the bell to go wrong
             assert not waiter.done()
             lock.release()
-            assert waiter.result(PATIENCE)
+            assert waiter.result(WAIT_TIMEOUT)
 
     def test_a_stopped_first_waiter_is_passed_after_a_lease(
         self, backend: DatabaseBackend, another: Callable[[], Actor], root: Root
@@ -127,7 +127,7 @@ class TestWaiting:
                 until(lambda: root.waits() == 1, "the first waiter")
                 other.pause()
             started = time.monotonic()
-            assert backend.lock("stopped", ttl=1).acquire(timeout=PATIENCE)
+            assert backend.lock("stopped", ttl=1).acquire(timeout=WAIT_TIMEOUT)
             assert time.monotonic() - started < 2 + SLACK
             backend.lock("stopped").release()
             other.resume()
@@ -168,12 +168,12 @@ class TestLostReplies:
             pass
         claim = Claim(name="lost-reply", owner="me", ttl=30)
         with ThreadPoolExecutor(1) as pool:
-            proxy.answers.clear()
+            proxy.hold_replies()
             asked = pool.submit(far.acquire, claim, 0)
             until(lambda: root(ROW % "lost-reply")[0][0] == "me", "the grant in the store")
             proxy.cut()
-            proxy.flow()
-            grant = asked.result(PATIENCE)
+            proxy.resume()
+            grant = asked.result(WAIT_TIMEOUT)
         assert grant is not None
         assert grant.token == root(ROW % "lost-reply")[0][1] > first.token
         assert 28 < grant.deadline - time.monotonic() <= 30
@@ -186,12 +186,12 @@ class TestLostReplies:
         grant = far.acquire(claim, 5)
         assert grant is not None
         with ThreadPoolExecutor(1) as pool:
-            proxy.answers.clear()
+            proxy.hold_replies()
             asked = pool.submit(far.release, claim, grant.token)
             until(lambda: root(ROW % "lost-release")[0][0] == "", "the release in the store")
             proxy.cut()
-            proxy.flow()
-            asked.result(PATIENCE)
+            proxy.resume()
+            asked.result(WAIT_TIMEOUT)
 
     def test_a_silent_server_is_given_up(
         self, far: DatabaseBackend, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
@@ -204,7 +204,7 @@ class TestLostReplies:
             far.lock("silent").acquire(timeout=0.5)
         assert time.monotonic() - started < 10
         proxy.cut()
-        proxy.flow()
+        proxy.resume()
         far.probe()
 
 
@@ -251,11 +251,11 @@ class TestRefusals:
         root("SELECT * FROM locking_lockrow WHERE name = 'row' FOR UPDATE")
         self.refused(app, 1205, "row")
         with ThreadPoolExecutor(1) as pool:
-            patient = pool.submit(taken_by_another, app, "row", PATIENCE)
+            patient = pool.submit(taken_by_another, app, "row", WAIT_TIMEOUT)
             time.sleep(1.5)  # longer than one statement waits for the row
             assert not patient.done()
             root("ROLLBACK")
-            assert patient.result(PATIENCE)
+            assert patient.result(WAIT_TIMEOUT)
 
     @pytest.mark.faults(row=17, backend="database on MariaDB")
     def test_1213_a_deadlock_is_tried_again(self, app: DatabaseBackend, root: Root) -> None:
@@ -266,11 +266,11 @@ class TestRefusals:
         )
         try:
             with ThreadPoolExecutor(1) as pool:
-                patient = pool.submit(taken_by_another, app, "dead", PATIENCE)
+                patient = pool.submit(taken_by_another, app, "dead", WAIT_TIMEOUT)
                 time.sleep(0.3)  # some of them
                 assert not patient.done()
                 root("DROP TRIGGER deadlock")
-                assert patient.result(PATIENCE)
+                assert patient.result(WAIT_TIMEOUT)
         finally:
             root("DROP TRIGGER IF EXISTS deadlock")
 
@@ -311,7 +311,7 @@ class TestTheServerItself:
         with pytest.raises(LockUnavailable):
             backend.lock("kept").acquire(timeout=1)
         own.start()
-        assert backend.lock("kept").acquire(timeout=PATIENCE)
+        assert backend.lock("kept").acquire(timeout=WAIT_TIMEOUT)
         assert time.monotonic() >= grant.deadline - 0.01, "the row has outlived the server"
         backend.lock("kept").release()
         backend.close()
@@ -346,7 +346,7 @@ class TestTheServerItself:
         assert grant is not None
         clock.shift(0)
         started = time.monotonic()
-        with backend.lock("back", timeout=PATIENCE) as lease:
+        with backend.lock("back", timeout=WAIT_TIMEOUT) as lease:
             assert time.monotonic() - started < 4 + SLACK
             assert lease.token > grant.token
         with pytest.raises(LockLost):

@@ -10,7 +10,7 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from loadtest.faults.injectors import until
+from loadtest.faults.waiting import until
 from locking import LockMisuse, LockTimeout, lock, locks, policy
 from locking.models import LockPolicy, LockPolicyChange
 from locking.policy import begin_switch, cancel_switch, finish_switch, switch

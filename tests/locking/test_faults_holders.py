@@ -14,7 +14,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from loadtest.faults.injectors import PATIENCE, until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
 from locking.backends.mysql_session import MySQLSessionBackend
 from tests.fault_rows import SLACK
@@ -39,7 +39,7 @@ def test_row_1_stopped_past_twice_its_lease(store: Store, name: str) -> None:
         held = first.acquire(name, timeout=5)
         first.pause()
         stopped = time.monotonic()
-        assert second.acquire(timeout=PATIENCE), "the watchdog renewed although it was stopped"
+        assert second.acquire(timeout=WAIT_TIMEOUT), "the watchdog renewed although it was stopped"
         lease = second.lease
         assert lease is not None
         until(lambda: time.monotonic() - stopped > 2 * TTL, "twice the lease passing")
@@ -64,7 +64,7 @@ def test_row_1_a_session_whose_connection_lives_outlasts_a_stop(store: Store, na
         first.resume()
         assert not first.lease(name)["lost"]
         assert first.release(name)["ok"]
-    assert second.acquire(timeout=PATIENCE)
+    assert second.acquire(timeout=WAIT_TIMEOUT)
     second.release()
 
 
@@ -88,7 +88,7 @@ def test_row_2_gil_held_longer_than_the_lease(store: Store, name: str, is_held: 
         lock.acquire(timeout=5)
         lease = lock.lease
         assert lease is not None
-        other.send({"do": "acquire", "name": name, "timeout": PATIENCE, "ttl": 30})
+        other.send({"do": "acquire", "name": name, "timeout": WAIT_TIMEOUT, "ttl": 30})
         usleep(int(2.5 * TTL * 1e6))
         assert lease.lost is is_held
         assert other.is_silent(5 if is_held else 0) is not is_held, "it takes two to overlap"
@@ -112,7 +112,7 @@ def test_row_3_killed_holder_is_replaced_in_time(store: Store, name: str) -> Non
         assert not lock.acquire(blocking=False)
         other.kill()
         killed = time.monotonic()
-        assert lock.acquire(timeout=PATIENCE)
+        assert lock.acquire(timeout=WAIT_TIMEOUT)
         waited = time.monotonic() - killed
         lock.release()
     at_once = isinstance(store.backend, MySQLSessionBackend)

@@ -19,7 +19,7 @@ from django.utils import timezone
 from redis import Redis as Client
 
 from devservers import Redis, start_all, stop_all
-from loadtest.faults import injectors as faults
+from loadtest.faults import waiting
 from loadtest.resilience.jobs import EVERY
 from loadtest.resilience.jobs.machines import Machine, create_effects, effects
 from loadtest.resilience.jobs.soak import soak
@@ -27,7 +27,7 @@ from locking.jobs.run_once import HEADER
 from locking.models import JobRun
 
 PATIENCE = 45.0
-until = partial(faults.until, seconds=PATIENCE)
+until = partial(waiting.until, seconds=PATIENCE)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

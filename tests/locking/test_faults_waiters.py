@@ -14,7 +14,7 @@ import pytest
 import redis as client
 
 from devservers import Redis
-from loadtest.faults.injectors import PATIENCE, until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.redis.backend import RedisBackend
 from tests.locking.fault_stores import Store, idle, mysql_session, store
 from tests.locking.hammer import TIMEOUT, Hammer
@@ -51,10 +51,10 @@ def test_row_23_a_queue_has_no_inversions(store: Store, name: str, contenders: i
     served: list[int] = []
 
     # Whoever waits for longer than his own lease may pass the one before him, who seems to sleep.
-    ttl = 3 * PATIENCE
+    ttl = 3 * WAIT_TIMEOUT
 
     def by_thread(number: int) -> None:
-        with store.backend.lock(name, ttl=ttl, timeout=PATIENCE):
+        with store.backend.lock(name, ttl=ttl, timeout=WAIT_TIMEOUT):
             served.append(number)
 
     with ExitStack() as stack:
@@ -62,7 +62,7 @@ def test_row_23_a_queue_has_no_inversions(store: Store, name: str, contenders: i
 
         def by_process(number: int) -> None:
             actor = actors[number % PROCESSES]
-            assert actor.acquire(name, ttl=ttl, timeout=PATIENCE)["ok"]
+            assert actor.acquire(name, ttl=ttl, timeout=WAIT_TIMEOUT)["ok"]
             served.append(number)  # it still holds it
             assert actor.release(name)["ok"]
 
@@ -80,7 +80,7 @@ def test_row_23_a_queue_has_no_inversions(store: Store, name: str, contenders: i
                     f"contender {number} queueing",
                 )
         for one in done:
-            one.result(PATIENCE)
+            one.result(WAIT_TIMEOUT)
     assert served == list(range(contenders))
 
 
@@ -161,7 +161,7 @@ def commands_each(redis: client.Redis, contenders: int, lock: Callable[[], Any])
 
     def work(_: int) -> None:
         mine = lock()
-        ready.wait(PATIENCE)
+        ready.wait(WAIT_TIMEOUT)
         with mine:
             time.sleep(0.005)  # the work that the lock is for
 
@@ -180,7 +180,7 @@ def test_f7_a_queue_costs_the_same_however_many_wait_and_polling_does_not(
     backend = RedisBackend("redis", location=f"redis://127.0.0.1:{port}/0")
 
     def queued() -> Any:
-        return backend.lock("f7", ttl=30, timeout=PATIENCE)
+        return backend.lock("f7", ttl=30, timeout=WAIT_TIMEOUT)
 
     def polling() -> Any:
         return redis.lock("polled", timeout=30, sleep=0.01)

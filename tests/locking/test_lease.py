@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from loadtest.faults.injectors import until
+from loadtest.faults.waiting import until
 from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable
 from tests.locking.scripted import PATIENCE, ScriptedBackend, scripted, silent, waiters
 

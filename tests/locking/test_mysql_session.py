@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from devservers import MariaDb
-from loadtest.faults.injectors import PATIENCE, until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.mysql_session import MySQLSessionBackend
@@ -60,16 +60,16 @@ def test_the_holder_hears_that_its_session_was_ended(
         lease.check()
     with ThreadPoolExecutor(1) as other:
         successor = backend.lock("ended")
-        assert other.submit(successor.acquire, False).result(PATIENCE)
+        assert other.submit(successor.acquire, False).result(WAIT_TIMEOUT)
         with pytest.raises(LockLost):
             lock.release()
         with pytest.raises(LockLost):
             backend.extend(lease.claim, lease.token, 5)
-        taken = other.submit(lambda: successor.lease).result(PATIENCE)
+        taken = other.submit(lambda: successor.lease).result(WAIT_TIMEOUT)
         assert taken is not None
         assert taken.token > lease.token
         assert not taken.lost
-        other.submit(successor.release).result(PATIENCE)
+        other.submit(successor.release).result(WAIT_TIMEOUT)
 
 
 def test_a_session_that_ended_a_moment_ago_is_found_out_by_the_release(
@@ -100,11 +100,11 @@ def test_a_killed_holder_is_replaced_at_once(
 ) -> None:
     with another() as other, ThreadPoolExecutor(1) as pool:
         assert other.acquire("killed")["ok"]
-        waiter = pool.submit(backend.acquire, claim("killed", "next"), PATIENCE)
+        waiter = pool.submit(backend.acquire, claim("killed", "next"), WAIT_TIMEOUT)
         until(lambda: root.waits() == 1, "the waiter")
         started = time.monotonic()
         other.kill()
-        assert waiter.result(PATIENCE) is not None
+        assert waiter.result(WAIT_TIMEOUT) is not None
         assert time.monotonic() - started < 1
 
 
@@ -120,7 +120,7 @@ def test_a_wait_may_be_longer_than_the_connections_read_timeout(
         waiter = pool.submit(backend.lock("long").acquire, timeout=3.5)
         until(lambda: root.waits() == 1, "the waiter")
         before = root.questions()
-        assert not waiter.result(PATIENCE)
+        assert not waiter.result(WAIT_TIMEOUT)
         assert root.questions() - before < 10, "it polls"  # one, where no answer was late
 
 
@@ -188,7 +188,7 @@ def test_what_a_dead_thread_held_is_free(backend: MySQLSessionBackend) -> None:
     thread = threading.Thread(target=backend.lock("dead").acquire)
     thread.start()
     thread.join()
-    with backend.lock("dead", timeout=PATIENCE) as lease:
+    with backend.lock("dead", timeout=WAIT_TIMEOUT) as lease:
         assert list(backend._kept) == [lease.owner]
 
 

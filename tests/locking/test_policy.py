@@ -10,7 +10,7 @@ import pytest
 from django.db import DatabaseError, transaction
 from django.utils import timezone
 
-from loadtest.faults.injectors import until
+from loadtest.faults.waiting import until
 from locking import LockMisuse, LockUnavailable, lock, policy
 from locking.models import LockPolicy, LockPolicyChange
 from locking.policy import begin_switch, finish_switch, switch

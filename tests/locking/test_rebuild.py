@@ -12,7 +12,7 @@ import pytest
 from django.core.cache import caches
 
 from devservers import Redis
-from loadtest.faults.injectors import PATIENCE, until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from loadtest.load.process_pool import ProcessPool
 from locking import LockMisuse, LockTimeout, locks, metrics
 from locking.rebuild import SingleFlight
@@ -66,14 +66,14 @@ class Held:
     def __call__(self) -> Any:
         self.builds += 1
         self._begun.set()
-        assert self._go.wait(PATIENCE)
+        assert self._go.wait(WAIT_TIMEOUT)
         if isinstance(self.value, BaseException):
             raise self.value
         return self.value
 
     def begun(self) -> None:
         """Wait until it has begun."""
-        assert self._begun.wait(PATIENCE)
+        assert self._begun.wait(WAIT_TIMEOUT)
 
     def end(self) -> None:
         self._go.set()
@@ -126,7 +126,7 @@ def test_while_one_builds_the_others_have_the_old_value_at_once(flight, other, h
     assert counted("stale:1")["stale"] == before + 2
     assert not builder.done()
     build.end()
-    assert builder.result(PATIENCE) == "new"
+    assert builder.result(WAIT_TIMEOUT) == "new"
     assert other.get_or_build("stale:1", never, **KEPT) == "new"
 
 
@@ -159,7 +159,7 @@ def test_who_has_nothing_to_serve_waits_for_the_builder(flight, other, held, thr
             home.get_or_build("wait:1", never, **KEPT)
         readers.append(threads.submit(home.get_or_build, "wait:1", never, **KEPT))
     build.end()
-    assert [reader.result(PATIENCE) for reader in readers] == ["new"] * 4
+    assert [reader.result(WAIT_TIMEOUT) for reader in readers] == ["new"] * 4
     outcomes = counted("wait:1")
     # One that came to the cache only after the build has not waited.
     assert outcomes["wait"] + outcomes.get("hit", 0) == before + 3
@@ -174,9 +174,9 @@ def test_an_impatient_caller_gives_up_for_himself_alone(flight, other, held, thr
         until(lambda: flight._flights, "the first wait")
     patient = threads.submit(flight.get_or_build, "patience:1", never, **KEPT)
     with pytest.raises(LockTimeout):
-        hasty.result(PATIENCE)
+        hasty.result(WAIT_TIMEOUT)
     build.end()
-    assert [one.result(PATIENCE) for one in (builder, patient)] == ["new"] * 2
+    assert [one.result(WAIT_TIMEOUT) for one in (builder, patient)] == ["new"] * 2
 
 
 def test_who_saw_the_old_value_before_the_new_one_was_there_does_not_build(flight, other):
@@ -201,7 +201,7 @@ def test_threads_share_a_look_at_the_cache_but_not_one_from_before_a_change(flig
         readers.append(threads.submit(flight.get_or_build, "look:1", never, **KEPT))
         until(lambda: look.builds == 2, "another look")
         look.end()
-    assert [reader.result(PATIENCE) for reader in readers] == ["seen"] * 9
+    assert [reader.result(WAIT_TIMEOUT) for reader in readers] == ["seen"] * 9
 
 
 def test_a_builder_that_lost_its_lock_keeps_its_value_to_itself(flight, options):
@@ -231,7 +231,7 @@ def test_a_build_that_fails_with_nothing_to_serve_fails_for_who_waits(flight, he
         build.end()
         for reader in (builder, waits):
             with pytest.raises(ZeroDivisionError):
-                reader.result(PATIENCE)
+                reader.result(WAIT_TIMEOUT)
     assert flight.get_or_build("fails:2", lambda: "new", **KEPT) == "new"
 
 
@@ -242,8 +242,8 @@ def test_a_builder_that_is_interrupted_is_replaced(flight, held, threads):
     waits = threads.submit(flight.get_or_build, "stopped:1", lambda: "new", **KEPT)
     build.end()
     with pytest.raises(KeyboardInterrupt):
-        builder.result(PATIENCE)
-    assert waits.result(PATIENCE) == "new"
+        builder.result(WAIT_TIMEOUT)
+    assert waits.result(WAIT_TIMEOUT) == "new"
 
 
 @pytest.mark.parametrize("is_invalidated", [True, False])
@@ -257,7 +257,7 @@ def test_what_was_read_before_a_change_is_not_served_after_it(
     if is_invalidated:  # else, as the control shows, the late answer stays
         other.invalidate("shop", "another")
     build.end()
-    builder.result(PATIENCE)
+    builder.result(WAIT_TIMEOUT)
     after = flight.get_or_build("shop:1", lambda: "after", **KEPT)
     assert after == ("after" if is_invalidated else "read before the change")
     assert other.get_or_build("shop:1", never, **KEPT) == after
@@ -271,8 +271,8 @@ def test_who_comes_after_a_change_does_not_join_a_build_from_before_it(flight, h
     late = threads.submit(flight.get_or_build, "join:1", lambda: "after", **KEPT)
     until(lambda: len(flight._flights) == 2, "a second builder")
     build.end()
-    assert builder.result(PATIENCE) == "before"
-    assert late.result(PATIENCE) == "after"
+    assert builder.result(WAIT_TIMEOUT) == "before"
+    assert late.result(WAIT_TIMEOUT) == "after"
     assert flight._flights == {}
 
 
@@ -310,7 +310,7 @@ def test_without_the_cache_it_builds_once_at_a_time(gone, held, threads, caplog)
         readers = [threads.submit(flight.get_or_build, "down:1", never, **KEPT) for _ in range(25)]
         until(lambda: asked.call_count == len(readers), "all waits")
         build.end()
-        assert [reader.result(PATIENCE) for reader in (builder, *readers)] == ["built"] * 26
+        assert [reader.result(WAIT_TIMEOUT) for reader in (builder, *readers)] == ["built"] * 26
     flight.invalidate("down")
     assert "stays" in caplog.text
     assert flight.get_or_build("down:1", lambda: "again", **KEPT) == "again"
@@ -324,7 +324,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_builder(gone, held, thread
     with ProcessPool(lambda number: flight.get_or_build("fork:1", lambda: "child", **KEPT)) as pool:
         assert pool.results() == ["child"]
     build.end()
-    assert builder.result(PATIENCE) == "parent"
+    assert builder.result(WAIT_TIMEOUT) == "parent"
 
 
 def test_a_silent_cache_is_asked_once_and_then_left_alone(settings):

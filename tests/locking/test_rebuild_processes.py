@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from django.core.cache import caches
 
-from loadtest.faults.injectors import PATIENCE, until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from loadtest.load.process_pool import ProcessPool
 from locking.rebuild import SingleFlight
 from tests.locking.test_rebuild import EXPIRED, KEPT
@@ -106,7 +106,7 @@ def test_row_22_control_without_single_flight_everybody_builds(real):
 def test_row_22_a_builder_that_is_killed_is_replaced_once_a_lease(settings, has_old):
     caches["default"].clear()
     ttl, key = 0.6, f"killed:{has_old}"
-    flight = SingleFlight(CACHE="default", LOCK="redis", LOCK_TTL=ttl, TIMEOUT=PATIENCE)
+    flight = SingleFlight(CACHE="default", LOCK="redis", LOCK_TTL=ttl, TIMEOUT=WAIT_TIMEOUT)
     if has_old:
         flight.get_or_build(key, lambda: "old", **EXPIRED)
     begun = _fork.Array("d", 4)

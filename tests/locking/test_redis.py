@@ -15,7 +15,7 @@ import pytest
 import redis as client
 
 from devservers import Redis
-from loadtest.faults.injectors import PATIENCE, until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
 from locking.backends.redis.backend import RedisBackend
 from locking.handler import create
@@ -74,7 +74,7 @@ def test_a_killed_waiter_is_passed_over_at_once(
         doomed.kill()
         released = time.monotonic()
         backend.release(holder, grant.token)
-        assert waiter.result(PATIENCE).token > grant.token
+        assert waiter.result(WAIT_TIMEOUT).token > grant.token
         assert time.monotonic() - released < LATE, "waited for a dead waiter's lease"
     backend.release(next_one, 0)
 
@@ -92,7 +92,7 @@ def test_a_stopped_waiter_is_passed_over_when_its_grant_ends(
             released = time.monotonic()
             backend.release(holder, 0)
             assert waiting(backend) == 1, "the stopped one was not handed the lock"
-            assert waiter.result(PATIENCE) is not None
+            assert waiter.result(WAIT_TIMEOUT) is not None
             assert 0.5 <= time.monotonic() - released < 1.0 + LATE
         finally:
             stopped.resume()
@@ -114,7 +114,7 @@ def test_a_stopped_process_costs_one_lease_however_many_of_it_wait(
         try:
             released = time.monotonic()
             backend.release(holder, 0)
-            assert waiter.result(PATIENCE) is not None
+            assert waiter.result(WAIT_TIMEOUT) is not None
             assert 1.5 <= time.monotonic() - released < 4.0, "a lease for each of them"
         finally:
             stopped.resume()
@@ -135,7 +135,7 @@ def test_a_killed_holder_blocks_until_its_grant_ends(
         doomed.kill()
         first.kill()
         ends = time.monotonic() + raw.pttl("lock:{n}") / 1000
-        assert waiter.result(PATIENCE) is not None
+        assert waiter.result(WAIT_TIMEOUT) is not None
         late = time.monotonic() - ends
     assert -0.05 < late < 0.05 + LATE
     backend.release(second, 0)
@@ -149,7 +149,7 @@ def test_a_lock_that_expired_goes_to_who_waits_longest(backend: RedisBackend) ->
         assert backend.acquire(claim(), 0) is None, "a newcomer overtook"
         assert not other.done()
         backend.release(first, 0)
-        assert other.result(PATIENCE) is not None
+        assert other.result(WAIT_TIMEOUT) is not None
     backend.release(second, 0)
 
 
@@ -171,7 +171,7 @@ def test_a_newcomer_does_not_overtake_in_a_fair_lock_but_may_in_an_unfair_one(
                 overtaken += lock.acquire(blocking=False)
                 if lock.lease is not None:
                     lock.release()
-                assert waiter.result(PATIENCE) is not None
+                assert waiter.result(WAIT_TIMEOUT) is not None
             backend.release(patient, 0)
         assert (overtaken == 0) is fair
         backend.close()
@@ -184,9 +184,11 @@ def test_a_waiter_sleeps(backend: RedisBackend, raw: client.Redis) -> None:
     lock = backend.lock("n")  # the watchdog renews it
     lock.acquire()
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(backend.acquire, claim(), 0.01).result(PATIENCE)  # the server has the scripts
+        pool.submit(backend.acquire, claim(), 0.01).result(
+            WAIT_TIMEOUT
+        )  # the server has the scripts
         before = calls(raw)
-        assert pool.submit(backend.acquire, claim(), 1.5).result(PATIENCE) is None
+        assert pool.submit(backend.acquire, claim(), 1.5).result(WAIT_TIMEOUT) is None
     assert calls(raw) - before == 2, "one to queue up, one to leave"
     lock.release()
 
@@ -199,7 +201,7 @@ def test_a_wait_may_outlast_the_socket_timeout(server: Redis) -> None:
         started = time.monotonic()
         until(lambda: time.monotonic() - started > 0.7, "the socket timeout passing")
         backend.release(holder, 0)
-        assert waiter.result(PATIENCE) is not None
+        assert waiter.result(WAIT_TIMEOUT) is not None
     backend.release(patient, 0)
     backend.close()
 
@@ -217,7 +219,7 @@ def test_a_contended_lock_costs_two_commands(
     with waiters(backend, *others) as served:
         backend.release(holder, 0)
         for one, grant in zip(others, served, strict=True):
-            assert grant.result(PATIENCE) is not None
+            assert grant.result(WAIT_TIMEOUT) is not None
             backend.release(one, 0)
     assert calls(raw) - before == 2 * count + 1, "to queue up, to release; and the holder's own"
 
@@ -250,7 +252,7 @@ def test_a_cancelled_wait_ends_and_leaves_nothing(backend: RedisBackend) -> None
     backend.acquire(holder, 0)
     with waiters(backend, unsure) as (waiter,):
         unsure.cancel()
-        assert waiter.result(PATIENCE) is None
+        assert waiter.result(WAIT_TIMEOUT) is None
         assert waiting(backend) == 0
     assert unsure.interrupt is None
     backend.release(holder, 0)
@@ -260,7 +262,7 @@ def test_a_cancelled_claim_does_not_start_to_wait(backend: RedisBackend) -> None
     holder, unsure = claim(), claim()
     backend.acquire(holder, 0)
     unsure.cancelled.set()
-    assert backend.acquire(unsure, PATIENCE) is None
+    assert backend.acquire(unsure, WAIT_TIMEOUT) is None
     assert waiting(backend) == 0
     backend.release(holder, 0)
 
@@ -277,7 +279,7 @@ def test_an_interrupted_wait_leaves_nothing(backend: RedisBackend) -> None:
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         with pytest.raises(KeyboardInterrupt):
-            backend.acquire(claim(), PATIENCE)
+            backend.acquire(claim(), WAIT_TIMEOUT)
     finally:
         signal.signal(signal.SIGALRM, ordinary)
     assert waiting(backend) == 0
@@ -329,10 +331,10 @@ def test_a_waiter_whose_connection_breaks_keeps_its_place(
         until(lambda: raw.pubsub_numpat() == 0 and len(raw.pubsub_channels()) >= 2, "new ones")
         assert waiting(backend) == 2
         backend.release(holder, 0)
-        assert one.result(PATIENCE) is not None
+        assert one.result(WAIT_TIMEOUT) is not None
         assert not other.done()
         backend.release(first, 0)
-        assert other.result(PATIENCE) is not None
+        assert other.result(WAIT_TIMEOUT) is not None
     backend.release(second, 0)
 
 
@@ -350,7 +352,7 @@ def test_a_fork_leaves_the_parents_wait_alone(backend: RedisBackend) -> None:
                 os._exit(0 if fine else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         backend.release(holder, 0)
-        assert waiter.result(PATIENCE) is not None
+        assert waiter.result(WAIT_TIMEOUT) is not None
     backend.release(patient, 0)
 
 

@@ -9,7 +9,7 @@ import redis as client
 
 from devservers import HOST, Redis, reserve_port
 from devservers.programs import required
-from loadtest.faults.injectors import PATIENCE
+from loadtest.faults.waiting import WAIT_TIMEOUT
 from locking.backends.redis.backend import RedisBackend
 from tests.locking.redis_tools import claim, waiters
 
@@ -19,7 +19,7 @@ def hand_over(url: str) -> None:
     backend.acquire(holder, 0)
     with waiters(backend, patient) as (waiter,):
         backend.release(holder, 0)
-        assert waiter.result(PATIENCE) is not None
+        assert waiter.result(WAIT_TIMEOUT) is not None
     backend.release(patient, 0)
     backend.close()
 

@@ -16,8 +16,8 @@ import redis as client
 
 from devservers import Redis
 from loadtest.faults.clock import Clock
-from loadtest.faults.injectors import PATIENCE, until
 from loadtest.faults.proxy import Proxy
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.redis.pool import redis_breaker
 from locking.lease import Lease
@@ -140,7 +140,7 @@ def test_redis_clock_back_does_not_prolong_a_dead_holders_lease(
             until(lambda: waiting(first.backend) == 1, "queueing")
             clock.shift(-60)
             assert first.backend.inspect()[0].expires_in > 30, "the clock did not step"  # type: ignore[operator]
-            second = waiter.result(PATIENCE)
+            second = waiter.result(WAIT_TIMEOUT)
     assert second.token > first.token
 
 
@@ -160,7 +160,7 @@ def test_a_hand_over_is_believed_in_spite_of_the_servers_clock(
             until(lambda b=backend: waiting(b) == 1, "queueing")
             clock.shift(step)
             backend.release(holder, 0)
-            lease = waiter.result(PATIENCE)
+            lease = waiter.result(WAIT_TIMEOUT)
             assert not lease.lost
             assert 20 < lease.remaining <= 30
 
@@ -184,24 +184,24 @@ def test_lost_answers_are_resolved_by_reading_the_owner_back(
     assert grant is not None
     backend.release(asked, grant.token)
 
-    proxy.losing = 1
+    proxy.replies_to_lose = 1
     asked = claim()
     grant = backend.acquire(asked, 0)
     assert grant is not None
     (held,) = direct.inspect()
     assert (held.owner, held.token) == (asked.owner, grant.token)
-    proxy.losing += 1
+    proxy.replies_to_lose += 1
     backend.extend(asked, grant.token, 60)
     (held,) = direct.inspect()
     assert held.expires_in is not None
     assert held.expires_in > 50
-    proxy.losing += 1
+    proxy.replies_to_lose += 1
     backend.set_depth(asked, grant.token, 2)
     assert [held.count for held in direct.inspect()] == [2]
-    proxy.losing += 1
+    proxy.replies_to_lose += 1
     backend.release(asked, grant.token)
     assert not direct.inspect()
-    assert not proxy.losing
+    assert not proxy.replies_to_lose
 
 
 def test_a_lost_answer_to_a_waiter_leaves_one_place(
@@ -210,12 +210,12 @@ def test_a_lost_answer_to_a_waiter_leaves_one_place(
     backend, direct, holder = connect(f"redis://{proxy.url}/0"), connect(server.url), claim()
     direct.acquire(holder, 0)
     backend.probe()
-    proxy.losing = 1
+    proxy.replies_to_lose = 1
     with ThreadPoolExecutor(1) as pool:
         waiter = pool.submit(take, backend)
-        until(lambda: not proxy.losing and waiting(direct) == 1, "waiting")
+        until(lambda: not proxy.replies_to_lose and waiting(direct) == 1, "waiting")
         direct.release(holder, 0)
-        lease = waiter.result(PATIENCE)
+        lease = waiter.result(WAIT_TIMEOUT)
     assert [(held.owner, held.waiters) for held in direct.inspect()] == [(lease.owner, 0)]
 
 
@@ -229,13 +229,13 @@ def test_a_command_that_arrives_long_after_its_time(
     grant = backend.acquire(ghost, 0)
     assert grant is not None
     backend.release(ghost, grant.token)
-    proxy.requests.clear()
+    proxy.hold_requests()
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(backend.acquire, ghost, 0)
         with pytest.raises(LockUnavailable):
-            late.result(PATIENCE)
+            late.result(WAIT_TIMEOUT)
     assert not direct.inspect()
-    proxy.flow()
+    proxy.resume()
     until(direct.inspect, "the late command arriving")
     (held,) = direct.inspect()
     assert held.owner == ghost.owner
@@ -256,7 +256,7 @@ def test_who_gives_up_while_redis_is_silent_leaves_no_place(
         until(lambda: waiting(backend) == 1, "queueing")
         server.pause()
         try:
-            for call in (backend.probe, lambda: queued.result(PATIENCE)):
+            for call in (backend.probe, lambda: queued.result(WAIT_TIMEOUT)):
                 with pytest.raises(LockUnavailable):
                     call()
         finally:
@@ -283,7 +283,7 @@ def test_a_silent_redis_is_given_up(server: Redis, connect: Connect) -> None:
                 lambda: backend.acquire(claim(), 5),
                 lambda: backend.release(lease.claim, lease.token),
                 lambda: backend.extend(lease.claim, lease.token, 30),
-                lambda: queued.result(PATIENCE),
+                lambda: queued.result(WAIT_TIMEOUT),
             ):
                 with pytest.raises(LockUnavailable) as caught:
                     call()

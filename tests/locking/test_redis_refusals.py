@@ -11,7 +11,7 @@ import pytest
 import redis as client
 
 from devservers import Redis
-from loadtest.faults.injectors import PATIENCE, until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.pool import redis_breaker
@@ -97,7 +97,7 @@ def test_a_script_that_does_not_end(server: Redis, connect: Connect) -> None:
             with client.Redis.from_url(server.url) as killer:
                 killer.script_kill()
             with pytest.raises(client.ResponseError):
-                endless.result(PATIENCE)
+                endless.result(WAIT_TIMEOUT)
     until(lambda: not redis_breaker(server.url).is_open, "being heard")
     assert take(backend)
 

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 from redis import Redis as Client
 
 from devservers import Redis
-from loadtest.faults.injectors import PATIENCE, until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
 from locking.backends.base import Claim, Grant
 from locking.backends.redis.backend import RedisBackend
@@ -54,7 +54,7 @@ class RedisLock(RuleBasedStateMachine):
         for claim in self.queue:
             claim.cancel()
         for thread in self.threads.values():
-            thread.join(PATIENCE)
+            thread.join(WAIT_TIMEOUT)
             assert not thread.is_alive()
         if self.holder is not None:
             self.backend.release(self.holder, 0)
@@ -70,7 +70,7 @@ class RedisLock(RuleBasedStateMachine):
         self.holder = None
         if self.queue:
             claim = self.queue.pop(0)
-            self.threads.pop(claim.owner).join(PATIENCE)
+            self.threads.pop(claim.owner).join(WAIT_TIMEOUT)
             self._granted(claim, self.grants.pop(claim.owner))
 
     def somebody(self) -> Claim:
@@ -92,7 +92,7 @@ class RedisLock(RuleBasedStateMachine):
         claim = self.somebody()
 
         def work() -> None:
-            self.grants[claim.owner] = self.backend.acquire(claim, PATIENCE * 3)
+            self.grants[claim.owner] = self.backend.acquire(claim, WAIT_TIMEOUT * 3)
 
         self.queue.append(claim)
         self.threads[claim.owner] = thread = threading.Thread(target=work)
@@ -105,7 +105,7 @@ class RedisLock(RuleBasedStateMachine):
     def give_up(self, number: int) -> None:
         claim = self.queue.pop(number % len(self.queue))
         claim.cancel()
-        self.threads.pop(claim.owner).join(PATIENCE)
+        self.threads.pop(claim.owner).join(WAIT_TIMEOUT)
         assert self.grants.pop(claim.owner) is None
 
     @precondition(lambda self: self.holder is not None)

@@ -16,7 +16,7 @@ import redis
 from django.core.checks import run_checks
 from django.test import override_settings
 
-from loadtest.faults.injectors import until
+from loadtest.faults.waiting import until
 from locking import LockLost, LockMisuse
 from locking.backends.redlock.backend import RedLockBackend
 from tests.locking.redlock_masters import (

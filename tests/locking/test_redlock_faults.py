@@ -14,8 +14,8 @@ import redis
 
 from devservers import start_all
 from loadtest.faults.clock import Clock
-from loadtest.faults.injectors import until
 from loadtest.faults.proxy import Proxy
+from loadtest.faults.waiting import until
 from locking import LockLost, LockUnavailable
 from locking.backends.redlock.quorum import CONNECT_SECONDS
 from tests.locking.redlock_masters import (
@@ -304,7 +304,7 @@ class TestLateSet:
         for number in FIRST_THREE:
             masters.plant(number)
         backend = connected(masters.client(NODE_TIMEOUT=1))
-        held_back = last.hold_open_ones()
+        held_back = last.hold_open_connections()
         asked = claim()
         with ThreadPoolExecutor(1) as other:
             attempts = other.submit(backend.acquire, asked, 30)
@@ -329,10 +329,10 @@ class TestLateSet:
         proxies = [proxy(number) for number in FIRST_THREE]
         backend = connected(masters.client(NODE_TIMEOUT=1))
         for one in proxies:
-            one.losing = math.inf
+            one.replies_to_lose = math.inf
         with pytest.raises(LockUnavailable):
             backend.acquire(claim(), 0)
         assert any(masters.values()[:3]), "no vote was given"
         for one in proxies:
-            one.losing = 0
+            one.replies_to_lose = 0
         take(backend)

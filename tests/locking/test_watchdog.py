@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from loadtest.faults.injectors import until
+from loadtest.faults.waiting import until
 from locking import LockLost, LockUnavailable
 from locking.watchdog import Watchdog, watchdog
 from tests.locking.scripted import PATIENCE, scripted, silent

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from devservers import ZooKeeper
-from loadtest.faults.injectors import PATIENCE, until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from locking.backends.zookeeper.session import Session
@@ -82,7 +82,7 @@ class TestQueue:
         with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as other:
             before = queue(backend, name)
             for _ in range(20):
-                assert not other.submit(backend.lock(name).acquire, False).result(PATIENCE)
+                assert not other.submit(backend.lock(name).acquire, False).result(WAIT_TIMEOUT)
             assert queue(backend, name) == before
 
     def test_waits_that_end_in_vain_leave_nothing(
@@ -91,7 +91,7 @@ class TestQueue:
         with backend.lock(name, timeout=5), ThreadPoolExecutor(8) as others:
             before = queue(backend, name)
             waits = [others.submit(backend.lock(name).acquire, timeout=0.01) for _ in range(80)]
-            assert not any(wait.result(PATIENCE) for wait in waits)
+            assert not any(wait.result(WAIT_TIMEOUT) for wait in waits)
             assert queue(backend, name) == before
             session = session_of(backend)
             assert not session._waiting
@@ -127,12 +127,12 @@ class TestQueue:
         try:
             with ThreadPoolExecutor(1) as holder:
                 lock = other.lock(name)
-                assert holder.submit(lock.acquire).result(PATIENCE)
+                assert holder.submit(lock.acquire).result(WAIT_TIMEOUT)
                 signal.setitimer(signal.ITIMER_REAL, 0.3)
                 with pytest.raises(TimeIsUp):
-                    backend.lock(name).acquire(timeout=PATIENCE)
+                    backend.lock(name).acquire(timeout=WAIT_TIMEOUT)
                 assert len(queue(backend, name)) == 1
-                holder.submit(lock.release).result(PATIENCE)
+                holder.submit(lock.release).result(WAIT_TIMEOUT)
         finally:
             signal.signal(signal.SIGALRM, old)
             other.close()
@@ -144,7 +144,7 @@ class TestQueue:
             backend = connected(server.hosts, SESSION_TIMEOUT=10.0)
 
             def take(number: int) -> None:
-                with backend.lock(f"leak:{number}", timeout=PATIENCE, renew=False):
+                with backend.lock(f"leak:{number}", timeout=WAIT_TIMEOUT, renew=False):
                     pass
 
             def nodes() -> int:
@@ -181,7 +181,7 @@ class TestSession:
         lease = lock.lease
         assert lease is not None
         assert backend.break_lock(name)
-        assert lost.wait(PATIENCE)
+        assert lost.wait(WAIT_TIMEOUT)
         assert lease.lost
         with pytest.raises(LockLost):
             lock.extend()
@@ -206,7 +206,7 @@ class TestSession:
         holder = threading.Thread(target=backend.lock(name).acquire)
         holder.start()
         holder.join()
-        assert backend.lock(name).acquire(timeout=PATIENCE)
+        assert backend.lock(name).acquire(timeout=WAIT_TIMEOUT)
         backend.lock(name).release()
 
     def test_a_closed_backend_gives_its_locks_back_and_opens_again(
@@ -222,7 +222,7 @@ class TestSession:
         with pytest.raises(LockLost):
             lock.release()
         with backend.lock(name, timeout=1), ThreadPoolExecutor(1) as pool:
-            assert not pool.submit(other.lock(name).acquire, False).result(PATIENCE)
+            assert not pool.submit(other.lock(name).acquire, False).result(WAIT_TIMEOUT)
         other.close()
 
     def test_an_ensemble_that_is_down_is_waited_for_once(self, name: str) -> None:

@@ -13,9 +13,10 @@ from kazoo.exceptions import ConnectionLoss
 
 from devservers import ZooKeeper
 from loadtest.faults.clock import Clock
-from loadtest.faults.ensemble import LeaderFault, Partitioned, StrikeLeader
-from loadtest.faults.injectors import PATIENCE, ExpireSession, until
+from loadtest.faults.ensemble import FailLeader, LeaderFailure, Partitioned
+from loadtest.faults.injectors import ExpireSession
 from loadtest.faults.proxy import Proxy
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from tests.fault_rows import SLACK
@@ -34,7 +35,7 @@ class TestHolder:
             assert other.acquire(name, timeout=5)["ok"]
             other.kill()
             killed = time.monotonic()
-            with backend.lock(name, timeout=PATIENCE):
+            with backend.lock(name, timeout=WAIT_TIMEOUT):
                 assert time.monotonic() - killed < SESSION + 1 + SLACK
 
     def test_stopped_for_longer_than_its_session(
@@ -44,7 +45,7 @@ class TestHolder:
         with Actor(conf(zookeeper.hosts)) as other:
             first = other.acquire(name, timeout=5)
             other.pause()
-            with backend.lock(name, timeout=PATIENCE) as lease:
+            with backend.lock(name, timeout=WAIT_TIMEOUT) as lease:
                 assert lease.token > first["token"]
                 other.resume()
                 assert other.lease(name)["lost"]
@@ -66,14 +67,14 @@ class TestHolder:
         try:
             with ThreadPoolExecutor(1) as pool:
                 successor = other.lock(name)
-                wait = pool.submit(successor.acquire, timeout=PATIENCE)
+                wait = pool.submit(successor.acquire, timeout=WAIT_TIMEOUT)
                 until(lambda: len(queue(other, name)) == 2, "the other one queueing")
                 assert backend._session is not None
                 fault = ExpireSession(zookeeper.hosts, backend._session.client.client_id)
-                fault.strike()
-                assert fault.fired
+                fault.inject()
+                assert fault.injected
                 expired = time.monotonic()
-                assert wait.result(PATIENCE)
+                assert wait.result(WAIT_TIMEOUT)
                 granted_after = time.monotonic() - expired
                 assert told.wait(SESSION)
                 assert lease.lost
@@ -81,13 +82,13 @@ class TestHolder:
                     lease.check()
                 with pytest.raises(LockLost):
                     lock.release()
-                taken = pool.submit(lambda: successor.lease).result(PATIENCE)
+                taken = pool.submit(lambda: successor.lease).result(WAIT_TIMEOUT)
                 assert taken is not None
                 assert taken.token > lease.token
                 assert not taken.lost
-                pool.submit(successor.release).result(PATIENCE)
+                pool.submit(successor.release).result(WAIT_TIMEOUT)
             assert granted_after < SESSION
-            with backend.lock(name, timeout=PATIENCE) as again:  # in a new session
+            with backend.lock(name, timeout=WAIT_TIMEOUT) as again:  # in a new session
                 assert again.token > taken.token
         finally:
             other.close()
@@ -102,14 +103,14 @@ class TestHolder:
             lease = lock.lease
             assert lease is not None
             proxy.hold()
-            with backend.lock(name, timeout=PATIENCE):
+            with backend.lock(name, timeout=WAIT_TIMEOUT):
                 granted = time.monotonic()
                 assert lease.lost
                 assert lease.deadline <= granted
                 until(lambda: told, "the holder being told")
                 assert told[0] - granted < SESSION
             proxy.cut()
-            proxy.flow()
+            proxy.resume()
             with pytest.raises(LockLost):
                 lock.release()
             other.close()
@@ -134,14 +135,14 @@ class TestHolder:
             other = connected(proxy.url)
             with ThreadPoolExecutor(1) as pool:
                 lock = other.lock(name)
-                assert pool.submit(lock.acquire, timeout=5).result(PATIENCE)
-                proxy.answers.clear()
+                assert pool.submit(lock.acquire, timeout=5).result(WAIT_TIMEOUT)
+                proxy.hold_replies()
                 releasing = pool.submit(lock.release)
                 until(lambda: not queue(backend, name), "the release being applied")
                 assert not releasing.done()
                 proxy.cut()
-                proxy.flow()
-                releasing.result(PATIENCE)
+                proxy.resume()
+                releasing.result(WAIT_TIMEOUT)
             other.close()
 
     def test_its_release_is_done_later_when_nobody_answers(
@@ -156,8 +157,8 @@ class TestHolder:
                 assert elapsed(lock.release) < 1 + SLACK
             assert len(queue(backend, name)) == 1
             healed = time.monotonic()
-            proxy.serve()
-            with backend.lock(name, timeout=PATIENCE):
+            proxy.accept()
+            with backend.lock(name, timeout=WAIT_TIMEOUT):
                 assert time.monotonic() - healed < 6, "freed by the session's end only"
             other.close()
 
@@ -183,7 +184,7 @@ class TestWaiter:
         served = []
 
         def wait(through: ZooKeeperBackend, who: str) -> None:
-            with through.lock(name, timeout=PATIENCE):
+            with through.lock(name, timeout=WAIT_TIMEOUT):
                 served.append(who)
 
         lock = backend.lock(name)
@@ -199,9 +200,9 @@ class TestWaiter:
             until(lambda: not waiter._session.up.is_set(), "the connection being lost")
             lock.release()
             assert queue(backend, name) == before, "a place was lost"
-            proxy.serve()
-            first.result(PATIENCE)
-            second.result(PATIENCE)
+            proxy.accept()
+            first.result(WAIT_TIMEOUT)
+            second.result(WAIT_TIMEOUT)
         assert served == ["cut off", "behind"]
         assert not queue(backend, name)
 
@@ -211,21 +212,21 @@ class TestWaiter:
     ) -> None:
         with backend.lock(name, timeout=5):
             pass
-        proxy.answers.clear()
+        proxy.hold_replies()
         with ThreadPoolExecutor(1) as pool:
             lock = waiter.lock(name)
-            taking = pool.submit(lock.acquire, timeout=PATIENCE)
+            taking = pool.submit(lock.acquire, timeout=WAIT_TIMEOUT)
             until(lambda: queue(backend, name), "the node being made")
             (node,) = queue(backend, name)
             assert not taking.done()
             proxy.cut()
-            proxy.flow()
-            assert taking.result(PATIENCE)
-            lease = pool.submit(lambda: lock.lease).result(PATIENCE)
+            proxy.resume()
+            assert taking.result(WAIT_TIMEOUT)
+            lease = pool.submit(lambda: lock.lease).result(WAIT_TIMEOUT)
             assert queue(backend, name) == [node], "it was made twice"
             (seen,) = [held for held in backend.inspect() if held.name == name]
             assert (seen.owner, seen.token) == (lease.owner, lease.token)
-            pool.submit(lock.release).result(PATIENCE)
+            pool.submit(lock.release).result(WAIT_TIMEOUT)
         assert not queue(backend, name)
 
     @pytest.mark.faults(row=10, backend="zookeeper", fired="answers lost")
@@ -239,7 +240,7 @@ class TestWaiter:
 
         def lose(parent: str) -> object:
             reply = ask(parent)
-            if not reply.wait(PATIENCE) or not reply.successful():
+            if not reply.wait(WAIT_TIMEOUT) or not reply.successful():
                 return reply  # nobody has queued here yet
             answers.append(reply.value)
             if len(answers) not in (1, 3):  # once more when the node was found by its owner
@@ -269,10 +270,10 @@ class TestWaiter:
             until(lambda: len(queue(backend, name)) == 2, "the other one queueing")
             proxy.cut(refuse=True)
             with pytest.raises(LockUnavailable):
-                waiting.result(PATIENCE)
+                waiting.result(WAIT_TIMEOUT)
             assert len(queue(backend, name)) == 2
             healed = time.monotonic()
-            proxy.serve()
+            proxy.accept()
             until(lambda: len(queue(backend, name)) == 1, "the orphan being deleted")
             assert time.monotonic() - healed < 6, "deleted by the session's end only"
 
@@ -283,8 +284,8 @@ class TestWaiter:
         with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as pool:
             proxy.hold()
             with pytest.raises(LockUnavailable):
-                pool.submit(waiter.lock(name).acquire, timeout=0.2).result(PATIENCE)
-            proxy.flow()
+                pool.submit(waiter.lock(name).acquire, timeout=0.2).result(WAIT_TIMEOUT)
+            proxy.resume()
             until(lambda: waiter._session and not waiter._session._orphans, "the clearing up")
             assert len(queue(backend, name)) == 1
 
@@ -299,17 +300,17 @@ class TestWaiter:
         lock = backend.lock(name)
         lock.acquire(timeout=5)
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(waiter.lock(name).acquire, timeout=PATIENCE)
+            waiting = pool.submit(waiter.lock(name).acquire, timeout=WAIT_TIMEOUT)
             until(lambda: len(queue(backend, name)) == 2, "the other one queueing")
             before = queue(backend, name)
             assert waiter._session is not None
-            ExpireSession(zookeeper.hosts, waiter._session.client.client_id).strike()
+            ExpireSession(zookeeper.hosts, waiter._session.client.client_id).inject()
             until(
                 lambda: len(now := queue(backend, name)) == 2 and now[1] > before[1],
                 "the other one queueing again",
             )
             lock.release()
-            assert waiting.result(PATIENCE)
+            assert waiting.result(WAIT_TIMEOUT)
         assert any("lost the place" in record.getMessage() for record in caplog.records)
 
 
@@ -318,7 +319,7 @@ class TestLeader:
 
     @pytest.mark.faults(row=14, backend="zookeeper")
     @pytest.mark.parametrize(("how", "within"), [("kill", 3.0), ("stop", 6.0), ("cut off", 8.0)])
-    def test_one_holder_throughout(self, how: LeaderFault, within: float, name: str) -> None:
+    def test_one_holder_throughout(self, how: LeaderFailure, within: float, name: str) -> None:
         """A holder may have been behind the leader: then the next one waits out its session."""
         session = 4.0
         with Partitioned() as ensemble:
@@ -329,7 +330,7 @@ class TestLeader:
             over = threading.Event()
 
             def work(number: int) -> None:
-                lock = backends[number].lock(name, timeout=PATIENCE)
+                lock = backends[number].lock(name, timeout=WAIT_TIMEOUT)
                 while not over.is_set():
                     try:
                         with lock as lease:
@@ -343,7 +344,7 @@ class TestLeader:
                     except (LockUnavailable, LockLost):
                         continue
 
-            fault = StrikeLeader(ensemble, how)
+            fault = FailLeader(ensemble, how)
             try:
                 with ThreadPoolExecutor(3) as pool:
                     workers = [pool.submit(work, number) for number in range(3)]
@@ -352,19 +353,19 @@ class TestLeader:
                         # Through the new leader: not one that the old had still under way.
                         epoch = grants[-1][1] >> 32
                         struck = time.monotonic()
-                        fault.strike()
-                        assert fault.fired
+                        fault.inject()
+                        assert fault.injected
                         until(lambda: grants[-1][1] >> 32 > epoch, "a grant by a new leader")
                         after = next(at for at, token in grants if token >> 32 > epoch)
                     finally:
                         over.set()
                     for worker in workers:
-                        worker.result(PATIENCE)
+                        worker.result(WAIT_TIMEOUT)
                 assert not overlaps
                 tokens = [token for _, token in grants]
                 assert tokens == sorted(set(tokens))
                 assert after - struck < within + session
-                fault.heal()  # the old leader follows the new one
+                fault.recover()  # the old leader follows the new one
             finally:
                 for backend in backends:
                     backend.close()

@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from loadtest.faults import injectors as faults
+from loadtest.faults import waiting
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
 from shop.reservations.reserve import reserve
@@ -21,7 +21,7 @@ from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 TIMEOUT = 60.0
-until = partial(faults.until, seconds=TIMEOUT)
+until = partial(waiting.until, seconds=TIMEOUT)
 
 
 @pytest.fixture

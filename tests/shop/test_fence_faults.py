@@ -18,8 +18,8 @@ import redis
 
 from devservers import Redis, start_all, stop_all
 from loadtest.faults.clock import Clock
-from loadtest.faults.injectors import until
 from loadtest.faults.proxy import Proxy
+from loadtest.faults.waiting import until
 from loadtest.history.checker import Promise, check
 from loadtest.history.recorder import Event, dump, history
 from locking import locks, policy
@@ -201,7 +201,7 @@ def test_row_4_failover_to_a_replica_without_the_lock(buyers: list[LateBuyer]) -
             if master.is_running:
                 master.kill()
                 promoted.replicaof("NO", "ONE")
-                address.lead_to(replica.port)
+                address.redirect(replica.port)
 
         overlap(buyers, "redis", fault="wait", strike=fail_over)
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from loadtest.faults.injectors import until
+from loadtest.faults.waiting import until
 from locking import LockTimeout, policy
 from shop.purchase import group_commit as line
 from shop.purchase.group_commit import serve

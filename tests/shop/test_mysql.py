@@ -11,8 +11,8 @@ import pytest
 from django.db import OperationalError, connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from loadtest.faults.injectors import PATIENCE, until
 from loadtest.faults.proxy import Proxy
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable
 from shop.platform.mysql import base
 from tests.locking.database_tools import Root, database, session
@@ -46,7 +46,7 @@ def connect(way: Proxy) -> Iterator[Callable[[], BaseDatabaseWrapper]]:
 
     yield make
     way.cut()
-    way.flow()
+    way.resume()
     for each in made:
         each.close()
 
@@ -73,7 +73,7 @@ def test_one_finds_out_that_it_is_silent_for_all(way, connect) -> None:
     assert refused_after(second) < 0.5, "it was asked again"
     assert refused_after(connect()) < 0.5, "it was dialled again"
     way.cut()
-    way.flow()
+    way.resume()
     until(lambda: not first.connection.watch.is_silent)
     for each in (first, second):
         each.close_if_unusable_or_obsolete()
@@ -86,7 +86,7 @@ def test_it_is_found_out_before_the_watch_has_a_line_of_its_own(way, connect, mo
 
     def late(**params: Any) -> Any:
         line = dial(**params)
-        assert silent.wait(PATIENCE)
+        assert silent.wait(WAIT_TIMEOUT)
         line.query("DO 1")  # one of the things that are said on a new connection
         return line
 
@@ -164,7 +164,7 @@ def test_who_waits_for_a_lock_in_it_is_told_too(make, monkeypatch, mariadb, way)
 @pytest.fixture
 def patience(monkeypatch) -> None:
     """However loaded the machine is."""
-    monkeypatch.setattr(base, "PATIENCE", 9.0)
+    monkeypatch.setattr(base, "WAIT_TIMEOUT", 9.0)
 
 
 def test_a_busy_server_is_not_taken_for_a_silent_one(patience, connect) -> None:
@@ -194,9 +194,9 @@ def test_a_new_connection_is_ready_after_two_messages(way, connect, monkeypatch)
     first, second = connect(), connect()
     ask(first)
     until(lambda: first.connection.watch._line is not None, "the watch's own line")
-    asked = way.asked
+    asked = way.request_count
     ask(second)
-    assert way.asked == asked + 3
+    assert way.request_count == asked + 3
     names = ("character_set_client", "autocommit", "sql_mode", "innodb_lock_wait_timeout")
     level = "tx_isolation" if second.mysql_is_mariadb else "transaction_isolation"
     for each in (first, second):

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from devservers import Redis
 from inventory.models import Stock
-from loadtest.faults.injectors import until
+from loadtest.faults.waiting import until
 from locking import lock, locks
 from locking.backends.redis.pool import RetryOnce
 from locking.models import JobRun

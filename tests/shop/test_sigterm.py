@@ -17,7 +17,7 @@ from redis import Redis
 
 from devservers.process import with_parent_death_signal
 from loadtest.bench.purchase.web import Web
-from loadtest.faults import injectors as faults
+from loadtest.faults import waiting
 from loadtest.load.http_buyers import browsers_of
 from loadtest.load.http_client import drive
 from locking import locks
@@ -27,7 +27,7 @@ from tests.shop.making import a_customer, a_sale, put_in_force
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
-until = partial(faults.until, seconds=PATIENCE)
+until = partial(waiting.until, seconds=PATIENCE)
 TTL = 30.0
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -14,7 +14,7 @@ from django.test import Client
 
 from devservers import Redis, ZooKeeper, start_all, stop_all
 from inventory.models import Stock
-from loadtest.faults.injectors import until
+from loadtest.faults.waiting import until
 from locking import locks
 from shop.administration.audit import audit_sale
 from shop.models import Allowance, Order, Sale

@@ -12,7 +12,7 @@ import pytest
 from django.db import OperationalError, connections
 
 from inventory.models import StockMovement
-from loadtest.faults.injectors import until
+from loadtest.faults.waiting import until
 from locking import locks
 from locking.failpoints import armed
 from shop.administration.audit import audit_sale

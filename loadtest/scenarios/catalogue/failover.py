@@ -33,7 +33,7 @@ def _the_only_one(stage: Stage) -> dict[str, Any]:
         stage.gone("buyer A")
         cut.promote()
         stage.mark("replica", "promoted")
-        address.lead_to(replica.port)
+        address.redirect(replica.port)
 
     return behind_anothers_back(stage, meanwhile=fail_over)
 

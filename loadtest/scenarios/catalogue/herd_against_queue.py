@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from devservers import ZooKeeper
 from loadtest.bench.services import mntr
-from loadtest.faults.injectors import until
+from loadtest.faults.waiting import until
 from loadtest.history.recorder import Recorder
 from loadtest.scenarios.scenario import Scenario
 from loadtest.scenarios.testbed import ZOOKEEPER, Stage

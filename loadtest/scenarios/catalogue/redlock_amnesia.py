@@ -5,7 +5,8 @@ from typing import Any
 from django.utils.translation import gettext_lazy as _
 
 from devservers import Redis
-from loadtest.faults.injectors import KillServers, until
+from loadtest.faults.injectors import KillServers
+from loadtest.faults.waiting import until
 from loadtest.scenarios.late_write import behind_anothers_back
 from loadtest.scenarios.scenario import Scenario
 from loadtest.scenarios.testbed import REDLOCK, Stage

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
-from loadtest.faults.injectors import until
+from loadtest.faults.waiting import until
 from loadtest.load.actor import Actor
 from loadtest.scenarios.scenario import Scenario
 from loadtest.scenarios.testbed import DATABASE, Stage

@@ -12,7 +12,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from devservers import ServerMissing
-from loadtest.faults.injectors import FaultFailed, until
+from loadtest.faults.waiting import FaultFailed, until
 from loadtest.scenarios import SCENARIOS, tell
 from loadtest.scenarios.runner import perform
 from loadtest.scenarios.scenario import Scenario

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from devservers import Redis
-from loadtest.faults import injectors as faults
+from loadtest.faults import waiting
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale, SetAside
 from shop.reservations import store
@@ -21,7 +21,7 @@ from tests.shop.races.test_stock import outcomes
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
-until = partial(faults.until, seconds=PATIENCE)
+until = partial(waiting.until, seconds=PATIENCE)
 
 
 def a_queued_sale(**what: int) -> Sale:

@@ -11,7 +11,7 @@ from django.db import connections
 
 from devservers import Redis
 from inventory.models import StockMovement
-from loadtest.faults.injectors import until
+from loadtest.faults.waiting import until
 from locking import locks, policy
 from locking.models import LockPolicyChange
 from shop.administration.audit import audit_sale
