@@ -1,8 +1,8 @@
 """Several statements as one durable transaction, in as few round trips as the store allows.
 
-MariaDB and MySQL take BEGIN, all the statements and COMMIT in one message: one round trip, however
-many statements, and row locks are held for none. Others get them one by one. A statement that
-changes no row although it must ends the transaction: nothing is written.
+MariaDB and MySQL receive BEGIN, the statements and COMMIT in one message: the whole transaction
+takes one round trip, and no row lock is held during one. Other databases receive the statements one
+by one. A statement that has to change a row but changes none rolls the transaction back.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,57 +14,51 @@ from django.db import DatabaseError, connection, connections, transaction
 from django.db.backends.utils import CursorWrapper
 from django.db.models import Model
 
-# Fails after a statement that changed no row, and so keeps the server from what stands behind it.
-# Not DO, which forgets errors, and not SELECT, which has an answer to be read.
+# Fails after a statement that changed no row, so that the server does not execute the rest of the
+# message. DO would ignore the error, and SELECT would add a result set to be read.
 CHECK = "SET @changed = EXP(IF(ROW_COUNT() > 0, 0, 9999))"
 OUT_OF_RANGE = 1690
+
+MakeError = Callable[[], Exception]
+"""Returns the error to raise; called after the rollback, so that it may query the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement, and the error that it means when it changes no row.
-
-    `unless` makes that error, when nothing is written any more: it may look up the reason.
-    """
+    """An SQL statement; if it changes no row, the error of `if_unchanged` is raised."""
 
     sql: str
     params: Sequence[Any]
-    unless: Callable[[], Exception] | None = None
-
-    def done(self, cursor: CursorWrapper) -> int:
-        """The id of the row that it inserted."""
-        if self.unless is not None and not cursor.rowcount:
-            raise _Unchanged(self.unless)
-        return int(cursor.lastrowid or 0)
+    if_unchanged: MakeError | None = None
 
 
 class _Unchanged(Exception):
-    def __init__(self, unless: Callable[[], Exception]) -> None:
-        self.unless = unless
+    def __init__(self, make_error: MakeError) -> None:
+        self.make_error = make_error
 
 
 def commit(statements: Sequence[Statement]) -> list[int]:
-    """Run them as one transaction of their own; the ids of the rows that each inserted.
+    """Execute the statements as one durable transaction; return the id that each one inserted.
 
-    Raises a statement's `unless` and the database's own errors; nothing is then written, except
-    that an OperationalError of the COMMIT leaves open whether it was.
+    Raise the error of a statement's `if_unchanged`, or the database's. Nothing is written then,
+    with one exception: if the COMMIT gets no reply (OperationalError), its outcome is unknown.
     """
     try:
         if connection.vendor == "mysql" and not connection.in_atomic_block:
             with connection.cursor() as cursor:
-                return _at_once(cursor, statements)
+                return _in_one_message(cursor, statements)
         with transaction.atomic(durable=True):
             return _one_by_one(statements)
     except _Unchanged as error:
-        raise error.unless() from None
+        raise error.make_error() from None
 
 
-def run(statements: Sequence[Statement]) -> None:
-    """Run them inside the caller's transaction, which an error has to end."""
+def execute(statements: Sequence[Statement]) -> None:
+    """Execute the statements inside the caller's transaction, which an error must roll back."""
     try:
         _one_by_one(statements)
     except _Unchanged as error:
-        raise error.unless() from None
+        raise error.make_error() from None
 
 
 def _one_by_one(statements: Sequence[Statement]) -> list[int]:
@@ -72,15 +66,17 @@ def _one_by_one(statements: Sequence[Statement]) -> list[int]:
     with connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement.sql, statement.params)
-            ids.append(statement.done(cursor))
+            if statement.if_unchanged is not None and not cursor.rowcount:
+                raise _Unchanged(statement.if_unchanged)
+            ids.append(int(cursor.lastrowid or 0))
     return ids
 
 
-def _at_once(cursor: CursorWrapper, statements: Sequence[Statement]) -> list[int]:
-    """Django's atomic() would send SET autocommit before and after: three round trips more."""
+def _in_one_message(cursor: CursorWrapper, statements: Sequence[Statement]) -> list[int]:
+    # Django's atomic() would send SET autocommit before and after: three more round trips.
     parts, params = ["START TRANSACTION"], list[Any]()
     for statement in statements:
-        parts += [statement.sql, CHECK] if statement.unless else [statement.sql]
+        parts += [statement.sql, CHECK] if statement.if_unchanged else [statement.sql]
         params += statement.params
     try:
         cursor.execute("; ".join([*parts, "COMMIT"]), params)
@@ -88,8 +84,8 @@ def _at_once(cursor: CursorWrapper, statements: Sequence[Statement]) -> list[int
         for statement in statements:
             cursor.nextset()
             ids.append(int(cursor.lastrowid or 0))
-            if statement.unless:
-                _next_unless(cursor, statement.unless)
+            if statement.if_unchanged:
+                _read_check(cursor, statement.if_unchanged)
         cursor.nextset()
         return ids
     except BaseException:
@@ -97,12 +93,12 @@ def _at_once(cursor: CursorWrapper, statements: Sequence[Statement]) -> list[int
         raise
 
 
-def _next_unless(cursor: CursorWrapper, unless: Callable[[], Exception]) -> None:
+def _read_check(cursor: CursorWrapper, if_unchanged: MakeError) -> None:
     try:
         cursor.nextset()
     except DatabaseError as error:
         if error.args[0] == OUT_OF_RANGE:
-            raise _Unchanged(unless) from None
+            raise _Unchanged(if_unchanged) from None
         raise
 
 
@@ -111,12 +107,12 @@ def _roll_back(cursor: CursorWrapper) -> None:
         while cursor.nextset():
             pass
         cursor.execute("ROLLBACK")
-    except Exception:  # noqa: BLE001 - a connection in an unknown state is worth nothing
+    except Exception:  # noqa: BLE001 - a connection in an unknown state is unusable
         connection.close()
 
 
 def insert(model: type[Model], **values: object) -> Statement:
-    """One new row; every column that has no database default must be given."""
+    """Return the INSERT of one row; give every column that has no database default."""
     plan = _plan(model, tuple(values), connection.vendor)
     here = connections[connection.alias]
     return Statement(plan.sql, [save(values[name], here) for name, save in plan.columns])
@@ -125,7 +121,7 @@ def insert(model: type[Model], **values: object) -> Statement:
 def insert_all(
     model: type[Model], varying: Sequence[str], rows: Iterable[Sequence[object]], **same: object
 ) -> Statement:
-    """Several new rows at once: `varying` names what each of `rows` gives, `same` is in all."""
+    """Return the INSERT of several rows: each has its own `varying` columns and the `same` ones."""
     head = _plan(model, (*varying, *same), connection.vendor).sql
     ends = [as_stored(model, name, value) for name, value in same.items()]
     params: list[object] = []
@@ -139,7 +135,7 @@ def insert_all(
 
 
 def as_stored(model: type[Model], name: str, value: object) -> object:
-    """A column's value as the database takes it."""
+    """Return the value of a column in the form that the database adapter takes."""
     return _field(model, name).get_db_prep_save(value, connection)
 
 
@@ -157,6 +153,6 @@ def _plan(model: type[Model], names: tuple[str, ...], vendor: str) -> _Plan:
     quote = connection.ops.quote_name
     columns = ", ".join(quote(str(_field(model, name).column)) for name in names)
     marks = ", ".join(["%s"] * len(names))
-    # Names out of the model, no input.
+    # The names come from the model, not from input.
     sql = f"INSERT INTO {quote(model._meta.db_table)} ({columns}) VALUES ({marks})"  # noqa: S608
     return _Plan(sql, [(name, _field(model, name).get_db_prep_save) for name in names])

@@ -1,29 +1,31 @@
 """The only module that writes stock.
 
-A purchase takes its pieces in two steps, so that what a lock is for can be seen: `look` before the
-transaction, what `to_take` says inside it. What each does depends on the strategy:
+A purchase takes units in two steps, so that the effect of a lock can be observed: `read_stock` runs
+before the transaction, the statements of `reserve` run inside it. The write strategy decides what
+each of them does:
 
-    naive        look reads the quantity; to_take writes back what it computed from it
-    fenced       look claims the row with the fence and reads; to_take writes where the claim stands
-                 (without a token nothing is claimed: to_take writes where nobody wrote since look)
-    conditional  look does nothing; to_take is one UPDATE that checks quantity and fence itself
+    naive        read_stock reads the quantity; reserve writes back what it computed from it
+    fenced       read_stock claims the row with the fence and reads it; reserve writes only if the
+                 claim is still on the row (a fence without a token cannot claim: reserve then
+                 writes only if the row has not changed since read_stock)
+    conditional  read_stock does nothing; reserve is one UPDATE that checks quantity and fence
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from django.db.models import F, Q
 from django.utils import timezone
 
-from inventory.batch import Statement, insert_all
+from inventory.batch import MakeError, Statement, insert_all
 from inventory.exceptions import InventoryError, OutOfStock, StaleFence
 from inventory.models import Product, Stock, StockMovement
 from locking.models import WriteStrategy
 
 Reason = StockMovement.Reason
 
-# A token of NULL is that of a lock without sound tokens: the row then counts for itself.
+# The token is NULL if the lock has no sound tokens: the row then increments its own.
 CHANGE = """
     UPDATE inventory_stock
     SET quantity = quantity + %s, fence_epoch = %s, fence_token = COALESCE(%s, fence_token + 1)
@@ -39,40 +41,41 @@ WRITE_CLAIMED = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """How new a writer's lock is. token None: the lock has no sound token, the row mints one."""
+    """The epoch and the token of a lock; a writer with a newer one excludes older writers."""
 
     epoch: int
     token: int | None
+    """None if the lock has no sound token: the stock row then increments its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class StockReading:
     """What a writer knows of a stock row before it writes."""
 
     stock_id: int
     strategy: str
     fence: Fence
-    """What its write leaves on the row."""
+    """The fence that the write leaves on the row."""
     found: Fence | None = None
-    """What the row must still carry then."""
+    """The fence that the row must still carry at that time."""
     quantity: int | None = None
 
 
 def _not_newer(fence: Fence) -> Q:
-    """Rows that no newer holder has touched."""
+    """Return the condition that a row carries no newer fence."""
     if fence.token is None:
         return Q(fence_epoch__lte=fence.epoch)
     return Q(fence_epoch__lt=fence.epoch) | Q(fence_epoch=fence.epoch, fence_token__lte=fence.token)
 
 
-def look(*, stock_id: int, strategy: str, fence: Fence) -> Look:
-    """Learn before the transaction what `to_take` will need. Raises StaleFence.
+def read_stock(*, stock_id: int, strategy: str, fence: Fence) -> StockReading:
+    """Return what `reserve` needs to know before the transaction. Raise StaleFence.
 
-    Statements of their own: inside the order's transaction the row lock would do the lock's work,
-    and a paused holder would block the whole shop.
+    The statements run in autocommit mode: inside the order's transaction the row lock would do the
+    work of the distributed lock, and a paused holder would block every purchase.
     """
     if strategy == WriteStrategy.CONDITIONAL:
-        return Look(stock_id=stock_id, strategy=strategy, fence=fence)
+        return StockReading(stock_id=stock_id, strategy=strategy, fence=fence)
     if strategy == WriteStrategy.FENCED and fence.token is not None:
         not_newer = Stock.objects.filter(_not_newer(fence), pk=stock_id)
         if not not_newer.update(fence_epoch=fence.epoch, fence_token=fence.token):
@@ -84,24 +87,28 @@ def look(*, stock_id: int, strategy: str, fence: Fence) -> Look:
         if epoch > fence.epoch:
             raise StaleFence
         found, fence = Fence(epoch=epoch, token=token), Fence(epoch=fence.epoch, token=token + 1)
-    return Look(stock_id=stock_id, strategy=strategy, fence=fence, found=found, quantity=quantity)
+    return StockReading(
+        stock_id=stock_id, strategy=strategy, fence=fence, found=found, quantity=quantity
+    )
 
 
-def to_take(*, seen: Look, orders: Sequence[tuple[str, int]]) -> list[Statement]:
-    """What takes pieces for orders, given as (number, quantity), to be committed with them.
+def reserve(*, reading: StockReading, orders: Sequence[tuple[str, int]]) -> list[Statement]:
+    """Return the statements that take units for orders, given as (number, quantity).
 
-    For all of them or for none: raises OutOfStock, and the commit OutOfStock or StaleFence.
+    Commit them together with the orders: all of these get their units or none does. Raise
+    OutOfStock; the commit raises OutOfStock or StaleFence.
     """
-    pk, fence, left = seen.stock_id, seen.fence, seen.quantity
+    pk, fence, left = reading.stock_id, reading.fence, reading.quantity
     total = sum(quantity for _, quantity in orders)
     if left is None:
-        update = _change(pk, -total, fence, unless=partial(_why_refused, seen))
+        update = _change(pk, -total, fence, if_unchanged=partial(_why_refused, reading))
     elif left < total:
         raise OutOfStock
-    elif seen.strategy == WriteStrategy.FENCED:
-        assert seen.found is not None
-        params = [left - total, fence.epoch, fence.token, pk, seen.found.epoch, seen.found.token]
-        update = Statement(WRITE_CLAIMED, params, unless=StaleFence)
+    elif reading.strategy == WriteStrategy.FENCED:
+        found = reading.found
+        assert found is not None
+        params = [left - total, fence.epoch, fence.token, pk, found.epoch, found.token]
+        update = Statement(WRITE_CLAIMED, params, if_unchanged=StaleFence)
     else:
         update = Statement(WRITE, [left - total, pk])
     lines = []
@@ -111,59 +118,57 @@ def to_take(*, seen: Look, orders: Sequence[tuple[str, int]]) -> list[Statement]
     return [update, _record(pk, lines, Reason.RESERVED, fence)]
 
 
-def _change(stock_id: int, by: int, fence: Fence, unless: Callable[[], Exception]) -> Statement:
-    """Change the quantity and mark the row, where that many are left and no newer fence is."""
-    mark, compare = (fence.epoch, fence.token), (fence.epoch, fence.epoch, fence.token)
-    return Statement(CHANGE, [by, *mark, stock_id, -by, *compare], unless=unless)
+def _change(stock_id: int, by: int, fence: Fence, if_unchanged: MakeError) -> Statement:
+    """Change quantity and fence if enough units are left and the row carries no newer fence."""
+    new, compared = (fence.epoch, fence.token), (fence.epoch, fence.epoch, fence.token)
+    return Statement(CHANGE, [by, *new, stock_id, -by, *compared], if_unchanged=if_unchanged)
 
 
-def _why_refused(seen: Look) -> InventoryError:
-    """Why CHANGE changed no row."""
-    rows = Stock.objects.filter(_not_newer(seen.fence), pk=seen.stock_id)
+def _why_refused(reading: StockReading) -> InventoryError:
+    """Return the reason why CHANGE changed no row."""
+    rows = Stock.objects.filter(_not_newer(reading.fence), pk=reading.stock_id)
     return OutOfStock() if rows.exists() else StaleFence()
 
 
-def to_put_back(
-    *, stock_id: int, quantity: int, order_number: str, fence: Fence
-) -> list[Statement]:
-    """What returns an order's pieces, to be committed with its end; that raises StaleFence.
+def release(*, stock_id: int, quantity: int, order_number: str, fence: Fence) -> list[Statement]:
+    """Return the statements that put an order's units back; the commit raises StaleFence.
 
-    It marks the row as `to_take` does: a holder that read the quantity before must not write over
-    it.
+    Commit them together with the end of the order. They write the fence as `reserve` does, because
+    a holder that read the quantity before must not overwrite it.
     """
-    update = _change(stock_id, quantity, fence, unless=StaleFence)
+    update = _change(stock_id, quantity, fence, if_unchanged=StaleFence)
     return [update, _record(stock_id, [(quantity, order_number, None)], Reason.RETURNED, fence)]
 
 
-def stock_up(*, product: Product, quantity: int) -> Stock:
+def create_stock(*, product: Product, quantity: int) -> Stock:
     """Create the stock row of a sale with its first movement; call it inside a transaction."""
     stock = Stock.objects.create(product=product, quantity=quantity)
-    _stocked(stock.pk, quantity)
+    _record_stocked(stock.pk, quantity)
     return stock
 
 
 def restock(*, stock_id: int, quantity: int) -> None:
-    """Add units to a sale that may be running; call it inside a transaction."""
+    """Add units to a sale that may be open; call it inside a transaction."""
     Stock.objects.filter(pk=stock_id).update(
         quantity=F("quantity") + quantity, fence_token=F("fence_token") + 1
     )
-    _stocked(stock_id, quantity)
+    _record_stocked(stock_id, quantity)
 
 
-def touch(*, stock_id: int) -> None:
-    """Write a row as it is: OperationalError when nobody can write it."""
+def check_writable(*, stock_id: int) -> None:
+    """Write a row without changing it; OperationalError if the database cannot write it."""
     Stock.objects.filter(pk=stock_id).update(quantity=F("quantity"))
 
 
-def outdate(*, epoch: int) -> None:
-    """Refuse every holder of before `epoch` at every row, before the first one of it has come."""
+def fence_off(*, epoch: int) -> None:
+    """Make every stock row refuse holders of earlier epochs, before a holder of `epoch` writes."""
     Stock.objects.update(fence_epoch=epoch, fence_token=0)
 
 
 def count_stale_write(*, stock_id: int) -> Fence:
-    """Remember that a stale writer was refused, and return the fence that refused it.
+    """Count a refused stale write on the row, and return the fence that refused it.
 
-    Outside the transaction that the writer lost.
+    Call it outside of the transaction that was rolled back.
     """
     rows = Stock.objects.filter(pk=stock_id)
     rows.update(stale_writes_refused=F("stale_writes_refused") + 1)
@@ -171,14 +176,14 @@ def count_stale_write(*, stock_id: int) -> Fence:
     return Fence(epoch=epoch, token=token)
 
 
-def _stocked(stock_id: int, quantity: int) -> None:
+def _record_stocked(stock_id: int, quantity: int) -> None:
     StockMovement.objects.create(stock_id=stock_id, delta=quantity, reason=Reason.STOCKED)
 
 
 def _record(
     stock_id: int, lines: Sequence[tuple[int, str, int | None]], reason: Reason, fence: Fence
 ) -> Statement:
-    """The ledger's rows of a change: delta, order's number, what was left if computed."""
+    """Return the INSERT of movements, given as (delta, order number, quantity after)."""
     return insert_all(
         StockMovement,
         ("delta", "order_number", "quantity_after"),

@@ -144,10 +144,10 @@ class Recorder:
 
     def watch_shop(self) -> None:
         """Record what this process's purchases read of the stock row and write to it."""
-        look = services.look
+        look = services.read_stock
         commit = checkout.commit  # type: ignore[attr-defined]
 
-        def looked(*, stock_id: int, strategy: str, fence: services.Fence) -> services.Look:
+        def looked(*, stock_id: int, strategy: str, fence: services.Fence) -> services.StockReading:
             mark = {"epoch": fence.epoch, "token": fence.token}
             with self.attempt("read", **mark) as said:
                 seen = look(stock_id=stock_id, strategy=strategy, fence=fence)
@@ -159,10 +159,10 @@ class Recorder:
                 return commit(statements)
 
         def forget() -> None:
-            services.look = look
+            services.read_stock = look
             checkout.commit = commit  # type: ignore[attr-defined]
 
-        services.look = looked
+        services.read_stock = looked
         checkout.commit = written  # type: ignore[attr-defined]
         self._forget_shop = forget
 

@@ -61,7 +61,7 @@ def pay_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
                 "UPDATE shop_order SET status = %s, closed_at = %s"
                 " WHERE id = %s AND status = %s AND pay_by > %s",
                 [Status.PAID, now, order.pk, Status.PENDING, now],
-                unless=WrongStep,
+                if_unchanged=WrongStep,
             ),
             *also,
         ]
@@ -147,7 +147,7 @@ def _end(order: Order, status: Status, fence: stock.Fence, also: Sequence[Statem
             Statement(
                 "UPDATE shop_order SET status = %s, closed_at = %s WHERE id = %s AND status = %s",
                 [status, as_stored(Order, "closed_at", timezone.now()), order.pk, Status.PENDING],
-                unless=WrongStep,
+                if_unchanged=WrongStep,
             ),
             *also,
             Statement(
@@ -155,7 +155,7 @@ def _end(order: Order, status: Status, fence: stock.Fence, also: Sequence[Statem
                 " WHERE customer_id = %s AND sale_id = %s",
                 [order.quantity, order.customer_id, order.sale_id],
             ),
-            *stock.to_put_back(
+            *stock.release(
                 stock_id=order.sale.stock_id,
                 quantity=order.quantity,
                 order_number=order.number,

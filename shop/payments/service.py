@@ -98,7 +98,7 @@ def _approve(payment: Payment, also: Sequence[Statement] = ()) -> bool:
         "UPDATE shop_payment SET status = %s, closed_at = %s"
         " WHERE id = %s AND status = %s AND answer_by > %s",
         [Status.APPROVED, stored, payment.pk, Status.STARTED, stored],
-        unless=WrongStep,
+        if_unchanged=WrongStep,
     )
     try:
         pay_order(order=payment.order, also=[claim, *also])

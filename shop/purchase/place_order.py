@@ -264,7 +264,7 @@ def _write(drafts: Sequence[Draft], lease: Lease) -> None:
         raise StoreDown
     assert lease.policy is not None
     try:
-        seen = stock.look(
+        reading = stock.read_stock(
             stock_id=drafts[0].order.sale.stock_id,
             strategy=lease.policy.strategy,
             fence=fence_of(lease),
@@ -272,7 +272,7 @@ def _write(drafts: Sequence[Draft], lease: Lease) -> None:
         reach("purchase.check")
         statements = [statement for draft in drafts for statement in draft.statements]
         orders = [(draft.order.number, draft.order.quantity) for draft in drafts]
-        statements += stock.to_take(seen=seen, orders=orders)
+        statements += stock.reserve(reading=reading, orders=orders)
         ids = iter(commit(statements))
         for draft in drafts:
             draft.order.pk, *_ = islice(ids, len(draft.statements))
@@ -318,4 +318,4 @@ def _take_allowance(
         return [insert(Allowance, customer_id=customer.pk, sale_id=sale.pk, taken=quantity)]
     room = sale.limit_per_customer - quantity
     params = [quantity, customer.pk, sale.pk, room]
-    return [Statement(TAKE_ALLOWANCE, params, unless=LimitReached)]
+    return [Statement(TAKE_ALLOWANCE, params, if_unchanged=LimitReached)]

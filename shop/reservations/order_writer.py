@@ -100,7 +100,7 @@ def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
     is_its_own = False
     try:
         if store.deliveries(sale=sale, entry=entry) >= DELIVERIES:
-            stock.touch(stock_id=sale.stock_id)  # fails when somebody else keeps all from the row
+            stock.check_writable(stock_id=sale.stock_id)  # fails if another session blocks it
             is_its_own = True
         _commit(sale, [entry], lease)
     except OutOfStock:
@@ -140,7 +140,9 @@ def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
     if any(entry.customer_id is None for entry in entries):
         raise ValueError("An entry cannot be read.")
     assert lease.policy is not None
-    seen = stock.look(stock_id=sale.stock_id, strategy=lease.policy.strategy, fence=fence_of(lease))
+    reading = stock.read_stock(
+        stock_id=sale.stock_id, strategy=lease.policy.strategy, fence=fence_of(lease)
+    )
     reach("queued.looked")
     now = timezone.now()
     commit(
@@ -157,7 +159,7 @@ def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
                 closed_at=None,
             ),
             *_take_allowances(sale, entries),
-            *stock.to_take(seen=seen, orders=[(one.number, one.quantity) for one in entries]),
+            *stock.reserve(reading=reading, orders=[(one.number, one.quantity) for one in entries]),
         ]
     )
 
@@ -180,7 +182,7 @@ def _take_allowances(sale: Sale, entries: Sequence[Entry]) -> list[Statement]:
         Statement(
             TAKE_ALLOWANCE,
             [wanted[customer], customer, sale.pk, limit - wanted[customer]],
-            unless=LimitReached,
+            if_unchanged=LimitReached,
         )
         for customer in known
     ]

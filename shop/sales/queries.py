@@ -85,7 +85,7 @@ def create_sale(
     return Sale.objects.create(
         slug=slug,
         product=product,
-        stock=stock.stock_up(product=product, quantity=quantity),
+        stock=stock.create_stock(product=product, quantity=quantity),
         price=price,
         opens_at=opens_at,
         closes_at=closes_at,

@@ -202,13 +202,13 @@ def _restock_between_look_and_write(sale: Sale, restock) -> None:
     name = lock_name(sale.pk)
     staff = threading.Thread(target=lambda: (restock(), connection.close()))
     with lock(name) as lease:
-        seen = stock.look(
+        reading = stock.read_stock(
             stock_id=sale.stock_id, strategy=WriteStrategy.NAIVE, fence=fence_of(lease)
         )
         staff.start()
         while staff.is_alive() and not any(one.waiters for one in locks["redis"].inspect()):
             staff.join(0.01)
-        commit(stock.to_take(seen=seen, orders=[("N", 1)]))
+        commit(stock.reserve(reading=reading, orders=[("N", 1)]))
     staff.join(20)
     assert not staff.is_alive()
 

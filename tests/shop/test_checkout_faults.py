@@ -187,14 +187,14 @@ def test_a_policy_that_cannot_be_read_is_store_down(monkeypatch) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_a_deadlock_is_tried_again(monkeypatch) -> None:
     sale, faults = a_sale(), [OperationalError(1213, "Deadlock found"), None]
-    take = checkout.stock.to_take
+    take = checkout.stock.reserve
 
     def deadlocked(**what):
         if fault := faults.pop(0):
             raise fault
         return take(**what)
 
-    monkeypatch.setattr(checkout.stock, "to_take", deadlocked)
+    monkeypatch.setattr(checkout.stock, "reserve", deadlocked)
     buy(sale)
     assert not faults
     assert Order.objects.count() == 1

@@ -35,5 +35,5 @@ class Command(BaseCommand):
             )
         except LockError as error:
             raise CommandError(str(error)) from error
-        stock.outdate(epoch=row.epoch)
+        stock.fence_off(epoch=row.epoch)
         self.stdout.write(self.style.SUCCESS(f"In force: {row}."))

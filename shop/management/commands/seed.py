@@ -14,7 +14,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from inventory import stock
-from inventory.batch import run
+from inventory.batch import execute
 from inventory.import_csv import import_products
 from inventory.models import Product, Stock, StockMovement
 from locking.models import WriteStrategy
@@ -196,9 +196,9 @@ def _sell(sale: Sale, guest: User) -> None:
         closed_at=sale.opens_at,
     )
     Allowance.objects.create(customer=guest, sale=sale, taken=1)
-    seen = stock.look(
+    reading = stock.read_stock(
         stock_id=sale.stock_id,
         strategy=WriteStrategy.CONDITIONAL,
         fence=stock.Fence(epoch=0, token=None),
     )
-    run(stock.to_take(seen=seen, orders=[(order.number, 1)]))
+    execute(stock.reserve(reading=reading, orders=[(order.number, 1)]))

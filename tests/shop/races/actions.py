@@ -16,7 +16,7 @@ from django.test import Client
 from django.utils import timezone
 
 from inventory import stock
-from inventory.batch import run
+from inventory.batch import execute
 from inventory.models import Stock
 from inventory.stock import Fence
 from locking import Answer, Attempt, KeyInFlight, LockError, lock, policy
@@ -97,7 +97,9 @@ def buy_releasing_early(*, sale: int, customer: int, key: str) -> dict[str, Any]
     row = Sale.objects.select_related("stock").get(pk=sale)
     guard = lock(checkout.lock_name(sale), timeout=5)
     guard.acquire()
-    seen = stock.look(stock_id=row.stock_id, strategy="naive", fence=Fence(epoch=1, token=0))
+    reading = stock.read_stock(
+        stock_id=row.stock_id, strategy="naive", fence=Fence(epoch=1, token=0)
+    )
     reach("early.looked")
     with transaction.atomic():
         order = Order.objects.create(
@@ -109,7 +111,7 @@ def buy_releasing_early(*, sale: int, customer: int, key: str) -> dict[str, Any]
             pay_by=timezone.now(),
         )
         Allowance.objects.create(customer_id=customer, sale=row, taken=1)
-        run(stock.to_take(seen=seen, orders=[(order.number, 1)]))
+        execute(stock.reserve(reading=reading, orders=[(order.number, 1)]))
         guard.release()
         reach("early.released")
     return {"order": order.number}

@@ -1,0 +1,44 @@
+"""Statements that are committed together: all of them or none."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import IntegrityError
+from django.utils import timezone
+
+from inventory.batch import Statement, commit, insert
+from inventory.exceptions import OutOfStock
+from inventory.models import Product, Stock, StockMovement
+from inventory.stock import Fence, create_stock, read_stock, reserve
+from locking.models import WriteStrategy
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+
+
+@pytest.mark.parametrize("strategy", WriteStrategy)
+def test_failed_statement_rolls_back_its_transaction(strategy) -> None:
+    """Runs outside of a test's transaction, where MariaDB receives all statements at once."""
+    product = Product.objects.create(slug="kettle", name="Kettle", price=20)
+    stock = create_stock(product=product, quantity=5)
+    reading = read_stock(stock_id=stock.pk, strategy=strategy, fence=Fence(epoch=1, token=1))
+    statements = reserve(reading=reading, orders=[("A", 1)])
+    movement = insert(
+        StockMovement,
+        stock_id=stock.pk,
+        delta=-9,
+        reason="reserved",
+        created_at=timezone.now(),
+        fence_epoch=0,
+        fence_token=0,
+    )
+    nothing = Statement("UPDATE inventory_stock SET quantity = 0 WHERE id = %s", [0], OutOfStock)
+    for broken in ([movement, *statements, nothing], [*statements, movement, movement, nothing]):
+        with pytest.raises(OutOfStock):
+            commit(broken)
+    with pytest.raises(IntegrityError):
+        commit([*statements, *reserve(reading=reading, orders=[("A", 1)])])
+    assert Stock.objects.get().quantity == 5
+    assert not StockMovement.objects.exclude(reason="stocked").exists()
+    ids = commit(statements)
+    assert StockMovement.objects.get(pk=ids[-1]).order_number == "A"
+    assert Stock.objects.get().quantity == 4
