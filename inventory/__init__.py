@@ -1,1 +1,1 @@
-"""Products and stock: what there is to sell, and every change of it."""
+"""Products, their stock and the ledger of its changes."""

@@ -1,4 +1,4 @@
-"""Products for staff to edit; stock and its ledger to read."""
+"""Admin pages: products can be edited; stock and its ledger are read-only."""
 
 from django.contrib import admin
 
@@ -8,7 +8,7 @@ from locking.admin import ReadOnlyAdmin
 
 @admin.register(Product)
 class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """What the catalogue shows. Products that were ever on sale are hidden, not deleted."""
+    """Products of the catalogue; one that was ever on sale can be hidden but not deleted."""
 
     list_display = ("name", "name_zh", "price", "is_listed")
     list_editable = ("is_listed",)
@@ -19,7 +19,7 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 @admin.register(Stock)
 class StockAdmin(ReadOnlyAdmin):
-    """The rows that the locks guard."""
+    """Stock rows, which the locks guard."""
 
     list_display = ("product", "quantity", "fence_epoch", "fence_token", "stale_writes_refused")
     list_select_related = ("product",)
@@ -28,7 +28,7 @@ class StockAdmin(ReadOnlyAdmin):
 
 @admin.register(StockMovement)
 class StockMovementAdmin(ReadOnlyAdmin):
-    """The ledger."""
+    """The ledger of all stock movements."""
 
     list_display = (
         "pk",

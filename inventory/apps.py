@@ -1,11 +1,11 @@
-"""Products and stock."""
+"""The Django application `inventory`."""
 
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
 
 class InventoryConfig(AppConfig):
-    """Products, the stock rows and their ledger."""
+    """Register products, stock rows and their ledger."""
 
     name = "inventory"
     verbose_name = _("Inventory")

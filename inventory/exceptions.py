@@ -1,21 +1,21 @@
-"""What can go wrong with stock.
+"""Errors of the stock.
 
 InventoryError
-├── OutOfStock    fewer pieces are left than were asked for
-└── StaleFence    a newer holder has touched the row: this one's lock is no longer good
+├── OutOfStock    fewer units are left than were requested
+└── StaleFence    a newer holder of the lock has already written the row
 """
 
 
 class InventoryError(Exception):
-    """Something went wrong with stock."""
+    """Base class of all errors of the stock."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or self.__doc__)
 
 
 class OutOfStock(InventoryError):
-    """Fewer pieces are left than were asked for."""
+    """Fewer units are left than were requested."""
 
 
 class StaleFence(InventoryError):
-    """A newer holder of the lock has already touched the stock row."""
+    """A newer holder of the lock has already written the stock row."""

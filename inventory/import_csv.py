@@ -1,4 +1,4 @@
-"""Products from a CSV file: all rows or none."""
+"""Import of products from a CSV file: all rows or none."""
 
 import csv
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ OPTIONAL = ("name_zh", "description", "description_zh", "picture", "is_listed")
 
 
 class ImportRefused(Exception):
-    """The file cannot be taken as it is; `problems` has one line of text for each fault."""
+    """The file is invalid; `problems` holds one line of text for each fault."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -21,10 +21,10 @@ class ImportRefused(Exception):
 
 
 def import_products(lines: Iterable[str]) -> int:
-    """Create the products of a CSV file, or update those whose slug exists; how many there were.
+    """Create or update (by slug) the products of a CSV file; return their number.
 
-    Columns that the file does not have keep their values. Raises ImportRefused, and then nothing
-    has changed.
+    Columns that the file does not have keep their values. Raise ImportRefused without changing
+    anything if a row is invalid.
     """
     products = _read(lines)
     with transaction.atomic():
@@ -55,7 +55,7 @@ def _read(lines: Iterable[str]) -> dict[str, dict[str, str]]:
     except UnicodeDecodeError:
         problems.append(f"line {rows.line_num + 1} or below: not UTF-8")
     if not products and not problems:
-        problems.append("line 2: there is no product")
+        problems.append("line 2: no product found")
     if problems:
         raise ImportRefused(problems)
     return products
@@ -72,7 +72,7 @@ def _problems_of_header(names: list[str]) -> list[str]:
 
 
 def _problems_of_row(row: dict[str, str]) -> list[str]:
-    # DictReader puts what is beyond the header under None, and None where the row ends early.
+    # DictReader stores surplus values under the key None, and None for missing values.
     if None in row:
         return ["more values than columns"]
     if None in row.values():

@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Product(models.Model):
-    """Something to sell, in two languages."""
+    """A product, described in English and Chinese."""
 
     slug = models.SlugField(_("slug"), unique=True)
     name = models.CharField(_("name"), max_length=120)
@@ -42,19 +42,19 @@ class Product(models.Model):
 
     @property
     def title(self) -> str:
-        """The name in the reader's language."""
+        """Return the name in the active language."""
         return self._in_language("name")
 
     @property
     def text(self) -> str:
-        """The description in the reader's language."""
+        """Return the description in the active language."""
         return self._in_language("description")
 
 
 class Stock(models.Model):
-    """The units set aside for one sale. Only `inventory.stock` writes it.
+    """The units of one sale. Only `inventory.stock` writes this table.
 
-    `fence_epoch` and `fence_token` are the newest fence that touched the row: a holder with an
+    `fence_epoch` and `fence_token` are the newest fence that has written the row: a holder with an
     older one is refused.
     """
 
@@ -80,10 +80,10 @@ class Stock(models.Model):
 
 
 class StockMovement(models.Model):
-    """One change of a stock row; its primary key is the running sequence. Never changed."""
+    """One change of a stock row; never updated. The primary key gives the order of the changes."""
 
     class Reason(models.TextChoices):
-        """Why the stock changed."""
+        """The reason for a change of stock."""
 
         STOCKED = "stocked", _("stocked")
         RESERVED = "reserved", _("reserved for an order")
@@ -94,12 +94,12 @@ class StockMovement(models.Model):
     )
     delta = models.IntegerField(_("delta"))
     reason = models.CharField(_("reason"), max_length=10, choices=Reason.choices)
-    # NULL, not "": unique below, and every database lets NULLs repeat.
+    # NULL, not "": the unique constraint below ignores NULLs on every database.
     order_number = models.CharField(_("order number"), max_length=32, blank=True, null=True)  # noqa: DJ001
     quantity_after = models.IntegerField(
         _("quantity after"),
         null=True,
-        help_text=_("What the writer left behind, where it computed that itself."),
+        help_text=_("The quantity that the writer computed; empty if the database computed it."),
     )
     fence_epoch = models.PositiveIntegerField(_("fence epoch"), default=0)
     fence_token = models.BigIntegerField(_("fence token"), default=0)
@@ -110,7 +110,7 @@ class StockMovement(models.Model):
         verbose_name = _("stock movement")
         verbose_name_plural = _("stock movements")
         constraints = [
-            # A piece goes out once and comes back at most once per order.
+            # An order takes its units once and returns them at most once.
             models.UniqueConstraint(
                 fields=["order_number", "reason"], name="one_movement_per_order_and_reason"
             )

@@ -1,4 +1,4 @@
-"""Questions about stock; nothing here writes."""
+"""Queries of the stock and its ledger; this module never writes."""
 
 from dataclasses import dataclass
 
@@ -11,16 +11,16 @@ IS_STOCKED = Q(reason=StockMovement.Reason.STOCKED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """The stock row of a sale beside what its movements add up to."""
+    """The quantity of a stock row and the sums of its movements, in units."""
 
     stocked: int
-    """Units ever set aside."""
+    """All units ever added."""
     out: int
-    """Units out with orders: reserved and not returned."""
+    """Units reserved by orders and not returned."""
     available: int
-    """What the row says."""
+    """The quantity on the row."""
     per_order: dict[str, int]
-    """Units out, by order number; orders with none out are left out."""
+    """Units out by order number, without the orders that have none."""
     stale_writes_refused: int
 
 
@@ -49,6 +49,6 @@ def ledger_of(*, stock_id: int) -> Ledger:
 
 
 def stocked(*, stock_id: int) -> int:
-    """Return the number of units ever set aside for a sale."""
+    """Return the number of units ever added to a stock row."""
     movements = StockMovement.objects.filter(IS_STOCKED, stock_id=stock_id)
     return int(movements.aggregate(sum=Sum("delta", default=0))["sum"])

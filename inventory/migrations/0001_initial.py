@@ -55,7 +55,7 @@ class Migration(migrations.Migration):
                 ('delta', models.IntegerField(verbose_name='delta')),
                 ('reason', models.CharField(choices=[('stocked', 'stocked'), ('reserved', 'reserved for an order'), ('returned', 'returned by an order')], max_length=10, verbose_name='reason')),
                 ('order_number', models.CharField(blank=True, max_length=32, null=True, verbose_name='order number')),
-                ('quantity_after', models.IntegerField(help_text='What the writer left behind, where it computed that itself.', null=True, verbose_name='quantity after')),
+                ('quantity_after', models.IntegerField(help_text='The quantity that the writer computed; empty if the database computed it.', null=True, verbose_name='quantity after')),
                 ('fence_epoch', models.PositiveIntegerField(default=0, verbose_name='fence epoch')),
                 ('fence_token', models.BigIntegerField(default=0, verbose_name='fence token')),
                 ('created_at', models.DateTimeField(auto_now_add=True, verbose_name='created at')),

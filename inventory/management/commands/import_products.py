@@ -1,4 +1,4 @@
-"""`manage.py import_products FILE.csv`: one's own products, all rows or none."""
+"""The command `manage.py import_products FILE.csv`."""
 
 from argparse import ArgumentParser
 from pathlib import Path
@@ -9,7 +9,7 @@ from inventory.import_csv import OPTIONAL, REQUIRED, ImportRefused, import_produ
 
 
 class Command(BaseCommand):
-    """Exit code 1, and a line for each fault, when the file is refused."""
+    """Import products; exit with 1 and print a line for each problem if the file is invalid."""
 
     help = (
         "Create or update products from a UTF-8 CSV file, all rows or none. "
@@ -17,11 +17,11 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """FILE."""
+        """Define the argument FILE."""
         parser.add_argument("file", type=Path, metavar="FILE")
 
     def handle(self, *, file: Path, **options: object) -> None:
-        """Import and say how many."""
+        """Import the file and print the number of products."""
         try:
             # -sig: spreadsheets put a byte order mark in front.
             with file.open(encoding="utf-8-sig", newline="") as lines:
