@@ -1,15 +1,71 @@
-"""The rooms of the house: imports go one way, and `locking` could be lifted out alone."""
+"""Imports go one way: between the packages, between their layers, and never in a circle."""
 
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-# Each may import itself and those after it.
-ROOMS = ("loadtest", "shop", "inventory", "locking")
+PACKAGES = ("loadtest", "shop", "inventory", "locking")
+"""Each may import itself and those after it."""
+TOOLS = ("devservers", "tools", "deploy")
+LAYERS = {
+    "locking": """
+        exceptions fork failpoints models
+        types arguments owner refresh
+        metrics
+        backends
+        watchdog
+        aio
+        lease
+        handler
+        policy
+        single_flight rebuild idempotency
+        jobs
+        checks
+        admin apps management
+    """,
+    "shop": """
+        settings errors
+        platform models
+        sales
+        catalogue
+        reservations
+        orders
+        payments
+        purchase
+        administration
+        operations
+        tasks management templatetags
+        web
+        urls admin apps celery wsgi
+    """,
+    "loadtest": """
+        recipes faults models
+        history
+        load
+        charts
+        bench
+        scenarios
+        resilience
+        cli
+        web
+        management apps __main__
+    """,
+}
+"""By package: a module or folder may import itself and those on the lines above its own."""
+KNOWN = {
+    ("locking", "aio", "lease"),
+    ("locking", "backends", "lease"),
+    ("locking", "watchdog", "lease"),
+    ("shop", "orders", "purchase"),
+    ("shop", "reservations", "purchase"),
+}
+"""Imports against the layers that are still to be removed: package, module or folder, imported."""
 LOCKING_NEEDS = {
     "MySQLdb",
     "celery",
@@ -22,9 +78,14 @@ LOCKING_NEEDS = {
 }
 
 
-def imports(source: str, package: str) -> Iterator[str]:
-    """The full name of all that a module of the package imports, also inside its functions."""
-    for node in ast.walk(ast.parse(source)):
+def imports(source: str, package: str, *, type_checking: bool = True) -> Iterator[str]:
+    """Yield the full name of everything that a module of the package imports.
+
+    Imports inside functions count; those under `if TYPE_CHECKING` only if `type_checking`.
+    """
+    nodes: list[ast.AST] = [ast.parse(source)]
+    while nodes:
+        node = nodes.pop()
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -32,38 +93,103 @@ def imports(source: str, package: str) -> Iterator[str]:
             above = package.split(".")[: 1 - node.level or None] if node.level else []
             module = ".".join([*above, *filter(None, [node.module])])
             yield from (f"{module}.{alias.name}" for alias in node.names)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            nodes += [*node.body, *node.orelse] if type_checking else node.orelse
+        else:
+            nodes += ast.iter_child_nodes(node)
 
 
-def modules(room: str) -> list[Path]:
-    return sorted((ROOT / room).rglob("*.py"))
+@cache
+def modules(package: str) -> dict[str, Path]:
+    """Return the file of each module of the package, by its dotted name."""
+    found = {}
+    for file in sorted((ROOT / package).rglob("*.py")):
+        if file.parent.name == "migrations":
+            continue
+        parts = file.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    assert found, f"{package} is empty"
+    return found
 
 
 def imported_by(file: Path) -> Iterator[str]:
     return imports(file.read_text(), ".".join(file.relative_to(ROOT).parent.parts))
 
 
-def imported_rooms(file: Path) -> set[str]:
+def imported_packages(file: Path) -> set[str]:
     return {name.split(".")[0] for name in imported_by(file)}
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_imports_go_one_way(room: str) -> None:
-    assert modules(room), f"{room} is empty"
-    forbidden = set(ROOMS[: ROOMS.index(room)])
+@cache
+def import_graph(*packages: str) -> dict[str, set[str]]:
+    """Return the modules of the packages that each of their modules imports when it runs."""
+    files = {name: file for package in packages for name, file in modules(package).items()}
+
+    def module_of(name: str) -> str:
+        while name and name not in files:
+            name = name.rpartition(".")[0]
+        return name
+
+    graph = {}
+    for module, file in files.items():
+        package = ".".join(file.relative_to(ROOT).parent.parts)
+        names = imports(file.read_text(), package, type_checking=False)
+        graph[module] = {found for name in names if (found := module_of(name))} - {module}
+    return graph
+
+
+def unit_of(module: str) -> str:
+    """Return the module or folder at the root of its package; empty for the package itself."""
+    return ([*module.split("."), ""])[1]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_import_only_those_below(package: str) -> None:
+    above = set(PACKAGES[: PACKAGES.index(package)])
     broken = {
         str(file.relative_to(ROOT)): found
-        for file in modules(room)
-        if (found := imported_rooms(file) & forbidden)
+        for file in modules(package).values()
+        if (found := imported_packages(file) & above)
     }
     assert broken == {}
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_layers_import_only_those_above_in_the_table(package: str) -> None:
+    lines = enumerate(LAYERS[package].strip().splitlines())
+    rank = {unit: number for number, line in lines for unit in line.split()}
+    edges = {
+        (unit_of(module), unit_of(name))
+        for module, names in import_graph(package).items()
+        for name in names
+    }
+    assert {unit_of(module) for module in modules(package)} - {""} <= rank.keys()
+    broken = {
+        (package, unit, other)
+        for unit, other in edges
+        if unit and unit != other and (not other or rank[other] >= rank[unit])
+    }
+    assert broken - KNOWN == set()
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, "devservers"])
+def test_no_package_imports_in_a_circle(package: str) -> None:
+    graph = {
+        module: {name for name in names if (package, unit_of(module), unit_of(name)) not in KNOWN}
+        for module, names in import_graph(package).items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
 
 
 def test_locking_imports_nothing_of_the_project() -> None:
     allowed = LOCKING_NEEDS | sys.stdlib_module_names | {"locking"}
     foreign = {
         str(file.relative_to(ROOT)): found
-        for file in modules("locking")
-        if (found := imported_rooms(file) - allowed)
+        for file in modules("locking").values()
+        if (found := imported_packages(file) - allowed)
     }
     assert foreign == {}
 
@@ -72,11 +198,20 @@ def test_only_the_lab_names_the_recipes() -> None:
     """They are textbook locks with known flaws; no setting may name one, not even as a string."""
     offenders = [
         str(file.relative_to(ROOT))
-        for room in ROOMS[1:]
-        for file in modules(room)
+        for package in (*PACKAGES[1:], *TOOLS)
+        for file in modules(package).values()
         if "loadtest.recipes" in file.read_text()
     ]
     assert offenders == []
+
+
+def test_the_demo_does_not_import_the_lab() -> None:
+    graph = import_graph("tools", "devservers", *PACKAGES)
+    reached, new = set(), {"tools.demo"}
+    while new:
+        reached |= new
+        new = set().union(*(graph[module] for module in new)) - reached
+    assert {module for module in reached if module.startswith("loadtest")} == set()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +225,10 @@ def test_only_the_lab_names_the_recipes() -> None:
         ("if TYPE_CHECKING:\n    import loadtest", "shop", ["loadtest"]),
     ],
 )
-def test_the_walk_finds_every_kind_of_import(
-    source: str, package: str, expected: list[str]
-) -> None:
+def test_every_kind_of_import_is_found(source: str, package: str, expected: list[str]) -> None:
     assert list(imports(source, package)) == expected
+
+
+def test_imports_for_type_checking_can_be_left_out() -> None:
+    source = "if TYPE_CHECKING:\n    import loadtest\nelse:\n    import shop"
+    assert list(imports(source, "locking", type_checking=False)) == ["shop"]

@@ -1,0 +1,87 @@
+"""Folders and modules stay small, and tests go through public names."""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("loadtest", "shop", "inventory", "locking", "devservers")
+MODULES_PER_FOLDER = 14
+MODULES_AT_ROOT = {"locking": 16, "shop": 10, "loadtest": 4, "inventory": 9}
+LINES_PER_MODULE = 400
+PRIVATE_NAMES_IN_TESTS = 141  # 40 at the end
+FOREIGN = {"_meta", "_default_manager", "_exit", "_getframe", "_registry", "_messages"}
+"""Underscored names of the standard library and of Django."""
+KNOWN = {"locking": 18, "loadtest/load": 18, "loadtest/scenarios/catalogue": 16}
+"""Folders that are still too large, with the number of their modules."""
+
+
+def modules() -> list[Path]:
+    return [
+        file
+        for package in PACKAGES
+        for file in sorted((ROOT / package).rglob("*.py"))
+        if file.parent.name != "migrations"
+    ]
+
+
+def test_folders_hold_few_modules() -> None:
+    sizes = Counter(str(file.parent.relative_to(ROOT)) for file in modules())
+    limits = MODULES_AT_ROOT | KNOWN
+    too_large = {
+        folder: size
+        for folder, size in sizes.items()
+        if size > limits.get(folder, MODULES_PER_FOLDER)
+    }
+    assert too_large == {}
+
+
+def test_modules_are_short() -> None:
+    lines = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in modules()}
+    assert {name: count for name, count in lines.items() if count > LINES_PER_MODULE} == {}
+
+
+def private_names(source: str) -> list[str]:
+    """Return the underscored names of other objects that a test module uses.
+
+    Those that the module defines itself do not count: they belong to its own classes.
+    """
+    nodes = list(ast.walk(ast.parse(source)))
+    own = {node.name for node in nodes if isinstance(node, ast.FunctionDef)} | {
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls")
+    }
+    used = [
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "cls")
+    ]
+    for node in nodes:  # monkeypatch.setattr(module, "_name", ...), patch.object(module, "_name")
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("setattr", "object")):
+            used += [str(word.value) for word in node.args[1:2] if isinstance(word, ast.Constant)]
+    return [
+        name
+        for name in used
+        if name.startswith("_") and not name.startswith("__") and name not in own | FOREIGN
+    ]
+
+
+def test_tests_use_few_private_names() -> None:
+    found = {
+        str(file.relative_to(ROOT)): names
+        for file in sorted((ROOT / "tests").rglob("*.py"))
+        if (names := private_names(file.read_text()))
+    }
+    assert sum(map(len, found.values())) <= PRIVATE_NAMES_IN_TESTS, found
+
+
+def test_private_names_are_found() -> None:
+    source = """
+class Own:
+    def _mine(self): self._field = 1
+Own()._mine(); Own()._field; model._meta; x.__dict__
+cache._entries
+monkeypatch.setattr(policy, "_row", None)
+"""
+    assert private_names(source) == ["_entries", "_row"]
