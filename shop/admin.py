@@ -24,8 +24,8 @@ from django.utils.translation import ngettext
 from inventory.queries import stocked
 from locking.admin import ReadOnlyAdmin
 from shop.administration.sale_management import close_now, open_now, restock_sale
-from shop.errors import Busy
-from shop.models import Order, Payment, Sale, SetAside, User
+from shop.errors import Overloaded
+from shop.models import Order, Payment, RejectedReservation, Sale, User
 from shop.sales.queries import create_sale
 
 MAX_PIECES = 1_000_000
@@ -198,7 +198,7 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         for sale in sales:
             try:
                 restock_sale(sale=sale, quantity=pieces)
-            except Busy as error:
+            except Overloaded as error:
                 self.message_user(request, f"{sale.slug}: {error.title}", messages.ERROR)
                 continue
             self.log_change(request, sale, f"Restocked by {pieces}.")
@@ -247,7 +247,7 @@ class OrderAdmin(ReadOnlyAdmin):
     show_full_result_count = False
 
 
-@admin.register(SetAside)
+@admin.register(RejectedReservation)
 class SetAsideAdmin(ReadOnlyAdmin):
     """Reservations of queued sales that did not become orders, and why."""
 

@@ -11,13 +11,13 @@ ShopError            code      status
 ├── NotOpen          not_open     409   also once ended
 ├── SoldOut          sold_out     409
 ├── LimitReached     limit        409
-├── WrongStep        wrong_step   409   the order is past that
+├── InvalidTransition        wrong_step   409   the order is past that
 ├── InFlight         in_flight    409   Retry-After; an earlier send of the key is at work
 ├── KeyReused        key_reused   422   same key, other form
 ├── TooMany          too_many     429   Retry-After
-└── Busy             busy         503   Retry-After; the same key may be sent again
-    ├── Crowded      crowded      429   so many wait already
-    └── StoreDown    store_down   503
+└── Overloaded             busy         503   Retry-After; the same key may be sent again
+    ├── QueueFull      crowded      429   so many wait already
+    └── ServiceUnavailable    store_down   503
 """
 
 import logging
@@ -136,7 +136,7 @@ class LimitReached(ShopError):
     advice = _("Each customer may buy only so many in this sale.")
 
 
-class WrongStep(ShopError):
+class InvalidTransition(ShopError):
     """The order is past that."""
 
     code = "wrong_step"
@@ -172,7 +172,7 @@ class TooMany(ShopError):
     retry_after = 10
 
 
-class Busy(ShopError):
+class Overloaded(ShopError):
     """Too much is going on; nothing has been decided."""
 
     status = HTTPStatus.SERVICE_UNAVAILABLE
@@ -182,14 +182,14 @@ class Busy(ShopError):
     retry_after = 1
 
 
-class Crowded(Busy):
+class QueueFull(Overloaded):
     """As many as can wait are waiting already."""
 
     status = HTTPStatus.TOO_MANY_REQUESTS
     code = "crowded"
 
 
-class StoreDown(Busy):
+class ServiceUnavailable(Overloaded):
     """A store that the shop needs does not answer."""
 
     code = "store_down"
@@ -199,14 +199,14 @@ class StoreDown(Busy):
     retry_after = 2
 
 
-def refusal_of(error: IdempotencyError) -> ShopError:
+def key_refusal(error: IdempotencyError) -> ShopError:
     """What the shop says for an error of the idempotency keys."""
     return InFlight() if isinstance(error, KeyInFlight) else KeyReused()
 
 
-def busy_of(error: LockError) -> Busy:
+def lock_refusal(error: LockError) -> Overloaded:
     """What the shop says when a lock kept it from deciding anything."""
-    return StoreDown() if isinstance(error, LockUnavailable) else Busy()
+    return ServiceUnavailable() if isinstance(error, LockUnavailable) else Overloaded()
 
 
 VERBS = ("buy", "pay", "payment", "cancel", "answer")
@@ -239,7 +239,7 @@ def answer(
     else:
         verb = request.path.rstrip("/").rpartition("/")[2]
         shown = {"error": error, "is_verb": verb in VERBS, **(context or {})}
-        if isinstance(error, StoreDown) and context is None:
+        if isinstance(error, ServiceUnavailable) and context is None:
             shown |= {"user": None, "policy": None}  # the page must not ask the silent store again
         response = render(request, page, shown, status=error.status)
     if error.retry_after is not None:
@@ -262,5 +262,5 @@ class DomainErrorMiddleware:
             return answer(request, error)
         if isinstance(error, STORE_ERRORS):
             logger.warning("a store does not answer: %s", error)
-            return answer(request, StoreDown())
+            return answer(request, ServiceUnavailable())
         return None

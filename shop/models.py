@@ -104,7 +104,7 @@ class Sale(models.Model):
         return self.fulfilment == self.Fulfilment.QUEUED
 
 
-class Allowance(models.Model):
+class CustomerQuota(models.Model):
     """How much of a sale a customer has taken: what makes the limit hold without any lock."""
 
     customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
@@ -113,7 +113,7 @@ class Allowance(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["customer", "sale"], name="one_allowance_per_sale")
+            models.UniqueConstraint(fields=["customer", "sale"], name="one_quota_per_sale")
         ]
 
     def __str__(self) -> str:
@@ -201,7 +201,7 @@ class Order(models.Model):
         return self.status == self.Status.PENDING and timezone.now() < self.pay_by
 
 
-class SetAside(models.Model):
+class RejectedReservation(models.Model):
     """A reservation of a queued sale that did not become an order, and why. Never changed.
 
     What its buyer was told stays so, whatever Redis forgets or remembers again.
@@ -217,7 +217,7 @@ class SetAside(models.Model):
 
     number = models.CharField(_("number"), max_length=32, unique=True)
     sale = models.ForeignKey(
-        Sale, on_delete=models.PROTECT, related_name="set_aside", verbose_name=_("sale")
+        Sale, on_delete=models.PROTECT, related_name="rejected", verbose_name=_("sale")
     )
     # No foreign key: that its customer is gone may be the very reason.
     customer_id = models.BigIntegerField(_("customer id"), null=True, db_index=True)
@@ -228,8 +228,8 @@ class SetAside(models.Model):
 
     class Meta:
         ordering = ["-pk"]
-        verbose_name = _("reservation set aside")
-        verbose_name_plural = _("reservations set aside")
+        verbose_name = _("rejected reservation")
+        verbose_name_plural = _("rejected reservations")
 
     def __str__(self) -> str:
         return f"{self.number}: {self.reason}"

@@ -21,7 +21,7 @@ from devservers.programs import required
 from inventory.models import StockMovement
 from loadtest.faults import waiting
 from locking import locks, policy
-from shop.errors import Busy
+from shop.errors import Overloaded
 from shop.models import Order, Sale, User
 from shop.purchase.place_order import place_order
 from shop.reservations import store
@@ -74,7 +74,7 @@ def selling(direct: Sale, queued: Sale) -> Iterator[None]:
     def again(one: Callable[[Sale], object], sale: Sale) -> None:
         try:
             while not stop.is_set():
-                with suppress(Busy):
+                with suppress(Overloaded):
                     one(sale)
         finally:
             connections.close_all()
@@ -157,7 +157,7 @@ def test_a_restore(flushed: bool, command: list[str], database_url: str, tmp_pat
         assert line.fence_epoch == policy.current().epoch > lost_epoch
     else:
         assert (stock.stale_writes_refused, line.fence_epoch) == (0, lost_epoch)
-        with pytest.raises(Busy):  # the row takes none of the epoch in force any more
+        with pytest.raises(Overloaded):  # the row takes none of the epoch in force any more
             buy(direct)
         assert fresh(direct).stock.stale_writes_refused
         return

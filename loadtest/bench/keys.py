@@ -30,7 +30,7 @@ from loadtest.load.process_pool import ProcessPool, StartGate
 from loadtest.load.stores import Stores
 from locking import locks
 from shop.administration.audit import audit_sale
-from shop.errors import Busy
+from shop.errors import Overloaded
 from shop.models import Order, Sale, User
 from shop.purchase import buying
 from shop.sales.queries import create_sale
@@ -73,7 +73,7 @@ def _send(sale: Sale, form: Form) -> str:
                 key=f"{sale.slug}:{key}",
                 is_first=True,  # as a ticket says
             )
-        except Busy:
+        except Overloaded:
             continue
         return json.dumps([outcome.status, outcome.url, outcome.receipt])
 

@@ -130,7 +130,7 @@ def _take_in(
             story.lane(actor).marks.append((at, "bad", gettext_noop("refused")))
         case "buy", "fail" if event["error"] == "SoldOut":
             story.lane(actor).marks.append((at, "no", gettext_noop("sold out")))
-        case "buy", "unknown" if event["error"] in ("Busy", "StoreDown"):
+        case "buy", "unknown" if event["error"] in ("Overloaded", "ServiceUnavailable"):
             before = story.lane(actor).marks[-1:]
             if not before or before[0][2] != "gives up" or at - before[0][0] > SECOND // 10:
                 story.lane(actor).marks.append((at, "no", gettext_noop("busy")))

@@ -43,7 +43,7 @@ from inventory.queries import ledger_of
 from locking.backends.base import Backend, Claim, Grant
 from locking.exceptions import LockLost
 from locking.lease import Lease, Lock
-from shop.errors import Busy, ShopError
+from shop.errors import Overloaded, ShopError
 from shop.models import Order, Sale
 from shop.purchase import place_order as checkout
 
@@ -56,7 +56,7 @@ def _ns(deadline: float) -> int | None:
 
 def outcome_of(error: BaseException) -> str:
     """fail where the error promises that nothing was changed, else unknown."""
-    is_told = isinstance(error, ShopError) and not isinstance(error, Busy)
+    is_told = isinstance(error, ShopError) and not isinstance(error, Overloaded)
     refused = (OutOfStock, StaleFence, LockLost)
     return "fail" if is_told or isinstance(error, refused) else "unknown"
 

@@ -171,7 +171,7 @@ class _Child:
         """Buy a piece, `think` seconds after the look; told "busy", try for `patience` seconds."""
         from locking import policy
         from locking.failpoints import arm
-        from shop.errors import Busy, ShopError
+        from shop.errors import Overloaded, ShopError
         from shop.models import Sale, User
         from shop.purchase import place_order as checkout
 
@@ -192,7 +192,7 @@ class _Child:
                         said |= {"order": placed.order.number, "replayed": placed.replayed}
                 except ShopError as error:
                     seconds = time.monotonic() - began
-                    if not isinstance(error, Busy) or seconds >= patience:
+                    if not isinstance(error, Overloaded) or seconds >= patience:
                         return {"error": error.code, "seconds": seconds}
                 else:
                     return {"order": placed.order.number, "seconds": time.monotonic() - began}

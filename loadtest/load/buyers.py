@@ -19,7 +19,7 @@ from loadtest.history.recorder import Recorder
 from loadtest.load.fault_plan import Strike
 from loadtest.load.plan import Plan
 from locking import failpoints, locks, policy
-from shop.errors import STORE_ERRORS, Busy, ShopError
+from shop.errors import STORE_ERRORS, Overloaded, ShopError
 from shop.models import User
 from shop.purchase.place_order import place_order
 from shop.sales.queries import get_sale
@@ -159,7 +159,7 @@ def _buy(crowd: Crowd, customer: User, recorder: Recorder, pauses: random.Random
                 said |= {"order": placed.order.number, "replayed": placed.replayed}
             kind = "order"
         except ShopError as error:
-            kind, is_final = error.code, not isinstance(error, Busy)
+            kind, is_final = error.code, not isinstance(error, Overloaded)
         except STORE_ERRORS:
             kind, is_final = "store_down", False
             close_old_connections()

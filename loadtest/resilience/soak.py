@@ -36,7 +36,7 @@ FLAT, SLACK = 0.05, 3
 GROWS = {
     "rows: shop_order": "orders",
     "rows: shop_payment": "one for each try to pay",
-    "rows: shop_allowance": "one for each customer of a sale",
+    "rows: shop_customerquota": "one for each customer of a sale",
     "rows: inventory_stockmovement": "the ledger",
     "rows: locking_idempotencykey": "answers, kept for a day",
     "rows: locking_jobrun": "the history of jobs, kept for two days",

@@ -13,7 +13,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from inventory.queries import ledger_of
-from shop.errors import StoreDown
+from shop.errors import ServiceUnavailable
 from shop.models import Order, Sale
 from shop.reservations import store
 
@@ -101,7 +101,7 @@ def _one_moment() -> Iterator[None]:
 
 def _in_redis(sale: Sale, available: int) -> dict[str, Any]:
     if sale.is_queued:
-        with suppress(StoreDown):
+        with suppress(ServiceUnavailable):
             left, entries = store.left(sale=sale), store.entries(sale=sale)
             reserved = sum(entry.quantity for entry in entries)
             oldest = min((entry.reserved_at for entry in entries), default=math.inf)

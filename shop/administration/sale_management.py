@@ -8,7 +8,7 @@ from django.utils import timezone
 from inventory import stock
 from locking import LockError
 from shop.catalogue.page_cache import forget
-from shop.errors import busy_of
+from shop.errors import lock_refusal
 from shop.models import Sale
 from shop.purchase.admission import announce_return
 from shop.purchase.place_order import sale_lock
@@ -18,7 +18,7 @@ logger = logging.getLogger("shop")
 
 
 def restock_sale(*, sale: Sale, quantity: int) -> None:
-    """Add units through the ledger. Raises Busy or StoreDown when nothing was done.
+    """Add units through the ledger. Raises Overloaded or ServiceUnavailable when nothing was done.
 
     Under the sale's lock: a naive purchase would overwrite what was added between its read and its
     write.
@@ -32,7 +32,7 @@ def restock_sale(*, sale: Sale, quantity: int) -> None:
             is_done = True
     except LockError as error:
         if not is_done:
-            raise busy_of(error) from error
+            raise lock_refusal(error) from error
         logger.warning("sale %s is restocked, its lock was lost: %s", sale.slug, error)
     if sale.is_queued:
         reconcile_all([sale])

@@ -11,8 +11,8 @@ from locking.jobs.run_once import UNFINISHED
 from locking.models import IdempotencyKey, JobRun
 from shop.administration import alerts
 from shop.administration.audit import StockAudit
-from shop.errors import StoreDown
-from shop.models import SetAside
+from shop.errors import ServiceUnavailable
+from shop.models import RejectedReservation
 from shop.reservations import store
 from shop.reservations.reconciliation import sales_under_way
 
@@ -45,7 +45,7 @@ class Queue:
     left: int | None
     """Pieces that may be reserved; None where Redis is silent or the sale is not loaded."""
     available: int
-    set_aside: int
+    rejected: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Rest:
     as_of: datetime
     books: tuple[datetime, list[StockAudit]] | None
     queues: list[Queue]
-    set_aside: list[SetAside]
+    rejected: list[RejectedReservation]
     tasks: list[Task]
     runs: list[JobRun]
     flights: dict[str, dict[str, int]]
@@ -89,7 +89,7 @@ def _read_rest() -> Rest:
         as_of=now,
         books=alerts.books(),
         queues=_queues(),
-        set_aside=list(SetAside.objects.select_related("sale")[:NEWEST]),
+        rejected=list(RejectedReservation.objects.select_related("sale")[:NEWEST]),
         tasks=[Task(name=one.pop("task"), **one) for one in tasks],
         runs=list(since[:NEWEST]),
         flights=metrics.flights(totals),
@@ -101,12 +101,12 @@ def _read_rest() -> Rest:
 def _queues() -> list[Queue]:
     """Backlog and rest of each queued sale; its drift is in the books."""
     found, is_up = [], True
-    for sale in sales_under_way().annotate(refused=Count("set_aside")):
+    for sale in sales_under_way().annotate(refused=Count("rejected")):
         backlog = left = None
         try:
             if is_up:
                 backlog, left = store.backlog(sale=sale), store.left(sale=sale)
-        except StoreDown:
+        except ServiceUnavailable:
             is_up = False  # one bounded wait is enough
         found.append(
             Queue(
@@ -114,7 +114,7 @@ def _queues() -> list[Queue]:
                 backlog=backlog,
                 left=left,
                 available=sale.stock.quantity,
-                set_aside=sale.refused,
+                rejected=sale.refused,
             )
         )
     return found

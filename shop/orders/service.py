@@ -20,7 +20,7 @@ from inventory import stock
 from inventory.batch import Statement, as_stored, commit
 from inventory.exceptions import StaleFence
 from locking import LockError
-from shop.errors import Busy, NotFound, StoreDown, WrongStep, busy_of
+from shop.errors import InvalidTransition, NotFound, Overloaded, ServiceUnavailable, lock_refusal
 from shop.models import Order, Sale, User
 from shop.purchase.admission import announce_return
 from shop.purchase.place_order import fence_of, learn_newer_fence, sale_lock
@@ -52,7 +52,7 @@ def live_orders(*, customer: User, sale: Sale) -> list[Order]:
 def pay_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
     """Mark a pending order as paid, and write `also` in the same transaction.
 
-    Raises WrongStep when it is past that, or past its time.
+    Raises InvalidTransition when it is past that, or past its time.
     """
     now = as_stored(Order, "closed_at", timezone.now())
     commit(
@@ -61,7 +61,7 @@ def pay_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
                 "UPDATE shop_order SET status = %s, closed_at = %s"
                 " WHERE id = %s AND status = %s AND pay_by > %s",
                 [Status.PAID, now, order.pk, Status.PENDING, now],
-                if_unchanged=WrongStep,
+                if_unchanged=InvalidTransition,
             ),
             *also,
         ]
@@ -72,7 +72,8 @@ def pay_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
 def cancel_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
     """Give a pending order's pieces back, and write `also` in the same transaction.
 
-    Raises WrongStep when it is past that, and Busy or StoreDown when nothing was decided.
+    Raises InvalidTransition if the order is no longer pending, and Overloaded or
+    ServiceUnavailable if nothing was decided.
     """
     _close(order, Status.CANCELLED, also)
 
@@ -93,9 +94,9 @@ def _expire(sale: Sale, due: QuerySet[Order]) -> int:
         order.sale = sale
         try:
             _close(order, Status.EXPIRED)
-        except WrongStep:
+        except InvalidTransition:
             continue  # paid or cancelled since we looked
-        except (Busy, OperationalError) as error:
+        except (Overloaded, OperationalError) as error:
             logger.warning("order %s expires at the next round: %s", order.number, error)
             failed += 1
             if failed == settings.MAX_ATTEMPTS:
@@ -119,11 +120,11 @@ def _close(order: Order, status: Status, also: Sequence[Statement] = ()) -> None
             continue
         except LockError as error:
             if not is_closed:
-                raise busy_of(error) from error
+                raise lock_refusal(error) from error
             logger.warning("order %s is %s, its lock was lost: %s", order.number, status, error)
         order.refresh_from_db(fields=["status", "closed_at"])
         return
-    raise Busy
+    raise Overloaded
 
 
 def _return_to_redis(order: Order) -> None:
@@ -136,7 +137,7 @@ def _return_to_redis(order: Order) -> None:
                 customer_id=order.customer_id,
                 quantity=order.quantity,
             )
-        except StoreDown as error:
+        except ServiceUnavailable as error:
             logger.warning("order %s: its pieces return to Redis later: %s", order.number, error)
 
 
@@ -147,11 +148,11 @@ def _end(order: Order, status: Status, fence: stock.Fence, also: Sequence[Statem
             Statement(
                 "UPDATE shop_order SET status = %s, closed_at = %s WHERE id = %s AND status = %s",
                 [status, as_stored(Order, "closed_at", timezone.now()), order.pk, Status.PENDING],
-                if_unchanged=WrongStep,
+                if_unchanged=InvalidTransition,
             ),
             *also,
             Statement(
-                "UPDATE shop_allowance SET taken = taken - %s"
+                "UPDATE shop_customerquota SET taken = taken - %s"
                 " WHERE customer_id = %s AND sale_id = %s",
                 [order.quantity, order.customer_id, order.sale_id],
             ),

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 
 from inventory.batch import Statement, as_stored
 from locking.failpoints import reach
-from shop.errors import BadInput, Forgery, NotFound, WrongStep
+from shop.errors import BadInput, Forgery, InvalidTransition, NotFound
 from shop.models import Order, Payment, User
 from shop.orders.service import pay_order
 from shop.payments import gateway
@@ -23,9 +23,12 @@ Status = Payment.Status
 
 
 def start_payment(*, order: Order) -> Payment:
-    """The order's open payment, or a new one. Raises WrongStep unless the order is payable."""
+    """Return the open payment of an order, or a new one.
+
+    Raises InvalidTransition unless the order is payable.
+    """
     if not order.is_payable:
-        raise WrongStep
+        raise InvalidTransition
     payment = last_payment(order=order)
     if payment is None or not payment.is_open:
         patience = timezone.now() + timedelta(seconds=settings.PAYMENT_TIMEOUT_SECONDS)
@@ -36,10 +39,10 @@ def start_payment(*, order: Order) -> Payment:
 def pay_at_once(*, order: Order, also: Sequence[Statement] = ()) -> None:
     """Pay for a customer who has agreed beforehand, and write `also` in the same transaction.
 
-    Raises WrongStep unless it is payable.
+    Raises InvalidTransition unless it is payable.
     """
     if not _approve(start_payment(order=order), also):
-        raise WrongStep
+        raise InvalidTransition
 
 
 def last_payment(*, order: Order) -> Payment | None:
@@ -98,11 +101,11 @@ def _approve(payment: Payment, also: Sequence[Statement] = ()) -> bool:
         "UPDATE shop_payment SET status = %s, closed_at = %s"
         " WHERE id = %s AND status = %s AND answer_by > %s",
         [Status.APPROVED, stored, payment.pk, Status.STARTED, stored],
-        if_unchanged=WrongStep,
+        if_unchanged=InvalidTransition,
     )
     try:
         pay_order(order=payment.order, also=[claim, *also])
-    except WrongStep:
+    except InvalidTransition:
         unpaid = Payment.objects.filter(pk=payment.pk).exclude(status__in=Payment.PAID)
         unpaid.update(status=Status.REFUNDED, closed_at=now)
         return False

@@ -17,7 +17,7 @@ from django.core.cache import caches
 from locking import LockError, policy
 from locking.models import WriteStrategy
 from locking.refresh import RefreshingCache
-from shop.errors import Crowded, NotOpen, SoldOut
+from shop.errors import NotOpen, QueueFull, SoldOut
 from shop.models import Order, Sale
 from shop.sales.queries import get_sale
 
@@ -65,7 +65,7 @@ def sale_at_door(*, slug: str) -> Sale:
 
 
 def admit(*, sale: Sale, customer_id: int) -> None:
-    """Refuse, from memory, who certainly gets nothing now: NotOpen, SoldOut, Crowded.
+    """Refuse, from memory, who certainly gets nothing now: NotOpen, SoldOut, QueueFull.
 
     Whoever has an order in the sale is let through, for the form may be that order's.
     """
@@ -76,7 +76,7 @@ def admit(*, sale: Sale, customer_id: int) -> None:
         if _has_nothing(sale, customer_id):
             raise SoldOut if phase == Sale.Phase.SOLD_OUT else NotOpen
     elif _is_full(sale.pk):
-        raise Crowded
+        raise QueueFull
 
 
 def _has_nothing(sale: Sale, customer_id: int) -> bool:
@@ -125,13 +125,13 @@ def _writes_leave_no_fence() -> bool:
 
 @contextmanager
 def in_line(*, sale_id: int) -> Iterator[None]:
-    """Stand in line for the lock; Crowded when it is full.
+    """Stand in line for the lock; QueueFull when it is full.
 
     Then the threads that are left go on answering pages and refusals.
     """
     with _guard:
         if _is_full(sale_id):
-            raise Crowded
+            raise QueueFull
         _waiting[sale_id] += 1
     is_stuck = False
     try:

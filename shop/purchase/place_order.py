@@ -30,14 +30,14 @@ from locking.failpoints import reach
 from locking.policy.lock import PolicyLock
 from shop.errors import (
     BadInput,
-    Busy,
     KeyReused,
     LimitReached,
     NotOpen,
+    Overloaded,
+    ServiceUnavailable,
     SoldOut,
-    StoreDown,
 )
-from shop.models import Allowance, Order, Sale, User
+from shop.models import CustomerQuota, Order, Sale, User
 from shop.purchase.admission import in_line
 from shop.purchase.group_commit import serve
 
@@ -49,8 +49,8 @@ EARLIER = """
     SELECT id, sale_id, quantity, status, {key} = %s FROM shop_order
     WHERE customer_id = %s AND ({key} = %s OR sale_id = %s)
 """
-TAKE_ALLOWANCE = """
-    UPDATE shop_allowance SET taken = taken + %s
+TAKE_QUOTA = """
+    UPDATE shop_customerquota SET taken = taken + %s
     WHERE customer_id = %s AND sale_id = %s AND taken <= %s
 """
 
@@ -129,12 +129,12 @@ def place_order(
     `sale` comes with its stock. `is_first` is a hint that the customer has no order in this sale:
     where it is open, the unique keys then look for one. `began` is the monotonic time at which the
     request came, from which all its waits count together. Raises BadInput, NotOpen, SoldOut,
-    LimitReached, KeyReused, and Busy or StoreDown when nothing was decided: the same key may then
-    be sent again.
+    LimitReached, KeyReused, and Overloaded or ServiceUnavailable if nothing was decided: the same
+    key may then be sent again.
     """
     hashed, began = digest(key), time.monotonic() if began is None else began
     if is_late(began):
-        raise StoreDown
+        raise ServiceUnavailable
     if not (is_first and _may_sell(sale, quantity)):
         earlier = _orders_of(customer, sale, hashed)
         if sent := _sent_before(earlier, sale, quantity):
@@ -156,21 +156,22 @@ def place_order(
             # The same form, or another one of the same customer, got there first.
             if sent := _sent_before(_orders_of(customer, sale, hashed), sale, quantity):
                 return sent
-            is_first = not Allowance.objects.filter(customer=customer, sale=sale).exists()
+            is_first = not CustomerQuota.objects.filter(customer=customer, sale=sale).exists()
         except OperationalError as error:
             failed = error
             if time.monotonic() >= began + settings.LOCK_TIMEOUT:
                 break
             logger.warning("purchase will be tried again: %s", error)
-        except Busy:
+        except Overloaded:
             if failed is None:
                 raise
             break
         else:
             return Placed(order=order, replayed=False)
     if failed is not None:
-        raise StoreDown from failed  # and not Busy: the answer to a COMMIT may be what was lost
-    raise Busy
+        # Not Overloaded: the reply that was lost may be that of a COMMIT.
+        raise ServiceUnavailable from failed
+    raise Overloaded
 
 
 class Earlier(NamedTuple):
@@ -241,19 +242,19 @@ def _buy(draft: Draft) -> Order:
     try:
         policy.current()  # not under the lock, where all would wait for it
         if is_late(began):
-            raise StoreDown
+            raise ServiceUnavailable
         with in_line(sale_id=sale.pk):
             serve(sale_lock(sale, began=began), draft, _write)
     except LockTimeout:
-        raise Busy from None
+        raise Overloaded from None
     except LockUnavailable as error:
         if order.pk is None:
-            raise StoreDown from error
+            raise ServiceUnavailable from error
         logger.warning("order %s stands, its lock was not released: %s", order, error)
     except LockLost as error:
         # The order is committed and the row took its fence: the sale stands, the lock did not.
         if order.pk is None:
-            raise Busy from error
+            raise Overloaded from error
         logger.warning("order %s stands, its lock was lost: %s", order, error)
     return order
 
@@ -261,7 +262,7 @@ def _buy(draft: Draft) -> Order:
 def _write(drafts: Sequence[Draft], lease: Lease) -> None:
     """Write all of them in one transaction."""
     if is_late(drafts[0].began):  # who leads has waited longest
-        raise StoreDown
+        raise ServiceUnavailable
     assert lease.policy is not None
     try:
         reading = stock.read_stock(
@@ -307,15 +308,13 @@ def _draft(
     )
     order._state.adding = False
     columns = {field.attname: getattr(order, field.attname) for field in ORDER_COLUMNS}
-    allowance = _take_allowance(customer, sale, quantity, is_first=is_first)
+    allowance = _take_quota(customer, sale, quantity, is_first=is_first)
     return Draft(order, [insert(Order, **columns), *allowance], began)
 
 
-def _take_allowance(
-    customer: User, sale: Sale, quantity: int, *, is_first: bool
-) -> list[Statement]:
+def _take_quota(customer: User, sale: Sale, quantity: int, *, is_first: bool) -> list[Statement]:
     if is_first:
-        return [insert(Allowance, customer_id=customer.pk, sale_id=sale.pk, taken=quantity)]
+        return [insert(CustomerQuota, customer_id=customer.pk, sale_id=sale.pk, taken=quantity)]
     room = sale.limit_per_customer - quantity
     params = [quantity, customer.pk, sale.pk, room]
-    return [Statement(TAKE_ALLOWANCE, params, if_unchanged=LimitReached)]
+    return [Statement(TAKE_QUOTA, params, if_unchanged=LimitReached)]

@@ -16,7 +16,7 @@ from django.db import DatabaseError, close_old_connections, connections
 
 from locking import LockError, LockUnavailable
 from locking.backends.redis.connection import Connection
-from shop.errors import Busy, ShopError
+from shop.errors import Overloaded, ShopError
 from shop.models import Sale
 from shop.platform import heartbeat
 from shop.reservations import order_writer as writing
@@ -88,7 +88,7 @@ class Consumer:
                     continue
                 try:
                     load(sale=sale)
-                except Busy as error:
+                except Overloaded as error:
                     logger.warning("sale %s is loaded later: %r", sale.slug, error)
                     continue
             streams[store.keys_of(sale.pk, sale.generation)[3]] = sale
@@ -111,7 +111,7 @@ class Consumer:
         try:
             if entries:
                 writing.write(sale=sale, entries=entries)
-        except (LockError, Busy) as error:
+        except (LockError, Overloaded) as error:
             logger.warning("%d entries of sale %s wait: %r", len(entries), sale.slug, error)
         return len(entries)
 

@@ -20,8 +20,8 @@ from inventory.exceptions import OutOfStock, StaleFence
 from locking import Lease, lock
 from locking.failpoints import reach
 from shop.errors import LimitReached
-from shop.models import Allowance, Order, Sale, SetAside
-from shop.purchase.place_order import TAKE_ALLOWANCE, fence_of, learn_newer_fence, lock_name
+from shop.models import CustomerQuota, Order, RejectedReservation, Sale
+from shop.purchase.place_order import TAKE_QUOTA, fence_of, learn_newer_fence, lock_name
 from shop.reservations import store
 from shop.reservations.reconciliation import decided_in, reconcile
 from shop.reservations.store import Entry
@@ -33,14 +33,14 @@ PATIENCE = 5.0
 DELIVERIES = 5
 """An entry at which the database failed so often, although it writes the stock, is set aside."""
 
-Reason = SetAside.Reason
+Reason = RejectedReservation.Reason
 Outcomes = list[tuple[Entry, str]]
 
 
 def write(*, sale: Sale, entries: Sequence[Entry]) -> None:
     """Write the orders of entries, or why not, and take them out of the stream.
 
-    What could not be decided stays there. Raises LockError, DatabaseError and StoreDown.
+    What could not be decided stays there. Raises LockError, DatabaseError and ServiceUnavailable.
     """
     outcomes: Outcomes = []
     settled = 0
@@ -104,25 +104,25 @@ def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
             is_its_own = True
         _commit(sale, [entry], lease)
     except OutOfStock:
-        return _set_aside(sale, entry, Reason.SOLD_OUT)
+        return _reject(sale, entry, Reason.SOLD_OUT)
     except LimitReached:
-        return _set_aside(sale, entry, Reason.LIMIT)
+        return _reject(sale, entry, Reason.LIMIT)
     except OperationalError as error:
         _reconnect()
-        return _set_aside(sale, entry, Reason.FAILED, repr(error)) if is_its_own else None
+        return _reject(sale, entry, Reason.FAILED, repr(error)) if is_its_own else None
     except (DatabaseError, ValueError) as error:
         if decided := decided_in(sale=sale, numbers=[entry.number]):
             return decided[entry.number][1]
         sent = Order.objects.filter(customer_id=entry.customer_id, key=entry.key)
         reason = Reason.KEY_REUSED if sent.exists() else Reason.FAILED
-        return _set_aside(sale, entry, reason, repr(error))
+        return _reject(sale, entry, reason, repr(error))
     return "won"
 
 
-def _set_aside(sale: Sale, entry: Entry, reason: Reason, detail: str = "") -> str:
+def _reject(sale: Sale, entry: Entry, reason: Reason, detail: str = "") -> str:
     if reason == Reason.FAILED:
         logger.error("order %s was not written: %s %s", entry.number, detail, entry.content)
-    kept, _ = SetAside.objects.get_or_create(
+    kept, _ = RejectedReservation.objects.get_or_create(
         number=entry.number,
         defaults={
             "sale": sale,
@@ -158,19 +158,19 @@ def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
                 pay_by=now + timedelta(seconds=settings.PAY_WITHIN_SECONDS),
                 closed_at=None,
             ),
-            *_take_allowances(sale, entries),
+            *_take_quotas(sale, entries),
             *stock.reserve(reading=reading, orders=[(one.number, one.quantity) for one in entries]),
         ]
     )
 
 
-def _take_allowances(sale: Sale, entries: Sequence[Entry]) -> list[Statement]:
+def _take_quotas(sale: Sale, entries: Sequence[Entry]) -> list[Statement]:
     wanted: Counter[int] = Counter()
     for entry in entries:
         assert entry.customer_id is not None
         wanted[entry.customer_id] += entry.quantity
     known = set(
-        Allowance.objects.filter(sale=sale, customer_id__in=list(wanted)).values_list(
+        CustomerQuota.objects.filter(sale=sale, customer_id__in=list(wanted)).values_list(
             "customer_id", flat=True
         )
     )
@@ -180,12 +180,12 @@ def _take_allowances(sale: Sale, entries: Sequence[Entry]) -> list[Statement]:
         raise LimitReached
     statements = [
         Statement(
-            TAKE_ALLOWANCE,
+            TAKE_QUOTA,
             [wanted[customer], customer, sale.pk, limit - wanted[customer]],
             if_unchanged=LimitReached,
         )
         for customer in known
     ]
     if new:
-        statements.append(insert_all(Allowance, ("customer_id", "taken"), new, sale_id=sale.pk))
+        statements.append(insert_all(CustomerQuota, ("customer_id", "taken"), new, sale_id=sale.pk))
     return statements

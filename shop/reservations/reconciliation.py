@@ -19,8 +19,8 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from locking import LockError, lock
-from shop.errors import Busy, StoreDown, busy_of
-from shop.models import Allowance, Order, Sale, SetAside
+from shop.errors import Overloaded, ServiceUnavailable, lock_refusal
+from shop.models import CustomerQuota, Order, RejectedReservation, Sale
 from shop.purchase.admission import in_line
 from shop.purchase.place_order import lock_name
 from shop.reservations import store
@@ -66,7 +66,7 @@ def sales_under_way() -> QuerySet[Sale]:
 def load(*, sale: Sale) -> None:
     """See to it that the sale's state is in Redis; `sale` then knows its generation.
 
-    By one process at a time. Raises Busy, StoreDown.
+    By one process at a time. Raises Overloaded, ServiceUnavailable.
     """
     try:
         with in_line(sale_id=sale.pk), lock(lock_name(sale.pk), timeout=settings.LOCK_TIMEOUT):
@@ -74,7 +74,7 @@ def load(*, sale: Sale) -> None:
             if store.left(sale=sale) is None:
                 _load(sale)
     except LockError as error:
-        raise busy_of(error) from error
+        raise lock_refusal(error) from error
 
 
 def _load(sale: Sale) -> None:
@@ -98,12 +98,12 @@ def _end_of(sale: Sale) -> float:
 
 
 def _taken(sale: Sale) -> dict[int, int]:
-    return dict(Allowance.objects.filter(sale=sale).values_list("customer_id", "taken"))
+    return dict(CustomerQuota.objects.filter(sale=sale).values_list("customer_id", "taken"))
 
 
 def decided_in(*, sale: Sale, numbers: Iterable[str] | None = None) -> Decided:
     """Quantity and outcome of each number that the database has decided; of all by default."""
-    orders, others = Order.objects.filter(sale=sale), SetAside.objects.filter(sale=sale)
+    orders, others = Order.objects.filter(sale=sale), RejectedReservation.objects.filter(sale=sale)
     if numbers is None:
         return _decided(orders, others)
     decided: Decided = {}
@@ -112,7 +112,7 @@ def decided_in(*, sale: Sale, numbers: Iterable[str] | None = None) -> Decided:
     return decided
 
 
-def _decided(orders: QuerySet[Order], others: QuerySet[SetAside]) -> Decided:
+def _decided(orders: QuerySet[Order], others: QuerySet[RejectedReservation]) -> Decided:
     refused = others.values_list("number", "quantity", "reason")
     decided = {number: (quantity, reason) for number, quantity, reason in refused}
     won = orders.values_list("number", "quantity")
@@ -123,14 +123,14 @@ def reconcile(*, sale: Sale, thoroughly: bool = False) -> Repair:
     """Compare Redis with the database and put Redis right.
 
     Thoroughly also goes through all customers and tickets; so does the first comparison after
-    Redis was started, and any that finds a difference. Raises Busy, StoreDown.
+    Redis was started, and any that finds a difference. Raises Overloaded, ServiceUnavailable.
     """
     was_loaded = bool(sale.generation)
     try:
         with lock(lock_name(sale.pk)):  # no buyer waits for it: as long as the backend says
             repair = _reconcile(sale, thoroughly)
     except LockError as error:
-        raise busy_of(error) from error
+        raise lock_refusal(error) from error
     if repair and was_loaded:
         logger.warning("sale %s was put right in Redis: %s", sale.slug, repair)
     return repair
@@ -150,13 +150,13 @@ def _reconcile(sale: Sale, thoroughly: bool) -> Repair:
     thoroughly = thoroughly or not store.was_compared(sale=sale)
     quick = store.recount(sale=sale, quantity=sale.stock.quantity, taken=None)
     if quick is None:
-        raise StoreDown  # emptied at this moment
+        raise ServiceUnavailable  # emptied at this moment
     customers = forgotten = 0
     if thoroughly or quick.left_before != quick.left:
         store.tell(sale=sale, decided=decided_in(sale=sale))
         found = store.recount(sale=sale, quantity=sale.stock.quantity, taken=_taken(sale))
         if found is None:
-            raise StoreDown
+            raise ServiceUnavailable
         customers, forgotten = found.customers, found.tickets
     return Repair(
         sale=sale.slug,
@@ -173,6 +173,6 @@ def reconcile_all(sales: Iterable[Sale] | None = None, *, thoroughly: bool = Fal
     for sale in sales_under_way() if sales is None else sales:
         try:
             repairs.append(reconcile(sale=sale, thoroughly=thoroughly))
-        except Busy as error:
+        except Overloaded as error:
             logger.warning("sale %s is compared the next time: %s", sale.slug, error)
     return repairs

@@ -13,8 +13,16 @@ from django.conf import settings
 from django.urls import reverse
 from django.utils import timezone
 
-from shop.errors import BadInput, KeyReused, LimitReached, NotFound, NotOpen, SoldOut, StoreDown
-from shop.models import Order, Sale, SetAside
+from shop.errors import (
+    BadInput,
+    KeyReused,
+    LimitReached,
+    NotFound,
+    NotOpen,
+    ServiceUnavailable,
+    SoldOut,
+)
+from shop.models import Order, RejectedReservation, Sale
 from shop.purchase.place_order import digest
 from shop.reservations import store
 from shop.reservations.reconciliation import load
@@ -70,8 +78,9 @@ class Queued:
 def reserve(*, customer_id: int, sale: Sale, quantity: int, key: str) -> Queued:
     """Reserve `quantity` pieces of a queued sale, once for each key.
 
-    `sale` may be a moment old. Raises BadInput, NotOpen, SoldOut, LimitReached, KeyReused, and Busy
-    or StoreDown when nothing is known to be decided: the same key may then be sent again.
+    `sale` may be a moment old. Raises BadInput, NotOpen, SoldOut, LimitReached, KeyReused, and
+    Overloaded or ServiceUnavailable if nothing is known to be decided: the same key may then be
+    sent again.
     """
     if quantity < 1:
         raise BadInput
@@ -90,7 +99,7 @@ def reserve(*, customer_id: int, sale: Sale, quantity: int, key: str) -> Queued:
         return Queued(reservation=asked, replayed=outcome == "replayed")
     if outcome == "limit" and not is_open:
         raise NotOpen
-    raise _REFUSALS.get(outcome, StoreDown)
+    raise _REFUSALS.get(outcome, ServiceUnavailable)
 
 
 def _ask(sale: Sale, asked: Reservation, is_open: bool) -> str:
@@ -108,7 +117,7 @@ def _is_decided(asked: Reservation) -> bool:
     number = asked.number
     return (
         Order.objects.filter(number=number).exists()
-        or SetAside.objects.filter(number=number).exists()
+        or RejectedReservation.objects.filter(number=number).exists()
     )
 
 
@@ -117,7 +126,7 @@ class Standing:
     """Where a reservation stands, for its ticket page."""
 
     status: str
-    """waiting, won, a SetAside.Reason, or lost: nobody knows it, and it may be sent again."""
+    """waiting, won, a RejectedReservation.Reason, or lost: unknown, and it may be sent again."""
     reservation: Reservation
     sale: Sale
     order: Order | None = None
@@ -140,14 +149,16 @@ def standing_of(*, customer_id: int, ticket: str) -> Standing:
     unknown = "lost"
     try:
         status = store.outcome_of(sale=sale, number=asked.number)
-    except StoreDown:
+    except ServiceUnavailable:
         status, unknown = None, "waiting"
     order = None
     if status in (None, "won", "returned"):
         mine = Order.objects.filter(number=asked.number, customer_id=customer_id)
         order = mine.select_related("sale__product").first()
         if order is None:
-            decided = SetAside.objects.filter(number=asked.number).values_list("reason", flat=True)
+            decided = RejectedReservation.objects.filter(number=asked.number).values_list(
+                "reason", flat=True
+            )
             status = decided.first() or unknown
         else:
             status = "won"

@@ -9,7 +9,7 @@
 The generation is a random number in the sale's row, another one after every load: what an old
 server or another database's shop left there never mixes with what was loaded since.
 
-Errors: StoreDown, in bounded time, when Redis is silent.
+Errors: ServiceUnavailable, in bounded time, when Redis is silent.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,7 @@ from django.conf import settings
 from locking import LockUnavailable
 from locking.backends.redis.connection import Connection, Script
 from locking.backends.redis.pool import ConnectionPool
-from shop.errors import StoreDown
+from shop.errors import ServiceUnavailable
 from shop.models import Sale
 
 TIMEOUT = 1.0
@@ -86,7 +86,7 @@ def open_wire() -> Connection:
     try:
         return _pool(settings.REDIS_URL).open()
     except LockUnavailable as error:
-        raise StoreDown from error
+        raise ServiceUnavailable from error
 
 
 def _ask(request: Callable[[Connection], Any]) -> Any:
@@ -94,7 +94,7 @@ def _ask(request: Callable[[Connection], Any]) -> Any:
     try:
         return _pool(settings.REDIS_URL).call(request)
     except LockUnavailable as error:
-        raise StoreDown from error
+        raise ServiceUnavailable from error
 
 
 def _run(script: Script, keys: Sequence[str], *args: object) -> Any:

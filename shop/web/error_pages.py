@@ -11,8 +11,8 @@ from shop.errors import (
     Forgery,
     NotAllowed,
     NotFound,
+    ServiceUnavailable,
     ShopError,
-    StoreDown,
     answer,
 )
 
@@ -43,5 +43,5 @@ def server_error(request: HttpRequest) -> HttpResponse:
     if isinstance(error, ShopError):
         return answer(request, error)
     if isinstance(error, STORE_ERRORS):
-        return answer(request, StoreDown())
+        return answer(request, ServiceUnavailable())
     return HttpResponse(loader.get_template("500.html").render(), status=500)

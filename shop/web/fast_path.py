@@ -26,11 +26,11 @@ from locking import LockError, policy
 from shop.catalogue.page_cache import read_sale
 from shop.errors import (
     STORE_ERRORS,
-    Busy,
     NotOpen,
+    Overloaded,
+    ServiceUnavailable,
     ShopError,
     SoldOut,
-    StoreDown,
     TooMany,
     answer,
     wants_json,
@@ -52,7 +52,7 @@ logger = logging.getLogger("shop")
 BUY = re.compile(r"/sales/([-\w]+)/buy/", re.ASCII)
 FORM = "application/x-www-form-urlencoded"
 MAX_BODY = 8192
-IMPERSONAL = (SoldOut, NotOpen, Busy, TooMany)
+IMPERSONAL = (SoldOut, NotOpen, Overloaded, TooMany)
 """Refusals that say nothing about the buyer's own orders."""
 
 
@@ -115,7 +115,7 @@ class PurchaseFastPath:
             return self._refused(form, error)
         except STORE_ERRORS as error:
             logger.warning("a store does not answer: %s", error)
-            return self._refused(form, StoreDown())
+            return self._refused(form, ServiceUnavailable())
         return self._bought(form, outcome)
 
     def _bought(self, form: Form, outcome: Outcome) -> Answer:
@@ -185,7 +185,7 @@ def _page(request: WSGIRequest, sale: Sale, error: ShopError, quantity: int) -> 
         choice = {"quantities": range(1, most + 1), "quantity": quantity}
         context = {**stock_context(seen), **choice, **own}
     except STORE_ERRORS:
-        return answer(request, StoreDown())
+        return answer(request, ServiceUnavailable())
     return answer(request, error, page="shop/sale.html", context=context)
 
 

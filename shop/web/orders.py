@@ -15,7 +15,7 @@ from django.views.decorators.csrf import csrf_exempt
 from inventory.batch import insert
 from locking import Attempt, IdempotencyError
 from locking.models import IdempotencyKey
-from shop.errors import BadInput, ShopError, answer, refusal_of, wants_json
+from shop.errors import BadInput, ShopError, answer, key_refusal, wants_json
 from shop.models import Order
 from shop.orders.service import cancel_order, get_order, orders_of
 from shop.payments import gateway
@@ -86,7 +86,7 @@ def _change_order(
                 answered = insert(IdempotencyKey, **attempt.row(response))
                 service(order=order, also=[answered])
     except (ShopError, IdempotencyError) as failed:
-        error = refusal_of(failed) if isinstance(failed, IdempotencyError) else failed
+        error = key_refusal(failed) if isinstance(failed, IdempotencyError) else failed
         return _refused(request, number, error, key)
     assert attempt.answer is not None
     return attempt.answer.response()

@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from inventory.models import Stock, StockMovement
-from shop.models import Allowance, Order, Sale, User
+from shop.models import CustomerQuota, Order, Sale, User
 from tests.shop.making import a_sale
 
 FORM = "application/x-www-form-urlencoded"
@@ -49,7 +49,7 @@ def step(client: Client, path: str, key: object, **options: object):
 
 def everything() -> tuple[object, ...]:
     """All that bad input could change."""
-    rows = [model.objects.count() for model in (Order, StockMovement, Allowance, User)]
+    rows = [model.objects.count() for model in (Order, StockMovement, CustomerQuota, User)]
     return (
         *rows,
         *Stock.objects.order_by("pk").values_list("pk", "quantity", "fence_token"),

@@ -20,7 +20,7 @@ from locking import lock, locks
 from locking.models import JobRun, LockPolicy, WriteStrategy
 from shop.administration import sale_management as running
 from shop.administration.audit import audit_sale
-from shop.errors import Busy
+from shop.errors import Overloaded
 from shop.models import Order, Sale, User
 from shop.orders.service import cancel_order
 from shop.purchase.place_order import fence_of, lock_name, place_order
@@ -237,7 +237,7 @@ def test_a_restock_that_gets_no_lock_changes_nothing(amy, sale, settings):
         def restock() -> None:
             try:
                 running.restock_sale(sale=sale, quantity=5)
-            except Busy as error:
+            except Overloaded as error:
                 refused.append(error)
             connection.close()
 
@@ -246,7 +246,7 @@ def test_a_restock_that_gets_no_lock_changes_nothing(amy, sale, settings):
         thread.join(20)
     assert len(refused) == 1
     assert StockMovement.objects.filter(reason="stocked").count() == 1
-    with patch("shop.admin.restock_sale", side_effect=Busy):
+    with patch("shop.admin.restock_sale", side_effect=Overloaded):
         told = messages(act(amy, "restock", sale, pieces=5))
     assert sale.slug in told
     assert "0 sales restocked" in told

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from locking import locks
 from locking.models import IdempotencyKey, JobRun, LockPolicyChange
-from shop.models import Order, Payment, SetAside
+from shop.models import Order, Payment, RejectedReservation
 from tests.shop.making import a_sale, buy
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("in_force")]
@@ -53,7 +53,9 @@ def test_no_label_is_english(amy: Client, shop: Client) -> None:
     sale, now = a_sale(), timezone.now()
     buy(shop, sale)
     Payment.objects.create(order=Order.objects.get(), amount=1, answer_by=now)
-    SetAside.objects.create(number="n", sale=sale, reason=SetAside.Reason.FAILED)
+    RejectedReservation.objects.create(
+        number="n", sale=sale, reason=RejectedReservation.Reason.FAILED
+    )
     LockPolicyChange.objects.create(epoch=2, from_backend="none", to_backend="redis")
     JobRun.objects.create(digest="d", task="t", scheduled_for=now, lease_until=now, sent_at=now)
     IdempotencyKey.objects.create(

@@ -8,7 +8,7 @@ import pytest
 
 from inventory import stock
 from locking import LockTimeout, policy
-from shop.errors import Crowded, NotFound, NotOpen, SoldOut
+from shop.errors import NotFound, NotOpen, QueueFull, SoldOut
 from shop.models import Order, Sale, User
 from shop.orders.service import cancel_order
 from shop.purchase import admission
@@ -57,7 +57,7 @@ def test_the_line_has_an_end_and_moves_on(settings) -> None:
         waiting = [pool.submit(stand) for _ in range(2)]
         for _ in waiting:
             assert inside.acquire(timeout=10)
-        with pytest.raises(Crowded), in_line(sale_id=1):
+        with pytest.raises(QueueFull), in_line(sale_id=1):
             pass
         with in_line(sale_id=2):
             pass  # another sale's line is another line
@@ -74,12 +74,12 @@ def test_a_line_that_moves_is_not_full(settings, monkeypatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(admission, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     with in_line(sale_id=1):
-        with pytest.raises(Crowded), in_line(sale_id=1):
+        with pytest.raises(QueueFull), in_line(sale_id=1):
             pass
         admission._moved[1] = clock[0]  # another has just left it
         with in_line(sale_id=1):
             clock[0] += 2 * admission.STANDSTILL
-            with pytest.raises(Crowded), in_line(sale_id=1):
+            with pytest.raises(QueueFull), in_line(sale_id=1):
                 pass
     assert not admission._waiting
 
@@ -89,7 +89,7 @@ def test_who_waited_in_vain_has_not_moved_the_line(settings) -> None:
     settings.MAX_WAITING = 1
     with pytest.raises(LockTimeout), in_line(sale_id=1):
         raise LockTimeout
-    with in_line(sale_id=1), pytest.raises(Crowded), in_line(sale_id=1):
+    with in_line(sale_id=1), pytest.raises(QueueFull), in_line(sale_id=1):
         pass
     with pytest.raises(SoldOut), in_line(sale_id=1):
         raise SoldOut

@@ -14,7 +14,7 @@ from inventory.models import Stock, StockMovement
 from locking import policy
 from shop.administration.audit import audit_sale
 from shop.errors import BadInput, KeyReused, LimitReached, NotOpen, SoldOut
-from shop.models import Allowance, Order, Sale
+from shop.models import CustomerQuota, Order, Sale
 from shop.orders.service import cancel_order
 from shop.purchase import place_order as checkout
 from shop.purchase.place_order import place_order
@@ -39,7 +39,7 @@ def test_a_purchase_makes_an_order_and_its_books_add_up(backend, strategy) -> No
     left = order.pay_by - timezone.now()
     assert timedelta(seconds=800) < left < timedelta(seconds=901)
     assert fresh(sale).stock.quantity == 3
-    assert Allowance.objects.get(customer=customer, sale=sale).taken == 2
+    assert CustomerQuota.objects.get(customer=customer, sale=sale).taken == 2
     audit = audit_sale(sale=sale)
     assert audit.ok
     assert (audit.initial, audit.available, audit.held, audit.sold) == (5, 3, 2, 0)
@@ -182,7 +182,7 @@ def test_a_customer_wrongly_believed_to_be_new(strategy) -> None:
         buy(sale, customer=customer, key="m", is_first=True)
     with pytest.raises(LimitReached):
         buy(sale, quantity=3, is_first=True)
-    assert Allowance.objects.get(customer=customer, sale=sale).taken == 2
+    assert CustomerQuota.objects.get(customer=customer, sale=sale).taken == 2
     assert audit_sale(sale=sale).ok
 
 
@@ -242,7 +242,7 @@ def test_a_second_first_form_within_the_limit_is_served_too(guard) -> None:
     sale, customer = a_sale(limit=3), a_customer()
     guard.then("acquire", lambda: buy(sale, customer=customer, quantity=2, key="1"))
     buy(sale, customer=customer, quantity=1, key="2")
-    assert Allowance.objects.get().taken == 3
+    assert CustomerQuota.objects.get().taken == 3
     assert audit_sale(sale=sale).ok
 
 

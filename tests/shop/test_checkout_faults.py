@@ -17,7 +17,7 @@ from locking import LockUnavailable, policy
 from locking.failpoints import armed
 from locking.models import WriteStrategy
 from shop.administration.audit import audit_sale
-from shop.errors import Busy, SoldOut, StoreDown
+from shop.errors import Overloaded, ServiceUnavailable, SoldOut
 from shop.models import Order, Sale
 from shop.purchase import place_order as checkout
 from tests.locking.scripted import ScriptedBackend, silent
@@ -39,7 +39,7 @@ def held_by_another(guard: ScriptedBackend, sale: Sale) -> Iterator[None]:
 def test_a_lock_that_stays_held_is_busy(guard, settings) -> None:
     sale = a_sale()
     settings.LOCK_TIMEOUT = 0.01
-    with held_by_another(guard, sale), pytest.raises(Busy) as caught:
+    with held_by_another(guard, sale), pytest.raises(Overloaded) as caught:
         buy(sale)
     assert caught.value.code == "busy"
     assert nothing_changed(sale)
@@ -52,7 +52,7 @@ def test_the_wait_for_the_lock_began_with_the_request(guard, settings) -> None:
     settings.LOCK_TIMEOUT, settings.HARD_DEADLINE = 60.0, 90.0
     with held_by_another(guard, sale):
         began = time.monotonic()
-        with pytest.raises(Busy):
+        with pytest.raises(Overloaded):
             buy(sale, began=began - 60)
         assert time.monotonic() < began + 30
     assert nothing_changed(sale)
@@ -66,7 +66,7 @@ def test_after_the_last_call_nothing_is_written(at, guard, settings) -> None:
         late()
     else:
         guard.then("acquire", late)
-    with pytest.raises(StoreDown):
+    with pytest.raises(ServiceUnavailable):
         buy(sale)
     assert nothing_changed(sale)
     assert bool(guard.times("acquire")) == (at == "the lock")
@@ -77,7 +77,7 @@ def test_after_the_last_call_nothing_is_written(at, guard, settings) -> None:
 def test_a_silent_lock_store_is_store_down(guard) -> None:
     sale = a_sale()
     guard.then("acquire", silent)
-    with pytest.raises(StoreDown):
+    with pytest.raises(ServiceUnavailable):
         buy(sale)
     assert nothing_changed(sale)
     buy(sale)
@@ -166,7 +166,7 @@ def test_a_backend_learns_the_fence_that_refused_it(guard, monkeypatch) -> None:
 def test_a_fence_that_always_refuses_ends_as_busy(guard, settings) -> None:
     sale = a_sale()
     Stock.objects.update(fence_epoch=9)
-    with pytest.raises(Busy):
+    with pytest.raises(Overloaded):
         buy(sale)
     assert Stock.objects.get().stale_writes_refused == settings.MAX_ATTEMPTS
     assert nothing_changed(sale)
@@ -180,7 +180,7 @@ def test_a_policy_that_cannot_be_read_is_store_down(monkeypatch) -> None:
 
     policy.invalidate()
     monkeypatch.setattr(policy, "_row", gone)
-    with pytest.raises(StoreDown):
+    with pytest.raises(ServiceUnavailable):
         buy(sale)
 
 
@@ -221,7 +221,7 @@ def test_a_commit_whose_answer_was_lost_is_found_again(monkeypatch) -> None:
 LOST = OperationalError(2013, "Lost connection to server during query")
 
 
-@pytest.mark.parametrize(("timeout", "then"), [(0.0, LOST), (60.0, LOST), (60.0, Busy())])
+@pytest.mark.parametrize(("timeout", "then"), [(0.0, LOST), (60.0, LOST), (60.0, Overloaded())])
 @pytest.mark.django_db(transaction=True)
 def test_lost_commit_reply_is_not_reported_as_refusal(timeout, then, monkeypatch, settings) -> None:
     """The answer to the COMMIT is lost, and with it the database, or the place in the line."""
@@ -235,7 +235,7 @@ def test_lost_commit_reply_is_not_reported_as_refusal(timeout, then, monkeypatch
         raise LOST
 
     settings.LOCK_TIMEOUT = timeout
-    with armed("purchase.committed", strike), pytest.raises(StoreDown) as told:
+    with armed("purchase.committed", strike), pytest.raises(ServiceUnavailable) as told:
         buy(sale, customer=customer)
     assert Order.objects.count() == 1
     assert "othing was bought" not in str(told.value.advice)

@@ -11,8 +11,8 @@ from django.utils import timezone
 from inventory.models import Stock, StockMovement
 from locking.models import WriteStrategy
 from shop.administration.audit import audit_sale
-from shop.errors import Busy, NotFound, StoreDown, WrongStep
-from shop.models import Allowance, Order, Sale
+from shop.errors import InvalidTransition, NotFound, Overloaded, ServiceUnavailable
+from shop.models import CustomerQuota, Order, Sale
 from shop.orders import service as orders
 from shop.orders.service import cancel_order, expire_unpaid_orders, get_order, orders_of, pay_order
 from shop.purchase.place_order import lock_name, place_order
@@ -64,7 +64,7 @@ def test_cancelling_returns_the_pieces_and_the_allowance(sale, order, strategy) 
     cancel_order(order=order)
     assert (order.status, order.closed_at is not None) == ("cancelled", True)
     assert count(sale) == (5, 0, 0)
-    assert Allowance.objects.get().taken == 0
+    assert CustomerQuota.objects.get().taken == 0
 
 
 def test_expiry_returns_what_is_overdue_and_nothing_else(sale, order) -> None:
@@ -94,7 +94,7 @@ def test_only_one_step_is_ever_taken(sale, order, first, second) -> None:
     stale = Order.objects.get(pk=order.pk)  # as another request read it before
     first(order=order)
     for known in (order, stale):
-        with pytest.raises(WrongStep):
+        with pytest.raises(InvalidTransition):
             second(order=known)
     order.refresh_from_db()
     assert order.status == ("paid" if first is pay_order else "cancelled")
@@ -104,11 +104,11 @@ def test_only_one_step_is_ever_taken(sale, order, first, second) -> None:
 
 def test_an_overdue_order_cannot_be_paid_even_before_it_is_swept(sale) -> None:
     order = an_order(sale, overdue=True)
-    with pytest.raises(WrongStep):
+    with pytest.raises(InvalidTransition):
         pay_order(order=order)
     assert not order.is_payable
     expire_unpaid_orders()
-    with pytest.raises(WrongStep):
+    with pytest.raises(InvalidTransition):
         cancel_order(order=order)
     assert count(sale) == (5, 0, 0)
 
@@ -123,7 +123,7 @@ def test_an_order_paid_while_the_sweep_waits_for_the_lock_stays_paid(guard, sale
 def test_cancel_and_sweep_at_once_return_the_pieces_once(guard, sale) -> None:
     order = an_order(sale, overdue=True)
     guard.then("acquire", expire_unpaid_orders)
-    with pytest.raises(WrongStep):
+    with pytest.raises(InvalidTransition):
         cancel_order(order=order)
     order.refresh_from_db()
     assert (order.status, returns(order)) == ("expired", 1)
@@ -144,7 +144,7 @@ def test_another_customers_order_is_as_absent_as_a_missing_one(order) -> None:
 
 def test_a_silent_lock_store_changes_nothing(guard, sale, order) -> None:
     guard.then("acquire", silent)
-    with pytest.raises(StoreDown):
+    with pytest.raises(ServiceUnavailable):
         cancel_order(order=order)
     assert (order.status, count(sale)) == ("pending", (3, 2, 0))
     cancel_order(order=order)
@@ -163,7 +163,7 @@ def test_a_held_lock_is_busy_and_the_sweep_goes_on_to_the_next(
     monkeypatch.undo()
     assert expire_unpaid_orders() == 1
     assert (count(sale), count(other)) == ((3, 2, 0), (10, 0, 0))
-    with pytest.raises(Busy):
+    with pytest.raises(Overloaded):
         cancel_order(order=Order.objects.get(sale=sale))
 
 
@@ -208,7 +208,7 @@ def test_a_stale_return_is_refused_and_tried_again(guard, sale, order) -> None:
 
 def test_a_return_that_is_always_stale_ends_as_busy(guard, sale, order, settings) -> None:
     Stock.objects.update(fence_epoch=9)
-    with pytest.raises(Busy):
+    with pytest.raises(Overloaded):
         cancel_order(order=order)
     assert Stock.objects.get().stale_writes_refused == settings.MAX_ATTEMPTS
     order.refresh_from_db()

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from inventory.batch import Statement, commit
 from locking.failpoints import armed
-from shop.errors import WrongStep
+from shop.errors import InvalidTransition
 from shop.models import Order, Payment, User
 from shop.orders.service import cancel_order, expire_unpaid_orders
 from shop.payments import gateway
@@ -147,7 +147,7 @@ def test_two_approvals_of_one_order_at_once(order, monkeypatch, guarded):
 
     def check_then_act(order: Order, also: Sequence[Statement]) -> None:
         if status(order) != "pending":
-            raise WrongStep
+            raise InvalidTransition
         both.wait(10)
         Order.objects.update(status="paid")
         commit(also)

@@ -14,8 +14,8 @@ from django.utils import timezone
 
 from inventory.models import Stock
 from locking import locks
-from shop.errors import StoreDown
-from shop.models import Order, Sale, SetAside, User
+from shop.errors import ServiceUnavailable
+from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order, expire_unpaid_orders
 from shop.purchase.place_order import lock_name, place_order
 from shop.reservations import consumer, store
@@ -48,7 +48,7 @@ def test_an_entry_that_cannot_be_read_holds_up_nobody() -> None:
     after = ask(sale)
     assert consume() == 3
     assert [status(before), status(after)] == ["won", "won"]
-    kept = SetAside.objects.get()
+    kept = RejectedReservation.objects.get()
     assert (kept.number, kept.reason, "nobody" in kept.detail) == ("ABC", "failed", True)
     assert_sound(sale, held=2, left=3)
 
@@ -62,7 +62,7 @@ def test_an_order_that_cannot_be_written_is_set_aside_and_its_pieces_return(admi
         consume()
     assert [status(lost), status(other)] == ["failed", "won"]
     assert_sound(sale, held=1, left=4)
-    page = admin_client.get("/admin/shop/setaside/")
+    page = admin_client.get("/admin/shop/rejectedreservation/")
     assert lost.reservation.number in page.text
 
 
@@ -116,7 +116,7 @@ def test_a_database_that_fails_leaves_the_entry_for_later() -> None:
     with patch.object(writing, "commit", side_effect=OperationalError("gone")):
         consumer.Consumer(threading.Event()).round()
         assert status(queued) == "waiting"
-    assert not SetAside.objects.exists()
+    assert not RejectedReservation.objects.exists()
     consume()
     assert status(queued) == "won"
     assert_sound(sale, held=1, left=9)
@@ -154,7 +154,7 @@ def test_an_entry_at_which_the_database_fails_again_and_again_is_set_aside(monke
         for _ in range(writing.DELIVERIES):
             one.round()
     assert status(queued) == "failed"
-    assert "1366" in SetAside.objects.get().detail
+    assert "1366" in RejectedReservation.objects.get().detail
     assert_sound(sale, held=0, left=10)
 
 
@@ -191,7 +191,7 @@ def test_no_reservation_is_set_aside_while_somebody_is_stopped_in_his_transactio
     assert commit.call_count <= rounds * 2 * settings.MAX_ATTEMPTS, "one by one it soon gives up"
     consume()
     assert {status(each) for each in all_} == {"won"}
-    assert not SetAside.objects.exists()
+    assert not RejectedReservation.objects.exists()
 
 
 # --- Pieces return ---------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_pieces_of_a_closed_order_can_be_reserved_again(how, is_silent) -> None:
     ask(sale, customer, quantity=2)
     consume()
     assert told(sale, 1) == {"SoldOut": 1}
-    silence = patch.object(store, "give_back", side_effect=StoreDown)
+    silence = patch.object(store, "give_back", side_effect=ServiceUnavailable)
     with silence if is_silent else nullcontext():
         if how == "cancelled":
             cancel_order(order=Order.objects.select_related("sale").get())

@@ -15,7 +15,7 @@ from devservers import Redis
 from shop.administration import alerts
 from shop.administration.audit import audit_sale
 from shop.errors import LimitReached
-from shop.models import Order, Sale, SetAside, User
+from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order
 from shop.purchase.place_order import place_order
 from shop.reservations import order_writer as writing
@@ -90,7 +90,7 @@ def test_reseeded_while_entries_are_under_way_it_offers_them_twice() -> None:
     store._command("HSET", state, "left", fresh(sale).stock.quantity)
     assert told(sale, 3) == {"queued": 3}
     consume()
-    assert SetAside.objects.filter(reason="sold_out").count() == 3
+    assert RejectedReservation.objects.filter(reason="sold_out").count() == 3
     assert_sound(sale, held=5, left=0)
 
 

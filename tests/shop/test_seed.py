@@ -13,7 +13,7 @@ from django.core.management import call_command
 from inventory.models import Product, Stock, StockMovement
 from shop.administration.audit import audit_all
 from shop.management.commands.seed import DEMO_ACCOUNTS
-from shop.models import Allowance, Order, Sale, User
+from shop.models import CustomerQuota, Order, Sale, User
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
@@ -25,7 +25,7 @@ def seed(*options: str) -> str:
 
 
 def rows() -> list[int]:
-    models = (Product, Stock, StockMovement, Sale, Order, Allowance, User)
+    models = (Product, Stock, StockMovement, Sale, Order, CustomerQuota, User)
     return [model.objects.count() for model in models]
 
 

@@ -17,7 +17,7 @@ from inventory.models import Stock
 from loadtest.faults.waiting import until
 from locking import locks
 from shop.administration.audit import audit_sale
-from shop.models import Allowance, Order, Sale
+from shop.models import CustomerQuota, Order, Sale
 from tests.fault_rows import fired, seen
 from tests.shop.making import a_sale, buy, put_in_force, signed_in
 from tests.shop.races.conftest import processes
@@ -58,7 +58,7 @@ def told_to_come_back(sale: Sale, client: Client) -> None:
     assert "Traceback" not in response.text
     assert Stock.objects.get(sale=sale).quantity == sale.stock.quantity
     assert not Order.objects.exists()
-    assert not Allowance.objects.exists()
+    assert not CustomerQuota.objects.exists()
     seen("503")
 
 

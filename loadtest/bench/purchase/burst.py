@@ -29,7 +29,7 @@ from loadtest.load.process_pool import ProcessPool
 from loadtest.load.verdict import percentile
 from locking import locks
 from shop.administration.audit import audit_sale
-from shop.models import Order, Sale, SetAside
+from shop.models import Order, RejectedReservation, Sale
 from shop.reservations import reconciliation as loading
 
 CONNECTIONS = 50
@@ -175,5 +175,5 @@ def breaches(sale: Sale, acknowledged: int) -> Iterator[str]:
     orders = Order.objects.filter(sale=sale).count()
     if orders != acknowledged:
         yield f"{orders} orders, {acknowledged} acknowledged"
-    if aside := SetAside.objects.filter(sale=sale).count():
-        yield f"{aside} set aside"
+    if aside := RejectedReservation.objects.filter(sale=sale).count():
+        yield f"{aside} rejected"

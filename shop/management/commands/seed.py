@@ -18,7 +18,7 @@ from inventory.batch import execute
 from inventory.import_csv import import_products
 from inventory.models import Product, Stock, StockMovement
 from locking.models import WriteStrategy
-from shop.models import Allowance, Order, Payment, Sale, SetAside, User
+from shop.models import CustomerQuota, Order, Payment, RejectedReservation, Sale, User
 from shop.purchase.place_order import digest
 from shop.sales.queries import create_sale
 
@@ -121,7 +121,16 @@ class Command(BaseCommand):
 
 
 def _wipe() -> None:
-    for model in (SetAside, Payment, Order, StockMovement, Allowance, Sale, Stock, Product):
+    for model in (
+        RejectedReservation,
+        Payment,
+        Order,
+        StockMovement,
+        CustomerQuota,
+        Sale,
+        Stock,
+        Product,
+    ):
         model.objects.all().delete()
 
 
@@ -195,7 +204,7 @@ def _sell(sale: Sale, guest: User) -> None:
         pay_by=sale.opens_at,
         closed_at=sale.opens_at,
     )
-    Allowance.objects.create(customer=guest, sale=sale, taken=1)
+    CustomerQuota.objects.create(customer=guest, sale=sale, taken=1)
     reading = stock.read_stock(
         stock_id=sale.stock_id,
         strategy=WriteStrategy.CONDITIONAL,

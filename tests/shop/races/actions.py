@@ -21,8 +21,8 @@ from inventory.models import Stock
 from inventory.stock import Fence
 from locking import Answer, Attempt, KeyInFlight, LockError, lock, policy
 from locking.failpoints import reach
-from shop.errors import Busy
-from shop.models import Allowance, Order, Sale, User
+from shop.errors import Overloaded
+from shop.models import CustomerQuota, Order, Sale, User
 from shop.orders import service as orders
 from shop.purchase import admission
 from shop.purchase import place_order as checkout
@@ -52,7 +52,7 @@ def buy(
                 quantity=quantity,
                 key=key,
             )
-        except Busy:
+        except Overloaded:
             if not patient or time.monotonic() > deadline:
                 raise
         else:
@@ -110,7 +110,7 @@ def buy_releasing_early(*, sale: int, customer: int, key: str) -> dict[str, Any]
             key=checkout.digest(key),
             pay_by=timezone.now(),
         )
-        Allowance.objects.create(customer_id=customer, sale=row, taken=1)
+        CustomerQuota.objects.create(customer_id=customer, sale=row, taken=1)
         execute(stock.reserve(reading=reading, orders=[(order.number, 1)]))
         guard.release()
         reach("early.released")
@@ -128,7 +128,7 @@ def cancel(*, order: str) -> dict[str, Any]:
     while True:
         try:
             orders.cancel_order(order=Order.objects.get(number=order))
-        except Busy:
+        except Overloaded:
             continue
         return {"ok": "cancelled"}
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from inventory.models import StockMovement
 from shop.administration.audit import audit_sale
-from shop.models import Allowance, Order, Sale, User
+from shop.models import CustomerQuota, Order, Sale, User
 from shop.orders.service import cancel_order
 from shop.purchase.place_order import place_order
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
@@ -40,7 +40,7 @@ def test_fifty_parallel_sends(processes, has_key, backend) -> None:
     assert set(numbers) == set(orders)
     assert (len(answers), len(orders)) == (50, 1 if has_key else 50)
     assert sum(not answer["replayed"] for answer in answers) == len(orders)
-    assert Allowance.objects.get().taken == len(orders)
+    assert CustomerQuota.objects.get().taken == len(orders)
     assert audit_sale(sale=sale).ok
 
 
@@ -77,7 +77,7 @@ def test_two_forms_that_both_passed_the_look_at_the_limit(
     sale, customer = a_sale(limit=1 + has_bought), a_customer()
     if has_bought:
         place_order(customer=customer, sale=fresh(sale), quantity=1, key="before")
-    without = () if is_guarded else ("shop.purchase.place_order._take_allowance",)
+    without = () if is_guarded else ("shop.purchase.place_order._take_quota",)
     answers = meet(processes, form(sale, customer, "a"), form(sale, customer, "b"), without=without)
     assert [answer.get("error") for answer in answers] == [
         None,
@@ -93,7 +93,7 @@ def test_two_forms_for_one_piece_each_within_the_limit(processes) -> None:
     sale, customer = a_sale(limit=2), a_customer()
     answers = meet(processes, form(sale, customer, "a"), form(sale, customer, "b"))
     assert all("order" in answer for answer in answers)
-    assert Allowance.objects.get().taken == 2
+    assert CustomerQuota.objects.get().taken == 2
 
 
 # --- one order's steps --------------------------------------------------------------------------
@@ -156,5 +156,5 @@ def test_a_payment_and_a_cancellation_of_a_paused_canceller(processes) -> None:
     canceller.start({"do": "cancel", "order": order.number})
     payer.start({"do": "pay", "order": order.number})
     answers = canceller.results() + payer.results()
-    assert sorted(answer.get("error", "ok") for answer in answers) == ["WrongStep", "ok"]
+    assert sorted(answer.get("error", "ok") for answer in answers) == ["InvalidTransition", "ok"]
     assert audit_sale(sale=sale).ok

@@ -11,7 +11,7 @@ import pytest
 from devservers import Redis
 from loadtest.faults import waiting
 from shop.administration.audit import audit_sale
-from shop.models import Order, Sale, SetAside
+from shop.models import Order, RejectedReservation, Sale
 from shop.reservations import store
 from shop.reservations.reconciliation import load, reconcile
 from shop.reservations.reserve import reserve, standing_of
@@ -146,7 +146,7 @@ def test_without_a_look_for_its_order_a_batch_comes_twice(processes) -> None:
     heir.on()
     heir.results()
     order = Order.objects.get(sale=sale)
-    assert SetAside.objects.filter(number=order.number).exists()
+    assert RejectedReservation.objects.filter(number=order.number).exists()
     assert audit_sale(sale=fresh(sale)).drift == 1
 
 
