@@ -1,31 +1,27 @@
-"""The rows of the fault suite, and what is seen to strike and to come of it in their tests.
+"""The rows of the fault suite, and what its tests inject and observe.
 
     @pytest.mark.faults(row=5, backend="redis", xf=True)
     def test_a_crash_without_persistence(...)
 
-`make faults` runs the tests that are so marked, and tests/fault_page.py writes docs/faults.md from
-their reports. While such a test runs, every injector that it uses is written down; one that passes
-although no fault was seen to strike fails. Where the fault is the test's own act, as a second
-release, or strikes in a process that only the test sees, the marker says so: `fired="..."`. `xf`
-says that two holders are expected, and that the test fails unless it sees both.
+`make faults` runs the marked tests, and tests/fault_page.py writes docs/faults.md from their
+reports. Injectors count themselves (`devservers.base.injected_faults`); a marked test that passes
+without an injected fault fails. Where the test itself is the fault, as with a second release, the
+marker names it: `fired="..."`. `xf` marks a test that expects two holders and fails without them.
+`audit_sale` and `check` here are those of the shop and of the lab, and record what they found.
 """
 
 from __future__ import annotations
 
-import functools
 import json
-import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
-from unittest.mock import patch
 
 import pytest
+
+from devservers.base import injected_faults
 
 ROWS = {
     "1": ("holder stopped past twice its lease", "naive oversells, fenced and conditional do not"),
@@ -58,136 +54,45 @@ ROWS = {
     "F8": ("lock released before the commit", "released after it, nothing is oversold"),
     "M": ("a guard is taken out of the shop", "the checker finds it, and nothing without that"),
 }
-"""What happens and what is promised: catalogue, failures (F), mutants (M)."""
-INJECTORS = {
-    "devservers.base:Server": {"kill": "killed", "pause": "stopped"},
-    "loadtest.resilience.jobs.machines:Machine": {"kill_child": "child killed"},
-    "loadtest.load.actor:Actor": {"struck": "struck between look and write", "kill": "killed"},
-    "loadtest.faults.injectors:ExpireSession": {"strike": "session expired"},
-    "loadtest.faults.ensemble:Partitioned": {"cut_off": "leader cut off"},
-    "loadtest.faults.clock:Clock": {"shift": "clock shifted"},
-    "loadtest.faults.proxy:Proxy": {
-        "hold": "packets held",
-        "cut": "connections cut",
-        "lead_to": "address moved",
-    },
-    "tests.locking.actor:Actor": {"kill": "killed", "pause": "stopped"},
-    "tests.locking.redlock_masters:Masters": {"restart_empty": "restarted empty"},
-    "tests.shop.races.process:Process": {"kill": "killed", "reached": "held at a fail point"},
-}
+"""Description and promise of each row: the catalogue, failures (F), mutants (M)."""
 SLACK = 2.0
-"""Seconds that a loaded machine may add to a promised time; `lab endure` tells the figures."""
+"""Seconds that a loaded machine may add to a promised time; `lab endure` prints the figures."""
 VENDORS = {"mysql": "MariaDB", "sqlite": "SQLite"}
-TIDYING = ("__exit__", "close", "_end")
-"""What such a function does to a process is no fault."""
-ORDERS = ("CONFIG SET", "REPLICAOF", "SCRIPT FLUSH", "KILL", "SET GLOBAL", "CREATE TRIGGER")
-"""Commands to a server that are one."""
 
-_fired: Counter[str] = Counter()
-_seen: Counter[str] = Counter()
+_outcomes: Counter[str] = Counter()
 
 
-def fired(what: str) -> None:
-    """For a fault that no injector of the list made; call it when it has been seen to strike."""
-    _fired[what] += 1
+def record_fault(description: str) -> None:
+    """Count a fault that the test itself has injected."""
+    injected_faults[description] += 1
 
 
-def seen(what: str, times: int = 1) -> None:
-    """What came of it."""
-    _seen[what] += times
+def record_outcome(description: str, times: int = 1) -> None:
+    """Count what a fault led to."""
+    _outcomes[description] += times
 
 
-# --- watching a test --------------------------------------------------------------------------
+def audit_sale(*, sale: Any) -> Any:
+    """Audit a sale and record the result."""
+    from shop.administration import audit
+
+    found = audit.audit_sale(sale=sale)
+    if found.oversold:
+        record_outcome("oversold by naive")
+    else:
+        record_outcome("audit ok" if found.ok else "audit in between")
+    if found.stale_writes_refused:
+        record_outcome("stale write refused")
+    return found
 
 
-@contextmanager
-def _watched() -> Iterator[None]:
-    """Write down what strikes and what comes of it, in this process."""
-    _fired.clear()
-    _seen.clear()
-    inner = threading.local()
+def check(events: Any, dump: Any, promise: Any) -> Any:
+    """Check a history and record the result."""
+    from loadtest.history import checker
 
-    def noted(owner: str, do: Callable[..., Any], word: str) -> Callable[..., Any]:
-        @functools.wraps(do)
-        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            is_fault = sys._getframe(1).f_code.co_name not in TIDYING
-            if is_fault and not getattr(inner, "busy", False):
-                _fired[f"{owner or type(self).__name__} {word}"] += 1
-            inner.busy = True
-            try:
-                return do(self, *args, **kwargs)
-            finally:
-                inner.busy = False
-
-        return wrapper
-
-    def ordered(do: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(do)
-        def wrapper(self: Any, *words: Any, **kwargs: Any) -> Any:
-            text = " ".join(map(str, words))
-            if order := next((one for one in ORDERS if text.startswith(one)), None):
-                # Its subject, but no names, passwords or numbers.
-                subject = text.removeprefix(order).split()[:1] if order != "KILL" else []
-                _fired[" ".join([order, *subject]) if order != "REPLICAOF" else order] += 1
-            return do(self, *words, **kwargs)
-
-        return wrapper
-
-    def heard(do: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(do)
-        def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
-            _seen[type(self).__name__] += 1
-            do(self, *args, **kwargs)
-
-        return wrapper
-
-    def audited(do: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(do)
-        def wrapper(self: Any, **books: Any) -> None:
-            do(self, **books)
-            if self.oversold:
-                _seen["oversold by naive"] += 1
-            else:
-                _seen["audit ok" if self.ok else "audit in between"] += 1
-            if self.stale_writes_refused:
-                _seen["stale write refused"] += 1
-
-        return wrapper
-
-    def checked(do: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(do)
-        def wrapper(self: Any, breaches: list[str], *args: Any) -> None:
-            do(self, breaches, *args)
-            _seen["checker ok" if self.ok else "found by the checker"] += 1
-
-        return wrapper
-
-    with ExitStack() as stack:
-        for path, methods in INJECTORS.items():
-            module, _, _ = path.partition(":")
-            if module in sys.modules:
-                owner = resolve_name(path)
-                for method, word in methods.items():
-                    do = getattr(owner, method)
-                    stack.enter_context(patch.object(owner, method, noted("", do, word)))
-        orders = [
-            ("redis:Redis", "execute_command"),
-            ("tests.locking.database_tools:Root", "__call__"),
-        ]
-        for path, method in orders:
-            if path.partition(":")[0] in sys.modules:
-                owner = resolve_name(path)
-                stack.enter_context(patch.object(owner, method, ordered(getattr(owner, method))))
-        for path, wrap in (
-            ("locking.exceptions:LockError", heard),
-            ("shop.errors:ShopError", heard),
-            ("shop.administration.audit:StockAudit", audited),
-            ("loadtest.history.checker:Findings", checked),
-        ):
-            if path.partition(":")[0] in sys.modules:
-                owner = resolve_name(path)
-                stack.enter_context(patch.object(owner, "__init__", wrap(owner.__init__)))
-        yield
+    findings = checker.check(events, dump, promise)
+    record_outcome("checker ok" if findings.ok else "found by the checker")
+    return findings
 
 
 @pytest.hookimpl(wrapper=True)
@@ -195,27 +100,29 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     marker = item.get_closest_marker("faults")
     if marker is None:
         return (yield)
-    with _watched():
-        try:
-            outcome = yield
-        finally:
-            if own := marker.kwargs.get("fired"):
-                _fired[own] += 1
-            facts = {
-                "row": str(marker.kwargs["row"]),
-                "backend": _backend(item, marker),
-                "xf": marker.kwargs.get("xf", False),
-                "test": _name(item),
-                "fired": dict(_fired),
-                "seen": dict(_seen),
-            }
-            item.user_properties.append(("faults", facts))
-        assert _fired, "the fault was not seen to strike"
-    return outcome
+    injected_faults.clear()
+    _outcomes.clear()
+    try:
+        result = yield
+    finally:
+        if own := marker.kwargs.get("fired"):
+            record_fault(own)
+        injected = dict(+injected_faults)
+        facts = {
+            "row": str(marker.kwargs["row"]),
+            "backend": _backend(item, marker),
+            "xf": marker.kwargs.get("xf", False),
+            "test": _name(item),
+            "fired": injected,
+            "seen": dict(_outcomes),
+        }
+        item.user_properties.append(("faults", facts))
+    assert injected, "no fault was injected"
+    return result
 
 
 def _name(item: pytest.Item) -> str:
-    """As the page names it: where it is written, without parameters."""
+    """Return file and name of a test, without parameters."""
     function = item.function  # type: ignore[attr-defined]
     file = Path(function.__code__.co_filename).relative_to(Path(__file__).parent)
     return f"{file}::{function.__qualname__.replace('.', '::')}"
@@ -231,7 +138,7 @@ def _backend(item: pytest.Item, marker: pytest.Mark) -> str:
     if found is None and (cls := getattr(item, "cls", None)):
         found = getattr(cls, "path", "").split(".")[-2:-1]
     name = " to ".join(found) if isinstance(found, list | tuple) else found or "any"
-    if "database" in name and " on " not in name:  # else it has a server of its own
+    if "database" in name and " on " not in name:  # otherwise it has a server of its own
         name = name.replace("database", f"database on {VENDORS[connection.vendor]}")
     return name
 
@@ -248,7 +155,7 @@ _facts: dict[str, dict[str, Any]] = {}
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """In the process that hears of all tests, wherever they ran."""
+    """Collect the facts of all tests in the controlling process."""
     for name, facts in report.user_properties:
         if name == "faults" and isinstance(facts, dict):
             known = _facts.setdefault(report.nodeid, {**facts, "verdict": "ok", "seconds": 0.0})

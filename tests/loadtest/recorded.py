@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from loadtest.history.checker import Findings, Promise, check
+from loadtest.history.checker import Findings, Promise
 from loadtest.history.recorder import Recorder, dump, history
 from locking import locks
 from locking.failpoints import armed
 from shop.errors import ShopError
 from shop.models import Sale
 from shop.purchase import place_order as checkout
+from tests.fault_rows import check
 from tests.locking.scripted import PATIENCE
 from tests.shop.making import a_customer, a_sale, fresh
 

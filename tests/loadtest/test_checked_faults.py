@@ -21,9 +21,9 @@ from locking import locks
 from locking.backends.base import Backend
 from locking.backends.redis.pool import redis_breaker
 from locking.backends.zookeeper.backend import ZooKeeperBackend
-from shop.administration.audit import audit_sale
 from shop.models import Order
 from shop.purchase import place_order as checkout
+from tests.fault_rows import audit_sale
 from tests.loadtest.recorded import Shop, shop
 from tests.locking.scripted import PATIENCE
 from tests.shop.making import a_sale, put_in_force

@@ -13,11 +13,12 @@ import pytest
 
 from inventory import stock as services
 from loadtest.faults.waiting import until
-from loadtest.history.checker import Findings, Promise, check
+from loadtest.history.checker import Findings, Promise
 from loadtest.history.recorder import history
 from locking import LockError, lock, locks
 from locking.policy.lock import PolicyLock
 from shop.purchase import place_order as checkout
+from tests.fault_rows import check
 from tests.loadtest.recorded import Shop, shop
 from tests.locking.scripted import PATIENCE
 from tests.shop.making import put_in_force

@@ -15,7 +15,7 @@ import pytest
 from loadtest.load.plan import Plan
 from loadtest.load.report import met
 from loadtest.load.run import run
-from tests.fault_rows import fired, seen
+from tests.fault_rows import record_fault, record_outcome
 
 ROUNDS = int(os.environ.get("ROUNDS", "1"))
 SEED = int(os.environ.get("SEED", "42"))
@@ -56,13 +56,13 @@ def judge(backend: str, fault: str, strikes: int = 1) -> None:
         assert met(one), (one["verdict"], one["why"], one["checked"]["breaches"])
         checked = one["checked"]
         assert checked["facts"]["faults"] == strikes
-        fired(f"{fault} × {strikes}" if strikes > 1 else fault)
+        record_fault(f"{fault} × {strikes}" if strikes > 1 else fault)
         if one["verdict"] == "ok":
             assert checked["breaches"] == []
             assert one["sold"] == one["stock"]
-            seen("sold out exactly; audit and checker ok")
+            record_outcome("sold out exactly; audit and checker ok")
         else:
-            seen(f"{one['verdict']} by {one['discipline']}, as it must be")
+            record_outcome(f"{one['verdict']} by {one['discipline']}, as it must be")
 
 
 @pytest.mark.faults(row=1)

@@ -15,6 +15,7 @@ from django.db import connections
 from pytest_django import DjangoDbBlocker
 
 from devservers import HOST, MariaDb
+from devservers.base import injected_faults
 from locking.backends.base import Backend, Claim
 from locking.backends.database.backend import DatabaseBackend
 from locking.backends.mysql_session import MySQLSessionBackend
@@ -67,7 +68,9 @@ class Root:
         )
 
     def __call__(self, sql: str) -> Any:
-        """Run a statement; all rows."""
+        """Run a statement and return all rows; count the statements that are faults."""
+        if sql.startswith(("KILL", "SET GLOBAL", "CREATE TRIGGER")):
+            injected_faults[" ".join(sql.split()[: 1 if sql.startswith("KILL") else 3])] += 1
         with self._connection.cursor() as cursor:
             cursor.execute(sql)
             return cursor.fetchall()

@@ -30,7 +30,7 @@ def refuses(backend: RedisBackend, word: str) -> None:
         assert time.monotonic() - started < BOUND
 
 
-@pytest.mark.faults(row=17, backend="redis")
+@pytest.mark.faults(row=17, backend="redis", fired="refusal by CONFIG SET and REPLICAOF")
 def test_settings_under_which_redis_refuses(server: Redis, connect: Connect) -> None:
     with client.Redis.from_url(server.url) as raw:
         for setting, value, usual, word in (

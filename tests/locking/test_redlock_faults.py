@@ -253,7 +253,7 @@ class TestRefusals:
     FULL = ("CONFIG", "SET", "maxmemory", "1")
     LOCKED = ("CONFIG", "SET", "requirepass", "secret")
 
-    @pytest.mark.faults(row=17, backend="redlock")
+    @pytest.mark.faults(row=17, backend="redlock", fired="masters refuse")
     @pytest.mark.parametrize("command", [READONLY, FULL, LOCKED], ids=lambda words: words[-2])
     def test_two_are_survived_and_three_are_not(
         self, masters: Masters, command: tuple[str, ...]

@@ -20,13 +20,13 @@ from devservers import Redis, start_all, stop_all
 from loadtest.faults.clock import Clock
 from loadtest.faults.proxy import Proxy
 from loadtest.faults.waiting import until
-from loadtest.history.checker import Promise, check
+from loadtest.history.checker import Promise
 from loadtest.history.recorder import Event, dump, history
 from locking import locks, policy
 from locking.models import LockPolicyChange
-from shop.administration.audit import audit_sale
 from shop.models import Order, Sale, User
 from shop.purchase.place_order import lock_name
+from tests.fault_rows import audit_sale, check
 from tests.shop.late_buyer import TTL, LateBuyer
 from tests.shop.making import a_customer, a_sale, put_in_force
 

@@ -13,7 +13,6 @@ from django.utils import timezone
 
 from devservers import Redis
 from shop.administration import alerts
-from shop.administration.audit import audit_sale
 from shop.errors import LimitReached
 from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order
@@ -21,6 +20,7 @@ from shop.purchase.place_order import place_order
 from shop.reservations import order_writer as writing
 from shop.reservations import store
 from shop.reservations.reconciliation import Repair, load, reconcile
+from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, fresh
 from tests.shop.queueing import (
     a_queued_sale,

@@ -16,9 +16,8 @@ from devservers import Redis, ZooKeeper, start_all, stop_all
 from inventory.models import Stock
 from loadtest.faults.waiting import until
 from locking import locks
-from shop.administration.audit import audit_sale
 from shop.models import CustomerQuota, Order, Sale
-from tests.fault_rows import fired, seen
+from tests.fault_rows import audit_sale, record_fault, record_outcome
 from tests.shop.making import a_sale, buy, put_in_force, signed_in
 from tests.shop.races.conftest import processes
 
@@ -59,7 +58,7 @@ def told_to_come_back(sale: Sale, client: Client) -> None:
     assert Stock.objects.get(sale=sale).quantity == sale.stock.quantity
     assert not Order.objects.exists()
     assert not CustomerQuota.objects.exists()
-    seen("503")
+    record_outcome("503")
 
 
 def sold_after_all(sale: Sale, client: Client) -> None:
@@ -85,7 +84,7 @@ def test_row_16_a_client_stopped_inside_its_transaction(processes, sale, li, mon
         response = buy(li, sale)
     assert response.status_code == 503
     assert time.monotonic() - began < BOUND
-    seen("503")
+    record_outcome("503")
     stopped.on()
     stopped.results()
     connection.close()
@@ -114,7 +113,7 @@ def answering(code: int, condition: str = "TRUE") -> Iterator[None]:
             "CREATE TRIGGER refuses BEFORE INSERT ON shop_order FOR EACH ROW "
             f"BEGIN IF {condition} THEN SET @met = 1; {body}; END IF; END"
         )
-    fired(f"MySQL {code}")
+    record_fault(f"MySQL {code}")
     try:
         yield
     finally:
@@ -213,7 +212,7 @@ def test_row_17_the_locks_store_refuses(settings, locking, sale, li, backend, re
     try:
         for direct in directs:
             direct.execute_command(*order)
-        fired(refusal)
+        record_fault(refusal)
         told_to_come_back(sale, li)
         assert locks[backend].capabilities.exclusion == "machines"
     finally:

@@ -12,6 +12,7 @@ from pathlib import Path
 from django.db import connection
 
 from devservers import Server
+from devservers.base import injected_faults
 from loadtest.resilience.jobs import READY
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -83,6 +84,7 @@ class Machine(Server):
         children = self.children()
         for pid in children:
             os.kill(pid, signal.SIGKILL)
+        injected_faults["Machine child killed"] += len(children)
         return bool(children)
 
     def _signal(self, how: signal.Signals) -> None:

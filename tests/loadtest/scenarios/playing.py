@@ -8,7 +8,7 @@ import pytest
 
 from devservers import ServerMissing
 from loadtest.scenarios import SCENARIOS, run, tell
-from tests.fault_rows import fired, seen
+from tests.fault_rows import record_fault, record_outcome
 
 Halves = tuple[dict[str, Any], dict[str, Any]]
 
@@ -31,12 +31,12 @@ def facts(result: dict[str, Any]) -> Halves:
     """What was measured of the broken and of the repaired half, of a scenario that is all right."""
     assert (result["verdict"], result["why"]) == ("ok", "")
     broken, repaired = result["halves"]
-    fired(f"{result['name']}, broken and repaired")
+    record_fault(f"{result['name']}, broken and repaired")
     for half in (broken, repaired):
         told = half["facts"]
-        seen("two believed" if told["overlaps"] else "one believed")
+        record_outcome("two believed" if told["overlaps"] else "one believed")
         if "sold" in told:
-            seen(f"{told['sold']} sold of {told['stock']}")
+            record_outcome(f"{told['sold']} sold of {told['stock']}")
     assert (broken["is_repaired"], repaired["is_repaired"]) == (False, True)
     sentences = tell(SCENARIOS[result["name"]], result)
     assert len(sentences) == 3

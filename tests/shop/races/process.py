@@ -9,6 +9,8 @@ from multiprocessing import forkserver
 from typing import Any
 from unittest.mock import patch
 
+from devservers.base import injected_faults
+
 PATIENCE = 30.0
 TTL = 1.5
 """Seconds that a lock of such a process lives unrenewed."""
@@ -66,6 +68,7 @@ class Process:
     def reached(self) -> None:
         """Wait until a call has come to the fail point."""
         self._hear("reached")
+        injected_faults["process held at a fail point"] += 1
 
     def on(self) -> None:
         """Let all that wait at the fail point go on."""
@@ -83,6 +86,10 @@ class Process:
 
     def kill(self) -> None:
         """SIGKILL, as in a crash."""
+        injected_faults["process killed"] += 1
+        self._end()
+
+    def _end(self) -> None:
         self._process.kill()
         self._process.join()
 
@@ -92,7 +99,7 @@ class Process:
 
     def close(self) -> None:
         """End it."""
-        self.kill()
+        self._end()
         self._pipe.close()
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from devservers import Redis
 from loadtest.faults import waiting
-from shop.administration.audit import audit_sale
 from shop.models import Order, RejectedReservation, Sale
 from shop.reservations import store
 from shop.reservations.reconciliation import load, reconcile
 from shop.reservations.reserve import reserve, standing_of
+from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.races.process import PATIENCE, Process, start_server, together
 from tests.shop.races.test_stock import outcomes

@@ -8,12 +8,11 @@ from collections import Counter
 import pytest
 
 from inventory.models import Stock
-from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
 from shop.orders.service import cancel_order
 from shop.purchase.admission import MAX_AGE
 from shop.purchase.place_order import place_order
-from tests.fault_rows import SLACK
+from tests.fault_rows import SLACK, audit_sale
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.races.process import TTL, together
 

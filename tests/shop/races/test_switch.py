@@ -14,9 +14,8 @@ from inventory.models import StockMovement
 from loadtest.faults.waiting import until
 from locking import locks, policy
 from locking.models import LockPolicyChange
-from shop.administration.audit import audit_sale
 from shop.models import Sale
-from tests.fault_rows import SLACK
+from tests.fault_rows import SLACK, audit_sale
 from tests.shop.making import a_customer, a_sale, put_in_force
 from tests.shop.races.process import PATIENCE, TTL, Process, start_server, together
 
