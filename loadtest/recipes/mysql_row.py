@@ -1,8 +1,8 @@
 """The textbook lock in a table (L3): INSERT a row with a unique name, DELETE it. For the lab only.
 
-Its three flaws: nobody can wait (the INSERT fails at once, and the caller is turned away), the
-holder itself is refused when it asks again, and a holder that crashes keeps the lock for ever,
-since no row ever ends. `locking.backends.database.backend` has none of them.
+It has three flaws: a caller cannot wait (the INSERT fails at once), the holder cannot enter again,
+and a holder that crashes keeps the lock forever, because rows do not expire.
+`locking.backends.database` has none of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.clock_tokens import clock_token
-from locking.backends.database.connections import Pool
+from locking.backends.database.pool import SessionPool
 
 CREATE = (
     "CREATE TABLE IF NOT EXISTS recipe_lock "
@@ -32,7 +32,7 @@ class MySQLRowRecipe(Backend):
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        self.pool = Pool(str(self.location))
+        self.pool = SessionPool(str(self.location))
         self._created = False
 
     def _change(self, sql: str, *args: str) -> int:
@@ -42,7 +42,7 @@ class MySQLRowRecipe(Backend):
         return self.pool.call(lambda session: session.change(sql, *args))
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
-        """Try once, whatever `timeout` says."""
+        """Try once and ignore `timeout`."""
         ignore = "OR IGNORE" if self.pool.vendor == "sqlite" else "IGNORE"
         insert = f"INSERT {ignore} INTO recipe_lock VALUES (%s, %s)"  # noqa: S608 - two constants
         if not self._change(insert, claim.name, claim.owner):
@@ -55,11 +55,11 @@ class MySQLRowRecipe(Backend):
             raise claim.lost()
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
-        """A row ends when it is deleted."""
+        """Return infinity: rows do not expire."""
         return math.inf
 
     def inspect(self) -> list[Held]:
-        """All rows, those of the dead among them."""
+        """Return all rows, including those of crashed holders."""
         self.probe()
         rows = self.pool.call(
             lambda session: session.rows("SELECT resource_name, owner FROM recipe_lock")
@@ -67,18 +67,13 @@ class MySQLRowRecipe(Backend):
         return [Held(name=name, owner=owner) for name, owner in rows]
 
     def probe(self) -> None:
-        """Look at the table."""
+        """Write to the table."""
         self._change("DELETE FROM recipe_lock WHERE resource_name = %s", "")
 
     def break_lock(self, name: str) -> bool:
-        """What an operator does when the holder has died: delete the row by hand."""
+        """Delete the row, as an operator does after the holder crashed."""
         return bool(self._change("DELETE FROM recipe_lock WHERE resource_name = %s", name))
 
     def close(self) -> None:
         """Close the connections; the rows stay."""
         self.pool.close()
-
-    def reset_after_fork(self) -> None:
-        """In a forked child."""
-        super().reset_after_fork()
-        self.pool.reset_after_fork()

@@ -1,10 +1,10 @@
-"""Three textbook locks on one Redis, each with the flaw it is known for. For the lab only.
+"""Three textbook locks on one Redis, each with its well-known flaw. For the lab only.
 
-    L5  SETNX, then DEL          a holder that crashes blocks everybody for ever
-    L6  SETNX, EXPIRE, then DEL  so does one that crashes between the first two
-    L7  SET NX PX, then DEL      one that is late deletes the lock of its successor
+    L5  SETNX, then DEL          a crashed holder blocks every other client forever
+    L6  SETNX, EXPIRE, then DEL  a crash between the first two blocks every other client forever
+    L7  SET NX PX, then DEL      a late holder deletes its successor's lock
 
-None of them knows who holds the lock, and all waiters poll. `locking.backends.redis` has none of
+None of them checks the owner on release, and all waiters poll. `locking.backends.redis` has none of
 these flaws.
 """
 
@@ -22,11 +22,11 @@ from locking.backends.redis.pool import ConnectionPool
 from locking.failpoints import reach
 
 POLL = 0.02
-"""Mean seconds between two tries of a waiter."""
+"""Mean seconds between two attempts of a waiter."""
 
 
 class _Textbook(Backend):
-    """What the three have in common: polling, and a DEL that asks nobody."""
+    """The three share polling and an unconditional DEL."""
 
     prefix: ClassVar[str]
 
@@ -36,10 +36,10 @@ class _Textbook(Backend):
 
     @abstractmethod
     def _take(self, connection: Connection, key: str, claim: Claim) -> bool:
-        """One try."""
+        """Try to acquire once."""
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
-        """Try, sleep, try again."""
+        """Try again after a random pause, until `timeout`."""
         until = time.monotonic() + timeout
         connection = self._pool.get()
         while not claim.cancelled.is_set():
@@ -55,17 +55,17 @@ class _Textbook(Backend):
         return None
 
     def release(self, claim: Claim, token: int) -> None:
-        """Delete the key, whoever's it is."""
+        """Delete the key without checking its owner."""
         self._command("DEL", self.prefix + claim.name)
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
-        """Renew the key, whoever's it is."""
+        """Renew the key without checking its owner."""
         sent = time.monotonic()
         self._command("PEXPIRE", self.prefix + claim.name, milliseconds(ttl))
         return sent + ttl
 
     def inspect(self) -> list[Held]:
-        """The keys that are there."""
+        """Return the existing keys."""
         found, cursor = set[str](), "0"
         while True:
             cursor, keys = self._command("SCAN", cursor, "MATCH", f"{self.prefix}*")
@@ -81,11 +81,11 @@ class _Textbook(Backend):
         return locks
 
     def probe(self) -> None:
-        """PING."""
+        """Send PING."""
         self._command("PING")
 
     def break_lock(self, name: str) -> bool:
-        """What an administrator does at three in the morning."""
+        """Delete the key, as an operator does after a crash."""
         return bool(self._command("DEL", self.prefix + name))
 
     def close(self) -> None:
@@ -97,10 +97,10 @@ class _Textbook(Backend):
 
 
 class SetnxBackend(_Textbook):
-    """L5: no end of its own, so a crashed holder keeps it."""
+    """L5: the key does not expire, so a crashed holder keeps the lock."""
 
     capabilities = Capabilities(
-        summary="Textbook: a crashed holder blocks everybody for ever.",
+        summary="Textbook: a crashed holder blocks every other client forever.",
         exclusion="machines",
         lists_holders=True,
     )
@@ -114,7 +114,7 @@ class SetnxExpireBackend(_Textbook):
     """L6: two commands, and a crash fits between them."""
 
     capabilities = Capabilities(
-        summary="Textbook: a crash between SETNX and EXPIRE blocks everybody for ever.",
+        summary="Textbook: a crash between SETNX and EXPIRE blocks every other client forever.",
         exclusion="machines",
         expires=True,
         lists_holders=True,
@@ -130,7 +130,7 @@ class SetnxExpireBackend(_Textbook):
 
 
 class SetExpireBackend(_Textbook):
-    """L7: it expires by itself, but the late holder's DEL hits its successor."""
+    """L7: the key expires, but a late holder deletes its successor's key."""
 
     capabilities = Capabilities(
         summary="Textbook: a late holder deletes its successor's lock.",

@@ -1,16 +1,18 @@
-"""MySQL's and MariaDB's own lock, GET_LOCK: one statement, nothing written, ends with the session.
+"""GET_LOCK, a user-level lock of MySQL and MariaDB: one statement, ends with the session.
 
-Each held lock has a connection of its own, so that one lost connection is one lost lock. A thread
-watches them: the server closes it when the session ends, and the lease is lost at once. Waiters
-queue in the server, in order. Names are hashed: the server's have 64 characters at most, to it `A`
-is `a`, and all its databases share them, so that the database's name goes into the hash too.
+Each held lock has a connection of its own, so one lost connection is one lost lock. A thread
+watches these connections: the server closes one when its session ends, and the lease is then marked
+as lost at once. Waiters queue in the server, in order. Lock names are hashed: the server allows 64
+characters, ignores case and shares the names between its databases, so the hash includes the
+database's name.
 
-Tokens are UUID_SHORT(): the server's number, the second of its start, a counter. They grow, also
-through restarts of one server, as long as its clock is not set back further than it ran before. On
-another server (a fail-over, which no GET_LOCK survives: it is not replicated) they may be lower,
-and the guarded row refuses them until the policy's epoch grows: switch once.
+Tokens are UUID_SHORT(): the server's id, the second of its start, a counter. They grow through
+restarts of one server unless its clock is set back further than it ran before. After a failover
+(which no GET_LOCK survives, because it is not replicated) they may be lower, and the guarded row
+refuses them until the policy's epoch grows: switch the backend once.
 
-A holder whose machine vanishes without a word keeps the lock until the server's TCP gives it up.
+If the holder's machine disappears from the network, the lock is held until the server's TCP
+connection times out.
 """
 
 from __future__ import annotations
@@ -27,27 +29,27 @@ from django.utils.translation import gettext_noop
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.database.backend import check_location
-from locking.backends.database.connections import (
+from locking.backends.database.pool import SessionPool
+from locking.backends.database.session import (
     Cancelled,
-    Gone,
+    ConnectionLost,
     MySQLSession,
-    Pool,
     Session,
-    waiting,
+    user_lock_waits,
 )
-from locking.backends.database.waiting import digest
+from locking.backends.database.sql import digest
 from locking.exceptions import LockMisuse, LockUnavailable
 
 SLICE_SECONDS = 60.0
-"""How long one statement waits: a server that died without a word is noticed after that."""
+"""Seconds that one statement waits: after that, an unreachable server is detected."""
 TOKEN = f"UUID_SHORT() & {2**63 - 1}"
-"""Servers whose number is 128 or more would leave the range of a BIGINT."""
-WATCH_SECONDS = 0.2
-"""How often held connections are looked at; that asks the server nothing."""
+"""The mask keeps tokens of servers whose id is 128 or more in the range of a BIGINT."""
+WATCH_INTERVAL = 0.2
+"""Seconds between two checks of the held connections, which send nothing to the server."""
 
 
 class MySQLSessionBackend(Backend):
-    """GET_LOCK, a connection for each lock. LOCATION is an alias in DATABASES."""
+    """GET_LOCK with a connection for each lock. LOCATION is an alias in DATABASES."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         summary=gettext_noop(
@@ -61,22 +63,22 @@ class MySQLSessionBackend(Backend):
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        self.pool = Pool(str(self.location))
-        self._kept: dict[str, tuple[Claim, MySQLSession, int]] = {}
-        """By owner: the claim, its connection and its token."""
+        self.pool = SessionPool(str(self.location))
+        self._pinned: dict[str, tuple[Claim, MySQLSession, int]] = {}
+        """By owner: the claim, its session and its token."""
         self._watching = threading.Event()
         self._stop = threading.Event()
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
-        """LOCATION must be an alias in DATABASES, and that must be MySQL or MariaDB."""
+        """Check that LOCATION is an alias in DATABASES, of MySQL or MariaDB."""
         return check_location(alias, conf, "mysql")
 
     def _key(self, name: str) -> str:
         return f"lock.{digest(f'{self.pool.database}/{name}')}"
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
-        """Wait in the server's queue; cancelling ends the connection."""
+        """Wait in the server's queue; a cancelled claim closes the connection."""
         if self.pool.vendor != "mysql":
             raise LockMisuse(f"{self.alias}: GET_LOCK needs MySQL or MariaDB.")
         deadline = time.monotonic() + timeout
@@ -91,8 +93,8 @@ class MySQLSessionBackend(Backend):
                 if left <= 0 or claim.cancelled.is_set():
                     return None
                 token = session.get_lock(claim, key, min(left, SLICE_SECONDS), TOKEN)
-            session.kept = True
-            self._kept[claim.owner] = (claim, session, token)
+            session.pinned = True
+            self._pinned[claim.owner] = (claim, session, token)
             if not self._watching.is_set():
                 self._watch()
             return token
@@ -102,31 +104,31 @@ class MySQLSessionBackend(Backend):
         except Cancelled:
             return None
         except BaseException:
-            if claim.owner in self._kept:
-                self._kept.pop(claim.owner)[1].close()
+            if claim.owner in self._pinned:
+                self._pinned.pop(claim.owner)[1].close()
             raise
         return None if token is None else Grant(token, math.inf)
 
     def release(self, claim: Claim, token: int) -> None:
-        """The server checks that this very session has it."""
-        if not self._ask(claim, "SELECT RELEASE_LOCK(%s)", last=True):
+        """Release the lock; the server checks that this session has it."""
+        if not self._ask(claim, "SELECT RELEASE_LOCK(%s)", releases=True):
             raise claim.lost()
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
-        """Nothing ends here by itself; ask whether the session still has it."""
+        """Check that the session still has the lock, which has no lease."""
         if not self._ask(claim, "SELECT IS_USED_LOCK(%s) = CONNECTION_ID()"):
             raise claim.lost()
         return math.inf
 
-    def _ask(self, claim: Claim, sql: str, last: bool = False) -> bool:
-        """Ask on the claim's own connection, kept unless this is the `last` question."""
-        kept = self._kept.pop(claim.owner, None)
-        if kept is None:
+    def _ask(self, claim: Claim, sql: str, releases: bool = False) -> bool:
+        """Run a statement on the claim's own session; return True if its result is 1."""
+        pinned = self._pinned.pop(claim.owner, None)
+        if pinned is None:
             return False
-        session = kept[1]
+        session = pinned[1]
         try:
             row = session.row(sql, self._key(claim.name))
-        except Gone:
+        except ConnectionLost:
             session.close()
             return False
         except BaseException:
@@ -136,39 +138,39 @@ class MySQLSessionBackend(Backend):
         if row is None or row[0] != 1:
             session.close()
             return False
-        if last:
-            session.kept = False
+        if releases:
+            session.pinned = False
             self.pool.give(session)
         else:
-            self._kept[claim.owner] = (kept[0], session, kept[2])
+            self._pinned[claim.owner] = pinned
         return True
 
     def _watch(self) -> None:
         threading.Thread(
-            target=self._look, args=(self._stop,), name="lock-sessions", daemon=True
+            target=self._run, args=(self._stop,), name="lock-sessions", daemon=True
         ).start()
         self._watching.set()
 
-    def _look(self, stop: threading.Event) -> None:
-        """What comes on an idle connection unasked is its end: tell its holder."""
-        while not stop.wait(WATCH_SECONDS):
+    def _run(self, stop: threading.Event) -> None:
+        """Mark the leases whose connection the server has closed, and free abandoned ones."""
+        while not stop.wait(WATCH_INTERVAL):
             for lease in list(self.held.values()):
-                kept = self._kept.get(lease.owner)
-                if kept is None or not lease.is_held:
+                pinned = self._pinned.get(lease.owner)
+                if pinned is None or not lease.is_held:
                     continue
-                # Whoever is about to ask takes it out first, so an answer is not taken for the end.
-                ended = kept[1].has_something_to_say() and self._kept.get(lease.owner) is kept
+                # `_ask` takes the session out first, so the input here is not a reply.
+                ended = pinned[1].has_input() and self._pinned.get(lease.owner) is pinned
                 if ended or lease.orphaned:
                     lease.mark_lost()
                 if lease.orphaned:  # nobody will release it
                     lease.forget()
                     with suppress(KeyError):
-                        self._kept.pop(lease.owner)[1].close()
+                        self._pinned.pop(lease.owner)[1].close()
 
     def inspect(self) -> list[Held]:
-        """This process's own; who else has locks is for the server's administrator to see."""
-        kept = list(self._kept.values())
-        waits = self.pool.call(waiting) if kept else []
+        """Return this process's locks; other sessions' locks are visible to administrators only."""
+        pinned = list(self._pinned.values())
+        waits = self.pool.call(user_lock_waits) if pinned else []
         return [
             Held(
                 name=claim.name,
@@ -176,15 +178,15 @@ class MySQLSessionBackend(Backend):
                 token=token,
                 waiters=sum(self._key(claim.name) in wait for wait in waits),
             )
-            for claim, _, token in kept
+            for claim, _, token in pinned
         ]
 
     def probe(self) -> None:
-        """Ask for anything."""
+        """Run SELECT 1."""
         self.pool.call(lambda session: session.row("SELECT 1"))
 
     def break_lock(self, name: str) -> bool:
-        """End the session that has it."""
+        """Kill the session that has the lock."""
 
         def end(session: Session) -> bool:
             row = session.row("SELECT IS_USED_LOCK(%s)", self._key(name))
@@ -197,19 +199,17 @@ class MySQLSessionBackend(Backend):
         return self.pool.call(end)
 
     def close(self) -> None:
-        """Close the connections, and so free what is held."""
+        """Close the connections, which releases all held locks."""
         self._stop.set()
         self._stop, self._watching = threading.Event(), threading.Event()
-        while self._kept:
+        while self._pinned:
             with suppress(KeyError):
-                self._kept.popitem()[1][1].close()
+                self._pinned.popitem()[1][1].close()
         self.pool.close()
 
     def reset_after_fork(self) -> None:
-        """In a forked child: the locks and their connections are the parent's."""
+        """Abandon the parent's sessions before the last reference to them is dropped."""
         super().reset_after_fork()
         self.pool.reset_after_fork()
         self._stop, self._watching = threading.Event(), threading.Event()
-        for _, session, _ in self._kept.values():
-            session.abandon()
-        self._kept = {}
+        self._pinned = {}

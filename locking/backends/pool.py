@@ -35,6 +35,9 @@ class IdlePool(Generic[C]):
         self._all: weakref.WeakSet[C] = weakref.WeakSet()
         after_fork_in_child(self.reset_after_fork)
 
+    def __len__(self) -> int:
+        return len(self._idle)
+
     def add(self, connection: C) -> C:
         """Register a new connection, so that a forked child abandons it; return it."""
         self._all.add(connection)
@@ -65,7 +68,7 @@ class IdlePool(Generic[C]):
 
     def reset_after_fork(self) -> None:
         """Abandon the parent's connections in a forked child, those in use included."""
-        self._idle.clear()
         for connection in list(self._all):
             connection.abandon()
         self._all.clear()
+        self._idle.clear()

@@ -18,6 +18,7 @@ from devservers import HOST, MariaDb
 from devservers.base import injected_faults
 from locking.backends.base import Backend, Claim
 from locking.backends.database.backend import DatabaseBackend
+from locking.backends.database.session import MySQLSession
 from locking.backends.mysql_session import MySQLSessionBackend
 from locking.handler import create
 from locking.models import LockRow
@@ -57,6 +58,21 @@ def session(alias: str, **settings: Any) -> MySQLSessionBackend:
     made = create("mysql_session", {"BACKEND": SESSION, "LOCATION": alias, **settings})
     assert isinstance(made, MySQLSessionBackend)
     return made
+
+
+def pinned(backend: DatabaseBackend | MySQLSessionBackend, owner: str) -> MySQLSession:
+    """Return the connection that belongs to a lock held by `owner`."""
+    found = backend._pinned[owner]
+    session = found[1] if isinstance(found, tuple) else found
+    assert isinstance(session, MySQLSession)
+    return session
+
+
+@pytest.fixture
+def short_response_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expect an answer to a statement that does not wait within one second."""
+    for module in ("pool", "session"):
+        monkeypatch.setattr(f"locking.backends.database.{module}.RESPONSE_TIMEOUT", 1)
 
 
 class Root:

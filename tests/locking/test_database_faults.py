@@ -21,9 +21,18 @@ from locking.backends.database.backend import DatabaseBackend
 from tests.fault_rows import SLACK
 from tests.locking.actor import Actor
 from tests.locking.contract_base import served
-from tests.locking.database_tools import DATABASE, Root, alias_for, database, root, server
+from tests.locking.database_tools import (
+    DATABASE,
+    Root,
+    alias_for,
+    database,
+    pinned,
+    root,
+    server,
+    short_response_timeout,
+)
 
-__all__ = ["root", "server"]
+__all__ = ["root", "server", "short_response_timeout"]
 
 ROW = "SELECT owner, token FROM locking_lockrow WHERE name = '%s'"
 T = TypeVar("T")
@@ -84,9 +93,8 @@ class TestWaiting:
             assert not any(wait.result(WAIT_TIMEOUT) for wait in waits)
 
     def test_longer_than_a_statement_may_be_silent(
-        self, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
+        self, backend: DatabaseBackend, short_response_timeout: None
     ) -> None:
-        monkeypatch.setattr("locking.backends.database.connections.SILENCE_SECONDS", 1)
         with backend.lock("long", ttl=60, timeout=5), ThreadPoolExecutor(1) as pool:
             waiter = pool.submit(backend.lock("long").acquire, timeout=3.5)
             assert not waiter.result(WAIT_TIMEOUT)
@@ -111,7 +119,7 @@ class TestWaiting:
         with ThreadPoolExecutor(1) as pool:
             waiter = pool.submit(taken_by_another, backend, "cut", WAIT_TIMEOUT)
             until(lambda: root.waits() == 1, "the waiter")
-            root(f"KILL {backend._kept[lock.lease.owner].id}")  # type: ignore[union-attr, attr-defined]
+            root(f"KILL {pinned(backend, lock.lease.owner).id}")
             until(lambda: root.waits() == 0, "the bell ringing")
             time.sleep(0.3)  # time for a waiter that trusts the bell to go wrong
             assert not waiter.done()
@@ -194,9 +202,8 @@ class TestLostReplies:
             asked.result(WAIT_TIMEOUT)
 
     def test_a_silent_server_is_given_up(
-        self, far: DatabaseBackend, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+        self, far: DatabaseBackend, proxy: Proxy, short_response_timeout: None
     ) -> None:
-        monkeypatch.setattr("locking.backends.database.connections.SILENCE_SECONDS", 1)
         far.probe()
         proxy.hold()
         started = time.monotonic()

@@ -17,9 +17,19 @@ from locking.backends.base import Claim
 from locking.backends.mysql_session import MySQLSessionBackend
 from tests.locking.actor import Actor
 from tests.locking.contract_base import served
-from tests.locking.database_tools import SESSION, Root, alias_for, grown, root, server, session
+from tests.locking.database_tools import (
+    SESSION,
+    Root,
+    alias_for,
+    grown,
+    pinned,
+    root,
+    server,
+    session,
+    short_response_timeout,
+)
 
-__all__ = ["root", "server"]
+__all__ = ["root", "server", "short_response_timeout"]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +64,7 @@ def test_the_holder_hears_that_its_session_was_ended(
     assert lock.acquire(timeout=5)
     lease = lock.lease
     assert lease is not None
-    root(f"KILL {backend._kept[lease.owner][1].id}")
+    root(f"KILL {pinned(backend, lease.owner).id}")
     assert heard.wait(2), "nobody told the holder"
     with pytest.raises(LockLost):
         lease.check()
@@ -78,7 +88,7 @@ def test_a_session_that_ended_a_moment_ago_is_found_out_by_the_release(
     mine = claim("moment", "me")
     grant = backend.acquire(mine, 5)
     assert grant is not None
-    root(f"KILL {backend._kept['me'][1].id}")
+    root(f"KILL {pinned(backend, 'me').id}")
     with pytest.raises(LockLost):
         backend.release(mine, grant.token)
 
@@ -90,7 +100,7 @@ def test_a_lock_freed_behind_its_back_is_found_out(
     mine = claim("swapped", "me")
     for ask in (lambda: backend.extend(mine, 0, 5), lambda: backend.release(mine, 0)):
         assert backend.acquire(mine, 5)
-        backend._kept["me"][1].change("DO RELEASE_ALL_LOCKS()")
+        pinned(backend, "me").change("DO RELEASE_ALL_LOCKS()")
         with pytest.raises(LockLost):
             ask()
 
@@ -113,9 +123,8 @@ def test_waiters_are_served_in_order(backend: MySQLSessionBackend, root: Root) -
 
 
 def test_a_wait_may_be_longer_than_the_connections_read_timeout(
-    backend: MySQLSessionBackend, root: Root, monkeypatch: pytest.MonkeyPatch
+    backend: MySQLSessionBackend, root: Root, short_response_timeout: None
 ) -> None:
-    monkeypatch.setattr("locking.backends.database.connections.SILENCE_SECONDS", 1)
     with backend.lock("long", timeout=5), ThreadPoolExecutor(1) as pool:
         waiter = pool.submit(backend.lock("long").acquire, timeout=3.5)
         until(lambda: root.waits() == 1, "the waiter")
@@ -180,7 +189,7 @@ def test_the_watch_outlives_a_session_that_is_closed_under_it(
     """As a holder does that finds out first."""
     for close in (lambda kept: kept.close(), lambda kept: root(f"KILL {kept.id}")):
         with suppress(LockLost), backend.lock("watched", timeout=5) as lease:
-            close(backend._kept[lease.owner][1])
+            close(pinned(backend, lease.owner))
             until(lambda lease=lease: lease.lost, "the holder being told")
 
 
@@ -189,11 +198,11 @@ def test_what_a_dead_thread_held_is_free(backend: MySQLSessionBackend) -> None:
     thread.start()
     thread.join()
     with backend.lock("dead", timeout=WAIT_TIMEOUT) as lease:
-        assert list(backend._kept) == [lease.owner]
+        assert [held.owner for held in backend.inspect()] == [lease.owner]
 
 
 def test_20000_acquisitions_leak_nothing(backend: MySQLSessionBackend, root: Root) -> None:
     assert grown(backend) < 4 << 20
-    assert not backend._kept
+    assert not backend.inspect()
     sql = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = 'root'"
     assert root(sql)[0][0] == 2, "its one connection, and this one"

@@ -1,8 +1,8 @@
-"""A row per lock, with owner, count, token and end, on the database's clock (REQUIREMENTS L4).
+"""A row per lock with owner, count, token and end, on the database's clock (REQUIREMENTS L4).
 
-Taking and freeing are one UPDATE each. A free row stays, so that its token keeps growing whatever
-the clock does; `sweep` deletes rows that nobody has used for long. Times and tokens are
-microseconds since 1970 by the database's clock: a token is that time, or one more than the last.
+Acquiring and releasing are one UPDATE each. A free row stays, so that its token also grows when the
+clock is set back; `sweep` deletes rows that were not used for long. Times and tokens are
+microseconds since 1970 on the database's clock: a token is that time, or one more than the last.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.translation import gettext_noop
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
-from locking.backends.database.connections import Cancelled, Pool, Session, waiting
-from locking.backends.database.sql import Statements
-from locking.backends.database.waiting import Polling, Queueing, Row, bell, digest, queue
+from locking.backends.database.pool import SessionPool
+from locking.backends.database.session import Cancelled, Session, user_lock_waits
+from locking.backends.database.sql import SECOND, Statements, digest
+from locking.backends.database.waiting import Polling, Queueing, Row, holder_lock, queue_lock
 from locking.exceptions import LockError, LockMisuse, LockUnavailable
 
-SECOND = 1_000_000
 IDLE_SECONDS = 3600.0
-"""How long a row is kept after its last use: far longer than any clock is ever set back."""
+"""Seconds that a row is kept after its last use: far more than a clock is ever set back."""
 
 
 class DatabaseBackend(Backend):
-    """Locks in a table of the shop's own database. LOCATION is an alias in DATABASES."""
+    """Locks in a table of a Django database. LOCATION is an alias in DATABASES."""
 
     capabilities: Capabilities = Capabilities(  # type: ignore[misc]  # differs by database
         summary=gettext_noop(
@@ -46,28 +46,28 @@ class DatabaseBackend(Backend):
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        self.pool = Pool(str(self.location))
+        self.pool = SessionPool(str(self.location))
         if connections.settings.get(self.pool.alias, {}).get("ENGINE", "").endswith("mysql"):
             self.capabilities = replace(self.capabilities, fair=True, wakes_waiters=True)
-        self._kept: dict[str, Session] = {}
-        """By owner: the connection that has the bell of a lock held by this process."""
+        self._pinned: dict[str, Session] = {}
+        """By owner: the session that has the holder lock of a lock held by this process."""
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
-        """LOCATION must be an alias in DATABASES, of SQLite, MySQL or MariaDB."""
+        """Check that LOCATION is an alias in DATABASES, of SQLite, MySQL or MariaDB."""
         return check_location(alias, conf, "sqlite3", "mysql")
 
     @cached_property
     def sql(self) -> Statements:
-        """The statements of this kind of database."""
+        """Return the statements of this kind of database."""
         return Statements(self.pool.vendor)
 
     @cached_property
-    def _way(self) -> type[Polling]:
+    def _strategy(self) -> type[Polling]:
         return Queueing if self.pool.vendor == "mysql" else Polling
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
-        """Take it, or wait for it; see `database_wait`."""
+        """Acquire the row, or wait for it; see `waiting`."""
         deadline = time.monotonic() + timeout
         try:
             return self.pool.call(
@@ -78,8 +78,8 @@ class DatabaseBackend(Backend):
         except LockUnavailable:
             if self.pool.vendor == "sqlite" and connections[self.pool.alias].in_atomic_block:
                 raise LockMisuse(
-                    "On SQLite a lock is taken before the transaction that it guards: this one "
-                    "has locked the file for everybody, the lock included."
+                    "On SQLite, acquire a lock before the transaction that it guards: this "
+                    "transaction has locked the database file, and so the lock's row."
                 ) from None
             raise
         except LockError:
@@ -90,68 +90,66 @@ class DatabaseBackend(Backend):
             raise
 
     def _acquire(self, session: Session, claim: Claim, deadline: float) -> Grant | None:
-        waiting = self._way(self.sql, session, claim, self.pool)
+        strategy = self._strategy(self.sql, session, claim, self.pool)
         while True:
             started = time.monotonic()
-            token = waiting.take()
+            token = strategy.take()
             row = None
             if token is None:
-                row = waiting.read()
+                row = strategy.read()
                 if row is None:
-                    token = waiting.create()
-                elif (
-                    row.owner == claim.owner and row.left > 0
-                ):  # taken before, but the answer was lost
+                    token = strategy.create()
+                elif row.owner == claim.owner and row.left > 0:  # acquired, but the reply was lost
                     token = row.token
                     started += row.left / SECOND - claim.ttl
-                elif row.from_the_future:
+                elif row.clock_was_set_back:
                     session.change(self.sql.repair, digest(claim.name))
             if token is not None:
-                if waiting.keeps:
-                    session.kept = True
-                    self._kept[claim.owner] = session
+                if strategy.pins_session:
+                    session.pinned = True
+                    self._pinned[claim.owner] = session
                 return Grant(token, started + claim.ttl)
             left = deadline - time.monotonic()
             if left <= 0 or claim.cancelled.is_set():
-                waiting.leave()
+                strategy.leave()
                 return None
             if row is not None:
-                waiting.wait(row, left)
+                strategy.wait(row, left)
 
     def release(self, claim: Claim, token: int) -> None:
-        """Free the row; the first waiter is woken by the same statement."""
-        kept = self._kept.pop(claim.owner, None)
+        """Free the row; the same statement wakes the first waiter."""
+        pinned = self._pinned.pop(claim.owner, None)
         attempts = itertools.count()
 
         def free(session: Session) -> None:
-            again = next(attempts)
+            is_retry = next(attempts) > 0
             if session.change(self.sql.free, digest(claim.name), claim.owner):
                 return
             found = self._read(session, claim.name)
-            if again and found and (found.owner, found.token) == ("", token):
-                return  # the first attempt did it, and its answer was lost
-            # Where somebody had it since, nobody knows: it may have been broken before.
-            if session is kept:
+            if is_retry and found and (found.owner, found.token) == ("", token):
+                return  # the first attempt freed it, and its reply was lost
+            # If the row was acquired since, it may have been broken before: report it as lost.
+            if session is pinned:
                 session.change("DO RELEASE_ALL_LOCKS()")
             raise claim.lost()
 
-        if kept is not None:
-            kept.kept = False
-        self.pool.call(free, first=kept)
+        if pinned is not None:
+            pinned.pinned = False
+        self.pool.call(free, first=pinned)
 
     def _read(self, session: Session, name: str) -> Row | None:
         row = session.row(self.sql.read, digest(name))
         return None if row is None else Row(*row)
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
-        """Move the row's end, unless it has come."""
+        """Move the row's end, unless it has passed."""
         started = time.monotonic()
         us = int(ttl * SECOND)
         self._update(claim, self.sql.extend, us, us)
         return started + ttl
 
     def set_depth(self, claim: Claim, token: int, depth: int) -> None:
-        """Write the depth of re-entry."""
+        """Store the depth of re-entry."""
         self._update(claim, self.sql.set_depth, depth)
 
     def _update(self, claim: Claim, sql: str, *values: int) -> None:
@@ -160,9 +158,9 @@ class DatabaseBackend(Backend):
             raise claim.lost()
 
     def inspect(self) -> list[Held]:
-        """Every row whose end has not come."""
+        """Return every row whose end has not passed."""
         rows = self.pool.call(lambda session: session.rows(self.sql.inspect))
-        waits = self.pool.call(waiting) if rows and self.pool.vendor == "mysql" else None
+        waits = self.pool.call(user_lock_waits) if rows and self.pool.vendor == "mysql" else None
         return [
             Held(
                 name=name,
@@ -172,62 +170,63 @@ class DatabaseBackend(Backend):
                 count=count,
                 waiters=None
                 if waits is None
-                else sum(bell(owner) in wait or queue(self.pool, name) in wait for wait in waits),
+                else sum(
+                    holder_lock(owner) in wait or queue_lock(self.pool, name) in wait
+                    for wait in waits
+                ),
             )
             for name, owner, token, left, count in rows
         ]
 
     def probe(self) -> None:
-        """Look at the table."""
+        """Read from the table."""
         self.pool.call(lambda session: self._read(session, ""))
 
     def break_lock(self, name: str) -> bool:
-        """Free the row whoever has it, and ring for the first waiter in its holder's place."""
+        """Free the row and wake the first waiter by ending the holder's connection."""
 
         def free(session: Session) -> bool:
             row = self._read(session, name)
-            if row is None or not session.change(self.sql.break_, digest(name)):
+            if row is None or not session.change(self.sql.break_lock, digest(name)):
                 return False
             if self.pool.vendor == "mysql":
-                found = session.row("SELECT IS_USED_LOCK(%s)", bell(row.owner))
+                found = session.row("SELECT IS_USED_LOCK(%s)", holder_lock(row.owner))
                 if found and found[0]:
-                    with suppress(LockUnavailable):  # its holder may just have gone
+                    with suppress(LockUnavailable):  # the connection may have ended meanwhile
                         session.change(f"KILL {int(found[0])}")
             return True
 
         return self.pool.call(free)
 
     def sweep(self) -> int:
-        """Delete the rows that were not used for IDLE_SECONDS; return how many.
+        """Delete the rows that were not used for IDLE_SECONDS; return their number.
 
-        Rows of crashed holders are among them. Each is deleted alone, so that no caller waits.
+        This includes rows of crashed holders. Each DELETE affects one row, so no caller waits long.
         """
         us = int(IDLE_SECONDS * SECOND)
 
-        def bury(session: Session) -> int:
-            dead = session.rows(self.sql.dead, us, us)
-            return sum(session.change(self.sql.bury, key, us, us) for (key,) in dead)
+        def delete(session: Session) -> int:
+            expired = session.rows(self.sql.select_expired, us, us)
+            return sum(session.change(self.sql.delete_expired, key, us, us) for (key,) in expired)
 
-        return self.pool.call(bury)
+        return self.pool.call(delete)
 
     def close(self) -> None:
         """Close the connections; held locks stay held."""
         self.pool.close()
-        while self._kept:
+        while self._pinned:
             with suppress(KeyError):
-                self._kept.popitem()[1].close()
+                self._pinned.popitem()[1].close()
 
     def reset_after_fork(self) -> None:
-        """In a forked child: the locks and their connections are the parent's."""
+        """Abandon the parent's sessions before the last reference to them is dropped."""
         super().reset_after_fork()
         self.pool.reset_after_fork()
-        for session in self._kept.values():
-            session.abandon()
-        self._kept = {}
+        self._pinned = {}
 
 
 def check_location(alias: str, conf: Mapping[str, Any], *engines: str) -> list[CheckMessage]:
-    """Errors of a LOCATION that names no database, or one of another engine than those."""
+    """Check that LOCATION is a database of one of these engines."""
     location = conf.get("LOCATION") or DEFAULT_DB_ALIAS
     if location not in connections.settings:
         return [

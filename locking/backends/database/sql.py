@@ -1,23 +1,35 @@
-"""The SQL of the database backend, for each kind of database."""
+"""The SQL of the database backend for MySQL, MariaDB and SQLite."""
 
-# ruff: noqa: S608 - put together from constants only
+# ruff: noqa: S608 - built from constants only
 
 from __future__ import annotations
 
+from functools import lru_cache
+from hashlib import blake2b
+
 TABLE = "locking_lockrow"
+SECOND = 1_000_000
+"""Times and tokens in the table are microseconds."""
 NOW = {
-    # NOW() would depend on the time zone, and be an hour wrong or double once a year.
+    # NOW() would depend on the time zone, and be an hour wrong or ambiguous once a year.
     "mysql": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
     "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
 }
 
 
+@lru_cache(1024)
+def digest(text: str) -> str:
+    """Return the key of a lock's row, or a part of the name of a user-level lock."""
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
 class Statements:
     """The SQL of one kind of database.
 
-    On MySQL the holder's connection also has the user-level lock `bell`, which the first waiter
-    waits for. The UPDATEs take and drop it on the way, since a statement of its own would cost a
-    round trip: MySQL evaluates assignments from left to right, once, for a row that matched.
+    On MySQL the holder's connection also has the user-level lock `holder_lock`, which the first
+    waiter waits for. The UPDATEs acquire and release it as a side effect, because a statement of
+    its own would cost a round trip: MySQL evaluates assignments from left to right, once for each
+    row that matched.
     """
 
     def __init__(self, vendor: str) -> None:
@@ -26,16 +38,16 @@ class Statements:
         most, least = ("GREATEST", "LEAST") if mysql else ("MAX", "MIN")
         token = f"{most}(token + 1, {now})"
         mint = f"LAST_INSERT_ID({token})" if mysql else token
-        # The queue's place goes with the other locks of the connection, the bell is taken.
+        # The connection's place in the queue is released, and the holder lock is acquired.
         count = "RELEASE_ALL_LOCKS() * 0 + GET_LOCK(%s, 0)" if mysql else "1"
         no_count = "RELEASE_ALL_LOCKS() * 0" if mysql else "0"
         returning = "" if mysql else " RETURNING token"
         mine = "WHERE digest = %s AND owner = %s"
         alive = f"{mine} AND expires_at > {now}"
-        turn = "" if mysql else ", waiter_until = 0"
+        clear_reservation = "" if mysql else ", waiter_until = 0"
         take = (
             f"UPDATE {TABLE} SET token = {mint}, owner = %s, ttl = %s, lock_count = {count}, "
-            f"expires_at = {now} + %s{turn} WHERE digest = %s AND expires_at <= {now}"
+            f"expires_at = {now} + %s{clear_reservation} WHERE digest = %s AND expires_at <= {now}"
         )
         self.take = take
         self.take_in_turn = f"{take} AND IS_FREE_LOCK(%s)"
@@ -62,12 +74,12 @@ class Statements:
         )
         self.extend = f"UPDATE {TABLE} SET ttl = %s, expires_at = {now} + %s {alive}"
         self.set_depth = f"UPDATE {TABLE} SET lock_count = %s {alive}"
-        # An end further away than the whole lease: the clock was set back. Count from here.
+        # If a lease ends later than its ttl allows, the clock was set back: start the ttl now.
         self.repair = (
             f"UPDATE {TABLE} SET expires_at = {least}(expires_at, {now} + ttl), waiter_until = 0 "
             f"WHERE digest = %s"
         )
-        self.break_ = (
+        self.break_lock = (
             f"UPDATE {TABLE} SET owner = '', expires_at = 0, lock_count = 0, token = token + 1 "
             f"WHERE digest = %s AND expires_at > {now}"
         )
@@ -75,10 +87,10 @@ class Statements:
             f"SELECT name, owner, token, expires_at - {now}, lock_count FROM {TABLE} "
             f"WHERE expires_at > {now}"
         )
-        self.dead = (
+        self.select_expired = (
             f"SELECT digest FROM {TABLE} WHERE expires_at < {now} - %s AND token < {now} - %s"
         )
-        self.bury = (
+        self.delete_expired = (
             f"DELETE FROM {TABLE} "
             f"WHERE digest = %s AND expires_at < {now} - %s AND token < {now} - %s"
         )

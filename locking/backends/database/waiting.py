@@ -1,78 +1,70 @@
 """How a claim waits for a row of the database backend.
 
-SQLite: waiters look at the row every 10 to 20 ms, which locks nothing. One of them
-reserves the next turn, for RESERVED_SECONDS at a time, and looks every millisecond or two: else the
-holder would take it again before anybody has looked, and waiters starved.
+SQLite: waiters read the row every 10 to 20 ms, which locks nothing. One of them reserves the next
+turn for RESERVED_SECONDS at a time and reads every millisecond or two. Without the reservation the
+holder would acquire the row again before any waiter reads it, and waiters would starve.
 
-MySQL and MariaDB have user-level locks, which queue their waiters and pass on when a session dies:
+MySQL and MariaDB have user-level locks, which queue their waiters and end with their session:
 
-- `queue`, one per name: whoever waits takes a place there, and only its owner, the first waiter,
-  contends for the row. Nobody else takes the row while the queue has an owner.
-- `bell`, one per grant, taken and dropped in the very statements that take and free the row: the
-  first waiter waits for it, and so is woken by the release, or when the holder's connection dies.
+- `queue_lock`, one per name: all waiters queue for it. Only its owner, the first waiter, competes
+  for the row. No other caller acquires the row while the queue lock has an owner.
+- `holder_lock`, one per grant, acquired and released by the statements that acquire and release the
+  row: the first waiter waits for it. The release, or the end of the holder's connection, wakes it.
 
-No message can be lost, since both are states. The row alone decides who holds the lock.
+Both are states and not messages, so no wake-up can be lost. Only the row decides who holds a lock.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from functools import lru_cache
-from hashlib import blake2b
 from typing import NamedTuple
 
 from locking.backends.base import Claim
-from locking.backends.database.connections import MySQLSession, Pool, Session
-from locking.backends.database.sql import Statements
+from locking.backends.database.pool import SessionPool
+from locking.backends.database.session import MySQLSession, Session
+from locking.backends.database.sql import SECOND, Statements, digest
 
-SECOND = 1_000_000
 POLL_SECONDS = 0.02
 NEXT_POLL_SECONDS = 0.002
 RESERVED_SECONDS = 0.1
 
 
 class Row(NamedTuple):
-    """What the store says of a name."""
+    """The row of a name."""
 
     owner: str
     token: int
     left: int
-    """Microseconds until it is free; not above 0 when it is."""
+    """Microseconds until the row is free; 0 or less when it is."""
     ttl: int
     waiter: str
     reserved: int
-    """Microseconds that `waiter` has the next turn for, if above 0."""
+    """Microseconds for which `waiter` has reserved the next turn, if above 0."""
 
     @property
-    def from_the_future(self) -> bool:
-        """The clock was set back since it was written."""
+    def clock_was_set_back(self) -> bool:
+        """Return True if the database's clock was set back after the row was written."""
         return self.left > self.ttl or self.reserved > RESERVED_SECONDS * SECOND
 
 
-@lru_cache(1024)
-def digest(text: str) -> str:
-    """The key of a name."""
-    return blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def bell(owner: str) -> str:
-    """The user-level lock that a holder's connection has."""
+def holder_lock(owner: str) -> str:
+    """Return the name of the user-level lock that a holder's connection has."""
     return f"bell.{digest(owner)}"
 
 
-def queue(pool: Pool, name: str) -> str:
-    """The user-level lock that the first waiter has; the whole server shares their names."""
+def queue_lock(pool: SessionPool, name: str) -> str:
+    """Return the name of the first waiter's user-level lock; all databases of a server share it."""
     return f"queue.{digest(f'{pool.database}/{name}')}"
 
 
 class Polling:
-    """Look again after a while."""
+    """Wait by reading the row again after a pause."""
 
-    keeps = False
-    """Whether the connection stays with the holder."""
+    pins_session = False
+    """The holder keeps the session that acquired the row."""
 
-    def __init__(self, sql: Statements, session: Session, claim: Claim, pool: Pool) -> None:
+    def __init__(self, sql: Statements, session: Session, claim: Claim, pool: SessionPool) -> None:
         self.sql = sql
         self.session = session
         self.claim = claim
@@ -81,24 +73,24 @@ class Polling:
         self._reserved = False
 
     def take(self) -> int | None:
-        """The token of the grant, if the row is free."""
+        """Acquire the row if it is free; return the token."""
         owner = self.claim.owner
         return self.session.token(self.sql.take, owner, self.ttl, self.ttl, self.key, owner)
 
     def create(self) -> int | None:
-        """The token of the first grant ever, unless somebody else was faster."""
+        """Create the row; return the token, or None if another claim created it first."""
         claim = self.claim
         return self.session.token(
             self.sql.create, self.key, claim.name, claim.owner, self.ttl, self.ttl
         )
 
     def read(self) -> Row | None:
-        """The row; None before the first grant."""
+        """Return the row; None before the first grant."""
         row = self.session.row(self.sql.read, self.key)
         return None if row is None else Row(*row)
 
     def wait(self, row: Row | None, seconds: float) -> None:
-        """Return when taking it may succeed, or when the time is over."""
+        """Return when an attempt may succeed, or after `seconds`."""
         end = time.monotonic() + seconds
         owner = self.claim.owner
         while row is not None and not self.claim.cancelled.is_set():
@@ -117,60 +109,61 @@ class Polling:
             row = self.read()
 
     def leave(self) -> None:
-        """Give up, and the turn with it."""
+        """Give up the reservation."""
         if self._reserved:
             self.session.change(self.sql.reserve, "", 0, self.key, self.claim.owner)
 
 
 class Queueing(Polling):
-    """Wait in the server. The connection is the claim's until it gives up or releases."""
+    """Wait in the server's queue. The session belongs to the claim until it leaves or releases."""
 
-    keeps = True
+    pins_session = True
 
-    def __init__(self, sql: Statements, session: Session, claim: Claim, pool: Pool) -> None:
+    def __init__(self, sql: Statements, session: Session, claim: Claim, pool: SessionPool) -> None:
         assert isinstance(session, MySQLSession)
         super().__init__(sql, session, claim, pool)
-        self.wire = session
-        self.bell = bell(claim.owner)
-        self.queue = queue(pool, claim.name)
+        self.mysql = session
+        self.holder_lock = holder_lock(claim.owner)
+        self.queue_lock = queue_lock(pool, claim.name)
         self._first = False
-        self._impatient = False
-        self._heard: int | None = None
+        self._ignores_queue = False
+        self._woken_for: int | None = None
+        """Token of the grant whose holder lock this waiter got."""
 
     def take(self) -> int | None:
-        """In turn: not while others queue, unless the first of them seems to sleep."""
-        args = (self.claim.owner, self.ttl, self.bell, self.ttl, self.key)
-        if self._first or self._impatient:
+        """Acquire the row in turn, or out of turn when the first waiter seems to be stopped."""
+        args = (self.claim.owner, self.ttl, self.holder_lock, self.ttl, self.key)
+        if self._first or self._ignores_queue:
             return self.session.token(self.sql.take, *args)
-        return self.session.token(self.sql.take_in_turn, *args, self.queue)
+        return self.session.token(self.sql.take_in_turn, *args, self.queue_lock)
 
     def create(self) -> int | None:
-        """With the bell."""
+        """Create the row together with the holder lock."""
         claim = self.claim
         return self.session.token(
-            self.sql.create, self.key, claim.name, claim.owner, self.ttl, self.bell, self.ttl
+            self.sql.create, self.key, claim.name, claim.owner, self.ttl, self.holder_lock, self.ttl
         )
 
     def wait(self, row: Row | None, seconds: float) -> None:
-        """First for the place in front, then for the holder's bell or the end of its lease."""
+        """Wait for the queue lock, then for the holder lock or the end of the holder's lease."""
         end = time.monotonic() + seconds
         if not self._first:
-            # A first waiter that is stopped, not dead, keeps its place: it is passed after a ttl.
-            patience = min(seconds, self.claim.ttl)
-            self._first = bool(self.wire.get_lock(self.claim, self.queue, patience))
-            self._impatient = not self._first
+            # A first waiter that is stopped, not dead, keeps the queue lock: pass it after a ttl.
+            timeout = min(seconds, self.claim.ttl)
+            self._first = bool(self.mysql.get_lock(self.claim, self.queue_lock, timeout))
+            self._ignores_queue = not self._first
             row = self.read()
         seconds = end - time.monotonic()
         if not self._first or row is None or row.left <= 0 or seconds <= 0:
             return
-        if self._heard == row.token:
-            # It rang, but the lock is still held: the holder has lost its connection, or died.
+        if self._woken_for == row.token:
+            # The holder lock is free but the row is not: the holder lost its connection or died.
             self.claim.cancelled.wait(min(seconds, POLL_SECONDS, row.left / SECOND))
             return
         seconds = min(seconds, min(row.left, row.ttl) / SECOND + 0.001)
-        if self.wire.get_lock(self.claim, bell(row.owner), seconds):
-            self._heard = row.token
+        if self.mysql.get_lock(self.claim, holder_lock(row.owner), seconds):
+            self._woken_for = row.token
 
     def leave(self) -> None:
-        """Give the place, and a bell, back."""
+        """Release the queue lock and the holder lock."""
         self.session.change("DO RELEASE_ALL_LOCKS()")

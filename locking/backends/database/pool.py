@@ -1,0 +1,154 @@
+"""Sessions of the lock backends in one of DATABASES: a pool, and the retry of a statement."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property
+from typing import Any, TypeVar
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.utils.connection import ConnectionDoesNotExist
+
+from locking.backends.database.session import (
+    RESPONSE_TIMEOUT,
+    ConnectionLost,
+    MySQLSession,
+    RolledBack,
+    Session,
+    SQLiteSession,
+)
+from locking.backends.database.sql import NOW
+from locking.backends.pool import IdlePool
+from locking.exceptions import LockError, LockMisuse, LockUnavailable
+
+T = TypeVar("T")
+
+ROW_LOCK_TIMEOUT = 1
+"""Seconds that a statement waits for a row or a file that another transaction has locked."""
+CONNECT_TIMEOUT = 2
+MAX_IDLE = 32
+
+
+class SessionPool(IdlePool[Session]):
+    """Idle sessions of one of DATABASES."""
+
+    def __init__(self, alias: str) -> None:
+        super().__init__(MAX_IDLE)
+        self.alias = alias or DEFAULT_DB_ALIAS
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return the entry of DATABASES; raise LockMisuse if there is none."""
+        try:
+            entry: dict[str, Any] = connections.settings[self.alias]
+        except (ConnectionDoesNotExist, KeyError, TypeError):
+            raise LockMisuse(f"LOCATION {self.alias!r} is not an alias in DATABASES.") from None
+        return entry
+
+    @cached_property
+    def vendor(self) -> str:
+        """Return mysql (MariaDB too) or sqlite; raise LockMisuse for any other database."""
+        _ = self.settings
+        vendor = str(connections[self.alias].vendor)
+        if vendor not in NOW:
+            raise LockMisuse(f"DATABASES[{self.alias!r}] is none of {', '.join(NOW)}: {vendor}.")
+        return vendor
+
+    @property
+    def database(self) -> str:
+        """Return the NAME in DATABASES, which changes while Django's tests run."""
+        return str(self.settings["NAME"])
+
+    def open(self) -> Session:
+        """Return a new session; raise LockUnavailable after about CONNECT_TIMEOUT seconds."""
+        vendor = self.vendor
+        wrapper: Any = connections.create_connection(self.alias)
+        errors = wrapper.Database.Error
+        if vendor == "sqlite" and wrapper.is_in_memory_db():
+            raise LockMisuse(
+                "A database in memory cannot be shared: give the lock's database a file "
+                "(in tests DATABASES[...]['TEST']['NAME'])."
+            )
+        try:
+            params = wrapper.get_connection_params()
+            # Not `get_new_connection`, which refuses to work in a thread with an event loop.
+            connect = wrapper.Database.connect
+            if vendor == "sqlite":
+                params["timeout"] = ROW_LOCK_TIMEOUT
+                raw = connect(**params)
+                raw.isolation_level = None
+                for command in wrapper.init_commands:
+                    raw.execute(command)
+                # Only a crash of the machine can then undo a commit, and it ends all holders too.
+                raw.execute("PRAGMA synchronous = NORMAL")
+                return self.add(SQLiteSession(raw, errors))
+            params.setdefault("connect_timeout", CONNECT_TIMEOUT)
+            params["read_timeout"] = params["write_timeout"] = RESPONSE_TIMEOUT
+            params["autocommit"] = True
+            params["init_command"] = f"SET SESSION innodb_lock_wait_timeout={ROW_LOCK_TIMEOUT}"
+            return self.add(MySQLSession(connect(**params), errors))
+        except (errors, OSError) as error:
+            raise LockUnavailable(
+                f"The database {self.alias!r} cannot be reached: {error}"
+            ) from error
+        except ImproperlyConfigured as error:
+            raise LockMisuse(f"DATABASES[{self.alias!r}]: {error}") from error
+
+    def give(self, session: Session) -> None:
+        """Keep a session for the next statement, unless a lock holds it."""
+        if not session.pinned:
+            super().give(session)
+
+    def call(
+        self, work: Callable[[Session], T], first: Session | None = None, until: float = math.inf
+    ) -> T:
+        """Run `work` with a session, `first` if given; repeat it once after a lost connection.
+
+        `work` must be safe to run twice. After a rollback in favour of another transaction it is
+        repeated until the monotonic time `until`, and for RESPONSE_TIMEOUT at most.
+        """
+        lost = 0
+        rolled_back_since = last_rollback = -math.inf
+        while True:
+            session = first or self.take() or self.open()
+            first = None
+            try:
+                result = work(session)
+            except RolledBack as error:
+                session.close()  # with the user-level locks that it may have
+                now = time.monotonic()
+                if now - last_rollback > RESPONSE_TIMEOUT:
+                    rolled_back_since = now
+                last_rollback = now
+                if now > min(until, rolled_back_since + RESPONSE_TIMEOUT):
+                    raise LockUnavailable(f"The database stayed busy: {error}") from error
+            except ConnectionLost as error:
+                session.close()
+                self.close()  # the other connections are probably lost too
+                lost += 1
+                if lost == 2:
+                    raise LockUnavailable(f"The database connection broke: {error}") from error
+            except LockUnavailable:
+                session.close()
+                self.close()  # after a failover, new connections may reach another server
+                raise
+            except LockError:
+                self.give(session)
+                raise
+            except BaseException:
+                session.close()
+                self.kill(session)
+                raise
+            else:
+                self.give(session)
+                return result
+
+    def kill(self, session: Session) -> None:
+        """End a closed session on the server now; the server checks only once a second."""
+        if isinstance(session, MySQLSession):
+            with suppress(LockError):
+                self.call(lambda other: other.change(f"KILL {session.id}"))

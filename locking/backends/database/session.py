@@ -1,0 +1,218 @@
+"""One connection of a lock backend to a database: what SQLite and MySQL do differently.
+
+A lock never uses the caller's connection: the caller's transaction would hold the lock's row until
+it commits, and undo the lock when it rolls back. All sessions are in autocommit mode, so each
+statement is a transaction of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import socket
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import Any
+
+from locking.backends.base import Claim
+from locking.exceptions import LockUnavailable
+
+RESPONSE_TIMEOUT = 5
+"""Seconds in which a server must answer a statement that does not wait for a lock."""
+
+MYSQL_ROLLED_BACK = {1205, 1213, 3058}
+"""Lock wait timeout, deadlock, user-level lock deadlock."""
+MYSQL_CONNECTION_LOST = {2006, 2013, 2014, 2026, 2055, 4031, 1053, 1927}
+SQLITE_BUSY = {5, 6}
+"""SQLITE_BUSY and SQLITE_LOCKED."""
+
+
+class RolledBack(Exception):
+    """The statement was rolled back in favour of another transaction; it may be repeated."""
+
+
+class ConnectionLost(Exception):
+    """The connection broke before the reply: the statement may have been executed."""
+
+
+class Cancelled(Exception):
+    """The wait was ended by `Claim.cancel`."""
+
+
+class Session(ABC):
+    """One connection, for one thread at a time. Statements contain `%s` placeholders."""
+
+    def __init__(self, raw: Any, errors: type[Exception]) -> None:
+        self.raw = raw
+        self.pinned = False
+        """The session belongs to a held lock and does not return to the pool."""
+        self._errors = errors
+
+    def change(self, sql: str, *args: object) -> int:
+        """Run an INSERT, UPDATE or DELETE; return the number of rows that it matched."""
+        try:
+            return self._change(sql, args)
+        except self._errors as error:
+            raise self.translate(error) from error
+
+    def row(self, sql: str, *args: object) -> tuple[Any, ...] | None:
+        """Return the first row of the result, if any."""
+        rows = self.rows(sql, *args)
+        return rows[0] if rows else None
+
+    def rows(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
+        """Return all rows of the result."""
+        try:
+            return self._rows(sql, args)
+        except self._errors as error:
+            raise self.translate(error) from error
+
+    @abstractmethod
+    def token(self, sql: str, *args: object) -> int | None:
+        """Run a granting statement; return its token, or None when it granted nothing."""
+
+    @abstractmethod
+    def _change(self, sql: str, args: tuple[object, ...]) -> int: ...
+
+    @abstractmethod
+    def _rows(self, sql: str, args: tuple[object, ...]) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def translate(self, error: Exception) -> Exception:
+        """Return RolledBack, ConnectionLost or LockUnavailable for a driver's error."""
+
+    def is_reusable(self) -> bool:
+        """Return True: a lost connection is found by the next statement."""
+        return True
+
+    def close(self) -> None:
+        """Close the connection in any state."""
+        with suppress(Exception):
+            self.raw.close()
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Make sure in a forked child that dropping the session sends nothing to the server."""
+
+
+class SQLiteSession(Session):
+    """A connection to a database file of this machine."""
+
+    _inherited: list[Any] = []
+
+    def token(self, sql: str, *args: object) -> int | None:
+        """Return the value of the RETURNING clause."""
+        row = self.row(sql, *args)
+        return None if row is None else int(row[0])
+
+    def _change(self, sql: str, args: tuple[object, ...]) -> int:
+        return int(self.raw.execute(sql.replace("%s", "?"), args).rowcount)
+
+    def _rows(self, sql: str, args: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        return list(self.raw.execute(sql.replace("%s", "?"), args).fetchall())
+
+    def translate(self, error: Exception) -> Exception:
+        """Return RolledBack for a locked database, else LockUnavailable."""
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in SQLITE_BUSY:
+            return RolledBack(str(error))
+        return LockUnavailable(f"The database refused the statement: {error}")
+
+    def abandon(self) -> None:
+        """Keep the connection forever: SQLite forbids a child to close its parent's."""
+        self._inherited.append(self.raw)
+
+
+class MySQLSession(Session):
+    """A mysqlclient connection without its cursor, which costs a fifth of a short statement."""
+
+    def __init__(self, raw: Any, errors: type[Exception]) -> None:
+        super().__init__(raw, errors)
+        self.id = int(raw.thread_id())
+        self._fractions = "MariaDB" in raw.get_server_info()
+
+    def token(self, sql: str, *args: object) -> int | None:
+        """Return the value of LAST_INSERT_ID(), which is part of the server's reply."""
+        return int(self.raw.insert_id()) if self.change(sql, *args) else None
+
+    def _change(self, sql: str, args: tuple[object, ...]) -> int:
+        # Django connects with FOUND_ROWS: this counts rows matched, even if none changed.
+        self.raw.query(self._text(sql, args))
+        return int(self.raw.affected_rows())
+
+    def _rows(self, sql: str, args: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        self.raw.query(self._text(sql, args))
+        return self._result()
+
+    def abandon(self) -> None:
+        """Replace the child's copy of the socket with /dev/null."""
+        with suppress(*(self._errors, OSError)):  # it is closed already
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, self.raw.fileno())
+            os.close(null)
+
+    def get_lock(self, claim: Claim, name: str, seconds: float, value: str = "1") -> Any:
+        """Wait up to `seconds` for a user-level lock; return the expression `value`, else None.
+
+        Raises Cancelled, and leaves the session unusable, when `claim` is cancelled meanwhile;
+        ConnectionLost when the server does not reply within `seconds` and RESPONSE_TIMEOUT.
+        """
+        if not self._fractions:
+            seconds = math.ceil(seconds)  # MySQL accepts whole seconds only
+        timeout = seconds + RESPONSE_TIMEOUT
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            poll = select.poll()
+            poll.register(self.raw, select.POLLIN)
+            poll.register(ours, select.POLLIN)
+            claim.interrupt = lambda: _wake(theirs)
+            try:
+                if claim.cancelled.is_set():
+                    raise Cancelled
+                # Not `query`: its read timeout is the connection's, and a wait may be longer.
+                sql = f"SELECT IF(GET_LOCK(%s, %s) = 1, {value}, NULL)"
+                self.raw.send_query(self._text(sql, (name, seconds)))
+                ready = dict(poll.poll(timeout * 1000))
+                if self.raw.fileno() not in ready:
+                    raise Cancelled if ready else ConnectionLost(f"no reply in {timeout:g} s")
+                self.raw.read_query_result()
+                return self._result()[0][0]
+            except self._errors as error:
+                raise self.translate(error) from error
+            finally:
+                claim.interrupt = None
+
+    def has_input(self) -> bool:
+        """Return True if the server sent or closed something while no statement was running."""
+        poll = select.poll()
+        try:
+            poll.register(self.raw, select.POLLIN)
+        except self._errors:  # it was closed on this side
+            return True
+        return bool(poll.poll(0))
+
+    def _text(self, sql: str, args: tuple[object, ...]) -> bytes:
+        return sql.encode() % tuple(map(self.raw.literal, args))
+
+    def _result(self) -> list[tuple[Any, ...]]:
+        return list(self.raw.store_result().fetch_row(0))
+
+    def translate(self, error: Exception) -> Exception:
+        """Translate by number, see https://mariadb.com/kb/en/mariadb-error-code-reference/."""
+        code = error.args[0] if error.args else 0
+        if code in MYSQL_ROLLED_BACK:
+            return RolledBack(str(error))
+        if code in MYSQL_CONNECTION_LOST or not isinstance(code, int) or code == 0:
+            return ConnectionLost(str(error))
+        return LockUnavailable(f"The database refused the statement: {error}")
+
+
+def _wake(waker: socket.socket) -> None:
+    with suppress(OSError):  # the wait may have ended meanwhile
+        waker.send(b"!")
+
+
+def user_lock_waits(session: Session) -> list[str]:
+    """Return the statements of this database user that wait for a user-level lock on MySQL."""
+    sql = "SELECT INFO FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'"
+    return [str(info) for (info,) in session.rows(sql)]
