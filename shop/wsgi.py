@@ -5,12 +5,12 @@ import os
 import django
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
-os.environ.setdefault("DATABASE_TIMEOUT", "2")  # nobody looks longer at a page that does not come
+os.environ.setdefault("DATABASE_TIMEOUT", "2")  # customers leave a page that takes longer
 django.setup(set_prefix=False)
 
 from shop.platform.logs import RequestId  # noqa: E402
-from shop.platform.metrics import Counted  # noqa: E402
-from shop.web.cached_responses import Handler  # noqa: E402
+from shop.platform.metrics import RequestMetrics  # noqa: E402
+from shop.web.cached_responses import CachingHandler  # noqa: E402
 from shop.web.fast_path import PurchaseFastPath  # noqa: E402
 
-application = RequestId(Counted(PurchaseFastPath(Handler())))
+application = RequestId(RequestMetrics(PurchaseFastPath(CachingHandler())))

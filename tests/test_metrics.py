@@ -14,7 +14,7 @@ import locking.metrics
 import shop.administration.alerts
 import shop.platform.metrics
 from locking import locks
-from shop.platform.metrics import Counted
+from shop.platform.metrics import RequestMetrics
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
 BOARD = json.loads((DEPLOY / "grafana.json").read_text())
@@ -59,7 +59,7 @@ def test_names_and_labels_exist(asked: str) -> None:
     assert labels <= set().union(*(known[name] for name in names))
 
 
-@pytest.mark.parametrize("planted", ["locking_attempt_total", "shop_http_seconds"])
+@pytest.mark.parametrize("planted", ["locking_attempt_total", "shop_http_request_seconds"])
 def test_a_name_that_does_not_exist_is_found(planted: str) -> None:
     assert planted not in counted()
 
@@ -72,20 +72,20 @@ def test_nothing_that_is_counted_is_left_out_of_the_dashboard() -> None:
 
 def test_answers_are_counted_by_status() -> None:
     def count() -> float:
-        return REGISTRY.get_sample_value("shop_http_answers_total", {"status": "409"}) or 0.0
+        return REGISTRY.get_sample_value("shop_http_responses_total", {"status": "409"}) or 0.0
 
     def application(environ, start_response):
         start_response("409 Conflict", [])
         return []
 
     before = count()
-    Counted(application)({}, lambda *_: None)
+    RequestMetrics(application)({}, lambda *_: None)
     assert count() == before + 1
 
 
 def test_the_first_of_what_is_rare_is_seen_to_grow() -> None:
     """A series that appears at 1 has not grown for Prometheus, and raises no alarm."""
-    assert of("shop_http_answers_total", status="500") is not None
+    assert of("shop_http_responses_total", status="500") is not None
     locking.metrics.acquired(locks["none"], "rare:1", waited=0.0)
     assert of("locking_lost_total", backend="none", kind="rare") == 0
     locking.metrics.job("rare", "done")

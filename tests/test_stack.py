@@ -85,7 +85,7 @@ def test_all_locks_are_to_be_had(stack: Stack) -> None:
 
 def test_metrics_are_served_inside_only(stack: Stack) -> None:
     for name, of in (
-        ("web-1", "shop_http_answers_total"),
+        ("web-1", "shop_http_responses_total"),
         ("worker-1", "locking_job_runs_total"),
         ("consumer-1", "locking_lost_total"),
     ):

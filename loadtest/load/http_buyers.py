@@ -18,7 +18,7 @@ from django.utils.crypto import get_random_string
 
 from devservers import HOST
 from shop.models import Sale, User
-from shop.purchase import tokens as tickets
+from shop.purchase import tokens
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 KEPT = timedelta(days=1)
@@ -38,13 +38,13 @@ class Buyer:
     def form(self, sale: Sale) -> str:
         """What the form of the sale page sends for one piece."""
         key = f"{sale.slug}-{self.user.pk}"
-        ticket, _ = tickets.issue(
+        token, _ = tokens.issue(
             customer_id=self.user.pk, sale_id=sale.pk, key=key, session=self.session, is_first=True
         )
         form = {
             "csrfmiddlewaretoken": self.csrf,
             "idempotency_key": key,
-            "ticket": ticket,
+            "purchase_token": token,
             "quantity": 1,
         }
         return urlencode(form)

@@ -23,7 +23,7 @@ from loadtest.load.http_buyers import Buyer, sign_in
 from loadtest.resilience.parts import Celery, Consumer, Web, processes_of
 from locking import locks, policy
 from shop.models import Sale
-from shop.purchase import tokens as tickets
+from shop.purchase import tokens
 from shop.sales.queries import create_sale
 
 OPEN_FOR = timedelta(days=1)
@@ -87,14 +87,14 @@ class Shop:
         """That form as it goes over the wire, and whose it is."""
         number = next(self._numbers)
         buyer, key = self.buyers[number % len(self.buyers)], f"form-{number}"
-        ticket, _ = tickets.issue(
+        token, _ = tokens.issue(
             customer_id=buyer.user.pk,
             sale_id=sale.pk,
             key=key,
             session=buyer.session,
             is_first=False,
         )
-        form = {"idempotency_key": key, "ticket": ticket, "quantity": 1}
+        form = {"idempotency_key": key, "purchase_token": token, "quantity": 1}
         form["csrfmiddlewaretoken"] = buyer.csrf
         return buyer, buyer.post(f"{sale.get_absolute_url()}buy/", urlencode(form))
 

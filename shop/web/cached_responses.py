@@ -1,8 +1,7 @@
-"""Answers that are the same for everybody, made by Django once a second and filled in per buyer.
+"""Responses to purchases that are the same for all customers, rendered once a second.
 
-They go through all of Django's middleware, so that their headers are those of the view's answers.
-What is the buyer's own (key, ticket, forgery secret) is a mark in the page. Nothing else of it may
-be a buyer's: it is made for nobody in particular.
+Each passes through all of Django's middleware, so its headers are those of the view's response.
+Values that differ per customer (idempotency key, purchase token, CSRF token) are placeholders.
 """
 
 import json
@@ -24,77 +23,75 @@ from locking.refresh import RefreshingCache
 from shop.errors import wants_json
 
 MAX_AGE = 1.0
-"""Seconds for which an answer is sent again; the stock bar in a page says how old it is."""
-MAX_ANSWERS = 500
-MAX_DIGITS = 18
-"""Of a request's length: Python cannot be asked to read more than 63 bits count."""
-SOMEBODY = SimpleNamespace(is_authenticated=True, is_staff=False, username="")
-"""The user of such a page: whoever has signed in."""
+"""Seconds after which a response is rendered again; the stock bar on the page shows its age."""
+MAX_RESPONSES = 500
+MAX_LENGTH_DIGITS = 18
+"""Digits of a Content-Length that Python can still read as a byte count."""
+TEMPLATE_USER = SimpleNamespace(is_authenticated=True, is_staff=False, username="")
+"""The user of a cached page: signed in, without a name."""
 
-# Nobody can send a text that contains one. HTML leaves "@", an address has "%40".
-_MARK = f"@{secrets.token_hex(8)}-%s@"
+# Random, so that no customer can send it. HTML does not escape "@"; in a URL it is "%40".
+_PLACEHOLDER = f"@{secrets.token_hex(8)}-%s@"
 
-
-def mark(name: str) -> str:
-    """What stands in a prepared page where `fill` puts the buyer's own value."""
-    return _MARK % name
+View = Callable[[WSGIRequest], HttpResponse]
 
 
-class Answer(NamedTuple):
-    """What WSGI wants to know; the headers without Content-Length and Location."""
+def placeholder(name: str) -> str:
+    """Return the text in a cached page that `render` replaces with the customer's value."""
+    return _PLACEHOLDER % name
+
+
+class CachedResponse(NamedTuple):
+    """A response for WSGI; `headers` lacks Content-Length and Location."""
 
     status: str
     headers: list[tuple[str, str]]
     body: bytes
 
-    def fill(self, values: Mapping[str, str]) -> "Answer":
-        """With the values in place of their marks, as HTML and as part of an address."""
+    def render(self, values: Mapping[str, str]) -> "CachedResponse":
+        """Return the response with the placeholders replaced, escaped for HTML and for URLs."""
         body = self.body
         for name, value in values.items():
-            body = body.replace(mark(name).encode(), escape(value).encode())
-            in_address = quote(mark(name), safe="").encode()
-            body = body.replace(in_address, quote(value, safe="").encode())
+            body = body.replace(placeholder(name).encode(), escape(value).encode())
+            in_url = quote(placeholder(name), safe="").encode()
+            body = body.replace(in_url, quote(value, safe="").encode())
         return self._replace(body=body)
 
-    def leading_to(self, url: str, receipt: dict[str, Any] | None) -> "Answer":
-        """With that Location, and the receipt as its body."""
+    def with_location(self, url: str, receipt: dict[str, Any] | None) -> "CachedResponse":
+        """Return the response with a Location header, and the receipt as its JSON body."""
         body = b"" if receipt is None else json.dumps(receipt).encode()
         return self._replace(headers=[*self.headers, ("Location", url)], body=body)
 
     def send(self, start_response: Callable[..., object]) -> list[bytes]:
-        """As the end of a WSGI application."""
+        """Start the WSGI response and return its body."""
         length = ("Content-Length", str(len(self.body)))
         start_response(self.status, [*self.headers, length])
         return [self.body]
 
 
-Make = Callable[[WSGIRequest], HttpResponse]
-
-
-class Handler(WSGIHandler):
-    """Django, that can also be asked for an answer ahead."""
+class CachingHandler(WSGIHandler):
+    """Django's WSGI handler, which can also render a response for later requests."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.answers: RefreshingCache[Hashable, Answer] = RefreshingCache(MAX_ANSWERS)
+        self.responses: RefreshingCache[Hashable, CachedResponse] = RefreshingCache(MAX_RESPONSES)
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> HttpResponseBase:
-        """As Django's, which fails on a length that nobody can read; it is none."""
-        if len(environ.get("CONTENT_LENGTH", "")) > MAX_DIGITS:
+        """Serve the request; Django fails on an overlong Content-Length, so it is dropped here."""
+        if len(environ.get("CONTENT_LENGTH", "")) > MAX_LENGTH_DIGITS:
             environ["CONTENT_LENGTH"] = ""
         return super().__call__(environ, start_response)
 
-    def prepared(self, request: WSGIRequest, *what: Hashable, make: Make) -> Answer:
-        """What `make` answered to `what` at most MAX_AGE ago, in the shape that `request` wants.
+    def cached(self, request: WSGIRequest, *key: Hashable, view: View) -> CachedResponse:
+        """Return the response of `view` for `key`, path, language, scheme and content type.
 
-        One thread makes it again, the others meanwhile send the old one. Raises RuntimeError when
-        it cannot be made.
+        After MAX_AGE one thread renders it again while the others send the previous one. Raise
+        RuntimeError if the view fails or sets cookies.
         """
         language = get_language_from_request(request)
         is_json, is_secure = wants_json(request), request.is_secure()
-        shape = (*what, request.path, language, is_json, is_secure)
 
-        def answer() -> Answer:
+        def read() -> CachedResponse:
             environ = {
                 "REQUEST_METHOD": "POST",
                 "PATH_INFO": request.path,
@@ -104,22 +101,23 @@ class Handler(WSGIHandler):
                 "wsgi.url_scheme": "https" if is_secure else "http",
                 "wsgi.input": BytesIO(),
             }
-            return self._through_middleware(WSGIRequest(environ), make)
+            return self._run_middleware(WSGIRequest(environ), view)
 
-        return self.answers.get(shape, answer, fresh=MAX_AGE, max_age=math.inf)
+        cache_key = (*key, request.path, language, is_json, is_secure)
+        return self.responses.get(cache_key, read, fresh=MAX_AGE, max_age=math.inf)
 
-    def _through_middleware(self, request: WSGIRequest, make: Make) -> Answer:
-        request.make = make  # type: ignore[attr-defined]
+    def _run_middleware(self, request: WSGIRequest, view: View) -> CachedResponse:
+        request.cached_view = view  # type: ignore[attr-defined]
         response = self.get_response(request)
         if response.cookies or response.status_code == 500:
-            raise RuntimeError(f"An answer for everybody has failed or sets cookies: {response}")
-        own = ("Content-Length", "Location")
-        headers = [each for each in response.items() if each[0] not in own]
+            raise RuntimeError(f"The response failed or sets cookies: {response}")
+        per_customer = ("Content-Length", "Location")
+        headers = [each for each in response.items() if each[0] not in per_customer]
         status = f"{response.status_code} {response.reason_phrase}"
-        return Answer(status, headers, response.content)  # type: ignore[attr-defined]
+        return CachedResponse(status, headers, response.content)  # type: ignore[attr-defined]
 
     def _get_response(self, request: WSGIRequest) -> HttpResponseBase:
-        make: Make | None = getattr(request, "make", None)
-        if make is not None:
-            return make(request)
+        view: View | None = getattr(request, "cached_view", None)
+        if view is not None:
+            return view(request)
         return super()._get_response(request)  # type: ignore[misc,no-any-return]

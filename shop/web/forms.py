@@ -23,8 +23,10 @@ from locking.models import WriteStrategy
 from shop.errors import BadInput, UnsupportedType
 from shop.models import User
 
+TOKEN = "purchase_token"  # noqa: S105
+"""The form field with the token of `shop.purchase.tokens`."""
 MAX_QUANTITY = 99_999
-"""More is not even read."""
+"""The largest quantity that is parsed."""
 # Django 5.2 says this in English where its catalogue still has older words: collected for locale/.
 ngettext_lazy(
     "This password is too short. It must contain at least %d character.",

@@ -124,9 +124,8 @@ def test_too_late_for_the_last_piece(people, script):
     page = people("li", **PHONE, java_script_enabled=script)
     page.goto("/sales/kettle/")
     empty("kettle")
-    with patch.object(
-        PurchaseFastPath, "_refused", autospec=True, side_effect=PurchaseFastPath._refused
-    ) as door:
+    real = PurchaseFastPath._refused
+    with patch.object(PurchaseFastPath, "_refused", autospec=True, side_effect=real) as refusal:
         page.get_by_role("button", name="Buy now").click()
         expect(page.get_by_role("button", name="Sold out")).to_be_disabled()
     assert refusal.called, "the fast path refuses it, not the view"

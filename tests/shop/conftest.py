@@ -14,7 +14,7 @@ from tests.shop.making import a_customer, put_in_force, signed_in
 
 @pytest.fixture
 def in_force(db: None) -> None:
-    """`process` is in force, and Redis remembers nothing: no page, no rate_limits."""
+    """`process` is in force, and Redis remembers nothing: no page, no counted request."""
     put_in_force("process")
     cache.clear()
 

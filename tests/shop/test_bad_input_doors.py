@@ -97,8 +97,8 @@ def test_bytes_that_are_no_text(li, sale):
     for body in (b"quantity=\xff&idempotency_key=k", b"quantity=%FF&idempotency_key=k"):
         sent = body + b"&" + urlencode(li.secret).encode()
         refused(li, sale, sent, 400)
-        ticket = li.form(sale)["ticket"].encode()
-        refused(li, sale, sent + b"&ticket=" + ticket, 400)
+        ticket = li.form(sale)["purchase_token"].encode()
+        refused(li, sale, sent + b"&purchase_token=" + ticket, 400)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_bytes_that_are_no_text(li, sale):
 )
 def test_a_ticket_that_was_tampered_with_opens_nothing(change, li, sale):
     form = li.form(sale)
-    ticket = form["ticket"]
+    ticket = form["purchase_token"]
     parts = ticket.split(".")
     forged = {
         "cut": ticket[:-1],
@@ -119,8 +119,8 @@ def test_a_ticket_that_was_tampered_with_opens_nothing(change, li, sale):
         "wide": ticket.replace("1", "１"),
     }[change]
     assert forged != ticket
-    refused(li, sale, {**form, "ticket": forged}, 403)
-    refused(li, sale, {**form, "ticket": forged, "quantity": "0", **li.secret}, 400)
+    refused(li, sale, {**form, "purchase_token": forged}, 403)
+    refused(li, sale, {**form, "purchase_token": forged, "quantity": "0", **li.secret}, 400)
 
 
 def test_the_turnstile_sells_what_nobody_has_tampered_with(li, sale):
@@ -141,7 +141,15 @@ _texts = st.one_of(
     st.text(string.printable, max_size=300),
 )
 _names = st.sampled_from(
-    ["quantity", "idempotency_key", "ticket", "csrfmiddlewaretoken", "price", "customer", "status"]
+    [
+        "quantity",
+        "idempotency_key",
+        "purchase_token",
+        "csrfmiddlewaretoken",
+        "price",
+        "customer",
+        "status",
+    ]
 )
 _json = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), _texts),
@@ -185,7 +193,9 @@ _environ = st.fixed_dictionaries(
         "QUERY_STRING": st.sampled_from(["quantity=1&idempotency_key=k", "%00", "a" * 3000]),
     },
 )
-_forms = st.fixed_dictionaries({}, optional=dict.fromkeys(("quantity", "x", "ticket"), _texts))
+_forms = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("quantity", "x", "purchase_token"), _texts)
+)
 ALLOWED = {201, 202, 302, 303, 400, 401, 403, 404, 405, 409, 415, 422, 429}
 
 

@@ -277,7 +277,7 @@ def test_metrics_count_the_locks(shop):
 
 @pytest.fixture
 def no_redis(settings) -> None:
-    """An address at which nobody answers, for cache, sessions and rate_limits."""
+    """An address at which nobody answers, for cache, sessions and rate limits."""
     nobody = "redis://127.0.0.1:1/0"
     settings.REDIS_URL = nobody
     settings.CACHES = {name: {**conf, "LOCATION": nobody} for name, conf in settings.CACHES.items()}

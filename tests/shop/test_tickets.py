@@ -7,15 +7,15 @@ from html import unescape
 import pytest
 from django.test import Client
 
-from shop.purchase import tokens as tickets
+from shop.purchase import tokens
 from tests.shop.making import a_sale, signed_in
 
 SOLD_TO = {"customer_id": 7, "sale_id": 3, "key": "k", "session": "cookie", "is_first": True}
 
 
 def test_a_ticket_says_what_it_was_issued_for() -> None:
-    text, expires = tickets.issue(**SOLD_TO)
-    ticket = tickets.read(text, key="k", session="cookie")
+    text, expires = tokens.issue(**SOLD_TO)
+    ticket = tokens.read(text, key="k", session="cookie")
     assert ticket is not None
     assert (ticket.customer_id, ticket.sale_id, ticket.is_first) == (7, 3, True)
     assert ticket.expires == expires
@@ -23,39 +23,39 @@ def test_a_ticket_says_what_it_was_issued_for() -> None:
 
 @pytest.mark.parametrize("other", [{"key": "l"}, {"session": "other"}, {"session": ""}])
 def test_it_is_good_for_its_key_and_its_session_alone(other) -> None:
-    text, _ = tickets.issue(**SOLD_TO)
-    assert tickets.read(text, **{"key": "k", "session": "cookie", **other}) is None
+    text, _ = tokens.issue(**SOLD_TO)
+    assert tokens.read(text, **{"key": "k", "session": "cookie", **other}) is None
 
 
 @pytest.mark.parametrize("place", range(4))
 def test_nobody_can_change_what_it_says(place) -> None:
-    parts = tickets.issue(**SOLD_TO)[0].split(".")
+    parts = tokens.issue(**SOLD_TO)[0].split(".")
     parts[place] = str(1 - int(parts[place])) if place == 2 else str(int(parts[place]) + 1)
-    assert tickets.read(".".join(parts), key="k", session="cookie") is None
+    assert tokens.read(".".join(parts), key="k", session="cookie") is None
 
 
 @pytest.mark.parametrize("text", ["", "1.2.3", "1.2.1.9999999999." + "x" * 43, "٣.2.1.9.x", "\0"])
 def test_what_is_no_ticket(text) -> None:
-    assert tickets.read(text, key="k", session="cookie") is None
+    assert tokens.read(text, key="k", session="cookie") is None
 
 
 def test_no_two_tickets_are_signed_alike() -> None:
     """What stands in the cookie cannot move into the key."""
-    text, _ = tickets.issue(**{**SOLD_TO, "session": "a", "key": "b\nc"})
-    assert tickets.read(text, session="a\nb", key="c") is None
+    text, _ = tokens.issue(**{**SOLD_TO, "session": "a", "key": "b\nc"})
+    assert tokens.read(text, session="a\nb", key="c") is None
 
 
 def test_another_secret_signs_otherwise(settings) -> None:
-    text, _ = tickets.issue(**SOLD_TO)
+    text, _ = tokens.issue(**SOLD_TO)
     settings.SECRET_KEY += "another"
-    assert tickets.read(text, key="k", session="cookie") is None
+    assert tokens.read(text, key="k", session="cookie") is None
 
 
 def test_it_expires(monkeypatch, settings) -> None:
-    text, expires = tickets.issue(**SOLD_TO)
+    text, expires = tokens.issue(**SOLD_TO)
     assert expires == pytest.approx(time.time() + settings.TICKET_SECONDS, abs=5)
-    monkeypatch.setattr(tickets.time, "time", lambda: expires + 0.5)
-    assert tickets.read(text, key="k", session="cookie") is None
+    monkeypatch.setattr(tokens.time, "time", lambda: expires + 0.5)
+    assert tokens.read(text, key="k", session="cookie") is None
 
 
 # --- on the page ------------------------------------------------------------------------------
@@ -77,14 +77,17 @@ def buyer(db) -> Client:
 
 def is_good(client: Client, form: dict[str, str]) -> bool:
     session = client.cookies["sessionid"].value
-    return tickets.read(form["ticket"], key=form["idempotency_key"], session=session) is not None
+    return (
+        tokens.read(form["purchase_token"], key=form["idempotency_key"], session=session)
+        is not None
+    )
 
 
 @pytest.mark.parametrize("opens_in", [600, -60], ids=["before", "open"])
 def test_a_buyers_page_has_one_and_a_strangers_has_none(buyer, client, opens_in) -> None:
     sale = a_sale(opens_in=opens_in)
     assert is_good(buyer, fields(buyer.get(f"/sales/{sale.slug}/").text))
-    assert "ticket" not in client.get(f"/sales/{sale.slug}/").text
+    assert "purchase_token" not in client.get(f"/sales/{sale.slug}/").text
 
 
 def test_a_waiting_page_gets_a_new_one_for_the_same_key(buyer, settings) -> None:
@@ -92,19 +95,19 @@ def test_a_waiting_page_gets_a_new_one_for_the_same_key(buyer, settings) -> None
     page = buyer.get(f"/sales/{a_sale(opens_in=3600).slug}/").text
     form, poll = fields(page), poll_of(page)
     bar = buyer.get(poll).text
-    assert "ticket" not in fields(bar), "the one it has is good for long"
+    assert "purchase_token" not in fields(bar), "the one it has is good for long"
     assert poll_of(bar) == poll
     settings.TICKET_SECONDS *= 3  # as if time had passed
     bar = buyer.get(poll).text
-    assert is_good(buyer, {**form, "ticket": fields(bar)["ticket"]})
+    assert is_good(buyer, {**form, "purchase_token": fields(bar)["purchase_token"]})
     assert 'hx-swap-oob="true"' in bar
     assert poll_of(bar) != poll
-    assert "ticket" not in fields(buyer.get(poll_of(bar)).text)
+    assert "purchase_token" not in fields(buyer.get(poll_of(bar)).text)
 
 
 @pytest.mark.parametrize("query", ["expires=1&key=k", "expires=x&key=k", "expires=1", "key=k"])
 def test_strangers_get_none_by_polling(client, db, query) -> None:
-    assert "ticket" not in client.get(f"/sales/{a_sale().slug}/stock/?{query}").text
+    assert "purchase_token" not in client.get(f"/sales/{a_sale().slug}/stock/?{query}").text
 
 
 def test_a_key_that_is_none_gets_no_ticket(buyer) -> None:

@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from shop.models import Order
-from shop.purchase import tokens as tickets
+from shop.purchase import tokens
 from shop.web.fast_path import MAX_BODY
 from tests.shop.making import a_sale
 from tests.shop.wsgi_browser import FORM, Browser, alone, li
@@ -34,9 +34,9 @@ def test_what_django_answers_is_counted_once(li, settings):
 
 
 DOUBTFUL = {
-    "no ticket": {"ticket": ""},
-    "two tickets": {"ticket": ["x", "x"]},
-    "no such ticket": {"ticket": "1.1.1.9999999999." + "x" * 43},
+    "no ticket": {"purchase_token": ""},
+    "two tickets": {"purchase_token": ["x", "x"]},
+    "no such ticket": {"purchase_token": "1.1.1.9999999999." + "x" * 43},
     "another key": {"idempotency_key": "l"},
     "quantity twice": {"quantity": [1, 1]},
     "no quantity": {"quantity": ""},
@@ -70,15 +70,15 @@ def test_what_is_doubtful_is_djangos_to_judge(case, li):
 
 def test_a_ticket_is_good_for_one_buyer_and_one_sale(li):
     sale = a_sale()
-    for ticket in (Browser().form(sale)["ticket"], li.form(a_sale())["ticket"]):
-        assert li.send(sale, {**li.form(sale), "ticket": ticket}).status == 403
+    for ticket in (Browser().form(sale)["purchase_token"], li.form(a_sale())["purchase_token"]):
+        assert li.send(sale, {**li.form(sale), "purchase_token": ticket}).status == 403
     assert not Order.objects.exists()
 
 
 def test_an_old_ticket_needs_the_forgery_secret_again(li, monkeypatch):
     sale = a_sale()
     form = li.form(sale)
-    monkeypatch.setattr(tickets.time, "time", lambda: timezone.now().timestamp() + 3600)
+    monkeypatch.setattr(tokens.time, "time", lambda: timezone.now().timestamp() + 3600)
     assert li.send(sale, form).status == 403
     assert li.send(sale, {**form, **li.secret}).status == 303, "and its body has come whole"
 

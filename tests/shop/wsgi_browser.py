@@ -17,8 +17,8 @@ from django.core.signals import request_finished, request_started
 from django.db import close_old_connections
 
 from shop.models import Sale, User
-from shop.purchase import tokens as tickets
-from shop.web.cached_responses import Handler
+from shop.purchase import tokens
+from shop.web.cached_responses import CachingHandler
 from shop.web.fast_path import PurchaseFastPath
 from tests.shop.making import a_customer, signed_in
 
@@ -26,7 +26,7 @@ FORM = "application/x-www-form-urlencoded"
 SIGNALS = (request_started, request_finished)
 
 
-class Counting(Handler):
+class Counting(CachingHandler):
     """Django, that counts what comes through to it."""
 
     asked = 0
@@ -56,14 +56,14 @@ class Browser:
         self.shop = PurchaseFastPath(self.django)
 
     def form(self, sale: Sale, key: str = "k", quantity: int = 1, *, is_first: bool = True) -> dict:
-        ticket, _ = tickets.issue(
+        ticket, _ = tokens.issue(
             customer_id=self.user.pk,
             sale_id=sale.pk,
             key=key,
             session=self.session,
             is_first=is_first,
         )
-        return {"idempotency_key": key, "quantity": quantity, "ticket": ticket}
+        return {"idempotency_key": key, "quantity": quantity, "purchase_token": ticket}
 
     def send(self, sale: Sale, form: Any = None, *, accept: str = "text/html", **environ: Any):
         form = self.form(sale) if form is None else form
@@ -94,13 +94,13 @@ class Browser:
 
     def by_hand(self, sale: Sale, form: dict[str, Any], **options: Any):
         """The same form without its ticket, as Django answers it."""
-        return self.send(sale, {**form, **self.secret, "ticket": ""}, **options)
+        return self.send(sale, {**form, **self.secret, "purchase_token": ""}, **options)
 
 
 @pytest.fixture(autouse=True)
 def alone(in_force: None) -> Iterator[None]:
     """No page has been made yet, and requests leave the test's connection open."""
-    django().answers.clear()
+    django().responses.clear()
     django().asked = 0
     for signal in SIGNALS:
         signal.disconnect(close_old_connections)
