@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from locking import single_flight
     from locking.exceptions import (
         IdempotencyError,
         KeyInFlight,
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
     from locking.jobs.run_once import current_run, run_once
     from locking.lease import Lease, Lock
     from locking.policy.lock import lock
-    from locking.rebuild import single_flight
 
-_HOMES = {
+_HOMES: dict[str, str | None] = {
     "Answer": "idempotency",
     "Attempt": "idempotency",
     "IdempotencyError": "exceptions",
@@ -49,7 +49,7 @@ _HOMES = {
     "lock": "policy.lock",
     "locks": "handler",
     "run_once": "jobs.run_once",
-    "single_flight": "rebuild",
+    "single_flight": None,
 }
 
 __all__ = [
@@ -78,4 +78,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"locking.{_HOMES[name]}"), name)
+    home = _HOMES[name]
+    if home is None:
+        return import_module(f"locking.{name}")
+    return getattr(import_module(f"locking.{home}"), name)

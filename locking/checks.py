@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 from django.core.exceptions import ImproperlyConfigured
 
-from locking import rebuild
+from locking import single_flight
 from locking.arguments import is_number
 from locking.handler import KEYS, backend_class
 from locking.models import WriteStrategy
@@ -54,8 +54,8 @@ def check_locks(**kwargs: Any) -> list[CheckMessage]:
 def check_single_flight(**kwargs: Any) -> list[CheckMessage]:
     """Unknown names and impossible times of `settings.LOCK_SINGLE_FLIGHT`."""
     given = getattr(settings, "LOCK_SINGLE_FLIGHT", {})
-    conf = {**rebuild.DEFAULTS, **given}
-    wrong = [f"has an unknown key {name!r}" for name in given if name not in rebuild.DEFAULTS]
+    conf = {**single_flight.DEFAULTS, **given}
+    wrong = [f"has an unknown key {name!r}" for name in given if name not in single_flight.DEFAULTS]
     for name, known in (("CACHE", settings.CACHES), ("LOCK", {None, *settings.LOCKS})):
         if conf[name] not in known:
             wrong.append(f"{name} {conf[name]!r} is not in {name}S")

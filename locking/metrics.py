@@ -36,7 +36,7 @@ WAIT = Histogram(
 HOLD = Histogram(
     "locking_hold_seconds", "From the grant to the release", ["backend", "kind"], buckets=BUCKETS
 )
-FLIGHTS = Counter(
+LOOKUPS = Counter(
     "locking_single_flight_total", "Calls of single_flight.get_or_build", ["kind", "outcome"]
 )
 BUILD = Histogram("locking_build_seconds", "Builds of a cached value", ["kind"], buckets=BUCKETS)
@@ -115,18 +115,18 @@ def lost(lease: Lease) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _flight(kind: str, outcome: str) -> Counter:
-    return FLIGHTS.labels(kind, outcome)
+def _lookup(kind: str, outcome: str) -> Counter:
+    return LOOKUPS.labels(kind, outcome)
 
 
-def flown(key: str, outcome: str) -> None:
-    """A value given by single_flight: hit, stale, wait, rebuild; or failed, a build that raised."""
-    _flight(kind_of(key), outcome).inc()
+def lookup(key: str, outcome: str) -> None:
+    """Count a value returned by single_flight (hit, stale, wait, rebuild) or a failed build."""
+    _lookup(kind_of(key), outcome).inc()
 
 
 def built(key: str, seconds: float) -> None:
-    """A build that came to its end."""
-    flown(key, "rebuild")
+    """Count a build that succeeded, and its duration."""
+    lookup(key, "rebuild")
     BUILD.labels(kind_of(key)).observe(seconds)
 
 
@@ -143,8 +143,8 @@ def totals() -> Totals:
     return found
 
 
-def flights(of: Totals) -> dict[str, dict[str, int]]:
-    """How often each outcome of `flown` was, by kind."""
+def lookups(of: Totals) -> dict[str, dict[str, int]]:
+    """Return the counts of `lookup` by kind and outcome."""
     counts: dict[str, dict[str, int]] = defaultdict(dict)
     for (kind, outcome), value in of.get("locking_single_flight_total", {}).items():
         counts[kind][outcome] = int(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -19,9 +20,14 @@ V = TypeVar("V")
 
 
 class SharedCalls(Generic[K, V]):
-    """Calls that threads share: the first one makes the call, the others wait for its outcome."""
+    """Calls that threads share: the first one makes the call, the others wait for its outcome.
 
-    def __init__(self) -> None:
+    An exception is raised in every thread that waits, unless it is one of `unshared` or interrupts
+    the calling thread (SystemExit, KeyboardInterrupt): then another thread makes the call.
+    """
+
+    def __init__(self, unshared: type[Exception] | tuple[type[Exception], ...] = ()) -> None:
+        self._unshared = unshared
         self._pending: dict[K, Future[V]] = {}
         # A forked child has none of the threads that would end the parent's calls.
         after_fork_in_child(self.clear)
@@ -29,30 +35,40 @@ class SharedCalls(Generic[K, V]):
     def __contains__(self, key: K) -> bool:
         return key in self._pending
 
-    def call(self, key: K, function: Callable[[], V]) -> V:
-        """Return the result of `function`, or of the call for `key` that is under way.
+    def __len__(self) -> int:
+        return len(self._pending)
 
-        An exception is raised in every thread that waits for the call. When the calling thread is
-        interrupted (SystemExit, KeyboardInterrupt), one of the waiting threads makes the call.
-        """
+    def call(self, key: K, function: Callable[[], V]) -> V:
+        """Return the result of `function`, or of the call for `key` that is under way."""
         while True:
-            pending, mine = self._pending, Future[V]()
-            shared = pending.setdefault(key, mine)
-            if shared is not mine:
-                try:
-                    return shared.result()
-                except CancelledError:
-                    continue
-            try:
-                result = function()
-                mine.set_result(result)
-                return result
-            except Exception as error:
-                mine.set_exception(error)
-                raise
-            finally:
+            future, is_mine = self.join(key)
+            if is_mine:
+                return self.run(key, future, function)
+            with suppress(CancelledError):
+                return future.result()
+
+    def join(self, key: K) -> tuple[Future[V], bool]:
+        """Return the call for `key`, and whether it is a new one, which the caller must `run`."""
+        mine = Future[V]()
+        future = self._pending.setdefault(key, mine)
+        return future, future is mine
+
+    def run(self, key: K, mine: Future[V], function: Callable[[], V]) -> V:
+        """Make the call that `join` returned as new; its future is cancelled if not shared."""
+        try:
+            result = function()
+            mine.set_result(result)
+            return result
+        except self._unshared:
+            raise
+        except Exception as error:
+            mine.set_exception(error)
+            raise
+        finally:
+            pending = self._pending
+            if pending.get(key) is mine:  # false after clear()
                 del pending[key]
-                mine.cancel()  # without effect unless the call was interrupted
+            mine.cancel()
 
     def clear(self) -> None:
         """Make the next caller start a call of its own, even if one is under way."""

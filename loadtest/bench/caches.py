@@ -24,7 +24,7 @@ from loadtest.load.events import say
 from loadtest.load.process_pool import ProcessPool, StartGate
 from loadtest.load.stores import Stores
 from loadtest.load.verdict import percentile
-from locking.rebuild import SingleFlight
+from locking.single_flight import SingleFlight
 
 PROCESSES, THREADS = 4, 50
 BUILD = 0.2

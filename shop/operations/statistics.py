@@ -58,7 +58,7 @@ class Rest:
     rejected: list[RejectedReservation]
     tasks: list[Task]
     runs: list[JobRun]
-    flights: dict[str, dict[str, int]]
+    lookups: dict[str, dict[str, int]]
     keys: dict[str, int]
     """Sends of idempotency keys by what became of them, since the start."""
     newest_keys: list[IdempotencyKey]
@@ -92,7 +92,7 @@ def _read_rest() -> Rest:
         rejected=list(RejectedReservation.objects.select_related("sale")[:NEWEST]),
         tasks=[Task(name=one.pop("task"), **one) for one in tasks],
         runs=list(since[:NEWEST]),
-        flights=metrics.flights(totals),
+        lookups=metrics.lookups(totals),
         keys={outcome: int(value) for (outcome,), value in sorted(sends.items())},
         newest_keys=list(IdempotencyKey.objects.defer("headers", "body")[:NEWEST]),
     )

@@ -80,7 +80,7 @@ def test_what_does_not_exist_is_looked_for_once_and_fills_nothing():
     with (
         patch("shop.catalogue.page_cache.has_sale", side_effect=shared.has_sale) as looks,
         patch.object(cache, "set", side_effect=cache.set) as kept,
-        patch.object(single_flight, "_lock") as taken,
+        patch.object(single_flight.default, "_lock") as taken,
     ):
         for _ in range(3):
             assert client.get("/sales/nothing/").status_code == 404

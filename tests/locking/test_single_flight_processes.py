@@ -17,15 +17,15 @@ from django.core.cache import caches
 
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from loadtest.load.process_pool import ProcessPool
-from locking.rebuild import SingleFlight
-from tests.locking.test_rebuild import EXPIRED, KEPT
+from locking.single_flight import SingleFlight
+from tests.locking.test_single_flight import EXPIRED, KEPT
 
 PROCESSES, THREADS = 4, 50
 _fork = multiprocessing.get_context("fork")
 
 
 class Readers:
-    """Processes whose threads all look before the first that builds has built."""
+    """Processes whose threads have all looked up the key before the first build ends."""
 
     def __init__(self) -> None:
         self.looked = _fork.Value("i", 0)
@@ -38,7 +38,7 @@ class Readers:
     def build(self) -> str:
         with self.builds.get_lock():
             self.builds.value += 1
-        until(lambda: self.looked.value == PROCESSES * THREADS, "everybody's look")
+        until(lambda: self.looked.value == PROCESSES * THREADS, "the lookups of all readers")
         return "new"
 
     def run(self, read: Callable[[Readers], object]) -> list[object]:
@@ -58,7 +58,7 @@ def real(settings: Any) -> SingleFlight:
 
 
 @pytest.mark.faults(row=22, backend="redis", fired="200 readers")
-def test_row_22_a_cold_key_is_built_once(real):
+def test_row_22_cold_key_is_built_once(real):
     def read(readers: Readers) -> object:
         readers.here()
         return real.get_or_build("cold:1", readers.build, **KEPT)
@@ -69,7 +69,7 @@ def test_row_22_a_cold_key_is_built_once(real):
 
 
 @pytest.mark.faults(row=22, backend="redis", fired="200 readers")
-def test_row_22_an_expired_key_is_built_once_and_nobody_waits(real):
+def test_row_22_expired_key_is_built_once_without_waiting(real):
     real.get_or_build("expired:1", lambda: "old", **EXPIRED)
 
     def read(readers: Readers) -> object:
@@ -90,7 +90,7 @@ def test_row_22_an_expired_key_is_built_once_and_nobody_waits(real):
 
 
 @pytest.mark.faults(row=22, backend="redis", fired="200 readers")
-def test_row_22_control_without_single_flight_everybody_builds(real):
+def test_row_22_control_every_reader_builds_without_it(real):
     def read(readers: Readers) -> object:
         value = caches["default"].get("control:1")
         readers.here()
@@ -103,7 +103,7 @@ def test_row_22_control_without_single_flight_everybody_builds(real):
 
 @pytest.mark.faults(row=22, backend="redis", fired="two builders killed")
 @pytest.mark.parametrize("has_old", [False, True])
-def test_row_22_a_builder_that_is_killed_is_replaced_once_a_lease(settings, has_old):
+def test_row_22_killed_builder_is_replaced_after_its_lease(settings, has_old):
     caches["default"].clear()
     ttl, key = 0.6, f"killed:{has_old}"
     flight = SingleFlight(CACHE="default", LOCK="redis", LOCK_TTL=ttl, TIMEOUT=WAIT_TIMEOUT)
@@ -127,25 +127,25 @@ def test_row_22_a_builder_that_is_killed_is_replaced_once_a_lease(settings, has_
 
     with ProcessPool(insist) as one, ProcessPool(insist) as another:
         for pool in (one, another):
-            with pytest.raises(EOFError):  # it is dead
+            with pytest.raises(EOFError):  # the process was killed
                 pool.results()
         got = insist()
     first, second, third, none = begun[:4]
     assert none == 0
     # The lease is granted a moment before its build begins.
     assert min(second - first, third - second) > 0.7 * ttl
-    for value, at in got:  # until that lease is over, who has something does not wait
+    for value, at in got:  # a caller with a stale value does not wait for the lease to end
         assert value == ("new" if at > third else "old")
     assert len(got) > 1 or not has_old or third - second > 2 * ttl  # or this process slept
 
 
-def test_the_counters_are_of_all_processes(tmp_path):
+def test_counters_cover_all_processes(tmp_path):
     code = """
 import django; django.setup()
 from django.conf import settings
 from loadtest.load.process_pool import ProcessPool
 from locking import metrics
-from locking.rebuild import SingleFlight
+from locking.single_flight import SingleFlight
 settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 flight = SingleFlight(CACHE="default", LOCK="process")
 def work(number):
@@ -153,8 +153,8 @@ def work(number):
         flight.get_or_build("page:1", lambda: 1, ttl=60)
 with ProcessPool(work, 2) as pool:
     pool.results()
-flights = metrics.flights(metrics.totals())
-assert flights["page"] == {"hit": 4, "rebuild": 2}, flights
+lookups = metrics.lookups(metrics.totals())
+assert lookups["page"] == {"hit": 4, "rebuild": 2}, lookups
 """
     done = subprocess.run(
         [sys.executable, "-c", code],

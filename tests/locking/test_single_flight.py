@@ -1,10 +1,11 @@
-"""`locking.single_flight`: who builds, who waits, and what everybody gets."""
+"""`locking.single_flight`: which caller builds, which ones wait, and what each of them gets."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -15,19 +16,22 @@ from devservers import Redis
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from loadtest.load.process_pool import ProcessPool
 from locking import LockMisuse, LockTimeout, locks, metrics
-from locking.rebuild import SingleFlight
+from locking.single_flight import SingleFlight
 
-NOBODY = "redis://127.0.0.1:1/0"
+UNREACHABLE = "redis://127.0.0.1:1/0"
 AT_ONCE = 1e-6
-"""A ttl that is over when the call returns."""
+"""A ttl that has expired when the call returns."""
 KEPT = {"ttl": 60.0, "stale": 60.0}
 EXPIRED = {"ttl": AT_ONCE, "stale": 60.0}
 
 
 @pytest.fixture(params=["locmem", "redis"])
 def options(request: pytest.FixtureRequest, settings: Any) -> Iterator[dict[str, str]]:
-    """A cache with a lock that reaches as far."""
-    local = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "rebuild"}
+    """A cache, and a lock of the same reach."""
+    local = {
+        "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
+        "LOCATION": "single flight",
+    }
     settings.CACHES = {**settings.CACHES, "local": local}
     caches["local"].clear()
     caches["default"].clear()
@@ -45,7 +49,7 @@ def flight(options: dict[str, str]) -> SingleFlight:
 
 @pytest.fixture
 def other(options: dict[str, str]) -> SingleFlight:
-    """What another process would have: it meets `flight` at the lock and in the cache alone."""
+    """A second instance, as in another process: it shares only the cache and the lock."""
     return SingleFlight(**options)
 
 
@@ -55,36 +59,35 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-class Held:
-    """A build that begins, and ends when it is told to."""
+class HeldBuild:
+    """A build that lasts until the test ends it."""
 
     def __init__(self, value: object) -> None:
         self.value = value
         self.builds = 0
-        self._begun, self._go = threading.Event(), threading.Event()
+        self._started, self._ended = threading.Event(), threading.Event()
 
     def __call__(self) -> Any:
         self.builds += 1
-        self._begun.set()
-        assert self._go.wait(WAIT_TIMEOUT)
+        self._started.set()
+        assert self._ended.wait(WAIT_TIMEOUT)
         if isinstance(self.value, BaseException):
             raise self.value
         return self.value
 
-    def begun(self) -> None:
-        """Wait until it has begun."""
-        assert self._begun.wait(WAIT_TIMEOUT)
+    def wait_until_started(self) -> None:
+        assert self._started.wait(WAIT_TIMEOUT)
 
     def end(self) -> None:
-        self._go.set()
+        self._ended.set()
 
 
 @pytest.fixture
-def held() -> Iterator[Callable[[object], Held]]:
-    builds: list[Held] = []
+def held() -> Iterator[Callable[[object], HeldBuild]]:
+    builds: list[HeldBuild] = []
 
-    def make(value: object) -> Held:
-        builds.append(Held(value))
+    def make(value: object) -> HeldBuild:
+        builds.append(HeldBuild(value))
         return builds[-1]
 
     yield make
@@ -92,119 +95,132 @@ def held() -> Iterator[Callable[[object], Held]]:
         build.end()
 
 
-def never() -> Any:
-    raise AssertionError("nobody was to build")
+def unexpected() -> Any:
+    raise AssertionError("No build was expected.")
 
 
 def counted(key: str) -> dict[str, int]:
-    return metrics.flights(metrics.totals()).get(key.partition(":")[0], {})
+    return metrics.lookups(metrics.totals()).get(key.partition(":")[0], {})
 
 
 # --- one process ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, None, 0, ()])
-def test_what_was_built_is_kept_and_nothing_is_a_value_too(flight, value):
+def test_built_value_is_kept_even_if_it_is_none(flight, value):
     assert flight.get_or_build("kept:1", lambda: value, **KEPT) == value
-    assert flight.get_or_build("kept:1", never, **KEPT) == value
+    assert flight.get_or_build("kept:1", unexpected, **KEPT) == value
     assert flight.get_or_build("kept:2", lambda: "other", **KEPT) == "other"
 
 
-def test_what_is_too_old_even_to_be_served_is_built_again(flight):
+def test_value_older_than_stale_is_built_again(flight):
     flight.get_or_build("old:1", lambda: "old", ttl=AT_ONCE, stale=AT_ONCE)
     assert flight.get_or_build("old:1", lambda: "new", ttl=AT_ONCE, stale=AT_ONCE) == "new"
 
 
-def test_while_one_builds_the_others_have_the_old_value_at_once(flight, other, held, threads):
+def test_others_get_the_stale_value_during_a_build(flight, other, held, threads):
     flight.get_or_build("stale:1", lambda: "old", **EXPIRED)
     build = held("new")
     builder = threads.submit(flight.get_or_build, "stale:1", build, **KEPT)
-    build.begun()
+    build.wait_until_started()
     before = counted("stale:1").get("stale", 0)
-    assert flight.get_or_build("stale:1", never, **KEPT) == "old"
-    assert other.get_or_build("stale:1", never, **KEPT) == "old"
+    assert flight.get_or_build("stale:1", unexpected, **KEPT) == "old"
+    assert other.get_or_build("stale:1", unexpected, **KEPT) == "old"
     assert counted("stale:1")["stale"] == before + 2
     assert not builder.done()
     build.end()
     assert builder.result(WAIT_TIMEOUT) == "new"
-    assert other.get_or_build("stale:1", never, **KEPT) == "new"
+    assert other.get_or_build("stale:1", unexpected, **KEPT) == "new"
 
 
-def test_where_the_cache_is_slow_even_who_builds_has_the_old_value_at_once(flight, held, threads):
+def test_slow_cache_moves_the_build_to_the_background(flight, held, threads):
     flight.get_or_build("slow:1", lambda: "old", **EXPIRED)
     build = held("new")
-    with patch("locking.rebuild.LATE", -1.0):
+    with patch("locking.single_flight.SLOW_CACHE", -1.0):
         assert threads.submit(flight.get_or_build, "slow:1", build, **KEPT).result(9) == "old"
-        build.begun()
-        assert flight.get_or_build("slow:1", never, **KEPT) == "old"
+        build.wait_until_started()
+        assert flight.get_or_build("slow:1", unexpected, **KEPT) == "old"
     build.end()
-    until(lambda: flight.get_or_build("slow:1", never, **KEPT) == "new", "the new value")
+    until(lambda: flight.get_or_build("slow:1", unexpected, **KEPT) == "new", "the new value")
     assert build.builds == 1
 
 
-def test_a_build_for_nobody_that_fails_is_tried_again(flight, threads):
+def test_failed_background_build_is_repeated(flight, threads):
     flight.get_or_build("slow:2", lambda: "old", **EXPIRED)
-    with patch("locking.rebuild.LATE", -1.0):
-        assert flight.get_or_build("slow:2", never, **KEPT) == "old"
+    with patch("locking.single_flight.SLOW_CACHE", -1.0):
+        assert flight.get_or_build("slow:2", unexpected, **KEPT) == "old"
         until(lambda: flight.get_or_build("slow:2", lambda: "new", **KEPT) == "new", "another try")
 
 
-def test_who_has_nothing_to_serve_waits_for_the_builder(flight, other, held, threads):
+def test_caller_without_a_value_waits_for_the_builder(flight, other, held, threads, settings):
     build = held("new")
     readers = [threads.submit(flight.get_or_build, "wait:1", build, **KEPT)]
-    build.begun()
+    build.wait_until_started()
     before = counted("wait:1").get("wait", 0)
     for home in (flight, flight, other):
-        with patch.dict(home._options, TIMEOUT=0.01), pytest.raises(LockTimeout):
-            home.get_or_build("wait:1", never, **KEPT)
-        readers.append(threads.submit(home.get_or_build, "wait:1", never, **KEPT))
+        settings.LOCK_SINGLE_FLIGHT = {"TIMEOUT": 0.01}
+        with pytest.raises(LockTimeout):
+            home.get_or_build("wait:1", unexpected, **KEPT)
+        del settings.LOCK_SINGLE_FLIGHT
+        readers.append(threads.submit(home.get_or_build, "wait:1", unexpected, **KEPT))
     build.end()
     assert [reader.result(WAIT_TIMEOUT) for reader in readers] == ["new"] * 4
     outcomes = counted("wait:1")
-    # One that came to the cache only after the build has not waited.
+    # A caller that looked up the value after the build has not waited.
     assert outcomes["wait"] + outcomes.get("hit", 0) == before + 3
 
 
-def test_an_impatient_caller_gives_up_for_himself_alone(flight, other, held, threads):
+def test_timeout_of_one_caller_does_not_affect_others(flight, other, held, threads, settings):
     build = held("new")
     builder = threads.submit(other.get_or_build, "patience:1", build, **KEPT)
-    build.begun()
-    with patch.dict(flight._options, TIMEOUT=0.3):
-        hasty = threads.submit(flight.get_or_build, "patience:1", never, **KEPT)
-        until(lambda: flight._flights, "the first wait")
-    patient = threads.submit(flight.get_or_build, "patience:1", never, **KEPT)
+    build.wait_until_started()
+    settings.LOCK_SINGLE_FLIGHT = {"TIMEOUT": 0.3}
+    hasty = threads.submit(flight.get_or_build, "patience:1", unexpected, **KEPT)
+    until(lambda: len(flight._builds) == 1, "the first wait")
+    del settings.LOCK_SINGLE_FLIGHT
+    patient = threads.submit(flight.get_or_build, "patience:1", unexpected, **KEPT)
     with pytest.raises(LockTimeout):
         hasty.result(WAIT_TIMEOUT)
     build.end()
     assert [one.result(WAIT_TIMEOUT) for one in (builder, patient)] == ["new"] * 2
 
 
-def test_who_saw_the_old_value_before_the_new_one_was_there_does_not_build(flight, other):
+def test_caller_with_an_outdated_lookup_does_not_build(flight, other, options):
     flight.get_or_build("late:1", lambda: "old", **EXPIRED)
-    saw_the_old = other._look("late:1", KEPT["stale"])
-    flight.get_or_build("late:1", lambda: "new", **KEPT)
-    with patch.object(other, "_look_together", return_value=saw_the_old):
-        assert other.get_or_build("late:1", never, **KEPT) == "new"
+    cache = caches[options["CACHE"]]
+    get_many = cache.get_many
+
+    def get_many_then_build(names: Any) -> Any:
+        found = get_many(names)
+        if lookups.call_count == 1:
+            flight.get_or_build("late:1", lambda: "new", **KEPT)
+        return found
+
+    with patch.object(cache, "get_many", side_effect=get_many_then_build) as lookups:
+        assert other.get_or_build("late:1", unexpected, **KEPT) == "new"
+    assert lookups.call_count > 1
 
 
-def test_threads_share_a_look_at_the_cache_but_not_one_from_before_a_change(flight, held, threads):
+def test_threads_share_a_lookup_until_invalidation(flight, held, threads, options):
     flight.get_or_build("look:1", lambda: "seen", **KEPT)
-    look = held(flight._look("look:1", 0))
+    cache = caches[options["CACHE"]]
+    lookup = held(cache.get_many(["built:look:1", "version:look"]))
     with (
-        patch.object(flight, "_look", lambda key, stale: look()),
+        patch.object(type(cache), "get_many", lambda self, names: lookup()),
         patch.object(Future, "result", autospec=True, side_effect=Future.result) as waits,
     ):
-        readers = [threads.submit(flight.get_or_build, "look:1", never, **KEPT) for _ in range(8)]
-        until(lambda: waits.call_count == 7, "all others")
-        assert look.builds == 1
+        read = partial(threads.submit, flight.get_or_build, "look:1", unexpected, **KEPT)
+        readers = [read() for _ in range(8)]
+        until(lambda: waits.call_count == 7, "the waits of the others")
+        assert lookup.builds == 1
         flight.invalidate("look")
-        readers.append(threads.submit(flight.get_or_build, "look:1", never, **KEPT))
-        until(lambda: look.builds == 2, "another look")
-        look.end()
+        readers.append(read())
+        until(lambda: lookup.builds == 2, "another lookup")
+        lookup.end()
     assert [reader.result(WAIT_TIMEOUT) for reader in readers] == ["seen"] * 9
 
 
-def test_a_builder_that_lost_its_lock_keeps_its_value_to_itself(flight, options):
+def test_builder_without_its_lease_does_not_store(flight, options):
     def build() -> str:
         lease, *_ = locks[options["LOCK"]].held.values()
         lease.mark_lost()
@@ -214,19 +230,19 @@ def test_a_builder_that_lost_its_lock_keeps_its_value_to_itself(flight, options)
     assert flight.get_or_build("lost:1", lambda: "new", **KEPT) == "new"
 
 
-def test_a_build_that_fails_leaves_the_old_value(flight, caplog):
+def test_failed_build_keeps_the_stale_value(flight, caplog):
     flight.get_or_build("fails:1", lambda: "old", **EXPIRED)
     assert flight.get_or_build("fails:1", lambda: 1 / 0, **KEPT) == "old"
-    assert "could not be built" in caplog.text
+    assert "serving the stale value" in caplog.text
     assert flight.get_or_build("fails:1", lambda: "new", **KEPT) == "new"
 
 
-def test_a_build_that_fails_with_nothing_to_serve_fails_for_who_waits(flight, held, threads):
+def test_failed_build_raises_in_every_waiting_caller(flight, held, threads):
     build = held(ZeroDivisionError())
     builder = threads.submit(flight.get_or_build, "fails:2", build, **KEPT)
-    build.begun()
+    build.wait_until_started()
     with patch.object(Future, "exception", autospec=True, side_effect=Future.exception) as asked:
-        waits = threads.submit(flight.get_or_build, "fails:2", never, **KEPT)
+        waits = threads.submit(flight.get_or_build, "fails:2", unexpected, **KEPT)
         until(lambda: asked.called, "the wait")
         build.end()
         for reader in (builder, waits):
@@ -235,10 +251,10 @@ def test_a_build_that_fails_with_nothing_to_serve_fails_for_who_waits(flight, he
     assert flight.get_or_build("fails:2", lambda: "new", **KEPT) == "new"
 
 
-def test_a_builder_that_is_interrupted_is_replaced(flight, held, threads):
+def test_interrupted_builder_is_replaced(flight, held, threads):
     build = held(KeyboardInterrupt())
     builder = threads.submit(flight.get_or_build, "stopped:1", build, **KEPT)
-    build.begun()
+    build.wait_until_started()
     waits = threads.submit(flight.get_or_build, "stopped:1", lambda: "new", **KEPT)
     build.end()
     with pytest.raises(KeyboardInterrupt):
@@ -247,41 +263,39 @@ def test_a_builder_that_is_interrupted_is_replaced(flight, held, threads):
 
 
 @pytest.mark.parametrize("is_invalidated", [True, False])
-def test_what_was_read_before_a_change_is_not_served_after_it(
-    flight, other, held, threads, is_invalidated
-):
+def test_build_from_before_invalidation_is_not_served(flight, other, held, threads, is_invalidated):
     flight.get_or_build("shop:1", lambda: "before that", **EXPIRED)
     build = held("read before the change")
     builder = threads.submit(flight.get_or_build, "shop:1", build, **KEPT)
-    build.begun()
-    if is_invalidated:  # else, as the control shows, the late answer stays
+    build.wait_until_started()
+    if is_invalidated:  # the control shows that the late value is served otherwise
         other.invalidate("shop", "another")
     build.end()
     builder.result(WAIT_TIMEOUT)
     after = flight.get_or_build("shop:1", lambda: "after", **KEPT)
     assert after == ("after" if is_invalidated else "read before the change")
-    assert other.get_or_build("shop:1", never, **KEPT) == after
+    assert other.get_or_build("shop:1", unexpected, **KEPT) == after
 
 
-def test_who_comes_after_a_change_does_not_join_a_build_from_before_it(flight, held, threads):
+def test_later_caller_does_not_join_an_outdated_build(flight, held, threads):
     build = held("before")
     builder = threads.submit(flight.get_or_build, "join:1", build, **KEPT)
-    build.begun()
+    build.wait_until_started()
     flight.invalidate("join")
     late = threads.submit(flight.get_or_build, "join:1", lambda: "after", **KEPT)
-    until(lambda: len(flight._flights) == 2, "a second builder")
+    until(lambda: len(flight._builds) == 2, "a second builder")
     build.end()
     assert builder.result(WAIT_TIMEOUT) == "before"
     assert late.result(WAIT_TIMEOUT) == "after"
-    assert flight._flights == {}
+    assert len(flight._builds) == 0
 
 
 @pytest.mark.parametrize(
     "options_", [{"ttl": 0}, {"ttl": -1}, {"ttl": float("inf")}, {"ttl": 1, "stale": -1}]
 )
-def test_impossible_times_are_refused(flight, options_):
+def test_invalid_durations_are_refused(flight, options_):
     with pytest.raises(LockMisuse):
-        flight.get_or_build("bad:1", never, **options_)
+        flight.get_or_build("bad:1", unexpected, **options_)
 
 
 def test_unknown_options_are_refused():
@@ -289,45 +303,47 @@ def test_unknown_options_are_refused():
         SingleFlight(CAHCE="default")
 
 
-# --- without its stores -----------------------------------------------------------------------
+# --- without cache or lock --------------------------------------------------------------------
 
 
 @pytest.fixture
 def gone(settings: Any) -> None:
-    """A cache and a lock that nobody serves."""
-    settings.CACHES = {"gone": {**settings.CACHES["default"], "LOCATION": NOBODY}}
-    redis = {**settings.LOCKS["redis"], "LOCATION": NOBODY}
+    """A cache and a lock without a server."""
+    settings.CACHES = {"gone": {**settings.CACHES["default"], "LOCATION": UNREACHABLE}}
+    redis = {**settings.LOCKS["redis"], "LOCATION": UNREACHABLE}
     settings.LOCKS = {**settings.LOCKS, "gone": redis}
 
 
-def test_without_the_cache_it_builds_once_at_a_time(gone, held, threads, caplog):
+def test_without_cache_one_thread_at_a_time_builds(gone, held, threads, caplog):
     flight = SingleFlight(CACHE="gone", LOCK="gone")
     build = held("built")
     builder = threads.submit(flight.get_or_build, "down:1", build, **KEPT)
-    build.begun()
-    assert "does not answer" in caplog.text
+    build.wait_until_started()
+    assert "Cache unavailable" in caplog.text
     with patch.object(Future, "exception", autospec=True, side_effect=Future.exception) as asked:
-        readers = [threads.submit(flight.get_or_build, "down:1", never, **KEPT) for _ in range(25)]
+        readers = [
+            threads.submit(flight.get_or_build, "down:1", unexpected, **KEPT) for _ in range(25)
+        ]
         until(lambda: asked.call_count == len(readers), "all waits")
         build.end()
         assert [reader.result(WAIT_TIMEOUT) for reader in (builder, *readers)] == ["built"] * 26
     flight.invalidate("down")
-    assert "stays" in caplog.text
+    assert "not invalidated" in caplog.text
     assert flight.get_or_build("down:1", lambda: "again", **KEPT) == "again"
 
 
-def test_a_forked_child_does_not_wait_for_its_parents_builder(gone, held, threads):
+def test_forked_child_does_not_wait_for_its_parent(gone, held, threads):
     flight = SingleFlight(CACHE="gone", LOCK="gone")
     build = held("parent")
     builder = threads.submit(flight.get_or_build, "fork:1", build, **KEPT)
-    build.begun()
+    build.wait_until_started()
     with ProcessPool(lambda number: flight.get_or_build("fork:1", lambda: "child", **KEPT)) as pool:
         assert pool.results() == ["child"]
     build.end()
     assert builder.result(WAIT_TIMEOUT) == "parent"
 
 
-def test_a_silent_cache_is_asked_once_and_then_left_alone(settings):
+def test_failed_cache_is_not_used_for_a_second(settings):
     with Redis() as redis:
         options = {**settings.CACHES["default"]["OPTIONS"], "socket_timeout": 0.2, "retry": None}
         there = {**settings.CACHES["default"], "LOCATION": redis.url, "OPTIONS": options}
@@ -345,16 +361,16 @@ def test_a_silent_cache_is_asked_once_and_then_left_alone(settings):
         )
 
 
-def test_without_the_lock_it_builds_and_keeps(gone, settings):
+def test_value_is_stored_while_the_lock_is_down(gone, settings):
     local = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "no lock"}
     settings.CACHES = {"local": local}
     flight = SingleFlight(CACHE="local", LOCK="gone")
     assert flight.get_or_build("lone:1", lambda: "built", **KEPT) == "built"
-    assert flight.get_or_build("lone:1", never, **KEPT) == "built"
+    assert flight.get_or_build("lone:1", unexpected, **KEPT) == "built"
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_policys_lock_does_as_well(options):
+def test_lock_of_the_policy_is_used_without_an_alias(options):
     flight = SingleFlight(CACHE=options["CACHE"], LOCK=None)
     assert flight.get_or_build("policy:1", lambda: "built", **KEPT) == "built"
-    assert flight.get_or_build("policy:1", never, **KEPT) == "built"
+    assert flight.get_or_build("policy:1", unexpected, **KEPT) == "built"
