@@ -1,4 +1,4 @@
-"""Load tests that were started from the pages."""
+"""Load tests and scenarios that were started from the pages."""
 
 import uuid
 
@@ -9,21 +9,21 @@ from django.utils.translation import gettext_lazy as _
 
 
 class LabRun(models.Model):
-    """One load test: what was asked, and the report. Whoever knows its address may read it."""
+    """One run: its plan and its report. Anyone who has its address may read it."""
 
     class Kind(models.TextChoices):
-        """A load test, or a scenario of the gallery."""
+        """The kind of experiment."""
 
         RUN = "run", _("load test")
         SCENARIO = "scenario", _("scenario")
 
     class State(models.TextChoices):
-        """Waiting for a worker, running in one, done, broken off, or stopped by somebody."""
+        """The progress of a run through its Celery worker."""
 
         WAITING = "waiting", _("waiting for a worker")
         RUNNING = "running", _("running")
         DONE = "done", _("done")
-        FAILED = "failed", _("broken off")
+        FAILED = "failed", _("failed")
         STOPPED = "stopped", _("stopped")
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -32,13 +32,13 @@ class LabRun(models.Model):
         help_text=_("The fields of loadtest.load.plan.Plan, or the scenario's name.")
     )
     state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
-    pace = models.JSONField(default=dict, blank=True, help_text=_("How far it is."))
-    is_stopping = models.BooleanField(default=False, help_text=_("Somebody asked it to stop."))
+    progress = models.JSONField(default=dict, blank=True, help_text=_("Progress of the run."))
+    stop_requested = models.BooleanField(default=False, help_text=_("A stop was requested."))
     report = models.JSONField(null=True, blank=True)
-    why = models.TextField(blank=True, help_text=_("Why it broke off."))
+    error = models.TextField(blank=True, help_text=_("Why it failed."))
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL)
     created_at = models.DateTimeField(auto_now_add=True)
-    # 1 until it has ended, then NULL: unique, so that there is one at a time in any database.
+    # 1 until the run has ended, then NULL: unique, so that at most one is active on any database.
     slot = models.PositiveSmallIntegerField(null=True, unique=True, default=1, editable=False)
 
     class Meta:
@@ -49,10 +49,10 @@ class LabRun(models.Model):
         return f"{self.created_at:%Y-%m-%d %H:%M:%S} {self.state}"
 
     def get_absolute_url(self) -> str:
-        """The page that shows it."""
+        """Return the address of its page."""
         return reverse("lab-run", args=[self.pk])
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing about it will change any more."""
+        """True when the run is done, failed or stopped."""
         return self.state in (self.State.DONE, self.State.FAILED, self.State.STOPPED)

@@ -82,7 +82,7 @@ def sold_over_time(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeStr
             _line(LEFT, top - 4, LEFT + 34, top - 4, dash=dash, stroke=colour, width=3),
             _text(LEFT + 42, top, f"{name}: {run['sold']} / {run['stock']}"),
         ]
-    said = _("Pieces sold over time")
+    said = _("Units sold over time")
     return _svg(said, PLOT + 40 + LEGEND * len(shown), parts, ink)
 
 
@@ -115,7 +115,7 @@ def sheet(runs: Sequence[Run]) -> SafeString:
         top += 18
         parts.append(_text(MARGIN, top, line, size=15, weight="bold"))
     top += 12
-    titles = ("", _("Pieces sold over time"), _("How long buyers waited"))
+    titles = ("", _("Units sold over time"), _("How long buyers waited"))
     charts = (draw(runs, alone=True), sold_over_time(runs, ink=INK), waits(runs, ink=INK))
     for title, chart in zip(titles, charts, strict=True):
         if not chart:

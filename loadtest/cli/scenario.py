@@ -1,4 +1,4 @@
-"""Play the classic failures of a lock, broken and repaired, on real servers."""
+"""Run the classic failures of a lock, broken and repaired, on real servers."""
 
 from argparse import ArgumentParser
 from pathlib import Path
@@ -9,27 +9,36 @@ from rich.table import Table
 
 from loadtest.charts.terminal import Bar, Terminal, check_file
 from loadtest.load.plan import PlanError
-from loadtest.scenarios import SCENARIOS, export, run, tell
+from loadtest.scenarios import SCENARIOS, export, run
 
 PAGE_WIDTH = 100
-PICTURES = ("svg", "png")
+CHART_FORMATS = ("svg", "png")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Which, and where the pictures go."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help="of the list, or all")
-    parser.add_argument("--list", action="store_true", help="name them, and play none")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="one page that needs no other")
-    for suffix in PICTURES:
-        parser.add_argument(f"--{suffix}", type=Path, metavar="DIR", help="two pictures for each")
+    """Add the scenario names and the output files."""
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a name from --list, or all")
     parser.add_argument(
-        "--write", type=Path, metavar="FILE", help="all of them into docs/faults.md, with pictures"
+        "--list", action="store_true", help="list the scenarios without running any"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object only")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write one page without external resources"
+    )
+    for suffix in CHART_FORMATS:
+        parser.add_argument(
+            f"--{suffix}", type=Path, metavar="DIR", help="write two charts per scenario"
+        )
+    parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="write all scenarios and their charts into docs/faults.md",
     )
 
 
 def handle(terminal: Terminal, **options: Any) -> int:
-    """Play them; 1 when one did not show what it is for."""
+    """Run the scenarios; return 1 unless every verdict is ok."""
     names: list[str] = list(dict.fromkeys(options["names"]))
     if options["list"]:
         return _list(terminal, as_json=options["json"])
@@ -38,9 +47,9 @@ def handle(terminal: Terminal, **options: Any) -> int:
     if unknown := [name for name in names if name not in SCENARIOS]:
         raise PlanError(f"no scenario {unknown[0]!r}; there are: {', '.join(SCENARIOS)}")
     if not names:
-        raise PlanError("name a scenario, or all; --list names them")
+        raise PlanError("name a scenario, or all; --list prints the names")
     if options["write"] and set(names) != set(SCENARIOS):
-        raise PlanError("--write needs all of them")
+        raise PlanError("--write needs all scenarios")
     check_file("html", options["html"])
     check_file("write", options["write"], export.PART)
     with Bar(disable=options["json"]) as bar:
@@ -48,9 +57,9 @@ def handle(terminal: Terminal, **options: Any) -> int:
     failed = [result for result in report["scenarios"] if result["verdict"] != "ok"]
     if options["html"]:
         options["html"].write_text(export.html(report))
-    for suffix in PICTURES:
+    for suffix in CHART_FORMATS:
         if options[suffix]:
-            export.pictures(report, options[suffix], suffix=suffix)
+            export.write_charts(report, options[suffix], suffix=suffix)
     if options["write"] and not failed:
         export.write(report, options["write"])
     if options["json"]:
@@ -59,7 +68,7 @@ def handle(terminal: Terminal, **options: Any) -> int:
         console = terminal.console(PAGE_WIDTH)
         for result in report["scenarios"]:
             console.print(f"{result['name']}  [bold]{result['verdict']}[/bold]  {result['why']}")
-            for sentence in tell(SCENARIOS[result["name"]], result):
+            for sentence in SCENARIOS[result["name"]].describe(result):
                 console.print(f"  {sentence}", highlight=False)
     return 1 if failed else 0
 

@@ -1,4 +1,4 @@
-"""Plays what is asked for, {"names": [...]}, in the process that `Stores.direct` starts."""
+"""Run scenarios, {"names": [...]}, in the process that `Stores.direct` starts."""
 
 import time
 from contextlib import closing
@@ -10,45 +10,48 @@ from devservers import ServerError
 from loadtest.faults.waiting import FaultFailed
 from loadtest.load.director import versions
 from loadtest.load.events import say
-from loadtest.scenarios import SCENARIOS, Result, Scenario
-from loadtest.scenarios.testbed import Crew, Played, Stage
+from loadtest.scenarios.catalogue import SCENARIOS
+from loadtest.scenarios.scenario import Result, Scenario
+from loadtest.scenarios.testbed import SharedResources, Testbed, VariantRun
 
 
 def main(asked: dict[str, Any]) -> None:
-    """Play them one after the other."""
+    """Run the named scenarios one after the other."""
     call_command("migrate", verbosity=0, interactive=False)
     say("versions", versions=versions())
     names = asked["names"]
-    with closing(Crew()) as crew:
+    with closing(SharedResources()) as shared:
         for place, name in enumerate(names):
             scenario = SCENARIOS[name]
 
-            def show(half: str, place: int = place, name: str = name) -> None:
-                step = {"step": place + 1, "of": len(names), "system": f"{name}, {half}"}
-                say("progress", name=name, half=half, **step)
+            def show(variant: str, place: int = place, name: str = name) -> None:
+                step = {"step": place + 1, "of": len(names), "system": f"{name}, {variant}"}
+                say("progress", name=name, half=variant, **step)
 
-            say("scenario", scenario=perform(scenario, crew, show))
+            say("scenario", scenario=perform(scenario, shared, show))
 
 
-def perform(scenario: Scenario, crew: Crew, show: Any = lambda half: None) -> Result:
-    """Both halves of one, and the verdict."""
+def perform(
+    scenario: Scenario, shared: SharedResources, show: Any = lambda variant: None
+) -> Result:
+    """Run both variants of a scenario; return them and the verdict."""
     began = time.monotonic()
-    halves: list[dict[str, Any]] = []
+    variants: list[dict[str, Any]] = []
     verdict, why = "not-run", ""
     try:
         for is_repaired, guard in ((False, scenario.broken), (True, scenario.repaired)):
             show("repaired" if is_repaired else "broken")
-            played = half(scenario, crew, is_repaired=is_repaired)
-            halves.append(
+            run = run_variant(scenario, shared, is_repaired=is_repaired)
+            variants.append(
                 {
                     "guard": guard,
                     "is_repaired": is_repaired,
-                    "facts": played.facts,
-                    "events": played.events,
-                    "seconds": played.seconds,
+                    "facts": run.facts,
+                    "events": run.events,
+                    "seconds": run.seconds,
                 }
             )
-        verdict, why = scenario.verdict(halves[0]["facts"], halves[1]["facts"])
+        verdict, why = scenario.verdict(variants[0]["facts"], variants[1]["facts"])
     except (ServerError, FaultFailed) as error:
         why = str(error)
     return {
@@ -57,11 +60,11 @@ def perform(scenario: Scenario, crew: Crew, show: Any = lambda half: None) -> Re
         "verdict": verdict,
         "why": why,
         "seconds": round(time.monotonic() - began, 1),
-        "halves": halves,
+        "halves": variants,
     }
 
 
-def half(scenario: Scenario, crew: Crew, *, is_repaired: bool) -> Played:
-    """One of the two."""
-    with closing(Stage(crew)) as stage:
-        return stage.played(scenario.play(stage, is_repaired))
+def run_variant(scenario: Scenario, shared: SharedResources, *, is_repaired: bool) -> VariantRun:
+    """Run one variant of a scenario on a testbed of its own."""
+    with closing(Testbed(shared)) as testbed:
+        return testbed.finish(scenario.run(testbed, is_repaired))

@@ -1,23 +1,26 @@
-"""What a scenario is: a failure that is played twice, once broken and once repaired."""
+"""The declaration of a scenario: one failure, run once broken and once repaired."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
 
-from loadtest.scenarios.testbed import Stage
+from loadtest.scenarios.testbed import Testbed
 
 Result = dict[str, Any]
 Text = str | Promise
+IMMUNE_TO_RECIPE = _("Every backend of the shop; this is a textbook recipe, kept for the lab.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
     """One failure. Texts may be lazy; `sentences` are filled with the facts of the actual run.
 
-    `play` stages one half and returns its facts, numbers all; "broke" says whether the failure
-    was seen. A fact of the broken half is `%(b_name)s` in a sentence, of the repaired `%(r_name)s`.
+    `run(testbed, is_repaired)` runs one variant and returns its facts, all of them numbers; the
+    fact "broke" says whether the failure occurred. In a sentence, `%(b_name)s` is a fact of the
+    broken variant and `%(r_name)s` one of the repaired variant.
     """
 
     name: str
@@ -27,32 +30,35 @@ class Scenario:
     broken: str
     """The guard that fails."""
     repaired: str
-    """The guard that does not."""
+    """The guard that prevents the failure."""
     sentences: tuple[Text, Text, Text]
     repair: Text
-    """What repairs it, and why."""
+    """What repairs the failure, and why."""
     immune: Text
-    """Which backends do not have it at all."""
-    play: Callable[[Stage, bool], dict[str, Any]]
-    is_overlap: bool = True
-    """The broken half counts only if two believed at once that they held the lock."""
+    """The backends on which the failure cannot occur."""
+    run: Callable[[Testbed, bool], dict[str, Any]]
+    requires_overlap: bool = True
+    """The broken variant counts only if two processes believed at once that they held the lock."""
 
     def verdict(self, broken: Mapping[str, Any], repaired: Mapping[str, Any]) -> tuple[str, str]:
-        """ok, failed (the repair did not hold) or not-run (the control did not break), and why."""
-        if self.is_overlap and not broken["overlaps"]:
+        """Return the verdict and its reason.
+
+        "not-run": the broken variant did not break, so nothing is shown. "failed": the repaired
+        variant broke as well.
+        """
+        if self.requires_overlap and not broken["overlaps"]:
             return "not-run", "no two holders were seen: the fault did not fire"
         if not broken["broke"]:
             return "not-run", "the control did not break"
         if repaired["broke"]:
-            return "failed", "the repaired half broke as well"
+            return "failed", "the repaired variant broke as well"
         return "ok", ""
 
-
-def tell(scenario: Scenario, result: Result) -> list[str]:
-    """What happened in the actual run, in three sentences and the reader's language."""
-    if len(result["halves"]) < 2:
-        return []
-    broken, repaired = (half["facts"] for half in result["halves"])
-    facts = {f"b_{name}": fact for name, fact in broken.items()}
-    facts |= {f"r_{name}": fact for name, fact in repaired.items()}
-    return [str(sentence) % facts for sentence in scenario.sentences]
+    def describe(self, result: Result) -> list[str]:
+        """Return three sentences on the actual run in the active language; none if it failed."""
+        if len(result["halves"]) < 2:
+            return []
+        broken, repaired = (variant["facts"] for variant in result["halves"])
+        facts = {f"b_{name}": fact for name, fact in broken.items()}
+        facts |= {f"r_{name}": fact for name, fact in repaired.items()}
+        return [str(sentence) % facts for sentence in self.sentences]

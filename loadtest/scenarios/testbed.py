@@ -1,4 +1,4 @@
-"""Where a scenario plays: private servers, a shop, processes that buy in it, and their record."""
+"""The private servers, locks, sale and processes of a scenario, and the record of its events."""
 
 import shutil
 import time
@@ -36,22 +36,22 @@ REDLOCK = f"{BACKENDS}.redlock.RedLockBackend"
 ZOOKEEPER = f"{BACKENDS}.zookeeper.ZooKeeperBackend"
 
 
-class Crew:
-    """Servers and processes that one scenario leaves for the next; all end with it."""
+class SharedResources:
+    """Servers and worker processes that one scenario leaves for the next, until `close`."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._idle: list[Actor] = []
 
     def close(self) -> None:
-        """End them all."""
-        for actor in self._idle:
-            actor.kill()
+        """Stop every server and process."""
+        for process in self._idle:
+            process.kill()
         self._stack.close()
 
     @cached_property
     def redis(self) -> Redis:
-        """One for every scenario that leaves it as it was."""
+        """A Redis for the scenarios that do not disturb it."""
         return self._stack.enter_context(Redis())
 
     @cached_property
@@ -61,90 +61,90 @@ class Crew:
 
     @cached_property
     def mariadb(self) -> MariaDb:
-        """Beside the shop's own database."""
+        """A MariaDB beside the shop's own database."""
         return self._stack.enter_context(MariaDb())
 
-    def take(self) -> Actor:
-        """A process nobody uses."""
+    def take_worker(self) -> Actor:
+        """Return an idle worker process, or a new one."""
         return self._idle.pop() if self._idle else Actor()
 
-    def give(self, actor: Actor) -> None:
-        """One that is at work, or dead, is of no use to the next."""
-        if actor.is_alive and not actor.is_busy:
-            self._idle.append(actor)
+    def return_worker(self, process: Actor) -> None:
+        """Keep the process for the next scenario; kill it if it is busy or dead."""
+        if process.is_alive and not process.is_busy:
+            self._idle.append(process)
         else:
-            actor.kill()
+            process.kill()
 
 
 @dataclass(frozen=True)
-class Played:
-    """One half of a scenario, as it went."""
+class VariantRun:
+    """The outcome of one variant of a scenario."""
 
     facts: dict[str, Any]
     events: list[Event]
     seconds: float
 
 
-class Stage:
-    """One half of a scenario: its folder, its locks, its actors."""
+class Testbed:
+    """The folder, locks and processes of one variant of a scenario."""
 
-    def __init__(self, crew: Crew) -> None:
-        self.crew = crew
+    def __init__(self, shared: SharedResources) -> None:
+        self.shared = shared
         self._stack = ExitStack()
         self.folder = temporary_directory("scene")
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self.recorder = Recorder(self.folder, "lab")
         self._stack.callback(self.recorder.close)
         self.began = time.monotonic()
-        self.locks: dict[str, dict[str, Any]] = {}
-        self.databases: dict[str, Any] = {}
-        self.actors: list[Actor] = []
+        self._locks: dict[str, dict[str, Any]] = {}
+        self._databases: dict[str, Any] = {}
+        self._workers: list[Actor] = []
 
     def close(self) -> None:
+        """Close the locks, return the processes and stop the servers of this variant."""
         locks.close()
-        for actor in self.actors:
-            self.crew.give(actor)
+        for process in self._workers:
+            self.shared.return_worker(process)
         self._stack.close()
 
-    def enter(self, server: Any) -> Any:
-        """Start a server of this scenario's own, which it may hurt."""
+    def start(self, server: Any) -> Any:
+        """Start a server that this variant may damage."""
         return self._stack.enter_context(server)
-
-    def five(self, *servers: Redis) -> list[Redis]:
-        """Five masters of its own."""
-        made = list(servers) or [Redis() for _ in range(5)]
-        start_all(made)
-        self._stack.callback(stop_all, made)
-        return made
 
     # --- locks and shop ---
 
-    def lock(self, alias: str, backend: str, location: object, **conf: Any) -> None:
-        """An entry of LOCKS, here and in the actors that come on stage afterwards."""
+    def add_lock(self, alias: str, backend: str, location: object, **conf: Any) -> None:
+        """Add an entry to LOCKS, here and in the worker processes that start afterwards."""
         entry = {"BACKEND": backend, "LOCATION": location, "TTL": TTL, **conf}
-        settings.LOCKS[alias] = self.locks[alias] = entry
+        settings.LOCKS[alias] = self._locks[alias] = entry
 
-    def redis_lock(self, url: str = "", **conf: Any) -> None:
-        """The entry `redis`."""
-        self.lock("redis", REDIS, url or self.crew.redis.url, **conf)
+    def add_redis_lock(self, url: str = "", **conf: Any) -> None:
+        """Add the entry `redis`."""
+        self.add_lock("redis", REDIS, url or self.shared.redis.url, **conf)
 
-    def database(self, server: MariaDb) -> str:
-        """An alias in DATABASES, here and in the actors, with the table of the database backend."""
+    def add_redlock(self, masters: list[Redis], **conf: Any) -> None:
+        """Start the masters and add the entry `redlock`."""
+        start_all(masters)
+        self._stack.callback(stop_all, masters)
+        self.add_lock("redlock", REDLOCK, [master.url for master in masters], **conf)
+
+    def add_database(self, server: MariaDb) -> str:
+        """Add an entry to DATABASES that has the lock table; return its alias."""
         entry = environ.Env.db_url_config(server.url)
-        self.databases["beside"] = entry
+        self._databases["beside"] = entry
         if add_database("beside", entry):
             with connections["beside"].schema_editor() as editor:
                 editor.create_model(LockRow)
         return "beside"
 
-    def guard(self, backend: str, strategy: str) -> None:
-        """Put a policy in force at once: nobody buys yet."""
+    def activate(self, backend: str, strategy: str) -> None:
+        """Set the policy without a drain: no purchase is running yet."""
         row = {"backend": backend, "strategy": strategy, "state": LockPolicy.State.STEADY}
         LockPolicy.objects.update_or_create(pk=1, defaults={**row, "epoch": 1})
         policy.invalidate()
 
-    def sale(self, stock: int = 1) -> Sale:
-        """Open now."""
+    def open_sale(self, stock: int = 1) -> Sale:
+        """Create a sale that is open now."""
         slug = f"scene-{time.monotonic_ns()}"
         now = timezone.now()
         return create_sale(
@@ -156,56 +156,52 @@ class Stage:
             closes_at=now + timedelta(hours=1),
         )
 
-    def customer(self) -> int:
-        """Somebody who may buy."""
+    def create_customer(self) -> int:
+        """Create a customer; return the primary key."""
         return User.objects.create(username=f"scene-{time.monotonic_ns()}").pk
 
-    # --- who and what happens ---
+    # --- processes and faults ---
 
-    def actor(self, name: str, *, timeout: float = 2.0) -> Actor:
-        """A process on stage; `timeout` is how long its purchases wait for the lock."""
-        actor = self.crew.take()
-        self.actors.append(actor)
-        actor.open(self.folder, name, self.locks, timeout, self.databases)
-        return actor
+    def worker(self, name: str, *, timeout: float = 2.0) -> Actor:
+        """Return a worker process whose purchases wait `timeout` seconds for the lock."""
+        process = self.shared.take_worker()
+        self._workers.append(process)
+        process.open(self.folder, name, self._locks, timeout, self._databases)
+        return process
 
-    def strike(self, fault: Fault) -> None:
-        """Let it happen; FaultFailed when it did not."""
+    def inject(self, fault: Fault) -> None:
+        """Inject a fault; raise FaultFailed if it had no effect."""
         self.recorder.note("fault", "start", what=fault.what, lane=fault.lane)
         fault.inject()
         if not fault.injected:
             raise FaultFailed(f"{fault.lane} {fault.what}: it did not fire")
 
-    def heal(self, fault: Fault) -> None:
-        """End it."""
+    def recover(self, fault: Fault) -> None:
+        """End a fault."""
         fault.recover()
         self.recorder.note("fault", "heal", what=fault.what, lane=fault.lane)
 
-    def kill(self, actor: Actor, name: str) -> None:
-        """SIGKILL of an actor, as in a crash."""
+    def kill(self, process: Actor, name: str) -> None:
+        """Send SIGKILL to a worker process, as a crash would end it."""
         self.recorder.note("fault", "start", what="killed", lane=name, victim=name)
-        actor.kill()
+        process.kill()
 
     def mark(self, lane: str, what: str) -> None:
-        """Something to see at this moment."""
+        """Record a mark for the chart."""
         self.recorder.note("mark", lane=lane, what=what)
 
-    def kept(self, actor: str) -> None:
-        """The store remembers a lock of an actor that never heard of its grant."""
-        self.recorder.note("kept", lane=actor)
+    def mark_kept(self, process: str) -> None:
+        """Record that the store keeps a lock of a process that died before it got the reply."""
+        self.recorder.note("kept", lane=process)
 
-    def gone(self, actor: str) -> None:
-        """The store has forgotten what the actor holds, whatever its holder believes."""
-        self.recorder.note("gone", lane=actor)
+    def mark_gone(self, process: str) -> None:
+        """Record that the store has lost the process's lock."""
+        self.recorder.note("gone", lane=process)
 
-    def until_passed(self, since: float, seconds: float) -> None:
-        """Let time pass until so long after `since`."""
-        time.sleep(max(0.0, since + seconds - time.monotonic()))
-
-    def played(self, facts: dict[str, Any]) -> Played:
-        """The half, with what the checker saw of it."""
+    def finish(self, facts: dict[str, Any]) -> VariantRun:
+        """Return the outcome, with the overlaps that the checker found in the history."""
         events = history(self.folder)
-        seen = check(events, None, Promise(exclusive=False, fencing=False)).facts
+        found = check(events, None, Promise(exclusive=False, fencing=False)).facts
         names = ("overlaps", "overlap_seconds", "lease_overlaps")
-        facts = {name: seen[name] for name in names} | facts
-        return Played(facts, events, round(time.monotonic() - self.began, 2))
+        facts = {name: found[name] for name in names} | facts
+        return VariantRun(facts, events, round(time.monotonic() - self.began, 2))

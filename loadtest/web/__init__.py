@@ -1,1 +1,1 @@
-"""The lab's pages."""
+"""The pages of the lab."""

@@ -1,4 +1,4 @@
-"""The form of a load test, which makes a Plan or says what is wrong with it."""
+"""The form of a load test, which validates its fields and builds a Plan."""
 
 from dataclasses import fields
 from typing import Any
@@ -12,7 +12,7 @@ from locking.models import WriteStrategy
 
 DEFAULTS = {field.name: field.default for field in fields(Plan)}
 MOST_BUYERS = 20_000
-"""Of all runs together: a page's load test must end within its time limit."""
+"""Of all runs together: a load test from a page must end within its time limit."""
 
 
 def _number(name: str, label: Any, kind: Any = forms.IntegerField) -> Any:
@@ -21,7 +21,7 @@ def _number(name: str, label: Any, kind: Any = forms.IntegerField) -> Any:
 
 
 class PlanForm(forms.Form):
-    """What staff may ask for on a page."""
+    """The fields of a load test that staff may set on a page."""
 
     backends = forms.MultipleChoiceField(
         label=_("Backends"),
@@ -47,7 +47,7 @@ class PlanForm(forms.Form):
     at = _number("at", _("at this share of the stock"), forms.FloatField)
 
     def clean(self) -> dict[str, Any]:
-        """Add the plan; PlanError says what cannot go together."""
+        """Build the plan; report combinations of fields that PlanError refuses."""
         cleaned = super().clean() or {}
         if not self.errors:
             lists = {name: tuple(cleaned[name]) for name in ("backends", "disciplines")}
@@ -64,6 +64,6 @@ class PlanForm(forms.Form):
         return cleaned
 
     def numbers(self) -> list[forms.BoundField]:
-        """The fields that stand beside each other."""
+        """Return the number fields, which the page shows in one row."""
         names = ("buyers", "stock", "think_ms", "processes", "threads", "repeats", "seed")
         return [self[name] for name in names]

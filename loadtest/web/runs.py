@@ -1,7 +1,7 @@
-"""Load tests from the pages: started one at a time, run by a worker, stopped, kept.
+"""Load tests from the pages: one at a time, run by a Celery worker, stopped, kept.
 
-A worker that runs one holds the lock "lab:<id>" in Redis while it does. Whoever looks at a run that
-is said to be running, and finds that lock free, knows that its worker has died.
+A worker holds the lock "lab:<id>" in Redis while it runs a load test. If a run is stored as running
+and that lock is free, its worker has died.
 """
 
 import time
@@ -27,18 +27,18 @@ from shop.models import User
 
 OVERSELL_IN_TEN_SECONDS = Plan(backends=("none", "redis"), disciplines=("naive",))
 TIME_LIMIT = 600
-"""Seconds after which a load test from the pages is broken off."""
+"""Seconds after which a load test from the pages is aborted."""
 WAIT_LIMIT = 120
-"""Seconds after which nobody expects a worker any more."""
+"""Seconds after which a run that no worker has started counts as failed."""
 KEEP = timedelta(days=30)
 PROGRESS_SECONDS = 0.5
 SHOWN = ("backend", "discipline", "stock", "sold", "oversold", "verdict", "why")
-"""What the page tells of a run whose others are still under way."""
+"""The figures of a finished run that the page shows while others are still running."""
 Kind, State = LabRun.Kind, LabRun.State
 
 
 class RunUnderWay(ShopError):
-    """There is one at a time: two would measure each other."""
+    """Another load test is running; two at once would distort each other's figures."""
 
     code = "run_under_way"
     title = _("A load test is under way")
@@ -46,29 +46,29 @@ class RunUnderWay(ShopError):
 
 
 class Stopped(Exception):
-    """Somebody asked the run to stop."""
+    """The run was stopped on request."""
 
 
 def start(*, plan: Plan, user: User) -> LabRun:
-    """Put a load test in the one place there is; RunUnderWay when that is taken."""
+    """Create a load test; raise RunUnderWay while another one is active."""
     return _start(user, Kind.RUN, plan.settings())
 
 
-def play(*, name: str, user: User) -> LabRun:
-    """Put a scenario in the same place; NotFound when there is none of that name."""
+def start_scenario(*, name: str, user: User) -> LabRun:
+    """Create a run of a scenario; raise NotFound for an unknown name, or RunUnderWay."""
     if name not in scenarios.SCENARIOS:
         raise NotFound
     return _start(user, Kind.SCENARIO, {"scenario": name})
 
 
-def again(*, run_id: UUID, user: User) -> LabRun:
-    """Start the same once more."""
+def repeat(*, run_id: UUID, user: User) -> LabRun:
+    """Create a run with the plan of an earlier one."""
     earlier = get_run(run_id)
     return _start(user, earlier.kind, earlier.plan)
 
 
 def _start(user: User, kind: str, plan: dict[str, Any]) -> LabRun:
-    bury_dead()
+    fail_abandoned()
     try:
         with transaction.atomic():
             return LabRun.objects.create(kind=kind, plan=plan, created_by=user)
@@ -76,35 +76,36 @@ def _start(user: User, kind: str, plan: dict[str, Any]) -> LabRun:
         raise RunUnderWay from None
 
 
-def bury_dead() -> None:
-    """A worker that was killed cannot say so, and one that is not there takes nothing up."""
+def fail_abandoned() -> None:
+    """Mark runs as failed that no worker started in time, or whose worker was killed."""
     overdue = timezone.now() - timedelta(seconds=WAIT_LIMIT)
     LabRun.objects.filter(state=State.WAITING, created_at__lt=overdue).update(
-        state=State.FAILED, why=gettext_noop("No worker took it up."), slot=None
+        state=State.FAILED, error=gettext_noop("No worker took it up."), slot=None
     )
-    for dead in LabRun.objects.filter(state=State.RUNNING):
-        with suppress(LockError):  # Redis is silent: nobody can tell
-            if not _alive(dead.pk).locked():
-                LabRun.objects.filter(pk=dead.pk, state=State.RUNNING).update(
-                    state=State.FAILED, why=gettext_noop("Its worker died."), slot=None
+    for running in LabRun.objects.filter(state=State.RUNNING):
+        with suppress(LockError):  # without Redis the state of the worker is unknown
+            if not lock_of(running.pk).locked():
+                LabRun.objects.filter(pk=running.pk, state=State.RUNNING).update(
+                    state=State.FAILED, error=gettext_noop("Its worker died."), slot=None
                 )
 
 
-def _alive(run_id: UUID) -> Lock:
+def lock_of(run_id: UUID) -> Lock:
+    """Return the lock that the worker of a run holds while it is alive."""
     return locks["redis"].lock(f"lab:{run_id}", timeout=0)
 
 
 def stop(run_id: UUID) -> None:
-    """End it: at once while it waits, at its next sign of progress while it runs."""
-    mine = LabRun.objects.filter(pk=run_id)
-    if not mine.filter(state=State.WAITING).update(state=State.STOPPED, slot=None):
-        mine.filter(state=State.RUNNING).update(is_stopping=True)
+    """Stop a run: at once while it waits, at its next progress event while it runs."""
+    rows = LabRun.objects.filter(pk=run_id)
+    if not rows.filter(state=State.WAITING).update(state=State.STOPPED, slot=None):
+        rows.filter(state=State.RUNNING).update(stop_requested=True)
 
 
 def execute(run_id: UUID) -> None:
-    """Run what waits; one that was begun already is left alone."""
-    alive = _alive(run_id)
-    if not alive.acquire(blocking=False):  # a broker may deliver a message twice
+    """Execute a run that waits; ignore one that has already been started."""
+    lock = lock_of(run_id)
+    if not lock.acquire(blocking=False):  # a broker may deliver a message twice
         return
     try:
         waiting = LabRun.objects.filter(pk=run_id, state=State.WAITING)
@@ -112,69 +113,69 @@ def execute(run_id: UUID) -> None:
             _execute(LabRun.objects.get(pk=run_id))
     finally:
         with suppress(LockError):
-            alive.release()
+            lock.release()
 
 
-def _execute(mine: LabRun) -> None:
-    end: dict[str, Any] = {"state": State.FAILED, "why": gettext_noop("The worker was stopped.")}
+def _execute(row: LabRun) -> None:
+    end: dict[str, Any] = {"state": State.FAILED, "error": gettext_noop("The worker was stopped.")}
     try:
-        end = {"state": State.DONE, "report": _report(mine)}
+        end = {"state": State.DONE, "report": _report(row)}
     except Stopped:
         end = {"state": State.STOPPED}
     except Exception as error:
-        end["why"] = f"{type(error).__name__}: {error}"
+        end["error"] = f"{type(error).__name__}: {error}"
         raise
     finally:
-        LabRun.objects.filter(pk=mine.pk).update(slot=None, **end)
+        LabRun.objects.filter(pk=row.pk).update(slot=None, **end)
 
 
-def _report(mine: LabRun) -> dict[str, Any]:
-    show = _shown_on_page(mine.pk)
-    if mine.kind == Kind.SCENARIO:
-        return scenarios.run([mine.plan["scenario"]], show)
-    return run(Plan(**mine.plan), show)
+def _report(row: LabRun) -> dict[str, Any]:
+    show = _save_progress(row.pk)
+    if row.kind == Kind.SCENARIO:
+        return scenarios.run([row.plan["scenario"]], show)
+    return run(Plan(**row.plan), show)
 
 
-def _shown_on_page(run_id: UUID) -> Callable[[dict[str, Any]], None]:
-    """A listener that keeps the row's pace, and ends the run when somebody asks for it."""
+def _save_progress(run_id: UUID) -> Callable[[dict[str, Any]], None]:
+    """Return a listener that saves the run's progress and raises Stopped after a stop request."""
     pace, over = Pace(), []
-    shown_at = 0.0
+    saved_at = 0.0
 
     def show(event: dict[str, Any]) -> None:
-        nonlocal shown_at
+        nonlocal saved_at
         moved = pace.hear(event)
         if event["event"] == "run":
             over.append({name: event["run"][name] for name in SHOWN})
         now = time.monotonic()
-        if moved and now - shown_at >= PROGRESS_SECONDS:
-            shown_at = now
-            LabRun.objects.filter(pk=run_id).update(pace={**pace.as_dict(), "over": over})
-            if LabRun.objects.filter(pk=run_id, is_stopping=True).exists():
+        if moved and now - saved_at >= PROGRESS_SECONDS:
+            saved_at = now
+            LabRun.objects.filter(pk=run_id).update(progress={**pace.as_dict(), "over": over})
+            if LabRun.objects.filter(pk=run_id, stop_requested=True).exists():
                 raise Stopped
 
     return show
 
 
 def latest_of_scenarios() -> dict[str, LabRun]:
-    """The newest finished run of each scenario, by its name."""
-    played = LabRun.objects.filter(kind=Kind.SCENARIO, state=State.DONE).order_by("created_at")
-    newest = {plan["scenario"]: pk for pk, plan in played.values_list("pk", "plan")}
+    """Return the newest finished run of each scenario by its name."""
+    finished = LabRun.objects.filter(kind=Kind.SCENARIO, state=State.DONE).order_by("created_at")
+    newest = {plan["scenario"]: pk for pk, plan in finished.values_list("pk", "plan")}
     return {one.plan["scenario"]: one for one in LabRun.objects.filter(pk__in=newest.values())}
 
 
 def prune() -> int:
-    """Delete what was started longer ago than KEEP, but the last of each scenario; how many."""
+    """Delete runs older than KEEP except the newest of each scenario; return their number."""
     old = LabRun.objects.filter(slot=None, created_at__lt=timezone.now() - KEEP)
-    shown = [one.pk for one in latest_of_scenarios().values()]
-    return old.exclude(pk__in=shown).delete()[0]
+    kept = [one.pk for one in latest_of_scenarios().values()]
+    return old.exclude(pk__in=kept).delete()[0]
 
 
 def get_run(run_id: UUID) -> LabRun:
-    """A load test by its address; NotFound when there is none."""
+    """Return the run with this id; raise NotFound if there is none."""
     found = LabRun.objects.filter(pk=run_id).select_related("created_by").first()
     if found is None:
         raise NotFound
     if found.state == State.RUNNING:
-        bury_dead()
+        fail_abandoned()
         found.refresh_from_db()
     return found

@@ -1,4 +1,4 @@
-"""Load tests in a worker: a page must not wait for them; and the end of old ones."""
+"""Celery tasks that execute load tests and delete old ones."""
 
 from uuid import UUID
 
@@ -10,12 +10,12 @@ from locking import run_once
 
 @shared_task(soft_time_limit=runs.TIME_LIMIT, time_limit=runs.TIME_LIMIT + 20)
 def execute(run_id: str) -> None:
-    """Run the load test that waits under this id."""
+    """Execute the load test with this id."""
     runs.execute(UUID(run_id))
 
 
 @shared_task(time_limit=60, soft_time_limit=50)
 @run_once
 def prune_runs() -> int:
-    """Delete load tests of long ago."""
+    """Delete old load tests; return their number."""
     return runs.prune()

@@ -1,4 +1,4 @@
-"""The lab's pages, under /lab/."""
+"""The URLs of the lab, under /lab/."""
 
 from django.urls import path
 
@@ -8,11 +8,11 @@ urlpatterns = [
     path("", views.index, name="lab"),
     path("start/", views.start, name="lab-start"),
     path("command/", views.command, name="lab-command"),
-    path("scenarios/", views.gallery, name="lab-scenarios"),
-    path("scenarios/<slug:name>/play/", views.play, name="lab-play"),
+    path("scenarios/", views.scenario_list, name="lab-scenarios"),
+    path("scenarios/<slug:name>/play/", views.start_scenario, name="lab-play"),
     path("compare/", views.compare, name="lab-compare"),
     path("runs/<uuid:run_id>/", views.show, name="lab-run"),
     path("runs/<uuid:run_id>/stop/", views.stop, name="lab-stop"),
-    path("runs/<uuid:run_id>/again/", views.again, name="lab-again"),
+    path("runs/<uuid:run_id>/again/", views.repeat, name="lab-again"),
     path("runs/<uuid:run_id>/report.<slug:suffix>", views.download, name="lab-file"),
 ]

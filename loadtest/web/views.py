@@ -1,4 +1,4 @@
-"""The lab's pages: staff start a load test, whoever has its address reads what it showed."""
+"""The pages of the lab: staff start load tests; anyone who has the address reads the result."""
 
 from typing import Any
 from uuid import UUID
@@ -35,7 +35,7 @@ def _may_run(request: HttpRequest) -> bool:
     return isinstance(user, User) and user.is_staff and user.has_perm("loadtest.add_labrun")
 
 
-def _runner(request: HttpRequest) -> User:
+def _authorized(request: HttpRequest) -> User:
     if not _may_run(request):
         raise PermissionDenied
     assert isinstance(request.user, User)
@@ -46,14 +46,14 @@ def _runner(request: HttpRequest) -> User:
 @never_cache
 @login_required
 def index(request: HttpRequest) -> HttpResponse:
-    """The preset, the form, and the load tests that were run."""
+    """Show the preset, the form and the latest load tests."""
     if not request.user.is_staff:
         raise PermissionDenied
     return _index(request, PlanForm())
 
 
 def _index(request: HttpRequest, form: PlanForm) -> HttpResponse:
-    runs.bury_dead()
+    runs.fail_abandoned()
     latest = list(LabRun.objects.select_related("created_by")[:LISTED])
     context = {
         "listed": [(one, _headline(one)) for one in latest],
@@ -68,50 +68,50 @@ def _index(request: HttpRequest, form: PlanForm) -> HttpResponse:
 @require_POST
 @login_required
 def start(request: HttpRequest) -> HttpResponse:
-    """Start the preset, or what the form says, and go to its page."""
-    user = _runner(request)
+    """Start the preset or the plan of the form, and redirect to its page."""
+    user = _authorized(request)
     plan = runs.OVERSELL_IN_TEN_SECONDS
     if "form" in request.POST:
         form = PlanForm(request.POST)
         if not form.is_valid():
             return _index(request, form)
         plan = form.cleaned_data["plan"]
-    return _send(runs.start(plan=plan, user=user))
+    return _enqueue(runs.start(plan=plan, user=user))
 
 
 @require_safe
 @never_cache
 @login_required
-def gallery(request: HttpRequest) -> HttpResponse:
-    """Every scenario, and what its newest run showed."""
+def scenario_list(request: HttpRequest) -> HttpResponse:
+    """List every scenario with the result of its newest run."""
     if not request.user.is_staff:
         raise PermissionDenied
-    runs.bury_dead()
+    runs.fail_abandoned()
     latest = runs.latest_of_scenarios()
     cards = []
     for name, scenario in scenarios.SCENARIOS.items():
         run = latest.get(name)
         result = run.report["scenarios"][0] if run and run.report else None
-        said = scenarios.tell(scenario, result) if result else []
-        cards.append({"scenario": scenario, "run": run, "result": result, "sentences": said})
-    return render(request, "lab/gallery.html", {"cards": cards, "may_run": _may_run(request)})
+        sentences = scenario.describe(result) if result else []
+        cards.append({"scenario": scenario, "run": run, "result": result, "sentences": sentences})
+    return render(request, "lab/scenarios.html", {"cards": cards, "may_run": _may_run(request)})
 
 
 @require_POST
 @login_required
-def play(request: HttpRequest, name: str) -> HttpResponse:
-    """Play a scenario, and go to its page."""
-    return _send(runs.play(name=name, user=_runner(request)))
+def start_scenario(request: HttpRequest, name: str) -> HttpResponse:
+    """Start a scenario, and redirect to its page."""
+    return _enqueue(runs.start_scenario(name=name, user=_authorized(request)))
 
 
 @require_POST
 @login_required
-def again(request: HttpRequest, run_id: UUID) -> HttpResponse:
-    """Start the same once more."""
-    return _send(runs.again(run_id=run_id, user=_runner(request)))
+def repeat(request: HttpRequest, run_id: UUID) -> HttpResponse:
+    """Start a run with the same plan."""
+    return _enqueue(runs.repeat(run_id=run_id, user=_authorized(request)))
 
 
-def _send(run: LabRun) -> HttpResponse:
+def _enqueue(run: LabRun) -> HttpResponse:
     transaction.on_commit(lambda: tasks.execute.delay(str(run.pk)))
     return redirect(run, permanent=False)
 
@@ -119,8 +119,8 @@ def _send(run: LabRun) -> HttpResponse:
 @require_POST
 @login_required
 def stop(request: HttpRequest, run_id: UUID) -> HttpResponse:
-    """End a load test."""
-    _runner(request)
+    """Stop a load test."""
+    _authorized(request)
     run = runs.get_run(run_id)
     runs.stop(run_id)
     return redirect(run, permanent=False)
@@ -130,23 +130,23 @@ def stop(request: HttpRequest, run_id: UUID) -> HttpResponse:
 @never_cache
 @login_required
 def command(request: HttpRequest) -> HttpResponse:
-    """The command line that asks for what the form says; a part of the page."""
-    _runner(request)
+    """Show the command line that is equivalent to the form; htmx loads it into the page."""
+    _authorized(request)
     form = PlanForm(request.GET)
-    said = form.cleaned_data["plan"].command() if form.is_valid() else ""
-    return render(request, "lab/_command.html", {"command": said, "form": form})
+    command_line = form.cleaned_data["plan"].command() if form.is_valid() else ""
+    return render(request, "lab/_command.html", {"command": command_line, "form": form})
 
 
 @require_safe
 @never_cache
 def show(request: HttpRequest, run_id: UUID) -> HttpResponse:
-    """One load test; asked for by htmx, only the part that changes."""
+    """Show one load test; for htmx, only the part that changes."""
     run = runs.get_run(run_id)
     context = {
         "run": run,
         "may_run": _may_run(request),
         "files": FILES[LabRun.Kind(run.kind)],
-        **_told(run),
+        **_shown(run),
     }
     if context["may_run"] and run.report and run.kind == LabRun.Kind.RUN:
         finished = LabRun.objects.filter(state=LabRun.State.DONE, kind=run.kind).exclude(pk=run.pk)
@@ -159,21 +159,21 @@ def show(request: HttpRequest, run_id: UUID) -> HttpResponse:
 @require_safe
 @never_cache
 def compare(request: HttpRequest) -> HttpResponse:
-    """Two load tests beside each other."""
+    """Show two load tests side by side."""
     try:
         pair = [runs.get_run(UUID(request.GET.get(name, ""))) for name in ("a", "b")]
     except ValueError:
         raise Http404 from None
     if any(one.kind != LabRun.Kind.RUN or not one.report for one in pair):
         raise Http404
-    sides = [(one, _told(one)) for one in pair]
+    sides = [(one, _shown(one)) for one in pair]
     return render(request, "lab/compare.html", {"sides": sides, "rows": _rows(*pair)})
 
 
 @require_safe
 @never_cache
 def download(request: HttpRequest, run_id: UUID, suffix: str) -> HttpResponse:
-    """The report as a file."""
+    """Return the report as a file."""
     run = runs.get_run(run_id)
     if not run.report or suffix not in FILES[LabRun.Kind(run.kind)]:
         raise Http404
@@ -189,20 +189,20 @@ def download(request: HttpRequest, run_id: UUID, suffix: str) -> HttpResponse:
     return response
 
 
-def _told(run: LabRun) -> dict[str, Any]:
-    """What a page shows of one: its result, or how far it is."""
+def _shown(run: LabRun) -> dict[str, Any]:
+    """Return the template context of a run: its result, or its progress."""
     if run.kind == LabRun.Kind.SCENARIO:
         name = run.plan["scenario"]
-        told = scenario_export.shown(run.report["scenarios"][0]) if run.report else {}
+        result = scenario_export.shown(run.report["scenarios"][0]) if run.report else {}
         return {
             "scenario": scenarios.SCENARIOS[name],
             "versions": run.report["versions"] if run.report else {},
             "command": f"manage.py lab scenario {name}",
-            **told,
+            **result,
         }
     if run.report:
         return export.shown(run.report)
-    over = run.pace.get("over", [])
+    over = run.progress.get("over", [])
     return {
         "command": Plan(**run.plan).command(),
         "so_far": report.sentence(over) if over else "",
@@ -218,7 +218,7 @@ def _headline(run: LabRun) -> str:
 
 
 def _rows(*pair: LabRun) -> list[tuple[str, list[dict[str, Any] | None]]]:
-    """A line for each guard of either: its worst run in each."""
+    """Return a row for each guard with its worst run in each load test."""
     worst: list[dict[str, dict[str, Any]]] = []
     for one in pair:
         found: dict[str, dict[str, Any]] = {}

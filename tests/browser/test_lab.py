@@ -80,7 +80,7 @@ def test_the_preset_oversells_and_the_link_shows_it_to_anybody(people, worker):
 def test_a_scenario_is_played_from_the_gallery(people, worker):
     page = people("amy")
     page.goto("/lab/scenarios/")
-    page.get_by_role("button", name="Play it: SETNX without an expiry").click()
+    page.get_by_role("button", name="Run it: SETNX without an expiry").click()
     expect(page.locator("figure svg")).to_have_count(2, timeout=60_000)
     expect(page.locator("article p").first).to_contain_text("Buyer A took the key with SETNX")
     link = page.get_by_label("Share link").input_value()

@@ -121,7 +121,7 @@ def test_it_says_why_in_the_language_of_who_reads_it(client, staff):
 
 def test_a_run_whose_worker_died_is_not_shown_as_running(client, staff):
     dead = runs.start(plan=SMALL, user=staff)
-    alive = runs._alive(dead.pk)
+    alive = runs.lock_of(dead.pk)
     assert alive.acquire(blocking=False)
     LabRun.objects.update(state=LabRun.State.RUNNING)
     assert runs.get_run(dead.pk).state == LabRun.State.RUNNING
@@ -138,7 +138,7 @@ def test_a_run_that_no_worker_takes_up_makes_room(staff):
         runs.start(plan=SMALL, user=staff)
     LabRun.objects.update(created_at=timezone.now() - timedelta(seconds=runs.WAIT_LIMIT + 1))
     runs.start(plan=SMALL, user=staff)
-    assert runs.get_run(lonely.pk).why == "No worker took it up."
+    assert runs.get_run(lonely.pk).error == "No worker took it up."
 
 
 @pytest.mark.parametrize("scenario", [None, "holder-paused"])
@@ -153,7 +153,7 @@ def test_results_of_long_ago_go(scenario, db):
     assert [run.pk for run in LabRun.objects.all()] == [recent.pk]
     LabRun.objects.update(created_at=timezone.now() - ages[1])
     tasks.prune_runs()
-    assert LabRun.objects.count() == (1 if scenario else 0), "the gallery keeps the last"
+    assert LabRun.objects.count() == (1 if scenario else 0), "the scenario list keeps the last"
 
 
 def test_a_waiting_run_can_be_stopped(client, staff):
@@ -252,7 +252,7 @@ def test_two_runs_beside_each_other(client, finished, staff, sent):
 @pytest.fixture
 def played(staff):
     """A scenario that was really played."""
-    run = runs.play(name="setnx-without-expiry", user=staff)
+    run = runs.start_scenario(name="setnx-without-expiry", user=staff)
     tasks.execute(str(run.pk))
     return runs.get_run(run.pk)
 

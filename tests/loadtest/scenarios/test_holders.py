@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.fault_rows import SLACK
-from tests.loadtest.scenarios.playing import facts, played, sold_twice_then_once
+from tests.loadtest.scenarios.outcomes import facts, results_of, sold_twice_then_once
 
-results = played(
+results = results_of(
     "holder-paused",
     "gil-held",
     "work-outlasts-lease",

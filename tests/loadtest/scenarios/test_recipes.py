@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.fault_rows import SLACK
-from tests.loadtest.scenarios.playing import facts, played
+from tests.loadtest.scenarios.outcomes import facts, results_of
 
-results = played(
+results = results_of(
     "setnx-without-expiry",
     "crash-between-setnx-and-expire",
     "delete-successors-lock",

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.loadtest.scenarios.playing import facts, played, sold_twice_then_once
+from tests.loadtest.scenarios.outcomes import facts, results_of, sold_twice_then_once
 
-results = played(
+results = results_of(
     "failover-before-replication",
     "redlock-amnesia",
     "redlock-clock-jump",

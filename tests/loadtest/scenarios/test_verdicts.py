@@ -1,4 +1,4 @@
-"""A scenario that proved nothing says so, and the command's exit code with it."""
+"""The verdict of a scenario, and the arguments and output of `lab scenario`."""
 
 from __future__ import annotations
 
@@ -13,68 +13,72 @@ from django.core.management import CommandError, call_command
 
 from devservers import ServerMissing
 from loadtest.faults.waiting import FaultFailed, until
-from loadtest.scenarios import SCENARIOS, tell
+from loadtest.scenarios import SCENARIOS, testbed
 from loadtest.scenarios.runner import perform
 from loadtest.scenarios.scenario import Scenario
-from loadtest.scenarios.testbed import Crew, Stage
+from loadtest.scenarios.testbed import SharedResources
 
 SOME = SCENARIOS["setnx-without-expiry"]
-Play = Callable[[Stage, bool], dict[str, Any]]
+Variant = Callable[[testbed.Testbed, bool], dict[str, Any]]
 
 
-def scenario(play: Play, *, is_overlap: bool = False) -> Scenario:
-    return replace(SOME, play=play, is_overlap=is_overlap)
+def scenario(run: Variant, *, requires_overlap: bool = False) -> Scenario:
+    return replace(SOME, run=run, requires_overlap=requires_overlap)
 
 
-def broke(*halves: bool) -> Play:
-    return lambda stage, is_repaired: {"broke": halves[is_repaired]}
+def broke(*variants: bool) -> Variant:
+    return lambda bed, is_repaired: {"broke": variants[is_repaired]}
 
 
-def missing(stage: Stage, is_repaired: bool) -> dict[str, Any]:
+def missing(bed: testbed.Testbed, is_repaired: bool) -> dict[str, Any]:
     raise ServerMissing("java")
 
 
-def did_not_fire(stage: Stage, is_repaired: bool) -> dict[str, Any]:
+def did_not_fire(bed: testbed.Testbed, is_repaired: bool) -> dict[str, Any]:
     until(lambda: False, "the fault", seconds=0.01)
     return {}
 
 
 @pytest.mark.parametrize(
-    ("played", "verdict", "why"),
+    ("failing", "verdict", "why"),
     [
         (scenario(broke(True, False)), "ok", ""),
-        (scenario(broke(True, True)), "failed", "the repaired half broke"),
+        (scenario(broke(True, True)), "failed", "the repaired variant broke"),
         (scenario(broke(False, False)), "not-run", "the control did not break"),
-        (scenario(broke(True, False), is_overlap=True), "not-run", "no two holders were seen"),
+        (
+            scenario(broke(True, False), requires_overlap=True),
+            "not-run",
+            "no two holders were seen",
+        ),
         (scenario(missing), "not-run", "java is not installed"),
         (scenario(did_not_fire), "not-run", "the fault did not come true"),
     ],
 )
-def test_verdict(played: Scenario, verdict: str, why: str) -> None:
-    result = perform(played, Crew())
+def test_verdict(failing: Scenario, verdict: str, why: str) -> None:
+    result = perform(failing, SharedResources())
     assert result["verdict"] == verdict
     assert why in result["why"]
     assert bool(why) is bool(result["why"])
 
 
-def test_what_was_not_played_is_not_told() -> None:
-    assert tell(SOME, perform(scenario(missing), Crew())) == []
+def test_scenario_that_did_not_run_has_no_sentences() -> None:
+    assert SOME.describe(perform(scenario(missing), SharedResources())) == []
 
 
-def test_a_fault_at_a_point_that_is_never_reached_is_no_fault() -> None:
-    """SIGSTOP is armed where this purchase does not come by: nothing may pass for a pause."""
+def test_fault_at_unreached_fail_point_is_not_run() -> None:
+    """SIGSTOP is armed at a point that this purchase never reaches."""
 
-    def play(stage: Stage, is_repaired: bool) -> dict[str, Any]:
-        stage.lock("none", "locking.backends.none.NoneBackend", "")
-        actor = stage.actor("buyer A")
+    def run(bed: testbed.Testbed, is_repaired: bool) -> dict[str, Any]:
+        bed.add_lock("none", "locking.backends.none.NoneBackend", "")
+        process = bed.worker("buyer A")
         ask = {"alias": "none", "name": "n", "timeout": 1, "ttl": 1}
-        actor.start("acquire", fault="stop", at="nowhere", **ask)
-        actor.struck()
+        process.start("acquire", fault="stop", at="nowhere", **ask)
+        process.struck()
         return {}
 
-    crew = Crew()
-    result = perform(scenario(play), crew)
-    crew.close()
+    shared = SharedResources()
+    result = perform(scenario(run), shared)
+    shared.close()
     assert result["verdict"] == "not-run"
     assert "did not fire" in result["why"]
     assert FaultFailed.__name__ not in result["why"]
@@ -85,7 +89,7 @@ def test_a_fault_at_a_point_that_is_never_reached_is_no_fault() -> None:
     [
         (["holder-pused"], "no scenario 'holder-pused'; there are: holder-killed,"),
         ([], "name a scenario, or all"),
-        (["holder-paused", "--write", "faults.md"], "--write needs all"),
+        (["holder-paused", "--write", "faults.md"], "--write needs all scenarios"),
         (["holder-paused", "--html", "/no/page.html"], "html: /no/page.html cannot be written"),
     ],
 )
@@ -95,7 +99,7 @@ def test_bad_arguments(words: list[str], said: str) -> None:
     assert caught.value.returncode == 2
 
 
-def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_has_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
     call_command("lab", "scenario", "--list", "--json")
     rows = json.loads(capsys.readouterr().out)["scenarios"]
     assert len(rows) == 15
@@ -104,7 +108,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "holder-paused" in {row["name"] for row in rows}
 
 
-def test_a_real_one_with_its_page_and_pictures(
+def test_scenario_writes_page_and_charts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "page.html"

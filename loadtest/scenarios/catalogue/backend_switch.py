@@ -10,56 +10,56 @@ from django.utils.translation import gettext_lazy as _
 from loadtest.faults.waiting import until
 from loadtest.load.actor import Actor
 from loadtest.scenarios.scenario import Scenario
-from loadtest.scenarios.testbed import DATABASE, Stage
+from loadtest.scenarios.testbed import DATABASE, Testbed
 from locking import policy
 from locking.models import LockPolicyChange
 from shop.administration.audit import audit_sale
 from shop.models import Order
 
-STOCK, CROWD, PATIENCE = 4, 5, 20.0
-WORK = 0.5
-"""Seconds that the old holder still works while the switch drains."""
+STOCK, BUYERS, RETRY_SECONDS = 4, 5, 20.0
+WORK_SECONDS = 0.5
+"""Seconds for which the old holder still works while the switch drains."""
 
 
-def play(stage: Stage, is_repaired: bool) -> dict[str, Any]:
-    """A holder is at work and two buyers stand behind it when staff switch redis to database."""
-    stage.redis_lock(TTL=30.0)
-    stage.lock("database", DATABASE, "default", TTL=30.0)
-    stage.guard("redis", "naive")
-    sale = stage.sale(STOCK)
-    first = stage.actor("buyer A")
-    crowd = [stage.actor(name, timeout=0.5) for name in ("buyer B", "buyer C")]
-    waves = [[[stage.customer() for _ in range(CROWD)] for _ in crowd] for _ in range(2)]
-    first.start("buy", sale=sale.pk, user=stage.customer(), fault="wait")
+def _switch(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+    """Switch redis to database while one buyer holds the lock and two processes wait for it."""
+    testbed.add_redis_lock(TTL=30.0)
+    testbed.add_lock("database", DATABASE, "default", TTL=30.0)
+    testbed.activate("redis", "naive")
+    sale = testbed.open_sale(STOCK)
+    first = testbed.worker("buyer A")
+    others = [testbed.worker(name, timeout=0.5) for name in ("buyer B", "buyer C")]
+    waves = [[[testbed.create_customer() for _ in range(BUYERS)] for _ in others] for _ in range(2)]
+    first.start("buy", sale=sale.pk, user=testbed.create_customer(), fault="wait")
     first.struck()
 
-    def buy(actor: Actor, customers: Iterable[int]) -> None:
+    def buy(process: Actor, customers: Iterable[int]) -> None:
         for customer in customers:
-            told = actor.call("buy", sale=sale.pk, user=customer, patience=PATIENCE)
-            if told.get("error") == "sold_out":
+            answer = process.call("buy", sale=sale.pk, user=customer, patience=RETRY_SECONDS)
+            if answer.get("error") == "sold_out":
                 return
 
-    with ThreadPoolExecutor(len(crowd)) as pool:
-        bought = [pool.submit(buy, *both) for both in zip(crowd, waves[0], strict=True)]
-        stage.mark("staff", "drain" if is_repaired else "force")
+    with ThreadPoolExecutor(len(others)) as pool:
+        first_wave = [pool.submit(buy, *both) for both in zip(others, waves[0], strict=True)]
+        testbed.mark("staff", "drain" if is_repaired else "force")
         if is_repaired:
             policy.begin_switch(backend="database", reason="scenario")
-            stage.until_passed(time.monotonic(), WORK)
+            time.sleep(WORK_SECONDS)
         else:
             policy.switch(backend="database", reason="scenario", force=True)
             switched = time.monotonic()
-            # Nobody holds the old lock but one, who is still at work.
-            until(lambda: Order.objects.filter(sale=sale).count() == STOCK, "the crowd buying")
+            # Only buyer A holds the old lock, and it is still at work.
+            until(lambda: Order.objects.filter(sale=sale).count() == STOCK, "the others' orders")
         before = Order.objects.filter(sale=sale).count()
         first.on()
         first.answer()
         together = 0.0 if is_repaired else time.monotonic() - switched
         if is_repaired:
             policy.finish_switch()
-        stage.mark("staff", "database")
-        for done in bought:
+        testbed.mark("staff", "database")
+        for done in first_wave:
             done.result()
-        for done in [pool.submit(buy, *both) for both in zip(crowd, waves[1], strict=True)]:
+        for done in [pool.submit(buy, *both) for both in zip(others, waves[1], strict=True)]:
             done.result()
     audit = audit_sale(sale=sale)
     change = LockPolicyChange.objects.latest("pk")
@@ -74,7 +74,7 @@ def play(stage: Stage, is_repaired: bool) -> dict[str, Any]:
     }
 
 
-SCENARIO = Scenario(
+SWITCH = Scenario(
     name="switch-under-load",
     row="F9",
     title=_("The lock is switched while a sale runs"),
@@ -90,14 +90,15 @@ SCENARIO = Scenario(
             "of %(b_stock)d."
         ),
         _(
-            "The drain waited %(r_drained).1f s for A, nobody bought behind its back "
+            "The drain waited %(r_drained).1f s for A, no order was placed meanwhile "
             "(%(r_behind)d orders), and %(r_sold)d were sold of %(r_stock)d."
         ),
     ),
     repair=_(
-        "A switch drains: no new holder starts until the old ones are gone. Where it is forced, "
-        "the epoch in front of every token lets fenced and conditional refuse the old holder."
+        "A switch drains: no new holder starts until the old holders have finished. If it is "
+        "forced, the epoch in front of every token lets fenced and conditional refuse the old "
+        "holder."
     ),
-    immune=_("None by itself: it is the hand-over that must be safe."),
-    play=play,
+    immune=_("None: the switch itself must be safe."),
+    run=_switch,
 )

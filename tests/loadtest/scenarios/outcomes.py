@@ -1,4 +1,4 @@
-"""Plays a file's scenarios once, for all of its tests."""
+"""Run the scenarios of a test module once, for all of its tests."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from devservers import ServerMissing
-from loadtest.scenarios import SCENARIOS, run, tell
+from loadtest.scenarios import SCENARIOS, run
 from tests.fault_rows import record_fault, record_outcome
 
-Halves = tuple[dict[str, Any], dict[str, Any]]
+Variants = tuple[dict[str, Any], dict[str, Any]]
 
 
-def played(*names: str) -> Any:
-    """A module's fixture: the results by name."""
+def results_of(*names: str) -> Any:
+    """Return a module's fixture: the results by name."""
 
     @pytest.fixture(scope="module")
     def results() -> dict[str, dict[str, Any]]:
@@ -27,25 +27,25 @@ def played(*names: str) -> Any:
     return results
 
 
-def facts(result: dict[str, Any]) -> Halves:
-    """What was measured of the broken and of the repaired half, of a scenario that is all right."""
+def facts(result: dict[str, Any]) -> Variants:
+    """Return the facts of the broken and the repaired variant of a scenario that succeeded."""
     assert (result["verdict"], result["why"]) == ("ok", "")
     broken, repaired = result["halves"]
     record_fault(f"{result['name']}, broken and repaired")
-    for half in (broken, repaired):
-        told = half["facts"]
-        record_outcome("two believed" if told["overlaps"] else "one believed")
-        if "sold" in told:
-            record_outcome(f"{told['sold']} sold of {told['stock']}")
+    for variant in (broken, repaired):
+        found = variant["facts"]
+        record_outcome("two believed" if found["overlaps"] else "one believed")
+        if "sold" in found:
+            record_outcome(f"{found['sold']} sold of {found['stock']}")
     assert (broken["is_repaired"], repaired["is_repaired"]) == (False, True)
-    sentences = tell(SCENARIOS[result["name"]], result)
+    sentences = SCENARIOS[result["name"]].describe(result)
     assert len(sentences) == 3
     assert not any("%" in sentence for sentence in sentences)
     return broken["facts"], repaired["facts"]
 
 
-def sold_twice_then_once(result: dict[str, Any]) -> Halves:
-    """Two are sold of one, and the repair sells one."""
+def sold_twice_then_once(result: dict[str, Any]) -> Variants:
+    """Assert that the broken variant sold two units of one and the repaired variant one."""
     broken, repaired = facts(result)
     assert (broken["stock"], broken["sold"], broken["oversold"]) == (1, 2, 1)
     assert (repaired["stock"], repaired["sold"], repaired["oversold"]) == (1, 1, 0)

@@ -1,0 +1,208 @@
+"""Holders that are killed, stalled or too slow, and one that releases its lock too early."""
+
+import time
+from typing import Any
+
+from django.utils.translation import gettext_lazy as _
+
+from loadtest.scenarios.scenario import Scenario
+from loadtest.scenarios.steps import buy_while_holder_stalls, crash_and_wait
+from loadtest.scenarios.testbed import TTL, ZOOKEEPER, Testbed
+
+LONG_TTL = 5.0
+"""Seconds of a lease as long as the slowest work: the usual choice without a watchdog."""
+MAX_OUTAGE = 3.0
+"""Seconds without a sale that count as a failure."""
+SLOW_WORK_TTL = 1.5
+
+
+def _killed(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+    """Use a long lease; then a short one, which a watchdog renews, and a session."""
+    testbed.add_redis_lock()
+    ensemble = testbed.shared.zookeeper  # started before anything is measured
+    facts = crash_and_wait(testbed, "redis", ttl=TTL if is_repaired else LONG_TTL, timeout=10)
+    facts["broke"] = facts["waited"] > MAX_OUTAGE
+    if is_repaired:
+        session = {"OPTIONS": {"SESSION_TIMEOUT": TTL}}
+        testbed.add_lock("zookeeper", ZOOKEEPER, ensemble.hosts, **session)
+        facts["session_waited"] = crash_and_wait(
+            testbed, "zookeeper", ttl=TTL, timeout=10, names=("buyer C", "buyer D")
+        )["waited"]
+    return facts
+
+
+KILLED = Scenario(
+    name="holder-killed",
+    row="F1",
+    title=_("The holder is killed"),
+    broken="redis, long lease",
+    repaired="redis, short lease and watchdog; zookeeper session",
+    sentences=(
+        _(
+            "Buyer A was killed while it held a lease of %(b_ttl).0f s: buyer B waited "
+            "%(b_waited).1f s."
+        ),
+        _(
+            "With a lease of %(r_ttl).0f s, which the watchdog renews while its holder lives, B "
+            "waited %(r_waited).1f s."
+        ),
+        _(
+            "In ZooKeeper the next buyer waited %(r_session_waited).1f s for the dead holder's "
+            "session to end."
+        ),
+    ),
+    repair=_("A short lease that a watchdog renews; or a session, which ends with its process."),
+    immune=_("mysql_session: the server frees its locks the moment the connection breaks."),
+    run=_killed,
+    requires_overlap=False,
+)
+
+
+def _paused(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+    """Stop a holder with SIGSTOP for twice its lease, between its read and its write."""
+    testbed.add_redis_lock()
+    testbed.activate("redis", "fenced" if is_repaired else "naive")
+    stopped_at = paused = 0.0
+
+    def stop() -> None:
+        nonlocal stopped_at
+        stopped_at = time.monotonic()
+
+    def wait() -> None:
+        nonlocal paused
+        time.sleep(max(0.0, stopped_at + 2 * TTL - time.monotonic()))
+        paused = time.monotonic() - stopped_at
+
+    facts = buy_while_holder_stalls(
+        testbed, fault="stop", meanwhile=stop, afterwards=wait, timeout=4 * TTL
+    )
+    return facts | {"ttl": TTL, "paused": round(paused, 2)}
+
+
+PAUSED = Scenario(
+    name="holder-paused",
+    row="F2",
+    title=_("The holder is paused past its lease"),
+    broken="redis + naive",
+    repaired="redis + fenced",
+    sentences=(
+        _(
+            "Buyer A had read the stock when SIGSTOP stopped it for %(b_paused).1f s, longer than "
+            "its lease of %(b_ttl).1f s; buyer B bought a unit after %(b_second_waited).1f s."
+        ),
+        _(
+            "For %(b_overlap_seconds).1f s both believed that they held the lock, and the late "
+            "write of A was accepted: %(b_sold)d sold of %(b_stock)d."
+        ),
+        _(
+            "With the fence the same pause ended in %(r_refused)d refused write and %(r_sold)d "
+            "sold of %(r_stock)d, although both believed for %(r_overlap_seconds).1f s."
+        ),
+    ),
+    repair=_(
+        "The stock row carries the newest token that wrote it and refuses an older one. No lease "
+        "can help: it ends while its holder does not run."
+    ),
+    immune=_("mysql_session, as long as the holder's connection lives."),
+    run=_paused,
+)
+
+
+def _gil_held(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+    """Hold the GIL in one thread of the holder until another process has bought."""
+    testbed.add_redis_lock()
+    testbed.activate("redis", "fenced" if is_repaired else "naive")
+    return buy_while_holder_stalls(testbed, fault="gil", timeout=4 * TTL) | {"ttl": TTL}
+
+
+GIL_HELD = Scenario(
+    name="gil-held",
+    row="F2",
+    title=_("The holder's GIL is held, and its watchdog starves"),
+    broken="redis + naive",
+    repaired="redis + fenced",
+    sentences=(
+        _(
+            "A C call in buyer A kept the GIL past the lease of %(b_ttl).1f s, so its watchdog "
+            "renewed nothing and buyer B was granted the lock after %(b_second_waited).1f s."
+        ),
+        _(
+            "Both believed that they held it for %(b_overlap_seconds).1f s, and A's late write was "
+            "accepted: %(b_sold)d sold of %(b_stock)d."
+        ),
+        _(
+            "With the fence the same write of A was refused %(r_refused)d time, and %(r_sold)d was "
+            "sold of %(r_stock)d."
+        ),
+    ),
+    repair=_("The fence, as for a pause: a watchdog in the same process stops with it."),
+    immune=_("mysql_session, as long as the holder's connection lives."),
+    run=_gil_held,
+)
+
+
+def _work_outlasts_lease(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+    """Let the holder work until another buyer has waited twice its lease, or has bought."""
+    testbed.add_redis_lock(TTL=SLOW_WORK_TTL)
+    testbed.activate("redis", "naive")
+    timeout = 2 * SLOW_WORK_TTL if is_repaired else 10.0
+    facts = buy_while_holder_stalls(testbed, timeout=timeout, renew=is_repaired)
+    return facts | {"ttl": SLOW_WORK_TTL}
+
+
+WORK_OUTLASTS_LEASE = Scenario(
+    name="work-outlasts-lease",
+    row="F6",
+    title=_("The work outlasts the lease"),
+    broken="redis + naive, not renewed",
+    repaired="redis + naive, watchdog",
+    sentences=(
+        _(
+            "Buyer A worked longer than its lease of %(b_ttl).1f s, which was not renewed: buyer B "
+            "was granted the lock after %(b_second_waited).1f s."
+        ),
+        _("Both wrote what they had computed: %(b_sold)d sold of %(b_stock)d."),
+        _(
+            "With the watchdog buyer B was answered “busy” after %(r_second_waited).1f s; "
+            "%(r_sold)d was sold of %(r_stock)d."
+        ),
+    ),
+    repair=_("The watchdog, which extends the lease every third of its ttl while the holder runs."),
+    immune=_("zookeeper and mysql_session: a session lasts as long as its process keeps it."),
+    run=_work_outlasts_lease,
+)
+
+
+def _release_before_commit(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+    """Run the same purchase with the release before the commit, then after it."""
+    testbed.add_redis_lock(TTL=30.0)
+    testbed.activate("redis", "naive")
+    timeout = 0.5 if is_repaired else 5.0
+    return buy_while_holder_stalls(testbed, timeout=timeout, early=not is_repaired)
+
+
+RELEASE_BEFORE_COMMIT = Scenario(
+    name="release-before-commit",
+    row="F8",
+    title=_("The lock is released before the commit"),
+    broken="redis + naive, released early",
+    repaired="redis + naive, released after the commit",
+    sentences=(
+        _(
+            "Buyer A released the lock before its transaction committed, and buyer B got it after "
+            "%(b_second_waited).2f s and read the old stock."
+        ),
+        _(
+            "The lock was never held twice (%(b_lease_overlaps)d overlaps), yet %(b_sold)d were "
+            "sold of %(b_stock)d."
+        ),
+        _(
+            "Released after the commit, it kept buyer B waiting for %(r_second_waited).1f s, and "
+            "%(r_sold)d was sold of %(r_stock)d."
+        ),
+    ),
+    repair=_("The lock goes around the transaction, never inside it."),
+    immune=_("None: no lock can guard what is written after its release."),
+    run=_release_before_commit,
+    requires_overlap=False,
+)

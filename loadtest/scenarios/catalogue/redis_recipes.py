@@ -1,0 +1,147 @@
+"""The three flawed Redis locks of the textbooks."""
+
+import time
+from typing import Any
+
+import redis
+from django.utils.translation import gettext_lazy as _
+
+from loadtest.recipes.redis_textbook import SetnxBackend, SetnxExpireBackend
+from loadtest.scenarios.scenario import IMMUNE_TO_RECIPE, Scenario
+from loadtest.scenarios.steps import LOCK, crash_and_wait
+from loadtest.scenarios.testbed import TTL, Testbed
+
+RECIPES = "loadtest.recipes.redis_textbook"
+SHORT_TTL, LONG_TTL, HOLD_SECONDS = 0.5, 30.0, 0.4
+
+
+def _no_expiry(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+    """Kill a holder that took the key with SETNX alone."""
+    if is_repaired:
+        testbed.add_redis_lock()
+        return crash_and_wait(testbed, "redis", ttl=TTL)
+    url = testbed.shared.redis.url
+    testbed.add_lock("setnx", f"{RECIPES}.SetnxBackend", url)
+    facts = crash_and_wait(testbed, "setnx", ttl=TTL)
+    return facts | {"pttl": _delete(url, SetnxBackend.prefix + LOCK)}
+
+
+def _delete(url: str, key: str) -> int:
+    """Delete the key; return its remaining milliseconds, -1 for a key that never expires."""
+    with redis.Redis.from_url(url) as client:
+        remaining = int(client.pttl(key))
+        client.delete(key)
+    return remaining
+
+
+NO_EXPIRY = Scenario(
+    name="setnx-without-expiry",
+    row="L5",
+    title=_("SETNX without an expiry"),
+    broken="SETNX, DEL",
+    repaired="redis",
+    sentences=(
+        _(
+            "Buyer A took the key with SETNX and was killed; the server reports that the key never "
+            "expires (PTTL %(b_pttl)d)."
+        ),
+        _("Buyer B gave up after %(b_waited).1f s, twice the usual lease."),
+        _(
+            "With SET NX PX, one command with a lease of %(r_ttl).0f s, B got the lock after "
+            "%(r_waited).1f s."
+        ),
+    ),
+    repair=_("An expiry, in the same command as the key."),
+    immune=IMMUNE_TO_RECIPE,
+    run=_no_expiry,
+    requires_overlap=False,
+)
+
+
+def _crash_before_expire(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+    """Kill a process between SETNX and EXPIRE; then a holder whose one command did both."""
+    if is_repaired:
+        testbed.add_redis_lock()
+        return crash_and_wait(testbed, "redis", ttl=TTL)
+    url = testbed.shared.redis.url
+    testbed.add_lock("setnx_expire", f"{RECIPES}.SetnxExpireBackend", url)
+    facts = crash_and_wait(testbed, "setnx_expire", ttl=TTL, at="redis_setnx_expire.between")
+    return facts | {"pttl": _delete(url, SetnxExpireBackend.prefix + LOCK)}
+
+
+CRASH_BEFORE_EXPIRE = Scenario(
+    name="crash-between-setnx-and-expire",
+    row="L6",
+    title=_("A crash between SETNX and EXPIRE"),
+    broken="SETNX, EXPIRE, DEL",
+    repaired="redis",
+    sentences=(
+        _(
+            "Buyer A was killed after SETNX and before EXPIRE: the key exists and never expires "
+            "(PTTL %(b_pttl)d)."
+        ),
+        _(
+            "Buyer B gave up after %(b_waited).1f s, although the lease should have lasted "
+            "%(b_ttl).0f s."
+        ),
+        _("With both in one command, B got the lock %(r_waited).1f s after the crash."),
+    ),
+    repair=_("One command that sets key and expiry: SET NX PX, or a script."),
+    immune=IMMUNE_TO_RECIPE,
+    run=_crash_before_expire,
+    requires_overlap=False,
+)
+
+
+def _delete_successor(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+    """A exceeds its lease, B gets the lock, A releases, C asks for the lock."""
+    alias = "redis" if is_repaired else "set_px"
+    if is_repaired:
+        testbed.add_redis_lock()
+    else:
+        testbed.add_lock(alias, f"{RECIPES}.SetExpireBackend", testbed.shared.redis.url)
+    late, holder, third = (testbed.worker(f"buyer {letter}") for letter in "ABC")
+    lock = {"alias": alias, "name": LOCK}
+    late.call("acquire", timeout=5, ttl=SHORT_TTL, renew=False, **lock)
+    second = holder.call("acquire", timeout=5, ttl=LONG_TTL, **lock)
+    time.sleep(HOLD_SECONDS)
+    released = late.call("release", name=LOCK)
+    answer = third.call("acquire", timeout=HOLD_SECONDS, ttl=LONG_TTL, **lock)
+    time.sleep(HOLD_SECONDS)
+    for process, has_lock in ((third, answer["ok"]), (holder, second["ok"])):
+        if has_lock:
+            process.call("release", name=LOCK)
+    return {
+        "ttl": SHORT_TTL,
+        "second_waited": round(second["seconds"], 2),
+        "third_waited": round(answer["seconds"], 2),
+        "third_granted": int(answer["ok"]),
+        "release_refused": int(released.get("error") == "LockLost"),
+        "broke": answer["ok"],
+    }
+
+
+DELETE_SUCCESSOR = Scenario(
+    name="delete-successors-lock",
+    row="L7",
+    title=_("A late holder deletes its successor's lock"),
+    broken="SET NX PX, DEL",
+    repaired="redis",
+    sentences=(
+        _(
+            "Buyer A exceeded its lease of %(b_ttl).1f s, buyer B got the lock, and A's DEL "
+            "removed the key of B."
+        ),
+        _(
+            "Buyer C got the lock %(b_third_waited).2f s later, and held it together with B for "
+            "%(b_overlap_seconds).1f s."
+        ),
+        _(
+            "When the release compares the owner, A's was refused (%(r_release_refused)d error), "
+            "and C waited for %(r_third_waited).1f s without a grant."
+        ),
+    ),
+    repair=_("A release that compares the owner and deletes in one script."),
+    immune=IMMUNE_TO_RECIPE,
+    run=_delete_successor,
+)

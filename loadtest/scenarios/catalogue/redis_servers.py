@@ -1,0 +1,186 @@
+"""Redis servers that fail: a lost master, a master that restarts empty, clocks that jump."""
+
+from typing import Any
+
+from django.utils.translation import gettext_lazy as _
+
+from devservers import Redis
+from loadtest.faults.clock import Clock
+from loadtest.faults.injectors import ClockJump, CutReplication, KillServers
+from loadtest.faults.proxy import Proxy
+from loadtest.faults.waiting import until
+from loadtest.scenarios.scenario import Scenario
+from loadtest.scenarios.steps import buy_while_holder_stalls
+from loadtest.scenarios.testbed import Testbed
+from locking import LockUnavailable, locks
+
+LONG_TTL = 30.0
+RESTART_TTL = 2.0
+"""Seconds of a lease that a restarted master waits out."""
+JUMP_SECONDS = 31.0
+
+
+def _failover(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+    """Kill the master of a held lock: the only one, whose replica takes over; then one of five."""
+    return _one_of_five(testbed) if is_repaired else _only_master(testbed)
+
+
+def _only_master(testbed: Testbed) -> dict[str, Any]:
+    master = testbed.start(Redis())
+    replica = testbed.start(Redis(replica_of=master))
+    address = testbed.start(Proxy(master.port))
+    testbed.add_redis_lock(f"redis://{address.url}/0", TTL=LONG_TTL)
+    testbed.activate("redis", "naive")
+    cut = CutReplication(replica, lane="replica")
+    testbed.inject(cut)
+
+    def fail_over() -> None:
+        testbed.inject(KillServers([master], lane="master"))
+        testbed.mark_gone("buyer A")
+        cut.promote()
+        testbed.mark("replica", "promoted")
+        address.redirect(replica.port)
+
+    return buy_while_holder_stalls(testbed, meanwhile=fail_over)
+
+
+def _one_of_five(testbed: Testbed) -> dict[str, Any]:
+    masters = [Redis() for _ in range(5)]
+    testbed.add_redlock(masters, TTL=LONG_TTL)
+    testbed.activate("redlock", "naive")
+    kill = KillServers(masters[:1], lane="master 1 of 5")
+    return buy_while_holder_stalls(testbed, meanwhile=lambda: testbed.inject(kill), timeout=1.0)
+
+
+FAILOVER = Scenario(
+    name="failover-before-replication",
+    row="F3",
+    title=_("The master dies before its replica has the lock"),
+    broken="redis + naive, one replica",
+    repaired="redlock + naive, five masters",
+    sentences=(
+        _(
+            "Buyer A's lock was on the master alone when it was killed; the promoted replica "
+            "granted it to buyer B within %(b_second_waited).2f s."
+        ),
+        _(
+            "Both leases were in force for %(b_overlap_seconds).2f s and %(b_sold)d were sold of "
+            "%(b_stock)d."
+        ),
+        _(
+            "With five masters the death of one changed nothing: buyer B waited for "
+            "%(r_second_waited).1f s without a grant, and %(r_sold)d was sold of %(r_stock)d."
+        ),
+    ),
+    repair=_(
+        "RedLock asks a majority of independent masters. Without it the stock row's own guard: the "
+        "tokens grow through a failover, so that fenced and conditional refuse the late write."
+    ),
+    immune=_("redlock, zookeeper; the database as long as its own replication is synchronous."),
+    run=_failover,
+)
+
+
+def _amnesia(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+    """Let three of five masters grant, restart one of them empty, and start the other two."""
+    masters = [Redis() for _ in range(5)]
+    ttl, options = (RESTART_TTL, {"RESTART_DELAY": RESTART_TTL}) if is_repaired else (20.0, {})
+    testbed.add_redlock(masters, TTL=ttl, OPTIONS=options)
+    testbed.activate("redlock", "naive")
+    if is_repaired:
+        until(_has_majority, "the end of the masters' restart delay")
+    down = KillServers(masters[3:], "masters 4, 5", "down")
+    testbed.inject(down)
+
+    def restart_empty() -> None:
+        amnesia = KillServers(masters[2:3], "master 3", "down")
+        testbed.inject(amnesia)
+        testbed.recover(amnesia)
+        testbed.recover(down)
+        testbed.mark_gone("buyer A")
+
+    timeout = 0.5 if is_repaired else 5.0
+    facts = buy_while_holder_stalls(testbed, meanwhile=restart_empty, timeout=timeout, renew=False)
+    return facts | {"ttl": ttl}
+
+
+def _has_majority() -> bool:
+    try:
+        locks["redlock"].probe()
+    except LockUnavailable:
+        return False
+    return True
+
+
+AMNESIA = Scenario(
+    name="redlock-amnesia",
+    row="F4",
+    title=_("A RedLock master restarts and has forgotten its vote"),
+    broken="redlock + naive",
+    repaired="redlock + naive, delayed restart",
+    sentences=(
+        _(
+            "Three of five masters had voted for buyer A when one of them restarted empty; its "
+            "second vote and two fresh masters gave buyer B a majority %(b_second_waited).2f s "
+            "after it asked."
+        ),
+        _(
+            "Two majorities were in force for %(b_overlap_seconds).2f s, and %(b_sold)d were sold "
+            "of %(b_stock)d."
+        ),
+        _(
+            "With a restart delayed by the lease of %(r_ttl).0f s the restarted masters did not "
+            "vote: buyer B was refused after %(r_second_waited).1f s, and %(r_sold)d was sold of "
+            "%(r_stock)d."
+        ),
+    ),
+    repair=_("RESTART_DELAY: a master votes again once every lease it may have forgotten is over."),
+    immune=_("redlock on masters that write every command to disk; zookeeper, database."),
+    run=_amnesia,
+)
+
+
+def _clock_jump(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+    """Shift three of five clocks with a preloaded library; the machine's clock stays as it is."""
+    clock = Clock(testbed.folder)
+    masters = [Redis() for _ in range(5)]
+    for master in masters[:3]:
+        clock.drive(master)
+    testbed.add_redlock(masters, TTL=LONG_TTL)
+    testbed.activate("redlock", "fenced" if is_repaired else "naive")
+
+    def jump() -> None:
+        testbed.inject(ClockJump([clock], masters[:3], JUMP_SECONDS, lane="masters 1-3"))
+        testbed.mark_gone("buyer A")
+
+    facts = buy_while_holder_stalls(testbed, meanwhile=jump)
+    return facts | {"ttl": LONG_TTL, "jump": JUMP_SECONDS}
+
+
+CLOCK_JUMP = Scenario(
+    name="redlock-clock-jump",
+    row="F5",
+    title=_("The clocks of three RedLock masters jump"),
+    broken="redlock + naive",
+    repaired="redlock + fenced",
+    sentences=(
+        _(
+            "Three of five clocks jumped %(b_jump).0f s ahead, past buyer A's lease of "
+            "%(b_ttl).0f s, and buyer B had a majority after %(b_second_waited).2f s."
+        ),
+        _(
+            "Both leases were in force for %(b_overlap_seconds).2f s by the clocks of their "
+            "holders, and %(b_sold)d were sold of %(b_stock)d."
+        ),
+        _(
+            "With the fence, whose token the stock row issues itself, A's write was refused "
+            "%(r_refused)d time and %(r_sold)d was sold of %(r_stock)d."
+        ),
+    ),
+    repair=_(
+        "Nothing in Redis: a lease is only as good as the clock that measures it. The stock row "
+        "guards itself."
+    ),
+    immune=_("zookeeper (sessions run on monotonic clocks), mysql_session."),
+    run=_clock_jump,
+)

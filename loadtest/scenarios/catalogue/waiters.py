@@ -1,0 +1,225 @@
+"""What many waiters cost the server: a herd against a queue, polling against wake-ups."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import redis
+from django.utils.translation import gettext_lazy as _
+
+from devservers import ZooKeeper
+from loadtest.bench.services import mntr
+from loadtest.faults.waiting import until
+from loadtest.history.recorder import Recorder
+from loadtest.scenarios.scenario import Scenario
+from loadtest.scenarios.steps import LOCK
+from loadtest.scenarios.testbed import REDIS, ZOOKEEPER, Testbed
+from locking.backends.base import Backend
+from locking.backends.zookeeper.backend import ZooKeeperBackend
+from locking.handler import create
+
+HERD_RECIPE = "loadtest.recipes.zookeeper_herd.ZooKeeperHerdBackend"
+POLLING_RECIPE = "loadtest.recipes.redis_textbook.SetExpireBackend"
+WAITERS, TIMEOUT = 6, 30.0
+HOLD_SECONDS = 0.8
+MAX_COMMANDS = 8
+"""Redis commands that a waiter may cost; a queue needs about four, however long it waits."""
+COUNTERS = {"requests": "zk_packets_received", "wakes": "zk_sum_node_deleted_watch_count"}
+AnyBackend = TypeVar("AnyBackend", bound=Backend)
+
+
+@contextmanager
+def _backends(
+    testbed: Testbed, connect: Callable[[], AnyBackend], observe: Callable[[AnyBackend, Any], None]
+) -> Iterator[list[AnyBackend]]:
+    """One recorded backend for the holder and for each waiter, with connections of its own."""
+    with ExitStack() as stack:
+        backends = []
+        for number in range(WAITERS + 1):
+            backend = connect()
+            stack.callback(backend.close)
+            recorder = Recorder(testbed.folder, f"waiter {number}" if number else "holder")
+            stack.callback(recorder.close)
+            recorder.watch(backend)
+            observe(backend, recorder)
+            backends.append(backend)
+        yield backends
+
+
+def _herd(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+    """Let one process hold and six wait, each in its own session; release one after another."""
+    ensemble = testbed.shared.zookeeper
+    path = ZOOKEEPER if is_repaired else HERD_RECIPE
+    holders: list[int] = []
+    may_release = [threading.Event() for _ in range(WAITERS + 1)]
+    with _backends(testbed, lambda: _connect_zookeeper(ensemble, path), _record_wakes) as backends:
+        before = _counters(ensemble)
+
+        def take(number: int) -> None:
+            with backends[number].lock(LOCK, timeout=TIMEOUT):
+                holders.append(number)
+                may_release[number].wait(TIMEOUT)
+
+        with ThreadPoolExecutor(WAITERS + 1) as pool:
+            done = [pool.submit(take, 0)]
+            until(lambda: holders, "the first grant")
+            for number in range(1, WAITERS + 1):
+                done.append(pool.submit(take, number))
+                until(partial(_has_watches, ensemble, number), "the waiter's watch")
+            for left in range(WAITERS, 0, -1):
+                # A waiter without a watch is not woken: all must have set theirs again.
+                until(partial(_has_watches, ensemble, left), "the watches of all waiters")
+                may_release[holders[-1]].set()
+                until(partial(_has_length, holders, WAITERS - left + 2), "the next grant")
+            may_release[holders[-1]].set()
+            for future in done:
+                future.result(TIMEOUT)
+        after = _counters(ensemble)
+    facts = {name: after[name] - before[name] for name in COUNTERS}
+    return {
+        "waiters": WAITERS,
+        **facts,
+        "each": round(facts["wakes"] / WAITERS, 1),
+        "in_order": int(holders == sorted(holders)),
+        "broke": facts["wakes"] > 2 * WAITERS,
+    }
+
+
+def _connect_zookeeper(ensemble: ZooKeeper, path: str) -> ZooKeeperBackend:
+    backend = create("zookeeper", {"BACKEND": path, "LOCATION": ensemble.hosts})
+    assert isinstance(backend, ZooKeeperBackend)
+    backend.probe()
+    return backend
+
+
+def _record_wakes(backend: ZooKeeperBackend, recorder: Recorder) -> None:
+    session = backend._session
+    assert session is not None
+    happened = session._happened
+
+    def record(event: Any) -> None:
+        recorder.note("wake", lane=recorder.actor)
+        happened(event)
+
+    session._happened = record  # type: ignore[method-assign]
+
+
+def _counters(ensemble: ZooKeeper) -> dict[str, int]:
+    found = mntr(ensemble.hosts)
+    return {name: int(float(found.get(key, 0))) for name, key in COUNTERS.items()}
+
+
+def _has_watches(ensemble: ZooKeeper, number: int) -> bool:
+    return int(mntr(ensemble.hosts)["zk_watch_count"]) >= number
+
+
+def _has_length(holders: list[int], number: int) -> bool:
+    return len(holders) == number
+
+
+HERD = Scenario(
+    name="herd-against-queue",
+    row="L11",
+    title=_("A herd against a queue"),
+    broken="ZooKeeper, everybody watches the holder",
+    repaired="zookeeper",
+    sentences=(
+        _(
+            "%(b_waiters)d waiters watched the one node of the holder: its releases woke them "
+            "%(b_wakes)d times, and the server got %(b_requests)d requests."
+        ),
+        _(
+            "In the queue each watches its predecessor: %(r_wakes)d wake-ups and %(r_requests)d "
+            "requests for the same %(r_waiters)d."
+        ),
+        _("That is %(b_each).1f wake-ups for each grant against %(r_each).1f."),
+    ),
+    repair=_("Sequential nodes: a waiter watches the one in front of it, and a release wakes one."),
+    immune=_("zookeeper; redis and the database on MariaDB queue, too, and wake one."),
+    run=_herd,
+    requires_overlap=False,
+)
+
+
+def _polling(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+    """Hold the lock for a while with six waiters, then let each waiter take it once."""
+    url = testbed.shared.redis.url
+    conf = {"BACKEND": REDIS if is_repaired else POLLING_RECIPE, "LOCATION": url}
+
+    def connect() -> Backend:
+        backend = create("redis", conf)
+        with backend.lock("warm", ttl=TIMEOUT):
+            """Open the connection and load the scripts."""
+        return backend
+
+    with (
+        redis.Redis.from_url(url) as client,
+        _backends(testbed, connect, _record_polls) as backends,
+    ):
+        client.config_resetstat()
+        asked = threading.Barrier(WAITERS + 1)
+
+        def take(number: int) -> None:
+            asked.wait(TIMEOUT)
+            with backends[number].lock(LOCK, ttl=TIMEOUT, timeout=TIMEOUT):
+                pass
+
+        with ThreadPoolExecutor(WAITERS) as pool:
+            with backends[0].lock(LOCK, ttl=TIMEOUT, timeout=TIMEOUT):
+                done = [pool.submit(take, number) for number in range(1, WAITERS + 1)]
+                asked.wait(TIMEOUT)
+                time.sleep(HOLD_SECONDS)
+            for future in done:
+                future.result(TIMEOUT)
+        commands = _count_commands(client)
+    return {
+        "waiters": WAITERS,
+        "held": HOLD_SECONDS,
+        "commands": commands,
+        "each": round(commands / WAITERS, 1),
+        "broke": commands > MAX_COMMANDS * WAITERS,
+    }
+
+
+def _record_polls(backend: Backend, recorder: Recorder) -> None:
+    take = getattr(backend, "_take", None)
+    if take is None:
+        return
+
+    def record(*args: Any) -> Any:
+        recorder.note("poll", lane=recorder.actor)
+        return take(*args)
+
+    backend._take = record  # type: ignore[attr-defined]
+
+
+def _count_commands(client: Any) -> int:
+    """Return the number of commands from clients; those inside scripts are counted elsewhere."""
+    sent = ("eval", "evalsha", "set", "del", "get", "subscribe", "unsubscribe", "xread", "blpop")
+    stats = client.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in sent)
+
+
+POLLING = Scenario(
+    name="polling-against-push",
+    row="F7",
+    title=_("Polling against waiting to be woken"),
+    broken="SET NX PX, polled",
+    repaired="redis",
+    sentences=(
+        _(
+            "While the lock was held for %(b_held).1f s, %(b_waiters)d waiters that poll sent "
+            "%(b_commands)d commands."
+        ),
+        _("Waiters that are woken sent %(r_commands)d for the same wait."),
+        _("That is %(b_each).1f against %(r_each).1f commands for each waiter."),
+    ),
+    repair=_("The holder's release wakes the next waiter in the queue; no waiter polls."),
+    immune=_("Every backend that declares wakes_waiters; see docs/locks.md."),
+    run=_polling,
+    requires_overlap=False,
+)
