@@ -1,8 +1,8 @@
-"""What a backend must do, and what it declares about itself.
+"""The interface of a lock backend, and the capabilities that it declares.
 
-A backend is five methods over a store (`acquire`, `release`, `extend`, `inspect`, `probe`); owners,
-re-entry, time limits, renewal, errors' wording and metrics are the business of `locking.lease`.
-Each declares its `Capabilities` once: docs, admin and the contract tests all read them from there.
+A backend implements five methods on a store: `acquire`, `release`, `extend`, `inspect` and `probe`.
+`locking.lease` adds owners, re-entry, time limits, renewal, errors and metrics. Each backend
+declares its `Capabilities` once; docs, admin and the contract tests read them from there.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """The properties of REQUIREMENTS L14, each proved by a contract test."""
+    """The properties of REQUIREMENTS L14; a contract test proves each."""
 
     summary: str
-    """One line for people who choose."""
+    """One line for the reader who chooses a backend."""
     exclusion: Literal["none", "process", "machines"]
-    """How far mutual exclusion reaches while leases are honoured."""
+    """The scope of mutual exclusion while leases are honoured."""
     reentrant: bool = True
-    """The thread (or task) that holds the lock may take it again."""
+    """The thread or task that holds the lock may acquire it again."""
     counts_in_store: bool = False
-    """The re-entry count can be read in the store."""
+    """The store records the depth of re-entry."""
     fair: bool = False
-    """Waiters are served in the order in which they came."""
+    """Waiters acquire the lock in the order of their arrival."""
     expires: bool = False
-    """A grant ends by itself after its ttl."""
+    """A grant ends after its ttl."""
     session_bound: bool = False
-    """A grant ends with the holder's session at the service."""
+    """A grant ends with the holder's session in the store."""
     fencing: bool = False
-    """Tokens grow over all processes, so that the guarded resource can refuse a stale holder."""
+    """Tokens grow over all processes, so the guarded resource can refuse a stale holder."""
     survives_minority: bool = False
-    """Keeps granting while a minority of its nodes is down."""
+    """Locks can be acquired while a minority of the nodes is down."""
     wakes_waiters: bool = False
-    """The store wakes a waiter; nobody polls."""
+    """The store wakes a waiter, which does not poll."""
     lists_holders: bool = False
-    """`inspect()` sees the holders of every process, not only of this one."""
+    """`inspect()` returns the holders of all processes, not only of this one."""
 
 
 PROPERTIES = {
@@ -66,10 +66,10 @@ PROPERTIES = {
 """The boolean capabilities and their titles."""
 
 
-class Flag:
-    """What a threading.Event does for one waiter, but it costs nothing until somebody waits.
+class LazyEvent:
+    """A threading.Event for one waiting thread; it allocates nothing until that thread waits.
 
-    A bare lock rather than an Event, whose wait in Python code can be left half done by a signal.
+    It is based on a lock, because a signal can interrupt Event.wait (Python code) half-way.
     """
 
     __slots__ = ("_gate", "_is_set")
@@ -79,53 +79,53 @@ class Flag:
         self._gate: threading.Lock | None = None
 
     def is_set(self) -> bool:
-        """Whether `set` was called."""
+        """Return True after `set`."""
         return self._is_set
 
     def set(self) -> None:
-        """Set it for good and wake whoever waits."""
+        """Set the event and wake the waiting thread."""
         self._is_set = True
         if self._gate is not None:
-            with suppress(RuntimeError):  # it was open already
+            with suppress(RuntimeError):  # it was released already
                 self._gate.release()
 
     def wait(self, timeout: float) -> bool:
-        """Wait for it, at most `timeout` seconds; whether it is set. For one thread at a time."""
+        """Wait up to `timeout` seconds; return True if the event is set."""
         if self._gate is None:
             gate = threading.Lock()
             gate.acquire()
             self._gate = gate
-        if not self._is_set:  # looked at after the gate is there: a `set` before saw none
+        if not self._is_set:  # checked after the lock exists: an earlier `set` did not see it
             self._gate.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
         return self._is_set
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Claim:
-    """One attempt to own `name`: who asks, and for how long an unrenewed grant shall live."""
+    """One attempt of `owner` to acquire `name`; a grant ends after `ttl` seconds unless renewed."""
 
     name: str
     owner: str
     ttl: float
-    cancelled: Flag = field(default_factory=Flag)
+    cancelled: LazyEvent = field(default_factory=LazyEvent)
     interrupt: Callable[[], None] | None = None
-    """Set by a backend while it waits in a place that `cancelled` alone cannot wake."""
+    """Set by a backend while it waits for something that `cancelled` does not wake."""
 
     def cancel(self) -> None:
-        """Make the wait of another thread end soon; it then withdraws and returns None."""
+        """End the wait of another thread: it leaves the queue and returns None."""
         self.cancelled.set()
-        interrupt = self.interrupt  # the wait may be over at any moment, and this be None
+        interrupt = self.interrupt  # the wait may end at any moment and reset it to None
         if interrupt is not None:
             interrupt()
 
     def lost(self) -> LockLost:
-        """What its owner is told when the store does not know it as the holder."""
+        """Return the error for a claim that the store does not know as the holder."""
         return LockLost(f"{self.name!r} is not held by {self.owner}.")
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The store's yes: a fencing token, and the monotonic time at which it ends unrenewed."""
+    """An acquired lock: a fencing token, and the monotonic time at which it ends unrenewed."""
 
     token: int
     deadline: float
@@ -133,7 +133,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """One lock as `inspect()` sees it. None where the store cannot tell."""
+    """A held lock as `inspect()` sees it. Values that the store does not record are None."""
 
     name: str
     owner: str
@@ -145,10 +145,10 @@ class Held:
 
 
 class Backend(ABC):
-    """Base of all backends; thread-safe, one instance per alias and process.
+    """Base class of all backends; thread-safe, one instance per alias and process.
 
-    Clients are opened on first use and forgotten in a forked child, so a backend made before
-    `fork` works on both sides of it.
+    Connections are opened on first use and abandoned in a forked child, so a backend that was
+    created before `fork` works in both processes.
     """
 
     capabilities: ClassVar[Capabilities]
@@ -168,7 +168,7 @@ class Backend(ABC):
         self.timeout = timeout
         self.options = dict(options or {})
         self.held: dict[tuple[str, object], Lease] = {}
-        """What this process holds, by name and thread or task."""
+        """The leases of this process, by name and thread or task."""
         after_fork_in_child(self.reset_after_fork)
 
     def lock(
@@ -180,60 +180,61 @@ class Backend(ABC):
         renew: bool = True,
         on_lost: Callable[[Lease], object] | None = None,
     ) -> Lock:
-        """A lock on `name`; see `locking.lease.Lock`."""
+        """Return a lock on `name`; see `locking.lease.Lock`."""
         from locking.lease import Lock
 
         return Lock(self, name, ttl=ttl, timeout=timeout, renew=renew, on_lost=on_lost)
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
-        """System checks of this backend's own settings."""
+        """Return the system check messages for this backend's settings."""
         return []
 
     @abstractmethod
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
-        """Take the lock, waiting up to `timeout` seconds (0 tries once, inf waits for ever).
+        """Acquire the lock, waiting up to `timeout` seconds (0 tries once, inf waits forever).
 
-        Returns None when it stayed held, or when `claim.cancelled` was set, and then leaves no
-        trace in the store. That holds for any exception that interrupts the wait, too.
+        Returns None when it stayed held, or when `claim.cancelled` was set. In both cases, and
+        after any exception that interrupts the wait, the claim leaves no trace in the store.
         Raises LockUnavailable when the store does not answer within bounded time.
         """
 
     @abstractmethod
     def release(self, claim: Claim, token: int) -> None:
-        """Free the lock if `claim.owner` still has it, else raise LockLost and change nothing."""
+        """Release the lock if `claim.owner` holds it, else raise LockLost and change nothing."""
 
     @abstractmethod
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
-        """Let the grant live `ttl` seconds from now; returns the new monotonic deadline.
+        """Extend the grant to `ttl` seconds from now; return the new monotonic deadline.
 
-        Raises LockLost when `claim.owner` no longer has it, LockUnavailable when nobody answers.
+        Raises LockLost when `claim.owner` does not hold the lock, LockUnavailable when the store
+        does not answer.
         """
 
     @abstractmethod
     def inspect(self) -> list[Held]:
-        """What is held now; over all processes where `lists_holders` is declared."""
+        """Return the held locks; those of all processes if `lists_holders` is declared."""
 
     @abstractmethod
     def probe(self) -> None:
-        """Ask the store for a sign of life; raises LockUnavailable within bounded time."""
+        """Check that the store answers; raise LockUnavailable within bounded time."""
 
     def set_depth(self, claim: Claim, token: int, depth: int) -> None:  # noqa: B027
-        """Record that the holder is `count` deep; raises LockLost. Where the store keeps counts."""
+        """Record the depth of re-entry if the store keeps it; raise LockLost."""
 
     def break_lock(self, name: str) -> bool:
-        """Take `name` away from whoever holds it; False when nobody did. For operators."""
-        raise LockMisuse(f"{self.alias} locks cannot be broken from outside.")
+        """Release `name` without its holder, for operators; return False if it was not held."""
+        raise LockMisuse(f"{self.alias} locks cannot be broken by an operator.")
 
     def raise_token_floor(self, name: str, token: int) -> None:  # noqa: B027
-        """Be told of a token seen elsewhere: later grants of `name` must be above it.
+        """Keep tokens of later grants of `name` above `token`, which another process has seen.
 
-        Only a store that can lose its memory needs this (see the redis backend).
+        Only a store that can lose its data needs this (see the redis backend).
         """
 
     def close(self) -> None:  # noqa: B027
-        """Close this process's clients. The backend opens them again when it is used again."""
+        """Close this process's connections. The backend opens new ones when it is used again."""
 
     def reset_after_fork(self) -> None:
-        """In a forked child: drop the parent's clients without talking to anybody."""
+        """Drop the parent's leases and connections in a forked child, without any message."""
         self.held.clear()

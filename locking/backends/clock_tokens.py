@@ -1,8 +1,7 @@
-"""Fencing tokens out of a clock, for stores that have no counter of their own that can be trusted.
+"""Tokens from a clock, for stores without a reliable counter.
 
 A hybrid logical clock (Kulkarni et al., 2014): one more than the last token, or the time in
-microseconds, whichever is greater. It grows even when the store forgets what it gave out, which a
-plain counter does not.
+microseconds, whichever is greater. Unlike a counter it also grows when the store loses its data.
 """
 
 import threading
@@ -13,12 +12,12 @@ _last = 0
 
 
 def now_us() -> int:
-    """Wall clock in microseconds."""
+    """Return the wall clock in microseconds."""
     return time.time_ns() // 1000
 
 
 def clock_token() -> int:
-    """A token above every other of this process, and close to the wall clock in microseconds."""
+    """Return a token above every other of this process, close to the wall clock."""
     global _last
     with _lock:
         _last = max(_last + 1, now_us())

@@ -1,4 +1,4 @@
-"""No lock at all: the control (REQUIREMENTS L1). Everybody is granted everything at once."""
+"""No lock at all: the control (REQUIREMENTS L1). Every claim is granted at once."""
 
 from django.utils.translation import gettext_noop
 
@@ -7,7 +7,7 @@ from locking.backends.clock_tokens import clock_token
 
 
 class NoneBackend(Backend):
-    """Grants at once, to everybody. What a load test oversells with."""
+    """Grants every claim at once, so a load test oversells."""
 
     capabilities = Capabilities(
         summary=gettext_noop("No lock: the control that must oversell."),
@@ -15,19 +15,19 @@ class NoneBackend(Backend):
     )
 
     def acquire(self, claim: Claim, timeout: float) -> Grant:
-        """Granted."""
+        """Return a grant."""
         return Grant(clock_token(), float("inf"))
 
     def release(self, claim: Claim, token: int) -> None:
-        """There is nothing to free."""
+        """Do nothing."""
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
-        """There is nothing to lose."""
+        """Return infinity."""
         return float("inf")
 
     def inspect(self) -> list[Held]:
-        """Nobody ever holds anything."""
+        """Return no locks."""
         return []
 
     def probe(self) -> None:
-        """There is nothing to be down."""
+        """Do nothing: there is no store."""

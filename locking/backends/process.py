@@ -1,4 +1,4 @@
-"""A lock inside one process (REQUIREMENTS L2): right among its threads, blind to the next."""
+"""A lock inside one process (REQUIREMENTS L2): it excludes threads, but not other processes."""
 
 import threading
 from collections import deque
@@ -18,7 +18,7 @@ class _Waiter:
 
 @dataclass(slots=True)
 class _Owned:
-    """Who has a name now, and who comes next. Exists only while somebody has it."""
+    """The holder and the waiters of a name; exists only while the name is held."""
 
     owner: str
     token: int
@@ -26,7 +26,7 @@ class _Owned:
 
 
 class ProcessBackend(Backend):
-    """First come, first served among the threads of one process; a release names its successor."""
+    """First come, first served among the threads of a process; a release grants to the next."""
 
     capabilities = Capabilities(
         summary=gettext_noop("One process only: two of them oversell."),
@@ -37,7 +37,7 @@ class ProcessBackend(Backend):
     )
 
     def reset_after_fork(self) -> None:
-        """A child process starts with nothing held."""
+        """Start without held locks, also in a forked child."""
         super().reset_after_fork()
         self._guard = threading.Lock()
         self._owned: dict[str, _Owned] = {}
@@ -47,7 +47,7 @@ class ProcessBackend(Backend):
         self.reset_after_fork()
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
-        """Take it, or queue behind whoever came before."""
+        """Acquire the lock, or join the queue."""
         with self._guard:
             owned = self._owned.get(claim.name)
             if owned is None:
@@ -69,7 +69,7 @@ class ProcessBackend(Backend):
         return None if token is None else Grant(token, float("inf"))
 
     def _withdraw(self, waiter: _Waiter) -> int | None:
-        """Leave the queue; the token, when the lock was handed over meanwhile."""
+        """Leave the queue; return the token if a release granted the lock meanwhile."""
         with self._guard:
             owned = self._owned.get(waiter.claim.name)
             if owned is not None and owned.owner == waiter.claim.owner:
@@ -79,14 +79,14 @@ class ProcessBackend(Backend):
             return None
 
     def release(self, claim: Claim, token: int) -> None:
-        """Hand it to the next in the queue."""
+        """Release the lock and grant it to the next waiter."""
         with self._guard:
             owned = self._owned.get(claim.name)
             if owned is None or owned.owner != claim.owner:
                 raise claim.lost()
-            self._pass_on(claim.name, owned)
+            self._grant_next(claim.name, owned)
 
-    def _pass_on(self, name: str, owned: _Owned) -> None:
+    def _grant_next(self, name: str, owned: _Owned) -> None:
         if not owned.queue:
             del self._owned[name]
             return
@@ -95,7 +95,7 @@ class ProcessBackend(Backend):
         waiter.woken.set()
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
-        """A grant here lasts as long as the process."""
+        """Return infinity: a grant lasts as long as the process."""
         with self._guard:
             owned = self._owned.get(claim.name)
             if owned is None or owned.owner != claim.owner:
@@ -103,7 +103,7 @@ class ProcessBackend(Backend):
         return float("inf")
 
     def inspect(self) -> list[Held]:
-        """This process's own holders."""
+        """Return the locks of this process."""
         with self._guard:
             return [
                 Held(name=name, owner=owned.owner, token=owned.token, waiters=len(owned.queue))
@@ -111,13 +111,13 @@ class ProcessBackend(Backend):
             ]
 
     def probe(self) -> None:
-        """Memory answers."""
+        """Do nothing: there is no server."""
 
     def break_lock(self, name: str) -> bool:
-        """Hand it to the next in the queue whoever has it; the holder finds out at release."""
+        """Grant the lock to the next waiter; the holder's release raises LockLost."""
         with self._guard:
             owned = self._owned.get(name)
             if owned is None:
                 return False
-            self._pass_on(name, owned)
+            self._grant_next(name, owned)
             return True
