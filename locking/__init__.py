@@ -25,13 +25,13 @@ if TYPE_CHECKING:
         LockUnavailable,
     )
     from locking.handler import locks
-    from locking.idempotency import Answer, Attempt, idempotent
+    from locking.idempotency import Attempt, StoredResponse
+    from locking.idempotency.views import idempotent
     from locking.jobs.run_once import current_run, run_once
     from locking.lease import Lease, Lock
     from locking.policy.lock import lock
 
 _HOMES: dict[str, str | None] = {
-    "Answer": "idempotency",
     "Attempt": "idempotency",
     "IdempotencyError": "exceptions",
     "KeyInFlight": "exceptions",
@@ -44,8 +44,9 @@ _HOMES: dict[str, str | None] = {
     "LockMisuse": "exceptions",
     "LockTimeout": "exceptions",
     "LockUnavailable": "exceptions",
+    "StoredResponse": "idempotency",
     "current_run": "jobs.run_once",
-    "idempotent": "idempotency",
+    "idempotent": "idempotency.views",
     "lock": "policy.lock",
     "locks": "handler",
     "run_once": "jobs.run_once",
@@ -53,7 +54,6 @@ _HOMES: dict[str, str | None] = {
 }
 
 __all__ = [
-    "Answer",
     "Attempt",
     "IdempotencyError",
     "KeyInFlight",
@@ -66,6 +66,7 @@ __all__ = [
     "LockMisuse",
     "LockTimeout",
     "LockUnavailable",
+    "StoredResponse",
     "current_run",
     "idempotent",
     "lock",

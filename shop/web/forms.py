@@ -17,8 +17,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from locking import locks
-from locking.idempotency import FIELD as KEY
-from locking.idempotency import FORM_TYPES, is_key
+from locking.idempotency import is_key
+from locking.idempotency.views import FIELD, FORM_TYPES
 from locking.models import WriteStrategy
 from shop.errors import BadInput, UnsupportedType
 from shop.models import User
@@ -128,10 +128,10 @@ def read_purchase(request: HttpRequest, *, most: int) -> Purchase:
         quantity = sent.get("quantity")
         if type(quantity) is not int:
             raise BadInput(_("The quantity is not a whole number."))
-        key = sent.get(KEY, "")
+        key = sent.get(FIELD, "")
     elif request.content_type in FORM_TYPES:
         quantity = _read_whole_number(_only(request, "quantity"))
-        key = _only(request, KEY)
+        key = _only(request, FIELD)
     else:
         raise UnsupportedType(_("Send a form or JSON."))
     if not 1 <= quantity <= most:
@@ -147,15 +147,15 @@ def key_of(request: HttpRequest) -> str:
     """
     sent: Mapping[str, object] = {}
     if request.content_type in FORM_TYPES:
-        sent = {name: _only(request, name) for name in request.POST if name == KEY}
+        sent = {name: _only(request, name) for name in request.POST if name == FIELD}
     elif request.body:
         if request.content_type != "application/json":
             raise UnsupportedType(_("Send a form or JSON."))
         sent = _read_json(request.body)
     in_header = request.headers.get("Idempotency-Key")
-    if KEY not in sent and in_header is None:
+    if FIELD not in sent and in_header is None:
         return str(uuid.uuid4())
-    return read_key(sent.get(KEY, ""), in_header)
+    return read_key(sent.get(FIELD, ""), in_header)
 
 
 def _only(request: HttpRequest, name: str) -> str:

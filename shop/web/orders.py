@@ -82,14 +82,14 @@ def _change_order(
         response = SeeOther(order.get_absolute_url())
     try:
         with Attempt(user=request.user.pk, key=key, request=request.path.encode()) as attempt:
-            if attempt.answer is None:
-                answered = insert(IdempotencyKey, **attempt.row(response))
-                service(order=order, also=[answered])
+            if attempt.response is None:
+                stored = insert(IdempotencyKey, **attempt.row(response))
+                service(order=order, also=[stored])
     except (ShopError, IdempotencyError) as failed:
         error = key_refusal(failed) if isinstance(failed, IdempotencyError) else failed
         return _refused(request, number, error, key)
-    assert attempt.answer is not None
-    return attempt.answer.response()
+    assert attempt.response is not None
+    return attempt.response.to_http()
 
 
 def _refused(

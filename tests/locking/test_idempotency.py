@@ -1,4 +1,4 @@
-"""`locking.idempotent` and `locking.Attempt`: one effect and one answer for each key."""
+"""`locking.idempotent` and `locking.Attempt`: one effect and one response for each key."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from django.test import RequestFactory
 from django.utils import timezone
 
 from locking import (
-    Answer,
     Attempt,
     KeyInFlight,
     KeyReused,
     KeyUnusable,
+    StoredResponse,
     idempotency,
     idempotent,
     locks,
@@ -35,7 +35,7 @@ from tests.locking.scripted import PATH, ScriptedBackend, silent
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
-# What happens once or twice is a new group: an effect that nothing but the key guards.
+# The effect is a new group: nothing but the key prevents a second one.
 
 
 @pytest.fixture(autouse=True)
@@ -53,36 +53,39 @@ def act() -> None:
     Group.objects.create(name=f"effect {effects()}")
 
 
-def do(key: str = "k", user: object = 1, request: bytes = b"r", wait: float = 0.01) -> Answer:
+def do(
+    key: str = "k", user: object = 1, request: bytes = b"r", wait: float = 0.01
+) -> StoredResponse:
     with Attempt(user=user, key=key, request=request, wait=wait) as attempt:
-        if attempt.answer is None:
+        if attempt.response is None:
             with transaction.atomic():
                 act()
-                attempt.keep(Answer(body=b"effect %d" % effects(), headers={"X-Way": "out"}))
-    assert attempt.answer is not None
-    return attempt.answer
+                attempt.store(
+                    StoredResponse(body=b"effect %d" % effects(), headers={"X-Way": "out"})
+                )
+    assert attempt.response is not None
+    return attempt.response
 
 
 # --- services -----------------------------------------------------------------------------------
 
 
-def test_the_second_send_gets_the_first_answer() -> None:
+def test_second_request_gets_the_stored_response() -> None:
     first = do()
-    assert first == Answer(body=b"effect 1", status=200, headers={"X-Way": "out"})
+    assert first == StoredResponse(body=b"effect 1", status=200, headers={"X-Way": "out"})
     assert (do(), effects()) == (first, 1)
     assert do("another").body == b"effect 2"
 
 
-def test_without_it_the_effect_is_doubled() -> None:
-    """The control for all tests here."""
+def test_control_without_a_key_the_effect_is_doubled() -> None:
     act()
     act()
     assert effects() == 2
 
 
-def test_a_key_is_of_one_user_and_of_one_request() -> None:
+def test_key_belongs_to_one_user_and_one_request() -> None:
     first = do("k", user=1)
-    # No way of cutting user and key elsewhere makes them equal; nor does a collation.
+    # No other division into user and key, and no collation, makes two digests equal.
     for user, key in ((2, "k"), ("1k", ""), ("", "1k"), (1, "K"), (1, "ḱ"), (1, "k ")):
         if key:
             do(key, user=user)
@@ -93,23 +96,23 @@ def test_a_key_is_of_one_user_and_of_one_request() -> None:
 
 
 @pytest.mark.parametrize("key", ["", " ", "x" * 256, "a\0", "a\nb", "\x7f", "\u202e", "\ud800"])
-def test_keys_that_are_none(key) -> None:
+def test_invalid_key_is_refused(key) -> None:
     with pytest.raises(KeyUnusable):
         do(key)
     assert effects() == 0
 
 
-def test_the_longest_key() -> None:
+def test_longest_key_is_accepted() -> None:
     assert is_key("键" * 255)
     assert do("键" * 255) == do("键" * 255)
 
 
 @pytest.mark.parametrize("error", [ValueError, IntegrityError])
-def test_a_refusal_keeps_nothing_and_the_key_may_be_sent_again(error) -> None:
+def test_failed_attempt_stores_nothing(error) -> None:
     def refuse() -> None:
         with Attempt(user=1, key="k", request=b"r") as attempt, transaction.atomic():
             act()
-            attempt.keep(Answer(body=b"never"))
+            attempt.store(StoredResponse(body=b"never"))
             raise error
 
     with pytest.raises(error):
@@ -118,37 +121,37 @@ def test_a_refusal_keeps_nothing_and_the_key_may_be_sent_again(error) -> None:
     assert do().body == b"effect 1"
 
 
-def test_an_error_after_the_commit_does_not_hide_the_answer(caplog) -> None:
+def test_error_after_commit_returns_the_stored_response(caplog) -> None:
     with caplog.at_level(logging.WARNING), Attempt(user=1, key="k", request=b"r") as attempt:
-        attempt.keep(Answer(body=b"done"))
+        attempt.store(StoredResponse(body=b"done"))
         raise ConnectionError("the reply to COMMIT was lost")
-    assert (attempt.answer, attempt.is_replay) == (Answer(body=b"done"), True)
+    assert (attempt.response, attempt.is_replay) == (StoredResponse(body=b"done"), True)
     assert "reply to COMMIT" in caplog.text
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_answer_is_kept_in_a_transaction_only() -> None:
+def test_response_is_stored_only_in_a_transaction() -> None:
     outside = pytest.raises(TransactionManagementError)
     with outside, Attempt(user=1, key="k", request=b"r") as attempt:
-        attempt.keep(Answer(body=b"too early"))
+        attempt.store(StoredResponse(body=b"too early"))
     assert not IdempotencyKey.objects.exists()
     do()
 
 
-def test_an_error_while_replaying_is_the_callers_own() -> None:
+def test_error_during_replay_is_raised() -> None:
     do()
     with pytest.raises(ValueError, match="mine"), Attempt(user=1, key="k", request=b"r"):
         raise ValueError("mine")
 
 
 def meanwhile(action: Callable[[], object]) -> None:
-    """In another thread, which holds locks of its own."""
+    """Run the action in another thread, which is another lock owner."""
     thread = Thread(target=action)
     thread.start()
     thread.join()
 
 
-def test_in_flight(backend) -> None:
+def test_key_in_flight_is_refused(backend) -> None:
     began, go_on = Event(), Event()
     lock = backend.lock(BESIDE + Attempt(user=1, key="k", request=b"r").digest)
 
@@ -171,29 +174,29 @@ def test_in_flight(backend) -> None:
     assert do().body == b"effect 2"
 
 
-def test_a_silent_lock_service_stops_nobody(backend, caplog) -> None:
+def test_unavailable_lock_does_not_stop_an_attempt(backend, caplog) -> None:
     backend.then("acquire", silent)
     first = do()
-    assert "in flight" in caplog.text
+    assert "lock unavailable" in caplog.text
     backend.then("release", silent)
     assert do() == first
     assert effects() == 1
 
 
-def test_two_that_both_hold_the_lock_have_one_effect(backend) -> None:
-    """The lock expired under the first; the row decides, and the first takes its answer over."""
+def test_two_lock_holders_have_one_effect(backend) -> None:
+    """The first lease expired: the row decides, and the first attempt returns its response."""
     with Attempt(user=1, key="k", request=b"r") as late:
-        assert late.answer is None
-        backend.reset_after_fork()  # its lease is gone
+        assert late.response is None
+        backend.reset_after_fork()  # drops the lease
         other = do()
         with transaction.atomic():
             act()
-            late.keep(Answer(body=b"late"))
-    assert (late.answer, late.is_replay, effects()) == (other, True, 1)
+            late.store(StoredResponse(body=b"late"))
+    assert (late.response, late.is_replay, effects()) == (other, True, 1)
 
 
-def test_prune_deletes_what_is_old_and_nothing_else(monkeypatch) -> None:
-    monkeypatch.setattr(idempotency, "PRUNED_AT_ONCE", 2)
+def test_prune_deletes_only_expired_keys(monkeypatch) -> None:
+    monkeypatch.setattr(idempotency, "PRUNE_BATCH", 2)
     for number in range(6):
         do(str(number))
     old = IdempotencyKey.objects.values_list("pk", flat=True)[:5]
@@ -215,16 +218,16 @@ def user():
 
 @idempotent(wait=0.01)
 def view(request, *, attempt: Attempt) -> HttpResponse:
-    """Says how often it acted."""
+    """Return the number of effects."""
     if "refuse" in request.POST:
         return HttpResponse("no", status=409)
     with transaction.atomic():
         act()
         if "forget" in request.POST:
-            return HttpResponse("not kept")
-        answer = JsonResponse({"effects": effects()}, status=201, headers={"Location": "/x/"})
-        answer.set_cookie("seen", "1")
-        return attempt.keep(answer)
+            return HttpResponse("not stored")
+        response = JsonResponse({"effects": effects()}, status=201, headers={"Location": "/x/"})
+        response.set_cookie("seen", "1")
+        return attempt.store(response)
 
 
 def send(user, form: object = None, *, path: str = "/pay/", do=view, **options) -> HttpResponse:
@@ -240,7 +243,7 @@ def said(response: HttpResponse) -> tuple[object, ...]:
 KEY = {"Idempotency-Key": "k"}
 
 
-def test_a_view_answers_each_key_once(user) -> None:
+def test_view_replays_its_response(user) -> None:
     first = send(user, {"idempotency_key": "k", "csrfmiddlewaretoken": "a"})
     assert said(first) == (
         201,
@@ -250,7 +253,7 @@ def test_a_view_answers_each_key_once(user) -> None:
     assert "seen" in first.cookies
     again = send(user, {"idempotency_key": "k", "csrfmiddlewaretoken": "b"})
     assert said(again) == said(first)
-    assert not again.cookies, "a cookie belongs to the session that got it"
+    assert not again.cookies, "a cookie belongs to the session that received it"
     assert said(send(user, headers=KEY)) == said(first)
     assert effects() == 1
 
@@ -260,13 +263,13 @@ def test_a_view_answers_each_key_once(user) -> None:
     [({}, {}), ({"idempotency_key": ["a", "b"]}, {}), ({"idempotency_key": "a"}, KEY)],
     ids=["none", "two", "two ways"],
 )
-def test_a_view_needs_one_key(user, form, headers) -> None:
+def test_view_requires_exactly_one_key(user, form, headers) -> None:
     refused = send(user, form, headers=headers)
     assert (refused.status_code, effects()) == (400, 0)
     assert b"idempotency key" in refused.content
 
 
-def test_what_makes_it_another_request(user) -> None:
+def test_changed_request_with_the_same_key_is_refused(user) -> None:
     def file(content: bytes) -> SimpleUploadedFile:
         return SimpleUploadedFile("a.txt", content)
 
@@ -287,7 +290,7 @@ def test_what_makes_it_another_request(user) -> None:
     assert effects() == 1
 
 
-def test_bodies_that_are_no_forms(user) -> None:
+def test_json_body_is_part_of_the_request(user) -> None:
     first = send(user, {"a": 1}, headers=KEY, content_type="application/json")
     assert first.status_code == 201
     again = send(user, {"a": 1}, headers=KEY, content_type="application/json")
@@ -296,7 +299,7 @@ def test_bodies_that_are_no_forms(user) -> None:
     assert (other.status_code, effects()) == (422, 1)
 
 
-def test_a_view_in_flight(user, backend) -> None:
+def test_view_with_a_key_in_flight_returns_409(user, backend) -> None:
     held = backend.lock(BESIDE + Attempt(user=user.pk, key="k", request=b"").digest)
     meanwhile(held.acquire)
     refused = send(user, headers=KEY)
@@ -305,35 +308,34 @@ def test_a_view_in_flight(user, backend) -> None:
     assert send(user, headers=KEY).status_code == 201
 
 
-def test_a_refusal_of_a_view_is_not_kept(user) -> None:
+def test_refusal_of_a_view_is_not_stored(user) -> None:
     assert send(user, {"refuse": 1}, headers=KEY).status_code == 409
     assert not IdempotencyKey.objects.exists()
     assert send(user, {"refuse": 1}, headers=KEY).status_code == 409
     assert send(user, headers=KEY).status_code == 201
 
 
-def test_a_refusal_because_another_send_was_faster_is_its_answer(user) -> None:
+def test_refused_view_returns_the_faster_response(user) -> None:
     @idempotent
     def late(request, *, attempt: Attempt) -> HttpResponse:
-        meanwhile_answer = HttpResponse("faster", status=201)
         with transaction.atomic():
-            attempt.keep(meanwhile_answer)
+            attempt.store(HttpResponse("faster", status=201))
         return HttpResponse("too late", status=409)
 
     assert said(send(user, headers=KEY, do=late))[::2] == (201, b"faster")
 
 
-def test_an_answer_that_was_not_kept_is_a_bug(user) -> None:
-    with pytest.raises(RuntimeError, match="view did not keep its answer"):
+def test_view_must_store_its_response(user) -> None:
+    with pytest.raises(RuntimeError, match="view did not store its response"):
         send(user, {"forget": 1}, headers=KEY)
 
 
-def test_strangers_have_no_keys(user) -> None:
+def test_anonymous_user_gets_403(user) -> None:
     with pytest.raises(PermissionDenied):
         send(AnonymousUser(), headers=KEY)
 
 
-def test_staff_look_at_the_keys_and_change_none(admin_client) -> None:
+def test_admin_shows_keys_read_only(admin_client) -> None:
     do(user="li")
     row = IdempotencyKey.objects.get()
     page = "/admin/locking/idempotencykey/"
@@ -344,8 +346,8 @@ def test_staff_look_at_the_keys_and_change_none(admin_client) -> None:
     assert IdempotencyKey.objects.exists()
 
 
-def test_a_send_costs_one_look_and_one_row(django_assert_num_queries) -> None:
+def test_first_request_costs_two_queries(django_assert_num_queries) -> None:
     with django_assert_num_queries(2), Attempt(user=1, key="k", request=b"r") as attempt:
-        attempt.keep(Answer(body=b""))
+        attempt.store(StoredResponse(body=b""))
     with django_assert_num_queries(1), Attempt(user=1, key="k", request=b"r"):
         pass

@@ -10,7 +10,6 @@ import pytest
 import locking
 
 NAMES = [
-    "Answer",
     "Attempt",
     "IdempotencyError",
     "KeyInFlight",
@@ -23,6 +22,7 @@ NAMES = [
     "LockMisuse",
     "LockTimeout",
     "LockUnavailable",
+    "StoredResponse",
     "current_run",
     "idempotent",
     "lock",

@@ -19,7 +19,7 @@ from inventory import stock
 from inventory.batch import execute
 from inventory.models import Stock
 from inventory.stock import Fence
-from locking import Answer, Attempt, KeyInFlight, LockError, lock, policy
+from locking import Attempt, KeyInFlight, LockError, StoredResponse, lock, policy
 from locking.failpoints import reach
 from shop.errors import Overloaded
 from shop.models import CustomerQuota, Order, Sale, User
@@ -151,14 +151,15 @@ def pay_checking_first(*, order: str) -> dict[str, Any]:
 def act(*, key: str, wait: float = 0.05, is_guarded: bool = True) -> dict[str, Any]:
     """A service with an effect that nothing but its key guards: a new group, whose id it tells."""
 
-    def once(attempt: Attempt | None) -> Answer:
+    def once(attempt: Attempt | None) -> StoredResponse:
         with transaction.atomic():
-            answer = Answer(body=b"%d" % Group.objects.create(name=secrets.token_hex(8)).pk)
+            group = Group.objects.create(name=secrets.token_hex(8))
+            response = StoredResponse(body=b"%d" % group.pk)
             reach("act.acted")
             if attempt:
-                attempt.keep(answer)
+                attempt.store(response)
         reach("act.committed")
-        return answer
+        return response
 
     if not is_guarded:
         return {"answer": once(None).body, "is_replay": False}
@@ -166,12 +167,12 @@ def act(*, key: str, wait: float = 0.05, is_guarded: bool = True) -> dict[str, A
     while True:
         try:
             with Attempt(user=1, key=key, request=b"act", wait=wait) as attempt:
-                answer = attempt.answer or once(attempt)
+                response = attempt.response or once(attempt)
         except KeyInFlight:
             if time.monotonic() > deadline:
                 raise
         else:
-            return {"answer": (attempt.answer or answer).body, "is_replay": attempt.is_replay}
+            return {"answer": (attempt.response or response).body, "is_replay": attempt.is_replay}
 
 
 def send(*, path: str, session: str, form: dict[str, Any], patient: bool = True) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def test_fifty_parallel_sends_to_a_service(processes, is_guarded) -> None:
     assert sum(not answer["is_replay"] for answer in answers) == Group.objects.count()
 
 
-PLACES = ["idempotency.looked", "act.acted", "act.committed"]
+PLACES = ["idempotency.loaded", "act.acted", "act.committed"]
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -84,7 +84,7 @@ def test_the_row_alone_stops_two_that_nobody_told_of_each_other(database_url) ->
     both = [Process(nobody), Process(nobody)]
     try:
         for process in both:
-            process.start({"do": "act", "key": "k"}, pause_at="idempotency.looked")
+            process.start({"do": "act", "key": "k"}, pause_at="idempotency.loaded")
             process.reached()
         answers = []
         for process in both:
@@ -130,7 +130,7 @@ def test_a_step_in_flight_is_409_and_finished_after_a_kill(processes, verb, stat
     call = {"do": "send", "path": f"{order.get_absolute_url()}{verb}/", "form": {}}
     call |= {"session": session_of(customer), "form": {"idempotency_key": "k"}}
     first, other = processes(2)
-    first.start(call, pause_at="idempotency.looked")
+    first.start(call, pause_at="idempotency.loaded")
     first.reached()
     other.start({**call, "patient": False})
     (told,) = other.results()

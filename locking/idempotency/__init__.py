@@ -1,0 +1,205 @@
+"""One effect and one response for each idempotency key (REQUIREMENTS U2).
+
+    with Attempt(user=user.pk, key=key, request=b"pay 42") as attempt:
+        if attempt.response is None:
+            with transaction.atomic():
+                ...                                            # the effect
+                attempt.store(StoredResponse(body=b"paid"))    # in the same transaction
+    return attempt.response
+
+`locking.idempotent` does the same for views. The row of the key is written in the transaction of
+the effect, so a crash leaves both or neither, and a later request with the key gets the stored
+response byte for byte or does the work. A lock on the key only reveals that an earlier request is
+still in progress; it ends with its process, and the effect is not doubled without it.
+
+Only responses of requests that had an effect are stored. A refused request changed nothing, so its
+key may be sent again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import unicodedata
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from django.conf import settings
+from django.db import DatabaseError, router, transaction
+from django.db.transaction import TransactionManagementError
+from django.http import HttpResponse
+from django.utils import timezone
+
+from locking import metrics
+from locking.exceptions import KeyInFlight, KeyReused, KeyUnusable, LockError, LockUnavailable
+from locking.failpoints import reach
+from locking.handler import locks
+from locking.lease import Lock
+from locking.models import IdempotencyKey
+from locking.policy import BESIDE
+
+logger = logging.getLogger("locking")
+
+KEPT_FOR = timedelta(hours=24)
+"""How long a response is replayed at least; `prune` deletes it afterwards."""
+PRUNE_BATCH = 1000
+WAIT = 1.0
+"""Seconds that a request waits for an earlier one with the same key before KeyInFlight."""
+MAX_KEY_LENGTH = 255
+MAX_USER_LENGTH = 64
+
+R = TypeVar("R", "StoredResponse", HttpResponse)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredResponse:
+    """The response of an effect; services without HTTP use the body alone."""
+
+    body: bytes
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, response: HttpResponse) -> StoredResponse:
+        """Return a view's response without cookies; middleware adds its headers to replays too."""
+        headers = dict(response.items())
+        return cls(body=response.content, status=response.status_code, headers=headers)
+
+    def to_http(self) -> HttpResponse:
+        """Return an equal HttpResponse."""
+        return HttpResponse(self.body, status=self.status, headers=self.headers)
+
+
+class Attempt:
+    """One request with an idempotency key, as a context manager.
+
+    `request` describes the requested effect. Entering waits up to `wait` seconds (default WAIT)
+    for an earlier request with the key and raises KeyUnusable, KeyInFlight or KeyReused. An
+    exception of the block is suppressed if a response is stored all the same, by another request
+    or by a COMMIT whose reply was lost; `response` then holds it.
+    """
+
+    def __init__(
+        self, *, user: object, key: str, request: bytes, wait: float | None = None
+    ) -> None:
+        if not is_key(key):
+            raise KeyUnusable
+        self.user = str(user)
+        self.digest = digest_of(self.user.encode(), key.encode())
+        self.fingerprint = digest_of(request)
+        self.wait = WAIT if wait is None else wait
+        self.response: StoredResponse | None = None
+        """The response to return; None while the effect is still to be done."""
+        self.is_replay = False
+        """True if another request did the work."""
+        self._lock: Lock | None = None
+
+    def __enter__(self) -> Self:
+        # The settings' backend, not the policy's: that may be switched off for a demonstration.
+        lock = locks[settings.LOCK_POLICY["BACKEND"]].lock(BESIDE + self.digest)
+        try:
+            if not lock.acquire(timeout=self.wait):
+                metrics.KEYS.labels("in_flight").inc()
+                raise KeyInFlight
+            self._lock = lock
+        except LockUnavailable:
+            logger.warning("Keys in flight are not detected: lock unavailable", exc_info=True)
+        try:
+            if not self.load():
+                metrics.KEYS.labels("first").inc()
+            reach("idempotency.loaded")
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def load(self) -> bool:
+        """Return True if a response is stored, and set `response` to it. Raise KeyReused."""
+        row = IdempotencyKey.objects.filter(pk=self.digest).first()
+        if row is None:
+            return False
+        if row.fingerprint != self.fingerprint:
+            metrics.KEYS.labels("reused").inc()
+            raise KeyReused
+        self.response = StoredResponse(body=bytes(row.body), status=row.status, headers=row.headers)
+        self.is_replay = True
+        metrics.KEYS.labels("replayed").inc()
+        return True
+
+    def row(self, response: StoredResponse | HttpResponse) -> dict[str, Any]:
+        """Return the columns of the IdempotencyKey, for a caller that inserts it itself."""
+        if isinstance(response, HttpResponse):
+            response = StoredResponse.of(response)
+        self.response = response
+        return {
+            "digest": self.digest,
+            "user": self.user[:MAX_USER_LENGTH],
+            "fingerprint": self.fingerprint,
+            "status": response.status,
+            "headers": response.headers,
+            "body": response.body,
+            "created_at": timezone.now(),
+        }
+
+    def store(self, response: R) -> R:
+        """Write the response inside the transaction of the effect, and return it.
+
+        Raise TransactionManagementError outside of a transaction: a crash could separate the two.
+        """
+        using = router.db_for_write(IdempotencyKey)
+        if not transaction.get_connection(using).in_atomic_block:
+            raise TransactionManagementError("Store the response in the effect's transaction.")
+        IdempotencyKey.objects.create(**self.row(response))
+        return response
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        try:
+            if self.is_replay or not isinstance(error, Exception) or not self._is_stored():
+                return False
+            logger.warning("Returning the stored response of a key in spite of %r", error)
+            return True
+        finally:
+            self._release()
+
+    def _is_stored(self) -> bool:
+        try:
+            return self.load()
+        except DatabaseError:
+            return False
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            with suppress(LockError):  # the row decides, even if the lease was lost
+                self._lock.release()
+
+
+def is_key(text: str) -> bool:
+    """Return True for up to 255 characters that are not blank and contain no control character."""
+    is_clean = not any(unicodedata.category(sign).startswith("C") for sign in text)
+    return bool(text.strip()) and len(text) <= MAX_KEY_LENGTH and is_clean
+
+
+def prune() -> int:
+    """Delete responses older than KEPT_FOR; return their number."""
+    old = IdempotencyKey.objects.filter(created_at__lt=timezone.now() - KEPT_FOR)
+    deleted = 0
+    # In batches: one long transaction would block the insertion of new keys.
+    while batch := list(old.values_list("pk", flat=True)[:PRUNE_BATCH]):
+        deleted += IdempotencyKey.objects.filter(pk__in=batch).delete()[0]
+    return deleted
+
+
+def digest_of(*parts: bytes) -> str:
+    """Return the SHA-256 of the parts in hexadecimal; a different division changes it."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()
