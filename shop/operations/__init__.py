@@ -1,1 +1,1 @@
-"""What the operations page shows: read once for all who look, in bounded time."""
+"""Live state and statistics of the operations page, read once for all viewers in bounded time."""

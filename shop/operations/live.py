@@ -1,7 +1,7 @@
-"""The guard, the stores and the locks, at most a second old where the stores answer.
+"""Lock policy, stores and held locks, at most a second old while the stores respond.
 
-However many look, one reads; while it waits for a store that hangs, the others are shown what is
-older, with its age.
+One process at a time reads them. While it waits for a store, the other viewers get the previous
+state and its age.
 """
 
 import socket
@@ -22,117 +22,117 @@ from locking import locks, policy, single_flight
 from locking.backends.base import Held
 from locking.models import LockPolicy, LockPolicyChange
 from shop.models import Sale
-from shop.operations import probes as probing
-from shop.operations.probes import Probed
+from shop.operations.probes import ProbeResult, ping, probe_all, probe_cache, probe_database
 from shop.operations.rates import Traffic, read_traffic
 from shop.purchase.place_order import lock_name
 
 TTL = 0.9
 STALE = 10.0
+"""Seconds after TTL for which the previous state is shown during a read."""
 PROBE_SECONDS = 1.5
 """A store that takes longer counts as down."""
 HISTORY = 10
 IN_MEMORY = ("none", "process")
 """Backends without a store."""
-OUR_OWN = "build:ops:"
-"""Names of the locks under which this module reads."""
+OWN_LOCKS = "build:ops:"
+"""Prefix of the locks that reading this state acquires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Store:
-    """A service and how it does."""
+class StoreHealth:
+    """The result of probing a store."""
 
     name: str
     is_lock: bool
-    """A lock backend; else what the shop itself needs."""
+    """True for a lock backend, False for the shop's database and cache."""
     ok: bool
     ms: float | None
     error: str
     nodes: str = ""
-    """How many of its nodes answer, e.g. "4/5"; empty where there is one."""
+    """Responding nodes and all nodes, e.g. "4/5"; empty for a store with one node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One lock that is held, or that of an open sale."""
+class LockRow:
+    """A held lock, or the free lock of an open sale."""
 
     backend: str
-    """Empty for a lock that is free."""
+    """Empty for a free lock."""
     held: Held
-    """For a lock that is free, its name and the newest token that wrote the stock row."""
+    """For a free lock, its name and the token on the stock row."""
     epoch: int | None
-    """Of its token; None where the grant is not one of the policy in force."""
+    """The epoch of the token; None if the lock is not in the active backend."""
     sale: str
-    """The slug of the sale that it guards; empty for other locks."""
+    """The slug of the sale that the lock guards; empty for other locks."""
     is_free: bool = False
     is_stale: bool = False
-    """Held under an older policy, or older than the fence on the stock row: its writes, if any,
-    are refused."""
+    """The lock belongs to an older policy or its token is older than the stock row's fence, so
+    writes under it are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Live:
-    """The guard and its locks at `as_of`."""
+class LiveState:
+    """The lock policy, the stores and the locks at `as_of`."""
 
     as_of: datetime
     policy: LockPolicy
     history: list[LockPolicyChange]
-    stores: list[Store]
-    rows: list[Row]
+    stores: list[StoreHealth]
+    rows: list[LockRow]
     unknown: list[str]
-    """Backends that cannot list the holders of other processes, or did not answer."""
+    """Backends that cannot list the holders of other processes, or did not respond."""
     traffic: list[Traffic]
     span: float | None
-    """Seconds that `traffic` is about; None before the second look."""
+    """Seconds that `traffic` covers; None until a second sample exists."""
 
     @property
     def holders(self) -> int:
-        """Holders for whom a drain waits."""
-        mine = [row for row in self.rows if row.backend == self.policy.backend]
-        return sum(not row.held.name.startswith(policy.NOT_WAITED_FOR) for row in mine)
+        """The number of holders that a drain waits for."""
+        active = [row for row in self.rows if row.backend == self.policy.backend]
+        return sum(not row.held.name.startswith(policy.NOT_WAITED_FOR) for row in active)
 
     @property
     def drain_left(self) -> float:
-        """Seconds until the switch under way is over at the latest, counted from `as_of`."""
+        """Seconds from `as_of` to the latest end of the current switch."""
         return max(0.0, (policy.ends_by(self.policy) - self.as_of).total_seconds())
 
     @property
     def drain_share(self) -> float:
-        """How much of the longest drain is over, from 0 to 1."""
+        """The share of the longest possible drain that has passed, from 0 to 1."""
         longest = (policy.ends_by(self.policy) - self.policy.changed_at).total_seconds()
         return 1 - self.drain_left / longest
 
     @property
     def was_cancelled(self) -> bool:
-        """Whether the last switch that was asked for did not take place."""
+        """True if the last requested switch was cancelled."""
         last = self.history[0].changed_at if self.history else None
-        asked = bool(self.policy.reason or self.policy.changed_by)
+        requested = bool(self.policy.reason or self.policy.changed_by)
         is_steady = self.policy.state == LockPolicy.State.STEADY
-        return asked and is_steady and (last is None or self.policy.changed_at > last)
+        return requested and is_steady and (last is None or self.policy.changed_at > last)
 
 
-def see_live() -> Live:
-    """As anybody saw it at most a second ago."""
+def get_live_state() -> LiveState:
+    """Return the state, read at most a second ago."""
     return single_flight.get_or_build("ops:live", _read_live, ttl=TTL, stale=STALE)
 
 
-def forget() -> None:
-    """After somebody did something, everybody sees it at once."""
+def invalidate() -> None:
+    """Make the next viewer read the live state and the statistics again."""
     single_flight.invalidate("ops")
 
 
-def _read_live() -> Live:
-    policy.current()  # makes the row at the first look
+def _read_live() -> LiveState:
+    policy.current()  # creates the row if there is none
     row = LockPolicy.objects.get(pk=1)
     if row.next_backend:
         policy.finish_overdue_switch()
         row.refresh_from_db()
     as_of = timezone.now()
-    probes: dict[str, Callable[[], Any]] = {"database": probing.database, "cache": probing.cache}
-    probes |= {f"lock {alias}": partial(_look, alias) for alias in locks}
+    probes: dict[str, Callable[[], Any]] = {"database": probe_database, "cache": probe_cache}
+    probes |= {f"lock {alias}": partial(_probe_backend, alias) for alias in locks}
     nodes = _nodes()
     probes |= {f"node {address}": probe for _, address, probe in nodes}
-    found = probing.probe_all(probes, seconds=PROBE_SECONDS)
+    found = probe_all(probes, seconds=PROBE_SECONDS)
     up: dict[str, list[bool]] = {}
     for alias, address, _ in nodes:
         up.setdefault(alias, []).append(found[f"node {address}"].ok)
@@ -141,16 +141,16 @@ def _read_live() -> Live:
         for alias in locks
         if alias not in IN_MEMORY
     ]
-    looks = {alias: found[f"lock {alias}"] for alias in locks}
+    backends = {alias: found[f"lock {alias}"] for alias in locks}
     held = [
         (alias, one)
-        for alias, look in looks.items()
-        if look.ok
-        for one in look.value[1]
-        if not one.name.startswith(OUR_OWN)
+        for alias, probed in backends.items()
+        if probed.ok
+        for one in probed.value[1]
+        if not one.name.startswith(OWN_LOCKS)
     ]
     traffic, span = read_traffic()
-    return Live(
+    return LiveState(
         as_of=as_of,
         policy=row,
         history=list(LockPolicyChange.objects.all()[:HISTORY]),
@@ -158,8 +158,8 @@ def _read_live() -> Live:
         rows=_rows(held, row),
         unknown=[
             alias
-            for alias, look in looks.items()
-            if not (look.ok and locks[alias].capabilities.lists_holders)
+            for alias, probed in backends.items()
+            if not (probed.ok and locks[alias].capabilities.lists_holders)
         ],
         traffic=traffic,
         span=span,
@@ -167,9 +167,9 @@ def _read_live() -> Live:
 
 
 def _store(
-    name: str, probed: Probed, nodes: list[bool] | None = None, *, is_lock: bool = False
-) -> Store:
-    return Store(
+    name: str, probed: ProbeResult, nodes: list[bool] | None = None, *, is_lock: bool = False
+) -> StoreHealth:
+    return StoreHealth(
         name=name,
         is_lock=is_lock,
         ok=probed.ok,
@@ -179,37 +179,38 @@ def _store(
     )
 
 
-def _look(alias: str) -> tuple[float, list[Held]]:
-    """The milliseconds of a probe, and who holds a lock."""
-    begun = time.monotonic()
+def _probe_backend(alias: str) -> tuple[float, list[Held]]:
+    """Return the milliseconds of a probe, and the held locks."""
+    began = time.monotonic()
     locks[alias].probe()
-    ms = round((time.monotonic() - begun) * 1000, 1)
+    ms = round((time.monotonic() - began) * 1000, 1)
     return ms, locks[alias].inspect()
 
 
 def _nodes() -> list[tuple[str, str, Callable[[], Any]]]:
-    """Backend, address and probe of every server of those that have several."""
+    """Return backend, address and probe of each server of RedLock and ZooKeeper."""
     redlock: list[tuple[str, str, Callable[[], Any]]] = [
-        ("redlock", urlsplit(url).netloc.rpartition("@")[2], partial(probing.ping, url))
+        ("redlock", urlsplit(url).netloc.rpartition("@")[2], partial(ping, url))
         for url in settings.REDLOCK_URLS
     ]
     hosts = collect_hosts(settings.ZOOKEEPER_HOSTS)[0] if settings.ZOOKEEPER_HOSTS else []
     return redlock + [
-        ("zookeeper", f"{host}:{port}", partial(_ask_zookeeper, host, port)) for host, port in hosts
+        ("zookeeper", f"{host}:{port}", partial(_probe_zookeeper, host, port))
+        for host, port in hosts
     ]
 
 
-def _ask_zookeeper(host: str, port: int) -> None:
-    with socket.create_connection((host, port), timeout=PROBE_SECONDS) as wire:
-        wire.settimeout(PROBE_SECONDS)
-        wire.sendall(b"srvr")
-        said = wire.recv(200)
-    if not said or b"not currently serving" in said:
-        raise ConnectionError(said)
+def _probe_zookeeper(host: str, port: int) -> None:
+    with socket.create_connection((host, port), timeout=PROBE_SECONDS) as connection:
+        connection.settimeout(PROBE_SECONDS)
+        connection.sendall(b"srvr")
+        reply = connection.recv(200)
+    if not reply or b"not currently serving" in reply:
+        raise ConnectionError(reply)
 
 
-def _rows(held: Sequence[tuple[str, Held]], row: LockPolicy) -> list[Row]:
-    """Who holds a lock; and the open sales whose lock is free, since it is held for moments."""
+def _rows(held: Sequence[tuple[str, Held]], row: LockPolicy) -> list[LockRow]:
+    """Return the held locks and the free locks of open sales, stale and contended ones first."""
     ids = {_sale_id(one.name) for _, one in held} - {None}
     now = timezone.now()
     shown = Q(pk__in=ids) | Q(opens_at__lte=now, closes_at__gt=now)
@@ -219,20 +220,20 @@ def _rows(held: Sequence[tuple[str, Held]], row: LockPolicy) -> list[Row]:
     }
     rows = []
     for alias, one in held:
-        is_ours = alias == row.backend
+        is_active = alias == row.backend
         slug, fence = guarded.get(one.name, ("", (0, 0)))
-        counts = locks[alias].capabilities.fencing and one.token is not None
-        stale = is_ours and counts and (row.epoch, one.token) < fence
-        stale = stale or (not is_ours and not one.name.startswith(policy.NOT_WAITED_FOR))
-        epoch = row.epoch if is_ours else None
-        rows.append(Row(backend=alias, held=one, epoch=epoch, sale=slug, is_stale=stale))
+        has_token = locks[alias].capabilities.fencing and one.token is not None
+        stale = is_active and has_token and (row.epoch, one.token) < fence
+        stale = stale or (not is_active and not one.name.startswith(policy.NOT_WAITED_FOR))
+        epoch = row.epoch if is_active else None
+        rows.append(LockRow(backend=alias, held=one, epoch=epoch, sale=slug, is_stale=stale))
     rows.sort(key=lambda one: (not one.is_stale, -(one.held.waiters or 0), one.held.name))
     taken = {one.name for _, one in held}
     for name, (slug, (epoch, token)) in guarded.items():
         if name in taken:
             continue
         free = Held(name=name, owner="", token=token)
-        rows.append(Row(backend="", held=free, epoch=epoch, sale=slug, is_free=True))
+        rows.append(LockRow(backend="", held=free, epoch=epoch, sale=slug, is_free=True))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Ask several stores for a sign of life at once, and wait for none of them longer than for all."""
+"""Health probes of several stores, run in parallel within one time limit."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -17,23 +17,23 @@ from locking import locks, policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probed:
-    """What one probe brought."""
+class ProbeResult:
+    """The result of one probe."""
 
     ms: float | None = None
-    """How long it took; None when it failed."""
+    """Milliseconds that the probe took; None if it failed."""
     error: str = ""
     value: Any = None
-    """What the probe returned."""
+    """The probe's return value."""
 
     @property
     def ok(self) -> bool:
-        """Whether the store is usable."""
+        """True if the probe succeeded."""
         return not self.error
 
 
-def probe_all(probes: Mapping[str, Callable[[], Any]], *, seconds: float) -> dict[str, Probed]:
-    """Run every probe in a thread of its own; who has not answered after `seconds` is down."""
+def probe_all(probes: Mapping[str, Callable[[], Any]], *, seconds: float) -> dict[str, ProbeResult]:
+    """Run each probe in its own thread; one that has not returned after `seconds` has failed."""
     pool = ThreadPoolExecutor(max(1, len(probes)))
     deadline = time.monotonic() + seconds
     running = {name: pool.submit(_timed, probe) for name, probe in probes.items()}
@@ -42,41 +42,41 @@ def probe_all(probes: Mapping[str, Callable[[], Any]], *, seconds: float) -> dic
         try:
             found[name] = probe.result(timeout=max(0.0, deadline - time.monotonic()))
         except TooSlow:
-            found[name] = Probed(error=f"no answer in {seconds:g} s")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the store is not usable
-            found[name] = Probed(error=type(error).__name__)
-    pool.shutdown(wait=False)  # a probe that hangs ends at its client's own time-out
+            found[name] = ProbeResult(error=f"no answer in {seconds:g} s")
+        except Exception as error:  # noqa: BLE001 - after any error the store counts as down
+            found[name] = ProbeResult(error=type(error).__name__)
+    pool.shutdown(wait=False)  # a probe that hangs ends at its client's own timeout
     return found
 
 
-def _timed(probe: Callable[[], Any]) -> Probed:
-    begun = time.monotonic()
+def _timed(probe: Callable[[], Any]) -> ProbeResult:
+    began = time.monotonic()
     try:
         value = probe()
     finally:
-        ms = round((time.monotonic() - begun) * 1000, 1)
-        connection.close()  # this thread's own
-    return Probed(ms=ms, value=value)
+        ms = round((time.monotonic() - began) * 1000, 1)
+        connection.close()  # the connection of this thread
+    return ProbeResult(ms=ms, value=value)
 
 
-def database() -> None:
-    """The smallest question."""
+def probe_database() -> None:
+    """Run a query."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
 
 
 def ping(url: str) -> None:
-    """Ask a Redis, on a connection of its own."""
+    """Ping a Redis server on a new connection."""
     options = {"socket_timeout": 0.5, "socket_connect_timeout": 1, "retry": Retry(NoBackoff(), 0)}
     with Redis.from_url(url, **options) as client:
         client.ping()
 
 
-def cache() -> None:
-    """The Redis of cache, sessions and queued sales."""
+def probe_cache() -> None:
+    """Ping the Redis of cache, sessions and queued sales."""
     ping(settings.REDIS_URL)
 
 
-def lock_in_force() -> None:
-    """The backend that purchases need now."""
+def probe_active_lock() -> None:
+    """Probe the active lock backend, which purchases need."""
     locks[policy.current().backend].probe()

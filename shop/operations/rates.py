@@ -1,4 +1,4 @@
-"""How fast each kind of lock is taken and how long people wait for it, from the metrics."""
+"""Rates and waiting times of each kind of lock, from the metrics."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,34 +11,34 @@ from django.utils import timezone
 from locking import metrics
 
 SAMPLE = "ops-sample"
-KEPT = 600
-"""Seconds for which a look is kept to compare the next one with."""
+SAMPLE_TIMEOUT = 600
+"""Seconds for which a sample is kept, to be compared with the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """One kind of lock in one backend, over the last seconds."""
+    """One kind of lock in one backend, since the last sample."""
 
     backend: str
     kind: str
     per_second: float
     refused_per_second: float
-    """Timed out, or the store was unavailable."""
+    """Acquires that timed out or found the store unavailable."""
     p50_ms: float | None
     p99_ms: float | None
-    """Milliseconds waited, as the upper bound of the histogram's bucket; None without a grant."""
+    """Waiting time, as the upper bound of the histogram's bucket; None without an acquired lock."""
     lost: int
-    """Leases lost since the start."""
+    """Leases lost since the process started."""
 
 
 def read_traffic() -> tuple[list[Traffic], float | None]:
-    """Rates since the last look, which whoever looked left in the cache."""
+    """Return the rates since the cached sample and the seconds since then; renew the sample."""
     now = timezone.now()
     totals = metrics.totals()
     names = ("locking_attempts_total", "locking_wait_seconds_bucket")
     sample = {name: totals.get(name, {}) for name in names}
     last: tuple[datetime, Any] | None = caches["optional"].get(SAMPLE)
-    caches["optional"].set(SAMPLE, (now, sample), timeout=KEPT)
+    caches["optional"].set(SAMPLE, (now, sample), timeout=SAMPLE_TIMEOUT)
     span = (now - last[0]).total_seconds() if last else 0.0
     if last is None or span <= 0:
         return [], None
@@ -71,7 +71,7 @@ def read_traffic() -> tuple[list[Traffic], float | None]:
 
 
 def _quantile(buckets: dict[float, float], share: float) -> float | None:
-    """The bound, in ms, below which `share` of them lie; the buckets are cumulative."""
+    """Return the milliseconds below which `share` of the waits lie; the buckets are cumulative."""
     total = max(buckets.values(), default=0.0)
     if not total:
         return None

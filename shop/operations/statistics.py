@@ -1,4 +1,4 @@
-"""Books, jobs, queued sales and counters, at most five seconds old."""
+"""Stock audit, jobs, queued sales and counters, at most five seconds old."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,59 +19,59 @@ from shop.reservations.reconciliation import sales_under_way
 TTL = 4.5
 STALE = 10.0
 NEWEST = 8
-JOBS_OF = timedelta(hours=1)
+JOB_HISTORY = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What became of one task's runs within JOBS_OF."""
+class TaskSummary:
+    """The outcomes of one task's runs within JOB_HISTORY."""
 
     name: str
     runs: int
     failed: int
     unfinished: int
-    turned_away: int
-    """Copies of messages that did nothing."""
+    repeated: int
+    """Repeated messages that had no effect."""
     last: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
-    """A queued sale that is under way."""
+class QueueSummary:
+    """The state of an active queued sale."""
 
     sale: str
     backlog: int | None
-    """Reservations whose order is not written yet; None where Redis is silent."""
+    """Reservations whose order is not written yet; None while Redis is unavailable."""
     left: int | None
-    """Pieces that may be reserved; None where Redis is silent or the sale is not loaded."""
+    """Units that may be reserved; None while Redis is unavailable or the sale is not loaded."""
     available: int
     rejected: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rest:
-    """Books, jobs and counters at `as_of`."""
+class Statistics:
+    """Stock audit, jobs, queued sales and counters at `as_of`."""
 
     as_of: datetime
-    books: tuple[datetime, list[StockAudit]] | None
-    queues: list[Queue]
+    last_audit: tuple[datetime, list[StockAudit]] | None
+    queues: list[QueueSummary]
     rejected: list[RejectedReservation]
-    tasks: list[Task]
+    tasks: list[TaskSummary]
     runs: list[JobRun]
     lookups: dict[str, dict[str, int]]
     keys: dict[str, int]
-    """Sends of idempotency keys by what became of them, since the start."""
+    """Uses of idempotency keys by outcome, since the process started."""
     newest_keys: list[IdempotencyKey]
 
 
-def see_rest() -> Rest:
-    """As anybody saw it at most five seconds ago."""
-    return single_flight.get_or_build("ops:rest", _read_rest, ttl=TTL, stale=STALE)
+def get_statistics() -> Statistics:
+    """Return the statistics, read at most five seconds ago."""
+    return single_flight.get_or_build("ops:statistics", _read_statistics, ttl=TTL, stale=STALE)
 
 
-def _read_rest() -> Rest:
+def _read_statistics() -> Statistics:
     now = timezone.now()
-    since = JobRun.objects.filter(scheduled_for__gt=now - JOBS_OF, scheduled_for__lte=now)
+    since = JobRun.objects.filter(scheduled_for__gt=now - JOB_HISTORY, scheduled_for__lte=now)
     tasks = (
         since.order_by("task")
         .values("task")
@@ -79,18 +79,18 @@ def _read_rest() -> Rest:
             runs=Count("pk"),
             failed=Count("pk", filter=Q(state=JobRun.State.FAILED)),
             unfinished=Count("pk", filter=Q(state__in=UNFINISHED)),
-            turned_away=Sum("duplicates"),
+            repeated=Sum("duplicates"),
             last=Max("scheduled_for"),
         )
     )
     totals = metrics.totals()
     sends = totals.get("locking_idempotency_total", {})
-    return Rest(
+    return Statistics(
         as_of=now,
-        books=alerts.books(),
+        last_audit=alerts.books(),
         queues=_queues(),
         rejected=list(RejectedReservation.objects.select_related("sale")[:NEWEST]),
-        tasks=[Task(name=one.pop("task"), **one) for one in tasks],
+        tasks=[TaskSummary(name=one.pop("task"), **one) for one in tasks],
         runs=list(since[:NEWEST]),
         lookups=metrics.lookups(totals),
         keys={outcome: int(value) for (outcome,), value in sorted(sends.items())},
@@ -98,8 +98,8 @@ def _read_rest() -> Rest:
     )
 
 
-def _queues() -> list[Queue]:
-    """Backlog and rest of each queued sale; its drift is in the books."""
+def _queues() -> list[QueueSummary]:
+    """Return backlog and remaining units of each queued sale; the audit has its drift."""
     found, is_up = [], True
     for sale in sales_under_way().annotate(refused=Count("rejected")):
         backlog = left = None
@@ -107,9 +107,9 @@ def _queues() -> list[Queue]:
             if is_up:
                 backlog, left = store.backlog(sale=sale), store.left(sale=sale)
         except ServiceUnavailable:
-            is_up = False  # one bounded wait is enough
+            is_up = False  # wait for Redis once, not for each sale
         found.append(
-            Queue(
+            QueueSummary(
                 sale=sale.slug,
                 backlog=backlog,
                 left=left,

@@ -1,4 +1,4 @@
-"""For those who run the shop: is it alive, is it ready, what does it count."""
+"""Liveness, readiness and metrics."""
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
@@ -6,7 +6,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from locking.metrics import registry
 from shop.administration import alerts
-from shop.operations import probes as probing
+from shop.operations.probes import probe_active_lock, probe_all, probe_cache, probe_database
 from shop.web.decorators import public_page
 
 PROBE_SECONDS = 3.0
@@ -16,22 +16,18 @@ PROBE_SECONDS = 3.0
 @never_cache
 @public_page
 def livez(request: HttpRequest) -> HttpResponse:
-    """This process answers."""
+    """Respond with 200 while this process serves requests."""
     return HttpResponse("ok\n", content_type="text/plain")
 
 
 @never_cache
 @public_page
 def readyz(request: HttpRequest) -> HttpResponse:
-    """200 when every store that a purchase needs answers, else 503; JSON says which does not."""
-    probes = {
-        "database": probing.database,
-        "cache": probing.cache,
-        "lock": probing.lock_in_force,
-    }
+    """Respond with 200 if every store that a purchase needs is up, else with 503."""
+    probes = {"database": probe_database, "cache": probe_cache, "lock": probe_active_lock}
     stores = {
         name: {"ok": True, "ms": probed.ms} if probed.ok else {"ok": False, "error": probed.error}
-        for name, probed in probing.probe_all(probes, seconds=PROBE_SECONDS).items()
+        for name, probed in probe_all(probes, seconds=PROBE_SECONDS).items()
     }
     ok = all(store["ok"] for store in stores.values())
     return JsonResponse({"ok": ok, "stores": stores}, status=200 if ok else 503)
@@ -40,6 +36,6 @@ def readyz(request: HttpRequest) -> HttpResponse:
 @never_cache
 @public_page
 def metrics(request: HttpRequest) -> HttpResponse:
-    """For Prometheus; of all workers when PROMETHEUS_MULTIPROC_DIR is set, else of this one."""
+    """Export metrics: of all workers if PROMETHEUS_MULTIPROC_DIR is set, else of this process."""
     alerts.tell_metrics()
     return HttpResponse(generate_latest(registry()), content_type=CONTENT_TYPE_LATEST)

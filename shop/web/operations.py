@@ -1,6 +1,6 @@
-"""Staff's page: which lock guards the stock, who holds one, how the stores do; and the switch."""
+"""The operations page for staff: lock policy, held locks, store health, and switching the lock."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
 from urllib.parse import urlencode
@@ -16,17 +16,17 @@ from django.views.decorators.cache import never_cache
 from locking import LockError, locks, policy
 from shop.administration import alerts
 from shop.errors import BadInput, NotAllowed
-from shop.operations.live import Live, Row, forget, see_live
-from shop.operations.statistics import see_rest
+from shop.operations.live import LiveState, LockRow, get_live_state, invalidate
+from shop.operations.statistics import get_statistics
 from shop.web.decorators import CustomerRequest, customer_form, customer_page
 from shop.web.forms import ForceForm, SwitchForm
 
 RATES = ("1", "2", "5", "10", "0")
-"""Seconds between two looks; 0 is a pause."""
-REST_SECONDS = 5
-SHOWN = 200
-"""Rows of the lock table, at most; the others are counted."""
-FILTERS: dict[str, Callable[[Row], bool]] = {
+"""Seconds between two polls; 0 pauses them."""
+STATISTICS_SECONDS = 5
+MAX_ROWS = 200
+"""Rows of the lock table; the page says how many more there are."""
+FILTERS: dict[str, Callable[[LockRow], bool]] = {
     "all": lambda row: True,
     "held": lambda row: not row.is_free,
     "waiting": lambda row: bool(row.held.waiters),
@@ -64,17 +64,17 @@ def _may_switch(request: CustomerRequest) -> bool:
 @customer_page
 @_for_staff
 def index(request: CustomerRequest) -> HttpResponse:
-    """All of it."""
+    """Show the whole page."""
     return _index(request)
 
 
 def _index(request: CustomerRequest, form: Form | None = None) -> HttpResponse:
-    seen = see_live()
-    in_force = {"backend": seen.policy.backend, "strategy": seen.policy.strategy}
+    state = get_live_state()
+    active = {"backend": state.policy.backend, "strategy": state.policy.strategy}
     context = {
-        **_live(request, seen),
-        **_rest(request),
-        "form": form or SwitchForm(initial=in_force),
+        **_live(request, state),
+        **_statistics(request),
+        "form": form or SwitchForm(initial=active),
         "now": timezone.now(),
     }
     status = 400 if form is not None and form.errors else 200
@@ -85,21 +85,21 @@ def _index(request: CustomerRequest, form: Form | None = None) -> HttpResponse:
 @customer_page
 @_for_staff
 def live(request: CustomerRequest) -> HttpResponse:
-    """The part that moves every second."""
-    context = {**_live(request, see_live()), "is_part": True}
+    """Render the part that changes every second."""
+    context = {**_live(request, get_live_state()), "is_part": True}
     return render(request, "ops/_live.html", context)
 
 
 @never_cache
 @customer_page
 @_for_staff
-def rest(request: CustomerRequest) -> HttpResponse:
-    """The part that moves more slowly."""
-    return render(request, "ops/_rest.html", _rest(request))
+def statistics(request: CustomerRequest) -> HttpResponse:
+    """Render the part that changes every few seconds."""
+    return render(request, "ops/_statistics.html", _statistics(request))
 
 
-def _asked(request: HttpRequest) -> dict[str, str]:
-    """Which locks are asked for, and how often; what cannot be understood is the usual."""
+def _options(request: HttpRequest) -> dict[str, str]:
+    """Return filter, search text and poll rate; invalid values become the defaults."""
     show, rate = request.GET.get("show", "all"), request.GET.get("rate", "2")
     return {
         "show": show if show in FILTERS else "all",
@@ -108,45 +108,50 @@ def _asked(request: HttpRequest) -> dict[str, str]:
     }
 
 
-def _live(request: CustomerRequest, seen: Live) -> dict[str, Any]:
-    asked = _asked(request)
-    text = asked["q"].casefold()
+def _live(request: CustomerRequest, state: LiveState) -> dict[str, Any]:
+    options = _options(request)
+    text = options["q"].casefold()
     rows = [
         row
-        for row in seen.rows
-        if FILTERS[asked["show"]](row)
+        for row in state.rows
+        if FILTERS[options["show"]](row)
         and text in f"{row.held.name} {row.sale} {row.held.owner} {row.backend}".casefold()
     ]
     return {
-        "seen": seen,
-        "rows": rows[:SHOWN],
-        "more": max(0, len(rows) - SHOWN),
-        "counts": {name: sum(map(chosen, seen.rows)) for name, chosen in FILTERS.items()},
-        "asked": asked,
-        "query": urlencode(asked),
+        "state": state,
+        "rows": rows[:MAX_ROWS],
+        "more": max(0, len(rows) - MAX_ROWS),
+        "counts": {name: sum(map(matches, state.rows)) for name, matches in FILTERS.items()},
+        "options": options,
+        "query": urlencode(options),
         "may_switch": _may_switch(request),
         "backends": list(locks),
-        **{f"{name}_links": _links(asked, name, of) for name, of in _CHOICES},
+        "show_links": _links(options, "show", FILTERS),
+        "rate_links": _links(options, "rate", RATES),
     }
 
 
-_CHOICES = (("show", FILTERS), ("rate", RATES))
+def _links(
+    options: dict[str, str], name: str, values: Iterable[str]
+) -> list[tuple[str, str, bool]]:
+    """Return each value of an option, its query string, and True if it is chosen."""
+    return [
+        (value, urlencode({**options, name: value}), options[name] == value) for value in values
+    ]
 
 
-def _links(asked: dict[str, str], name: str, of: Any) -> list[tuple[str, str, bool]]:
-    """A choice: its value, the query that makes it, whether it is made."""
-    return [(value, urlencode({**asked, name: value}), asked[name] == value) for value in of]
-
-
-def _rest(request: CustomerRequest) -> dict[str, Any]:
-    paused = _asked(request)["rate"] == "0"
-    return {"rest": see_rest(), "rest_seconds": None if paused else REST_SECONDS}
+def _statistics(request: CustomerRequest) -> dict[str, Any]:
+    paused = _options(request)["rate"] == "0"
+    return {"statistics": get_statistics(), "poll_seconds": None if paused else STATISTICS_SECONDS}
 
 
 @customer_form
 @_for_switchers
 def switch(request: CustomerRequest) -> HttpResponse:
-    """`step` is check, drain or force; that asks for the backend's name in `confirm` first."""
+    """Check the backend, or switch to it by `step`: "check", "drain" or "force".
+
+    Force requires the backend's name in `confirm`; without it the page asks for the name.
+    """
     step = request.POST.get("step")
     if step not in ("check", "drain", "force"):
         raise BadInput
@@ -155,60 +160,62 @@ def switch(request: CustomerRequest) -> HttpResponse:
     form = SwitchForm(request.POST)
     if not form.is_valid():
         return _index(request, form)
-    wanted = form.cleaned_data
+    requested = form.cleaned_data
     try:
         if step == "check":
-            locks[wanted["backend"]].probe()
-            messages.success(request, _("%s answers; nothing was changed.") % wanted["backend"])
+            locks[requested["backend"]].probe()
+            messages.success(request, _("%s answers; nothing was changed.") % requested["backend"])
             return _index(request, form)
-        policy.begin_switch(changed_by=request.user.get_username(), **wanted)
+        policy.begin_switch(changed_by=request.user.get_username(), **requested)
     except LockError as error:
         messages.error(request, _("Nothing was changed: %s") % error)
         return _index(request, form)
     policy.finish_in_background()
-    return _back()
+    return _redirect()
 
 
 def _force(request: CustomerRequest) -> HttpResponse:
-    asks_first = "confirm" not in request.POST
+    is_unconfirmed = "confirm" not in request.POST
     form = ForceForm(request.POST)
-    if asks_first or not form.is_valid():
+    if is_unconfirmed or not form.is_valid():
         if form.errors.keys() & {"backend", "strategy"}:
             raise BadInput
-        if asks_first:
+        if is_unconfirmed:
             form.errors.clear()
-        return render(request, "ops/force.html", {"form": form}, status=200 if asks_first else 400)
-    wanted = {name: form.cleaned_data[name] for name in ("backend", "strategy", "reason")}
+        return render(
+            request, "ops/force.html", {"form": form}, status=200 if is_unconfirmed else 400
+        )
+    requested = {name: form.cleaned_data[name] for name in ("backend", "strategy", "reason")}
     try:
-        now = policy.switch(changed_by=request.user.get_username(), force=True, **wanted)
+        now = policy.switch(changed_by=request.user.get_username(), force=True, **requested)
     except LockError as error:
         messages.error(request, _("Nothing was changed: %s") % error)
         return render(request, "ops/force.html", {"form": form})
     messages.success(request, _("In force: %s") % now)
-    return _back()
+    return _redirect()
 
 
 @customer_form
 @_for_switchers
 def cancel(request: CustomerRequest) -> HttpResponse:
-    """End the switch that is under way, and stay."""
+    """Cancel the current switch."""
     if policy.cancel_switch():
         messages.success(request, _("Cancelled."))
     else:
         messages.error(request, _("No switch was under way."))
-    return _back()
+    return _redirect()
 
 
 @customer_form
 @_for_staff
 def audit(request: CustomerRequest) -> HttpResponse:
-    """Audit the sales under way now rather than in a minute."""
+    """Audit the current sales now, without waiting for the scheduled audit."""
     alerts.audit_and_alert()
-    return _back("#books")
+    return _redirect("#stock-audit")
 
 
-def _back(where: str = "") -> HttpResponse:
-    forget()
+def _redirect(anchor: str = "") -> HttpResponse:
+    invalidate()
     response = redirect("ops")
-    response["Location"] += where
+    response["Location"] += anchor
     return response

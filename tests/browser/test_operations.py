@@ -68,7 +68,7 @@ def test_the_lock_table_moves(people):
         expect(table.locator("tbody tr")).to_have_count(1)
         expect(row).to_be_visible()
         page.get_by_role("link", name="Pause").click()
-        expect(page.locator("#pace")).to_contain_text("paused")
+        expect(page.locator("#freshness")).to_contain_text("paused")
         expect(row).to_be_visible()
     page.get_by_role("link", name=re.compile("^All [0-9]")).click()
     page.get_by_role("link", name="1 s", exact=True).click()
@@ -93,10 +93,10 @@ def test_a_switch_drains_while_the_sale_goes_on(people, script):
         expect(page.locator("#drain")).to_contain_text("redis + conditional → zookeeper")
         name = f"ops-drain-{'script' if script else 'plain'}"
         page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
-    expect(page.locator("#guard")).to_contain_text("zookeeper + conditional")
+    expect(page.locator("#lock-policy")).to_contain_text("zookeeper + conditional")
     expect(page.locator(".history")).to_contain_text("sale prep")
     page.get_by_role("button", name="Back to redis").click()
-    expect(page.locator("#guard")).to_contain_text("redis + conditional")
+    expect(page.locator("#lock-policy")).to_contain_text("redis + conditional")
     assert LockPolicy.objects.get(pk=1).epoch == 3
 
 
@@ -120,7 +120,7 @@ def test_a_switch_is_cancelled_or_forced_by_its_typed_name(people):
         page.screenshot(path=SHOTS / "ops-force.png", full_page=True)
         typed.fill("database")
         page.get_by_role("button", name="Force the switch").click()
-        expect(page.locator("#guard")).to_contain_text("database + conditional")
+        expect(page.locator("#lock-policy")).to_contain_text("database + conditional")
         expect(page.locator("#table")).to_contain_text("STALE")
     assert LockPolicyChange.objects.get().forced
 

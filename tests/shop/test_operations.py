@@ -21,8 +21,8 @@ from locking.models import JobRun
 from shop.administration.alerts import audit_and_alert
 from shop.models import User
 from shop.operations import live
-from shop.operations import probes as probing
-from shop.operations.live import see_live
+from shop.operations.live import get_live_state
+from shop.operations.probes import probe_all
 from shop.operations.rates import read_traffic
 from tests.shop.making import a_sale, put_in_force, signed_in
 from tests.shop.operating import NOBODY, few_backends, holder, seen_by_threads
@@ -40,15 +40,15 @@ def test_who_holds_what(amy, holder, alias):
     put_in_force(alias, epoch=7)
     sale = a_sale()
     go = holder(f"sale:{sale.pk}")
-    (row,) = (row for row in see_live().rows if row.sale == sale.slug)
+    (row,) = (row for row in get_live_state().rows if row.sale == sale.slug)
     assert (row.backend, row.epoch, row.is_stale, row.held.count) == (alias, 7, False, 1)
     assert 0 < row.held.expires_in <= locks[alias].ttl
     page = amy.get("/ops/live/").text
     assert sale.slug in page
     assert row.held.owner in page
     go.set()
-    until(lambda: live.forget() or all(row.is_free for row in see_live().rows))
-    assert [row.sale for row in see_live().rows] == [sale.slug]
+    until(lambda: live.invalidate() or all(row.is_free for row in get_live_state().rows))
+    assert [row.sale for row in get_live_state().rows] == [sale.slug]
 
 
 @seen_by_threads
@@ -56,7 +56,7 @@ def test_a_holder_whom_the_stock_row_would_refuse_is_stale(holder):
     sale = a_sale()
     holder(f"sale:{sale.pk}")
     Stock.objects.filter(pk=sale.stock_id).update(fence_epoch=2)
-    assert [row.is_stale for row in see_live().rows] == [True]
+    assert [row.is_stale for row in get_live_state().rows] == [True]
 
 
 @seen_by_threads
@@ -64,7 +64,7 @@ def test_what_stays_in_a_backend_of_its_own_is_not_stale(holder):
     put_in_force("database")
     for name in ("build:home", "idempotency:x", "sale:1"):
         holder(name, "redis")
-    stale = {row.held.name: row.is_stale for row in see_live().rows}
+    stale = {row.held.name: row.is_stale for row in get_live_state().rows}
     assert stale == {"build:home": False, "idempotency:x": False, "sale:1": True}
 
 
@@ -74,7 +74,7 @@ def test_filters_and_search(amy, holder):
     holder("job:audit", "database")
     waiter = threading.Thread(target=locks["redis"].lock("sale:1").acquire, args=(True, 3))
     waiter.start()
-    until(lambda: live.forget() or any(row.held.waiters for row in see_live().rows))
+    until(lambda: live.invalidate() or any(row.held.waiters for row in get_live_state().rows))
 
     def names(query: str) -> list[str]:
         text = amy.get(f"/ops/live/?{query}").text.partition('id="traffic"')[0]
@@ -82,7 +82,7 @@ def test_filters_and_search(amy, holder):
 
     assert names("show=waiting") == ["sale:1"]
     waiter.join(10)
-    live.forget()
+    live.invalidate()
     assert names("") == names("show=all") == names("show=nonsense") == ["sale:1", "job:audit"]
     assert names("show=held") == ["sale:1", "job:audit"]
     assert names("show=stale") == ["job:audit"]
@@ -101,7 +101,9 @@ def test_rate_and_pause(amy):
 
 def test_the_rates_are_those_since_the_last_look():
     for _ in range(2):
-        until(lambda: read_traffic()[1])  # not by `see_live`, which may look once more behind us
+        until(
+            lambda: read_traffic()[1]
+        )  # `get_live_state` may sample again
         for _ in range(50):
             with lock("rated:1"):
                 pass
@@ -130,7 +132,7 @@ def test_a_redis_that_is_stopped_does_not_hang_the_page():
         user = User.objects.create_superuser("amy")
         client = signed_in(user)
         assert client.get("/ops/").status_code == 200
-        live.forget()
+        live.invalidate()
         server.pause()
         try:
             begun = time.monotonic()
@@ -160,7 +162,7 @@ def test_nodes_are_counted(settings, amy):
             "LOCATION": settings.REDLOCK_URLS,
         },
     }
-    (store,) = (store for store in see_live().stores if store.name == "redlock")
+    (store,) = (store for store in get_live_state().stores if store.name == "redlock")
     assert (store.nodes, store.ok) == ("1/2", False), "no majority"
 
 
@@ -177,7 +179,7 @@ def test_zookeepers_servers_are_asked(zookeeper, settings):
 
 
 def test_a_probe_that_fails_is_told_by_its_kind():
-    found = probing.probe_all({"good": lambda: 7, "bad": lambda: 1 / 0}, seconds=5)
+    found = probe_all({"good": lambda: 7, "bad": lambda: 1 / 0}, seconds=5)
     assert (found["good"].ok, found["good"].value) == (True, 7)
     assert (found["bad"].ok, found["bad"].error) == (False, "ZeroDivisionError")
 
@@ -197,7 +199,7 @@ def test_books_and_jobs(amy):
         sent_at=now,
         duplicates=2,
     )
-    assert amy.post("/ops/audit/")["Location"] == "/ops/#books"
+    assert amy.post("/ops/audit/")["Location"] == "/ops/#stock-audit"
     page = amy.get("/ops/").text
     for told in (
         sound.slug,
@@ -213,7 +215,7 @@ def test_books_and_jobs(amy):
 def test_queued_sales(amy):
     sale = a_sale(fulfilment="queued", stock=12)
     audit_and_alert()
-    page = amy.get("/ops/rest/").text
+    page = amy.get("/ops/statistics/").text
     assert sale.slug in page
 
 
@@ -227,15 +229,15 @@ def test_a_poll_asks_the_database_little(amy, holder):
     with CaptureQueriesContext(
         connection,
     ) as first:
-        live.forget()
+        live.invalidate()
         amy.get("/ops/live/")
     assert len(first) <= 6, [one["sql"] for one in first]
-    see_live()
+    get_live_state()
     with CaptureQueriesContext(connection) as again:
         amy.get("/ops/live/")
     assert len(again) <= 3, [one["sql"] for one in again]
-    amy.get("/ops/rest/")
-    live.forget()
+    amy.get("/ops/statistics/")
+    live.invalidate()
     with CaptureQueriesContext(connection) as rest:
-        amy.get("/ops/rest/")
+        amy.get("/ops/statistics/")
     assert len(rest) <= 8, [one["sql"] for one in rest]

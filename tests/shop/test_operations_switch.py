@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 def test_for_staff_alone(client, ben):
     customer = signed_in()
-    for path in ("/ops/", "/ops/live/", "/ops/rest/"):
+    for path in ("/ops/", "/ops/live/", "/ops/statistics/"):
         assert client.get(path)["Location"].startswith("/accounts/sign-in/")
         assert customer.get(path).status_code == 403
         assert ben.get(path).status_code == 200
@@ -77,7 +77,7 @@ def test_a_switch_drains_and_the_page_tells_how_far_it_is(amy, holder):
     assert backend_in_force() == "redis"
     go.set()
     until(lambda: backend_in_force() == "database")
-    live.forget()
+    live.invalidate()
     page = amy.get("/ops/").text
     assert "database + conditional" in page
     assert "maintenance" in page
