@@ -26,14 +26,14 @@ test: ## install what the tests need, then run them all on private real servers;
 	TEST_STORE=mariadb $(BIN)/pytest -n $(JOBS) --dist loadfile -m "stores and not long" || status=$$?; \
 	exit $$status
 
-faults: ## the fault suite, then its table in docs/faults.md; SEED=42 ROUNDS=1 make it longer
+faults: ## the fault suite, then its table in docs/reference/faults.md; SEED=42 ROUNDS=1 make it longer
 	@$(SETUP) --install tools/setup.py test
 	@status=0; \
 	TEST_STORE=mariadb $(BIN)/pytest -n $(JOBS) --dist loadfile -m "faults or long" \
 		--faults-report=var/faults-mariadb.json || status=$$?; \
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "faults and stores and not long" \
 		--faults-report=var/faults-sqlite.json || status=$$?; \
-	$(BIN)/python -m tests.fault_page docs/faults.md var/faults-mariadb.json var/faults-sqlite.json \
+	$(BIN)/python -m tests.fault_page docs/reference/faults.md var/faults-mariadb.json var/faults-sqlite.json \
 		|| status=$$?; \
 	exit $$status
 

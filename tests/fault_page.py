@@ -1,6 +1,6 @@
-"""Writes docs/faults.md from the reports of a `make faults`.
+"""Writes docs/reference/faults.md from the reports of a `make faults`.
 
-python -m tests.fault_page docs/faults.md var/faults-mariadb.json var/faults-sqlite.json
+python -m tests.fault_page docs/reference/faults.md var/faults-mariadb.json var/faults-sqlite.json
 """
 
 from __future__ import annotations

@@ -3,11 +3,12 @@
     @pytest.mark.faults(row=5, backend="redis", xf=True)
     def test_a_crash_without_persistence(...)
 
-`make faults` runs the marked tests, and tests/fault_page.py writes docs/faults.md from their
-reports. Injectors count themselves (`devservers.base.injected_faults`); a marked test that passes
-without an injected fault fails. Where the test itself is the fault, as with a second release, the
-marker names it: `fired="..."`. `xf` marks a test that expects two holders and fails without them.
-`audit_sale` and `check` here are those of the shop and of the lab, and record what they found.
+`make faults` runs the marked tests, and tests/fault_page.py writes docs/reference/faults.md from
+their reports. Injectors count themselves (`devservers.base.injected_faults`); a marked test that
+passes without an injected fault fails. Where the test itself is the fault, as with a second
+release, the marker names it: `fired="..."`. `xf` marks a test that expects two holders and fails
+without them. `audit_sale` and `check` here are those of the shop and of the lab, and record what
+they found.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/locks.md shows the properties that the backends declare."""
+"""docs/reference/locks.md shows the properties that the backends declare."""
 
 from loadtest.charts import marked
 from tools.lock_table import PAGE, PART, capabilities, markdown

@@ -1,4 +1,4 @@
-"""The drill of docs/operations.md, "Back up and restore": each of its steps, and two left out."""
+"""The drill of docs/how-to/back-up-and-restore.md: each of its steps, and two left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the table of backends and properties in docs/locks.md (REQUIREMENTS L14).
+"""Write the table of backends and properties in docs/reference/locks.md (REQUIREMENTS L14).
 
 .venv/bin/python tools/lock_table.py
 """
@@ -14,7 +14,7 @@ from django.utils.module_loading import import_string
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
-PAGE = ROOT / "docs" / "locks.md"
+PAGE = ROOT / "docs/reference/locks.md"
 PART = "lock_table"
 
 from loadtest.charts import marked  # noqa: E402

@@ -1,4 +1,4 @@
-"""gunicorn's table in docs/operations.md: one rush under each of some settings, interleaved.
+"""Measure six configurations of gunicorn, interleaved, for docs/reference/benchmarks.md.
 
     .venv/bin/python tools/tune.py [ROUNDS]            # 3, in four minutes on two cores
 
@@ -21,7 +21,7 @@ from devservers import MariaDb, Redis  # noqa: E402
 from loadtest.bench.purchase.web import Web  # noqa: E402
 from loadtest.charts import marked  # noqa: E402
 
-PAGE = ROOT / "docs/operations.md"
+PAGE = ROOT / "docs/reference/benchmarks.md"
 # Workers, threads, further options.
 VARIANTS: dict[str, tuple[int, int, list[str]]] = {
     "sync 2": (2, 1, ["--worker-class", "sync"]),

@@ -33,7 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--write",
         type=Path,
         metavar="FILE",
-        help="write all scenarios and their charts into docs/faults.md",
+        help="write all scenarios and their charts into docs/reference/faults.md",
     )
 
 

@@ -1,4 +1,4 @@
-"""Export a scenario report as an offline page, as charts, and as sections of docs/faults.md."""
+"""Export a scenario report as an offline page, as charts, and as sections of faults.md."""
 
 import textwrap
 from pathlib import Path
@@ -11,8 +11,6 @@ from loadtest.scenarios.catalogue import SCENARIOS
 from loadtest.scenarios.scenario import Result
 
 PART = "lab_scenario"
-FRONT = "holder-paused"
-"""The scenario whose two charts open the README."""
 
 
 def shown(result: Result) -> dict[str, Any]:
@@ -59,11 +57,7 @@ def _chart_file(name: str, variant: dict[str, Any], folder: Path) -> Path:
 
 def write(report: dict[str, Any], page: Path) -> None:
     """Replace the sections between the page's markers, and their charts in img/ beside it."""
-    folder = page.parent / "img"
-    write_charts(report, folder)
-    front = next(one for one in report["scenarios"] if one["name"] == FRONT)
-    for name, variant in zip(("oversell", "repair"), front["halves"], strict=True):
-        (folder / f"{name}.svg").write_text(timeline.draw(variant, alone=True) + "\n")
+    write_charts(report, page.parent / "img")
     sections = "\n".join(_section(one) for one in report["scenarios"])
     marked.write(page, PART, f"\n{sections}\n")
 

@@ -5,5 +5,5 @@
     both      loading      Redis filled from the ledger, compared with it and put right
 
 The database keeps the last word: what Redis promised too much is refused where it is written, and
-the ticket says so. docs/queued.md has the states and what is promised at each.
+the ticket says so. docs/explanation/queued-sales.md has the states and what is promised at each.
 """

@@ -1,4 +1,4 @@
-"""docs/faults.md has every test that is marked with a row, and every row has a test."""
+"""docs/reference/faults.md has every test that is marked with a row, and every row has a test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fault_rows import ROWS
 
 TESTS = Path(__file__).resolve().parents[1]
 NAMED_FOR_A_ROW = re.compile(r"test_(?:row_)?((?<=row_)\d+|f\d)_")
-PAGE = TESTS.parent / "docs" / "faults.md"
+PAGE = TESTS.parent / "docs/reference/faults.md"
 
 
 def rows_of(test: ast.FunctionDef) -> set[str]:

@@ -153,7 +153,7 @@ def tables(report: dict[str, Any]) -> Iterator[Table]:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """The measurements as docs/locks.md has them."""
+    """The measurements as docs/reference/benchmarks.md has them."""
     names = {"ours": "**{}**", "floor": "*{}*", "peer": "{}"}
     rows = [
         [names[row["role"]].format(row["system"]), *_cells(row)]

@@ -32,7 +32,7 @@ COLUMNS = {
     "driver_cores": ("driver\ncores", "{:.2f}"),
 }
 PAGE = ("per_second", "to_reference", "p99_ms", "worker_cpu_ms", "redis_cpu_us")
-"""The columns that docs/operations.md has."""
+"""The columns that docs/reference/benchmarks.md has."""
 MACHINES = (10, 100, 1000)
 SEEN = "queued, orders written and seen"
 COMPARE: dict[str, Callable[[float, float], bool]] = {">=": ge, "<=": le, "=": eq}
@@ -161,7 +161,7 @@ def tables(report: dict[str, Any]) -> Iterator[Table]:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """The measurements as docs/operations.md has them."""
+    """The measurements as docs/reference/benchmarks.md has them."""
     rows = [
         [row["line"], *(COLUMNS[name][1].format(row[name]) if name in row else "" for name in PAGE)]
         for row in report["lines"]

@@ -219,7 +219,7 @@ POLLING = Scenario(
         _("That is %(b_each).1f against %(r_each).1f commands for each waiter."),
     ),
     repair=_("The holder's release wakes the next waiter in the queue; no waiter polls."),
-    immune=_("Every backend that declares wakes_waiters; see docs/locks.md."),
+    immune=_("Every backend that declares wakes_waiters; see docs/reference/locks.md."),
     run=_polling,
     requires_overlap=False,
 )
