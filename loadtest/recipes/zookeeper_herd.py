@@ -1,10 +1,11 @@
-"""One ephemeral node in ZooKeeper that everybody watches (REQUIREMENTS L11). For the lab only.
+"""One ephemeral node in ZooKeeper that all waiters watch (REQUIREMENTS L11). For the lab only.
 
-Correct, and its flaw is what a release costs: the one event wakes every waiter, all of them try to
-create the node, one succeeds and the others watch it again. N waiters make N events and N writes a
-release, and whoever is quickest goes first. `locking.backends.zookeeper.backend` wakes one.
+It is correct, but each release wakes every waiter: all of them try to create the node, one succeeds
+and the others watch it again. N waiters cause N events and N writes per release, and the fastest
+acquires the lock. `locking.backends.zookeeper` wakes one.
 
-A caller who gives up while the ensemble is silent may leave its node until its session ends.
+The node of a caller that gives up while the ensemble does not respond may stay until its session
+ends.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class ZooKeeperHerdBackend(ZooKeeperBackend):
         wakes_waiters=True,
     )
 
-    def _stand_in_line(
+    def _wait_in_queue(
         self, session: Session, claim: Claim, parent: str, end: float
     ) -> Grant | None:
         woken, path, owner = threading.Event(), f"{parent}/holder", claim.owner.encode()
@@ -42,34 +43,34 @@ class ZooKeeperHerdBackend(ZooKeeperBackend):
             woken.clear()
             if claim.cancelled.is_set():
                 return None
-            sent, patience = time.monotonic(), self._patience(session, end)
+            sent, timeout = time.monotonic(), self._reply_timeout(session, end)
             try:
                 try:
                     request = Create2(path, owner, OPEN_ACL_UNSAFE, EPHEMERAL)
-                    _, stat = session.answer(session.send(request), patience)
+                    _, stat = session.wait_for(session.send(request), timeout)
                 except NodeExistsError:
-                    data, stat = session.answer(session.client.get_async(path), patience)
-                    if data != owner:  # else ours: only the answer to its creation was lost
+                    data, stat = session.wait_for(session.client.get_async(path), timeout)
+                    if data != owner:  # otherwise only the reply to its creation was lost
                         remaining = end - time.monotonic()
                         if remaining <= 0:
                             return None
                         session.wait_gone(path, woken, remaining)
                         continue
-                session.places[claim.owner] = path
+                session.nodes[claim.owner] = path
                 return Grant(stat.czxid, sent + session.timeout)
             except NoNodeError:
-                self._make(session, parent, patience)
+                self._create_parent(session, parent, timeout)
             except INTERRUPTED:
                 if time.monotonic() > end + self._connect_timeout:
                     raise
-                session.wait_up(patience)
+                session.wait_up(timeout)
 
     def inspect(self) -> list[Held]:
-        """This process's own."""
+        """Return the locks of this process."""
         return [
             Held(name=lease.name, owner=lease.owner, token=lease.token)
             for lease in list(self.held.values())
         ]
 
     break_lock = Backend.break_lock
-    """Not offered: the broken holder would delete its successor's node, which has the same path."""
+    """Not supported: the holder would then delete its successor's node, which has the same path."""

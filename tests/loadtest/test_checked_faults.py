@@ -159,8 +159,8 @@ def test_row_12_the_session_of_a_buyer_expires(
 
     def expire() -> None:
         assert isinstance(backend, ZooKeeperBackend)
-        assert backend._session is not None
-        fault = ExpireSession(node, backend._session.client.client_id)
+        assert backend.session is not None
+        fault = ExpireSession(node, backend.session.client.client_id)
         fault.inject()
         assert fault.injected
         assert shop.buy() == "order"

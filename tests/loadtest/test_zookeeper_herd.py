@@ -11,7 +11,7 @@ import pytest
 
 from devservers import ZooKeeper
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
-from tests.locking.zookeeper_tools import PATH, connected, name, queue
+from tests.locking.zookeeper_tools import PATH, connected, name
 
 __all__ = ["name"]
 
@@ -35,10 +35,10 @@ class TestHerd:
 
         try:
             for backend in backends:
-                session = backend._session
+                session = backend.session
                 assert session is not None
-                happened = session._happened
-                session._happened = (  # type: ignore[method-assign]
+                happened = session.node_changed
+                session.node_changed = (  # type: ignore[method-assign]
                     lambda event, happened=happened: count(event, happened)
                 )
             go_on = [threading.Event() for _ in backends]
@@ -102,7 +102,7 @@ class TestHerd:
             with ThreadPoolExecutor(3) as pool:
                 for done in [pool.submit(work, number) for number in range(3)]:
                     done.result(WAIT_TIMEOUT * 2)
-            assert not queue(backends[0], name)
+            assert not backends[0].queue(name)
         finally:
             for backend in backends:
                 backend.close()

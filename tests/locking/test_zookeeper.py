@@ -16,14 +16,14 @@ from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from locking.backends.zookeeper.session import Session
-from tests.locking.zookeeper_tools import PATH, backend, connected, name, queue
+from tests.locking.zookeeper_tools import PATH, backend, connected, name
 
 __all__ = ["backend", "name"]
 
 
 def session_of(backend: ZooKeeperBackend) -> Session:
-    assert backend._session is not None
-    return backend._session
+    assert backend.session is not None
+    return backend.session
 
 
 class TestSettings:
@@ -75,24 +75,24 @@ class TestQueue:
         self, backend: ZooKeeperBackend, name: str
     ) -> None:
         with backend.lock(name, timeout=5) as lease:
-            path = session_of(backend).places[lease.owner]
+            path = session_of(backend).nodes[lease.owner]
             assert session_of(backend).client.exists(path).czxid == lease.token
 
     def test_a_refused_try_leaves_nothing(self, backend: ZooKeeperBackend, name: str) -> None:
         with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as other:
-            before = queue(backend, name)
+            before = backend.queue(name)
             for _ in range(20):
                 assert not other.submit(backend.lock(name).acquire, False).result(WAIT_TIMEOUT)
-            assert queue(backend, name) == before
+            assert backend.queue(name) == before
 
     def test_waits_that_end_in_vain_leave_nothing(
         self, backend: ZooKeeperBackend, name: str
     ) -> None:
         with backend.lock(name, timeout=5), ThreadPoolExecutor(8) as others:
-            before = queue(backend, name)
+            before = backend.queue(name)
             waits = [others.submit(backend.lock(name).acquire, timeout=0.01) for _ in range(80)]
             assert not any(wait.result(WAIT_TIMEOUT) for wait in waits)
-            assert queue(backend, name) == before
+            assert backend.queue(name) == before
             session = session_of(backend)
             assert not session._waiting
             watchers = session.client._data_watchers
@@ -131,7 +131,7 @@ class TestQueue:
                 signal.setitimer(signal.ITIMER_REAL, 0.3)
                 with pytest.raises(TimeIsUp):
                     backend.lock(name).acquire(timeout=WAIT_TIMEOUT)
-                assert len(queue(backend, name)) == 1
+                assert len(backend.queue(name)) == 1
                 holder.submit(lock.release).result(WAIT_TIMEOUT)
         finally:
             signal.signal(signal.SIGALRM, old)
@@ -160,8 +160,8 @@ class TestQueue:
                     list(pool.map(take, range(20_000)))
                 session = session_of(backend)
                 assert not backend.held
-                assert not session.places
-                assert not session._orphans
+                assert not session.nodes
+                assert not session.pending_deletes
                 assert not session._waiting
                 assert not any(session.client._data_watchers.values())
                 assert len(os.listdir("/proc/self/fd")) <= files
@@ -247,7 +247,7 @@ class TestSession:
 
             until(is_back, "the client finding the server")
             with backend.lock(name, timeout=5):
-                assert len(queue(backend, name)) == 1
+                assert len(backend.queue(name)) == 1
         finally:
             backend.close()
             server.stop()

@@ -21,7 +21,7 @@ from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from tests.fault_rows import SLACK
 from tests.locking.actor import Actor
-from tests.locking.zookeeper_tools import backend, conf, connected, elapsed, name, queue
+from tests.locking.zookeeper_tools import backend, conf, connected, elapsed, name
 
 __all__ = ["backend", "name"]
 
@@ -51,7 +51,7 @@ class TestHolder:
                 assert other.lease(name)["lost"]
                 assert other.release(name)["error"] == "LockLost"
                 lease.check()
-                assert len(queue(backend, name)) == 1, "the successor lost its lock"
+                assert len(backend.queue(name)) == 1, "the successor lost its lock"
 
     @pytest.mark.faults(row=12, backend="zookeeper", xf=True)
     def test_session_expired(
@@ -68,9 +68,9 @@ class TestHolder:
             with ThreadPoolExecutor(1) as pool:
                 successor = other.lock(name)
                 wait = pool.submit(successor.acquire, timeout=WAIT_TIMEOUT)
-                until(lambda: len(queue(other, name)) == 2, "the other one queueing")
-                assert backend._session is not None
-                fault = ExpireSession(zookeeper.hosts, backend._session.client.client_id)
+                until(lambda: len(other.queue(name)) == 2, "the other one queueing")
+                assert backend.session is not None
+                fault = ExpireSession(zookeeper.hosts, backend.session.client.client_id)
                 fault.inject()
                 assert fault.injected
                 expired = time.monotonic()
@@ -125,7 +125,7 @@ class TestHolder:
                 first = lease.deadline
                 until(lambda: lease.deadline > first or lease.lost, "the session going on")
                 lease.check()
-            assert not queue(other, name)
+            assert not other.queue(name)
             other.close()
 
     def test_the_answer_to_its_release_lost(
@@ -138,7 +138,7 @@ class TestHolder:
                 assert pool.submit(lock.acquire, timeout=5).result(WAIT_TIMEOUT)
                 proxy.hold_replies()
                 releasing = pool.submit(lock.release)
-                until(lambda: not queue(backend, name), "the release being applied")
+                until(lambda: not backend.queue(name), "the release being applied")
                 assert not releasing.done()
                 proxy.cut()
                 proxy.resume()
@@ -155,7 +155,7 @@ class TestHolder:
             proxy.cut(refuse=True)
             with pytest.raises(LockUnavailable):
                 assert elapsed(lock.release) < 1 + SLACK
-            assert len(queue(backend, name)) == 1
+            assert len(backend.queue(name)) == 1
             healed = time.monotonic()
             proxy.accept()
             with backend.lock(name, timeout=WAIT_TIMEOUT):
@@ -191,20 +191,20 @@ class TestWaiter:
         lock.acquire(timeout=5)
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(wait, waiter, "cut off")
-            until(lambda: len(queue(backend, name)) == 2, "the first one queueing")
+            until(lambda: len(backend.queue(name)) == 2, "the first one queueing")
             second = pool.submit(wait, backend, "behind")
-            until(lambda: len(queue(backend, name)) == 3, "the second one queueing")
-            before = queue(backend, name)[1:]
+            until(lambda: len(backend.queue(name)) == 3, "the second one queueing")
+            before = backend.queue(name)[1:]
             proxy.cut(refuse=True)
-            assert waiter._session is not None
-            until(lambda: not waiter._session.up.is_set(), "the connection being lost")
+            assert waiter.session is not None
+            until(lambda: not waiter.session.up.is_set(), "the connection being lost")
             lock.release()
-            assert queue(backend, name) == before, "a place was lost"
+            assert backend.queue(name) == before, "a place was lost"
             proxy.accept()
             first.result(WAIT_TIMEOUT)
             second.result(WAIT_TIMEOUT)
         assert served == ["cut off", "behind"]
-        assert not queue(backend, name)
+        assert not backend.queue(name)
 
     @pytest.mark.faults(row=10, backend="zookeeper")
     def test_a_node_whose_creation_got_no_answer_is_found_again(
@@ -216,26 +216,26 @@ class TestWaiter:
         with ThreadPoolExecutor(1) as pool:
             lock = waiter.lock(name)
             taking = pool.submit(lock.acquire, timeout=WAIT_TIMEOUT)
-            until(lambda: queue(backend, name), "the node being made")
-            (node,) = queue(backend, name)
+            until(lambda: backend.queue(name), "the node being made")
+            (node,) = backend.queue(name)
             assert not taking.done()
             proxy.cut()
             proxy.resume()
             assert taking.result(WAIT_TIMEOUT)
             lease = pool.submit(lambda: lock.lease).result(WAIT_TIMEOUT)
-            assert queue(backend, name) == [node], "it was made twice"
+            assert backend.queue(name) == [node], "it was made twice"
             (seen,) = [held for held in backend.inspect() if held.name == name]
             assert (seen.owner, seen.token) == (lease.owner, lease.token)
             pool.submit(lock.release).result(WAIT_TIMEOUT)
-        assert not queue(backend, name)
+        assert not backend.queue(name)
 
     @pytest.mark.faults(row=10, backend="zookeeper", fired="answers lost")
     def test_a_place_told_of_whose_queue_was_not_still_has_its_token(
         self, backend: ZooKeeperBackend, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The connection breaks between two answers: the node's creation, and the queue."""
-        assert backend._session is not None
-        client, answers = backend._session.client, []
+        assert backend.session is not None
+        client, answers = backend.session.client, []
         ask = client.get_children_async
 
         def lose(parent: str) -> object:
@@ -255,26 +255,26 @@ class TestWaiter:
             lock.acquire(timeout=5)
         lease = lock.lease
         assert lease is not None
-        (node,) = queue(backend, name)
+        (node,) = backend.queue(name)
         made = client.exists(f"{backend._parent(name)}/{node}")
         assert lease.token == made.czxid
         assert len(answers) > 3
         lock.release()
-        assert not queue(backend, name)
+        assert not backend.queue(name)
 
     def test_one_that_gives_up_while_cut_off_leaves_no_node(
         self, proxy: Proxy, waiter: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
     ) -> None:
         with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(waiter.lock(name).acquire, timeout=1.0)
-            until(lambda: len(queue(backend, name)) == 2, "the other one queueing")
+            until(lambda: len(backend.queue(name)) == 2, "the other one queueing")
             proxy.cut(refuse=True)
             with pytest.raises(LockUnavailable):
                 waiting.result(WAIT_TIMEOUT)
-            assert len(queue(backend, name)) == 2
+            assert len(backend.queue(name)) == 2
             healed = time.monotonic()
             proxy.accept()
-            until(lambda: len(queue(backend, name)) == 1, "the orphan being deleted")
+            until(lambda: len(backend.queue(name)) == 1, "the orphan being deleted")
             assert time.monotonic() - healed < 6, "deleted by the session's end only"
 
     def test_one_whose_creation_is_silent_leaves_no_node(
@@ -286,8 +286,8 @@ class TestWaiter:
             with pytest.raises(LockUnavailable):
                 pool.submit(waiter.lock(name).acquire, timeout=0.2).result(WAIT_TIMEOUT)
             proxy.resume()
-            until(lambda: waiter._session and not waiter._session._orphans, "the clearing up")
-            assert len(queue(backend, name)) == 1
+            until(lambda: waiter.session and not waiter.session.pending_deletes, "the clearing up")
+            assert len(backend.queue(name)) == 1
 
     def test_a_lost_session_means_the_end_of_the_queue_and_is_logged(
         self,
@@ -301,17 +301,17 @@ class TestWaiter:
         lock.acquire(timeout=5)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(waiter.lock(name).acquire, timeout=WAIT_TIMEOUT)
-            until(lambda: len(queue(backend, name)) == 2, "the other one queueing")
-            before = queue(backend, name)
-            assert waiter._session is not None
-            ExpireSession(zookeeper.hosts, waiter._session.client.client_id).inject()
+            until(lambda: len(backend.queue(name)) == 2, "the other one queueing")
+            before = backend.queue(name)
+            assert waiter.session is not None
+            ExpireSession(zookeeper.hosts, waiter.session.client.client_id).inject()
             until(
-                lambda: len(now := queue(backend, name)) == 2 and now[1] > before[1],
+                lambda: len(now := backend.queue(name)) == 2 and now[1] > before[1],
                 "the other one queueing again",
             )
             lock.release()
             assert waiting.result(WAIT_TIMEOUT)
-        assert any("lost the place" in record.getMessage() for record in caplog.records)
+        assert any("joining the queue again" in record.getMessage() for record in caplog.records)
 
 
 class TestLeader:
@@ -392,9 +392,9 @@ class TestClock:
                     lease.check()
                 with other.lock(name, timeout=5) as next_lease:
                     assert next_lease.token > lease.token
-                    assert other._session is not None
-                    path = other._session.places[next_lease.owner]
-                    made_at = other._session.client.exists(path).ctime / 1000
+                    assert other.session is not None
+                    path = other.session.nodes[next_lease.owner]
+                    made_at = other.session.client.exists(path).ctime / 1000
                 assert abs(made_at - time.time()) > 3000, "the clock did not jump"
             finally:
                 holder.close()

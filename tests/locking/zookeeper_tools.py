@@ -41,12 +41,6 @@ def name() -> str:
     return f"zookeeper:{uuid.uuid4().hex}"
 
 
-def queue(backend: ZooKeeperBackend, name: str) -> list[str]:
-    """The nodes of a name, the holder's first."""
-    nodes = backend._queue(backend._open(), backend._parent(name))
-    return sorted(nodes, key=lambda node: node[-10:])
-
-
 def elapsed(call: Callable[[], object]) -> float:
     """How long a call takes, in seconds."""
     started = time.monotonic()

@@ -97,15 +97,15 @@ def _connect_zookeeper(ensemble: ZooKeeper, path: str) -> ZooKeeperBackend:
 
 
 def _record_wakes(backend: ZooKeeperBackend, recorder: Recorder) -> None:
-    session = backend._session
+    session = backend.session
     assert session is not None
-    happened = session._happened
+    happened = session.node_changed
 
     def record(event: Any) -> None:
         recorder.note("wake", lane=recorder.actor)
         happened(event)
 
-    session._happened = record  # type: ignore[method-assign]
+    session.node_changed = record  # type: ignore[method-assign]
 
 
 def _counters(ensemble: ZooKeeper) -> dict[str, int]:

@@ -1,14 +1,14 @@
-"""A queue of nodes in ZooKeeper (REQUIREMENTS L12), after its own recipe and Curator's.
+"""A queue of nodes in ZooKeeper (REQUIREMENTS L12), after ZooKeeper's recipe and Curator's.
 
 A claim is an ephemeral sequential node under a parent per name. The lowest number holds the lock
-and everyone else watches the node just before its own, so a release wakes one. The node goes with
-the session of its process; its creation's zxid is the token, which grows for as long as the
-ensemble keeps its data. A node bears the owner's name: a claim whose creation got no answer is
-found again by it, rather than made twice.
+and each other claim watches the node before its own, so a release wakes one. The node ends with
+the session of its process; the zxid of its creation is the token, which grows as long as the
+ensemble keeps its data. A node's name contains the owner: a claim whose creation got no reply finds
+its node by that name and does not create a second one.
 
-LOCATION: "host:port,host:port,host:port", with a path behind it for a chroot.
+LOCATION: "host:port,host:port,host:port", followed by a path for a chroot.
 OPTIONS: SESSION_TIMEOUT (6 s; the server may shorten or lengthen it), CONNECT_TIMEOUT (3 s), PREFIX
-("/locks"). Needs ZooKeeper 3.5, whose container nodes take empty parents away.
+("/locks"). Requires ZooKeeper 3.5, which deletes empty container nodes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from locking.backends.zookeeper.session import (
     logger,
     translated,
 )
-from locking.exceptions import LockLost, LockUnavailable
+from locking.exceptions import LockUnavailable
 
 EPHEMERAL, SEQUENTIAL, CONTAINER = 1, 2, 4
 OPTIONS: dict[str, Any] = {"SESSION_TIMEOUT": 6.0, "CONNECT_TIMEOUT": 3.0, "PREFIX": "/locks"}
@@ -42,7 +42,7 @@ LONGEST_SESSION = 60.0
 
 
 class ZooKeeperBackend(Backend):
-    """Fair, bound to the process's session, and served by any majority of the ensemble."""
+    """Fair, bound to the process's session, available with any majority of the ensemble."""
 
     capabilities = Capabilities(
         summary=gettext_noop(
@@ -67,13 +67,13 @@ class ZooKeeperBackend(Backend):
         )
         self._session_timeout: float = options["SESSION_TIMEOUT"]
         self._connect_timeout: float = options["CONNECT_TIMEOUT"]
-        self._session: Session | None = None
+        self.session: Session | None = None
         self._opening = threading.Lock()
-        self._silent = False
+        self._fails_fast = False
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
-        """No servers, sessions that no server grants, options that nothing reads."""
+        """Check that servers are named and that the options are known and in range."""
         options = OPTIONS | dict(conf.get("OPTIONS") or {})
         session, connect, prefix = (options[name] for name in OPTIONS)
         wrong = {
@@ -93,49 +93,49 @@ class ZooKeeperBackend(Backend):
             if why
         ]
 
-    # --- taking ---------------------------------------------------------------------------
-
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
-        """Stand in the queue until nobody is ahead."""
+        """Wait in the queue until this claim is the first."""
         end = time.monotonic() + timeout
         session = self._open()
         parent = self._parent(claim.name)
         grant = None
         with translated():
-            if timeout <= 0 and self._queue(session, parent):
-                return None  # without having left a node that somebody might wait behind
+            if timeout <= 0 and self.queue(claim.name):
+                return None  # without a node that another claim could wait for
             try:
-                grant = self._stand_in_line(session, claim, parent, end)
+                grant = self._wait_in_queue(session, claim, parent, end)
             finally:
                 if grant is None:
-                    path = session.places.get(claim.owner)
+                    path = session.nodes.get(claim.owner)
                     session.withdraw(claim.owner, parent, path, self._connect_timeout)
         return grant
 
-    def _stand_in_line(
+    def _wait_in_queue(
         self, session: Session, claim: Claim, parent: str, end: float
     ) -> Grant | None:
-        woken, token, tried = threading.Event(), 0, False
+        woken, token, may_exist = threading.Event(), 0, False
         claim.interrupt = woken.set
         while True:
             woken.clear()
             if claim.cancelled.is_set():
                 return None
             sent = time.monotonic()
-            patience = self._patience(session, end)
+            timeout = self._reply_timeout(session, end)
             try:
-                path = session.places.get(claim.owner)
+                path = session.nodes.get(claim.owner)
                 if path is None:
                     if token:
-                        logger.warning("lost the place in the queue of %r", claim.name)
-                    token, line = self._join(session, claim.owner, parent, patience, tried)
-                    path = session.places[claim.owner]
+                        logger.warning(
+                            "queue position of lock %r lost, joining the queue again", claim.name
+                        )
+                    token, queue = self._join(session, claim.owner, parent, timeout, may_exist)
+                    path = session.nodes[claim.owner]
                 else:
-                    line = session.answer(session.client.get_children_async(parent), patience)
+                    queue = session.wait_for(session.client.get_children_async(parent), timeout)
                 node = path.rpartition("/")[2]
-                if node not in line:
+                if node not in queue:
                     raise NoNodeError
-                ahead = [other for other in line if other[-10:] < node[-10:]]
+                ahead = [other for other in queue if other[-10:] < node[-10:]]
                 if not ahead:
                     return Grant(token, sent + session.timeout)
                 remaining = end - time.monotonic()
@@ -144,185 +144,180 @@ class ZooKeeperBackend(Backend):
                 predecessor = max(ahead, key=lambda other: other[-10:])
                 session.wait_gone(f"{parent}/{predecessor}", woken, remaining)
             except (NoNodeError, KeyError):
-                session.places.pop(claim.owner, None)
-                tried = False
+                session.nodes.pop(claim.owner, None)
+                may_exist = False
             except INTERRUPTED:
-                tried = True
+                may_exist = True
                 if time.monotonic() > end + self._connect_timeout:
                     raise
-                session.wait_up(patience)
+                session.wait_up(timeout)
 
     def _join(
-        self, session: Session, owner: str, parent: str, patience: float, tried: bool
+        self, session: Session, owner: str, parent: str, timeout: float, may_exist: bool
     ) -> tuple[int, list[str]]:
-        """Make the claim's node, or find it when it was made unknown to us: token and queue."""
+        """Create the claim's node, or find it if it may exist; return the token and the queue."""
         client = session.client
-        if tried and (found := session.find(owner, parent, patience)):
+        if may_exist and (found := session.find(owner, parent, timeout)):
             path = f"{parent}/{found[0]}"
-            stat = session.answer(client.exists_async(path), patience)
+            stat = session.wait_for(client.exists_async(path), timeout)
             if stat is None:
                 raise NoNodeError
-            line = session.answer(client.get_children_async(parent), patience)
-            session.places[owner] = path
-            return stat.czxid, line
+            queue = session.wait_for(client.get_children_async(parent), timeout)
+            session.nodes[owner] = path
+            return stat.czxid, queue
         request = Create2(f"{parent}/{owner}-", b"", OPEN_ACL_UNSAFE, EPHEMERAL | SEQUENTIAL)
         while True:
             created, children = session.send(request), client.get_children_async(parent)
             try:
-                path, stat = session.answer(created, patience)
+                path, stat = session.wait_for(created, timeout)
                 break
             except NoNodeError:
-                self._make(session, parent, patience)
-        line = session.answer(children, patience)
-        session.places[owner] = path  # only now: who has a place has a token
-        return stat.czxid, line
+                self._create_parent(session, parent, timeout)
+        queue = session.wait_for(children, timeout)
+        session.nodes[owner] = path  # only now: an owner in `nodes` has a token
+        return stat.czxid, queue
 
-    def _make(self, session: Session, parent: str, patience: float) -> None:
+    def _create_parent(self, session: Session, parent: str, timeout: float) -> None:
         container = CreateContainer(parent, b"", OPEN_ACL_UNSAFE, CONTAINER)
         try:
-            session.answer(session.send(container), patience)
+            session.wait_for(session.send(container), timeout)
         except NodeExistsError:
             pass
         except NoNodeError:
-            session.answer(session.client.ensure_path_async(self._prefix), patience)
+            session.wait_for(session.client.ensure_path_async(self._prefix), timeout)
 
-    def _patience(self, session: Session, end: float) -> float:
-        """How long one answer may take: what the caller has left, within what a failover takes."""
+    def _reply_timeout(self, session: Session, end: float) -> float:
+        """Return the time-out of one reply: the caller's time left, at most that of a failover."""
         longest = session.timeout + self._connect_timeout
         return max(self._connect_timeout, min(end - time.monotonic(), longest))
 
-    # --- holding --------------------------------------------------------------------------
-
     def release(self, claim: Claim, token: int) -> None:
-        """Delete the node. Where that gets no answer it is tried until the session ends."""
-        session = self._session
-        path = None if session is None else session.places.pop(claim.owner, None)
+        """Delete the node. Without a reply this is repeated until the session ends."""
+        session = self.session
+        path = None if session is None else session.nodes.pop(claim.owner, None)
         if session is None or path is None:
             raise claim.lost()
         parent = path.rpartition("/")[0]
         with translated():
             try:
-                session.answer(session.client.delete_async(path), self._connect_timeout)
+                session.wait_for(session.client.delete_async(path), self._connect_timeout)
             except NoNodeError:
-                raise LockLost(f"{claim.name!r} was taken from {claim.owner}.") from None
+                raise claim.lost() from None
             except (*INTERRUPTED, LockUnavailable):
-                # Perhaps done, perhaps not: the owner's name in the node tells.
+                # The outcome is unknown: look for a node with the owner's name.
                 session.up.wait(self._connect_timeout)
                 if not session.withdraw(claim.owner, parent, None, self._connect_timeout):
                     raise
             except BaseException:
-                session.withdraw(claim.owner, parent, None, 0)  # the keeper will do it
+                session.withdraw(claim.owner, parent, None, 0)  # the session's thread will do it
                 raise
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
-        """The grant lasts as long as the session, whatever the ttl: is it still there?"""
-        session = self._session
-        path = None if session is None else session.places.get(claim.owner)
+        """Check that the node exists: the grant lasts as long as the session, not for `ttl`."""
+        session = self.session
+        path = None if session is None else session.nodes.get(claim.owner)
         if session is None or path is None:
             raise claim.lost()
         sent = time.monotonic()
         with translated():
             session.wait_up(0)
-            if session.answer(session.client.exists_async(path), session.timeout / 3) is None:
-                raise LockLost(f"{claim.name!r} was taken from {claim.owner}.")
+            if session.wait_for(session.client.exists_async(path), session.timeout / 3) is None:
+                raise claim.lost()
         return sent + session.timeout
 
-    # --- looking --------------------------------------------------------------------------
-
     def inspect(self) -> list[Held]:
-        """The head of every queue, as the leader knows them at this moment."""
+        """Return the head of every queue, from a server that has caught up with the leader."""
         session = self._open()
         client, found = session.client, []
         with translated():
             client.sync_async(self._prefix)
             try:
-                names = session.answer(client.get_children_async(self._prefix))
+                names = session.wait_for(client.get_children_async(self._prefix))
             except NoNodeError:
                 return []
             queues = [(n, client.get_children_async(f"{self._prefix}/{n}")) for n in names]
             for name, reply in queues:
                 try:
-                    line = sorted(session.answer(reply), key=lambda node: node[-10:])
+                    queue = sorted(session.wait_for(reply), key=lambda node: node[-10:])
                 except NoNodeError:
                     continue
-                if line:
-                    path = f"{self._prefix}/{name}/{line[0]}"
-                    found.append((name, line, client.exists_async(path)))
+                if queue:
+                    path = f"{self._prefix}/{name}/{queue[0]}"
+                    found.append((name, queue, client.exists_async(path)))
             return [
                 Held(
                     name=unquote(name),
-                    owner=line[0][:-11],
+                    owner=queue[0][:-11],
                     token=stat.czxid,
-                    waiters=len(line) - 1,
+                    waiters=len(queue) - 1,
                 )
-                for name, line, reply in found
-                if (stat := session.answer(reply)) is not None
+                for name, queue, reply in found
+                if (stat := session.wait_for(reply)) is not None
             ]
 
     def probe(self) -> None:
-        """Ask a server that must ask the leader."""
+        """Send a sync, which reaches the leader."""
         session = self._open()
         with translated():
-            session.answer(session.client.sync_async("/"), self._connect_timeout)
+            session.wait_for(session.client.sync_async("/"), self._connect_timeout)
 
     def break_lock(self, name: str) -> bool:
-        """Delete the holder's node; the holder finds out within a fifth of its session."""
+        """Delete the holder's node; its lease is marked within a fifth of the session time-out."""
         session, parent = self._open(), self._parent(name)
         with translated():
-            line = self._queue(session, parent)
-            if not line:
+            queue = self.queue(name)
+            if not queue:
                 return False
-            first = min(line, key=lambda node: node[-10:])
             try:
-                session.answer(session.client.delete_async(f"{parent}/{first}"))
+                session.wait_for(session.client.delete_async(f"{parent}/{queue[0]}"))
             except NoNodeError:
                 return False
         return True
 
-    def _queue(self, session: Session, parent: str) -> list[str]:
+    def queue(self, name: str) -> list[str]:
+        """Return the nodes of a name, the holder's first."""
+        session, parent = self._open(), self._parent(name)
         session.client.sync_async(parent)
         try:
-            line: list[str] = session.answer(
+            nodes: list[str] = session.wait_for(
                 session.client.get_children_async(parent), self._connect_timeout
             )
         except NoNodeError:
             return []
-        return line
+        return sorted(nodes, key=lambda node: node[-10:])
 
     def _parent(self, name: str) -> str:
         return f"{self._prefix}/{quote(name, safe=':').replace('.', '%2E')}"
 
-    # --- the session ----------------------------------------------------------------------
-
     def _open(self) -> Session:
-        """The session, connected; after one vain wait the next calls fail at once."""
-        session = self._session
+        """Return the connected session; after one time-out, calls fail at once until it is up."""
+        session = self.session
         if session is None or session.ended:
             with self._opening, translated():
-                session = self._session
+                session = self.session
                 if session is None or session.ended:
                     if session is not None:
                         session.close()
-                    self._session = session = Session(self, self._hosts, self._session_timeout)
+                    self.session = session = Session(self, self._hosts, self._session_timeout)
         if not session.up.is_set():
             try:
-                session.wait_up(0 if self._silent else self._connect_timeout)
+                session.wait_up(0 if self._fails_fast else self._connect_timeout)
             except LockUnavailable:
-                self._silent = True
+                self._fails_fast = True
                 raise
-        self._silent = False
+        self._fails_fast = False
         return session
 
     def close(self) -> None:
-        """End the session, and with it every lock that this process holds here."""
-        session, self._session = self._session, None
+        """End the session, and with it every lock that this process holds."""
+        session, self.session = self.session, None
         if session is not None:
             session.close()
 
     def reset_after_fork(self) -> None:
-        """In a forked child."""
+        """Abandon the parent's session."""
         super().reset_after_fork()
-        session, self._session = self._session, None
-        self._opening, self._silent = threading.Lock(), False
+        session, self.session = self.session, None
+        self._opening, self._fails_fast = threading.Lock(), False
         if session is not None:
             session.abandon()

@@ -1,10 +1,11 @@
-"""One ZooKeeper session per process: what it holds, whether it still lives, what it must clear up.
+"""One ZooKeeper session per process: its nodes, its life and its clean-up.
 
-kazoo's client reconnects and pings, but tells nobody when the server last heard from it, and a
-steady stream of requests keeps it from noticing a server that no longer answers. So a thread here
-asks a question five times per session time-out. The answer proves that the session lived when the
-question was sent; every lease is then good until that moment plus the session time-out, also in a
-process that was stopped meanwhile. No answer for a third of it, and the next server is tried.
+kazoo's client reconnects and pings, but does not expose when the server last replied, and a steady
+stream of requests keeps it from noticing that a server no longer replies. So a thread here sends a
+request five times per session time-out. The reply proves that the session was alive when the
+request was sent; every lease is then valid until that moment plus the session time-out, also in a
+process that was paused meanwhile. Without a reply for a third of the time-out, the client connects
+to the next server.
 """
 
 from __future__ import annotations
@@ -41,29 +42,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger("locking")
 
 INTERRUPTED = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, SessionMovedError)
-"""What may be asked again: the request, or only its answer, was lost on the way."""
+"""Errors after which a request may be repeated: it, or only its reply, was lost."""
 
 
 class CreateContainer(Create2):  # type: ignore[misc]
-    """A node that the server removes once its last child has gone (ZooKeeper 3.5)."""
+    """A node that the server removes after its last child (ZooKeeper 3.5)."""
 
     type = 19
 
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """The client's own errors never leave a backend."""
+    """Translate the client's errors to LockUnavailable."""
     try:
         yield
     except (KazooException, KazooTimeoutError) as error:
-        raise LockUnavailable(f"ZooKeeper does not serve: {error!r}") from error
+        raise LockUnavailable(f"ZooKeeper request failed: {error!r}") from error
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Keeps the socket at hand, and spares what makes the client slow.
+    """Remembers the socket, and omits two costs of kazoo's handler.
 
-    Its own `select` makes and closes an epoll object for every one of the ten or so calls that a
-    request takes, and watches are called by way of another thread.
+    Its `select` creates and closes an epoll object in each of about ten calls per request, and it
+    calls watches in another thread.
     """
 
     socket_in_use: socket.socket | None = None
@@ -73,7 +74,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._connect_timeout = connect_timeout
 
     def create_connection(self, *args: Any, **options: Any) -> Any:
-        # A host that swallows packets must not use up the whole session.
+        # A host that drops packets must not use up the whole session.
         options["timeout"] = self._connect_timeout
         self.socket_in_use = super().create_connection(*args, **options)
         return self.socket_in_use
@@ -94,25 +95,26 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         )
 
     def dispatch_callback(self, callback: Any) -> None:
-        callback.func(*callback.args)  # ours only set events
+        callback.func(*callback.args)  # the callbacks here only set events
 
 
 class Session:
-    """A connected client, the nodes that stand for this process's claims, and their keeper."""
+    """A connected client, the nodes of this process's claims, and the thread that renews them."""
 
     def __init__(self, backend: Backend, hosts: str, timeout: float) -> None:
         self.backend = backend
         self.timeout = timeout
-        """Seconds after the last contact at which the server ends the session."""
+        """Seconds after the last request at which the server ends the session."""
         self.up = threading.Event()
         self.ended = False
-        """The client has given up for good: open another session."""
-        self.places: dict[str, str] = {}
-        """Path of the node by owner; a place is gone from here when its session has ended."""
-        self._orphans: dict[str, str] = {}
+        """The session cannot be used any more: open another one."""
+        self.nodes: dict[str, str] = {}
+        """Path of the node by owner; empty again when the session has expired."""
+        self.pending_deletes: dict[str, str] = {}
+        """Parent by owner, of nodes that could not be deleted yet."""
         self._waiting: defaultdict[str, set[threading.Event]] = defaultdict(set)
         self._guard = threading.Lock()
-        self._look = threading.Event()
+        self._wake = threading.Event()
         self._handler = _Handler(timeout / 3)
         self.client = KazooClient(
             hosts,
@@ -121,12 +123,12 @@ class Session:
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 0.5},
         )
         self._learn_timeout()
-        self.client.add_listener(self._changed)
+        self.client.add_listener(self._state_changed)
         self.client.start_async()
-        threading.Thread(target=self._keep, name="zookeeper-keeper", daemon=True).start()
+        threading.Thread(target=self._run, name="zookeeper-session", daemon=True).start()
 
     def _learn_timeout(self) -> None:
-        """A server may grant less than was asked for, and the client tells nobody."""
+        """Record the time-out that the server granted, which the client does not expose."""
         connection = self.client._connection
         connect = connection._connect
 
@@ -137,34 +139,32 @@ class Session:
 
         connection._connect = learn
 
-    # --- asking ---------------------------------------------------------------------------
-
     def send(self, request: Any) -> Any:
-        """Put a request on the wire; its answer is awaited with `answer`."""
+        """Send a request; `wait_for` returns its reply."""
         reply = self.client.handler.async_result()
         self.client._call(request, reply)
         return reply
 
-    def answer(self, reply: Any, patience: float | None = None) -> Any:
-        """The answer to a request, or LockUnavailable when it takes longer than `patience`."""
+    def wait_for(self, reply: Any, timeout: float | None = None) -> Any:
+        """Return the reply to a request; raise LockUnavailable after `timeout` seconds."""
         try:
-            return reply.get(timeout=self.timeout if patience is None else patience)
+            return reply.get(timeout=self.timeout if timeout is None else timeout)
         except KazooTimeoutError as error:
-            raise LockUnavailable("ZooKeeper does not answer.") from error
+            raise LockUnavailable("ZooKeeper did not reply in time.") from error
 
-    def wait_up(self, patience: float) -> None:
-        """Return when connected; LockUnavailable after `patience` seconds."""
-        if not self.up.wait(patience):
-            raise LockUnavailable(f"ZooKeeper could not be reached in {patience:.1f} s.")
+    def wait_up(self, timeout: float) -> None:
+        """Return when connected; raise LockUnavailable after `timeout` seconds."""
+        if not self.up.wait(timeout):
+            raise LockUnavailable(f"ZooKeeper could not be reached in {timeout:.1f} s.")
 
     def wait_gone(self, path: str, woken: threading.Event, seconds: float) -> None:
-        """Return when the node at `path` is gone, the connection is, or `woken` is set."""
+        """Return when the node at `path` is deleted, the connection is lost, or `woken` is set."""
         with self._guard:
             self._waiting[path].add(woken)
         try:
-            # Not `exists`, which would leave its watch behind when the node has gone already.
-            # One watcher for all: the client keeps it once per path, however many waits give up.
-            self.answer(self.client.get_async(path, watch=self._happened))
+            # Not `exists`, which would leave a watch behind when the node is already deleted.
+            # One watcher for all: the client keeps it once per path, however many waits end.
+            self.wait_for(self.client.get_async(path, watch=self.node_changed))
             woken.wait(min(seconds, threading.TIMEOUT_MAX))
         except NoNodeError:
             return
@@ -174,104 +174,98 @@ class Session:
                 if not self._waiting[path]:
                     del self._waiting[path]
 
-    def _happened(self, event: Any) -> None:
+    def node_changed(self, event: Any) -> None:
+        """Wake the waits for a node; called by the client."""
         with self._guard:
             for woken in self._waiting.get(event.path, ()):
                 woken.set()
 
-    def _changed(self, state: str) -> None:
-        """In the client's own thread, so without waiting for anything."""
+    def _state_changed(self, state: str) -> None:
+        """Wake all waits; runs in the client's own thread, so it must not wait."""
         if state == KazooState.CONNECTED:
             self.up.set()
         else:
             self.up.clear()
         if state == KazooState.LOST:
-            self.places.clear()
+            self.nodes.clear()
             self.ended = self.client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
         with self._guard:
             for waiters in self._waiting.values():
                 for woken in waiters:
                     woken.set()
-        self._look.set()
+        self._wake.set()
 
-    # --- clearing up ----------------------------------------------------------------------
-
-    def withdraw(self, owner: str, parent: str, path: str | None, patience: float) -> bool:
-        """Delete the node of `owner`, now if that can be done, else later; whether it is done."""
-        self.places.pop(owner, None)
-        self._orphans[owner] = parent
+    def withdraw(self, owner: str, parent: str, path: str | None, timeout: float) -> bool:
+        """Delete the node of `owner` now, return True; or leave it to the thread, return False."""
+        self.nodes.pop(owner, None)
+        self.pending_deletes[owner] = parent
         if not self.up.is_set():
             return False
         try:
             if path is None:
-                self._sweep(owner, parent, patience)
+                for node in self.find(owner, parent, timeout):
+                    self.wait_for(self.client.delete_async(f"{parent}/{node}"), timeout)
             else:
-                self.answer(self.client.delete_async(path), patience)
+                self.wait_for(self.client.delete_async(path), timeout)
         except NoNodeError:
             pass
         except (*INTERRUPTED, LockUnavailable):
-            self._look.set()
+            self._wake.set()
             return False
-        self._orphans.pop(owner, None)
+        self.pending_deletes.pop(owner, None)
         return True
 
-    def _sweep(self, owner: str, parent: str, patience: float) -> None:
-        for node in self.find(owner, parent, patience):
-            self.answer(self.client.delete_async(f"{parent}/{node}"), patience)
-
-    def find(self, owner: str, parent: str, patience: float) -> list[str]:
-        """The nodes of `owner`, after whatever another server had still to be told about them."""
+    def find(self, owner: str, parent: str, timeout: float) -> list[str]:
+        """Return the nodes of `owner` after this server has caught up with the leader."""
         self.client.sync_async(parent)
         try:
-            children = self.answer(self.client.get_children_async(parent), patience)
+            children = self.wait_for(self.client.get_children_async(parent), timeout)
         except NoNodeError:
             return []
         return [node for node in children if node[:-11] == owner]
 
-    # --- keeping --------------------------------------------------------------------------
-
-    def _keep(self) -> None:
+    def _run(self) -> None:
         while True:
-            self._look.wait(self.timeout / 5)
-            self._look.clear()
+            self._wake.wait(self.timeout / 5)
+            self._wake.clear()
             try:
                 if self.up.is_set():
-                    self._ask()
-                for owner, parent in list(self._orphans.items()):
+                    self._renew()
+                for owner, parent in list(self.pending_deletes.items()):
                     self.withdraw(owner, parent, None, self.timeout / 3)
-                self._tell()
+                self._mark_lost()
             except Exception:
-                logger.exception("the keeper of the ZooKeeper session stumbled")
+                logger.exception("ZooKeeper session check failed, will retry")
             if self.ended:
                 return
 
-    def _ask(self) -> None:
-        """Renew what this process holds, or look for another server when this one is silent."""
+    def _renew(self) -> None:
+        """Renew the leases of this process; change the server if this one does not reply."""
         leases = list(self.backend.held.values())
         sent = time.monotonic()
-        asked = [
+        requests = [
             (lease, self.client.exists_async(path))
             for lease in leases
-            if (path := self.places.get(lease.owner)) is not None
+            if (path := self.nodes.get(lease.owner)) is not None
         ]
-        sign = self.client.exists_async("/")
-        if not sign.wait(self.timeout / 3):
+        root = self.client.exists_async("/")
+        if not root.wait(self.timeout / 3):
             with contextlib.suppress(OSError):
                 if self._handler.socket_in_use is not None:
                     self._handler.socket_in_use.shutdown(socket.SHUT_RDWR)
             return
-        for lease, reply in asked:
+        for lease, reply in requests:
             if not reply.successful():
                 continue
-            if reply.value is None:  # broken from outside
-                self.places.pop(lease.owner, None)
+            if reply.value is None:  # an operator has broken the lock
+                self.nodes.pop(lease.owner, None)
             elif not lease.lost:
                 lease.deadline = sent + self.timeout
 
-    def _tell(self) -> None:
-        """Mark the leases that have ended, and free those whose holder has."""
+    def _mark_lost(self) -> None:
+        """Mark the leases that have ended, and release those whose thread or task has ended."""
         for lease in list(self.backend.held.values()):
-            path = self.places.get(lease.owner)
+            path = self.nodes.get(lease.owner)
             if path is not None and not lease.lost and not lease.orphaned:
                 continue
             if not lease.is_held:  # released at this moment
@@ -283,16 +277,16 @@ class Session:
                     self.withdraw(lease.owner, path.rpartition("/")[0], path, self.timeout / 3)
 
     def close(self) -> None:
-        """End the session; its nodes go with it."""
+        """End the session; the server deletes its nodes."""
         with contextlib.suppress(KazooException, OSError):
             self.client.stop()
             self.client.close()
-        self.places.clear()
+        self.nodes.clear()
         self.ended = True
-        self._look.set()
+        self._wake.set()
 
     def abandon(self) -> None:
-        """In a forked child: close our copies of the parent's sockets without a word."""
+        """Close the copies of the parent's sockets in a forked child, without any message."""
         self.ended = True
         atexit.unregister(self._handler.stop)
         connection = self.client._connection
