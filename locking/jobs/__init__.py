@@ -1,1 +1,1 @@
-"""Scheduled work that runs once per scheduled time."""
+"""Scheduled jobs that run once per scheduled time."""

@@ -1,12 +1,12 @@
-"""Beat with its schedule in the database, made for several beats at once.
+"""A scheduler of Celery beat with its schedule in the database; several beats may run at once.
 
     CELERY_BEAT_SCHEDULER = "locking.jobs.beat:Scheduler"
 
-Every message carries the scheduled time that it is for, and all beats name the same times: an
-interval counts from 1970, not from the moment at which a beat was started. What several beats send
-several times, `locking.run_once` does once. Times that a beat was too slow for, or that passed
-while all were down, are sent late, the last `MISSED` of them. Before a message goes out its run has
-a row, so that one that is lost on the way is sent again; see `locking.jobs.run_once`.
+Every message carries its scheduled time, and all beats compute the same times: an interval counts
+from 1970, not from the start of a beat. A job that several beats send several times runs once
+(`locking.run_once`). Scheduled times that passed while beats were slow or down are sent late, the
+last `MISSED` of them. The row of a run is created before its message is sent, so that a message
+that is lost is sent again (`locking.jobs.runs.resend_unfinished`).
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from django.db import DatabaseError
 from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler, ModelEntry
 
-from locking.jobs.run_once import HEADER, OLDEST, announce, is_run_once
+from locking.jobs.run_once import is_run_once
+from locking.jobs.runs import HEADER, MAX_MESSAGE_AGE, register
 
 logger = logging.getLogger("locking")
 
 MISSED = 10
-"""Scheduled times that one beat sends at once when it missed them, the newest ones."""
+"""The number of missed scheduled times that a beat sends late; the newest ones."""
 EARLY = 0.01
-"""Seconds by which beat comes before the time that it is told."""
+"""Seconds by which Celery beat wakes before the time that `is_due` returns."""
 
 
-class EverySlot(schedules.schedule):
-    """An interval whose times are its whole multiples since 1970, the same on every machine."""
+class AlignedInterval(schedules.schedule):
+    """An interval due at its multiples since 1970, which are the same on every machine."""
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
-        """To the first multiple after `last_run_at`; negative once it has passed."""
+        """Return the time to the first multiple after `last_run_at`, negative if it has passed."""
         return timedelta(seconds=self._following(last_run_at) - self.now().timestamp())
 
     def is_due(self, last_run_at: datetime) -> Any:
-        """Whether a multiple has passed since `last_run_at`, and the seconds to the next one."""
+        """Return whether a multiple has passed since `last_run_at`, and the seconds to the next."""
         now = self.now()
         due = self._following(last_run_at) <= now.timestamp()
         return schedules.schedstate(due, self._following(now) - now.timestamp() + EARLY)
@@ -49,13 +50,13 @@ class EverySlot(schedules.schedule):
         return float((moment.timestamp() // self.seconds + 1) * self.seconds)
 
 
-def slots(schedule: Any, after: datetime, until: datetime) -> list[datetime]:
-    """The scheduled times after one moment and up to another, the last `MISSED` of them.
+def scheduled_times(schedule: Any, after: datetime, until: datetime) -> list[datetime]:
+    """Return the scheduled times after `after` and up to `until`, the last `MISSED` of them.
 
-    Of intervals and crontabs; any other schedule is due in the minute that `until` is in.
+    Intervals and crontabs are computed; any other schedule is due in the minute of `until`.
     """
-    after = max(after, until - OLDEST)
-    if isinstance(schedule, EverySlot):
+    after = max(after, until - MAX_MESSAGE_AGE)
+    if isinstance(schedule, AlignedInterval):
         every = schedule.seconds
         first, last = int(after.timestamp() // every) + 1, int(until.timestamp() // every)
         numbers = range(max(first, last - MISSED + 1), last + 1)
@@ -72,7 +73,7 @@ def slots(schedule: Any, after: datetime, until: datetime) -> list[datetime]:
 
 
 class Entry(ModelEntry):
-    """A row of the schedule, on the common slots."""
+    """A row of the schedule; its intervals are due at the same times on all machines."""
 
     schedule: Any
 
@@ -80,28 +81,30 @@ class Entry(ModelEntry):
         super().__init__(model, app=app)
         plain = self.schedule
         if type(plain) is schedules.schedule and plain.seconds > 0:
-            self.schedule = EverySlot(plain.run_every, nowfun=plain.nowfun, app=self.app)
+            self.schedule = AlignedInterval(plain.run_every, nowfun=plain.nowfun, app=self.app)
 
 
 class Scheduler(DatabaseScheduler):
-    """Sends every scheduled time by its name."""
+    """A scheduler that sends each message with its scheduled time."""
 
     Entry = Entry
 
     def update_from_dict(self, mapping: Mapping[str, Any]) -> None:
-        """CELERY_BEAT_SCHEDULE fills in what is missing; what staff have edited stays edited."""
-        there = PeriodicTask.objects.filter(name__in=mapping).values_list("name", flat=True)
-        missing = mapping.keys() - set(there)
+        """Add missing entries of CELERY_BEAT_SCHEDULE; entries that staff have edited stay."""
+        existing = PeriodicTask.objects.filter(name__in=mapping).values_list("name", flat=True)
+        missing = mapping.keys() - set(existing)
         super().update_from_dict({name: mapping[name] for name in missing})
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
-        """Send an entry that is due, once for each of its times since its last run."""
-        for slot in slots(entry.schedule, entry.last_run_at, datetime.now(UTC)):
+        """Send one message for each scheduled time of the entry since its last run."""
+        for scheduled_for in scheduled_times(entry.schedule, entry.last_run_at, datetime.now(UTC)):
             if is_run_once(self.app.tasks.get(entry.task)):
                 try:
-                    announce(entry.task, entry.args, entry.kwargs, slot)
+                    register(entry.task, entry.args, entry.kwargs, scheduled_for)
                 except DatabaseError as error:
-                    logger.warning("job %s @ %s: no row: %s", entry.task, slot, error)
-            headers = {**entry.options["headers"], HEADER: slot.isoformat()}
+                    logger.warning(
+                        "job %s @ %s: no row created: %s", entry.task, scheduled_for, error
+                    )
+            headers = {**entry.options["headers"], HEADER: scheduled_for.isoformat()}
             entry.options = {**entry.options, "headers": headers}
             super().apply_entry(entry, producer=producer)

@@ -1,18 +1,19 @@
-"""Scheduled work of the lock library."""
+"""Scheduled jobs of the lock library."""
 
 from celery import shared_task
 from django.conf import settings
 
+from locking import idempotency
 from locking.backends.database.backend import DatabaseBackend
 from locking.handler import backend_class, locks
-from locking.idempotency import prune
-from locking.jobs import run_once as jobs
+from locking.jobs import runs
+from locking.jobs.run_once import run_once
 
 
 @shared_task(time_limit=60, soft_time_limit=50)
-@jobs.run_once
+@run_once
 def sweep_dead_locks() -> int:
-    """Delete lock rows that nobody has used for an hour, crashed holders' among them."""
+    """Delete lock rows unused for an hour, including those of crashed holders."""
     swept = 0
     for alias, conf in settings.LOCKS.items():
         if issubclass(backend_class(conf), DatabaseBackend):
@@ -23,20 +24,20 @@ def sweep_dead_locks() -> int:
 
 
 @shared_task(time_limit=60, soft_time_limit=50)
-@jobs.run_once
+@run_once
 def prune_idempotency_keys() -> int:
-    """Delete answers that are a day old."""
-    return prune()
+    """Delete stored responses older than a day."""
+    return idempotency.prune()
 
 
 @shared_task(time_limit=60, soft_time_limit=50)
 def resend_unfinished_runs() -> int:
-    """Send again the runs that nobody finished. Not run_once: it has to heal that."""
-    return jobs.resend_unfinished()
+    """Send another message for unfinished runs. Not run_once, because it repairs those."""
+    return runs.resend_unfinished()
 
 
 @shared_task(time_limit=60, soft_time_limit=50)
-@jobs.run_once
+@run_once
 def prune_job_runs() -> int:
-    """Delete job runs of long ago."""
-    return jobs.prune_runs()
+    """Delete old job runs."""
+    return runs.prune_runs()

@@ -7,7 +7,7 @@ from django.db.models import Count, Max, Q, Sum
 from django.utils import timezone
 
 from locking import metrics, single_flight
-from locking.jobs.run_once import UNFINISHED
+from locking.jobs.runs import UNFINISHED
 from locking.models import IdempotencyKey, JobRun
 from shop.administration import alerts
 from shop.administration.audit import StockAudit

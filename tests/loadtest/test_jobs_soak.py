@@ -1,4 +1,4 @@
-"""`lab jobs`: what it refuses, and its verdict; tests/locking/test_faults_jobs.py runs it."""
+"""`lab jobs`: its checks and its verdict; tests/locking/jobs/test_worker_faults.py runs it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from loadtest.resilience.jobs import soak
-from locking.jobs import run_once as jobs
+from locking.jobs import runs
 from locking.models import JobRun
 
 MOMENTS = ["2026-11-21T12:00:00+00:00", "2026-11-21T12:00:01+00:00"]
@@ -44,7 +44,7 @@ def test_the_verdict(changes: dict[str, Any], verdict: str, monkeypatch) -> None
         "effects",
         lambda task: Counter(dict(zip(MOMENTS, found[task], strict=True))),
     )
-    jobs.announce("once", [], {}, soak.datetime.fromisoformat(MOMENTS[0]))
+    runs.register("once", [], {}, soak.datetime.fromisoformat(MOMENTS[0]))
     JobRun.objects.update(attempts=found["attempts"], duplicates=2)
     report = soak._report(MOMENTS, found["struck"], "attempt 1 was taken over")
     assert report["verdict"] == verdict

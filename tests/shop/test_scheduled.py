@@ -14,7 +14,8 @@ from django.core.cache import caches
 from django.utils import timezone
 
 from inventory.models import Stock
-from locking.jobs import run_once as jobs
+from locking.jobs.run_once import is_run_once
+from locking.jobs.runs import HEADER
 from locking.models import JobRun
 from shop import tasks
 from shop.administration import alerts
@@ -40,7 +41,7 @@ def test_every_scheduled_task_exists_has_limits_and_runs_once() -> None:
         task = current_app.tasks[entry["task"]]
         assert task.soft_time_limit < task.time_limit, name
         assert task.time_limit < settings.CELERY_BROKER_TRANSPORT_OPTIONS["visibility_timeout"]
-        assert jobs.is_run_once(task) or name == "resend-unfinished-runs", name
+        assert is_run_once(task) or name == "resend-unfinished-runs", name
         assert task.acks_late, name
         assert task.reject_on_worker_lost, name
 
@@ -70,7 +71,7 @@ def test_openings_and_ends_are_told_once(caplog) -> None:
     now = timezone.now()
     ticks = [now - timedelta(seconds=10), now - timedelta(seconds=5), now]
     for tick in ticks:
-        header = {jobs.HEADER: tick.isoformat()}
+        header = {HEADER: tick.isoformat()}
         tasks.open_and_close_sales.apply(headers=header)
         tasks.open_and_close_sales.apply(headers=header)
     assert caplog.text.count(f"sale {sale.slug} is open: 7 pieces") == 1

@@ -25,7 +25,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
 django.setup()
 
 from locking import current_run, run_once  # noqa: E402
-from locking.jobs import run_once as jobs  # noqa: E402
+from locking.jobs import runs  # noqa: E402
 
 WORK = 1.5
 """Seconds that `once` takes at most, where no gate holds it up."""
@@ -44,7 +44,7 @@ app.conf.beat_schedule = {
     "control": {"task": "control", "schedule": EVERY},
     "resend": {"task": "locking.jobs.tasks.resend_unfinished_runs", "schedule": EVERY},
 }
-jobs.RESEND = timedelta(seconds=EVERY)  # as brisk as the schedule
+runs.RESEND_INTERVAL = timedelta(seconds=EVERY)  # as brisk as the schedule
 
 
 @worker_ready.connect
@@ -82,4 +82,4 @@ def control(self: Any, gate: str | None = None) -> None:
     """Has as many as there are messages."""
     if gate:
         _wait_at(gate, 1)
-    _affect("control", self.request.headers[jobs.HEADER], 1)
+    _affect("control", self.request.headers[runs.HEADER], 1)

@@ -23,17 +23,17 @@ from loadtest.faults import waiting
 from loadtest.resilience.jobs import EVERY
 from loadtest.resilience.jobs.machines import Machine, create_effects, effects
 from loadtest.resilience.jobs.soak import soak
-from locking.jobs.run_once import HEADER
+from locking.jobs.runs import HEADER
 from locking.models import JobRun
 
-PATIENCE = 45.0
-until = partial(waiting.until, seconds=PATIENCE)
+TIMEOUT = 45.0
+until = partial(waiting.until, seconds=TIMEOUT)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Broker:
-    """Sends messages for one scheduled time after another, and opens gates."""
+    """A sender of messages for successive scheduled times; each run waits at its gate."""
 
     def __init__(self, url: str) -> None:
         self.redis = Client.from_url(url)
@@ -41,40 +41,42 @@ class Broker:
         self.gates = 0
 
     def send(self, task: str, **options: Any) -> tuple[str, str]:
-        """The scheduled time and the gate of a new run."""
+        """Send a message; return the scheduled time and the gate of its run."""
         self.gates += 1
         gate, when = f"gate-{self.gates}", timezone.now().isoformat()
         self.app.send_task(task, kwargs={"gate": gate}, headers={HEADER: when}, **options)
         return when, gate
 
     def sweep(self) -> None:
-        """What a beat sends every second or so."""
+        """Send the job that a beat sends about once a second."""
         self.app.send_task("locking.jobs.tasks.resend_unfinished_runs")
 
     def started(self, gate: str) -> list[dict[str, Any]]:
-        """Who began what waits at the gate."""
+        """Return the attempts that have started and wait at the gate."""
         said = [json.loads(line) for line in self.redis.lrange("started", 0, -1)]
         return [one for one in said if one["gate"] == gate]
 
-    def began(self, gate: str, times: int, *, sweep: bool = False) -> dict[str, Any]:
-        """Wait until it was begun so often; the last who did."""
+    def wait_for_start(self, gate: str, times: int, *, sweep: bool = False) -> dict[str, Any]:
+        """Wait for that many attempts to start; return the last one."""
 
-        def look() -> bool:
+        def has_started() -> bool:
             if sweep:
                 self.sweep()
             return len(self.started(gate)) >= times
 
-        until(look, f"start {times} at {gate}")
+        until(has_started, f"start {times} at {gate}")
         return self.started(gate)[-1]
 
     def open(self, gate: str) -> None:
-        """Let all go on, whenever they come."""
+        """Let all attempts at the gate continue, also later ones."""
         self.redis.rpush(gate, *["go"] * 10)
 
 
 @pytest.fixture(scope="module")
-def crew(test_database_url: str, django_db_blocker: Any) -> Iterator[tuple[Broker, list[Machine]]]:
-    """Two workers, to whom the broker gives again what is not acknowledged within a second."""
+def cluster(
+    test_database_url: str, django_db_blocker: Any
+) -> Iterator[tuple[Broker, list[Machine]]]:
+    """Two workers; the broker redelivers a message that is not acknowledged within a second."""
     with pytest.MonkeyPatch.context() as patch, Redis() as redis, django_db_blocker.unblock():
         patch.setenv("DATABASE_URL", test_database_url)
         patch.setenv("REDIS_URL", redis.url)
@@ -92,7 +94,7 @@ def crew(test_database_url: str, django_db_blocker: Any) -> Iterator[tuple[Broke
 
 
 @pytest.fixture(autouse=True)
-def _no_effects_yet(crew: object, transactional_db: None) -> None:
+def _no_effects_yet(cluster: object, transactional_db: None) -> None:
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM job_effect")
 
@@ -107,14 +109,14 @@ def until_done(when: str) -> JobRun:
 
 
 def at_work(workers: list[Machine], pid: int) -> tuple[Machine, Machine]:
-    """The worker whose child this is, and the other."""
+    """Return the worker that has this child process, and the other one."""
     first, second = workers
     return (first, second) if pid in first.children() else (second, first)
 
 
 @pytest.mark.faults(row=19, backend="run_once", fired="message delivered twice")
-def test_row_19_the_broker_redelivers_a_running_task(crew) -> None:
-    broker, _ = crew
+def test_row_19_redelivered_message_runs_once(cluster) -> None:
+    broker, _ = cluster
     when, gate = broker.send("once")
     until(lambda: broker.started(gate) and run_at(when).duplicates, "a redelivery")
     broker.open(gate)
@@ -122,14 +124,14 @@ def test_row_19_the_broker_redelivers_a_running_task(crew) -> None:
     assert effects("once")[when] == 1
     # The control, with the same fault.
     when, gate = broker.send("control")
-    broker.began(gate, 2)
+    broker.wait_for_start(gate, 2)
     broker.open(gate)
     until(lambda: effects("control")[when] >= 2, "the control to double")
 
 
 @pytest.mark.faults(row=19, backend="run_once", fired="message delivered twice")
-def test_row_19_a_countdown_beyond_the_visibility_timeout(crew) -> None:
-    broker, _ = crew
+def test_row_19_countdown_beyond_visibility_timeout(cluster) -> None:
+    broker, _ = cluster
     when, gate = broker.send("once", countdown=3)
     control, its_gate = broker.send("control", countdown=3)
     broker.open(gate)
@@ -141,24 +143,24 @@ def test_row_19_a_countdown_beyond_the_visibility_timeout(crew) -> None:
 
 
 @pytest.mark.faults(row=20, backend="run_once")
-def test_row_20_a_killed_child_is_replaced(crew) -> None:
-    broker, workers = crew
+def test_row_20_killed_child_is_replaced(cluster) -> None:
+    broker, workers = cluster
     when, gate = broker.send("once")
-    killed = broker.began(gate, 1)
+    killed = broker.wait_for_start(gate, 1)
     assert at_work(workers, killed["pid"])[0].kill_child()
-    assert broker.began(gate, 2, sweep=True)["attempt"] == 2
+    assert broker.wait_for_start(gate, 2, sweep=True)["attempt"] == 2
     broker.open(gate)
     assert until_done(when).attempts == 2
     assert effects("once")[when] == 1
 
 
 @pytest.mark.faults(row=20, backend="run_once")
-def test_row_20_a_killed_worker_is_replaced(crew) -> None:
-    broker, workers = crew
+def test_row_20_killed_worker_is_replaced(cluster) -> None:
+    broker, workers = cluster
     when, gate = broker.send("once")
-    killed, other = at_work(workers, broker.began(gate, 1)["pid"])
+    killed, other = at_work(workers, broker.wait_for_start(gate, 1)["pid"])
     killed.kill()
-    second = broker.began(gate, 2, sweep=True)
+    second = broker.wait_for_start(gate, 2, sweep=True)
     assert second["attempt"] == 2
     assert second["pid"] in other.children()
     broker.open(gate)
@@ -168,13 +170,13 @@ def test_row_20_a_killed_worker_is_replaced(crew) -> None:
 
 
 @pytest.mark.faults(row=20, backend="run_once", xf=True)
-def test_row_20_a_worker_stopped_past_its_lease_finishes_nothing(crew) -> None:
-    """XF: two machines believe in it; only the row's attempt tells them apart."""
-    broker, workers = crew
+def test_row_20_worker_paused_past_its_lease_finishes_nothing(cluster) -> None:
+    """XF: two machines execute the run; only the attempt in the row tells them apart."""
+    broker, workers = cluster
     when, gate = broker.send("once")
-    stopped, _ = at_work(workers, broker.began(gate, 1)["pid"])
+    stopped, _ = at_work(workers, broker.wait_for_start(gate, 1)["pid"])
     stopped.pause()
-    assert broker.began(gate, 2, sweep=True)["attempt"] == 2
+    assert broker.wait_for_start(gate, 2, sweep=True)["attempt"] == 2
     broker.open(gate)
     assert until_done(when).attempts == 2
     stopped.resume()
@@ -182,8 +184,8 @@ def test_row_20_a_worker_stopped_past_its_lease_finishes_nothing(crew) -> None:
     assert effects("once")[when] == 1
 
 
-def stopped_between_writes(beat: Machine) -> bool:
-    """Stopped while it writes it would keep SQLite's only lock, and with it everybody else."""
+def pause_between_writes(beat: Machine) -> bool:
+    """Pause a beat unless it is writing: it would hold the only lock of SQLite."""
     beat.pause()
     try:
         JobRun.objects.filter(pk=0).update(task="")
@@ -194,12 +196,12 @@ def stopped_between_writes(beat: Machine) -> bool:
 
 
 @pytest.mark.faults(row=21, backend="run_once")
-def test_row_21_two_beats_one_of_them_stopped_past_its_lease(crew) -> None:
+def test_row_21_one_of_two_beats_paused_past_its_lease(cluster) -> None:
     beats = [Machine("beat"), Machine("beat")]
     try:
         start_all(beats)
         until(lambda: max(effects("control").values(), default=0) >= 2, "two beats' ticks")
-        until(lambda: stopped_between_writes(beats[1]), "a stop outside of a write")
+        until(lambda: pause_between_writes(beats[1]), "a stop outside of a write")
         since = timezone.now() + timedelta(seconds=EVERY)
 
         def missed() -> list[str]:
@@ -214,7 +216,7 @@ def test_row_21_two_beats_one_of_them_stopped_past_its_lease(crew) -> None:
     finally:
         stop_all(beats)
     began = datetime.fromisoformat(min(effects("control")))
-    broker, _ = crew
+    broker, _ = cluster
 
     def settled() -> bool:
         broker.sweep()
@@ -229,13 +231,13 @@ def test_row_21_two_beats_one_of_them_stopped_past_its_lease(crew) -> None:
     assert gaps == {timedelta(seconds=EVERY)}
 
 
-def test_random_kills_and_stops_leave_one_effect_each(crew) -> None:
-    """A short `manage.py lab jobs`; the seed says which faults strike."""
-    _, workers = crew
+def test_random_kills_and_pauses_leave_one_effect_each(cluster) -> None:
+    """A short `manage.py lab jobs`; the seed determines the faults."""
+    _, workers = cluster
     try:
         report = soak([Machine("beat"), Machine("beat"), *workers], seconds=8, seed=7)
     finally:
-        start_all(workers)  # which it has stopped
+        start_all(workers)  # soak() has stopped them
     assert report["faults"], report
     assert report["control"]["doubled"], report
     assert report["scheduled"] == 8

@@ -1,4 +1,4 @@
-"""run_once, one process: what counts as the same run, and what is done about those that fail."""
+"""`run_once` in one process: duplicates, takeovers, failed attempts and lost messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from django.utils import timezone
 
 from locking import LockLost, LockMisuse, LockUnavailable, current_run, locks, run_once
 from locking.backends.redis.backend import RedisBackend
-from locking.jobs import run_once as jobs
+from locking.jobs import runs
+from locking.jobs.run_once import TIME_LIMIT
 from locking.models import JobRun
 from tests.locking.two_backends import apart
 from tests.shop.making import put_in_force
@@ -21,21 +22,21 @@ __all__ = ["apart"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 celery = Celery("test-jobs", set_as_current=False)
-did: list[Any] = []
+executed: list[Any] = []
 State = JobRun.State
 
 
 @celery.task(name="tidy")
 @run_once(attempts=3, backoff=10)
 def tidy(*words: str) -> int:
-    """Does what the test has put into `act`."""
-    did.append((current_run().scheduled_for, current_run().attempt, *words))
+    """Call the `act` of the test."""
+    executed.append((current_run().scheduled_for, current_run().attempt, *words))
     act()
-    return len(did)
+    return len(executed)
 
 
 def nothing() -> None:
-    """What a body does by default."""
+    """Do nothing, the default of `act`."""
 
 
 act = nothing
@@ -43,67 +44,67 @@ act = nothing
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    did.clear()
-    monkeypatch.setattr(jobs, "current_app", celery)
+    executed.clear()
+    monkeypatch.setattr(runs, "current_app", celery)
 
 
 NOON = timezone.now().replace(minute=0, second=0, microsecond=0)
 
 
 def noon(**later: float) -> datetime:
-    """The last full hour, which is one hour to all that runs here, and so much later."""
+    """Return the last full hour, the same during the whole session, plus `later`."""
     return NOON + timedelta(**later)
 
 
 def deliver(scheduled_for: datetime, *words: str) -> Any:
-    """A message arrives at a worker."""
-    return tidy.apply(words, headers={jobs.HEADER: scheduled_for.isoformat()}).get()
+    """Deliver a message to a worker."""
+    return tidy.apply(words, headers={runs.HEADER: scheduled_for.isoformat()}).get()
 
 
-def let_time_pass(**much: float) -> None:
-    """The leases end, and the last messages are long ago."""
+def let_time_pass(**duration: float) -> None:
+    """Shift the times of all rows into the past."""
     for run in JobRun.objects.all():
-        run.lease_until -= timedelta(**much)
-        run.sent_at -= timedelta(**much)
+        run.lease_until -= timedelta(**duration)
+        run.sent_at -= timedelta(**duration)
         run.save()
 
 
-class TestWhatIsTheSameRun:
-    def test_a_copy_of_a_message_is_turned_away(self) -> None:
+class TestIdentity:
+    def test_duplicate_message_is_turned_away(self) -> None:
         assert deliver(noon()) == 1
         assert deliver(noon()) is None
-        assert did == [(noon(), 1)]
+        assert executed == [(noon(), 1)]
         run = JobRun.objects.get()
         assert (run.state, run.attempts, run.duplicates, run.detail) == (State.DONE, 1, 1, "1")
         assert run.host
         assert run.duration is not None
 
-    def test_the_same_moment_in_another_time_zone_is_the_same(self) -> None:
+    def test_time_zone_does_not_change_the_run(self) -> None:
         deliver(noon().astimezone(UTC))
         deliver(noon().astimezone())
-        assert len(did) == 1
+        assert len(executed) == 1
 
-    def test_another_time_or_other_arguments_are_another_run(self) -> None:
+    def test_other_time_or_arguments_are_another_run(self) -> None:
         deliver(noon())
         deliver(noon(seconds=1))
         deliver(noon(), "Kettle")
-        deliver(noon(), "kettle")  # a collation would take it for the same
-        assert len(did) == 4
+        deliver(noon(), "kettle")  # equal under some collations
+        assert len(executed) == 4
 
-    def test_it_can_be_called_as_a_function(self) -> None:
+    def test_direct_call_only_calls_the_function(self) -> None:
         with pytest.raises(LockMisuse, match="No run_once task"):
-            tidy()  # reaches its body, which asks for its run
+            tidy()  # the body calls current_run()
         assert not JobRun.objects.exists()
 
-    def test_a_message_of_long_ago_is_refused(self) -> None:
+    def test_message_older_than_a_day_is_refused(self) -> None:
         """Its row may have been deleted."""
-        deliver(timezone.now() - jobs.OLDEST - timedelta(seconds=1))
-        assert did == []
+        deliver(timezone.now() - runs.MAX_MESSAGE_AGE - timedelta(seconds=1))
+        assert executed == []
         assert not JobRun.objects.exists()
 
 
 class TestWhileItRuns:
-    def test_a_copy_that_comes_meanwhile_is_turned_away(self, apart, monkeypatch) -> None:
+    def test_duplicate_is_turned_away_while_the_run_lasts(self, apart, monkeypatch) -> None:
         copies = []
 
         def redelivered() -> None:
@@ -114,37 +115,36 @@ class TestWhileItRuns:
         assert deliver(noon()) == 1
         assert copies == [None]
 
-    def test_no_two_have_the_same_number_of_an_attempt(self, monkeypatch) -> None:
-        """Somebody began, and was late, after this one had read that nobody had."""
-        read = jobs._row_of
+    def test_attempt_number_is_claimed_only_once(self, monkeypatch) -> None:
+        """Another machine started the run between the read and the claim of this one."""
 
-        def read_before(task: Any) -> JobRun | None:
-            row = read(task)
+        def register_and_start(*args: Any) -> JobRun:
+            row = runs.register(*args)
             JobRun.objects.update(state=State.RUNNING, attempts=1, lease_until=timezone.now())
             return row
 
-        monkeypatch.setattr(jobs, "_row_of", read_before)
+        monkeypatch.setattr("locking.jobs.run_once.register", register_and_start)
         assert deliver(noon()) is None
-        assert did == []
+        assert executed == []
         assert JobRun.objects.get().duplicates == 1
 
     @pytest.mark.parametrize("backend", ["redis", "none"])
-    def test_nobody_takes_over_before_the_lease_is_over(self, backend: str) -> None:
-        """Where the lock excludes nobody, the row does: for as long as the task may take."""
+    def test_run_is_taken_over_only_after_its_lease(self, backend: str) -> None:
+        """Under a lock that excludes no other machine, the row excludes it for the task's limit."""
         put_in_force(backend)
         deliver(noon())
         begun = timezone.now()
         JobRun.objects.update(state=State.RUNNING, ended_at=None)
         deliver(noon())
-        assert len(did) == 1
+        assert len(executed) == 1
         life = JobRun.objects.get().lease_until - begun
-        expected = locks["redis"].ttl if backend == "redis" else jobs.TIME_LIMIT
+        expected = locks["redis"].ttl if backend == "redis" else TIME_LIMIT
         assert abs(life.total_seconds() - expected) < 30
         let_time_pass(seconds=expected + 30)
         deliver(noon())
-        assert [attempt for _, attempt in did] == [1, 2]
+        assert [attempt for _, attempt in executed] == [1, 2]
 
-    def test_whoever_was_replaced_finishes_nothing(self, monkeypatch, caplog) -> None:
+    def test_replaced_attempt_finishes_nothing(self, monkeypatch, caplog) -> None:
         effects = []
 
         def late() -> None:
@@ -160,7 +160,7 @@ class TestWhileItRuns:
         assert "attempt 1 was taken over" in caplog.text
         assert JobRun.objects.get().state == State.RUNNING
 
-    def test_another_lock_that_it_lost_is_an_error_like_others(self, monkeypatch) -> None:
+    def test_other_lost_lock_is_an_ordinary_error(self, monkeypatch) -> None:
         def act() -> None:
             raise LockLost("the sale's")
 
@@ -169,7 +169,7 @@ class TestWhileItRuns:
             deliver(noon())
         assert JobRun.objects.get().state == State.DUE
 
-    def test_finish_writes_both_or_neither(self, monkeypatch) -> None:
+    def test_finish_commits_the_effect_with_the_run(self, monkeypatch) -> None:
         def breaks() -> None:
             with current_run().finish():
                 JobRun.objects.create(
@@ -201,7 +201,7 @@ class TestAfterAnError:
 
         monkeypatch.setattr(f"{__name__}.act", act)
 
-    def test_it_waits_longer_each_time_and_then_gives_up(self) -> None:
+    def test_attempts_back_off_and_then_fail(self) -> None:
         for wait in (10, 20, None):
             with pytest.raises(ValueError, match="no such sale"):
                 deliver(noon())
@@ -211,14 +211,14 @@ class TestAfterAnError:
             if wait:
                 assert run.state == State.DUE
                 assert wait - 5 < left <= wait
-                deliver(noon())  # a copy that comes before its time
+                deliver(noon())  # a duplicate before the end of the backoff
                 let_time_pass(seconds=wait)
             else:
                 assert run.state == State.FAILED
         assert deliver(noon()) is None
-        assert [attempt for _, attempt in did] == [1, 2, 3]
+        assert [attempt for _, attempt in executed] == [1, 2, 3]
 
-    def test_one_that_kills_its_worker_is_given_up_too(self, caplog) -> None:
+    def test_run_that_kills_its_workers_fails(self, caplog) -> None:
         with pytest.raises(ValueError, match="no such sale"):
             deliver(noon())
         JobRun.objects.update(state=State.RUNNING, attempts=3)
@@ -226,20 +226,20 @@ class TestAfterAnError:
         deliver(noon())
         assert JobRun.objects.get().state == State.FAILED
         assert "given up after 3 attempts" in caplog.text
-        assert len(did) == 1
+        assert len(executed) == 1
 
-    def test_without_its_lock_nothing_runs(self, monkeypatch) -> None:
+    def test_run_does_not_start_without_its_lock(self, monkeypatch) -> None:
         def silent(*args: object) -> None:
             raise LockUnavailable
 
         monkeypatch.setattr(RedisBackend, "acquire", silent)
         with pytest.raises(LockUnavailable):
             deliver(noon())
-        assert did == []
+        assert executed == []
         assert JobRun.objects.get().state == State.DUE
 
 
-class TestSendingAgain:
+class TestResendAndPrune:
     @pytest.fixture
     def sent(self, monkeypatch) -> list[Any]:
         sent: list[Any] = []
@@ -248,36 +248,36 @@ class TestSendingAgain:
         )
         return sent
 
-    def test_what_nobody_began_or_finished(self, sent) -> None:
-        jobs.announce("a task that is gone", [], {}, noon(seconds=-1))
-        jobs.announce("tidy", ["Kettle"], {}, noon())
+    def test_unfinished_runs_are_sent_again_once(self, sent) -> None:
+        runs.register("a task that is gone", [], {}, noon(seconds=-1))
+        runs.register("tidy", ["Kettle"], {}, noon())
         deliver(noon(seconds=1))
         JobRun.objects.filter(state=State.DONE).update(state=State.RUNNING)
         deliver(noon(seconds=2))
-        assert jobs.resend_unfinished() == 0
+        assert runs.resend_unfinished() == 0
         let_time_pass(minutes=1)
-        assert jobs.resend_unfinished() == 2
-        assert jobs.resend_unfinished() == 0, "there are messages under way"
+        assert runs.resend_unfinished() == 2
+        assert runs.resend_unfinished() == 0, "there are messages under way"
         assert sent == [
-            (["Kettle"], {}, {jobs.HEADER: noon().isoformat()}),
-            ([], {}, {jobs.HEADER: noon(seconds=1).isoformat()}),
+            (["Kettle"], {}, {runs.HEADER: noon().isoformat()}),
+            ([], {}, {runs.HEADER: noon(seconds=1).isoformat()}),
         ]
 
-    def test_what_nobody_finished_within_a_day_is_given_up(self, sent, caplog) -> None:
-        jobs.announce("tidy", [], {}, timezone.now() - jobs.OLDEST)
-        assert jobs.resend_unfinished() == 0
+    def test_run_unfinished_after_a_day_fails(self, sent, caplog) -> None:
+        runs.register("tidy", [], {}, timezone.now() - runs.MAX_MESSAGE_AGE)
+        assert runs.resend_unfinished() == 0
         assert JobRun.objects.get().state == State.FAILED
-        assert "1 job runs were not finished" in caplog.text
+        assert "1 job runs failed" in caplog.text
 
-    def test_history_ends(self) -> None:
-        assert jobs.KEEP > jobs.OLDEST
-        for age in (jobs.KEEP, jobs.OLDEST, timedelta()):
-            jobs.announce("tidy", [], {}, timezone.now() - age)
-        assert jobs.prune_runs() == 1
+    def test_old_runs_are_pruned(self) -> None:
+        assert runs.KEPT_FOR > runs.MAX_MESSAGE_AGE
+        for age in (runs.KEPT_FOR, runs.MAX_MESSAGE_AGE, timedelta()):
+            runs.register("tidy", [], {}, timezone.now() - age)
+        assert runs.prune_runs() == 1
         assert [run.task for run in JobRun.objects.all()] == ["tidy", "tidy"]
 
 
-def test_the_admin_shows_runs_and_nobody_edits_them(admin_client) -> None:
+def test_admin_shows_runs_read_only(admin_client) -> None:
     deliver(noon(), "Kettle")
     page = admin_client.get(reverse("admin:locking_jobrun_changelist")).content.decode()
     assert "tidy" in page

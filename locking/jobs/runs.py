@@ -1,0 +1,159 @@
+"""Runs of jobs: one row for each (task, arguments, scheduled time).
+
+The row records what has been done. The number of the attempt in it is the run's fencing token: a
+machine that was paused past its lease and replaced can finish nothing any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from celery import current_app
+from django.db import transaction
+from django.utils import timezone
+
+from locking import metrics
+from locking.exceptions import LockLost
+from locking.lease import Lease
+from locking.models import JobRun
+
+logger = logging.getLogger("locking")
+
+HEADER = "scheduled_for"
+"""The message header with the scheduled time, ISO 8601."""
+MAX_MESSAGE_AGE = timedelta(days=1)
+"""A message for an earlier scheduled time is refused."""
+KEPT_FOR = 2 * MAX_MESSAGE_AGE
+"""How long rows are kept: longer than any message that they reveal as a duplicate."""
+RESEND_INTERVAL = timedelta(seconds=10)
+"""An unfinished run gets at most one more message within this time."""
+RESEND_BATCH = 100
+"""The number of messages that one call of `resend_unfinished` sends at most."""
+
+State = JobRun.State
+UNFINISHED = (State.DUE, State.RUNNING)
+
+
+class Run:
+    """One attempt at one scheduled time, as the body of a task sees it."""
+
+    def __init__(self, row: JobRun, lease: Lease) -> None:
+        self.row = row
+        self.task = row.task
+        self.scheduled_for = row.scheduled_for
+        self.attempt = row.attempts + 1
+        """1, 2, ...: grows with each takeover, and is the run's fencing token."""
+        self.lease = lease
+        self.finished = False
+        self._rows = JobRun.objects.filter(pk=row.pk, attempts=self.attempt)
+
+    def check(self) -> None:
+        """Raise LockLost if another machine may have taken over the run."""
+        self.lease.check()
+        if not self._rows.filter(state=State.RUNNING).exists():
+            raise self._lost()
+
+    def previous(self) -> datetime:
+        """Return the scheduled time of the run before this one, or of this one if it is the first.
+
+        A task that covers the time since its previous run leaves out nothing.
+        """
+        earlier = JobRun.objects.filter(
+            task=self.task, arguments=self.row.arguments, scheduled_for__lt=self.scheduled_for
+        )
+        times = earlier.order_by("-scheduled_for").values_list("scheduled_for", flat=True)
+        return times.first() or self.scheduled_for
+
+    @contextmanager
+    def finish(self) -> Iterator[None]:
+        """Commit the writes of the block together with the end of the run.
+
+        Raise LockLost without entering the block if another attempt has taken over. Use it for the
+        last, short part of a task: the row of the run is locked meanwhile.
+        """
+        with transaction.atomic():
+            if not self._end(State.DONE):
+                raise self._lost()
+            yield
+        self.finished = True
+
+    def succeed(self, result: object) -> None:
+        """Record that the body has returned; called by run_once."""
+        detail = "" if result is None else str(result)[:500]
+        if self.finished:
+            self._rows.update(detail=detail)
+        elif not self._end(State.DONE, detail=detail):
+            raise self._lost()
+        metrics.job(self.task, "done")
+
+    def fail(self, error: Exception, retry_after: float | None) -> bool:
+        """Record that the body has raised; called by run_once.
+
+        retry_after: seconds until the next attempt, None if there is none. Return False if another
+        attempt has taken over.
+        """
+        state, wait = (State.FAILED, 0.0) if retry_after is None else (State.DUE, retry_after)
+        until = timezone.now() + timedelta(seconds=wait)
+        detail = f"{type(error).__name__}: {error}"[:500]
+        if not self._end(state, detail=detail, lease_until=until):
+            return False
+        metrics.job(self.task, "failed" if retry_after is None else "tried_again")
+        return True
+
+    def _end(self, state: State, **changes: Any) -> int:
+        running = self._rows.filter(state=State.RUNNING)
+        return running.update(state=state, ended_at=timezone.now(), **changes)
+
+    def _lost(self) -> LockLost:
+        return LockLost(f"{self.row}: attempt {self.attempt} was taken over.")
+
+
+def register(
+    task: str, args: Sequence[Any], kwargs: Mapping[str, Any], scheduled_for: datetime
+) -> JobRun:
+    """Return the row of a run, created if missing; `resend_unfinished` covers it from now on."""
+    arguments = json.dumps([args, kwargs], sort_keys=True) if args or kwargs else ""
+    key = "\0".join([task, arguments, scheduled_for.astimezone(UTC).isoformat()])
+    now = timezone.now()
+    return JobRun.objects.get_or_create(
+        pk=hashlib.sha256(key.encode()).hexdigest()[:32],
+        defaults={
+            "task": task,
+            "arguments": arguments,
+            "scheduled_for": scheduled_for,
+            "lease_until": now,
+            "sent_at": now,
+        },
+    )[0]
+
+
+def resend_unfinished() -> int:
+    """Send another message for each run that was not started or not finished; return their number.
+
+    Any number of machines may call it at the same time. Runs older than MAX_MESSAGE_AGE fail.
+    """
+    now = timezone.now()
+    unfinished = JobRun.objects.filter(state__in=UNFINISHED, lease_until__lte=now)
+    missed = unfinished.filter(scheduled_for__lt=now - MAX_MESSAGE_AGE)
+    if number := missed.update(state=State.FAILED, detail="Not finished within a day."):
+        logger.error("%d job runs failed: not finished within a day", number)
+    to_send = unfinished.filter(sent_at__lte=now - RESEND_INTERVAL)
+    sent = 0
+    for row in to_send.order_by("scheduled_for")[:RESEND_BATCH]:
+        task = current_app.tasks.get(row.task)  # None if the task was removed from the code
+        if to_send.filter(pk=row.pk).update(sent_at=now) and task:  # 0: another machine sends it
+            args, kwargs = json.loads(row.arguments or "[[], {}]")
+            task.apply_async(args, kwargs, headers={HEADER: row.scheduled_for.isoformat()})
+            sent += 1
+    return sent
+
+
+def prune_runs() -> int:
+    """Delete runs older than KEPT_FOR; return their number."""
+    return JobRun.objects.filter(scheduled_for__lt=timezone.now() - KEPT_FOR).delete()[0]
