@@ -1,4 +1,4 @@
-# One name per thing one does here; `make` alone lists them.
+# `make` alone lists the targets.
 .PHONY: help demo stack test faults lint audit peers lock screenshots clean
 .DEFAULT_GOAL := help
 
@@ -11,14 +11,14 @@ EXPORT = $(UV) export --quiet --no-header --no-annotate --no-emit-project --no-d
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
 
-demo: ## serve the shop, a worker, a consumer and beat with embedded stores; PORT=8000, REDLOCK=1 for five more masters
+demo: ## serve the shop with embedded stores, a worker, a consumer and beat; PORT=8000, REDLOCK=1 adds five masters
 	@exec $(SETUP) tools/setup.py demo tools/demo.py
 
 stack: ## run docker-compose.yml as local processes: all stores, nginx, two webs, workers, consumers and beats
 	@$(SETUP) --install tools/setup.py test
 	@exec $(BIN)/python tools/stack.py
 
-test: ## install what the tests need, then run them all on private real servers; JOBS=2
+test: ## install the tests' requirements and run all tests on private real servers; JOBS=2
 	@$(SETUP) --install tools/setup.py test
 	@status=0; \
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not long" || status=$$?; \
@@ -26,7 +26,7 @@ test: ## install what the tests need, then run them all on private real servers;
 	TEST_STORE=mariadb $(BIN)/pytest -n $(JOBS) --dist loadfile -m "stores and not long" || status=$$?; \
 	exit $$status
 
-faults: ## the fault suite, then its table in docs/reference/faults.md; SEED=42 ROUNDS=1 make it longer
+faults: ## run the fault suite and write docs/reference/faults.md; SEED=42 ROUNDS=3 repeat it
 	@$(SETUP) --install tools/setup.py test
 	@status=0; \
 	TEST_STORE=mariadb $(BIN)/pytest -n $(JOBS) --dist loadfile -m "faults or long" \
@@ -37,14 +37,14 @@ faults: ## the fault suite, then its table in docs/reference/faults.md; SEED=42 
 		|| status=$$?; \
 	exit $$status
 
-lint: ## ruff (with bandit's rules), mypy (strict for locking/), the audit if anybody answers
+lint: ## run ruff (with bandit's rules), mypy (strict) and, if the advisory database replies, the audit
 	@$(SETUP) --install tools/setup.py test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy .
 	@$(BIN)/python tools/audit.py --lint
 
-audit: ## ask the advisory database about every pinned package (needs the network)
+audit: ## look up every pinned package in the advisory database (needs the network)
 	@$(SETUP) tools/setup.py demo
 	@$(BIN)/python tools/audit.py
 
@@ -59,7 +59,7 @@ lock: ## pin the newest versions that pyproject.toml allows (needs uv)
 	$(EXPORT) --extra lab --extra mysql --group dev -o requirements/dev.txt
 	$(EXPORT) --only-group peers -o requirements/peers.txt
 
-screenshots: ## take the README's pictures from a demo of their own
+screenshots: ## take the README's screenshots from a private demo
 	@$(SETUP) --install tools/setup.py test
 	$(BIN)/python tools/screenshots.py
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*ROOT.glob("*.md"), ROOT / "tests/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_every_environment_variable_is_documented() -> None:
