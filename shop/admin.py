@@ -1,6 +1,6 @@
-"""Sales, orders and people for staff.
+"""Sales, orders and users in the admin.
 
-What money or stock hangs on is set once, through the services, and only read afterwards.
+Prices, stock and orders are written once, through the services, and are read-only afterwards.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from shop.errors import Overloaded
 from shop.models import Order, Payment, RejectedReservation, Sale, User
 from shop.sales.queries import create_sale
 
-MAX_PIECES = 1_000_000
+MAX_UNITS = 1_000_000
 FULFILMENTS = {"direct": _("direct"), "queued": _("queued")}
 
 admin.site.site_header = admin.site.site_title = _("Flash Sale")
@@ -36,25 +36,25 @@ admin.site.site_header = admin.site.site_title = _("Flash Sale")
 
 @admin.register(User)
 class AccountAdmin(UserAdmin):  # type: ignore[type-arg]
-    """Customers and staff. Rights, and the accounts of staff, are for superusers alone."""
+    """Customers and staff. Only superusers change permissions and the accounts of staff."""
 
     list_display = ("username", "email", "is_staff", "is_active", "date_joined", "last_login")
-    rights = ("is_staff", "is_superuser", "groups", "user_permissions")
+    permission_fields = ("is_staff", "is_superuser", "groups", "user_permissions")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Nobody gives himself rights."""
-        own = super().get_readonly_fields(request, obj)
-        return own if _is_superuser(request) else (*own, *self.rights)
+        """Make the permissions read-only for staff who are not superusers."""
+        fields = super().get_readonly_fields(request, obj)
+        return fields if _is_superuser(request) else (*fields, *self.permission_fields)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whoever sets a password could sign in as that person."""
-        return super().has_change_permission(request, obj) and self._may_touch(request, obj)
+        """Protect the accounts of staff: setting a password allows signing in as that user."""
+        return super().has_change_permission(request, obj) and self._may_change(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """As for changing."""
-        return super().has_delete_permission(request, obj) and self._may_touch(request, obj)
+        """Protect the accounts of staff."""
+        return super().has_delete_permission(request, obj) and self._may_change(request, obj)
 
-    def _may_touch(self, request: HttpRequest, obj: Any) -> bool:
+    def _may_change(self, request: HttpRequest, obj: Any) -> bool:
         return obj is None or _is_superuser(request) or not (obj.is_staff or obj.is_superuser)
 
 
@@ -62,15 +62,15 @@ def _is_superuser(request: HttpRequest) -> bool:
     return isinstance(request.user, User) and request.user.is_superuser
 
 
-def _pieces(**options: Any) -> forms.IntegerField:
-    limits = [MinValueValidator(1), MaxValueValidator(MAX_PIECES)]
-    return forms.IntegerField(label=_("pieces"), validators=limits, **options)
+def _units_field(**options: Any) -> forms.IntegerField:
+    limits = [MinValueValidator(1), MaxValueValidator(MAX_UNITS)]
+    return forms.IntegerField(label=_("units"), validators=limits, **options)
 
 
 class NewSaleForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A sale and how many pieces are set aside for it."""
+    """A sale and the units of its stock."""
 
-    quantity = _pieces()
+    quantity = _units_field()
     fulfilment = forms.ChoiceField(
         label=_("fulfilment"), choices=Sale.Fulfilment.choices, required=False
     )
@@ -88,19 +88,19 @@ class NewSaleForm(forms.ModelForm):  # type: ignore[type-arg]
         )
 
     def clean_fulfilment(self) -> str:
-        """Direct, unless somebody chose otherwise."""
+        """Default to direct fulfilment."""
         return self.cleaned_data["fulfilment"] or Sale.Fulfilment.DIRECT
 
 
 class RestockForm(ActionForm):
-    """The actions of the list of sales, with a number for restocking."""
+    """The actions on sales, with the number of units for restocking."""
 
-    pieces = _pieces(required=False, initial=10)
+    units = _units_field(required=False, initial=10)
 
 
 @admin.register(Sale)
 class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Made once with its stock; later only its times and its limit change."""
+    """Sales, created with their stock; later only the times and the limit can change."""
 
     list_display = (
         "slug",
@@ -111,7 +111,7 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         "phase",
         "opens_at",
         "closes_at",
-        "how",
+        "fulfilment_name",
     )
     list_select_related = ("product", "stock")
     search_fields = ("slug", "product__name", "product__name_zh")
@@ -121,37 +121,37 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     fixed = ("product", "slug", "price", "stock", "fulfilment")
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody: orders and ledger refer to it."""
+        """Forbid deletion: orders and the ledger refer to the sale."""
         return False
 
     def get_form(
         self, request: HttpRequest, obj: Sale | None = None, change: bool = False, **kwargs: Any
     ) -> Any:
-        """The pieces are asked for once."""
+        """Ask for the units only for a new sale."""
         if obj is None:
             kwargs["form"] = NewSaleForm
         return super().get_form(request, obj, change, **kwargs)
 
     def get_fields(self, request: HttpRequest, obj: Sale | None = None) -> Any:
-        """In the order of a sale's life."""
+        """Return the fields in the order of a sale's life."""
         new = ("product", "slug", "price", "quantity", "fulfilment")
         first = new if obj is None else self.fixed
         return (*first, "limit_per_customer", "opens_at", "closes_at")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Sale | None = None) -> Any:
-        """Orders carry the price, the ledger the stock."""
+        """Make what orders and the ledger refer to read-only."""
         return () if obj is None else self.fixed
 
     def save_model(self, request: HttpRequest, obj: Sale, form: Any, change: bool) -> None:
-        """A new sale comes with its stock and the first row of its ledger."""
+        """Save the changed fields, or create a sale with its stock and ledger."""
         if change:
-            # The rest may have changed since it was read, as when a queued sale is loaded anew.
+            # Other fields may have changed since, e.g. when a queued sale was loaded.
             obj.save(update_fields=form.changed_data)
         else:
             obj.pk = create_sale(**form.cleaned_data).pk
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """With ?clone=<sale> what that one had, for as long, from the next full hour on."""
+        """Copy the sale of ?clone=<pk>, with the same duration from the next full hour."""
         number = request.GET.get("clone", "")
         sale = self.get_object(request, number) if number else None
         if sale is None:
@@ -173,63 +173,63 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     @admin.display(description=_("left"), ordering="stock__quantity")
     def left(self, sale: Sale) -> int:
-        """Pieces that nobody has taken."""
+        """Return the available units."""
         return sale.left
 
     @admin.display(description=_("fulfilment"), ordering="fulfilment")
-    def how(self, sale: Sale) -> str:
-        """In one word; the filter beside explains it."""
+    def fulfilment_name(self, sale: Sale) -> str:
+        """Return the fulfilment in one word; the list's filter explains it."""
         return str(FULFILMENTS[sale.fulfilment])
 
     @admin.display(description=_("phase"))
     def phase(self, sale: Sale) -> str:
-        """By the server's clock."""
+        """Return the current phase."""
         return str(sale.phase().label)
 
-    @admin.action(description=_("Restock by this many pieces"), permissions=["change"])
+    @admin.action(description=_("Restock by this many units"), permissions=["change"])
     def restock(self, request: HttpRequest, sales: QuerySet[Sale]) -> None:
-        """Add pieces to each chosen sale, also while it runs."""
+        """Add units to the stock of each selected sale, even while it is open."""
         try:
-            pieces = _pieces().clean(request.POST.get("pieces"))
+            units = _units_field().clean(request.POST.get("units"))
         except forms.ValidationError as error:
             self.message_user(request, "; ".join(error.messages), messages.ERROR)
             return
         done = 0
         for sale in sales:
             try:
-                restock_sale(sale=sale, quantity=pieces)
+                restock_sale(sale=sale, quantity=units)
             except Overloaded as error:
                 self.message_user(request, f"{sale.slug}: {error.title}", messages.ERROR)
                 continue
-            self.log_change(request, sale, f"Restocked by {pieces}.")
+            self.log_change(request, sale, f"Restocked by {units}.")
             done += 1
-        told = ngettext("%d sale restocked.", "%d sales restocked.", done) % done
-        self.message_user(request, told, messages.SUCCESS)
+        message = ngettext("%d sale restocked.", "%d sales restocked.", done) % done
+        self.message_user(request, message, messages.SUCCESS)
 
     @admin.action(description=_("Open now"), permissions=["change"])
     def open_now(self, request: HttpRequest, sales: QuerySet[Sale]) -> None:
-        """Those that are to open later."""
+        """Open the selected sales that have not opened yet."""
         self._each(request, sales, open_now, "Opened.")
 
     @admin.action(description=_("Close now"), permissions=["change"])
     def close_now(self, request: HttpRequest, sales: QuerySet[Sale]) -> None:
-        """Those that are open."""
+        """Close the selected sales that are open."""
         self._each(request, sales, close_now, "Closed.")
 
     def _each(
-        self, request: HttpRequest, sales: QuerySet[Sale], step: Callable[..., bool], said: str
+        self, request: HttpRequest, sales: QuerySet[Sale], step: Callable[..., bool], log_entry: str
     ) -> None:
         for sale in sales:
             if not step(sale=sale):
-                told = _("%s is past that, or over.") % sale.slug
-                self.message_user(request, told, messages.ERROR)
+                message = _("%s: not possible in its current phase.") % sale.slug
+                self.message_user(request, message, messages.ERROR)
                 continue
-            self.log_change(request, sale, said)
+            self.log_change(request, sale, log_entry)
             self.message_user(request, _("%s: done.") % sale.slug, messages.SUCCESS)
 
     @admin.action(description=_("Clone: a new sale like this one"), permissions=["add"])
     def clone(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
-        """Opens the form of a new sale, filled in."""
+        """Open the form of a new sale with the values of the selected one."""
         if len(sales) != 1:
             self.message_user(request, _("Choose one sale to clone."), messages.ERROR)
             return None
@@ -238,7 +238,7 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 @admin.register(Order)
 class OrderAdmin(ReadOnlyAdmin):
-    """Orders, to look at: their steps belong to the customer and the clock."""
+    """Orders, read-only: customers and scheduled jobs change them."""
 
     list_display = ("number", "customer", "sale", "quantity", "unit_price", "status", "created_at")
     list_filter = ("status", "created_at", "sale__fulfilment", "sale__product")
@@ -260,7 +260,7 @@ class SetAsideAdmin(ReadOnlyAdmin):
 
 @admin.register(Payment)
 class PaymentAdmin(ReadOnlyAdmin):
-    """Payments, to look at: the payment service decides them."""
+    """Payments, read-only: the payment service decides them."""
 
     list_display = ("reference", "order", "amount", "status", "created_at", "closed_at")
     list_filter = ("status", "created_at")

@@ -1,11 +1,11 @@
-"""Sales, orders and the pages."""
+"""Django application of the shop."""
 
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
 
 class ShopConfig(AppConfig):
-    """The storefront."""
+    """The shop: catalogue, sales, orders and pages."""
 
     name = "shop"
     verbose_name = _("Shop")
@@ -14,7 +14,7 @@ class ShopConfig(AppConfig):
     def ready(self) -> None:
         """Refuse demo secrets in production and invalidate cached pages when staff change them."""
         from shop.catalogue.page_cache import forget_what_staff_change
-        from shop.settings.checks import refuse_the_demos
+        from shop.settings.checks import refuse_insecure_settings
 
-        refuse_the_demos()
+        refuse_insecure_settings()
         forget_what_staff_change()

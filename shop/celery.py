@@ -26,7 +26,7 @@ def _ready(**_: Any) -> None:
 
 @heartbeat_sent.connect
 def _alive(**_: Any) -> None:
-    # Sent by the worker's event loop every two seconds.
+    # The worker's event loop sends this signal every two seconds.
     from shop.platform import heartbeat
 
     heartbeat.beat()

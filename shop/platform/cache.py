@@ -1,4 +1,4 @@
-"""A cache that the shop can do without."""
+"""A Redis cache whose failures are misses."""
 
 import logging
 from typing import Any
@@ -10,27 +10,27 @@ logger = logging.getLogger("shop")
 
 
 class OptionalRedisCache(RedisCache):
-    """A silent Redis is a miss, not an error: sessions are in the database too."""
+    """Treats an unavailable Redis as a miss: sessions, for example, are also in the database."""
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
-        """None when Redis is silent, as when there is nothing."""
+        """Return the value, or None if there is none or Redis is unavailable."""
         return self._or_none(super().get, *args, **kwargs)
 
     def set(self, *args: Any, **kwargs: Any) -> None:
-        """Stores, or not."""
+        """Store the value if Redis is available."""
         self._or_none(super().set, *args, **kwargs)
 
     def delete(self, *args: Any, **kwargs: Any) -> bool:
-        """False when Redis is silent."""
+        """Delete the value; return False if Redis is unavailable."""
         return bool(self._or_none(super().delete, *args, **kwargs))
 
     def has_key(self, *args: Any, **kwargs: Any) -> bool:
-        """False when Redis is silent."""
+        """Return True if the key exists, False also if Redis is unavailable."""
         return bool(self._or_none(super().has_key, *args, **kwargs))
 
     def _or_none(self, call: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return call(*args, **kwargs)
         except RedisError as error:
-            logger.warning("the cache does not answer: %s", error)
+            logger.warning("Cache skipped: Redis is unavailable (%s)", error)
             return None

@@ -1,7 +1,7 @@
-"""What a page of ours may load and where its forms may go: our own files, nothing inline.
+"""Content-Security-Policy and Permissions-Policy: own files only, nothing inline.
 
-https://www.w3.org/TR/CSP3/. A view that serves something else, such as a file that carries its own
-style, sets the header itself.
+https://www.w3.org/TR/CSP3/. A view whose page needs more, e.g. a file with inline styles, sets the
+header itself.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ POLICY = "; ".join(
         "default-src 'none'",
         "script-src 'self'",
         "style-src 'self'",
-        "img-src 'self' data:",  # Pico draws its ticks and arrows as data
+        "img-src 'self' data:",  # Pico's icons are data URLs
         "font-src 'self'",
         "connect-src 'self'",
         "form-action 'self'",
@@ -22,16 +22,17 @@ POLICY = "; ".join(
     ]
 )
 PERMISSIONS = "camera=(), geolocation=(), microphone=(), payment=(), usb=()"
-"""https://www.w3.org/TR/permissions-policy/: what no page of ours asks for."""
+"""https://www.w3.org/TR/permissions-policy/: features that no page uses."""
 
 
 class ContentSecurityPolicyMiddleware:
-    """Adds the headers to every answer that has none."""
+    """Adds the headers to every response that has none."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
+        """Add the headers to the response."""
         response = self.get_response(request)
         response.headers.setdefault("Content-Security-Policy", POLICY)
         response.headers.setdefault("Permissions-Policy", PERMISSIONS)

@@ -1,7 +1,7 @@
-"""Log lines as JSON, and the id that follows a request through the shop and to the worker.
+"""JSON log lines, and a request id that appears in all log lines of a request and of its tasks.
 
-nginx names a request (X-Request-ID) or we do; the answer carries the name, every JSON line written
-meanwhile does, and so does every Celery message, whose task then writes it in its lines.
+The id comes from nginx (X-Request-ID) or is generated. It is sent in the response, in each JSON log
+line of the request, and in each Celery message, for the log lines of the task.
 """
 
 import json
@@ -17,65 +17,65 @@ from celery.signals import before_task_publish, setup_logging, task_postrun, tas
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 HEADER = "request_id"
-"""Of a Celery message."""
+"""The header of a Celery message."""
 _SAFE = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: time, level, logger, message, request_id, and the traceback if any."""
+    """Formats a record as one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
-        said: dict[str, Any] = {
+        """Return time, level, logger, message, process, request id and traceback as JSON."""
+        fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
             "process": record.process,
         }
-        if name := request_id.get():
-            said["request_id"] = name
+        if current_id := request_id.get():
+            fields["request_id"] = current_id
         if record.exc_info:
-            said["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(said, ensure_ascii=False)
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False)
 
 
 class RequestId:
-    """A WSGI application around another that names each request."""
+    """A WSGI application that sets the id of each request before it calls another."""
 
     def __init__(self, application: Callable[..., Iterable[bytes]]) -> None:
         self.application = application
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        """Serve it under its name."""
-        given = environ.get("HTTP_X_REQUEST_ID", "")
-        name = given if _SAFE.fullmatch(given) else secrets.token_hex(8)
-        request_id.set(name)  # the thread's next request sets its own
+        """Serve the request with the client's id if it is well-formed, else with a new one."""
+        sent = environ.get("HTTP_X_REQUEST_ID", "")
+        current_id = sent if _SAFE.fullmatch(sent) else secrets.token_hex(8)
+        request_id.set(current_id)  # the thread's next request sets another
 
         def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
-            return start_response(status, [*headers, ("X-Request-ID", name)], *rest)
+            return start_response(status, [*headers, ("X-Request-ID", current_id)], *rest)
 
         return self.application(environ, start)
 
 
-def _send_along(headers: dict[str, Any] | None = None, **kwargs: Any) -> None:
-    if headers is not None and (name := request_id.get()):
-        headers.setdefault(HEADER, name)
+def _attach_request_id(headers: dict[str, Any] | None = None, **kwargs: Any) -> None:
+    if headers is not None and (current_id := request_id.get()):
+        headers.setdefault(HEADER, current_id)
 
 
-def _take_over(task_id: str, task: Any, **kwargs: Any) -> None:
+def _set_request_id(task_id: str, task: Any, **kwargs: Any) -> None:
     request_id.set(task.request.get(HEADER) or (task.request.headers or {}).get(HEADER) or task_id)
 
 
-def _put_down(**kwargs: Any) -> None:
+def _clear_request_id(**kwargs: Any) -> None:
     request_id.set("")
 
 
-def _as_django_does(**kwargs: Any) -> None:
-    """Somebody listens: Celery leaves logging as the settings have it."""
+def _keep_logging(**kwargs: Any) -> None:
+    """Do nothing: with a receiver connected, Celery does not replace the logging settings."""
 
 
-before_task_publish.connect(_send_along)
-task_prerun.connect(_take_over)
-task_postrun.connect(_put_down)
-setup_logging.connect(_as_django_does)
+before_task_publish.connect(_attach_request_id)
+task_prerun.connect(_set_request_id)
+task_postrun.connect(_clear_request_id)
+setup_logging.connect(_keep_logging)

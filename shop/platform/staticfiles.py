@@ -1,18 +1,18 @@
-"""How static files are named and kept."""
+"""Storage of static files."""
 
 from whitenoise.storage import CompressedManifestStaticFilesStorage  # type: ignore[import-untyped]
 
 
 class Storage(CompressedManifestStaticFilesStorage):  # type: ignore[misc]
-    """Names with a hash, which browsers keep for ever, for what `collectstatic` has seen.
+    """Hashed names, which browsers cache forever, for files that `collectstatic` has collected.
 
-    Anything else keeps its plain name: a picture that staff misspelt is missing, its page is not.
+    Any other file keeps its plain name, so a misspelt picture does not break its page.
     """
 
     manifest_strict = False
 
     def stored_name(self, name: str) -> str:
-        """The name with its hash, where there is one."""
+        """Return the hashed name, or `name` if the file was not collected."""
         try:
             return str(super().stored_name(name))
         except ValueError:

@@ -35,7 +35,7 @@ def issue(
     *, customer_id: int, sale_id: int, key: str, session: str, is_first: bool
 ) -> tuple[str, int]:
     """A ticket, and when it expires; `session` is the value of the session cookie."""
-    expires = int(time.time()) + settings.TICKET_SECONDS
+    expires = int(time.time()) + settings.PURCHASE_TOKEN_SECONDS
     head = f"{customer_id}.{sale_id}.{is_first:d}.{expires}"
     return f"{head}.{_sign(head, key, session)}", expires
 
@@ -57,7 +57,7 @@ def read(text: str, *, key: str, session: str) -> Ticket | None:
 
 def is_due(expires: int) -> bool:
     """Whether a ticket that ends at `expires` should be issued anew: half its time is over."""
-    return bool(expires - time.time() < settings.TICKET_SECONDS / 2)
+    return bool(expires - time.time() < settings.PURCHASE_TOKEN_SECONDS / 2)
 
 
 def _sign(head: str, key: str, session: str) -> str:

@@ -1,7 +1,7 @@
 """Settings that production and the lab share, all from the environment.
 
 DATABASE_URL, REDIS_URL, REDLOCK_URLS, ZOOKEEPER_HOSTS and CELERY_BROKER_URL choose the stores. When
-none is set, `var/embedded.env` is read, which the demo's supervisor writes for its servers.
+none of them is set, `var/embedded.env` is read, which the demo writes for its servers.
 """
 
 from logging import LogRecord
@@ -72,7 +72,7 @@ TEMPLATES = [
                 "django.template.context_processors.i18n",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "shop.web.context.guard",
+                "shop.web.context.banners",
             ]
         },
     }
@@ -84,15 +84,15 @@ DATABASES = {"default": env.db("DATABASE_URL", default=f"sqlite:///{VAR / 'shop.
 _database = DATABASES["default"]
 _database.setdefault("CONN_MAX_AGE", 60)
 if _database["ENGINE"].endswith("sqlite3"):
-    # IMMEDIATE: a transaction that will write takes the write lock at once and waits its turn,
-    # instead of failing when it upgrades from reading.
+    # IMMEDIATE: a transaction waits for the write lock at its start, instead of failing when it
+    # upgrades from a read lock.
     _database.setdefault("OPTIONS", {}).update(
         transaction_mode="IMMEDIATE",
         timeout=10,
         init_command="PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA cache_size=-8000;",
     )
 elif _database["ENGINE"].endswith("mysql"):
-    _seconds = env.int("DATABASE_TIMEOUT", default=10)  # shop/wsgi.py says 2
+    _seconds = env.int("DATABASE_TIMEOUT", default=10)  # shop/wsgi.py sets 2
     _database["ENGINE"] = "shop.platform.mysql"
     _database.setdefault("OPTIONS", {}).update(
         charset="utf8mb4",
@@ -100,8 +100,8 @@ elif _database["ENGINE"].endswith("mysql"):
         connect_timeout=1,
         read_timeout=_seconds,
         write_timeout=_seconds,
-        # A statement waits for a row for less than its client waits for it; strict, so nothing is
-        # truncated.
+        # A statement waits for a row lock for less time than its client waits for the statement.
+        # Strict mode refuses values that do not fit, instead of truncating them.
         init_command=(
             f"SET innodb_lock_wait_timeout={min(3, _seconds // 2)}, sql_mode='STRICT_TRANS_TABLES'"
         ),
@@ -125,7 +125,7 @@ _redis_cache = {
 }
 CACHES = {
     "default": _redis_cache,
-    # What the shop can do without: a silent Redis is a miss.
+    # For optional values: an unavailable Redis is a miss.
     "optional": {**_redis_cache, "BACKEND": "shop.platform.cache.OptionalRedisCache"},
 }
 SESSION_ENGINE = "django.contrib.sessions.backends.cached_db"
@@ -159,7 +159,7 @@ if ZOOKEEPER_HOSTS:
         "LOCATION": ZOOKEEPER_HOSTS,
     }
 LOCK_POLICY = {"BACKEND": "redis", "STRATEGY": "conditional"}
-# Beside the cache, whatever guards the stock: staff may put `none` in force there.
+# Always Redis, whatever lock guards the stock: staff may activate `none` there.
 LOCK_SINGLE_FLIGHT = {"CACHE": "default", "LOCK": "redis"}
 
 # --- Celery ------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ LOCK_SINGLE_FLIGHT = {"CACHE": "default", "LOCK": "redis"}
 CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default=REDIS_URL)
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {
-    # A message that nobody acknowledged goes to another worker: longer than any task may take.
+    # An unacknowledged message is redelivered after this time, which exceeds every task's limit.
     "visibility_timeout": 180,
     "unacked_restore_interval": 5,
     "unacked_restore_throttle": 1,
@@ -180,7 +180,7 @@ CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_TASK_TIME_LIMIT = 150
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BEAT_SCHEDULER = "locking.jobs.beat:Scheduler"
-# What the database's schedule starts with; the admin changes it there.
+# The initial schedule; staff change it in the admin.
 CELERY_BEAT_SCHEDULE = {
     "expire-unpaid-orders": {"task": "shop.tasks.expire_unpaid_orders", "schedule": 5.0},
     "reconcile-queued-sales": {"task": "shop.tasks.reconcile_queued_sales", "schedule": 10.0},
@@ -226,19 +226,19 @@ USE_TZ = True
 CSRF_FAILURE_VIEW = "shop.web.error_pages.csrf_failure"
 
 BUY_LIMIT = env.str("BUY_LIMIT", default="60/10 seconds")
-"""Purchases that one customer may send; the 61st is told to wait."""
+"""Purchases per customer; further ones get 429."""
 SIGN_IN_LIMIT = env.str("SIGN_IN_LIMIT", default="300/minute")
-"""Sign-ins and sign-ups from one address."""
+"""Sign-ins and sign-ups per address."""
 SIGN_IN_FAILURE_LIMIT = env.str("SIGN_IN_FAILURE_LIMIT", default="10/minute")
-"""Wrong passwords for one name from one address."""
+"""Wrong passwords per name and address."""
 SIGN_IN_NAME_LIMIT = env.str("SIGN_IN_NAME_LIMIT", default="100/hour")
-"""Wrong passwords for one name from all addresses together."""
+"""Wrong passwords per name, from all addresses together."""
 SIGN_UP_TAKEN_LIMIT = env.str("SIGN_UP_TAKEN_LIMIT", default="10/hour")
-"""How often one address hears that a name is taken; then every sign-up from there waits."""
+"""Sign-ups per address with a name that is taken; then all sign-ups from there get 429."""
 SEED_PASSWORD = env.str("SEED_PASSWORD", default=DEMO_PASSWORD)
-"""Of the accounts that `seed` makes; with none they cannot sign in."""
+"""Password of the accounts that `seed` creates; if empty, they cannot sign in."""
 PROXY_HOPS = env.int("PROXY_HOPS", default=0)
-"""Proxies of ours in front, each of which appends to X-Forwarded-For; 0 ignores that header."""
+"""Number of own proxies, each of which appends to X-Forwarded-For; 0 ignores that header."""
 
 STATIC_URL = "static/"
 STATIC_ROOT = VAR / "static"
@@ -250,8 +250,8 @@ STORAGES = {
 WHITENOISE_USE_FINDERS = DEBUG
 
 MAX_WAITING = env.int("MAX_WAITING", default=6)
-"""Threads of one process that may stand before the lock of one sale once that line stands still;
-keep it below the web server's threads, so that the others still answer pages."""
+"""Threads of one process that may wait for the lock of one sale while it is not granted; keep it
+below the number of the web server's threads, so that the others can serve pages."""
 LOCK_TIMEOUT = env.float("LOCK_TIMEOUT", default=1.0)
 """Seconds after the request arrived for which a purchase waits for the lock of its sale. Together
 with the time it takes to detect an unavailable store (0.9 s) this stays below two seconds."""
@@ -260,27 +260,27 @@ HARD_DEADLINE = env.float("HARD_DEADLINE", default=1.3)
 with a store that takes 0.4 s per reply, it leaves time to write the order and release the lock."""
 MAX_ATTEMPTS = 3
 """Attempts to write an order; a deadlock, a stale fence or a concurrent form of the same customer
-leads to another attempt."""
+leads to the next attempt."""
 PURCHASES_PER_GRANT = env.int("PURCHASES_PER_GRANT", default=8)
-"""Buyers of one process that one grant of a sale's lock serves, in one transaction; 1 lets each
-ask for himself."""
-TICKET_SECONDS = env.int("TICKET_SECONDS", default=600)
-"""How long the ticket of a sale page spares its buyer the check of session, user and forgery."""
+"""Purchases of one process that are committed in one transaction under one grant of the sale's
+lock; 1 disables group commit."""
+PURCHASE_TOKEN_SECONDS = env.int("PURCHASE_TOKEN_SECONDS", default=600)
+"""Seconds for which the token of a sale page replaces the check of session, user and CSRF token."""
 METRICS_PORT = env.int("METRICS_PORT", default=0)
 """Port on which each Celery worker and consumer serves Prometheus metrics; 0 disables it."""
 HEARTBEAT_FILE = env.str("HEARTBEAT_FILE", default="")
 """File that each Celery worker and consumer touches every two seconds or more often; a health
 check tests its age. Empty disables it."""
 PAY_WITHIN_SECONDS = env.int("PAY_WITHIN_SECONDS", default=900)
-"""How long a pending order keeps its pieces."""
+"""Seconds for which a pending order keeps its units."""
 PAYMENT_TIMEOUT_SECONDS = env.int("PAYMENT_TIMEOUT_SECONDS", default=120)
-"""How long the payment service may take to say yes or no."""
+"""Seconds that the payment service may take to approve or decline."""
 GATEWAY_SECRET = env.str("GATEWAY_SECRET", default=SECRET_KEY)
-"""Shared with the payment service, which signs its callbacks with it."""
+"""Secret shared with the payment service, which signs its callbacks with it."""
 
 
-def _terse(record: LogRecord) -> bool:
-    """What strangers send wrongly is worth a line, not a traceback."""
+def _drop_traceback(record: LogRecord) -> bool:
+    """Remove the traceback from log lines about malformed or forged requests."""
     if record.name.startswith("django.security"):
         record.exc_info = None
     return True
@@ -289,7 +289,9 @@ def _terse(record: LogRecord) -> bool:
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "filters": {"terse": {"()": "django.utils.log.CallbackFilter", "callback": _terse}},
+    "filters": {
+        "drop_traceback": {"()": "django.utils.log.CallbackFilter", "callback": _drop_traceback}
+    },
     "formatters": {
         "line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"},
         "json": {"()": "shop.platform.logs.JsonFormatter"},
@@ -298,13 +300,13 @@ LOGGING = {
         "console": {
             "class": "logging.StreamHandler",
             "formatter": env.str("LOG_FORMAT", default="line"),
-            "filters": ["terse"],
+            "filters": ["drop_traceback"],
         }
     },
     "loggers": {
-        "celery": {"level": "WARNING"},  # two lines for every task
-        "kazoo": {"level": "WARNING"},  # it tells of every connection
-        "django.request": {"level": "ERROR"},  # a refusal is an answer: thousands in a sale
+        "celery": {"level": "WARNING"},  # logs two lines per task
+        "kazoo": {"level": "WARNING"},  # logs every connection
+        "django.request": {"level": "ERROR"},  # a sale refuses thousands of requests
     },
     "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="INFO")},
 }

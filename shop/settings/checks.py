@@ -1,7 +1,7 @@
-"""System checks of a production: what the demo may do and it may not.
+"""System checks that refuse the demo's secrets and stores in production.
 
-`check --deploy` tells them with any settings; with those of production no process starts until
-there is nothing to tell.
+`check --deploy` reports them with any settings. With the production settings no process starts
+until all of them pass.
 """
 
 from typing import Any
@@ -10,37 +10,37 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 
-from shop.settings import base as demo
+from shop.settings.base import DEMO_PASSWORD, DEMO_SECRET
 
 MIN_SECRET = 32
 
 
 def _is_weak(secret: str) -> bool:
-    return secret == demo.DEMO_SECRET or len(secret) < MIN_SECRET or len(set(secret)) < 8
+    return secret == DEMO_SECRET or len(secret) < MIN_SECRET or len(set(secret)) < 8
 
 
 @register(Tags.security, deploy=True)
 def check_production(**kwargs: Any) -> list[CheckMessage]:
-    """The demo's secrets, debugging, any host, a store of one machine only."""
+    """Report the demo's secrets, debug mode, a wildcard host, and a database file."""
     random = f"at least {MIN_SECRET} random characters"
     wrong = {
         "E001": _is_weak(settings.SECRET_KEY) and f"SECRET_KEY is not {random}.",
         "E002": (
             _is_weak(settings.GATEWAY_SECRET) or settings.GATEWAY_SECRET == settings.SECRET_KEY
         )
-        and f"GATEWAY_SECRET, which the payment service knows too, is not {random} of its own.",
-        "E003": settings.DEBUG and "DEBUG shows everybody what only you may see.",
+        and f"GATEWAY_SECRET is not {random} different from SECRET_KEY.",
+        "E003": settings.DEBUG and "DEBUG is on: error pages show settings and source code.",
         "E004": settings.DATABASES["default"]["ENGINE"].endswith("sqlite3")
-        and "DATABASE_URL names SQLite: a file for one machine.",
-        "E005": "*" in settings.ALLOWED_HOSTS and "ALLOWED_HOSTS allows any name.",
-        "E006": settings.SEED_PASSWORD == demo.DEMO_PASSWORD
-        and "SEED_PASSWORD is the demo's, which everybody can read.",
+        and "DATABASE_URL names SQLite, which only one machine can use.",
+        "E005": "*" in settings.ALLOWED_HOSTS and "ALLOWED_HOSTS allows any host name.",
+        "E006": settings.SEED_PASSWORD == DEMO_PASSWORD
+        and "SEED_PASSWORD is the demo's published password.",
     }
     return [Error(why, id=f"shop.{number}") for number, why in wrong.items() if why]
 
 
-def refuse_the_demos() -> None:
-    """Raise ImproperlyConfigured when a production would start with what only the demo may."""
+def refuse_insecure_settings() -> None:
+    """Raise ImproperlyConfigured if a check fails with the production settings."""
     if settings.PRODUCTION and (wrong := check_production()):
-        told = "\n".join(f"  {message.id}: {message.msg}" for message in wrong)
-        raise ImproperlyConfigured(f"This is no production:\n{told}")
+        errors = "\n".join(f"  {message.id}: {message.msg}" for message in wrong)
+        raise ImproperlyConfigured(f"Production settings are insecure:\n{errors}")

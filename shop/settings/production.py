@@ -14,18 +14,18 @@ from shop.settings.base import LOCKS, env
 PRODUCTION = True
 
 if "redlock" in LOCKS:
-    # Whatever a master's disk forgot: it votes again when every lease of before is over.
+    # A master that restarted without its data votes again only after all earlier leases expired.
     LOCKS["redlock"].update(TTL=6.0, OPTIONS={"RESTART_DELAY": 6.0})
 
 HTTPS = env.bool("HTTPS", default=True)
-"""Off only to try the stack on one's own machine: then passwords travel in the clear."""
+"""Disable only to try the stack on one machine: passwords are then sent in plain text."""
 if HTTPS:
     SECURE_SSL_REDIRECT = True
-    # Asked from inside, by name and without TLS.
+    # Probed from inside the network, without TLS.
     SECURE_REDIRECT_EXEMPT = [r"^(livez|readyz|metrics)$"]
     SECURE_HSTS_SECONDS = 31_536_000
     SECURE_HSTS_INCLUDE_SUBDOMAINS = True
     SECURE_HSTS_PRELOAD = True
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
-    # A browser takes these names only over TLS, for this host and path: no neighbour sets them.
+    # Browsers accept this prefix only over TLS, for this host and path: no other host sets them.
     SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "__Host-sessionid", "__Host-csrftoken"

@@ -1,4 +1,4 @@
-"""Times as people read them."""
+"""Template filters for times and prices."""
 
 from datetime import datetime
 
@@ -14,35 +14,35 @@ register = template.Library()
 
 @register.filter
 def epoch(when: datetime) -> str:
-    """Seconds since 1970 for shop.js, to the microsecond: a button must not open early."""
+    """Return seconds since 1970 to the microsecond: shop.js must not enable a button early."""
     return f"{when.timestamp():.6f}"
 
 
 @register.filter
 def discount(sale: Sale) -> int:
-    """Whole per cent below the product's own price, rounded down; 0 where there are none."""
+    """Return the discount on the product's price in per cent, rounded down."""
     full = sale.product.price
     return max(0, int(100 * (full - sale.price) / full)) if full else 0
 
 
 @register.filter
 def zone(when: datetime) -> str:
-    """The server's zone at that time, e.g. UTC+8 or UTC+5:30."""
+    """Return the server's time zone at that time, e.g. UTC+8 or UTC+5:30."""
     offset = f"{timezone.localtime(when):%z}"  # +0800
     return f"UTC{offset[0]}{int(offset[1:3])}" + (f":{offset[3:]}" if int(offset[3:]) else "")
 
 
 @register.simple_tag
 def server_zone() -> str:
-    """The server's zone now."""
+    """Return the server's current time zone."""
     return zone(timezone.now())
 
 
 @register.filter
 def moment(when: datetime) -> SafeString:
-    """A time with the server's zone named; shop.js tells it in the reader's own zone.
+    """Return a <time> element in the server's zone, which shop.js converts to the reader's zone.
 
-    Without the date when it is today.
+    The date is left out for today.
     """
     local, today = timezone.localtime(when), timezone.localdate()
     style = "%H:%M" if local.date() == today else "%m-%d %H:%M"

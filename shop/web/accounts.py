@@ -1,4 +1,4 @@
-"""Signing up, in and out; the profile."""
+"""Sign-up, sign-in, sign-out and the profile."""
 
 from typing import Any
 
@@ -28,27 +28,27 @@ METHODS = ["get", "head", "post"]
 
 
 class SignIn(LoginView):
-    """Throttled by address, and for wrong passwords by name, with and without the address."""
+    """Limited per address; for wrong passwords also per name, with and without the address."""
 
     template_name = "shop/sign_in.html"
     authentication_form = SignInForm
     http_method_names = METHODS
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Count before the slow hash, or many at once would all find the limit not reached."""
+        """Count before the slow hash: otherwise many parallel requests would all pass the check."""
         rate_limits.count(settings.SIGN_IN_LIMIT, "sign-in", rate_limits.address_of(request))
         for limit in self._limits():
             rate_limits.count(*limit)
         return super().post(request, *args, **kwargs)
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
-        """In; that was no wrong password."""
+        """Sign in, and take back the count of wrong passwords."""
         for limit in self._limits():
             rate_limits.uncount(*limit)
         return super().form_valid(form)
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
-        """The form again, with what was wrong."""
+        """Show the form again with its errors."""
         return self.render_to_response(self.get_context_data(form=form), status=400)
 
     def _limits(self) -> list[tuple[str, ...]]:
@@ -61,12 +61,12 @@ class SignIn(LoginView):
 
 @never_cache
 def staff_sign_in(request: HttpRequest) -> HttpResponseBase:
-    """The admin's page, behind the same limits."""
-    shown = {"title": _("Log in"), "subtitle": None, "app_path": request.get_full_path()}
+    """Show the admin's sign-in page, with the same limits."""
+    context = {"title": _("Log in"), "subtitle": None, "app_path": request.get_full_path()}
     view = SignIn.as_view(
         template_name="admin/login.html",
         authentication_form=StaffSignInForm,
-        extra_context={**admin.site.each_context(request), **shown},
+        extra_context={**admin.site.each_context(request), **context},
         next_page="admin:index",
     )
     return view(request)
@@ -74,7 +74,7 @@ def staff_sign_in(request: HttpRequest) -> HttpResponseBase:
 
 @method_decorator([sensitive_post_parameters(), never_cache], name="dispatch")
 class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
-    """A new customer, signed in at once."""
+    """Create an account and sign its customer in."""
 
     template_name = "shop/sign_up.html"
     form_class = SignUpForm
@@ -82,16 +82,17 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
     next_page = settings.LOGIN_REDIRECT_URL
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Count before the slow hash; who has asked for too many names hears of no other.
+        """Count before the slow hash; refuse an address that has asked for too many taken names.
 
-        Names are only checked here: counted, ten at once behind one address would shut out others.
+        Taken names are counted in `form_invalid`: if every sign-up counted, ten customers behind
+        one address would use up the limit.
         """
         rate_limits.count(settings.SIGN_IN_LIMIT, "sign-in", rate_limits.address_of(request))
         rate_limits.check(*self._limit())
         return super().post(request, *args, **kwargs)
 
     def form_valid(self, form: SignUpForm) -> HttpResponse:
-        """Create the account; somebody may have taken the name since it was checked."""
+        """Create the account; another sign-up may have taken the name since it was checked."""
         try:
             with transaction.atomic():
                 user = form.save()
@@ -103,7 +104,7 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
         return HttpResponseRedirect(self.get_success_url())
 
     def form_invalid(self, form: SignUpForm) -> HttpResponse:
-        """The form again, with what was wrong."""
+        """Show the form again with its errors."""
         if form.has_error("username", "unique"):
             rate_limits.count(*self._limit())
         return self.render_to_response(self.get_context_data(form=form), status=400)
@@ -112,31 +113,31 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
         return settings.SIGN_UP_TAKEN_LIMIT, "taken", rate_limits.address_of(self.request)
 
 
-def _own_page(view: View) -> View:
+def _account_page(view: View) -> View:
     private = sensitive_post_parameters()(never_cache(login_required(view)))
     return allow_methods(*(method.upper() for method in METHODS))(private)
 
 
-@_own_page
+@_account_page
 def profile(request: CustomerRequest) -> HttpResponse:
-    """The customer's name and address."""
-    # A copy: what is wrong in the form must not show in the header.
+    """Show and change the customer's name and email address."""
+    # A copy, so that invalid form data does not appear in the page's header.
     form = ProfileForm(request.POST or None, instance=User.objects.get(pk=request.user.pk))
-    return _own_form(request, form, "shop/profile.html")
+    return _account_form(request, form, "shop/profile.html")
 
 
-@_own_page
+@_account_page
 def password(request: CustomerRequest) -> HttpResponse:
-    """A new password, for who knows the old one; other sessions end."""
+    """Change the password, given the old one; the customer's other sessions end."""
     form = PasswordChangeForm(request.user, request.POST or None)
-    return _own_form(request, form, "shop/password.html")
+    return _account_form(request, form, "shop/password.html")
 
 
-def _own_form(
+def _account_form(
     request: CustomerRequest, form: ProfileForm | PasswordChangeForm, page: str
 ) -> HttpResponse:
     if form.is_bound:
-        rate_limits.count(settings.SIGN_IN_LIMIT, "own-form", str(request.user.pk))
+        rate_limits.count(settings.SIGN_IN_LIMIT, "account-form", str(request.user.pk))
         if form.is_valid():
             update_session_auth_hash(request, form.save())
             messages.success(request, _("Saved."))

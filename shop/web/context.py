@@ -1,4 +1,4 @@
-"""What every page shows besides its own contents."""
+"""Template context of every page."""
 
 import math
 
@@ -9,13 +9,13 @@ from shop.administration import alerts
 from shop.purchase.place_order import is_late
 
 
-def guard(request: HttpRequest) -> dict[str, object]:
-    """For the banners: the policy, whether it is safe, and (asked for staff) what was oversold."""
+def banners(request: HttpRequest) -> dict[str, object]:
+    """Return the lock policy, if it is safe, and for staff a function that lists wrong stocks."""
     found: dict[str, object] = {"stock_alert": alerts.current}
     if is_late(request.META.get("shop.started_at", math.inf)):
-        return found  # whoever has waited so long does not wait for that
+        return found  # past the hard deadline no store is read
     try:
-        in_force = policy.current()
-        return {**found, "policy": in_force, "is_safe": in_force.is_safe}
+        active = policy.current()
+        return {**found, "policy": active, "is_safe": active.is_safe}
     except LockError:
         return found

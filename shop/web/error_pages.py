@@ -1,4 +1,4 @@
-"""Pages for what went wrong outside the views, in the shop's own look."""
+"""Error pages for errors outside the views."""
 
 import sys
 
@@ -18,27 +18,27 @@ from shop.errors import (
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """400."""
+    """Respond to a malformed request with 400."""
     return answer(request, BadInput())
 
 
 def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """403, e.g. for customers who look into the staff's pages."""
+    """Respond with 403, e.g. to customers who open a page of staff."""
     return answer(request, NotAllowed())
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """403 for a form that our pages did not make."""
+    """Respond with 403 to a form without a valid CSRF token."""
     return answer(request, Forgery())
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """404."""
+    """Respond with 404 to an unknown address."""
     return answer(request, NotFound())
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """500, a page that needs nothing to be shown; 503 when it was a store, below the views."""
+    """Respond with a static page and 500, or with 503 if a middleware could not reach a store."""
     error = sys.exc_info()[1]
     if isinstance(error, ShopError):
         return answer(request, error)

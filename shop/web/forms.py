@@ -1,4 +1,4 @@
-"""What clients send, read strictly: what cannot be understood is refused, never guessed."""
+"""Forms and request parsing. Malformed input is refused, never guessed."""
 
 import json
 import re
@@ -27,7 +27,7 @@ TOKEN = "purchase_token"  # noqa: S105
 """The form field with the token of `shop.purchase.tokens`."""
 MAX_QUANTITY = 99_999
 """The largest quantity that is parsed."""
-# Django 5.2 says this in English where its catalogue still has older words: collected for locale/.
+# Django 5.2 has no Chinese translation of this text: it is collected for locale/.
 ngettext_lazy(
     "This password is too short. It must contain at least %d character.",
     "This password is too short. It must contain at least %d characters.",
@@ -36,15 +36,14 @@ ngettext_lazy(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purchase:
-    """What a customer asks for."""
+    """A parsed purchase form."""
 
     quantity: int
     key: str
 
 
 def fold_name(name: str) -> str:
-    """One text for all that may be typed for a name: forms strip and normalize it, databases may
-    take small letters for capital ones."""
+    """Return one text for all spellings of a name that a form or the database treats as equal."""
     return unicodedata.normalize("NFKC", name).strip().casefold()
 
 
@@ -55,22 +54,24 @@ class SeeOther(HttpResponseRedirect):
 
 
 class SignInForm(AuthenticationForm):
-    """For a name as it is written: a database that finds "amy" for "ámy" would let whoever guesses
-    her password begin to count anew with every accent."""
+    """Sign-in with the exact name.
+
+    A database collation may find "amy" for "ámy"; then each accent would get its own rate limit.
+    """
 
     def confirm_login_allowed(self, user: User) -> None:
-        """After the hash, so that it takes as long."""
+        """Compare the names after the hash, so that every refusal takes as long."""
         super().confirm_login_allowed(user)
         if fold_name(user.get_username()) != fold_name(self.cleaned_data["username"]):
             raise self.get_invalid_login_error()
 
 
 class StaffSignInForm(SignInForm, AdminAuthenticationForm):
-    """The same at the admin's door."""
+    """The admin's sign-in form."""
 
 
 class SignUpForm(UserCreationForm):  # type: ignore[type-arg]
-    """A new customer."""
+    """Sign-up form."""
 
     class Meta:
         model = User
@@ -78,7 +79,7 @@ class SignUpForm(UserCreationForm):  # type: ignore[type-arg]
 
 
 class ProfileForm(ModelForm):  # type: ignore[type-arg]
-    """What customers say of themselves."""
+    """A customer's name and email address."""
 
     class Meta:
         model = User
@@ -86,7 +87,7 @@ class ProfileForm(ModelForm):  # type: ignore[type-arg]
 
 
 class SwitchForm(forms.Form):
-    """Which lock staff want in force, and why."""
+    """The lock backend and strategy to activate, and the reason."""
 
     backend = forms.ChoiceField(
         label=gettext_lazy("Switch to"), choices=lambda: [(alias, alias) for alias in locks]
@@ -98,7 +99,7 @@ class SwitchForm(forms.Form):
 
 
 class ForceForm(SwitchForm):
-    """The same without waiting, by somebody who typed what is to come."""
+    """A switch without a drain; staff confirm it by typing the backend's name."""
 
     confirm = forms.CharField(
         max_length=50, widget=forms.TextInput({"autocomplete": "off", "autocapitalize": "none"})
@@ -111,7 +112,7 @@ class ForceForm(SwitchForm):
             self.fields[name].widget = forms.HiddenInput()
 
     def clean_confirm(self) -> str:
-        """The name of the backend, typed."""
+        """Check the typed name of the backend."""
         typed = str(self.cleaned_data["confirm"])
         if typed != self.data.get("backend"):
             raise forms.ValidationError(_("That is not its name; nothing was changed."))
@@ -119,9 +120,9 @@ class ForceForm(SwitchForm):
 
 
 def read_purchase(request: HttpRequest, *, most: int) -> Purchase:
-    """The quantity, 1 to `most`, and the idempotency key of a form or a JSON body.
+    """Return the quantity, 1 to `most`, and the idempotency key of a form or a JSON body.
 
-    Raises BadInput and UnsupportedType. Anything else that was sent is ignored.
+    Raise BadInput or UnsupportedType. Other fields are ignored.
     """
     if request.content_type == "application/json":
         sent = _read_json(request.body)
@@ -140,10 +141,10 @@ def read_purchase(request: HttpRequest, *, most: int) -> Purchase:
 
 
 def key_of(request: HttpRequest) -> str:
-    """The idempotency key of a step of an order. Raises as `read_purchase`.
+    """Return the idempotency key of a change of an order. Raise the errors of `read_purchase`.
 
-    Without one the request is a form of its own: the order's status already lets no step happen
-    twice, a key only makes the second send hear the first one's answer.
+    A request without a key gets a new one: the order's status already prevents a second change, a
+    key only makes a repeated request return the first response.
     """
     sent: Mapping[str, object] = {}
     if request.content_type in FORM_TYPES:
@@ -173,7 +174,7 @@ def _read_whole_number(text: str) -> int:
 
 
 def read_key(in_body: object, in_header: str | None = None) -> str:
-    """An idempotency key, from wherever it was sent. Raises BadInput."""
+    """Return the idempotency key of the body or the header. Raise BadInput if it is invalid."""
     if not isinstance(in_body, str):
         raise BadInput(_("The idempotency key is not a text."))
     if in_header and in_body and in_header != in_body:
@@ -191,7 +192,7 @@ def _read_json(body: bytes) -> dict[str, Any]:
         sent = json.loads(
             body.decode(), parse_constant=_refuse, object_pairs_hook=_refuse_duplicates
         )
-    except (ValueError, RecursionError):  # also UnicodeDecodeError and numbers without end
+    except (ValueError, RecursionError):  # includes UnicodeDecodeError and too long numbers
         raise BadInput(_("The body is not JSON.")) from None
     if not isinstance(sent, dict):
         raise BadInput(_("The body is not a JSON object."))
@@ -205,5 +206,5 @@ def _refuse(constant: str) -> NoReturn:
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name comes twice")
+        raise ValueError("duplicate name")
     return found

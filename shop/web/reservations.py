@@ -1,4 +1,4 @@
-"""The ticket of a queued sale, which its buyer's browser polls until it is decided."""
+"""The page of a reservation in a queued sale, polled until the order is written or refused."""
 
 import random
 from typing import Any
@@ -13,8 +13,8 @@ from shop.reservations.reserve import Standing, standing_of
 from shop.web.decorators import CustomerRequest, customer_page
 
 FIRST_MS, LONGEST_MS = 500, 5000
-"""Between two polls: at first, and at most."""
-# The same words whether it was refused at the door or at the desk.
+"""The first and the longest pause between two polls, in milliseconds."""
+# The same texts for a refusal by Redis and by the database.
 _TEXTS = {
     "sold_out": (
         _("Sold out after all"),
@@ -39,7 +39,7 @@ _TEXTS = {
 @never_cache
 @customer_page
 def ticket(request: CustomerRequest, ticket: str) -> HttpResponse:
-    """Wait here; leads to the order once there is one, and says so when there will be none."""
+    """Show the reservation; redirect to its order, or explain why there will be none."""
     standing = standing_of(customer_id=request.user.pk, ticket=ticket)
     order = standing.order
     if wants_json(request):
@@ -74,6 +74,6 @@ def _context(standing: Standing, poll_ms: int) -> dict[str, Any]:
         "title": title,
         "advice": advice,
         "next_ms": poll_ms,
-        # Not all at once: whoever bought in the same second asks again in another.
+        # Spread at random, so that reservations of the same second poll at different times.
         "poll_ms": round(poll_ms * random.uniform(0.8, 1.2)),
     }

@@ -121,7 +121,7 @@ def test_nothing_that_staff_write_breaks_the_books(amy, sale, strategy):
         assert audit_sale(sale=fresh(sale)).ok, changed
     assert (fresh(sale).price, fresh(sale).is_queued) == (sale.price, False)
     for action in ("open_now", "close_now", "clone", "restock", "delete_selected"):
-        act(amy, action, sale, pieces=3, post="yes")
+        act(amy, action, sale, units=3, post="yes")
         assert audit_sale(sale=fresh(sale)).ok, action
     for path in (
         f"inventory/product/{sale.product_id}/delete/",
@@ -151,13 +151,13 @@ def test_open_now_and_close_now(amy):
     act(amy, "open_now", sale)
     assert fresh(sale).phase() == Sale.Phase.OPEN
     opened_at = fresh(sale).opens_at
-    assert "past that" in messages(act(amy, "open_now", sale))
+    assert "not possible in its current phase" in messages(act(amy, "open_now", sale))
     assert fresh(sale).opens_at == opened_at
     act(amy, "close_now", sale)
     assert fresh(sale).phase() == Sale.Phase.ENDED
     closed_at = fresh(sale).closes_at
     for action in ("close_now", "open_now"):
-        assert "past that" in messages(act(amy, action, sale))
+        assert "not possible in its current phase" in messages(act(amy, action, sale))
     assert fresh(sale).closes_at == closed_at
 
 
@@ -247,7 +247,7 @@ def test_a_restock_that_gets_no_lock_changes_nothing(amy, sale, settings):
     assert len(refused) == 1
     assert StockMovement.objects.filter(reason="stocked").count() == 1
     with patch("shop.admin.restock_sale", side_effect=Overloaded):
-        told = messages(act(amy, "restock", sale, pieces=5))
+        told = messages(act(amy, "restock", sale, units=5))
     assert sale.slug in told
     assert "0 sales restocked" in told
 
@@ -273,7 +273,7 @@ def test_who_may_only_look_changes_nothing(ben, sale):
             assert client.get(f"{path}add/").status_code == 403, path
     before = (Sale.objects.values().get(), Stock.objects.values().get())
     for action in ("restock", "open_now", "close_now", "clone"):
-        act(client, action, sale, pieces=3)
+        act(client, action, sale, units=3)
     assert (Sale.objects.values().get(), Stock.objects.values().get()) == before
     form = {"limit_per_customer": 3, **times(sale.opens_at, sale.closes_at)}
     assert client.post(f"/admin/shop/sale/{sale.pk}/change/", form).status_code == 403

@@ -101,9 +101,7 @@ def test_rate_and_pause(amy):
 
 def test_the_rates_are_those_since_the_last_look():
     for _ in range(2):
-        until(
-            lambda: read_traffic()[1]
-        )  # `get_live_state` may sample again
+        until(lambda: read_traffic()[1])  # `get_live_state` may sample again
         for _ in range(50):
             with lock("rated:1"):
                 pass

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 from django.urls import resolve
 
-from shop.settings import base as demo
+from shop.settings.base import DEMO_PASSWORD, DEMO_SECRET
 from shop.settings.checks import check_production
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,7 +93,7 @@ def test_a_redlock_master_that_comes_back_waits_for_the_longest_lease() -> None:
 
 def test_the_demos_secrets_do_not_start() -> None:
     """Any command: web, worker and beat set Django up in the same way."""
-    changes = {"SECRET_KEY": demo.DEMO_SECRET, "GATEWAY_SECRET": "", "DATABASE_URL": "sqlite:///x"}
+    changes = {"SECRET_KEY": DEMO_SECRET, "GATEWAY_SECRET": "", "DATABASE_URL": "sqlite:///x"}
     done = manage("shell", "-c", "print('started')", **changes)
     assert done.returncode == 1
     assert "started" not in done.stdout
@@ -104,13 +104,13 @@ def test_the_demos_secrets_do_not_start() -> None:
 @pytest.mark.parametrize(
     ("setting", "value", "number"),
     [
-        ("SECRET_KEY", demo.DEMO_SECRET, "E001"),
+        ("SECRET_KEY", DEMO_SECRET, "E001"),
         ("SECRET_KEY", "a" * 64, "E001"),
         ("GATEWAY_SECRET", GOOD["SECRET_KEY"], "E002"),
         ("DEBUG", True, "E003"),
         ("DATABASES", {"default": {"ENGINE": "django.db.backends.sqlite3"}}, "E004"),
         ("ALLOWED_HOSTS", ["shop.example", "*"], "E005"),
-        ("SEED_PASSWORD", demo.DEMO_PASSWORD, "E006"),
+        ("SEED_PASSWORD", DEMO_PASSWORD, "E006"),
     ],
 )
 def test_what_only_the_demo_may(setting: str, value: object, number: str) -> None:

@@ -67,8 +67,8 @@ def test_staff_make_and_restock_a_sale(amy):
     sale = Sale.objects.get()
     assert (sale.price, sale.stock.quantity) == (Decimal("1.50"), 8)
     action = {"action": "restock", "_selected_action": sale.pk}
-    for pieces, left in (("5", 13), ("0", 13), ("-1", 13), ("x", 13), ("9" * 30, 13), ("", 13)):
-        amy.post("/admin/shop/sale/", {**action, "pieces": pieces})
+    for units, left in (("5", 13), ("0", 13), ("-1", 13), ("x", 13), ("9" * 30, 13), ("", 13)):
+        amy.post("/admin/shop/sale/", {**action, "units": units})
         assert fresh(sale).stock.quantity == left
     assert audit_sale(sale=sale).ok
 

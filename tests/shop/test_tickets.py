@@ -53,7 +53,7 @@ def test_another_secret_signs_otherwise(settings) -> None:
 
 def test_it_expires(monkeypatch, settings) -> None:
     text, expires = tokens.issue(**SOLD_TO)
-    assert expires == pytest.approx(time.time() + settings.TICKET_SECONDS, abs=5)
+    assert expires == pytest.approx(time.time() + settings.PURCHASE_TOKEN_SECONDS, abs=5)
     monkeypatch.setattr(tokens.time, "time", lambda: expires + 0.5)
     assert tokens.read(text, key="k", session="cookie") is None
 
@@ -97,7 +97,7 @@ def test_a_waiting_page_gets_a_new_one_for_the_same_key(buyer, settings) -> None
     bar = buyer.get(poll).text
     assert "purchase_token" not in fields(bar), "the one it has is good for long"
     assert poll_of(bar) == poll
-    settings.TICKET_SECONDS *= 3  # as if time had passed
+    settings.PURCHASE_TOKEN_SECONDS *= 3  # as if time had passed
     bar = buyer.get(poll).text
     assert is_good(buyer, {**form, "purchase_token": fields(bar)["purchase_token"]})
     assert 'hx-swap-oob="true"' in bar
