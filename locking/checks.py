@@ -10,9 +10,9 @@ from django.core.checks import CheckMessage, Error, register
 from django.core.exceptions import ImproperlyConfigured
 
 from locking import single_flight
-from locking.arguments import is_number
 from locking.handler import KEYS, backend_class
 from locking.models import WriteStrategy
+from locking.types import is_number
 
 
 def _is_positive(value: object) -> bool:

@@ -54,6 +54,10 @@ class LockHandler:
     def __len__(self) -> int:
         return len(settings.LOCKS)
 
+    def opened(self) -> list[Backend]:
+        """Return the backends that this process has used."""
+        return list(self._backends.values())
+
     def _create(self, alias: str) -> Backend:
         conf: dict[str, Any] | None = settings.LOCKS.get(alias)
         if conf is None:

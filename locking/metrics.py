@@ -8,17 +8,11 @@ rest are called "other".
 from __future__ import annotations
 
 import os
-import time
 from collections import defaultdict
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector
-
-if TYPE_CHECKING:
-    from locking.backends.base import Backend
-    from locking.lease import Lease
 
 MAX_KINDS = 32
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -86,32 +80,31 @@ def _times(backend: str, kind: str) -> tuple[Histogram, Histogram]:
     return WAIT.labels(backend, kind), HOLD.labels(backend, kind)
 
 
-def acquired(backend: Backend, name: str, waited: float) -> None:
-    """A grant after `waited` seconds."""
+def acquired(backend: str, name: str, seconds: float) -> None:
+    """Count a grant that took `seconds` to arrive."""
     kind = kind_of(name)
-    _outcome(backend.alias, kind, "acquired").inc()
-    _times(backend.alias, kind)[0].observe(waited)
+    _outcome(backend, kind, "acquired").inc()
+    _times(backend, kind)[0].observe(seconds)
 
 
-def timed_out(backend: Backend, name: str) -> None:
-    """No grant within the caller's time."""
-    _outcome(backend.alias, kind_of(name), "timeout").inc()
+def timed_out(backend: str, name: str) -> None:
+    """Count an attempt without a grant in the caller's time."""
+    _outcome(backend, kind_of(name), "timeout").inc()
 
 
-def unavailable(backend: Backend, name: str) -> None:
-    """The store did not answer."""
-    _outcome(backend.alias, kind_of(name), "unavailable").inc()
+def unavailable(backend: str, name: str) -> None:
+    """Count an attempt to which the store did not reply."""
+    _outcome(backend, kind_of(name), "unavailable").inc()
 
 
-def released(lease: Lease) -> None:
-    """A lease given back by its holder."""
-    held = time.monotonic() - lease.granted_at
-    _times(lease.backend.alias, kind_of(lease.name))[1].observe(held)
+def released(backend: str, name: str, seconds: float) -> None:
+    """Count a lease released after `seconds`."""
+    _times(backend, kind_of(name))[1].observe(seconds)
 
 
-def lost(lease: Lease) -> None:
-    """A lease that ended without its holder's doing."""
-    LOST.labels(lease.backend.alias, kind_of(lease.name)).inc()
+def lost(backend: str, name: str) -> None:
+    """Count a lease that ended before its release."""
+    LOST.labels(backend, kind_of(name)).inc()
 
 
 @lru_cache(maxsize=1024)

@@ -36,12 +36,12 @@ from django.core.cache import BaseCache, caches
 from django.db import connections
 
 from locking import metrics
-from locking.arguments import check_name
 from locking.exceptions import LockError, LockMisuse, LockTimeout
 from locking.handler import locks
 from locking.lease import Lock
 from locking.policy.lock import PolicyLock
 from locking.refresh import SharedCalls
+from locking.types import check_name
 
 logger = logging.getLogger("locking")
 

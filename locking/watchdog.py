@@ -1,8 +1,7 @@
-"""One thread per process that renews every lease which asked for it.
+"""One thread per process that extends leases every third of their ttl.
 
-A lease is renewed every third of its ttl. A renewal that gets no answer is tried again until the
-lease's own deadline, and only the store's word or that deadline ends it: the holder is then told
-through `lease.lost`. The thread starts with the first lease and again in a forked child.
+A renewal without a reply is repeated until the lease's deadline. The lease is lost when the store
+says so, or at that deadline. The thread starts with the first lease, and again in a forked child.
 """
 
 from __future__ import annotations
@@ -22,17 +21,18 @@ if TYPE_CHECKING:
 RETRIES_PER_TTL = 20
 
 IDLE = 1.0
-"""Seconds between two looks while no lease is held."""
+"""Seconds between two checks while there is nothing to renew."""
 
 
 class Watchdog:
-    """Renews leases. Adding and removing cost a set operation; it sleeps until one is due."""
+    """Renews leases; adding and removing one costs a set operation."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
+        after_fork_in_child(self.reset)
 
-    def forget(self) -> None:
-        """Start without leases and without a thread; also in a forked child."""
+    def reset(self) -> None:
+        """Start without leases and without a thread, as in a forked child."""
         self._leases: set[Lease] = set()
         self._wake = threading.Condition()
         self._next = math.inf
@@ -45,20 +45,20 @@ class Watchdog:
             with self._wake:
                 if self._thread is None:
                     thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
-                    thread.start()  # which may fail, and must then be tried again
+                    thread.start()  # if this fails, the next lease must try again
                     self._thread = thread
                 self._wake.notify()
 
     def remove(self, lease: Lease) -> None:
-        """Leave `lease` alone from now on."""
+        """Stop renewing `lease`."""
         self._leases.discard(lease)
 
     def clear(self) -> None:
-        """Renew none of the leases added so far."""
+        """Stop renewing the leases added so far."""
         self._leases.clear()
 
-    def look_again(self, lease: Lease) -> None:
-        """The lease's renewal has moved, perhaps to before the one that this thread awaits."""
+    def reschedule(self, lease: Lease) -> None:
+        """Wake the thread if the lease's next renewal is now the first one due."""
         if lease in self._leases and lease.renew_at < self._next:
             self.add(lease)
 
@@ -68,9 +68,9 @@ class Watchdog:
     def _run(self) -> None:
         while True:
             with self._wake:
-                self._next = math.inf  # whoever adds from here on wakes this thread
+                self._next = math.inf  # from here on, `add` wakes this thread
                 leases = list(self._leases.copy())
-                # With nothing to renew, look now and then rather than be woken by each lease.
+                # Without leases, check now and then instead of being woken by every new one.
                 idle = time.monotonic() + IDLE
                 self._next = min((lease.renew_at for lease in leases), default=idle)
                 pause = self._next - time.monotonic()
@@ -82,25 +82,19 @@ class Watchdog:
                     self._renew(lease)
 
     def _renew(self, lease: Lease) -> None:
-        from locking.lease import extend
-
-        if lease.lost or lease.orphaned:
+        if lease.lost or lease.claim.is_abandoned:
             self.remove(lease)
             lease.mark_lost()
-            if lease.orphaned:  # nobody is left to release it: it ends with its ttl
-                lease.forget()
             return
         try:
-            extend(lease)
+            lease.renew()
         except LockLost:
             self.remove(lease)
-        except LockError:
+        except Exception as error:  # noqa: BLE001 - logged; the thread must survive any error
             lease.renew_at = time.monotonic() + lease.claim.ttl / RETRIES_PER_TTL
-            lease.log(logging.WARNING, "lease not renewed, will retry")
-        except Exception:  # noqa: BLE001 - told, and tried again
-            lease.renew_at = time.monotonic() + lease.claim.ttl / RETRIES_PER_TTL
-            lease.log(logging.ERROR, "lease not renewed, will retry", exc_info=True)
+            is_expected = isinstance(error, LockError)
+            level = logging.WARNING if is_expected else logging.ERROR
+            lease.log(level, "lease not renewed, will retry", exc_info=not is_expected)
 
 
 watchdog = Watchdog()
-after_fork_in_child(watchdog.forget)

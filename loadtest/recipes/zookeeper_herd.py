@@ -67,9 +67,10 @@ class ZooKeeperHerdBackend(ZooKeeperBackend):
 
     def inspect(self) -> list[Held]:
         """Return the locks of this process."""
+        granted = {} if self.session is None else self.session.granted
         return [
-            Held(name=lease.name, owner=lease.owner, token=lease.token)
-            for lease in list(self.held.values())
+            Held(name=claim.name, owner=claim.owner, token=claim.token)
+            for claim in list(granted.values())
         ]
 
     break_lock = Backend.break_lock

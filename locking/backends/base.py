@@ -7,6 +7,8 @@ declares its `Capabilities` once; docs, admin and the contract tests read them f
 
 from __future__ import annotations
 
+import asyncio
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -19,6 +21,7 @@ from django.utils.translation import gettext_noop
 
 from locking.exceptions import LockLost, LockMisuse
 from locking.fork import after_fork_in_child
+from locking.types import current_caller, new_owner
 
 if TYPE_CHECKING:
     from locking.lease import Lease, Lock
@@ -102,14 +105,22 @@ class LazyEvent:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Claim:
-    """One attempt of `owner` to acquire `name`; a grant ends after `ttl` seconds unless renewed."""
+    """A caller's request for the lock `name`, and the state of its grant."""
 
     name: str
-    owner: str
     ttl: float
+    """Seconds for which a grant lasts unless it is extended."""
+    owner: str = field(default_factory=new_owner)
+    caller: object = field(default_factory=current_caller)
+    """The thread or asyncio task that asks."""
     cancelled: LazyEvent = field(default_factory=LazyEvent)
     interrupt: Callable[[], None] | None = None
-    """Set by a backend while it waits for something that `cancelled` does not wake."""
+    """Set by a backend while it waits in a place that `cancelled` alone cannot wake."""
+    token: int = 0
+    deadline: float = math.inf
+    """Monotonic time at which the grant ends; a backend with sessions moves it itself."""
+    report_lost: Callable[[], None] | None = None
+    """Set once the lock is granted. A backend that learns of the grant's end calls it."""
 
     def cancel(self) -> None:
         """End the wait of another thread: it leaves the queue and returns None."""
@@ -117,6 +128,13 @@ class Claim:
         interrupt = self.interrupt  # the wait may end at any moment and reset it to None
         if interrupt is not None:
             interrupt()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """True if the thread or task that asked has ended."""
+        if isinstance(self.caller, threading.Thread):
+            return not self.caller.is_alive()
+        return isinstance(self.caller, asyncio.Task) and self.caller.done()
 
     def lost(self) -> LockLost:
         """Return the error for a claim that the store does not know as the holder."""
@@ -152,6 +170,8 @@ class Backend(ABC):
     """
 
     capabilities: ClassVar[Capabilities]
+    lock_class: ClassVar[type[Lock]]
+    """Set by `locking.lease`, which imports the backends and not the other way round."""
 
     def __init__(
         self,
@@ -181,9 +201,7 @@ class Backend(ABC):
         on_lost: Callable[[Lease], object] | None = None,
     ) -> Lock:
         """Return a lock on `name`; see `locking.lease.Lock`."""
-        from locking.lease import Lock
-
-        return Lock(self, name, ttl=ttl, timeout=timeout, renew=renew, on_lost=on_lost)
+        return self.lock_class(self, name, ttl=ttl, timeout=timeout, renew=renew, on_lost=on_lost)
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:

@@ -152,20 +152,19 @@ class MySQLSessionBackend(Backend):
         self._watching.set()
 
     def _run(self, stop: threading.Event) -> None:
-        """Mark the leases whose connection the server has closed, and free abandoned ones."""
+        """Report the locks whose connection the server has closed, and free abandoned ones."""
         while not stop.wait(WATCH_INTERVAL):
-            for lease in list(self.held.values()):
-                pinned = self._pinned.get(lease.owner)
-                if pinned is None or not lease.is_held:
+            for pinned in list(self._pinned.values()):
+                claim, session, _ = pinned
+                if claim.report_lost is None:
                     continue
                 # `_ask` takes the session out first, so the input here is not a reply.
-                ended = pinned[1].has_input() and self._pinned.get(lease.owner) is pinned
-                if ended or lease.orphaned:
-                    lease.mark_lost()
-                if lease.orphaned:  # nobody will release it
-                    lease.forget()
+                ended = session.has_input() and self._pinned.get(claim.owner) is pinned
+                if ended or claim.is_abandoned:
+                    claim.report_lost()
+                if claim.is_abandoned:
                     with suppress(KeyError):
-                        self._pinned.pop(lease.owner)[1].close()
+                        self._pinned.pop(claim.owner)[1].close()
 
     def inspect(self) -> list[Held]:
         """Return this process's locks; other sessions' locks are visible to administrators only."""

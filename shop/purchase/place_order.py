@@ -263,11 +263,10 @@ def _write(drafts: Sequence[Draft], lease: Lease) -> None:
     """Write all of them in one transaction."""
     if is_late(drafts[0].began):  # who leads has waited longest
         raise ServiceUnavailable
-    assert lease.policy is not None
     try:
         reading = stock.read_stock(
             stock_id=drafts[0].order.sale.stock_id,
-            strategy=lease.policy.strategy,
+            strategy=lease.strategy,
             fence=fence_of(lease),
         )
         reach("purchase.check")

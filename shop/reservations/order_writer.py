@@ -139,9 +139,8 @@ def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
     """All of them in one transaction, the hot stock row last but one."""
     if any(entry.customer_id is None for entry in entries):
         raise ValueError("An entry cannot be read.")
-    assert lease.policy is not None
     reading = stock.read_stock(
-        stock_id=sale.stock_id, strategy=lease.policy.strategy, fence=fence_of(lease)
+        stock_id=sale.stock_id, strategy=lease.strategy, fence=fence_of(lease)
     )
     reach("queued.looked")
     now = timezone.now()

@@ -18,7 +18,7 @@ from locking import LockLost
 from locking.backends.base import Backend, Claim
 from locking.backends.redis.backend import RedisBackend
 from locking.failpoints import armed
-from locking.lease import new_owner
+from locking.types import new_owner
 
 ALL = (SetnxBackend, SetnxExpireBackend, SetExpireBackend)
 

@@ -13,7 +13,8 @@ from devservers import Redis
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.base import Claim
 from locking.backends.redis.backend import RedisBackend
-from locking.lease import Lease, new_owner
+from locking.lease import Lease
+from locking.types import new_owner
 
 BOUND = 8.0
 """Seconds in which a Redis that is silent or refuses must have been given up, on a slow machine."""

@@ -14,7 +14,7 @@ from devservers import Redis, start_all, stop_all
 from loadtest.faults.waiting import until
 from locking.backends.base import Claim, Grant
 from locking.backends.redlock.backend import RedLockBackend
-from locking.lease import new_owner
+from locking.types import new_owner
 
 NAME = "redlock-test"
 KEY = f"redlock:{NAME}"

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from locking import LockLost, LockMisuse, LockTimeout, lock, locks, policy
-from locking.policy import lock as guard
 from tests.locking.scripted import PATH, PATIENCE, ScriptedBackend
 
 
@@ -33,7 +32,7 @@ def backend(settings, monkeypatch) -> ScriptedBackend:
 
 def test_the_lease_knows_its_policy(backend) -> None:
     with lock("a") as lease:
-        assert lease.policy.strategy == "naive"
+        assert lease.strategy == "naive"
         assert lease.fence == (3, lease.token)
     with backend.lock("a") as direct:
         assert direct.fence == (0, direct.token)
@@ -149,4 +148,3 @@ def test_a_lease_ended_elsewhere_is_not_taken_for_a_reentry(backend) -> None:
     assert held.lease is None
     with held as lease:
         assert lease.count == 1
-        assert len(guard._held) == 1

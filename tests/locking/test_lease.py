@@ -199,7 +199,7 @@ def test_a_holder_is_late_by_its_own_clock_even_where_the_store_lets_it_release(
     lock = backend.lock("a", renew=False)
     lock.acquire()
     assert lock.lease is not None
-    lock.lease.deadline = time.monotonic()
+    lock.lease.claim.deadline = time.monotonic()
     with pytest.raises(LockLost, match="before its release"):
         lock.release()
     assert not backend.inspect(), "it was given back all the same"
@@ -278,7 +278,7 @@ def test_two_may_let_go_of_a_lease_at_once() -> None:
     backend = scripted()
     with backend.lock("a", renew=False) as lease:
         backend.held, held = Shared(backend.held), backend.held
-        lease.forget()
+        lease.discard()
         assert not backend.held
         backend.held = held
 

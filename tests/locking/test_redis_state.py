@@ -24,7 +24,7 @@ from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
 from locking.backends.base import Claim, Grant
 from locking.backends.redis.backend import RedisBackend
-from locking.lease import new_owner
+from locking.types import new_owner
 
 _names = count(1)
 

@@ -109,8 +109,8 @@ def taken_over(guard: ScriptedBackend, sale: Sale, others: list[Order]):
         others.append(None)
         guard.break_lock(checkout.lock_name(sale.pk))
         with (
-            patch("locking.lease.context", lambda: "another thread"),
-            patch("locking.policy.lock.context", lambda: "another thread"),
+            patch("locking.lease.lock.current_caller", lambda: "another thread"),
+            patch("locking.policy.lock.current_caller", lambda: "another thread"),
         ):
             others[0] = buy(sale).order
 

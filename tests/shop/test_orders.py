@@ -158,7 +158,7 @@ def test_a_held_lock_is_busy_and_the_sweep_goes_on_to_the_next(
     other = a_sale()
     an_order(other, overdue=True)
     held = guard.lock(lock_name(sale.pk))
-    monkeypatch.setattr("locking.lease.context", lambda: "another thread")
+    monkeypatch.setattr("locking.lease.lock.current_caller", lambda: "another thread")
     held.acquire()
     monkeypatch.undo()
     assert expire_unpaid_orders() == 1

@@ -43,12 +43,12 @@ from urllib.parse import urlsplit
 from django.core.checks import CheckMessage, Error
 from django.utils.translation import gettext_noop
 
-from locking.arguments import is_number
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.clock_tokens import clock_token
 from locking.backends.redis.connection import Script, eviction_policy, milliseconds, pack
 from locking.backends.redlock.quorum import Master, Quorum, Votes
 from locking.exceptions import LockLost, LockMisuse, LockUnavailable
+from locking.types import is_number
 
 PAUSE = (0.001, 0.016)
 """Seconds between attempts, at random, so that contenders who split the votes part."""

@@ -25,7 +25,6 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import Create2
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from locking.arguments import is_number
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.zookeeper.session import (
     INTERRUPTED,
@@ -35,6 +34,7 @@ from locking.backends.zookeeper.session import (
     translated,
 )
 from locking.exceptions import LockUnavailable
+from locking.types import is_number
 
 EPHEMERAL, SEQUENTIAL, CONTAINER = 1, 2, 4
 OPTIONS: dict[str, Any] = {"SESSION_TIMEOUT": 6.0, "CONNECT_TIMEOUT": 3.0, "PREFIX": "/locks"}
@@ -104,6 +104,8 @@ class ZooKeeperBackend(Backend):
                 return None  # without a node that another claim could wait for
             try:
                 grant = self._wait_in_queue(session, claim, parent, end)
+                if grant is not None:
+                    session.granted[claim.owner] = claim
             finally:
                 if grant is None:
                     path = session.nodes.get(claim.owner)
@@ -194,6 +196,8 @@ class ZooKeeperBackend(Backend):
     def release(self, claim: Claim, token: int) -> None:
         """Delete the node. Without a reply this is repeated until the session ends."""
         session = self.session
+        if session is not None:
+            session.granted.pop(claim.owner, None)
         path = None if session is None else session.nodes.pop(claim.owner, None)
         if session is None or path is None:
             raise claim.lost()
@@ -298,7 +302,7 @@ class ZooKeeperBackend(Backend):
                 if session is None or session.ended:
                     if session is not None:
                         session.close()
-                    self.session = session = Session(self, self._hosts, self._session_timeout)
+                    self.session = session = Session(self._hosts, self._session_timeout)
         if not session.up.is_set():
             try:
                 session.wait_up(0 if self._fails_fast else self._connect_timeout)

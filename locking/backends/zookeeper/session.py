@@ -37,7 +37,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from locking.exceptions import LockUnavailable
 
 if TYPE_CHECKING:
-    from locking.backends.base import Backend
+    from locking.backends.base import Claim
 
 logger = logging.getLogger("locking")
 
@@ -101,8 +101,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 class Session:
     """A connected client, the nodes of this process's claims, and the thread that renews them."""
 
-    def __init__(self, backend: Backend, hosts: str, timeout: float) -> None:
-        self.backend = backend
+    def __init__(self, hosts: str, timeout: float) -> None:
         self.timeout = timeout
         """Seconds after the last request at which the server ends the session."""
         self.up = threading.Event()
@@ -110,6 +109,8 @@ class Session:
         """The session cannot be used any more: open another one."""
         self.nodes: dict[str, str] = {}
         """Path of the node by owner; empty again when the session has expired."""
+        self.granted: dict[str, Claim] = {}
+        """Claims that hold their lock, by owner."""
         self.pending_deletes: dict[str, str] = {}
         """Parent by owner, of nodes that could not be deleted yet."""
         self._waiting: defaultdict[str, set[threading.Event]] = defaultdict(set)
@@ -233,20 +234,19 @@ class Session:
                     self._renew()
                 for owner, parent in list(self.pending_deletes.items()):
                     self.withdraw(owner, parent, None, self.timeout / 3)
-                self._mark_lost()
+                self._report_lost()
             except Exception:
                 logger.exception("ZooKeeper session check failed, will retry")
             if self.ended:
                 return
 
     def _renew(self) -> None:
-        """Renew the leases of this process; change the server if this one does not reply."""
-        leases = list(self.backend.held.values())
+        """Renew the grants of this process; change the server if this one does not reply."""
         sent = time.monotonic()
         requests = [
-            (lease, self.client.exists_async(path))
-            for lease in leases
-            if (path := self.nodes.get(lease.owner)) is not None
+            (claim, self.client.exists_async(path))
+            for claim in list(self.granted.values())
+            if (path := self.nodes.get(claim.owner)) is not None
         ]
         root = self.client.exists_async("/")
         if not root.wait(self.timeout / 3):
@@ -254,27 +254,27 @@ class Session:
                 if self._handler.socket_in_use is not None:
                     self._handler.socket_in_use.shutdown(socket.SHUT_RDWR)
             return
-        for lease, reply in requests:
+        for claim, reply in requests:
             if not reply.successful():
                 continue
             if reply.value is None:  # an operator has broken the lock
-                self.nodes.pop(lease.owner, None)
-            elif not lease.lost:
-                lease.deadline = sent + self.timeout
+                self.nodes.pop(claim.owner, None)
+            elif time.monotonic() < claim.deadline:
+                claim.deadline = sent + self.timeout
 
-    def _mark_lost(self) -> None:
-        """Mark the leases that have ended, and release those whose thread or task has ended."""
-        for lease in list(self.backend.held.values()):
-            path = self.nodes.get(lease.owner)
-            if path is not None and not lease.lost and not lease.orphaned:
+    def _report_lost(self) -> None:
+        """Report the grants that have ended, and release those whose thread or task has ended."""
+        for owner, claim in list(self.granted.items()):
+            path, is_abandoned = self.nodes.get(owner), claim.is_abandoned
+            if path is not None and time.monotonic() < claim.deadline and not is_abandoned:
                 continue
-            if not lease.is_held:  # released at this moment
+            if claim.report_lost is None or owner not in self.granted:  # released at this moment
                 continue
-            lease.mark_lost()
-            if lease.orphaned:
-                lease.forget()
+            claim.report_lost()
+            if is_abandoned:
+                self.granted.pop(owner, None)
                 if path is not None:
-                    self.withdraw(lease.owner, path.rpartition("/")[0], path, self.timeout / 3)
+                    self.withdraw(owner, path.rpartition("/")[0], path, self.timeout / 3)
 
     def close(self) -> None:
         """End the session; the server deletes its nodes."""

@@ -1,0 +1,70 @@
+"""Threads that wait for asyncio callers.
+
+Each wait has a thread of its own, because waits in asyncio's default executor could occupy every
+thread of it, including the one that the release needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from locking.backends.base import Claim
+from locking.exceptions import LockError
+from locking.lease.lease import Lease
+
+T = TypeVar("T")
+
+
+async def run_in_thread(call: Callable[[], T]) -> T:
+    """Return `call()`, run in a new thread; cancelling the await does not stop the call."""
+    return await asyncio.shield(_start(call))
+
+
+async def enter_in_thread(claim: Claim, call: Callable[[], Lease | None]) -> Lease | None:
+    """Return the lease of `call()`; cancelling the await withdraws the claim or releases it."""
+    entering = _start(call)
+    try:
+        return await asyncio.shield(entering)
+    except asyncio.CancelledError:
+        claim.cancel()
+        with suppress(LockError):
+            lease = await _finish(entering)
+            if lease is not None:
+                await _finish(_start(lease.release))
+        raise
+
+
+async def _finish(future: asyncio.Future[T]) -> T:
+    """Return the result of `future`, even if the task is cancelled again meanwhile."""
+    while not future.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([future])
+    return future.result()
+
+
+def _start(call: Callable[[], T]) -> asyncio.Future[T]:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = call()
+        except BaseException as caught:  # noqa: BLE001 - raised again in the task
+            error = caught
+        loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name="lock-wait", daemon=True).start()
+    return future

@@ -1,0 +1,200 @@
+"""Grants in force, and the operations of their holders."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from locking import metrics
+from locking.backends.base import Backend, Claim, Grant
+from locking.exceptions import LockLost
+from locking.types import check_ttl
+from locking.watchdog import watchdog
+
+logger = logging.getLogger("locking")
+
+_marking = threading.Lock()
+
+
+class Lease:
+    """A granted lock as its holder sees it, until it is released or lost."""
+
+    __slots__ = (
+        "_marked_lost",
+        "backend",
+        "claim",
+        "count",
+        "epoch",
+        "granted_at",
+        "on_lost",
+        "renew_at",
+        "strategy",
+    )
+
+    def __init__(
+        self,
+        backend: Backend,
+        claim: Claim,
+        grant: Grant,
+        on_lost: Callable[[Lease], object] | None,
+    ) -> None:
+        self.backend = backend
+        self.claim = claim
+        claim.token = grant.token
+        claim.deadline = grant.deadline
+        claim.report_lost = self.mark_lost
+        self.count = 1
+        """Acquisitions by the holder that are not yet released."""
+        self.granted_at = time.monotonic()
+        self.renew_at = self.granted_at + claim.ttl / 3
+        self.on_lost = on_lost
+        self.epoch = 0
+        """Epoch of the policy that chose the backend; 0 if the caller named the backend."""
+        self.strategy = ""
+        """Write strategy of that policy."""
+        self._marked_lost = False
+
+    @property
+    def name(self) -> str:
+        """Name of the lock."""
+        return self.claim.name
+
+    @property
+    def owner(self) -> str:
+        """Name of the holder in the store: host:process:thread:secret."""
+        return self.claim.owner
+
+    @property
+    def token(self) -> int:
+        """Number that grows with every grant of this name."""
+        return self.claim.token
+
+    @property
+    def fence(self) -> tuple[int, int]:
+        """Policy epoch and token: grows with every grant, also when the backend is switched."""
+        return (self.epoch, self.claim.token)
+
+    @property
+    def deadline(self) -> float:
+        """Monotonic time at which the grant ends unless it is extended; may be inf."""
+        return self.claim.deadline
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the deadline; never negative."""
+        return max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def lost(self) -> bool:
+        """True if the grant ended before its release: expired, broken or taken over."""
+        return self._marked_lost or time.monotonic() >= self.claim.deadline
+
+    @property
+    def is_held(self) -> bool:
+        """True until the holder releases it; False in a forked child."""
+        return self.backend.held.get((self.name, self.claim.caller)) is self
+
+    def check(self) -> None:
+        """Raise LockLost if the lease is lost.
+
+        The process may pause right after the check, so writes need the fence as well.
+        """
+        if self.lost:
+            raise LockLost(f"{self.name!r} is no longer held by {self.owner}.")
+
+    def enter_again(self) -> None:
+        """Count one more acquisition by the holder; raise LockLost if the lease is lost."""
+        self.check()
+        self._set_count(self.count + 1)
+        self.count += 1
+
+    def release(self) -> None:
+        """Undo one acquisition; the last release frees the lock.
+
+        Raise LockLost if the lease was lost; the lock of a later holder is not touched.
+        """
+        if self.count > 1:
+            self.count -= 1
+            if not self.lost:
+                self._set_count(self.count)
+            return
+        watchdog.remove(self)
+        self.discard()
+        known_lost = self.lost
+        metrics.released(self.backend.alias, self.name, time.monotonic() - self.granted_at)
+        try:
+            self.backend.release(self.claim, self.token)
+        except LockLost:
+            self.mark_lost()
+            raise
+        if known_lost:
+            self.mark_lost()
+            raise LockLost(f"{self.name!r} was lost before its release by {self.owner}.")
+        self.log(logging.DEBUG, "lock released")
+
+    def extend(self, ttl: float) -> None:
+        """Move the deadline to `ttl` seconds from now, and renew for this ttl from now on."""
+        check_ttl(ttl)
+        self.check()
+        self.claim.ttl = ttl
+        self.renew()
+
+    def renew(self) -> None:
+        """Extend the grant by its ttl; mark the lease lost if the store says so."""
+        try:
+            ttl = None
+            while ttl != self.claim.ttl:  # the watchdog and the holder may extend at once
+                ttl = self.claim.ttl
+                self.claim.deadline = self.backend.extend(self.claim, self.token, ttl)
+        except LockLost:
+            if self.is_held:  # else the holder released it during the request
+                self.mark_lost()
+            raise
+        self.renew_at = time.monotonic() + self.claim.ttl / 3
+        watchdog.reschedule(self)
+
+    def _set_count(self, count: int) -> None:
+        try:
+            self.backend.set_depth(self.claim, self.token, count)
+        except LockLost:
+            self.mark_lost()
+            raise
+
+    def mark_lost(self) -> None:
+        """Record the loss, and call `on_lost` the first time. An abandoned lease is discarded."""
+        if self.claim.is_abandoned:  # there is no holder left to release it
+            self.discard()
+        with _marking:  # the watchdog and the holder may notice the loss at once
+            if self._marked_lost:
+                return
+            self._marked_lost = True
+        metrics.lost(self.backend.alias, self.name)
+        self.log(logging.WARNING, "lock lost")
+        if self.on_lost is not None:
+            try:
+                self.on_lost(self)
+            except Exception:  # noqa: BLE001 - an error of the callback must not stop the caller
+                self.log(logging.ERROR, "on_lost failed", exc_info=True)
+
+    def discard(self) -> None:
+        """Remove the lease from the backend's list without freeing the lock in the store."""
+        if self.is_held:  # the watchdog and the holder may both discard it
+            self.backend.held.pop((self.name, self.claim.caller), None)
+
+    def log(self, level: int, event: str, *, exc_info: bool = False) -> None:
+        """Log `event` with the lease's name, owner, token and backend, as text and as fields."""
+        if not logger.isEnabledFor(level):
+            return
+        fields = {
+            "lock_name": self.name,
+            "lock_owner": self.owner,
+            "lock_token": self.token,
+            "lock_backend": self.backend.alias,
+        }
+        line = "%s name=%r owner=%s token=%d backend=%s"
+        logger.log(level, line, event, *fields.values(), exc_info=exc_info, extra=fields)
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.name!r} token={self.token} owner={self.owner} lost={self.lost}>"
