@@ -134,7 +134,7 @@ def test_a_restore(flushed: bool, command: list[str], database_url: str, tmp_pat
         lost_order = buy(direct)
         lost_ticket = ask(queued, other)
         late.buy(direct, customer.pk, fault="stop")
-        late.struck()
+        late.wait_for_fault()
 
         with file.open("rb") as sql:
             subprocess.run(mariadb("mariadb"), stdin=sql, check=True)
@@ -147,8 +147,8 @@ def test_a_restore(flushed: bool, command: list[str], database_url: str, tmp_pat
         assert not Order.objects.filter(number=lost_order.number).exists()
 
         # A lease of the lost time.
-        late.on()
-        assert "order" in late.answer(), "it buys again, under the lock in force"
+        late.end_fault()
+        assert "order" in late.receive(), "it buys again, under the lock in force"
     (order,) = Order.objects.filter(customer=customer)
     (line,) = StockMovement.objects.filter(order_number=order.number)
     stock = fresh(direct).stock

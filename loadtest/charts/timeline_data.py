@@ -137,13 +137,13 @@ def _take_in(
         case "fault", "start":
             faults[event["lane"], event["what"]] = at
             story.lane(event["lane"])
-            if "victim" in event:
-                for waiting in [one for one in asked if one.endswith(f" {event['victim']}")]:
-                    story.lane(event["victim"]).waits.append(Span(asked.pop(waiting), at))
+            if "target" in event:
+                for waiting in [one for one in asked if one.endswith(f" {event['target']}")]:
+                    story.lane(event["target"]).waits.append(Span(asked.pop(waiting), at))
                 for hold in held.values():
-                    if hold["actor"] == event["victim"]:
+                    if hold["actor"] == event["target"]:
                         hold.setdefault("end", at)
-        case "fault", "heal":
+        case "fault", "end":
             begin = faults.pop((event["lane"], event["what"]))
             story.lane(event["lane"]).faults.append(Span(begin, at, event["what"]))
         case "gone", _:
@@ -204,7 +204,7 @@ def _words(event: Event) -> str:
             return _("is turned away: %(error)s") % event
         case "fault", "start":
             return _(event["what"])
-        case "fault", "heal":
+        case "fault", "end":
             return _("%(what)s: over") % {"what": _(event["what"])}
         case "gone", _other:
             return _("is forgotten by the store")

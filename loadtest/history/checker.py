@@ -146,8 +146,8 @@ def holds(events: Iterable[Event]) -> list[Hold]:
                 deadlines[owner] = event["deadline"]
             case ("release", "invoke") | ("lost", _) if owner in live:
                 end(owner, last)
-            case "fault", "start" if "victim" in event:
-                for dead in by_actor.pop(event["victim"], []):
+            case "fault", "start" if "target" in event:
+                for dead in by_actor.pop(event["target"], []):
                     if dead in live:
                         end(dead, last)
     for owner in list(live):
@@ -218,7 +218,7 @@ def _recovery(events: Sequence[Event], seconds: float) -> list[str]:
     tried = [e["t"] for e in events if e["do"] in ("buy", "acquire") and e["type"] == "invoke"]
     good = [e["t"] for e in events if e["do"] in ("buy", "acquire") and e["type"] == "ok"]
     breaches = []
-    for heal in (e for e in events if e["do"] == "fault" and e.get("type") == "heal"):
+    for heal in (e for e in events if e["do"] == "fault" and e.get("type") == "end"):
         place, limit = bisect.bisect_left(good, heal["t"]), heal["t"] + round(seconds * SECOND)
         is_late = place == len(good) or good[place] > limit
         if is_late and bisect.bisect_left(tried, heal["t"]) < len(tried):

@@ -83,7 +83,7 @@ def run(crowd: Crowd, process: int, results: Connection, late: bool) -> None:
     errors: list[str] = []
     recorder = Recorder(crowd.history)
     recorder.watch(locks[crowd.backend])
-    recorder.watch_shop()
+    recorder.watch_purchases()
     threads = [
         threading.Thread(
             target=_queue, args=(crowd, process * crowd.plan.threads + i, recorder, errors, late)
@@ -153,7 +153,7 @@ def _buy(crowd: Crowd, customer: User, recorder: Recorder, pauses: random.Random
         sends += 1
         is_final = True
         try:
-            with recorder.attempt("buy", user=customer.pk, key=key, quantity=1) as said:
+            with recorder.operation("buy", user=customer.pk, key=key, quantity=1) as said:
                 sale = get_sale(slug=crowd.slug)
                 placed = place_order(customer=customer, sale=sale, quantity=1, key=key)
                 said |= {"order": placed.order.number, "replayed": placed.replayed}

@@ -50,7 +50,7 @@ class _Struck:
     def notice(self) -> None:
         self.fired.append(fired := Fired(*self.hears.recv()))
         is_killed = FAULTS[self.plan.fault].holder == "kill"
-        victim = {"victim": f"process {fired.pid}"} if is_killed else {}
+        victim = {"target": f"process {fired.pid}"} if is_killed else {}
         self.recorder.note("fault", "start", what=self.plan.fault, **victim)
         if FAULTS[self.plan.fault].server:
             self.strike_server()

@@ -35,13 +35,13 @@ def buy_while_holder_stalls(
     sale = testbed.open_sale()
     first, second = testbed.worker("buyer A"), testbed.worker("buyer B", timeout=timeout)
     first.start("buy", sale=sale.pk, user=testbed.create_customer(), fault=fault, **options)
-    first.struck()
+    first.wait_for_fault()
     meanwhile()
     other = testbed.create_customer()
     answer = second.call("buy", sale=sale.pk, user=other, think=CHECK_SECONDS)
     afterwards()
-    first.on()
-    late = first.answer()
+    first.end_fault()
+    late = first.receive()
     final = answer
     if answer.get("error") in ("busy", "store_down"):
         final = second.call("buy", sale=sale.pk, user=other, patience=RETRY_SECONDS)
@@ -72,7 +72,7 @@ def crash_and_wait(
     holder, waiter = (testbed.worker(name) for name in names)
     if at:
         holder.start("acquire", alias=alias, name=LOCK, timeout=5, ttl=ttl, fault="kill", at=at)
-        holder.struck()
+        holder.wait_for_fault()
         testbed.mark_kept(names[0])
     else:
         if not holder.call("acquire", alias=alias, name=LOCK, timeout=5, ttl=ttl)["ok"]:

@@ -21,7 +21,7 @@ from loadtest.faults.injectors import Fault
 from loadtest.faults.waiting import FaultFailed
 from loadtest.history.checker import Promise, check
 from loadtest.history.recorder import Event, Recorder, history
-from loadtest.load.actor import Actor, add_database
+from loadtest.load.shop_worker import ShopWorker, add_database
 from locking import locks, policy
 from locking.models import LockPolicy, LockRow
 from shop.models import Sale, User
@@ -41,7 +41,7 @@ class SharedResources:
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._idle: list[Actor] = []
+        self._idle: list[ShopWorker] = []
 
     def close(self) -> None:
         """Stop every server and process."""
@@ -64,11 +64,11 @@ class SharedResources:
         """A MariaDB beside the shop's own database."""
         return self._stack.enter_context(MariaDb())
 
-    def take_worker(self) -> Actor:
+    def take_worker(self) -> ShopWorker:
         """Return an idle worker process, or a new one."""
-        return self._idle.pop() if self._idle else Actor()
+        return self._idle.pop() if self._idle else ShopWorker()
 
-    def return_worker(self, process: Actor) -> None:
+    def return_worker(self, process: ShopWorker) -> None:
         """Keep the process for the next scenario; kill it if it is busy or dead."""
         if process.is_alive and not process.is_busy:
             self._idle.append(process)
@@ -98,7 +98,7 @@ class Testbed:
         self.began = time.monotonic()
         self._locks: dict[str, dict[str, Any]] = {}
         self._databases: dict[str, Any] = {}
-        self._workers: list[Actor] = []
+        self._workers: list[ShopWorker] = []
 
     def close(self) -> None:
         """Close the locks, return the processes and stop the servers of this variant."""
@@ -162,7 +162,7 @@ class Testbed:
 
     # --- processes and faults ---
 
-    def worker(self, name: str, *, timeout: float = 2.0) -> Actor:
+    def worker(self, name: str, *, timeout: float = 2.0) -> ShopWorker:
         """Return a worker process whose purchases wait `timeout` seconds for the lock."""
         process = self.shared.take_worker()
         self._workers.append(process)
@@ -179,11 +179,11 @@ class Testbed:
     def recover(self, fault: Fault) -> None:
         """End a fault."""
         fault.recover()
-        self.recorder.note("fault", "heal", what=fault.what, lane=fault.lane)
+        self.recorder.note("fault", "end", what=fault.what, lane=fault.lane)
 
-    def kill(self, process: Actor, name: str) -> None:
+    def kill(self, process: ShopWorker, name: str) -> None:
         """Send SIGKILL to a worker process, as a crash would end it."""
-        self.recorder.note("fault", "start", what="killed", lane=name, victim=name)
+        self.recorder.note("fault", "start", what="killed", lane=name, target=name)
         process.kill()
 
     def mark(self, lane: str, what: str) -> None:

@@ -269,11 +269,15 @@ def _write(drafts: Sequence[Draft], lease: Lease) -> None:
             strategy=lease.strategy,
             fence=fence_of(lease),
         )
-        reach("purchase.check")
+        reach("purchase.check", reading=reading)
         statements = [statement for draft in drafts for statement in draft.statements]
         orders = [(draft.order.number, draft.order.quantity) for draft in drafts]
         statements += stock.reserve(reading=reading, orders=orders)
-        ids = iter(commit(statements))
+        try:
+            ids = iter(commit(statements))
+        except (OutOfStock, StaleFence) as error:
+            reach("purchase.refused", error=error)
+            raise
         for draft in drafts:
             draft.order.pk, *_ = islice(ids, len(draft.statements))
         reach("purchase.committed")

@@ -36,7 +36,7 @@ class Shop:
         customer = a_customer()
         form = {"user": customer.pk, "key": "k", "quantity": 1}
         try:
-            with self.recorder.attempt("buy", **form) as said:
+            with self.recorder.operation("buy", **form) as said:
                 placed = checkout.place_order(
                     customer=customer, sale=fresh(self.sale), quantity=1, key="k"
                 )
@@ -85,7 +85,7 @@ def shop(tmp_path: Path, settings: Any) -> Iterator[Shop]:
     settings.LOCK_TIMEOUT = 0.2
     locks.close()
     recorder = Recorder(tmp_path, "shop")
-    recorder.watch_shop()
+    recorder.watch_purchases()
     yield Shop(tmp_path, recorder)
     recorder.close()
     locks.close()

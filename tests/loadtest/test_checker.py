@@ -73,7 +73,7 @@ def good_story() -> tuple[Story, Dump]:
     story.hold("a", 1)
     story.buy(1, "unknown")
     story.say("fault", "start", what="crash")
-    story.say("fault", "heal", what="crash")
+    story.say("fault", "end", what="crash")
     story.buy(1, "ok", "A", replayed=True)
     story.hold("b", 2)
     story.buy(2, "ok", "B", replayed=False)
@@ -150,7 +150,7 @@ def overtaken() -> Story:
 def never_well_again() -> Story:
     story = Story()
     story.say("fault", "start", what="crash")
-    story.say("fault", "heal", what="crash")
+    story.say("fault", "end", what="crash")
     story.buy(1, "fail")
     return story
 
@@ -209,7 +209,7 @@ def test_a_holder_that_is_late_believes_longer_than_it_holds() -> None:
 def test_a_killed_holder_believes_nothing_any_more() -> None:
     story = Story()
     story.take("a", 1, actor="p7")
-    story.say("fault", "start", what="kill", victim="p7")
+    story.say("fault", "start", what="kill", target="p7")
     story.take("b", 2, actor="p8")
     assert check(story.events, None, Promise(exclusive=True)).ok
 

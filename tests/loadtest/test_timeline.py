@@ -39,7 +39,7 @@ def paused(*, is_repaired: bool = False) -> dict[str, Any]:
         event(1.5, "buyer B", "write", "ok"),
         event(1.6, "buyer B", "release", "invoke"),
         event(1.61, "buyer B", "release", "ok"),
-        event(2.2, "buyer A", "fault", "heal", what="paused", lane="buyer A"),
+        event(2.2, "buyer A", "fault", "end", what="paused", lane="buyer A"),
         event(2.3, "buyer A", "write", end, **error),
         event(2.4, "buyer A", "release", "invoke"),
     ]
@@ -149,7 +149,7 @@ def test_the_lease_of_the_killed_goes_on_without_them() -> None:
     half = paused()
     half["events"] = half["events"][:2]
     half["events"] += [
-        event(0.2, "lab", "fault", "start", what="killed", lane="buyer A", victim="buyer A"),
+        event(0.2, "lab", "fault", "start", what="killed", lane="buyer A", target="buyer A"),
         event(3.0, "buyer B", "acquire", "invoke"),
     ]
     lane = timeline.read(half).lanes["buyer A"]

@@ -102,10 +102,10 @@ class Contract(Ends):
     ) -> None:
         path, processes, times = tmp_path / "number", 3, 40
         path.write_text(f"{0:08d}")
-        actors = [another() for _ in range(processes)]
-        for actor in actors:
-            actor.count_up(path, name, times)
-        answers = [actor.answer() for actor in actors]
+        workers = [another() for _ in range(processes)]
+        for worker in workers:
+            worker.count_up(path, name, times)
+        answers = [worker.receive() for worker in workers]
         assert all(answer["ok"] for answer in answers), answers
         counted = int(path.read_text())
         if can.exclusion != "machines":

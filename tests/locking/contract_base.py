@@ -13,10 +13,10 @@ import pytest
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.base import Backend, Capabilities
 from locking.handler import backend_class, create
-from tests.locking.actor import Actor
+from tests.locking.lock_worker import LockWorker
 
 Test = TypeVar("Test", bound=Callable[..., object])
-Another = Callable[[], Actor]
+Another = Callable[[], LockWorker]
 
 
 def needs(declared: Callable[[Capabilities], bool]) -> Callable[[Test], Test]:
@@ -93,7 +93,7 @@ class ContractBase:
     def another(self, conf: dict[str, Any], env: dict[str, str]) -> Iterator[Another]:
         """Starts another process with the same backend; killed with the test."""
         with ExitStack() as stack:
-            yield lambda: stack.enter_context(Actor(conf, env=env))
+            yield lambda: stack.enter_context(LockWorker(conf, env=env))
 
     @pytest.fixture
     def backend(self, conf: dict[str, Any]) -> Iterator[Backend]:

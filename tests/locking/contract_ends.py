@@ -40,7 +40,7 @@ class Ends(ContractBase):
     ) -> None:
         with another() as other:
             with backend.lock(name, timeout=5):
-                other.send({"do": "acquire", "name": name, "timeout": 60, "ttl": self.TTL})
+                other.send("acquire", name=name, timeout=60, ttl=self.TTL)
                 if self.waiting(backend, name) is not None:
                     until(lambda: self.waiting(backend, name) == 1, "the other one queueing")
                 other.kill()

@@ -11,7 +11,7 @@ import pytest
 
 from locking.backends.base import Backend
 from locking.handler import create
-from tests.locking.actor import Actor
+from tests.locking.lock_worker import LockWorker
 
 TTL = 1.0
 """Seconds of a lease, and of a ZooKeeper session, which cannot be shorter here."""
@@ -27,20 +27,22 @@ class Store:
 
     backend: Backend
     conf: dict[str, Any]
-    another: Callable[[], AbstractContextManager[Actor]]
+    another: Callable[[], AbstractContextManager[LockWorker]]
 
 
 @pytest.fixture(scope="module")
-def idle() -> Iterator[list[Actor]]:
+def idle() -> Iterator[list[LockWorker]]:
     """Processes to use again: starting one costs more than a test."""
-    actors: list[Actor] = []
-    yield actors
-    for actor in actors:
-        actor.kill()
+    workers: list[LockWorker] = []
+    yield workers
+    for worker in workers:
+        worker.kill()
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest, database_url: str, idle: list[Actor]) -> Iterator[Store]:
+def store(
+    request: pytest.FixtureRequest, database_url: str, idle: list[LockWorker]
+) -> Iterator[Store]:
     def conf(module: str, name: str, location: object, **options: Any) -> dict[str, Any]:
         path = f"locking.backends.{module}.{name}Backend"
         return {"BACKEND": path, "LOCATION": location, "TTL": TTL, "OPTIONS": options}
@@ -65,19 +67,19 @@ def store(request: pytest.FixtureRequest, database_url: str, idle: list[Actor]) 
     entry = made(request.param)
 
     @contextmanager
-    def another() -> Iterator[Actor]:
+    def another() -> Iterator[LockWorker]:
         if idle:
-            actor = idle.pop()
-            actor.be(entry)
+            worker = idle.pop()
+            worker.configure(entry)
         else:
-            actor = Actor(entry, env={"DATABASE_URL": database_url})
+            worker = LockWorker(entry, env={"DATABASE_URL": database_url})
         try:
-            yield actor
+            yield worker
         except BaseException:
-            actor.kill()
+            worker.kill()
             raise
-        if actor.is_alive:
-            idle.append(actor)
+        if worker.is_alive:
+            idle.append(worker)
 
     backend = create("faults", entry)
     yield Store(backend, entry, another)

@@ -19,7 +19,6 @@ from locking import LockLost, LockTimeout, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.database.backend import DatabaseBackend
 from tests.fault_rows import SLACK
-from tests.locking.actor import Actor
 from tests.locking.contract_base import served
 from tests.locking.database_tools import (
     DATABASE,
@@ -31,6 +30,7 @@ from tests.locking.database_tools import (
     server,
     short_response_timeout,
 )
+from tests.locking.lock_worker import LockWorker
 
 __all__ = ["root", "server", "short_response_timeout"]
 
@@ -52,9 +52,9 @@ def backend(alias: str) -> Iterator[DatabaseBackend]:
 
 
 @pytest.fixture
-def another(server: MariaDb, alias: str) -> Callable[[], Actor]:
+def another(server: MariaDb, alias: str) -> Callable[[], LockWorker]:
     conf = {"BACKEND": DATABASE, "LOCATION": "default"}
-    return lambda: Actor(conf, env={"DATABASE_URL": server.url})
+    return lambda: LockWorker(conf, env={"DATABASE_URL": server.url})
 
 
 def in_thread(call: Callable[[], T]) -> T:
@@ -100,7 +100,7 @@ class TestWaiting:
             assert not waiter.result(WAIT_TIMEOUT)
 
     def test_a_killed_holder_is_replaced_at_the_end_of_its_lease(
-        self, backend: DatabaseBackend, another: Callable[[], Actor]
+        self, backend: DatabaseBackend, another: Callable[[], LockWorker]
     ) -> None:
         with another() as other:
             assert other.acquire("killed", ttl=1.5)["ok"]
@@ -127,11 +127,11 @@ class TestWaiting:
             assert waiter.result(WAIT_TIMEOUT)
 
     def test_a_stopped_first_waiter_is_passed_after_a_lease(
-        self, backend: DatabaseBackend, another: Callable[[], Actor], root: Root
+        self, backend: DatabaseBackend, another: Callable[[], LockWorker], root: Root
     ) -> None:
         with another() as other:
             with backend.lock("stopped", timeout=5):
-                other.send({"do": "acquire", "name": "stopped", "timeout": 60})
+                other.send("acquire", name="stopped", timeout=60)
                 until(lambda: root.waits() == 1, "the first waiter")
                 other.pause()
             started = time.monotonic()
@@ -139,7 +139,7 @@ class TestWaiting:
             assert time.monotonic() - started < 2 + SLACK
             backend.lock("stopped").release()
             other.resume()
-            assert other.answer()["ok"]
+            assert other.receive()["ok"]
 
     def test_a_cancelled_waiter_leaves_the_server_at_once(
         self, backend: DatabaseBackend, root: Root

@@ -88,13 +88,13 @@ def test_row_2_gil_held_longer_than_the_lease(store: Store, name: str, is_held: 
         lock.acquire(timeout=5)
         lease = lock.lease
         assert lease is not None
-        other.send({"do": "acquire", "name": name, "timeout": WAIT_TIMEOUT, "ttl": 30})
+        other.send("acquire", name=name, timeout=WAIT_TIMEOUT, ttl=30)
         usleep(int(2.5 * TTL * 1e6))
         assert lease.lost is is_held
         assert other.is_silent(5 if is_held else 0) is not is_held, "it takes two to overlap"
         with pytest.raises(LockLost) if is_held else nullcontext():
             lock.release()
-        second = other.answer()
+        second = other.receive()
         assert second["ok"]
         assert not other.lease(name)["lost"]
         assert other.release(name)["ok"]

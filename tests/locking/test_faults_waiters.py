@@ -17,7 +17,7 @@ from devservers import Redis
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.redis.backend import RedisBackend
 from tests.locking.fault_stores import Store, idle, mysql_session, store
-from tests.locking.hammer import TIMEOUT, Hammer
+from tests.locking.lock_worker import CONTEND_TIMEOUT
 
 __all__ = ["idle", "store"]
 
@@ -58,13 +58,13 @@ def test_row_23_a_queue_has_no_inversions(store: Store, name: str, contenders: i
             served.append(number)
 
     with ExitStack() as stack:
-        actors = [stack.enter_context(store.another()) for _ in range(PROCESSES)]
+        workers = [stack.enter_context(store.another()) for _ in range(PROCESSES)]
 
         def by_process(number: int) -> None:
-            actor = actors[number % PROCESSES]
-            assert actor.acquire(name, ttl=ttl, timeout=WAIT_TIMEOUT)["ok"]
+            worker = workers[number % PROCESSES]
+            assert worker.acquire(name, ttl=ttl, timeout=WAIT_TIMEOUT)["ok"]
             served.append(number)  # it still holds it
-            assert actor.release(name)["ok"]
+            assert worker.release(name)["ok"]
 
         pool = stack.enter_context(ThreadPoolExecutor(contenders))
         with store.backend.lock(name, ttl=ttl, timeout=5):
@@ -82,19 +82,6 @@ def test_row_23_a_queue_has_no_inversions(store: Store, name: str, contenders: i
         for one in done:
             one.result(WAIT_TIMEOUT)
     assert served == list(range(contenders))
-
-
-@pytest.fixture(scope="module")
-def hammers() -> Iterator[Callable[[str], list[Hammer]]]:
-    with ExitStack() as stack:
-        made: list[Hammer] = []
-
-        def give(database_url: str) -> list[Hammer]:
-            for _ in range(PROCESSES - len(made)):
-                made.append(stack.enter_context(Hammer({"DATABASE_URL": database_url})))
-            return made
-
-        yield give
 
 
 def jain(shares: list[int]) -> float:
@@ -118,24 +105,25 @@ def test_row_23_without_a_queue_everyone_gets_a_share(
     store: Store,
     name: str,
     contenders: int,
-    database_url: str,
-    hammers: Callable[[str], list[Hammer]],
 ) -> None:
     assert not store.backend.capabilities.fair
-    crowd = hammers(database_url)
-    for hammer in crowd:
-        hammer.prepare({**store.conf, "TTL": 30.0}, name)
     shares = [0] * contenders
-    for _ in range(ROUNDS):
-        end = time.monotonic() + SECONDS
-        for hammer in crowd:
-            hammer.start(threads=contenders // PROCESSES, until=end)
-        results = [hammer.answer() for hammer in crowd]
-        got = [grants for result in results for grants in result["grants"]]
-        assert max(result["longest"] for result in results) < TIMEOUT
-        shares = [sum(both) for both in zip(shares, got, strict=True)]
-        if jain(shares) >= 0.9 and min(shares) > 0:
-            return
+    with ExitStack() as stack:
+        workers = [stack.enter_context(store.another()) for _ in range(PROCESSES)]
+        for worker in workers:
+            worker.configure({**store.conf, "TTL": 30.0})
+            assert worker.acquire(name, timeout=CONTEND_TIMEOUT)["ok"]
+            worker.release(name)
+        for _ in range(ROUNDS):
+            end = time.monotonic() + SECONDS
+            for worker in workers:
+                worker.contend(name, threads=contenders // PROCESSES, until=end)
+            results = [worker.receive() for worker in workers]
+            got = [grants for result in results for grants in result["grants"]]
+            assert max(result["longest"] for result in results) < CONTEND_TIMEOUT
+            shares = [sum(both) for both in zip(shares, got, strict=True)]
+            if jain(shares) >= 0.9 and min(shares) > 0:
+                return
     pytest.fail(f"Jain index {jain(shares):.2f} of {shares}")
 
 

@@ -15,7 +15,6 @@ from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.mysql_session import MySQLSessionBackend
-from tests.locking.actor import Actor
 from tests.locking.contract_base import served
 from tests.locking.database_tools import (
     SESSION,
@@ -28,6 +27,7 @@ from tests.locking.database_tools import (
     session,
     short_response_timeout,
 )
+from tests.locking.lock_worker import LockWorker
 
 __all__ = ["root", "server", "short_response_timeout"]
 
@@ -46,9 +46,9 @@ def backend(alias: str) -> Iterator[MySQLSessionBackend]:
 
 
 @pytest.fixture
-def another(server: MariaDb) -> Callable[[], Actor]:
+def another(server: MariaDb) -> Callable[[], LockWorker]:
     conf = {"BACKEND": SESSION, "LOCATION": "default"}
-    return lambda: Actor(conf, env={"DATABASE_URL": server.url})
+    return lambda: LockWorker(conf, env={"DATABASE_URL": server.url})
 
 
 def claim(name: str, owner: str) -> Claim:
@@ -106,7 +106,7 @@ def test_a_lock_freed_behind_its_back_is_found_out(
 
 
 def test_a_killed_holder_is_replaced_at_once(
-    backend: MySQLSessionBackend, another: Callable[[], Actor], root: Root
+    backend: MySQLSessionBackend, another: Callable[[], LockWorker], root: Root
 ) -> None:
     with another() as other, ThreadPoolExecutor(1) as pool:
         assert other.acquire("killed")["ok"]
@@ -171,7 +171,7 @@ def test_tokens_grow_through_a_restart(alias: str) -> None:
 
 
 def test_an_operator_ends_the_session_that_has_it(
-    backend: MySQLSessionBackend, another: Callable[[], Actor]
+    backend: MySQLSessionBackend, another: Callable[[], LockWorker]
 ) -> None:
     with another() as other:
         assert other.acquire("broken")["ok"]

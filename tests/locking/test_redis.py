@@ -19,7 +19,7 @@ from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
 from locking.backends.redis.backend import RedisBackend
 from locking.handler import create
-from tests.locking.actor import Actor
+from tests.locking.lock_worker import LockWorker
 from tests.locking.redis_tools import claim, waiters, waiting
 
 PATH = "locking.backends.redis.RedisBackend"
@@ -48,9 +48,9 @@ def raw(server: Redis) -> Iterator[client.Redis]:
 
 
 @pytest.fixture
-def another(server: Redis) -> Iterator[Callable[[], Actor]]:
+def another(server: Redis) -> Iterator[Callable[[], LockWorker]]:
     with ExitStack() as stack:
-        yield lambda: stack.enter_context(Actor({"BACKEND": PATH, "LOCATION": server.url}))
+        yield lambda: stack.enter_context(LockWorker({"BACKEND": PATH, "LOCATION": server.url}))
 
 
 def calls(raw: client.Redis) -> int:
@@ -63,12 +63,12 @@ def calls(raw: client.Redis) -> int:
 
 
 def test_a_killed_waiter_is_passed_over_at_once(
-    backend: RedisBackend, another: Callable[[], Actor]
+    backend: RedisBackend, another: Callable[[], LockWorker]
 ) -> None:
     holder, next_one, doomed = claim(), claim(), another()
     grant = backend.acquire(holder, 0)
     assert grant is not None
-    doomed.send({"do": "acquire", "name": "n", "timeout": 60, "ttl": 30})
+    doomed.send("acquire", name="n", timeout=60, ttl=30)
     until(lambda: waiting(backend) == 1)
     with waiters(backend, next_one) as (waiter,):
         doomed.kill()
@@ -80,11 +80,11 @@ def test_a_killed_waiter_is_passed_over_at_once(
 
 
 def test_a_stopped_waiter_is_passed_over_when_its_grant_ends(
-    backend: RedisBackend, another: Callable[[], Actor]
+    backend: RedisBackend, another: Callable[[], LockWorker]
 ) -> None:
     holder, next_one, stopped = claim(ttl=1.0), claim(), another()
     backend.acquire(holder, 0)
-    stopped.send({"do": "acquire", "name": "n", "timeout": 60, "ttl": 0.5})
+    stopped.send("acquire", name="n", timeout=60, ttl=0.5)
     until(lambda: waiting(backend) == 1)
     with waiters(backend, next_one) as (waiter,):
         stopped.pause()
@@ -99,15 +99,15 @@ def test_a_stopped_waiter_is_passed_over_when_its_grant_ends(
     until(lambda: waiting(backend) == 1, "the one that slept through its grant queueing again")
     assert stopped.is_silent(0), "it took a grant that was over"
     backend.release(next_one, 0)
-    assert stopped.answer()["ok"]
+    assert stopped.receive()["ok"]
 
 
 def test_a_stopped_process_costs_one_lease_however_many_of_it_wait(
-    backend: RedisBackend, another: Callable[[], Actor]
+    backend: RedisBackend, another: Callable[[], LockWorker]
 ) -> None:
     holder, next_one, stopped = claim(ttl=2.5), claim(), another()
     backend.acquire(holder, 0)
-    stopped.crowd("n", 3, ttl=1.5)
+    stopped.queue_up("n", 3, ttl=1.5)
     until(lambda: waiting(backend) == 3, "three of one process queueing")
     with waiters(backend, next_one) as (waiter,):
         stopped.pause()
@@ -124,12 +124,12 @@ def test_a_stopped_process_costs_one_lease_however_many_of_it_wait(
 
 
 def test_a_killed_holder_blocks_until_its_grant_ends(
-    backend: RedisBackend, another: Callable[[], Actor], raw: client.Redis
+    backend: RedisBackend, another: Callable[[], LockWorker], raw: client.Redis
 ) -> None:
     """Also when the first waiter dies with it: they may be threads of one process."""
     doomed, first, second = another(), another(), claim()
     assert doomed.acquire("n", ttl=2.0, timeout=0)["ok"]
-    first.send({"do": "acquire", "name": "n", "timeout": 60})
+    first.send("acquire", name="n", timeout=60)
     until(lambda: waiting(backend) == 1)
     with waiters(backend, second) as (waiter,):
         doomed.kill()

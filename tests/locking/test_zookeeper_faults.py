@@ -20,7 +20,7 @@ from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from tests.fault_rows import SLACK
-from tests.locking.actor import Actor
+from tests.locking.lock_worker import LockWorker
 from tests.locking.zookeeper_tools import backend, conf, connected, elapsed, name
 
 __all__ = ["backend", "name"]
@@ -31,7 +31,7 @@ SESSION = 2.0
 class TestHolder:
     def test_killed(self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str) -> None:
         """Row 3: the next grant comes within the session and a second."""
-        with Actor(conf(zookeeper.hosts)) as other:
+        with LockWorker(conf(zookeeper.hosts)) as other:
             assert other.acquire(name, timeout=5)["ok"]
             other.kill()
             killed = time.monotonic()
@@ -42,7 +42,7 @@ class TestHolder:
         self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
     ) -> None:
         """Row 1: two believe they hold it; the first finds out at once, and has the older token."""
-        with Actor(conf(zookeeper.hosts)) as other:
+        with LockWorker(conf(zookeeper.hosts)) as other:
             first = other.acquire(name, timeout=5)
             other.pause()
             with backend.lock(name, timeout=WAIT_TIMEOUT) as lease:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 
-from loadtest.load.actor import Actor
+from loadtest.load.shop_worker import ShopWorker
 
 if TYPE_CHECKING:
     from shop.models import Sale
@@ -18,7 +18,7 @@ TTL = 1.0
 """Seconds of its leases and of its ZooKeeper session, which cannot be shorter here."""
 
 
-class LateBuyer(Actor):
+class LateBuyer(ShopWorker):
     """The lab's actor, with all the locks of the settings."""
 
     def __init__(self, database_url: str, folder: Path) -> None:

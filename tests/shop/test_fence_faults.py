@@ -79,19 +79,19 @@ def overlap(
         put_in_force(backend, strategy)
         sale, customers = a_sale(stock=stock), [a_customer().pk, a_customer().pk]
         first.buy(sale, customers[0], fault=fault)
-        first.struck()
+        first.wait_for_fault()
         struck.append((strategy, first, sale, customers))
     for strategy, _, sale, customers in struck:
         strike()
         put_in_force(backend, strategy)
         second.buy(sale, customers[1])
-        assert "order" in second.answer(), "the lock was still held: the fault did not fire"
+        assert "order" in second.receive(), "the lock was still held: the fault did not fire"
     heal()
     for strategy, first, sale, customers in struck:
         put_in_force(backend, strategy)
-        first.on()
+        first.end_fault()
         is_naive, is_left = strategy == "naive", pieces[strategy] == 2
-        told = first.answer()
+        told = first.receive()
         assert told.get("error") == (None if is_naive or is_left else "sold_out"), strategy
         audit = audit_sale(sale=sale)
         assert (audit.oversold, audit.ok) == (int(is_naive), not is_naive), strategy
@@ -134,13 +134,13 @@ def test_row_1_a_session_whose_connection_lives_outlasts_a_stop(buyers: list[Lat
     put_in_force("mysql_session", "naive")
     sale, customer = a_sale(stock=1), a_customer()
     first.buy(sale, a_customer().pk, fault="stop")
-    first.struck()
+    first.wait_for_fault()
     second.buy(sale, customer.pk, patience=0)
-    assert second.answer()["error"] == "busy"
-    first.on()
-    assert "order" in first.answer()
+    assert second.receive()["error"] == "busy"
+    first.end_fault()
+    assert "order" in first.receive()
     second.buy(sale, customer.pk)
-    assert second.answer()["error"] == "sold_out"
+    assert second.receive()["error"] == "sold_out"
     assert audit_sale(sale=sale).ok
 
 
@@ -157,11 +157,11 @@ def test_row_2_a_watchdog_that_runs_keeps_the_lock(buyers: list[LateBuyer]) -> N
     put_in_force("redis", "naive")
     sale = a_sale(stock=1)
     first.buy(sale, a_customer().pk, fault="wait")
-    first.struck()
+    first.wait_for_fault()
     second.buy(sale, a_customer().pk, patience=0)
-    assert second.answer()["error"] == "busy", "the wait for the lock is twice the lease"
-    first.on()
-    assert "order" in first.answer()
+    assert second.receive()["error"] == "busy", "the wait for the lock is twice the lease"
+    first.end_fault()
+    assert "order" in first.receive()
     assert audit_sale(sale=sale).ok
 
 
@@ -272,7 +272,7 @@ def test_row_25_away_from_a_dead_backend_under_load(buyers: list[LateBuyer], str
         bought = 0
         for (customer,) in customers[place :: len(buyers)]:
             buyer.buy(sale, customer)
-            bought += "order" in buyer.answer()
+            bought += "order" in buyer.receive()
         return bought
 
     servers = [Redis() for _ in range(5)]

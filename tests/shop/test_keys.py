@@ -17,7 +17,7 @@ from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
 from shop.orders import service as orders
 from shop.purchase.place_order import place_order
-from tests.locking.actor import Actor
+from tests.locking.lock_worker import LockWorker
 from tests.locking.scripted import silent
 from tests.shop.making import a_customer, a_sale, fresh, signed_in
 
@@ -89,7 +89,7 @@ def test_a_key_in_flight_is_409_and_may_be_sent_again(sale, settings) -> None:
     client = browser(order)
     attempt = Attempt(user=order.customer_id, key="k", request=b"")
     conf = settings.LOCKS["redis"]
-    with Actor(conf) as other, patch("locking.idempotency.WAIT", 0.01):
+    with LockWorker(conf) as other, patch("locking.idempotency.WAIT", 0.01):
         assert other.acquire(BESIDE + attempt.digest, timeout=0)["ok"]
         for headers in ({}, JSON):
             told = send(client, order, "pay", **headers)

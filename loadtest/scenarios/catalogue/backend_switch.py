@@ -8,7 +8,7 @@ from typing import Any
 from django.utils.translation import gettext_lazy as _
 
 from loadtest.faults.waiting import until
-from loadtest.load.actor import Actor
+from loadtest.load.shop_worker import ShopWorker
 from loadtest.scenarios.scenario import Scenario
 from loadtest.scenarios.testbed import DATABASE, Testbed
 from locking import policy
@@ -31,9 +31,9 @@ def _switch(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     others = [testbed.worker(name, timeout=0.5) for name in ("buyer B", "buyer C")]
     waves = [[[testbed.create_customer() for _ in range(BUYERS)] for _ in others] for _ in range(2)]
     first.start("buy", sale=sale.pk, user=testbed.create_customer(), fault="wait")
-    first.struck()
+    first.wait_for_fault()
 
-    def buy(process: Actor, customers: Iterable[int]) -> None:
+    def buy(process: ShopWorker, customers: Iterable[int]) -> None:
         for customer in customers:
             answer = process.call("buy", sale=sale.pk, user=customer, patience=RETRY_SECONDS)
             if answer.get("error") == "sold_out":
@@ -51,8 +51,8 @@ def _switch(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
             # Only buyer A holds the old lock, and it is still at work.
             until(lambda: Order.objects.filter(sale=sale).count() == STOCK, "the others' orders")
         before = Order.objects.filter(sale=sale).count()
-        first.on()
-        first.answer()
+        first.end_fault()
+        first.receive()
         together = 0.0 if is_repaired else time.monotonic() - switched
         if is_repaired:
             policy.finish_switch()

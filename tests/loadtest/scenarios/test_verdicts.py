@@ -73,14 +73,14 @@ def test_fault_at_unreached_fail_point_is_not_run() -> None:
         process = bed.worker("buyer A")
         ask = {"alias": "none", "name": "n", "timeout": 1, "ttl": 1}
         process.start("acquire", fault="stop", at="nowhere", **ask)
-        process.struck()
+        process.wait_for_fault()
         return {}
 
     shared = SharedResources()
     result = perform(scenario(run), shared)
     shared.close()
     assert result["verdict"] == "not-run"
-    assert "did not fire" in result["why"]
+    assert "was not injected" in result["why"]
     assert FaultFailed.__name__ not in result["why"]
 
 

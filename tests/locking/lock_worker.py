@@ -1,0 +1,154 @@
+"""A process that takes locks on request: to be killed, paused, or raced against.
+
+with LockWorker(conf) as other:
+    other.acquire("sale:1", timeout=0)      # -> {"ok": True, "owner": ..., "token": ...}
+    other.kill()                            # SIGKILL while it holds the lock
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loadtest.faults.worker import WorkerProcess
+from locking.backends.base import Backend
+from locking.exceptions import LockError, LockTimeout
+from locking.handler import create
+from locking.lease import Lock
+
+WORK_SECONDS = 0.001
+"""How long each holder keeps a lock, the same for every backend."""
+CONTEND_TIMEOUT = 10.0
+
+
+class LockWorker(WorkerProcess):
+    """A process with one backend, which is created from a LOCKS entry."""
+
+    def __init__(self, conf: Mapping[str, Any], *, env: Mapping[str, str] | None = None) -> None:
+        super().__init__("tests.locking.lock_worker:LockCommands", env)
+        self.configure(conf)
+
+    def configure(self, conf: Mapping[str, Any]) -> None:
+        """Replace the backend by one of this entry."""
+        self.call("configure", conf=dict(conf))
+
+    def acquire(self, name: str, **options: Any) -> dict[str, Any]:
+        """Acquire a lock; options: timeout, ttl, renew."""
+        return self.call("acquire", name=name, **options)
+
+    def release(self, name: str) -> dict[str, Any]:
+        """Release a lock."""
+        return self.call("release", name=name)
+
+    def lease(self, name: str) -> dict[str, Any]:
+        """Return what the holder believes of its lease."""
+        return self.call("lease", name=name)
+
+    def queue_up(self, name: str, size: int, ttl: float) -> None:
+        """Start `size` threads that wait for a lock and release it at once."""
+        self.call("queue_up", name=name, size=size, ttl=ttl)
+
+    def count_up(self, path: Path, name: str, times: int) -> None:
+        """Start adding one to the number in a file, `times` times, under the lock."""
+        self.send("count_up", path=str(path), name=name, times=times)
+
+    def contend(self, name: str, *, threads: int, until: float) -> None:
+        """Start acquiring and releasing in many threads until a monotonic time.
+
+        The reply holds the grants of each thread, and the longest wait in seconds.
+        """
+        self.send("contend", name=name, threads=threads, until=until)
+
+
+class LockCommands:
+    """The child's side."""
+
+    ERRORS = (LockError,)
+
+    def __init__(self) -> None:
+        self.held: dict[str, Lock] = {}
+        self._backend: Backend | None = None
+
+    @property
+    def backend(self) -> Backend:
+        assert self._backend is not None
+        return self._backend
+
+    def configure(self, conf: dict[str, Any]) -> dict[str, Any]:
+        if self._backend is not None:
+            self._backend.close()
+        self._backend = create("worker", conf)
+        return {"ok": True}
+
+    def acquire(
+        self,
+        name: str,
+        timeout: float | None = None,
+        ttl: float | None = None,
+        renew: bool = True,
+    ) -> dict[str, Any]:
+        lock = self.backend.lock(name, ttl=ttl, renew=renew)
+        if not lock.acquire(timeout=timeout):
+            return {"ok": False}
+        self.held[name] = lock
+        assert lock.lease is not None
+        return {"ok": True, "owner": lock.lease.owner, "token": lock.lease.token}
+
+    def release(self, name: str) -> dict[str, Any]:
+        self.held.pop(name).release()
+        return {"ok": True}
+
+    def lease(self, name: str) -> dict[str, Any]:
+        lease = self.held[name].lease
+        assert lease is not None
+        return {"ok": True, "lost": lease.lost, "token": lease.token}
+
+    def queue_up(self, name: str, size: int, ttl: float) -> dict[str, Any]:
+        def enter(lock: Lock) -> None:
+            with lock:
+                pass
+
+        for _ in range(size):
+            lock = self.backend.lock(name, ttl=ttl, timeout=60)
+            threading.Thread(target=enter, args=[lock], daemon=True).start()
+        return {"ok": True}
+
+    def count_up(self, path: str, name: str, times: int) -> dict[str, Any]:
+        """Run the critical section that a lock is for: nothing in it is atomic."""
+        tokens = []
+        for _ in range(times):
+            lock = self.backend.lock(name)
+            lock.acquire()
+            assert lock.lease is not None
+            tokens.append(lock.lease.token)
+            with Path(path).open("r+") as file:
+                number = int(file.read())
+                # The same for every backend: this makes an unguarded race visible.
+                time.sleep(WORK_SECONDS)
+                file.seek(0)
+                file.write(f"{number + 1:08d}")
+            lock.release()
+        return {"ok": True, "tokens": tokens}
+
+    def contend(self, name: str, threads: int, until: float) -> dict[str, Any]:
+        grants, waits = [0] * threads, [0.0] * threads
+
+        def work(number: int) -> None:
+            while (started := time.monotonic()) < until:
+                try:
+                    with self.backend.lock(name, timeout=CONTEND_TIMEOUT):
+                        waits[number] = max(waits[number], time.monotonic() - started)
+                        grants[number] += 1
+                        time.sleep(WORK_SECONDS)
+                except LockTimeout:
+                    waits[number] = time.monotonic() - started
+
+        running = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+        return {"grants": grants, "longest": max(waits)}
