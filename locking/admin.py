@@ -120,7 +120,7 @@ class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             if step == "cancel":
                 cancelled = policy.cancel_switch()
                 self.message_user(
-                    request, _("Cancelled.") if cancelled else _("No switch was under way.")
+                    request, _("Cancelled.") if cancelled else _("No switch is in progress.")
                 )
                 return
             now = policy.switch(
@@ -134,7 +134,7 @@ class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             self.message_user(request, str(error), messages.ERROR)
             return
         self.log_change(request, now, f"{now}: {reason}")
-        self.message_user(request, _("In force: %s") % now, messages.SUCCESS)
+        self.message_user(request, _("Active lock: %s") % now, messages.SUCCESS)
 
     def _page(self) -> str:
         return reverse("admin:locking_lockpolicy_change", args=[1])

@@ -107,7 +107,7 @@ class ForceForm(SwitchForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["confirm"].label = _("Type “%s” to go on") % self["backend"].value()
+        self.fields["confirm"].label = _("Type “%s” to confirm") % self["backend"].value()
         for name in ("backend", "strategy"):
             self.fields[name].widget = forms.HiddenInput()
 
@@ -115,7 +115,7 @@ class ForceForm(SwitchForm):
         """Check the typed name of the backend."""
         typed = str(self.cleaned_data["confirm"])
         if typed != self.data.get("backend"):
-            raise forms.ValidationError(_("That is not its name; nothing was changed."))
+            raise forms.ValidationError(_("The name does not match. Nothing was changed."))
         return typed
 
 
@@ -136,7 +136,7 @@ def read_purchase(request: HttpRequest, *, most: int) -> Purchase:
     else:
         raise UnsupportedType(_("Send a form or JSON."))
     if not 1 <= quantity <= most:
-        raise BadInput(_("The quantity goes from 1 to %(most)d.") % {"most": most})
+        raise BadInput(_("The quantity must be between 1 and %(most)d.") % {"most": most})
     return Purchase(quantity=quantity, key=read_key(key, request.headers.get("Idempotency-Key")))
 
 

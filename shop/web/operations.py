@@ -164,7 +164,9 @@ def switch(request: CustomerRequest) -> HttpResponse:
     try:
         if step == "check":
             locks[requested["backend"]].probe()
-            messages.success(request, _("%s answers; nothing was changed.") % requested["backend"])
+            messages.success(
+                request, _("%s is available. Nothing was changed.") % requested["backend"]
+            )
             return _index(request, form)
         policy.begin_switch(changed_by=request.user.get_username(), **requested)
     except LockError as error:
@@ -191,7 +193,7 @@ def _force(request: CustomerRequest) -> HttpResponse:
     except LockError as error:
         messages.error(request, _("Nothing was changed: %s") % error)
         return render(request, "ops/force.html", {"form": form})
-    messages.success(request, _("In force: %s") % now)
+    messages.success(request, _("Active lock: %s") % now)
     return _redirect()
 
 
@@ -202,7 +204,7 @@ def cancel(request: CustomerRequest) -> HttpResponse:
     if policy.cancel_switch():
         messages.success(request, _("Cancelled."))
     else:
-        messages.error(request, _("No switch was under way."))
+        messages.error(request, _("No switch is in progress."))
     return _redirect()
 
 

@@ -128,7 +128,7 @@ def gateway_decision(request: CustomerRequest, reference: str) -> HttpResponse:
     payment = get_payment(customer=request.user, reference=reference)
     choice = request.POST.get("choice", "")
     if choice not in gateway.CHOICES:
-        raise BadInput(_("Choose how the payment goes."))
+        raise BadInput(_("Choose the outcome of the payment."))
     for body, signature in gateway.callbacks(payment=payment, choice=choice):
         receive(body, signature)
     return SeeOther(payment.order.get_absolute_url())

@@ -8,7 +8,7 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 
-from shop.errors import wants_json
+from shop.errors import KeyReused, LimitReached, SoldOut, wants_json
 from shop.reservations.reserve import Standing, standing_of
 from shop.web.decorators import CustomerRequest, customer_page
 
@@ -16,22 +16,16 @@ FIRST_MS, LONGEST_MS = 500, 5000
 """The first and the longest pause between two polls, in milliseconds."""
 # The same texts for a refusal by Redis and by the database.
 _TEXTS = {
-    "sold_out": (
-        _("Sold out after all"),
-        _("The last pieces went to others; nothing was charged."),
-    ),
-    "limit": (_("You have your share"), _("Each customer may buy only so many in this sale.")),
-    "key_reused": (
-        _("This form was sent before with other contents"),
-        _("Open the sale page again for a fresh form."),
-    ),
+    "sold_out": (SoldOut.title, _("Other customers bought the last items. You were not charged.")),
+    "limit": (LimitReached.title, LimitReached.advice),
+    "key_reused": (KeyReused.title, KeyReused.advice),
     "failed": (
-        _("Your order could not be written"),
-        _("Nothing was charged, and staff see why. You may buy again from the sale page."),
+        _("Your order could not be created"),
+        _("You were not charged. You can buy again on the sale page."),
     ),
     "lost": (
-        _("Your place was lost"),
-        _("A server lost its memory before your order was written. Nothing was charged."),
+        _("Your reservation was lost"),
+        _("A server restarted before your order was created. You were not charged."),
     ),
 }
 

@@ -113,7 +113,7 @@ def test_a_switch_is_cancelled_or_forced_by_its_typed_name(people):
         page.get_by_label("Reason").fill("redis is gone")
         page.get_by_role("button", name="Drain & switch").click()
         page.locator("#drain").get_by_role("button", name="Force").click()
-        typed = page.get_by_label("Type “database” to go on")
+        typed = page.get_by_label("Type “database” to confirm")
         typed.fill("redis")
         page.get_by_role("button", name="Force the switch").click()
         expect(page.locator(".fault")).to_contain_text("not its name")

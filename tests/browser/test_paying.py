@@ -27,9 +27,9 @@ def order_of(page: Page, slug: str = "speaker") -> Order:
 
 WAYS = [
     ("Approve", "Paid", "paid", "approved"),
-    ("Approve, and say so twice", "Paid", "paid", "approved"),
+    ("Approve, with the callback sent twice", "Paid", "paid", "approved"),
     ("Decline", "The payment was declined", "pending", "declined"),
-    ("Never answer", "has not answered yet", "pending", "started"),
+    ("Do not respond", "has not answered yet", "pending", "started"),
 ]
 
 
@@ -53,7 +53,7 @@ def test_a_silent_gateway_is_given_up_and_the_order_paid_after_all(people, setti
     page = people("li")
     order = order_of(page)
     page.get_by_role("button", name="Pay ¥149").click()
-    page.get_by_role("button", name="Never answer").click()
+    page.get_by_role("button", name="Do not respond").click()
     expect(page.get_by_text("did not answer in time")).to_be_visible()  # nobody reloads it
     page.get_by_role("button", name="Pay ¥149").click()
     page.get_by_role("button", name="Approve", exact=True).click()

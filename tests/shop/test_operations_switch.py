@@ -105,7 +105,7 @@ def test_a_switch_is_cancelled_and_the_page_says_so(amy, holder):
     assert "DRAINING" not in page
     assert (backend_in_force(), LockPolicyChange.objects.count()) == ("redis", 0)
     amy.post("/ops/cancel/")
-    assert "No switch was under way." in amy.get("/ops/").text
+    assert "No switch is in progress." in amy.get("/ops/").text
 
 
 @seen_by_threads

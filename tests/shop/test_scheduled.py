@@ -97,13 +97,13 @@ def test_books_that_do_not_add_up_raise_an_alarm_until_they_do(client, caplog) -
 
     assert f"{sale.slug} (5 initial != 4 available" in seen_by(staff)
     assert sound.slug not in str(alerts.current())
-    assert "does not add up" not in seen_by(customer)
+    assert "Stock is inconsistent" not in seen_by(customer)
 
     Stock.objects.filter(pk=sale.stock_id).update(quantity=5)
     tasks.audit_stock.apply()
     assert alerts.current() == {}
     assert "shop_sales_not_adding_up 0.0" in client.get("/metrics").text
-    assert "does not add up" not in seen_by(staff)
+    assert "Stock is inconsistent" not in seen_by(staff)
 
 
 def test_the_metrics_tell_the_last_audit_whoever_made_it(client, monkeypatch) -> None:
