@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from locking.fork import after_fork_in_child
@@ -38,6 +37,11 @@ class IdlePool(Generic[C]):
     def __len__(self) -> int:
         return len(self._idle)
 
+    @property
+    def connections(self) -> list[C]:
+        """Return all connections of this process, idle or in use."""
+        return list(self._all)
+
     def add(self, connection: C) -> C:
         """Register a new connection, so that a forked child abandons it; return it."""
         self._all.add(connection)
@@ -62,13 +66,15 @@ class IdlePool(Generic[C]):
 
     def close(self) -> None:
         """Close the idle connections."""
-        while self._idle:
-            with suppress(IndexError):  # another thread took it
+        while True:
+            try:
                 self._idle.pop().close()
+            except IndexError:
+                return
 
     def reset_after_fork(self) -> None:
         """Abandon the parent's connections in a forked child, those in use included."""
-        for connection in list(self._all):
+        for connection in self.connections:
             connection.abandon()
         self._all.clear()
         self._idle.clear()

@@ -1,4 +1,4 @@
-"""What the tests of RedLock share: five masters of their own, to look into and to hurt."""
+"""Five RedLock masters for a test, and clients for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = f"redlock:{NAME}"
 
 
 class Masters:
-    """Five masters and the clients that a test makes for them; all of it ends with the test."""
+    """Five masters and a test's clients for them; `stop` ends both."""
 
     def __init__(self) -> None:
         self.servers = [Redis() for _ in range(5)]
@@ -29,33 +29,33 @@ class Masters:
         self._backends: list[RedLockBackend] = []
 
     def client(self, *, urls: list[str] | None = None, **options: Any) -> RedLockBackend:
-        """A backend as another process would have it."""
+        """Return a new backend, as another process would have it."""
         backend = RedLockBackend("test", location=urls or self.urls, options=options)
         self._backends.append(backend)
         return backend
 
     def value(self, number: int, key: str = KEY) -> str | None:
-        """What one master keeps under a key, asked past the backend."""
+        """Return the value of a key on one master, read without the backend."""
         with redis.Redis.from_url(self.servers[number].url, decode_responses=True) as direct:
             kept: str | None = direct.get(key)
             return kept
 
     def values(self, key: str = KEY) -> list[str | None]:
-        """What each master keeps under a key."""
+        """Return the value of a key on each master."""
         return [self.value(number, key) for number in range(5)]
 
-    def plant(self, number: int, value: str = "somebody else", key: str = KEY) -> None:
-        """Let one master believe that somebody has the lock."""
+    def plant(self, number: int, value: str = "another client", key: str = KEY) -> None:
+        """Set the lock's key on one master for another client."""
         with redis.Redis.from_url(self.servers[number].url) as direct:
             direct.set(key, value)
 
     def uproot(self, number: int, key: str = KEY) -> None:
-        """Let it forget."""
+        """Delete the lock's key on one master."""
         with redis.Redis.from_url(self.servers[number].url) as direct:
             direct.delete(key)
 
     def restart_empty(self, number: int) -> None:
-        """A crash without persistence."""
+        """Restart a master without its data."""
         self.servers[number].kill()
         self.servers[number].start()
 
@@ -77,12 +77,12 @@ def masters() -> Iterator[Masters]:
 
 
 def claim(ttl: float = 60.0) -> Claim:
-    """A new claim on NAME; its ttl outlasts any test, so that only an undoing frees a key."""
+    """Return a new claim on NAME; its ttl is longer than any test, so keys do not expire."""
     return Claim(name=NAME, owner=new_owner(), ttl=ttl)
 
 
 def take(backend: RedLockBackend, ttl: float = 60.0, timeout: float = 5.0) -> tuple[Claim, Grant]:
-    """A grant; fails the test when there is none."""
+    """Acquire the lock; fail the test if that is not possible."""
     asked = claim(ttl)
     grant = backend.acquire(asked, timeout)
     assert grant is not None
@@ -90,18 +90,21 @@ def take(backend: RedLockBackend, ttl: float = 60.0, timeout: float = 5.0) -> tu
 
 
 def connected(backend: RedLockBackend) -> RedLockBackend:
-    """The same, once it has a connection to every master that can be had at once by a claim."""
+    """Return the backend when an idle quorum has connections to all five masters."""
 
     def all_five() -> bool:
         backend.probe()
-        return len(backend._idle[-1].voters()) == 5
+        quorum = backend.pool.take()
+        assert quorum is not None
+        backend.pool.give(quorum)
+        return len(quorum.voters()) == 5
 
     until(all_five, "five connections")
     return backend
 
 
 def elapsed(call: Callable[[], object]) -> float:
-    """Seconds that a call takes."""
+    """Return the duration of a call in seconds."""
     started = time.monotonic()
     call()
     return time.monotonic() - started

@@ -1,4 +1,4 @@
-"""RedLock on five healthy masters: votes, undoing, waiting, leaks, settings."""
+"""RedLock on five healthy masters: votes, undo, waiting, leaks, settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -34,17 +33,17 @@ __all__ = ["masters"]
 
 
 class Interrupted(BaseException):
-    """What a signal handler raises."""
+    """Raised by a signal handler."""
 
 
 @pytest.fixture
 def backend(masters: Masters) -> RedLockBackend:
-    """Connected, and patient: what is slow on a busy machine is not silent."""
+    """A connected backend with a long node time-out, because the machine may be busy."""
     return connected(masters.client(NODE_TIMEOUT=1))
 
 
 class TestVotes:
-    def test_every_master_votes_and_every_master_forgets(
+    def test_acquire_and_release_reach_every_master(
         self, masters: Masters, backend: RedLockBackend
     ) -> None:
         asked, grant = take(backend)
@@ -52,10 +51,8 @@ class TestVotes:
         backend.release(asked, grant.token)
         until(lambda: masters.values() == [None] * 5)
 
-    def test_a_lease_ends_before_its_keys_do(
-        self, masters: Masters, backend: RedLockBackend
-    ) -> None:
-        """Validity is ttl less the time it took less the drift of the clocks."""
+    def test_lease_ends_before_its_keys(self, masters: Masters, backend: RedLockBackend) -> None:
+        """A grant is valid for its ttl less the elapsed time and the clock drift."""
         started = time.monotonic()
         _, grant = take(backend, ttl=10)
         took = time.monotonic() - started
@@ -64,7 +61,7 @@ class TestVotes:
             assert time.monotonic() + direct.pttl(KEY) / 1000 > grant.deadline
 
     @pytest.mark.parametrize("others", [1, 2, 3])
-    def test_a_majority_decides(
+    def test_majority_is_required(
         self, masters: Masters, backend: RedLockBackend, others: int
     ) -> None:
         for number in range(others):
@@ -72,10 +69,10 @@ class TestVotes:
         grant = backend.acquire(claim(), 0)
         assert (grant is not None) is (others < 3)
         if grant is None:
-            until(lambda: masters.values()[3:] == [None, None], "the undoing")
-        assert masters.values()[:others] == ["somebody else"] * others
+            until(lambda: masters.values()[3:] == [None, None], "the undo")
+        assert masters.values()[:others] == ["another client"] * others
 
-    def test_a_minority_is_not_a_holder(self, masters: Masters, backend: RedLockBackend) -> None:
+    def test_inspect_ignores_a_minority(self, masters: Masters, backend: RedLockBackend) -> None:
         for number in range(2):
             masters.plant(number, "host:1:1:left over 17")
         assert backend.inspect() == []
@@ -83,7 +80,9 @@ class TestVotes:
         (held,) = backend.inspect()
         assert (held.name, held.owner, held.token) == (NAME, "host:1:1:left over", 17)
 
-    def test_a_break_frees_every_master(self, masters: Masters, backend: RedLockBackend) -> None:
+    def test_break_lock_deletes_the_key_on_every_master(
+        self, masters: Masters, backend: RedLockBackend
+    ) -> None:
         asked, grant = take(backend)
         assert masters.client().break_lock(NAME)
         until(lambda: masters.values() == [None] * 5)
@@ -92,23 +91,23 @@ class TestVotes:
         with pytest.raises(LockLost):
             backend.release(asked, grant.token)
 
-    def test_a_prefix_is_no_pattern(self, masters: Masters) -> None:
+    def test_prefix_is_not_used_as_a_pattern(self, masters: Masters) -> None:
         odd, plain = masters.client(PREFIX="l[ao]ck*:"), masters.client(PREFIX="lack:")
         take(plain)
         assert odd.inspect() == []
         take(odd)
         assert [held.name for held in odd.inspect()] == [NAME]
 
-    def test_late_replies_are_not_taken_for_the_next(
+    def test_late_replies_do_not_count_for_later_claims(
         self, masters: Masters, backend: RedLockBackend
     ) -> None:
-        """Masters that fall silent by turns: their late answers must not count for later claims."""
+        """The masters are paused in turn, so each has a late reply."""
         for number in range(10):
-            silent = masters.servers[number % 5]
-            silent.pause()
+            paused = masters.servers[number % 5]
+            paused.pause()
             asked, grant = take(backend)
             backend.release(asked, grant.token)
-            silent.resume()
+            paused.resume()
             for other in range(5):
                 masters.plant(other)
             assert backend.acquire(claim(), 0) is None, "a late yes was counted"
@@ -116,18 +115,18 @@ class TestVotes:
                 masters.uproot(other)
 
 
-class TestLosing:
-    def test_the_holder_learns_that_its_majority_is_gone(
+class TestLostMajority:
+    def test_lease_is_lost_without_a_majority(
         self, masters: Masters, backend: RedLockBackend
     ) -> None:
-        told = threading.Event()
-        lock = backend.lock(NAME, ttl=1, on_lost=lambda lease: told.set())
+        lost = threading.Event()
+        lock = backend.lock(NAME, ttl=1, on_lost=lambda lease: lost.set())
         assert lock.acquire(timeout=5)
         lease = lock.lease
         assert lease is not None
         for server in masters.servers[:3]:
             server.pause()
-        assert told.wait(10), "nobody renewed it, nobody said so"
+        assert lost.wait(10), "on_lost was not called"
         assert lease.lost
         assert time.monotonic() >= lease.deadline
         for server in masters.servers[:3]:
@@ -135,7 +134,7 @@ class TestLosing:
         with pytest.raises(LockLost):
             lock.release()
 
-    def test_a_paused_minority_does_not_end_a_watched_lease(
+    def test_lease_is_renewed_while_a_minority_is_paused(
         self, masters: Masters, backend: RedLockBackend
     ) -> None:
         with backend.lock(NAME, ttl=0.6, timeout=5) as lease:
@@ -148,7 +147,7 @@ class TestLosing:
 
 
 class TestWaiting:
-    def test_a_cancelled_wait_ends_soon_and_leaves_nothing(
+    def test_cancelled_wait_leaves_no_votes(
         self, masters: Masters, backend: RedLockBackend
     ) -> None:
         for number in range(3):
@@ -159,18 +158,18 @@ class TestWaiting:
             until(lambda: masters.value(4), "an attempt")
             assert elapsed(lambda: (asked.cancel(), wait.result(5))) < 1
         assert wait.result() is None
-        until(lambda: masters.values()[3:] == [None, None], "the undoing")
+        until(lambda: masters.values()[3:] == [None, None], "the undo")
 
-    @pytest.mark.parametrize("strikes", ["sendall", "recv", "feed", "gets"])
-    def test_an_exception_after_any_step_of_a_vote_leaves_nothing(
-        self, masters: Masters, backend: RedLockBackend, strikes: str
+    @pytest.mark.parametrize("step", ["sendall", "recv", "feed", "gets"])
+    def test_exception_after_any_step_leaves_no_votes(
+        self, masters: Masters, backend: RedLockBackend, step: str
     ) -> None:
-        """As a signal handler's would: the step is done, and nobody knows."""
+        """A signal handler raises it after the step was done."""
         for number in range(3):
             masters.plant(number)
-        (quorum,) = backend._idle
-        line = quorum._lines[backend._masters[4]]
-        struck: list[Interrupted] = []
+        (quorum,) = backend.pool.connections
+        connection = next(c for c in quorum.connections() if c.master.url == masters.urls[4])
+        raised: list[Interrupted] = []
 
         class Interrupting:
             def __init__(self, of: Any) -> None:
@@ -179,28 +178,29 @@ class TestWaiting:
             def __getattr__(self, name: str) -> Any:
                 def do(*args: Any) -> Any:
                     done = getattr(self._of, name)(*args)
-                    if name == strikes and not struck:
-                        struck.append(Interrupted())
-                        raise struck[0]
+                    if name == step and not raised:
+                        raised.append(Interrupted())
+                        raise raised[0]
                     return done
 
                 return do
 
-        line._socket, line._reader = Interrupting(line._socket), Interrupting(line._reader)
+        for part in ("_socket", "_reader"):
+            setattr(connection, part, Interrupting(getattr(connection, part)))
         with pytest.raises(Interrupted):
             backend.acquire(claim(), 60)
-        until(lambda: masters.values()[3:] == [None, None], "the undoing")
-        assert struck
+        until(lambda: masters.values()[3:] == [None, None], "the undo")
+        assert raised
 
-    def test_an_interrupted_wait_leaves_nothing(
+    def test_interrupted_wait_leaves_no_votes(
         self, masters: Masters, backend: RedLockBackend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Wherever the exception strikes; with hardly a pause, so that it strikes in mid-vote."""
+        """The pause between attempts is short, so most interrupts happen during a vote."""
 
         def interrupt(*args: object) -> None:
             raise Interrupted
 
-        monkeypatch.setattr("locking.backends.redlock.backend.PAUSE", (0.0, 0.0001))
+        monkeypatch.setattr("locking.backends.redlock.backend.RETRY_DELAY", (0.0, 0.0001))
         for number in range(3):
             masters.plant(number)
         before = signal.signal(signal.SIGALRM, interrupt)
@@ -210,7 +210,7 @@ class TestWaiting:
                 signal.setitimer(signal.ITIMER_REAL, 0.01 + number / 10_000)
                 with pytest.raises(Interrupted):
                     backend.acquire(claim(), 60)
-                until(lambda: masters.values()[3:] == [None, None], "the undoing")
+                until(lambda: masters.values()[3:] == [None, None], "the undo")
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
@@ -218,7 +218,7 @@ class TestWaiting:
             masters.uproot(number)
         take(backend)
 
-    def test_a_master_for_whose_dialling_there_was_no_thread_is_dialled_later(
+    def test_connects_later_when_no_thread_can_be_started(
         self, masters: Masters, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def refuse(thread: threading.Thread) -> None:
@@ -247,7 +247,9 @@ class TestWaiting:
 
 
 class TestLeaks:
-    def test_nothing_grows(self, masters: Masters, backend: RedLockBackend) -> None:
+    def test_20000_acquisitions_leak_nothing(
+        self, masters: Masters, backend: RedLockBackend
+    ) -> None:
         def run(times: int) -> None:
             for number in range(times):
                 asked = claim()
@@ -261,26 +263,24 @@ class TestLeaks:
         run(20_000)
         assert len(os.listdir("/proc/self/fd")) <= files
         assert threading.active_count() <= threads
-        assert (len(backend._pinned), len(backend._idle), len(backend._all)) == (0, 1, 1)
+        assert (len(backend.pool), len(backend.pool.connections)) == (1, 1)
         for server in masters.servers:
             with redis.Redis.from_url(server.url) as direct:
                 until(lambda direct=direct: direct.dbsize() == 0, "the last release")
 
-    def test_a_holder_that_never_released_leaves_no_connections(
-        self, backend: RedLockBackend
-    ) -> None:
+    def test_expired_grants_leave_no_connections(self, backend: RedLockBackend) -> None:
         for number in range(3):
-            forgotten = claim(ttl=0.1)
-            forgotten.name = f"{NAME}:{number}"
-            grant = backend.acquire(forgotten, 5)
+            expired = claim(ttl=0.1)
+            expired.name = f"{NAME}:{number}"
+            grant = backend.acquire(expired, 5)
             assert grant is not None
             until(lambda end=grant.deadline: time.monotonic() > end)
         take(backend)
-        assert len(backend._all) <= 2
+        assert len(backend.pool.connections) <= 2
         with pytest.raises(LockLost):
-            backend.release(forgotten, grant.token)
+            backend.release(expired, grant.token)
 
-    def test_closing_ends_every_connection_and_not_the_lock(
+    def test_close_ends_connections_but_not_held_locks(
         self, masters: Masters, backend: RedLockBackend
     ) -> None:
         files = len(os.listdir("/proc/self/fd"))
@@ -292,17 +292,7 @@ class TestLeaks:
         backend.release(asked, grant.token)
         until(lambda: masters.values() == [None] * 5)
 
-    def test_closing_while_somebody_borrows(self, backend: RedLockBackend) -> None:
-        class Quicker(deque):  # type: ignore[type-arg]
-            def pop(self) -> Any:
-                super().pop()  # by the other, after the look whether there is one
-                return super().pop()
-
-        backend._idle = Quicker(backend._idle)
-        backend.close()
-        assert not backend._idle
-
-    def test_a_child_process_does_not_touch_its_parents_connections(
+    def test_forked_child_leaves_the_parents_connections_alone(
         self, masters: Masters, backend: RedLockBackend
     ) -> None:
         asked, grant = take(backend)
@@ -312,15 +302,15 @@ class TestLeaks:
             try:
                 refused = backend.acquire(claim(), 0.1) is None
                 backend.close()
-                code = 0 if refused and not backend._pinned else 2
+                code = 0 if refused else 2
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        (quorum,) = backend._all
-        connections = quorum.lines()
+        (quorum,) = backend.pool.connections
+        connections = quorum.connections()
         backend.extend(asked, grant.token, 90)
         backend.release(asked, grant.token)
-        assert quorum.lines() == connections, "they had to be opened again"
+        assert quorum.connections() == connections, "the connections were replaced"
 
 
 class TestSettings:
@@ -353,10 +343,10 @@ class TestSettings:
         ],
         indirect=["found"],
     )
-    def test_bad_ones_are_refused(self, found: list[str], expected: list[str]) -> None:
+    def test_bad_settings_are_reported(self, found: list[str], expected: list[str]) -> None:
         assert found == expected
 
-    def test_an_evicting_master_is_refused(self, masters: Masters) -> None:
+    def test_evicting_master_is_reported(self, masters: Masters) -> None:
         with redis.Redis.from_url(masters.urls[3]) as direct:
             direct.config_set("maxmemory-policy", "allkeys-lru")
             direct.config_set("maxmemory", "100mb")
@@ -364,17 +354,17 @@ class TestSettings:
         assert error.id == "locking.E037"
         assert str(masters.servers[3].port) in error.msg
 
-    def test_no_grant_outlives_the_restart_delay(self, masters: Masters) -> None:
+    def test_ttl_above_the_restart_delay_is_refused(self, masters: Masters) -> None:
         backend = masters.client(RESTART_DELAY=6)
         with pytest.raises(LockMisuse, match="RESTART_DELAY"):
             backend.acquire(claim(ttl=7), 0)
 
-    def test_a_ttl_within_the_drift_is_refused(self, backend: RedLockBackend) -> None:
+    def test_ttl_below_the_clock_drift_is_refused(self, backend: RedLockBackend) -> None:
         with pytest.raises(LockMisuse, match="drift"):
             backend.acquire(claim(ttl=0.002), 0)
 
 
-def test_what_it_declares_leaves_no_doubt() -> None:
+def test_declared_capabilities() -> None:
     can = RedLockBackend.capabilities
     assert (can.fencing, can.fair, can.wakes_waiters) == (False, False, False)
     assert (can.survives_minority, can.expires, can.reentrant) == (True, True, True)

@@ -86,7 +86,7 @@ class RedisBackend(Backend):
         self.capabilities = replace(self.capabilities, fair=fair)  # type: ignore[misc]
         self._fair = "1" if fair else "0"
         self._prefix = str(self.options.get("PREFIX", "lock:"))
-        self._pool = ConnectionPool(
+        self.pool = ConnectionPool(
             str(self.location),
             timeout=float(self.options.get("SOCKET_TIMEOUT", 1.0)),
             connect_timeout=float(self.options.get("CONNECT_TIMEOUT", 1.0)),
@@ -102,12 +102,12 @@ class RedisBackend(Backend):
 
     def close(self) -> None:
         """Close the idle connections."""
-        self._pool.close()
+        self.pool.close()
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the lock, or join the queue and sleep until a release grants it to this claim."""
         until = time.monotonic() + timeout
-        connection = self._pool.get()
+        connection = self.pool.get()
         entry = ""
         if timeout > 0:
             entry = f"{connection.channel} {milliseconds(claim.ttl)} {self._ticks()} {claim.owner}"
@@ -117,7 +117,7 @@ class RedisBackend(Backend):
             raise  # the place in the queue ends with its connection
         except BaseException:
             with suppress(LockUnavailable):
-                self._withdraw(claim, self._pool.get(), entry)
+                self._withdraw(claim, self.pool.get(), entry)
             raise
         finally:
             claim.interrupt = None
@@ -129,10 +129,10 @@ class RedisBackend(Backend):
                 connection, _TAKE, claim, self._ticks(), self._fair, milliseconds(claim.ttl), entry
             )
             if token:
-                self._pool.give(connection)
+                self.pool.give(connection)
                 return self._grant(claim, token, sent + left / 1000)
             if not entry:
-                self._pool.give(connection)
+                self.pool.give(connection)
                 return None
             recheck = sent + left / 1000 + RECHECK_DELAY + min(place * STAGGER, MAX_STAGGER)
             claim.interrupt = connection.interrupt
@@ -144,7 +144,7 @@ class RedisBackend(Backend):
                 if claim.cancelled.is_set():
                     self._withdraw(claim, connection, entry)
                     return None
-                connection = self._pool.open(connection.channel)
+                connection = self.pool.open(connection.channel)
                 continue
             if message is not None:
                 token, granted = message
@@ -152,7 +152,7 @@ class RedisBackend(Backend):
                 since = sent + (granted - ticks) * TICK
                 # A large difference means that this process was paused or Redis's clock was set.
                 if token and abs(now - since) < claim.ttl / 10:
-                    self._pool.give(connection)
+                    self.pool.give(connection)
                     return self._grant(claim, token, min(now, since) + claim.ttl)
             elif claim.cancelled.is_set() or time.monotonic() >= until:
                 self._withdraw(claim, connection, entry)
@@ -185,13 +185,13 @@ class RedisBackend(Backend):
         """
         args = self._ticks(), self._fair, entry
         try:
-            self._pool.raise_if_open()
+            self.pool.raise_if_open()
         except Disconnected:
             packed = _RELEASE.pack(self._keys(claim.name), (claim.owner, *args), whole=True)
             connection.send(packed)  # Redis reads it when it recovers
             connection.close()
             raise
-        self._pool.give(self._ask(connection, _RELEASE, claim, *args)[0])
+        self.pool.give(self._ask(connection, _RELEASE, claim, *args)[0])
 
     def release(self, claim: Claim, token: int) -> None:
         """Release the lock and grant it to the first waiter that is still connected."""
@@ -267,13 +267,13 @@ class RedisBackend(Backend):
         return lock, f"{lock}:queue", f"{lock}:clock"
 
     def _command(self, *command: str) -> Any:
-        return self._pool.call(lambda connection: connection.command(*command))
+        return self.pool.call(lambda connection: connection.command(*command))
 
     def _run(self, script: Script, claim: Claim, *args: str) -> tuple[Any, bool]:
         """Return the script's reply, and whether it was sent twice because a reply was lost."""
-        connection = self._pool.get()
+        connection = self.pool.get()
         used, reply = self._ask(connection, script, claim, *args)
-        self._pool.give(used)
+        self.pool.give(used)
         return reply, used is not connection
 
     def _ask(
@@ -284,7 +284,7 @@ class RedisBackend(Backend):
         The lost reply may have been a grant: a script that runs again returns the same grant.
         """
         keys = self._keys(claim.name)
-        return self._pool.retry_once(
+        return self.pool.retry_once(
             connection, lambda used: used.run(script, keys, (claim.owner, *args))
         )
 

@@ -1,19 +1,17 @@
-"""Asking five masters at once, from one thread, without waiting for the slowest.
+"""Commands to all masters at once, from one thread, without waiting for the slowest.
 
-A `Quorum` is one connection to each master, used by one claim at a time. What it sends to all of
-them goes out before the first reply is read, and it stops listening as soon as a majority has
-decided. A reply that comes later is still read, and dropped, before the next one of that
-connection counts: each connection knows how many replies it is owed, so it is never out of step.
+A `Quorum` is one connection to each master, used by one claim at a time. It sends a command to all
+masters before it reads the first reply, and stops waiting as soon as a majority has decided. A
+later reply is read and dropped before the next one of its connection counts: each connection counts
+the replies that are due.
 
-What was sent to a silent master stays in its socket in order, the undoing after the taking. So when
-the master wakes, even years later, nothing is left of either.
+Commands to a master that does not respond stay in its socket in order, the undo after the vote. So
+when the master recovers, nothing is left of either.
 """
 
 from __future__ import annotations
 
-import random
 import select
-import ssl
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -22,367 +20,274 @@ from typing import Any
 
 import hiredis
 
-from locking.backends.redis.connection import NO_REPLY, READ_SIZE, Connection, Disconnected, Refused
+from locking.backends.redis.connection import NO_REPLY, Disconnected, Refused
+from locking.backends.redlock.master import CONNECT_TIMEOUT, Master, MasterConnection
 from locking.exceptions import LockUnavailable
 
-CONNECT_SECONDS = 1.0
-"""How long a connection may take to come up, and how long a new quorum waits for a majority."""
 DROP_SECONDS = 1.0
-"""A master that has owed a reply for this long is connected to anew."""
-BACK_OFF = (0.1, 1.0)
-"""Seconds between attempts to reach a master that is down: first and longest."""
+"""A connection on which a reply is due for this long is replaced."""
 YES = (1, "OK", "PONG")
 NO = (0, None)
 
 
-class Master:
-    """One of the masters, as every thread of this process knows it."""
-
-    def __init__(self, url: str, restart_delay: float) -> None:
-        self.url = url
-        self.restart_delay = restart_delay
-        self.error: BaseException | None = None
-        """Why it was last found to be down."""
-        self._guard = threading.Lock()
-        self._failures = 0
-        self._dial_from = 0.0
-
-    def may_dial(self) -> bool:
-        """Claim an attempt to connect: any number while it is up, one per back-off while down."""
-        with self._guard:
-            now = time.monotonic()
-            if self._failures and now < self._dial_from:
-                return False
-            self._dial_from = now + CONNECT_SECONDS * 2  # until this attempt says how it went
-            return True
-
-    def up(self) -> None:
-        """It has answered a new connection."""
-        with self._guard:
-            self._failures, self.error = 0, None
-
-    def down(self, error: BaseException) -> None:
-        """It was not reached, or a connection to it failed."""
-        with self._guard:
-            first, longest = BACK_OFF
-            delay = min(longest, first * 2 ** min(self._failures, 10))
-            self._failures += 1
-            self._dial_from = time.monotonic() + delay * random.uniform(0.8, 1.0)
-            self.error = error
-
-
-class Line(Connection):
-    """A wire to one master which never blocks once it is up."""
-
-    def __init__(self, master: Master) -> None:
-        super().__init__(master.url, timeout=CONNECT_SECONDS, connect_timeout=CONNECT_SECONDS)
-        self.master = master
-        self.owed = 0
-        """Replies that have not come yet."""
-        self.quiet_since = 0.0
-        """Monotonic time of the last sign of life while it owes a reply."""
-        self.votes_from = 0.0
-        """Monotonic time from which this master may vote: see `restart_delay`."""
-        if master.restart_delay:
-            asked_at = time.monotonic()
-            # Both ends of its uptime are cut to whole seconds: it may be one second younger.
-            uptime = float(_field(self.command("INFO", "server"), "uptime_in_seconds")) - 1
-            self.votes_from = asked_at + master.restart_delay - uptime
-        self._socket.setblocking(False)
-        self._pending = getattr(self._socket, "pending", int)  # what TLS has already decoded
-
-    # Unlike its base it stays open when a signal handler's exception strikes: what was asked has
-    # to be undone by the same connection.
-
-    def send(self, packed: bytes) -> None:
-        """Send a command, or fail at once where the kernel takes no more of them."""
-        try:
-            self._socket.sendall(packed)
-        except Exception as error:
-            self._fail(error)
-            raise
-
-    def receive(self) -> None:
-        """Take in what has arrived."""
-        try:
-            data = self._socket.recv(READ_SIZE)
-            while data and self._pending():
-                data += self._socket.recv(READ_SIZE)
-            if not data:
-                raise EOFError("the server closed it")
-            self._reader.feed(data)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return
-        except Exception as error:
-            self._fail(error)
-            raise
-
-    def next_reply(self) -> Any:
-        """The next reply that was received whole, else NO_REPLY. Errors are returned."""
-        try:
-            return self._reader.gets()
-        except Exception as error:
-            self._fail(error)
-            raise
-
-
-def _field(info: str, name: str) -> str:
-    for line in info.splitlines():
-        key, _, value = line.partition(":")
-        if key == name:
-            return value
-    raise LockUnavailable(f"Redis does not tell its {name}.")
-
-
 @dataclass(slots=True)
 class Votes:
-    """What the masters said within the time."""
+    """The replies that arrived in time."""
 
-    yes: list[Line] = field(default_factory=list)
-    no: list[Line] = field(default_factory=list)
-    other: dict[Line, Any] = field(default_factory=dict)
+    yes: list[MasterConnection] = field(default_factory=list)
+    no: list[MasterConnection] = field(default_factory=list)
+    other: dict[MasterConnection, Any] = field(default_factory=dict)
     """Replies that are neither."""
 
     @property
     def answered(self) -> int:
-        """How many masters decided."""
+        """Return the number of masters that voted."""
         return len(self.yes) + len(self.no)
 
 
 class Quorum:
     """One connection to each master. For one thread at a time: hold `mutex` to share it."""
 
-    def __init__(self, masters: Sequence[Master], patience: float) -> None:
+    def __init__(self, masters: Sequence[Master], timeout: float) -> None:
         self.masters = masters
-        self.patience = patience
+        self.timeout = timeout
         """Seconds after which a reply is late."""
         self.majority = len(masters) // 2 + 1
         self.mutex = threading.Lock()
         self.closed = False
         self.pinned_until = 0.0
-        """Monotonic time until which it may belong to a holder, where it does."""
-        self._lines: dict[Master, Line] = {}
-        self._by_fd: dict[int, Line] = {}
+        """Monotonic time until which it may belong to a held lock."""
+        self._connections: dict[Master, MasterConnection] = {}
+        self._by_fd: dict[int, MasterConnection] = {}
         self._poll = select.poll()
-        self._settled = threading.Condition()
-        self._dialling: set[Master] = set()
-        self._dialled: list[Line] = []
-        self._debts: dict[Master, bytes] = {}
-        self._new = True
+        self._changed = threading.Condition()
+        self._connecting: set[Master] = set()
+        self._connected: list[MasterConnection] = []
+        self._pending_undo: dict[Master, bytes] = {}
+        self._is_new = True
 
-    def lines(self) -> list[Line]:
-        """Every connection there is now; those that are missing are opened in the background."""
-        if len(self._lines) < len(self.masters):
-            self._mend()
-        return list(self._lines.values())
+    def connections(self) -> list[MasterConnection]:
+        """Return the open connections; missing ones are opened in the background."""
+        if len(self._connections) < len(self.masters):
+            self._reconnect()
+        return list(self._connections.values())
 
-    def voters(self) -> list[Line]:
-        """The masters to ask for a vote: neither silent nor too young."""
-        lines, late = self.lines(), time.monotonic() - self.patience
-        if any(line.owed and line.quiet_since < late for line in lines):
-            self._drain()
-            lines = list(self._lines.values())
+    def voters(self) -> list[MasterConnection]:
+        """Return the masters to ask for a vote: no reply is late, and the restart delay is over."""
+        connections, late = self.connections(), time.monotonic() - self.timeout
+        if any(each.due and each.due_since < late for each in connections):
+            self._read_late_replies()
+            connections = list(self._connections.values())
         now = time.monotonic()
         return [
-            line
-            for line in lines
-            if line.votes_from <= now and not (line.owed and line.quiet_since < late)
+            each
+            for each in connections
+            if each.votes_from <= now and not (each.due and each.due_since < late)
         ]
 
     def ask(
-        self, lines: Iterable[Line], packed: bytes, patience: float, *, all_of_them: bool = False
+        self,
+        connections: Iterable[MasterConnection],
+        packed: bytes,
+        timeout: float,
+        *,
+        wait_for_all: bool = False,
     ) -> Votes:
-        """Send the command to these masters; return once they have decided, or after `patience`.
+        """Send a command to these masters; return their votes once decided, or after `timeout`.
 
-        Decided means that a majority said yes, or so many said no that none can.
+        Decided means that a majority voted yes, or that enough voted no to prevent one.
         """
-        votes, until = Votes(), time.monotonic() + patience
-        waiting = self.tell(lines, packed)
+        votes, until = Votes(), time.monotonic() + timeout
+        waiting = self.send(connections, packed)
         masters, enough = len(self.masters), self.majority
         while waiting and (
-            all_of_them or (len(votes.yes) < enough and len(votes.no) <= masters - enough)
+            wait_for_all or (len(votes.yes) < enough and len(votes.no) <= masters - enough)
         ):
-            # A process that was itself asleep for too long still looks once at what has come.
+            # A process that was paused for too long still reads once what has arrived.
             ready = self._poll.poll(max(0.0, until - time.monotonic()) * 1000)
             if not ready:
                 break
             for fd, _ in ready:
-                line = self._by_fd[fd]
-                reply = self._receive(line)
-                # It was sent last, so it is answered when nothing is owed.
-                if line.closed:
-                    waiting.discard(line)
+                connection = self._by_fd[fd]
+                reply = self._receive(connection)
+                if connection.closed:
+                    waiting.discard(connection)
                     continue
-                if line.owed or line not in waiting:
+                # This command was sent last, so its reply has arrived when no other is due.
+                if connection.due or connection not in waiting:
                     continue
-                waiting.remove(line)
+                waiting.remove(connection)
                 if reply in YES:
-                    votes.yes.append(line)
+                    votes.yes.append(connection)
                 elif reply in NO:
-                    votes.no.append(line)
+                    votes.no.append(connection)
                 else:
-                    votes.other[line] = reply
+                    votes.other[connection] = reply
         return votes
 
-    def tell(self, lines: Iterable[Line], packed: bytes) -> set[Line]:
-        """Send a command to these masters whatever they say; returns those that it went to."""
-        told, now = set(), time.monotonic()
-        for line in lines:
-            if line.closed:
+    def send(self, connections: Iterable[MasterConnection], packed: bytes) -> set[MasterConnection]:
+        """Send a command without waiting for replies; return the connections that accepted it."""
+        sent, now = set(), time.monotonic()
+        for connection in connections:
+            if connection.closed:
                 continue
-            if not line.owed:
-                line.quiet_since = now
+            if not connection.due:
+                connection.due_since = now
             try:
-                line.send(packed)
+                connection.send(packed)
             except LockUnavailable as error:
-                self._drop(line, error)
+                self._drop(connection, error)
                 continue
-            line.owed += 1
-            told.add(line)
-        return told
+            connection.due += 1
+            sent.add(connection)
+        return sent
 
-    def settle(self, packed: bytes, patience: float) -> Votes:
-        """Ask every master, and once more those whose connection turned out to be broken."""
+    def ask_all(self, packed: bytes, timeout: float) -> Votes:
+        """Ask every master; retry once on a new connection where one turned out to be broken."""
         try:
-            votes = self.ask(self.lines(), packed, patience)
-            if votes.answered < self.majority and len(self._lines) < len(self.masters):
-                heard = {line.master for line in (*votes.yes, *votes.no)}
-                rest = [line for line in self.lines() if line.master not in heard]
-                more = self.ask(rest, packed, patience)
+            votes = self.ask(self.connections(), packed, timeout)
+            if votes.answered < self.majority and len(self._connections) < len(self.masters):
+                voted = {each.master for each in (*votes.yes, *votes.no)}
+                rest = [each for each in self.connections() if each.master not in voted]
+                more = self.ask(rest, packed, timeout)
                 votes.yes += more.yes
                 votes.no += more.no
         except BaseException:
-            self.abandon(packed)
+            self.send_and_reset(packed)
             raise
         return votes
 
-    def undo(self, lines: Sequence[Line], packed: bytes) -> None:
-        """Take back what these masters were asked for.
+    def undo(self, connections: Sequence[MasterConnection], packed: bytes) -> None:
+        """Withdraw the votes of these masters.
 
-        A master whose connection broke before it answered is told by its next connection, ahead of
-        everything else: else its vote, given but never heard, would stand in the way for a ttl.
+        A master whose connection broke gets the command first on its next connection. Otherwise a
+        vote whose reply was lost would block the lock for a ttl.
         """
-        told = self.tell(lines, packed)
-        self._debts.update((line.master, packed) for line in lines if line not in told)
+        sent = self.send(connections, packed)
+        self._pending_undo.update((each.master, packed) for each in connections if each not in sent)
 
     def error(self) -> BaseException | None:
-        """Why a master is out of reach, if one is."""
+        """Return the error of a master that cannot be reached, if any."""
         return next((master.error for master in self.masters if master.error), None)
 
-    def abandon(self, packed: bytes) -> None:
-        """After an exception that struck anywhere: a last command to all of them, then `reset`.
+    def send_and_reset(self, packed: bytes) -> None:
+        """Send a last command to all masters after an exception, then `reset`.
 
-        The command must do no harm when it is carried out twice.
+        The command must be safe to run twice.
         """
         try:
-            self.ask(list(self._lines.values()), packed, self.patience, all_of_them=True)
+            self.ask(list(self._connections.values()), packed, self.timeout, wait_for_all=True)
         finally:
             self.reset()
 
+    def is_reusable(self) -> bool:
+        """Return True: lost connections are replaced one by one."""
+        return True
+
     def close(self) -> None:
-        """For good: what is still coming up is closed, too."""
-        with self._settled:
+        """Close every connection, including those that are being opened."""
+        with self._changed:
             self.closed = True
             self.reset()
 
     def reset(self) -> None:
-        """Close every connection there is; new ones are opened when it is used again."""
-        with self._settled:
-            for line in (*self._lines.values(), *self._dialled):
-                line.close()
-            self._lines.clear()
+        """Close the open connections; new ones are opened when the quorum is used again."""
+        with self._changed:
+            for connection in (*self._connections.values(), *self._connected):
+                connection.close()
+            self._connections.clear()
             self._by_fd.clear()
-            self._dialled.clear()
+            self._connected.clear()
             self._poll = select.poll()
 
-    def reset_after_fork(self) -> None:
-        """In a forked child: `reset`, of which the parent and the masters notice nothing."""
-        self._settled = threading.Condition()  # the old one may be taken for ever
+    def abandon(self) -> None:
+        """Close the child's copies of the parent's sockets after a fork."""
+        self._changed = threading.Condition()  # another thread of the parent may hold the old one
         self.reset()
 
-    def _receive(self, line: Line) -> Any:
-        """Read what has come on one connection; the last reply, if there was one."""
+    def _receive(self, connection: MasterConnection) -> Any:
+        """Read what has arrived on one connection; return the last reply, else NO_REPLY."""
         reply = NO_REPLY
         try:
-            line.receive()
-            while (item := line.next_reply()) is not NO_REPLY:
-                line.owed -= 1
+            connection.receive()
+            while (item := connection.next_reply()) is not NO_REPLY:
+                connection.due -= 1
                 reply = item
                 if isinstance(item, hiredis.ReplyError):
-                    # Loading, a replica now, full, not allowed: perhaps not after a while.
-                    raise Refused(f"Redis refuses: {item}") from item
+                    # Loading, read-only, out of memory, not allowed: this may be temporary.
+                    raise Refused(f"Redis returned an error: {item}") from item
         except LockUnavailable as error:
-            self._drop(line, error)
-        if line.owed:
-            line.quiet_since = time.monotonic()
+            self._drop(connection, error)
+        if connection.due:
+            connection.due_since = time.monotonic()
         return reply
 
-    def _drain(self) -> None:
-        """Read late replies that have come meanwhile; give up on masters that owe them too long."""
+    def _read_late_replies(self) -> None:
+        """Read replies that arrived late; drop connections that have waited too long."""
         for fd, _ in self._poll.poll(0):
             self._receive(self._by_fd[fd])
         now = time.monotonic()
-        for line in list(self._lines.values()):
-            if line.owed and now - line.quiet_since > DROP_SECONDS:
-                self._drop(line, LockUnavailable(f"A master was silent for {DROP_SECONDS:g} s."))
+        error = LockUnavailable(f"A master did not reply within {DROP_SECONDS:g} s.")
+        for connection in list(self._connections.values()):
+            if connection.due and now - connection.due_since > DROP_SECONDS:
+                self._drop(connection, error)
 
-    def _drop(self, line: Line, error: LockUnavailable) -> None:
-        # Not its fileno: a broken one has none any more.
-        for fd in [fd for fd, known in self._by_fd.items() if known is line]:
+    def _drop(self, connection: MasterConnection, error: LockUnavailable) -> None:
+        # Not its fileno: a broken connection has none.
+        for fd in [fd for fd, known in self._by_fd.items() if known is connection]:
             self._poll.unregister(fd)
             del self._by_fd[fd]
-        self._lines.pop(line.master, None)
-        line.close()
+        self._connections.pop(connection.master, None)
+        connection.close()
         if isinstance(error, Disconnected):
-            line.master.error = error  # worth a new connection at once
+            connection.master.error = error  # reconnect without a delay
         else:
-            line.master.down(error)
+            connection.master.mark_down(error)
 
-    def _mend(self) -> None:
-        """Start what is missing, take in what has come up; wait only while there is no majority."""
-        with self._settled:
+    def _reconnect(self) -> None:
+        """Open missing connections and collect new ones; wait only while there is no majority."""
+        with self._changed:
             for master in self.masters:
-                known = master in self._lines or master in self._dialling
-                if not known and not self._waits_for(master) and master.may_dial():
+                known = master in self._connections or master in self._connecting
+                known = known or any(each.master is master for each in self._connected)
+                if not known and master.may_connect():
                     threading.Thread(
-                        target=self._dial, args=(master,), name="redlock-dial", daemon=True
+                        target=self._connect, args=(master,), name="redlock-connect", daemon=True
                     ).start()
-                    self._dialling.add(master)  # `_dial` waits for what is held here
-            if self._new or len(self._lines) + len(self._dialled) < self.majority:
-                self._settled.wait_for(lambda: not self._dialling, self.patience)
-            if self._new:
-                self._settled.wait_for(
-                    lambda: not self._dialling or len(self._dialled) >= self.majority,
-                    CONNECT_SECONDS,
+                    self._connecting.add(master)  # `_connect` waits for the condition held here
+            if self._is_new or len(self._connections) + len(self._connected) < self.majority:
+                self._changed.wait_for(lambda: not self._connecting, self.timeout)
+            if self._is_new:
+                self._changed.wait_for(
+                    lambda: not self._connecting or len(self._connected) >= self.majority,
+                    CONNECT_TIMEOUT,
                 )
-                self._new = False
-            for line in self._dialled:
-                if line.master in self._lines:  # a signal struck as its thread was started
-                    line.close()
+                self._is_new = False
+            for connection in self._connected:
+                if connection.master in self._connections:  # a signal interrupted the loop above
+                    connection.close()
                     continue
-                self._lines[line.master] = self._by_fd[line.fileno()] = line
-                self._poll.register(line, select.POLLIN)
-                if debt := self._debts.pop(line.master, None):
-                    self.tell([line], debt)
-            self._dialled.clear()
+                self._connections[connection.master] = connection
+                self._by_fd[connection.fileno()] = connection
+                self._poll.register(connection, select.POLLIN)
+                if undo := self._pending_undo.pop(connection.master, None):
+                    self.send([connection], undo)
+            self._connected.clear()
 
-    def _waits_for(self, master: Master) -> bool:
-        return any(line.master is master for line in self._dialled)
-
-    def _dial(self, master: Master) -> None:
-        """In a thread of its own, for redis-py connects, encrypts and logs in by blocking."""
-        line = None
+    def _connect(self, master: Master) -> None:
+        """Connect in a thread, because redis-py's connect, TLS handshake and login block."""
+        connection = None
         try:
-            line = Line(master)
-            master.up()
+            connection = MasterConnection(master)
+            master.mark_up()
         except LockUnavailable as error:
-            master.down(error)
+            master.mark_down(error)
         finally:
-            with self._settled:
-                self._dialling.discard(master)
-                if line is not None:
+            with self._changed:
+                self._connecting.discard(master)
+                if connection is not None:
                     if self.closed:
-                        line.close()
+                        connection.close()
                     else:
-                        self._dialled.append(line)
-                self._settled.notify_all()
+                        self._connected.append(connection)
+                self._changed.notify_all()
