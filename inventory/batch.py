@@ -113,46 +113,42 @@ def _roll_back(cursor: CursorWrapper) -> None:
 
 def insert(model: type[Model], **values: object) -> Statement:
     """Return the INSERT of one row; give every column that has no database default."""
-    plan = _plan(model, tuple(values), connection.vendor)
-    here = connections[connection.alias]
-    return Statement(plan.sql, [save(values[name], here) for name, save in plan.columns])
+    return insert_all(model, tuple(values), [tuple(values.values())])
 
 
 def insert_all(
     model: type[Model], varying: Sequence[str], rows: Iterable[Sequence[object]], **same: object
 ) -> Statement:
     """Return the INSERT of several rows: each has its own `varying` columns and the `same` ones."""
-    head = _plan(model, (*varying, *same), connection.vendor).sql
-    ends = [as_stored(model, name, value) for name, value in same.items()]
+    plan = _plan(model, (*varying, *same), connection.vendor)
+    database, common = connections[connection.alias], tuple(same.values())
     params: list[object] = []
-    count = 0
+    marks = []
     for row in rows:
-        params += (as_stored(model, *pair) for pair in zip(varying, row, strict=True))
-        params += ends
-        count += 1
-    marks = head.rpartition(" VALUES ")[2]
-    return Statement(head + f", {marks}" * (count - 1), params)
+        columns = zip(plan.preparations, (*row, *common), strict=True)
+        params += [prepare(value, database) for prepare, value in columns]
+        marks.append(plan.marks)
+    return Statement(plan.insert + ", ".join(marks), params)
 
 
 def as_stored(model: type[Model], name: str, value: object) -> object:
     """Return the value of a column in the form that the database adapter takes."""
-    return _field(model, name).get_db_prep_save(value, connection)
-
-
-def _field(model: type[Model], name: str) -> Any:
-    return model._meta.get_field(name)
+    field: Any = model._meta.get_field(name)
+    return field.get_db_prep_save(value, connection)
 
 
 class _Plan(NamedTuple):
-    sql: str
-    columns: list[tuple[str, Callable[[object, Any], object]]]
+    insert: str
+    marks: str
+    preparations: list[Callable[[object, Any], object]]
 
 
 @cache
 def _plan(model: type[Model], names: tuple[str, ...], vendor: str) -> _Plan:
     quote = connection.ops.quote_name
-    columns = ", ".join(quote(str(_field(model, name).column)) for name in names)
-    marks = ", ".join(["%s"] * len(names))
+    fields: list[Any] = [model._meta.get_field(name) for name in names]
+    columns = ", ".join(quote(field.column) for field in fields)
     # The names come from the model, not from input.
-    sql = f"INSERT INTO {quote(model._meta.db_table)} ({columns}) VALUES ({marks})"  # noqa: S608
-    return _Plan(sql, [(name, _field(model, name).get_db_prep_save) for name in names])
+    insert = f"INSERT INTO {quote(model._meta.db_table)} ({columns}) VALUES "  # noqa: S608
+    marks = f"({', '.join(['%s'] * len(names))})"
+    return _Plan(insert, marks, [field.get_db_prep_save for field in fields])

@@ -48,6 +48,8 @@ logger = logging.getLogger("locking")
 DEFAULTS = {"CACHE": "default", "LOCK": None, "LOCK_TTL": 2.0, "TIMEOUT": 5.0}
 CACHE_PAUSE = 1.0
 """Seconds for which a process does not use a cache that has failed."""
+ENTRY, VERSION, LOCK = "built:{}", "version:{}", "build:{}"
+"""Names in the cache, by key and by namespace, and in the lock store, by key."""
 SLOW_CACHE = 0.25
 """Seconds after which a reply of the cache is slow. A build needs about five more replies of cache
 and lock, so a caller that has an older value then builds in the background."""
@@ -117,7 +119,7 @@ class SingleFlight:
         `build` or `exists` is raised in every thread of the process that waits for it; the next
         caller tries again. Threads may receive the same object: do not modify it.
         """
-        check_name(_lock_name(key))
+        check_name(LOCK.format(key))
         if not (0 < ttl < math.inf and 0 <= stale < math.inf):
             raise LockMisuse(f"ttl is {ttl}, stale is {stale}: give ttl > 0 and stale >= 0.")
         deadline = time.monotonic() + self._option("TIMEOUT")
@@ -129,7 +131,7 @@ class SingleFlight:
 
         Call it after the commit. While the cache is down, its values stay until they are too old.
         """
-        versions = {_version_name(namespace): secrets.token_hex(8) for namespace in namespaces}
+        versions = {VERSION.format(namespace): secrets.token_hex(8) for namespace in namespaces}
         try:
             self._cache.set_many(versions, timeout=None)
         except Exception as error:  # noqa: BLE001 - each cache has errors of its own
@@ -144,7 +146,7 @@ class SingleFlight:
         started = time.monotonic()
         if started < self._cache_paused_until:
             return Lookup(None, is_up=False)
-        entry_name, version_name = _entry_name(key), _version_name(_namespace(key))
+        entry_name, version_name = ENTRY.format(key), VERSION.format(key.partition(":")[0])
         try:
             found = self._cache.get_many((entry_name, version_name))
             entry = Entry(*found[entry_name]) if entry_name in found else None
@@ -159,7 +161,7 @@ class SingleFlight:
     def _store(self, key: str, entry: Entry, seconds: float) -> None:
         try:
             # Whole seconds: some caches support no others, and 0 would delete the value.
-            self._cache.set(_entry_name(key), tuple(entry), timeout=math.ceil(seconds))
+            self._cache.set(ENTRY.format(key), tuple(entry), timeout=math.ceil(seconds))
         except Exception as error:  # noqa: BLE001 - each cache has errors of its own
             self._pause_cache(error)
 
@@ -170,8 +172,8 @@ class SingleFlight:
     def _lock(self, key: str) -> Lock | PolicyLock:
         alias, ttl = self._option("LOCK"), self._option("LOCK_TTL")
         if alias is None:
-            return PolicyLock(_lock_name(key), ttl=ttl)
-        return locks[alias].lock(_lock_name(key), ttl=ttl)
+            return PolicyLock(LOCK.format(key), ttl=ttl)
+        return locks[alias].lock(LOCK.format(key), ttl=ttl)
 
 
 @dataclass(slots=True)
@@ -291,22 +293,6 @@ def _serve(key: str, entry: Entry, *, waited: bool = False) -> Any:
     outcome = "stale" if not entry.is_fresh() else "wait" if waited else "hit"
     metrics.lookup(key, outcome)
     return entry.value
-
-
-def _namespace(key: str) -> str:
-    return key.partition(":")[0]
-
-
-def _entry_name(key: str) -> str:
-    return f"built:{key}"
-
-
-def _version_name(namespace: str) -> str:
-    return f"version:{namespace}"
-
-
-def _lock_name(key: str) -> str:
-    return f"build:{key}"
 
 
 default = SingleFlight()
