@@ -152,5 +152,5 @@ def test_a_target_that_is_dead_is_found_by_check_and_by_drain(amy, settings):
         page = amy.post("/ops/switch/", {**SWITCH, "backend": "dead", "step": step}).text
         assert "Nothing was changed:" in page
         assert 'value="maintenance"' in page, "what was typed is kept"
-    assert "database answers" in amy.post("/ops/switch/", {**SWITCH, "step": "check"}).text
+    assert "database is available" in amy.post("/ops/switch/", {**SWITCH, "step": "check"}).text
     assert LockPolicy.objects.get(pk=1).state == LockPolicy.State.STEADY
