@@ -1,4 +1,4 @@
-"""Writes docs/reference/faults.md from the reports of a `make faults`.
+"""Write docs/reference/faults.md from the reports of `make faults`.
 
 python -m tests.fault_page docs/reference/faults.md var/faults-mariadb.json var/faults-sqlite.json
 """
@@ -26,44 +26,44 @@ from tests.fault_rows import ROWS
 START, END = "<!-- faults -->\n", "<!-- /faults -->"
 BACKENDS = ("none", "process", "database", "mysql_session", "redis", "redlock", "zookeeper")
 ANY = "shop, jobs"
-"""The column of what concerns no backend, or several at once."""
+"""The column of tests that concern no backend, or several at once."""
 Run = dict[str, Any]
 
 
 def page_of(reports: Sequence[dict[str, Any]], machine: str) -> str:
-    """What stands between the page's markers."""
+    """Return the text between the page's markers."""
     runs: list[Run] = [run for report in reports for run in report["tests"]]
     held = sum(run["verdict"] == "ok" for run in runs)
     there = {run["row"] for run in runs}
     missing = ", ".join(row for row in ROWS if row not in there) or "none"
     seconds = sum(report["seconds"] for report in reports)
-    summary = f"{held} of {len(runs)} tests held, in {seconds:.0f} s; rows without one: {missing}. "
+    summary = f"{held} of {len(runs)} tests held in {seconds:.0f} s; rows without: {missing}. "
     return "\n".join([*textwrap.wrap(summary + machine, 100), "", *matrix(runs), "", *table(runs)])
 
 
 def matrix(runs: Sequence[Run]) -> list[str]:
-    """A line a row, a column a backend: how many tests held, how many faults struck."""
-    lines = _head("row", "what happens", "promised", *BACKENDS, ANY, "ends in")
+    """Return a line per row and a column per backend: tests that held, faults injected."""
+    lines = _head("row", "fault", "guarantee", *BACKENDS, ANY, "judged by")
     for row, (fault, promised) in ROWS.items():
         of = [run for run in runs if run["row"] == row]
         cells = [_cell([run for run in of if _column(run) == one]) for one in (*BACKENDS, ANY)]
-        lines.append(_line(row, fault, promised, *cells, _ends(of)))
+        lines.append(_line(row, fault, promised, *cells, _judges(of)))
     return lines
 
 
 def table(runs: Sequence[Run]) -> list[str]:
-    """A line a test, with all that its backends showed."""
+    """Return a line per test, with the results of all its backends."""
     by: dict[tuple[str, str], list[Run]] = {}
     for run in sorted(runs, key=lambda one: (list(ROWS).index(one["row"]), one["test"])):
         by.setdefault((run["row"], run["test"]), []).append(run)
-    lines = _head("row", "backend", "fired", "seen", "s", "verdict", "test")
+    lines = _head("row", "backend", "injected", "observed", "s", "verdict", "test")
     for (row, test), some in by.items():
         backends = ", ".join(sorted({run["backend"] for run in some}))
-        struck = ("XF: " if some[0]["xf"] else "") + _tally(some, "fired")
+        injected = ("XF: " if some[0]["xf"] else "") + _tally(some, "fired")
         seconds = f"{sum(run['seconds'] for run in some):.0f}"
         verdict = "ok" if all(run["verdict"] == "ok" for run in some) else "**failed**"
-        told = _tally(some, "seen")
-        lines.append(_line(row, backends, struck, told, seconds, verdict, f"`{test}`"))
+        observed = _tally(some, "seen")
+        lines.append(_line(row, backends, injected, observed, seconds, verdict, f"`{test}`"))
     return lines
 
 
@@ -76,20 +76,20 @@ def _line(*cells: str) -> str:
 
 
 def _column(run: Run) -> str:
-    """The backend as the settings name it, whatever variant of it a test takes."""
+    """Return the backend's alias in the settings, for any variant of it."""
     found = [name for name in BACKENDS if re.search(rf"\b{name}\b", run["backend"])]
     return found[0] if len(found) == 1 else ANY
 
 
 def _cell(runs: Sequence[Run]) -> str:
     held = sum(run["verdict"] == "ok" for run in runs)
-    struck = sum(sum(run["fired"].values()) for run in runs)
-    said = f"{held} ok" if held == len(runs) else f"**{len(runs) - held} failed**, {held} ok"
-    return f"{said}, {struck} struck" if runs else ""
+    injected = sum(sum(run["fired"].values()) for run in runs)
+    verdict = f"{held} ok" if held == len(runs) else f"**{len(runs) - held} failed**, {held} ok"
+    return f"{verdict}, {injected} injected" if runs else ""
 
 
-def _ends(runs: Sequence[Run]) -> str:
-    """What judges the shop's stock at the end of a row's tests; nothing where none is at stake."""
+def _judges(runs: Sequence[Run]) -> str:
+    """Return what checks the shop's stock at the end of a row's tests, if they use stock."""
     seen = " ".join(what for run in runs for what in run["seen"])
     return " + ".join(judge for judge in ("audit", "checker") if judge in seen)
 
@@ -102,13 +102,13 @@ def _tally(runs: Sequence[Run], what: str) -> str:
 
 
 def machine() -> str:
-    """When and on what."""
+    """Return the date, the cores and the versions."""
     versions = [f"Python {platform.python_version()}", f"Django {django.get_version()}"]
     for name, program in (("MariaDB", "mariadbd"), ("Redis", "redis-server")):
         if path := installed(program):
-            said = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
+            version = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
             versions += [
-                f"{name} {found[0]}" for found in [re.search(r"\d+\.[.\d]+", said)] if found
+                f"{name} {found[0]}" for found in [re.search(r"\d+\.[.\d]+", version)] if found
             ]
     jars = Path("/usr/share/java").glob("zookeeper-[0-9]*.jar")
     versions += [f"ZooKeeper {jar.stem.rpartition('-')[2]}" for jar in jars]
@@ -116,7 +116,7 @@ def machine() -> str:
 
 
 def main(page: Path, *files: Path) -> None:
-    """Put what the reports tell between the page's markers."""
+    """Replace the text between the page's markers by the tables of the reports."""
     head, _, rest = page.read_text().partition(START)
     _, _, tail = rest.partition(END)
     reports = [json.loads(file.read_text()) for file in files]
