@@ -85,7 +85,7 @@ def test_row_16_a_client_stopped_inside_its_transaction(processes, sale, li, mon
     assert response.status_code == 503
     assert time.monotonic() - began < BOUND
     record_outcome("503")
-    stopped.on()
+    stopped.proceed()
     stopped.results()
     connection.close()
     sold_after_all(sale, li)

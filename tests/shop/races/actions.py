@@ -30,8 +30,8 @@ from shop.reservations import consumer
 from shop.reservations import reserve as reserving
 
 RETRY_SECONDS = 20.0
-on = threading.Event()
-"""Set when the parent says "on"; the worker puts that of its batch in this place."""
+proceed = threading.Event()
+"""Set by the parent; the worker replaces it by the event of its batch."""
 
 
 def buy(
@@ -70,14 +70,14 @@ def reserve(*, sale: int, customer: int, key: str, quantity: int = 1) -> dict[st
 def consume() -> dict[str, Any]:
     """Write orders until told that it is enough; what others left is claimed at once."""
     with patch.object(consumer, "CLAIM_AFTER", 0.3), patch.object(consumer, "LOOK", 0.1):
-        consumer.Consumer(on).run()
+        consumer.Consumer(proceed).run()
     return {"ok": "told"}
 
 
 def buy_until_told(*, sale: int) -> dict[str, Any]:
     """One patient new customer after the other; how many got something."""
     bought = 0
-    while not on.is_set():
+    while not proceed.is_set():
         customer = User.objects.create(username=secrets.token_hex(8))
         buy(sale=sale, customer=customer.pk, key="k")
         bought += 1
@@ -162,7 +162,7 @@ def act(*, key: str, wait: float = 0.05, is_guarded: bool = True) -> dict[str, A
         return response
 
     if not is_guarded:
-        return {"answer": once(None).body, "is_replay": False}
+        return {"answer": once(None).body.decode(), "is_replay": False}
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
         try:
@@ -172,7 +172,10 @@ def act(*, key: str, wait: float = 0.05, is_guarded: bool = True) -> dict[str, A
             if time.monotonic() > deadline:
                 raise
         else:
-            return {"answer": (attempt.response or response).body, "is_replay": attempt.is_replay}
+            return {
+                "answer": (attempt.response or response).body.decode(),
+                "is_replay": attempt.is_replay,
+            }
 
 
 def send(*, path: str, session: str, form: dict[str, Any], patient: bool = True) -> dict[str, Any]:
@@ -185,7 +188,7 @@ def send(*, path: str, session: str, form: dict[str, Any], patient: bool = True)
         if not (patient and told.has_header("Retry-After")) or time.monotonic() > deadline:
             headers = dict(told.items())
             headers.pop("Expires", None)  # the time at which it was given
-            return {"status": told.status_code, "headers": headers, "body": told.content}
+            return {"status": told.status_code, "headers": headers, "body": told.content.decode()}
 
 
 def hold(*, name: str, timeout: float = 10.0) -> dict[str, Any]:

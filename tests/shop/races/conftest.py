@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.shop.races.process import Process, start_server
+from tests.shop.races.race_worker import RaceWorker
 
-_idle: list[Process] = []
+_idle: list[RaceWorker] = []
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,13 +19,12 @@ def _end() -> Iterator[None]:
 
 
 @pytest.fixture
-def processes(database_url: str) -> Iterator[Callable[[int], list[Process]]]:
+def processes(database_url: str) -> Iterator[Callable[[int], list[RaceWorker]]]:
     """`processes(3)`: three processes of the shop, on the test's own database."""
-    start_server(database_url)
-    mine: list[Process] = []
+    mine: list[RaceWorker] = []
 
-    def give(number: int) -> list[Process]:
-        given = [_idle.pop() if _idle else Process() for _ in range(number)]
+    def give(number: int) -> list[RaceWorker]:
+        given = [_idle.pop() if _idle else RaceWorker(database_url) for _ in range(number)]
         mine.extend(given)
         return given
 

@@ -14,7 +14,7 @@ from shop.models import CustomerQuota, Order, Sale, User
 from shop.orders.service import cancel_order
 from shop.purchase.place_order import place_order
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
-from tests.shop.races.process import together
+from tests.shop.races.race_worker import together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
@@ -52,7 +52,7 @@ def meet(processes, *forms: dict, without: tuple[str, ...] = ()) -> list[dict]:
         process.reached()
     answers = []
     for process in both:
-        process.on()
+        process.proceed()
         answers += process.results()
     return answers
 
@@ -142,7 +142,7 @@ def test_a_payment_that_checks_and_then_acts_pays_a_cancelled_order(processes) -
     payer.start({"do": "pay_checking_first", "order": order.number}, pause_at="pay.checked")
     payer.reached()
     cancel_order(order=order)
-    payer.on()
+    payer.proceed()
     assert payer.results()[0]["ok"] == "paid"
     assert not audit_sale(sale=sale).ok
 

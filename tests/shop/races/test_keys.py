@@ -12,7 +12,7 @@ from shop.administration.audit import audit_sale
 from shop.models import Order, Sale, User
 from shop.purchase.place_order import place_order
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
-from tests.shop.races.process import Process, together
+from tests.shop.races.race_worker import RaceWorker, together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 MYSQL = pytest.param("mysql_session", marks=pytest.mark.only("mysql"))
@@ -58,7 +58,7 @@ def test_a_key_whose_process_was_killed_in_flight_is_finished_by_the_next(proces
     first.kill()
     (answer,) = other.results()
     assert (answer["answer"], answer["is_replay"]) == (
-        b"%d" % Group.objects.get().pk,
+        str(Group.objects.get().pk),
         has_committed,
     )
     other.start({"do": "act", "key": "k"})
@@ -81,20 +81,20 @@ def test_without_a_key_the_send_after_a_kill_doubles_the_effect(processes) -> No
 def test_the_row_alone_stops_two_that_nobody_told_of_each_other(database_url) -> None:
     """No lock service: both are past the look at the key before either writes."""
     nobody = "redis://127.0.0.1:1/0"
-    both = [Process(nobody), Process(nobody)]
+    both = [RaceWorker(database_url, nobody), RaceWorker(database_url, nobody)]
     try:
         for process in both:
             process.start({"do": "act", "key": "k"}, pause_at="idempotency.loaded")
             process.reached()
         answers = []
         for process in both:
-            process.on()
+            process.proceed()
             answers += process.results()
     finally:
         for process in both:
             process.close()
     assert [answer["is_replay"] for answer in answers] == [False, True]
-    assert answers[0]["answer"] == answers[1]["answer"] == b"%d" % Group.objects.get().pk
+    assert answers[0]["answer"] == answers[1]["answer"] == str(Group.objects.get().pk)
 
 
 # --- the shop's steps -----------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def test_a_step_in_flight_is_409_and_finished_after_a_kill(processes, verb, stat
     other.start({**call, "patient": False})
     (told,) = other.results()
     assert (told["status"], told["headers"]["Retry-After"]) == (409, "1")
-    assert b'"in_flight"' in told["body"]
+    assert '"in_flight"' in told["body"]
     first.kill()
     other.start(call)
     assert other.results()[0]["status"] == 200
@@ -169,7 +169,7 @@ def test_fifty_parallel_sends_of_a_purchase(processes, has_key) -> None:
     assert audit_sale(sale=sale).ok
 
 
-def assert_told_the_order(process: Process, call: dict) -> None:
+def assert_told_the_order(process: RaceWorker, call: dict) -> None:
     process.start(call)
     (told,) = process.results()
     order = Order.objects.get()
@@ -216,7 +216,7 @@ def test_without_a_lock_nobody_waits_and_a_key_still_counts_once(processes, othe
     first.reached()
     other.start(form_of(sale, customer if is_same else a_customer()))
     (told,) = other.results()
-    first.on()
+    first.proceed()
     (late,) = first.results()
     assert told["status"] == late["status"] == 201
     assert (told["body"] == late["body"]) is is_same

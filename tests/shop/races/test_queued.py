@@ -16,12 +16,12 @@ from shop.reservations.reconciliation import load, reconcile
 from shop.reservations.reserve import reserve, standing_of
 from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
-from tests.shop.races.process import PATIENCE, Process, start_server, together
+from tests.shop.races.race_worker import TIMEOUT, RaceWorker, together
 from tests.shop.races.test_stock import outcomes
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
-until = partial(waiting.until, seconds=PATIENCE)
+until = partial(waiting.until, seconds=TIMEOUT)
 
 
 def a_queued_sale(**what: int) -> Sale:
@@ -57,7 +57,7 @@ def test_a_crowd_gets_every_piece_once(processes, backend, strategy) -> None:
     assert Counter(one.get("error", "ticket") for one in told) == {"ticket": 30, "SoldOut": 30}
     until(lambda: Order.objects.filter(sale=sale).count() == 30, "all orders")
     for consumer in (first, second):
-        consumer.on()
+        consumer.proceed()
         consumer.results()
     assert_sound(sale, sold=30)
 
@@ -72,7 +72,7 @@ def test_two_consumers_without_a_lock_write_naively_over_each_other(processes) -
         reserve(customer_id=a_customer().pk, sale=sale, quantity=1, key="k")
         consumer.reached()
     for consumer in (first, second):
-        consumer.on()
+        consumer.proceed()
         consumer.results()
     audit = audit_sale(sale=sale)
     assert (audit.held, audit.available, audit.ok) == (2, 9, False)
@@ -122,7 +122,7 @@ def test_a_killed_consumers_batch_is_written_once(processes, step) -> None:
     assert (written, len(store.entries(sale=sale))) == STEPS[step]
     heir.start({"do": "consume"})
     until(lambda: not store.entries(sale=sale), "the heir")
-    heir.on()
+    heir.proceed()
     assert "ok" in heir.results()[0]
     for one in queued:
         asked = one.reservation
@@ -143,7 +143,7 @@ def test_without_a_look_for_its_order_a_batch_comes_twice(processes) -> None:
     killed.kill()
     heir.start({"do": "consume"}, without=["shop.reservations.order_writer.decided_in"])
     until(lambda: not store.entries(sale=sale), "the heir")
-    heir.on()
+    heir.proceed()
     heir.results()
     order = Order.objects.get(sale=sale)
     assert RejectedReservation.objects.filter(number=order.number).exists()
@@ -166,11 +166,10 @@ def test_the_reconciler_settles_for_a_killed_consumer(processes) -> None:
 
 def test_a_consumer_outlives_its_redis(database_url, settings) -> None:
     put_in_force("database")
-    start_server(database_url)
     with Redis() as redis:
         settings.REDIS_URL = redis.url
         sale = a_queued_sale(stock=5)
-        consumer = Process(redis.url)
+        consumer = RaceWorker(database_url, redis.url)
         try:
             consumer.start({"do": "consume"})
             for number in (1, 2):
@@ -178,7 +177,7 @@ def test_a_consumer_outlives_its_redis(database_url, settings) -> None:
                 until(lambda number=number: Order.objects.count() == number, "its order")
                 redis.kill()
                 redis.start()
-            consumer.on()
+            consumer.proceed()
             assert "ok" in consumer.results()[0]
         finally:
             consumer.close()
@@ -195,7 +194,7 @@ def test_reconciled_while_a_crowd_buys(processes) -> None:
     assert outcomes(*seller.results()) == {"order": 100}
     assert set(drifts) == {0}
     until(lambda: Order.objects.filter(sale=sale).count() == 100, "all orders")
-    consumer.on()
+    consumer.proceed()
     consumer.results()
     assert_sound(sale, sold=100)
 

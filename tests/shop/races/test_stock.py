@@ -14,7 +14,7 @@ from shop.purchase.admission import MAX_AGE
 from shop.purchase.place_order import place_order
 from tests.fault_rows import SLACK, audit_sale
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
-from tests.shop.races.process import TTL, together
+from tests.shop.races.race_worker import TTL, together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
@@ -47,7 +47,7 @@ def test_two_processes_between_look_and_write(processes, backend, strategy, sold
         process.reached()
     results = []
     for process in both:
-        process.on()
+        process.proceed()
         results += process.results()
     assert outcomes(*results) == Counter({"order": sold, "SoldOut": 2 - sold})
     audit = audit_sale(sale=sale)
@@ -64,10 +64,10 @@ def test_a_lock_between_machines_keeps_the_second_from_looking(processes, backen
     first.reached()
     second.start(a_form(sale), pause_at="purchase.check")
     assert second.is_silent(0.2), "it went past a lock that another process holds"
-    first.on()
+    first.proceed()
     assert outcomes(*first.results()) == {"order": 1}
     second.reached()
-    second.on()
+    second.proceed()
     assert outcomes(*second.results()) == {"SoldOut": 1}
     assert audit_sale(sale=sale).ok
 
@@ -117,9 +117,9 @@ def test_a_lock_released_before_the_commit_oversells(processes) -> None:
     first.reached()
     second.start(forms[1], pause_at="early.looked")
     second.reached()  # the lock let it in, and it has read what the first had not committed
-    first.on()
+    first.proceed()
     first.results()
-    second.on()
+    second.proceed()
     assert outcomes(*second.results()) == {"order": 1}
     assert audit_sale(sale=sale).oversold == 1
 
@@ -134,7 +134,7 @@ def test_a_lock_released_after_the_commit_does_not(processes, backend) -> None:
     first.reached()
     second.start(a_form(sale))
     assert second.is_silent(0.2), "it was let in before the release"
-    first.on()
+    first.proceed()
     assert outcomes(*first.results(), *second.results()) == {"order": 2}
     audit = audit_sale(sale=sale)
     assert audit.ok
@@ -201,7 +201,7 @@ def test_a_holder_whose_lock_was_taken_over(processes, strategy, oversold) -> No
     assert locks["redis"].break_lock(lock_name(sale.pk))
     second.start(a_form(sale))
     assert outcomes(*second.results()) == {"order": 1}
-    first.on()
+    first.proceed()
     assert outcomes(*first.results()) == {"order" if oversold else "SoldOut": 1}
     audit = audit_sale(sale=sale)
     assert (audit.oversold, audit.ok) == (oversold, not oversold)
@@ -218,7 +218,7 @@ def test_an_order_outlives_the_loss_of_its_lock(processes) -> None:
     process.start(a_form(sale), pause_at="purchase.committed")
     process.reached()
     assert locks["redis"].break_lock(lock_name(sale.pk))
-    process.on()
+    process.proceed()
     (answer,) = process.results()
     assert answer["order"] == Order.objects.get().number
     assert audit_sale(sale=sale).ok
@@ -239,7 +239,7 @@ def test_every_process_sees_stock_return_within_a_tenth_of_a_second(processes, r
         process.start(watch, pause_at="door.sold_out")
         process.reached()
     for process in doors:
-        process.on()
+        process.proceed()
     cancel_order(order=order)
     returned = time.monotonic()
     lasts = [process.results()[0]["last"] for process in doors]

@@ -17,7 +17,7 @@ from locking.models import LockPolicyChange
 from shop.models import Sale
 from tests.fault_rows import SLACK, audit_sale
 from tests.shop.making import a_customer, a_sale, put_in_force
-from tests.shop.races.process import PATIENCE, TTL, Process, start_server, together
+from tests.shop.races.race_worker import TIMEOUT, TTL, RaceWorker, together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
@@ -48,7 +48,7 @@ def test_every_process_obeys_within_a_second(processes) -> None:
         process.start({"do": "look_at_policy", "until": 2}, pause_at="looked")
     for process in both:
         process.reached()
-        process.on()
+        process.proceed()
     policy.switch(backend="redis", force=True)
     switched = time.monotonic()
     for process in both:
@@ -71,10 +71,10 @@ def test_a_drain_waits_for_a_holder_in_another_process(processes, switching) -> 
     )
     assert not done.done()
     assert buyer.is_silent(0)
-    holder.on()
+    holder.proceed()
     (held,) = holder.results()
     assert (held["backend"], held["epoch"], held["lost"]) == ("redis", 1, False)
-    assert done.result(PATIENCE).backend == "database"
+    assert done.result(TIMEOUT).backend == "database"
     (bought,) = buyer.results()
     assert (bought["backend"], bought["epoch"]) == ("database", 2)
 
@@ -85,7 +85,7 @@ def test_a_killed_holder_holds_a_drain_up_for_its_lease_only(processes, switchin
     holder.start({"do": "hold", "name": "sale:0"}, pause_at="holding")
     holder.reached()
     holder.kill()
-    assert switching(backend="database").result(PATIENCE).backend == "database"
+    assert switching(backend="database").result(TIMEOUT).backend == "database"
     assert LockPolicyChange.objects.get().drained_ms < (policy.MAX_AGE + TTL + 1 + SLACK) * 1000
 
 
@@ -111,20 +111,20 @@ def test_a_holder_between_look_and_write(
     first.reached()
     done = switching(backend=new, force=force)
     if force:
-        done.result(PATIENCE)
+        done.result(TIMEOUT)
         second.start(a_form(sale))
         assert "order" in second.results()[0]
-        first.on()
+        first.proceed()
     else:
         until(lambda: policy.current(0).draining, "the drain beginning")
         second.start(a_form(sale))
         assert second.is_silent(policy.MAX_AGE + 0.2)
-        first.on()
+        first.proceed()
     (told,) = first.results()
     assert ("order" in told) is (not force or bool(oversold))
     if not force:
         assert second.results()[0]["error"] == "SoldOut"
-        assert done.result(PATIENCE).backend == new
+        assert done.result(TIMEOUT).backend == new
     audit = audit_sale(sale=sale)
     assert (audit.oversold, audit.ok) == (oversold, not oversold)
 
@@ -140,7 +140,7 @@ def test_a_process_with_an_old_policy_is_refused_by_the_epoch(processes, strateg
     policy.switch(backend="database", force=True)
     other.start(a_form(sale))
     assert "order" in other.results()[0]
-    late.on()
+    late.proceed()
     assert "order" in late.results()[0]
     audit = audit_sale(sale=sale)
     assert audit.ok
@@ -149,7 +149,7 @@ def test_a_process_with_an_old_policy_is_refused_by_the_epoch(processes, strateg
     assert late_line.fence_epoch == 1 + refused
 
 
-def start_a_crowd(crowd: list[Process]) -> Sale:
+def start_a_crowd(crowd: list[RaceWorker]) -> Sale:
     """Two buyers at a time in each process, until told that it is enough."""
     sale = a_sale(stock=30_000)
     for process in crowd:
@@ -158,10 +158,10 @@ def start_a_crowd(crowd: list[Process]) -> Sale:
     return sale
 
 
-def end(crowd: list[Process], sale: Sale) -> None:
+def end(crowd: list[RaceWorker], sale: Sale) -> None:
     """Whoever was told to have bought has an order, and the books add up."""
     for process in crowd:
-        process.on()
+        process.proceed()
     results = [result for process in crowd for result in process.results()]
     assert not [result for result in results if "error" in result]
     audit = audit_sale(sale=sale)
@@ -193,7 +193,7 @@ def test_a_crowd_without_a_lock_between_machines_loses_writes(processes) -> None
     sale = start_a_crowd(crowd)
     until(lambda: not audit_sale(sale=sale).ok, "a lost write")
     for process in crowd:
-        process.on()
+        process.proceed()
         process.results()
 
 
@@ -201,9 +201,8 @@ def test_a_crowd_without_a_lock_between_machines_loses_writes(processes) -> None
 def test_away_from_a_dead_backend_under_load(database_url) -> None:
     """Redis is killed in mid-sale; buyers are told to try again until staff force the switch."""
     put_in_force("redis", "fenced")
-    start_server(database_url)
     with Redis() as redis:
-        crowd = [Process(redis.url) for _ in range(2)]
+        crowd = [RaceWorker(database_url, redis.url) for _ in range(2)]
         try:
             sale = start_a_crowd(crowd)
             until(lambda: sold_under(1) >= 10, "sales on the old backend")

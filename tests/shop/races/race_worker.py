@@ -1,0 +1,158 @@
+"""A process of the shop that runs calls of tests/shop/races/actions.py at the same moment.
+
+worker.start({"do": "buy", ...}, pause_at="purchase.check")
+worker.reached()                # a call waits at that fail point
+worker.proceed()
+worker.results()                # what each call returned
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+from devservers.base import injected_faults
+from loadtest.faults.worker import WorkerProcess, emit
+
+TIMEOUT = 30.0
+TTL = 1.5
+"""Seconds after which an unrenewed lock of such a process expires."""
+
+
+class RaceWorker(WorkerProcess):
+    """The parent's side."""
+
+    def __init__(self, database_url: str, redis_url: str | None = None) -> None:
+        urls = {"DATABASE_URL": database_url, "REDIS_URL": redis_url or os.environ["REDIS_URL"]}
+        super().__init__("tests.shop.races.race_worker:RaceCommands", urls)
+        self.is_done = True
+        """True once the results of all calls have arrived."""
+
+    def _receive(self, key: str) -> Any:
+        line = self.receive(TIMEOUT)
+        assert key in line, f"expected {key!r}, received {line}"
+        return line[key]
+
+    def prepare(
+        self,
+        *calls: dict[str, Any],
+        pause_at: str | None = None,
+        times: int = 1,
+        without: Sequence[str] = (),
+    ) -> None:
+        """Bring calls to the start line; `without` names functions that do nothing there."""
+        self.is_done = False
+        self.call("prepare", calls=calls, pause_at=pause_at, times=times, without=without)
+
+    def go(self) -> None:
+        """Start the prepared calls."""
+        self.send("go")
+
+    def start(self, *calls: dict[str, Any], **options: Any) -> None:
+        """Prepare calls and start them."""
+        self.prepare(*calls, **options)
+        self.go()
+
+    def reached(self) -> None:
+        """Wait until a call has come to the fail point."""
+        self._receive("reached")
+        injected_faults["RaceWorker held at a fail point"] += 1
+
+    def proceed(self) -> None:
+        """Let all calls that wait at the fail point continue."""
+        self.send("proceed")
+
+    def results(self) -> list[dict[str, Any]]:
+        """Wait for the results of all calls."""
+        results: list[dict[str, Any]] = self._receive("done")
+        self.is_done = True
+        return results
+
+
+def together(*workers: RaceWorker) -> None:
+    """Start the prepared calls of all workers."""
+    for worker in workers:
+        worker.go()
+
+
+class RaceCommands:
+    """The child's side: calls that start together, each in a thread of its own."""
+
+    def __init__(self) -> None:
+        """Set leases that end while the next buyer waits, and no rate limit."""
+        from django.conf import settings
+
+        settings.LOCK_TIMEOUT = TTL + 0.5
+        settings.HARD_DEADLINE = 1.3 * settings.LOCK_TIMEOUT
+        settings.BUY_LIMIT = "100000/second"
+        for conf in settings.LOCKS.values():
+            conf["TTL"] = TTL
+
+    def prepare(
+        self, calls: list[dict[str, Any]], pause_at: str | None, times: int, without: list[str]
+    ) -> dict[str, Any]:
+        from locking import failpoints, policy
+        from tests.shop.races import actions
+
+        policy.invalidate()
+        self._go, self._proceed = threading.Event(), threading.Event()
+        self._pause_at, self._pauses_left = pause_at, times
+        self._guard = threading.Lock()
+        self._results: list[dict[str, Any]] = [{}] * len(calls)
+        patches = ExitStack()
+        for name in without:
+            patches.enter_context(patch(name, lambda *args, **kwargs: []))
+        patches.enter_context(patch.object(actions, "proceed", self._proceed))
+        if pause_at:
+            patches.enter_context(failpoints.armed(pause_at, self._pause))
+        threads = [
+            threading.Thread(target=self._run, args=(place, call))
+            for place, call in enumerate(calls)
+        ]
+        for thread in threads:
+            thread.start()
+
+        def finish() -> None:
+            for thread in threads:
+                thread.join()
+            patches.close()
+            emit(done=self._results)
+
+        threading.Thread(target=finish).start()
+        return {"ready": len(calls)}
+
+    def go(self) -> None:
+        self._go.set()
+
+    def proceed(self) -> None:
+        self._proceed.set()
+
+    def _pause(self) -> None:
+        """Make the first `times` calls at the fail point wait for the parent."""
+        with self._guard:
+            self._pauses_left -= 1
+            if self._pauses_left < 0:
+                return
+        emit(reached=self._pause_at)
+        self._proceed.wait(TIMEOUT)
+
+    def _run(self, place: int, call: dict[str, Any]) -> None:
+        from django.db import connections
+
+        from tests.shop.races import actions
+
+        act = getattr(actions, call.pop("do"))
+        self._go.wait(TIMEOUT)
+        began = time.monotonic()
+        try:
+            result = act(**call)
+        except Exception as error:  # noqa: BLE001 - becomes the call's result
+            result = {"error": type(error).__name__, "text": str(error)}
+        finally:
+            connections.close_all()
+        self._results[place] = {**result, "seconds": time.monotonic() - began}
