@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from unittest.mock import patch
 
 import pytest
 
+from loadtest.faults.waiting import until
 from locking.refresh import RefreshingCache, SharedCalls
+from tests.locking.held_call import TIMEOUT, HeldCall, unexpected
 
 LONG = 60.0
-TIMEOUT = 5.0
-
-
-class SlowRead:
-    """A read that lasts until the test sets its result."""
-
-    def __init__(self) -> None:
-        self.started = threading.Event()
-        self.outcome: Future[str] = Future()
-
-    def __call__(self) -> str:
-        self.started.set()
-        return self.outcome.result(timeout=TIMEOUT)
+Cache = RefreshingCache[str, str]
 
 
 @pytest.fixture
@@ -34,99 +24,97 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def slow() -> SlowRead:
-    return SlowRead()
+def cache() -> Cache:
+    return RefreshingCache(max_entries=2)
 
 
-def unexpected() -> str:
-    raise AssertionError("No read was expected.")
+def get(
+    cache: Cache,
+    read: Callable[[], str] = unexpected,
+    *,
+    key: str = "a",
+    fresh: float = LONG,
+    max_age: float = LONG,
+) -> str:
+    return cache.get(key, read, fresh=fresh, max_age=max_age)
 
 
-def test_fresh_value_is_not_read_again() -> None:
-    cache = RefreshingCache[str, str]()
-    assert cache.get("a", lambda: "old", fresh=LONG, max_age=LONG) == "old"
-    assert cache.get("a", unexpected, fresh=LONG, max_age=LONG) == "old"
-    assert cache.get("b", lambda: "other", fresh=LONG, max_age=LONG) == "other"
+def test_fresh_value_is_not_read_again(cache) -> None:
+    assert get(cache, lambda: "old") == get(cache) == "old"
+    assert get(cache, lambda: "other", key="b") == "other"
 
 
 @pytest.mark.parametrize(("fresh", "max_age"), [(0.0, LONG), (LONG, 0.0)])
-def test_old_value_is_read_again(fresh: float, max_age: float) -> None:
-    cache = RefreshingCache[str, str]()
-    cache.get("a", lambda: "old", fresh=LONG, max_age=LONG)
-    assert cache.get("a", lambda: "new", fresh=fresh, max_age=max_age) == "new"
+def test_old_value_is_read_again(cache, fresh: float, max_age: float) -> None:
+    get(cache, lambda: "old")
+    assert get(cache, lambda: "new", fresh=fresh, max_age=max_age) == "new"
 
 
-def test_others_get_the_previous_value_during_a_refresh(pool, slow) -> None:
-    cache = RefreshingCache[str, str]()
-    cache.get("a", lambda: "old", fresh=LONG, max_age=LONG)
-    refresh = pool.submit(cache.get, "a", slow, fresh=0.0, max_age=LONG)
-    assert slow.started.wait(TIMEOUT)
-    assert cache.get("a", unexpected, fresh=0.0, max_age=LONG) == "old"
-    slow.outcome.set_result("new")
-    assert refresh.result(TIMEOUT) == "new"
-    assert cache.get("a", unexpected, fresh=LONG, max_age=LONG) == "new"
+def test_others_get_the_previous_value_during_a_refresh(cache, pool) -> None:
+    get(cache, lambda: "old")
+    read = HeldCall("new")
+    refresh = pool.submit(get, cache, read, fresh=0.0)
+    read.wait_until_started()
+    assert get(cache, fresh=0.0) == "old"
+    read.end()
+    assert refresh.result(TIMEOUT) == get(cache) == "new"
 
 
-@pytest.mark.parametrize("error", [None, ValueError("store is down")])
-def test_threads_without_a_value_share_one_read(pool, slow, error) -> None:
-    cache = RefreshingCache[str, str]()
-    first = pool.submit(cache.get, "a", slow, fresh=LONG, max_age=LONG)
-    assert slow.started.wait(TIMEOUT)
-    others = [pool.submit(cache.get, "a", unexpected, fresh=LONG, max_age=LONG) for _ in range(5)]
-    assert not any(call.done() for call in others)
-    if error is None:
-        slow.outcome.set_result("new")
-        assert {call.result(TIMEOUT) for call in (first, *others)} == {"new"}
-    else:
-        slow.outcome.set_exception(error)
-        assert {call.exception(TIMEOUT) for call in (first, *others)} == {error}
-        assert cache.get("a", lambda: "next", fresh=LONG, max_age=LONG) == "next"
+@pytest.mark.parametrize("outcome", ["new", ValueError("store is down")], ids=["value", "error"])
+def test_threads_without_a_value_share_one_read(cache, pool, outcome) -> None:
+    read = HeldCall(outcome)
+    calls = [pool.submit(get, cache, read)]
+    read.wait_until_started()
+    with patch.object(Future, "result", autospec=True, side_effect=Future.result) as waits:
+        calls += [pool.submit(get, cache) for _ in range(5)]
+        until(lambda: waits.call_count == 5, "the waits of the others")
+    read.end()
+    assert {call.exception(TIMEOUT) or call.result() for call in calls} == {outcome}
+    assert get(cache, lambda: "next") == ("new" if outcome == "new" else "next")
 
 
-def test_failed_refresh_keeps_the_previous_value() -> None:
-    cache = RefreshingCache[str, str]()
-    cache.get("a", lambda: "old", fresh=LONG, max_age=LONG)
+def test_failed_refresh_keeps_the_previous_value(cache) -> None:
+    get(cache, lambda: "old")
     with pytest.raises(AssertionError):
-        cache.get("a", unexpected, fresh=0.0, max_age=LONG)
-    assert cache.get("a", unexpected, fresh=LONG, max_age=LONG) == "old"
+        get(cache, fresh=0.0)
+    assert get(cache) == "old"
 
 
-def test_read_that_began_before_clear_is_not_kept(pool, slow) -> None:
-    cache = RefreshingCache[str, str]()
-    before = pool.submit(cache.get, "a", slow, fresh=LONG, max_age=LONG)
-    assert slow.started.wait(TIMEOUT)
+def test_read_that_began_before_clear_is_not_kept(cache, pool) -> None:
+    read = HeldCall("before")
+    before = pool.submit(get, cache, read)
+    read.wait_until_started()
     cache.clear()
-    assert cache.get("a", lambda: "after", fresh=LONG, max_age=LONG) == "after"
-    slow.outcome.set_result("before")
+    assert get(cache, lambda: "after") == "after"
+    read.end()
     assert before.result(TIMEOUT) == "before"
-    assert cache.get("a", unexpected, fresh=LONG, max_age=LONG) == "after"
+    assert get(cache) == "after"
 
 
-def test_number_of_entries_is_bounded() -> None:
-    cache = RefreshingCache[int, str](max_entries=2)
-    for key in (1, 2, 3):
-        cache.get(key, lambda: "old", fresh=LONG, max_age=LONG)
-    assert cache.get(3, unexpected, fresh=LONG, max_age=LONG) == "old"
-    assert cache.get(1, lambda: "new", fresh=LONG, max_age=LONG) == "new"
+def test_number_of_entries_is_bounded(cache) -> None:
+    for key in "abc":
+        get(cache, lambda: "old", key=key)
+    assert get(cache, key="c") == "old"
+    assert get(cache, lambda: "new", key="a") == "new"
 
 
-def test_waiting_thread_takes_over_an_interrupted_call(pool, slow) -> None:
-    calls = SharedCalls[str, str]()
-    first = pool.submit(calls.call, "a", slow)
-    assert slow.started.wait(TIMEOUT)
+def test_waiting_thread_takes_over_an_interrupted_call(pool) -> None:
+    calls, interrupted = SharedCalls[str, str](), HeldCall(SystemExit())
+    first = pool.submit(calls.call, "a", interrupted)
+    interrupted.wait_until_started()
     second = pool.submit(calls.call, "a", lambda: "second")
-    slow.outcome.set_exception(SystemExit())
+    interrupted.end()
     assert isinstance(first.exception(TIMEOUT), SystemExit)
     assert second.result(TIMEOUT) == "second"
     assert "a" not in calls
 
 
-def test_forked_child_does_not_wait_for_a_thread_of_its_parent(pool, slow) -> None:
-    cache = RefreshingCache[str, str]()
-    pool.submit(cache.get, "a", slow, fresh=LONG, max_age=LONG)
-    assert slow.started.wait(TIMEOUT)
+def test_forked_child_does_not_wait_for_its_parent(cache, pool) -> None:
+    read = HeldCall("parent")
+    pool.submit(get, cache, read)
+    read.wait_until_started()
     child = os.fork()
     if child == 0:
-        os._exit(0 if cache.get("a", lambda: "child", fresh=LONG, max_age=LONG) == "child" else 1)
-    slow.outcome.set_result("parent")
+        os._exit(0 if get(cache, lambda: "child") == "child" else 1)
+    read.end()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

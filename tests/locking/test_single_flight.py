@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -17,6 +16,7 @@ from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from loadtest.load.process_pool import ProcessPool
 from locking import LockMisuse, LockTimeout, locks, metrics
 from locking.single_flight import SingleFlight
+from tests.locking.held_call import HeldCall, unexpected
 
 UNREACHABLE = "redis://127.0.0.1:1/0"
 AT_ONCE = 1e-6
@@ -59,44 +59,17 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-class HeldBuild:
-    """A build that lasts until the test ends it."""
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-        self.builds = 0
-        self._started, self._ended = threading.Event(), threading.Event()
-
-    def __call__(self) -> Any:
-        self.builds += 1
-        self._started.set()
-        assert self._ended.wait(WAIT_TIMEOUT)
-        if isinstance(self.value, BaseException):
-            raise self.value
-        return self.value
-
-    def wait_until_started(self) -> None:
-        assert self._started.wait(WAIT_TIMEOUT)
-
-    def end(self) -> None:
-        self._ended.set()
-
-
 @pytest.fixture
-def held() -> Iterator[Callable[[object], HeldBuild]]:
-    builds: list[HeldBuild] = []
+def held() -> Iterator[Callable[[object], HeldCall]]:
+    builds: list[HeldCall] = []
 
-    def make(value: object) -> HeldBuild:
-        builds.append(HeldBuild(value))
+    def make(value: object) -> HeldCall:
+        builds.append(HeldCall(value))
         return builds[-1]
 
     yield make
     for build in builds:
         build.end()
-
-
-def unexpected() -> Any:
-    raise AssertionError("No build was expected.")
 
 
 def counted(key: str) -> dict[str, int]:
@@ -142,7 +115,7 @@ def test_slow_cache_moves_the_build_to_the_background(flight, held, threads):
         assert flight.get_or_build("slow:1", unexpected, **KEPT) == "old"
     build.end()
     until(lambda: flight.get_or_build("slow:1", unexpected, **KEPT) == "new", "the new value")
-    assert build.builds == 1
+    assert build.count == 1
 
 
 def test_failed_background_build_is_repeated(flight, threads):
@@ -212,10 +185,10 @@ def test_threads_share_a_lookup_until_invalidation(flight, held, threads, option
         read = partial(threads.submit, flight.get_or_build, "look:1", unexpected, **KEPT)
         readers = [read() for _ in range(8)]
         until(lambda: waits.call_count == 7, "the waits of the others")
-        assert lookup.builds == 1
+        assert lookup.count == 1
         flight.invalidate("look")
         readers.append(read())
-        until(lambda: lookup.builds == 2, "another lookup")
+        until(lambda: lookup.count == 2, "another lookup")
         lookup.end()
     assert [reader.result(WAIT_TIMEOUT) for reader in readers] == ["seen"] * 9
 
