@@ -13,7 +13,7 @@ from devservers import Redis
 from devservers.process import with_parent_death_signal
 from shop.platform.logs import JsonFormatter, RequestId, request_id
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def asked(given: str | None) -> tuple[str, str, dict[str, str]]:

@@ -6,7 +6,8 @@ import pytest
 from django.test import Client
 
 from shop.models import User
-from tests.shop.bad_input import (
+from tests.shop.making import a_customer
+from tests.shop.web.bad_input import (
     buy,
     buy_json,
     client_of,
@@ -14,7 +15,6 @@ from tests.shop.bad_input import (
     nothing_changes,
     sale,
 )
-from tests.shop.making import a_customer
 
 __all__ = ["nothing_changes", "sale"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]

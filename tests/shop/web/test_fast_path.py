@@ -23,7 +23,7 @@ from shop.purchase import place_order as checkout
 from shop.purchase.place_order import place_order
 from shop.web import cached_responses
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
-from tests.shop.wsgi_browser import SIGNALS, Browser, alone, li
+from tests.shop.web.wsgi_browser import SIGNALS, Browser, alone, li
 
 __all__ = ["alone", "li"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]

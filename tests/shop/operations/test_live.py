@@ -25,7 +25,7 @@ from shop.operations.live import get_live_state
 from shop.operations.probes import probe_all
 from shop.operations.rates import read_traffic
 from tests.shop.making import a_sale, put_in_force, signed_in
-from tests.shop.operating import NOBODY, few_backends, holder, seen_by_threads
+from tests.shop.staff import NOBODY, few_backends, holder, seen_by_threads
 
 __all__ = ["few_backends", "holder"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]

@@ -19,7 +19,7 @@ from loadtest.faults.waiting import until
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = {
     "worker": ["-m", "celery", "-A", "shop", "worker", "--concurrency", "1"],
     "consumer": ["manage.py", "consume_orders"],

@@ -25,7 +25,7 @@ from shop.administration.audit import audit_sale
 from shop.models import Sale, User
 from tests.shop.making import a_customer, a_sale, put_in_force
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 60.0
 until = partial(waiting.until, seconds=PATIENCE)
 TTL = 30.0

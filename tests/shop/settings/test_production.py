@@ -14,7 +14,7 @@ from django.urls import resolve
 from shop.settings.base import DEMO_PASSWORD, DEMO_SECRET
 from shop.settings.checks import check_production
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 GOOD = {
     "DJANGO_SETTINGS_MODULE": "shop.settings.production",
     "SECRET_KEY": "0123456789abcdef" * 4,

@@ -30,7 +30,7 @@ class ShortLived(Web):
     """Two workers, each of them replaced after three answers."""
 
     def command(self) -> list[str]:
-        command = [sys.executable, "-m", "gunicorn", "tests.shop.test_workers:application"]
+        command = [sys.executable, "-m", "gunicorn", "tests.shop.platform.test_metrics:application"]
         command += ["--config", str(CONFIG), "--bind", f"{HOST}:{self.port}", "--workers", "2"]
         return [*command, "--max-requests", "3", "--max-requests-jitter", "0", *PATH]
 

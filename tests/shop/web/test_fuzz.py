@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
 from shop.reservations import store
-from tests.shop.bad_input import BODIES, FORM, JSON, KEYS, LIMIT, QUANTITIES, everything
 from tests.shop.making import a_sale, fresh
-from tests.shop.wsgi_browser import Browser, alone
+from tests.shop.web.bad_input import BODIES, FORM, JSON, KEYS, LIMIT, QUANTITIES, everything
+from tests.shop.web.wsgi_browser import Browser, alone
 
 __all__ = ["alone"]
 

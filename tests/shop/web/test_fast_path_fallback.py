@@ -9,7 +9,7 @@ from shop.models import Order
 from shop.purchase import tokens
 from shop.web.fast_path import MAX_BODY
 from tests.shop.making import a_sale
-from tests.shop.wsgi_browser import FORM, Browser, alone, li
+from tests.shop.web.wsgi_browser import FORM, Browser, alone, li
 
 __all__ = ["alone", "li"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]

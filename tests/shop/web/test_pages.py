@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 @pytest.fixture(autouse=True)
 def _read_anew(in_force: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each time; tests/shop/test_shared.py is about what viewers share."""
+    """Each time; tests/shop/catalogue/test_page_cache.py covers the page cache."""
     for name, seconds in (("TTL", 1e-6), ("STOCKED_TTL", 1e-6), ("STALE", 0)):
         monkeypatch.setattr(shared, name, seconds)
 

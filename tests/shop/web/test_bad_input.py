@@ -9,7 +9,8 @@ import pytest
 
 from shop.models import Order
 from shop.orders.service import cancel_order
-from tests.shop.bad_input import (
+from tests.shop.making import a_customer, a_sale
+from tests.shop.web.bad_input import (
     BODIES,
     JSON,
     KEYS,
@@ -23,7 +24,6 @@ from tests.shop.bad_input import (
     sale,
     step,
 )
-from tests.shop.making import a_customer, a_sale
 
 __all__ = ["nothing_changes", "sale"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]

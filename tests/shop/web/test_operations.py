@@ -11,7 +11,7 @@ from locking.models import LockPolicy, LockPolicyChange
 from shop.models import User
 from shop.operations import live
 from tests.shop.making import a_customer, signed_in
-from tests.shop.operating import (
+from tests.shop.staff import (
     NOBODY,
     SWITCH,
     backend_in_force,
