@@ -13,8 +13,8 @@ class ShopConfig(AppConfig):
 
     def ready(self) -> None:
         """Refuse demo secrets in production and invalidate cached pages when staff change them."""
-        from shop.catalogue.page_cache import forget_what_staff_change
+        from shop.catalogue.page_cache import connect_invalidation
         from shop.settings.checks import refuse_insecure_settings
 
         refuse_insecure_settings()
-        forget_what_staff_change()
+        connect_invalidation()

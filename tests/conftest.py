@@ -112,10 +112,12 @@ def _nothing_remembered() -> None:
     from locking import metrics, policy
     from shop.platform import rate_limits
     from shop.purchase import admission
+    from shop.sales import waiting_slots
 
     metrics.clear()
     policy.invalidate()
     admission.clear()
+    waiting_slots.clear()
     rate_limits.clear()
 
 

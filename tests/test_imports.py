@@ -62,8 +62,6 @@ KNOWN = {
     ("locking", "aio", "lease"),
     ("locking", "backends", "lease"),
     ("locking", "watchdog", "lease"),
-    ("shop", "orders", "purchase"),
-    ("shop", "reservations", "purchase"),
 }
 """Imports against the layers that are still to be removed: package, module or folder, imported."""
 LOCKING_NEEDS = {

@@ -26,7 +26,7 @@ from shop.models import Order, Sale, User
 from shop.purchase.place_order import place_order
 from shop.reservations import store
 from shop.reservations.consumer import Consumer
-from shop.reservations.reserve import reserve, standing_of
+from shop.reservations.reserve import reservation_status, reserve
 from tests.shop.late_buyer import LateBuyer
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 
@@ -62,8 +62,8 @@ def ask(sale: Sale, customer: User | None = None) -> tuple[int, str]:
     return pk, told.url.rstrip("/").rpartition("/")[2]
 
 
-def is_won(customer: int, ticket: str) -> bool:
-    return standing_of(customer_id=customer, ticket=ticket).status == "won"
+def is_won(customer: int, token: str) -> bool:
+    return reservation_status(customer_id=customer, token=token).status == "won"
 
 
 @contextmanager

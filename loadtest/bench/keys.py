@@ -1,6 +1,6 @@
 """`manage.py lab bench keys`: that a form counts once, and what that adds to a purchase.
 
-Purchases of a direct sale through `shop.purchase.buying`, as the view calls it, without
+Purchases of a direct sale through `shop.purchase.service`, as the view calls it, without
 the HTTP around it: what the keys add is a larger share of that. What they add is the unique index
 on customer and key, so every second half of a round does without (docs/adr/0006). `main` measures
 on private stores, the rest makes the report.
@@ -32,7 +32,7 @@ from locking import locks
 from shop.administration.audit import audit_sale
 from shop.errors import Overloaded
 from shop.models import Order, Sale, User
-from shop.purchase import buying
+from shop.purchase import service
 from shop.sales.queries import create_sale
 
 PROCESSES, THREADS = 4, 13
@@ -66,7 +66,7 @@ def _send(sale: Sale, form: Form) -> str:
     customer, key = form
     while True:
         try:
-            outcome = buying.buy(
+            outcome = service.buy(
                 customer_id=customer,
                 sale=sale,
                 quantity=1,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 from loadtest.history.recorder import Dump, Event
 from locking.backends.base import Capabilities
-from shop.purchase.place_order import digest
+from shop.platform.keys import digest
 
 SECOND = 1_000_000_000
 LIVE = ("pending", "paid")

@@ -192,7 +192,8 @@ class ShopCommands:
         from locking.watchdog import watchdog
         from shop.errors import Overloaded, ShopError
         from shop.models import Sale, User
-        from shop.purchase.place_order import lock_name, place_order
+        from shop.purchase.place_order import place_order
+        from shop.sales.stock_lock import lock_name
 
         assert self.recorder is not None
         policy.invalidate()

@@ -7,12 +7,11 @@ from django.utils import timezone
 
 from inventory import stock
 from locking import LockError
-from shop.catalogue.page_cache import forget
+from shop.catalogue.page_cache import invalidate
 from shop.errors import lock_refusal
 from shop.models import Sale
-from shop.purchase.admission import announce_return
-from shop.purchase.place_order import sale_lock
 from shop.reservations.reconciliation import reconcile_all
+from shop.sales.stock_lock import mark_stock_returning, sale_lock
 
 logger = logging.getLogger("shop")
 
@@ -24,7 +23,7 @@ def restock_sale(*, sale: Sale, quantity: int) -> None:
     write.
     """
     is_done = False
-    announce_return(slug=sale.slug)
+    mark_stock_returning(slug=sale.slug)
     try:
         with sale_lock(sale):
             with transaction.atomic():
@@ -54,5 +53,5 @@ def close_now(*, sale: Sale) -> bool:
 
 def _changed(rows: int) -> bool:
     if rows:
-        forget()
+        invalidate()
     return bool(rows)

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from django.utils import timezone
 
 from shop.administration.audit import audit_sale
-from shop.catalogue.page_cache import see_home, see_sale
+from shop.catalogue.page_cache import get_cached_home, get_cached_sale
 from shop.models import Sale
 
 logger = logging.getLogger("shop")
@@ -22,9 +22,9 @@ def open_and_close_sales(*, since: datetime, until: datetime) -> str:
     warm = Sale.objects.filter(opens_at__gt=now, opens_at__lte=now + WARM_AHEAD)
     slugs = list(warm.filter(product__is_listed=True).values_list("slug", flat=True))
     for slug in slugs:
-        see_sale(slug=slug)
+        get_cached_sale(slug=slug)
     if slugs:
-        see_home()
+        get_cached_home()
     opened = list(Sale.objects.filter(opens_at__gt=since, opens_at__lte=until))
     for sale in opened:
         logger.info("sale %s is open: %d pieces", sale.slug, sale.left)

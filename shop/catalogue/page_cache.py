@@ -1,8 +1,8 @@
-"""What all viewers of a page share, read once a second however many they are.
+"""The page cache: what all visitors of a public page share, read once a second in all processes.
 
-Admission and the purchase never look here. What staff change is seen at once, by
-`forget`; the stock is at most TTL old, or TTL + STALE while the database is slow or away, and says
-so.
+Admission and the purchase never use it. A change by staff is visible at once, through
+`invalidate`; the stock is at most TTL old, or TTL + STALE while the database is slow or
+unavailable, and the page shows its age.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,33 +33,35 @@ from shop.sales.queries import (
 
 TTL = 1.0
 STALE = 300.0
-"""Seconds beyond, for which the pages go on while somebody reads anew, or when that fails: the shop
-is looked at while its database is away."""
+"""Further seconds for which the stale value serves while one process reads again, or if the read
+fails: the pages stay available while the database is not."""
 STOCKED_TTL = 60.0
-"""How many pieces there ever were is a sum over the ledger, and changes by staff's hands alone."""
+"""The initial stock is a sum over the ledger, which only staff changes."""
 
-FAMILIES = ("sale", "stocked", "home", "products", "product")
+NAMESPACES = ("sale", "stocked", "home", "products", "product")
 PAST = 6
+"""Past sales on the home page."""
 PAGE = 12
-KEPT_PAGES = frozenset(str(number) for number in range(1, 101))
-"""Of the catalogue; whoever turns further reads for himself."""
+"""Products on a page of the catalogue."""
+CACHED_PAGES = frozenset(str(number) for number in range(1, 101))
+"""Page numbers of the catalogue that are cached; later pages are read for each request."""
 MAX_SLUG = 50
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class SaleSnapshot:
     """A sale as it was at `as_of`."""
 
     sale: Sale
     stocked: int
-    """Pieces ever set aside for it."""
+    """Units put on sale so far."""
     as_of: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lists:
+class HomeSales:
     """The sales of the home page."""
 
     live: list[Sale]
@@ -67,28 +69,28 @@ class Lists:
     past: list[Sale]
 
 
-def see_sale(*, slug: str) -> Seen:
-    """A sale as everybody sees it; NotFound when there is none."""
-    return _share_row("sale", slug, has_sale, read_sale)
+def get_cached_sale(*, slug: str) -> SaleSnapshot:
+    """Return a sale from the page cache. Raise NotFound."""
+    return _cached_row("sale", slug, has_sale, read_sale)
 
 
-def read_sale(*, slug: str) -> Seen:
-    """A sale as it is now; NotFound when there is none."""
+def read_sale(*, slug: str) -> SaleSnapshot:
+    """Return a sale as it is now. Raise NotFound."""
     as_of = timezone.now()
     sale = get_sale(slug=slug)
     count = partial(inventory.stocked, stock_id=sale.stock_id)
     stocked = single_flight.get_or_build(
         f"stocked:{sale.stock_id}", count, ttl=STOCKED_TTL, stale=STALE
     )
-    # Restocked a moment ago, perhaps: never more left than there were.
-    return Seen(sale=sale, stocked=max(stocked, sale.left), as_of=as_of)
+    # After a restock the cached sum may be too small: never report more units left than there were.
+    return SaleSnapshot(sale=sale, stocked=max(stocked, sale.left), as_of=as_of)
 
 
-def see_home() -> Lists:
-    """Sales by where they stand now: the clock moves on while the list is kept."""
-    sales, now = _share("home:sales", _read_home), timezone.now()
+def get_cached_home() -> HomeSales:
+    """Return the cached sales of the home page, by their phase at this moment."""
+    sales, now = _cached("home:sales", _read_home), timezone.now()
     live = [sale for sale in sales if sale.opens_at <= now < sale.closes_at]
-    return Lists(
+    return HomeSales(
         live=sorted(live, key=lambda sale: sale.closes_at),
         upcoming=[sale for sale in sales if now < sale.opens_at],
         past=[sale for sale in sales if sale.closes_at <= now][:PAST],
@@ -100,17 +102,17 @@ def _read_home() -> list[Sale]:
     return [*current_sales(now=now), *past_sales(now=now)[:PAST]]
 
 
-def see_product(*, slug: str) -> Product:
-    """A product and its current sales; NotFound when there is none."""
-    return _share_row("product", slug, has_product, get_product)
+def get_cached_product(*, slug: str) -> Product:
+    """Return a cached product with its current sales. Raise NotFound."""
+    return _cached_row("product", slug, has_product, get_product)
 
 
-def see_products(*, text: str, number: str) -> Page[Product]:
-    """A page of the catalogue. Whoever searches reads for himself: texts are without number."""
+def get_cached_products(*, text: str, number: str) -> Page[Product]:
+    """Return a page of the catalogue; searches are not cached: their number is unlimited."""
     read = partial(_read_products, text, number)
-    is_kept = not text and number in KEPT_PAGES
-    count, number_there_is, products = _share(f"products:{number}", read) if is_kept else read()
-    page: Page[Any] = Paginator(range(count), PAGE).page(number_there_is)
+    is_cached = not text and number in CACHED_PAGES
+    count, page_number, products = _cached(f"products:{number}", read) if is_cached else read()
+    page: Page[Any] = Paginator(range(count), PAGE).page(page_number)
     page.object_list = products
     return page
 
@@ -120,34 +122,37 @@ def _read_products(text: str, number: str) -> tuple[int, int, Sequence[Product]]
     return page.paginator.count, page.number, list(page.object_list)
 
 
-def _share(key: str, read: Callable[[], T]) -> T:
+def _cached(key: str, read: Callable[[], T]) -> T:
     return single_flight.get_or_build(key, read, ttl=TTL, stale=STALE)
 
 
-def _share_row(family: str, slug: str, has: Callable[..., bool], read: Callable[..., T]) -> T:
+def _cached_row(namespace: str, slug: str, has: Callable[..., bool], read: Callable[..., T]) -> T:
     def read_or_none() -> T | None:
         try:
             return read(slug=slug)
         except NotFound:
-            return None  # that there is nothing is worth keeping, too
+            return None  # that the row does not exist is cached, too
 
     if len(slug) > MAX_SLUG:
         raise NotFound
     row = single_flight.get_or_build(
-        f"{family}:{slug}", read_or_none, ttl=TTL, stale=STALE, exists=partial(has, slug=slug)
+        f"{namespace}:{slug}", read_or_none, ttl=TTL, stale=STALE, exists=partial(has, slug=slug)
     )
     if row is None:
         raise NotFound
     return row
 
 
-def forget(**signal: Any) -> None:
-    """After the commit, nobody is shown what was true before it."""
-    transaction.on_commit(partial(single_flight.invalidate, *FAMILIES))
+def invalidate(**signal: Any) -> None:
+    """Invalidate all pages after the current transaction commits."""
+    transaction.on_commit(partial(single_flight.invalidate, *NAMESPACES))
 
 
-def forget_what_staff_change() -> None:
-    """A purchase writes its movements without the ORM: it is no such change."""
+def connect_invalidation() -> None:
+    """Invalidate the pages when staff saves or deletes a row that they show.
+
+    A purchase writes its stock movements without the ORM and therefore sends no signal.
+    """
     for model in (Product, Sale, StockMovement):
         for signal in (post_save, post_delete):
-            signal.connect(forget, sender=model, dispatch_uid="shop.catalogue.page_cache")
+            signal.connect(invalidate, sender=model, dispatch_uid="shop.catalogue.page_cache")

@@ -24,7 +24,7 @@ from locking.models import LockPolicy, LockPolicyChange
 from shop.models import Sale
 from shop.operations.probes import ProbeResult, ping, probe_all, probe_cache, probe_database
 from shop.operations.rates import Traffic, read_traffic
-from shop.purchase.place_order import lock_name
+from shop.sales.stock_lock import lock_name
 
 TTL = 0.9
 STALE = 10.0

@@ -22,9 +22,9 @@ from inventory.exceptions import StaleFence
 from locking import LockError
 from shop.errors import InvalidTransition, NotFound, Overloaded, ServiceUnavailable, lock_refusal
 from shop.models import Order, Sale, User
-from shop.purchase.admission import announce_return
-from shop.purchase.place_order import fence_of, learn_newer_fence, sale_lock
 from shop.reservations import store
+from shop.sales.quota import return_quota
+from shop.sales.stock_lock import fence_of, learn_newer_fence, mark_stock_returning, sale_lock
 
 logger = logging.getLogger("shop")
 
@@ -110,7 +110,7 @@ def _close(order: Order, status: Status, also: Sequence[Statement] = ()) -> None
     is_closed = False
     for _ in range(settings.MAX_ATTEMPTS):
         try:
-            announce_return(slug=order.sale.slug)
+            mark_stock_returning(slug=order.sale.slug)
             with sale_lock(order.sale) as lease:
                 _end(order, status, fence_of(lease), also)
                 is_closed = True
@@ -151,10 +151,8 @@ def _end(order: Order, status: Status, fence: stock.Fence, also: Sequence[Statem
                 if_unchanged=InvalidTransition,
             ),
             *also,
-            Statement(
-                "UPDATE shop_customerquota SET taken = taken - %s"
-                " WHERE customer_id = %s AND sale_id = %s",
-                [order.quantity, order.customer_id, order.sale_id],
+            return_quota(
+                sale_id=order.sale_id, customer_id=order.customer_id, quantity=order.quantity
             ),
             *stock.release(
                 stock_id=order.sale.stock_id,

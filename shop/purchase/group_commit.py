@@ -1,9 +1,9 @@
-"""The line before a sale's lock: buyers of one process share a grant, and a transaction.
+"""Group commit: waiting purchases of one process share a grant of the lock and a transaction.
 
 A grant costs two round trips and wakes a waiter, often on another machine, and a commit is flushed
-to the disk: more than the purchase itself. So one thread leads: it takes the lock, writes what all
-want who came to the line meanwhile, up to PURCHASES_PER_GRANT, and gives the lock back to whoever
-is next anywhere. The next in line leads then.
+to disk: both cost more than the purchase itself. So one thread leads: it acquires the lock, writes
+the items of up to PURCHASES_PER_GRANT threads that came meanwhile, and releases the lock, which may
+then go to another process. The next waiting thread is promoted to leader.
 """
 
 import logging
@@ -22,119 +22,121 @@ logger = logging.getLogger("shop")
 T = TypeVar("T")
 
 
-class _Place(Generic[T]):
-    """One buyer in the line. `told` when he is served, or is to lead."""
+class _Waiter(Generic[T]):
+    """A thread and its item. `woken` is set once the item is done or the thread is to lead."""
 
     def __init__(self, item: T) -> None:
         self.item = item
-        self.told = threading.Event()
+        self.woken = threading.Event()
         self.error: BaseException | None = None
-        self.is_served = False
+        self.is_done = False
 
-    def serve(self, error: BaseException | None = None) -> None:
+    def finish(self, error: BaseException | None = None) -> None:
         self.error = error
-        self.is_served = True
-        self.told.set()
+        self.is_done = True
+        self.woken.set()
 
-    def leave(self) -> None:
+    def raise_error(self) -> None:
         if self.error is not None:
             raise self.error
 
 
-_lines: dict[str, deque[_Place[object]]] = {}
-"""Who waits for a leader to serve him; a name is there while somebody leads."""
+_queues: dict[str, deque[_Waiter[object]]] = {}
+"""The waiters behind the leader of each lock name; a name is present while a thread leads."""
 _guard = threading.Lock()
 
 
-def serve(guard: PolicyLock, item: T, write: Callable[[Sequence[T], Lease], object]) -> None:
-    """Have the item written under the lock, by this thread or by that of a leader.
+def submit(lock: PolicyLock, item: T, write: Callable[[Sequence[T], Lease], object]) -> None:
+    """Have an item written under the lock, by this thread or by a leader.
 
-    `write` writes all that it is given or, when it raises, none; it is then asked for them one by
-    one. Raises what `write` raises for this item alone and what the lock raises; LockTimeout also
-    when no leader came to it in time.
+    `write` writes all items that it receives or, if it raises, none; it then receives them one by
+    one. Raises the error of `write` for this item alone, and the errors of the lock; LockTimeout
+    also if no leader takes the item in time.
     """
-    assert guard.timeout is not None
-    place, deadline = _Place(item), time.monotonic() + guard.timeout
-    most, name = settings.PURCHASES_PER_GRANT, guard.name
+    assert lock.timeout is not None
+    waiter, deadline = _Waiter(item), time.monotonic() + lock.timeout
+    most, name = settings.PURCHASES_PER_GRANT, lock.name
     if most == 1 or locks[policy.current().backend].capabilities.exclusion != "machines":
-        with guard as lease:
+        with lock as lease:
             write([item], lease)
         return
     with _guard:
-        follows = name in _lines
-        _lines.setdefault(name, deque())
-        if follows:
-            _lines[name].append(place)  # type: ignore[arg-type]
-    if follows:
-        _wait(guard, place, guard.timeout)
-        if place.is_served:
-            place.leave()
+        has_leader = name in _queues
+        _queues.setdefault(name, deque())
+        if has_leader:
+            _queues[name].append(waiter)  # type: ignore[arg-type]
+    if has_leader:
+        _wait(lock, waiter, lock.timeout)
+        if waiter.is_done:
+            waiter.raise_error()
             return
     try:
-        guard.timeout = max(0.0, deadline - time.monotonic())
-        with guard as lease:
-            _lead(name, lease, place, write, most)
-            place.leave()
+        lock.timeout = max(0.0, deadline - time.monotonic())
+        with lock as lease:
+            _lead(name, lease, waiter, write, most)
+            waiter.raise_error()
     finally:
-        _let_the_next_lead(name)
+        _promote_next(name)
 
 
-def _wait(guard: PolicyLock, place: _Place[T], timeout: float) -> None:
-    if place.told.wait(timeout):
+def _wait(lock: PolicyLock, waiter: _Waiter[T], timeout: float) -> None:
+    if waiter.woken.wait(timeout):
         return
     with _guard:
-        line = _lines.get(guard.name)
-        if line is not None and place in line:
-            line.remove(place)  # type: ignore[arg-type]
-            raise LockTimeout(f"Nobody came to serve at {guard.name!r} in {timeout:g} s.")
-    # The leader is at it: a statement's own time limit is its end.
-    place.told.wait()
+        queue = _queues.get(lock.name)
+        if queue is not None and waiter in queue:
+            queue.remove(waiter)  # type: ignore[arg-type]
+            raise LockTimeout(f"No leader took the item for {lock.name!r} in {timeout:g} s.")
+    # A leader is writing the item: the time limit of its statements ends this wait.
+    waiter.woken.wait()
 
 
 def _lead(
     name: str,
     lease: Lease,
-    place: _Place[T],
+    leader: _Waiter[T],
     write: Callable[[Sequence[T], Lease], object],
     most: int,
 ) -> None:
-    """Serve the leader and, together with him, who stands behind him; until an error."""
+    """Write the leader's item together with those of the next waiters, until an error."""
     with _guard:
-        line = _lines[name]
-        others = [line.popleft() for _ in range(min(most - 1, len(line)))]
-    left: deque[_Place[T]] = deque([place, *others])  # type: ignore[list-item]
+        queue = _queues[name]
+        others = [queue.popleft() for _ in range(min(most - 1, len(queue)))]
+    left: deque[_Waiter[T]] = deque([leader, *others])  # type: ignore[list-item]
     try:
         if others and _write_together(lease, left, write):
             while left:
-                left.popleft().serve()
-        while left and (left[0] is place or not lease.lost):
-            served = left.popleft()
+                left.popleft().finish()
+        while left and (left[0] is leader or not lease.lost):
+            waiter = left.popleft()
             try:
-                write([served.item], lease)
-            except Exception as error:  # noqa: BLE001 - it is the buyer's, in his own thread
-                served.serve(error)
-                return  # it may have been the connection
-            served.serve()
+                write([waiter.item], lease)
+            except Exception as error:  # noqa: BLE001 - raised in the thread that submitted it
+                waiter.finish(error)
+                return  # the connection may have failed
+            waiter.finish()
     finally:
         with _guard:
-            _lines[name].extendleft(each for each in reversed(left) if each is not place)  # type: ignore[misc]
+            _queues[name].extendleft(each for each in reversed(left) if each is not leader)  # type: ignore[misc]
 
 
 def _write_together(
-    lease: Lease, places: Sequence[_Place[T]], write: Callable[[Sequence[T], Lease], object]
+    lease: Lease, waiters: Sequence[_Waiter[T]], write: Callable[[Sequence[T], Lease], object]
 ) -> bool:
     try:
-        write([place.item for place in places], lease)
-    except Exception as error:  # noqa: BLE001 - whose it is, each alone will tell
-        logger.info("%d purchases are written one by one: %r", len(places), error)
+        write([waiter.item for waiter in waiters], lease)
+    except Exception as error:  # noqa: BLE001 - writing one by one finds the item that caused it
+        logger.info(
+            "Group of %d purchases failed; writing them one by one: %r", len(waiters), error
+        )
         return False
     return True
 
 
-def _let_the_next_lead(name: str) -> None:
+def _promote_next(name: str) -> None:
     with _guard:
-        line = _lines[name]
-        if line:
-            line.popleft().told.set()
+        queue = _queues[name]
+        if queue:
+            queue.popleft().woken.set()
         else:
-            del _lines[name]
+            del _queues[name]

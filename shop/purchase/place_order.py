@@ -1,17 +1,15 @@
-"""One purchase, from the form to the order.
+"""One direct purchase, from the form to the order.
 
-    key -> open? -> sold out? -> limit? -> lock [ look | order, allowance, stock, ledger ] -> answer
+    key -> open? -> sold out? -> limit? -> lock [ read stock | order, quota, stock, ledger ]
 
-Each step is dearer and rarer than the one before. The lock is around the transaction, so that the
-next holder sees what this one committed. Nothing in front of the lock is the only guard of
-anything: the key, the limit and the stock are each checked again by the statement that writes them.
+Each step costs more and is reached less often than the one before. The lock encloses the
+transaction, so that the next holder reads what this one committed. No check before the lock is the
+only guard of anything: the statements that write key, quota and stock check each of them again.
 """
 
-import hashlib
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
@@ -25,9 +23,8 @@ from django.utils import timezone
 from inventory import stock
 from inventory.batch import Statement, commit, insert
 from inventory.exceptions import OutOfStock, StaleFence
-from locking import Lease, LockError, LockLost, LockTimeout, LockUnavailable, lock, locks, policy
+from locking import Lease, LockLost, LockTimeout, LockUnavailable, policy
 from locking.failpoints import reach
-from locking.policy.lock import PolicyLock
 from shop.errors import (
     BadInput,
     KeyReused,
@@ -38,26 +35,26 @@ from shop.errors import (
     SoldOut,
 )
 from shop.models import CustomerQuota, Order, Sale, User
-from shop.purchase.admission import in_line
-from shop.purchase.group_commit import serve
+from shop.platform.deadline import is_late
+from shop.platform.keys import digest
+from shop.purchase.group_commit import submit
+from shop.sales.quota import take_quota
+from shop.sales.stock_lock import fence_of, learn_newer_fence, sale_lock
+from shop.sales.waiting_slots import waiting_slot
 
 logger = logging.getLogger("shop")
 
 ORDER_COLUMNS = [field for field in Order._meta.concrete_fields if not field.primary_key]
-# By hand: on the purchase path the ORM's own work would cost more than the query.
+# Raw SQL, because the ORM's own work would cost more than the query.
 EARLIER = """
     SELECT id, sale_id, quantity, status, {key} = %s FROM shop_order
     WHERE customer_id = %s AND ({key} = %s OR sale_id = %s)
-"""
-TAKE_QUOTA = """
-    UPDATE shop_customerquota SET taken = taken + %s
-    WHERE customer_id = %s AND sale_id = %s AND taken <= %s
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """The order, and whether this very form had placed it before."""
+    """An order, placed by this purchase or by an earlier one with the same key (replayed)."""
 
     order: Order
     replayed: bool
@@ -65,54 +62,13 @@ class Placed:
 
     @property
     def url(self) -> str:
-        """The order's page."""
+        """Path of the order page."""
         return self.order.get_absolute_url()
 
     @property
     def receipt(self) -> dict[str, Any]:
         """The order as JSON."""
         return self.order.receipt
-
-
-def digest(key: str) -> str:
-    """How an idempotency key is stored: every database compares these alike."""
-    return hashlib.sha256(key.encode()).hexdigest()
-
-
-def lock_name(sale_id: int) -> str:
-    """Return the name of the lock that guards the stock of a sale."""
-    return f"sale:{sale_id}"
-
-
-def is_late(began: float) -> bool:
-    """Return True once a request that arrived at `began` (monotonic) has passed HARD_DEADLINE."""
-    deadline: float = began + settings.HARD_DEADLINE
-    return time.monotonic() > deadline
-
-
-def sale_lock(sale: Sale, *, began: float | None = None) -> PolicyLock:
-    """Return the lock of a sale, which waits until LOCK_TIMEOUT seconds after `began` or now."""
-    waited = 0.0 if began is None else time.monotonic() - began
-    return lock(lock_name(sale.pk), timeout=max(0.0, settings.LOCK_TIMEOUT - waited))
-
-
-def fence_of(lease: Lease) -> stock.Fence:
-    """What the stock row needs to know of a lease."""
-    epoch, token = lease.fence
-    return stock.Fence(epoch=epoch, token=token if lease.backend.capabilities.fencing else None)
-
-
-def learn_newer_fence(sale: Sale) -> None:
-    """After a refusal: read the policy again and let no later token be older than the row's.
-
-    The second matters to a lock store that restarted without its data and with its clock set back.
-    """
-    policy.invalidate()
-    newest = stock.count_stale_write(stock_id=sale.stock_id)
-    with suppress(LockError):  # the next attempt meets the same error and reports it
-        in_force = policy.current()
-        if newest.token is not None and in_force.epoch == newest.epoch:
-            locks[in_force.backend].raise_token_floor(lock_name(sale.pk), newest.token)
 
 
 def place_order(
@@ -124,22 +80,22 @@ def place_order(
     is_first: bool = False,
     began: float | None = None,
 ) -> Placed:
-    """Buy `quantity` pieces of `sale`, once for each key.
+    """Buy `quantity` units of `sale`, once for each key.
 
     `sale` comes with its stock. `is_first` is a hint that the customer has no order in this sale:
-    where it is open, the unique keys then look for one. `began` is the monotonic time at which the
-    request came, from which all its waits count together. Raises BadInput, NotOpen, SoldOut,
+    if the sale is open, only the unique keys then look for one. `began` is when the request
+    arrived (monotonic); all waits together count from it. Raises BadInput, NotOpen, SoldOut,
     LimitReached, KeyReused, and Overloaded or ServiceUnavailable if nothing was decided: the same
     key may then be sent again.
     """
     hashed, began = digest(key), time.monotonic() if began is None else began
     if is_late(began):
         raise ServiceUnavailable
-    if not (is_first and _may_sell(sale, quantity)):
+    if not (is_first and _is_sellable(sale, quantity)):
         earlier = _orders_of(customer, sale, hashed)
         if sent := _sent_before(earlier, sale, quantity):
             return sent
-        _admit(earlier, sale, quantity)
+        _check(earlier, sale, quantity)
         is_first = not earlier
     failed: OperationalError | None = None
     for _ in range(settings.MAX_ATTEMPTS):
@@ -153,7 +109,7 @@ def place_order(
         except StaleFence:
             learn_newer_fence(sale)
         except IntegrityError:
-            # The same form, or another one of the same customer, got there first.
+            # The same form, or another one of the same customer, was committed first.
             if sent := _sent_before(_orders_of(customer, sale, hashed), sale, quantity):
                 return sent
             is_first = not CustomerQuota.objects.filter(customer=customer, sale=sale).exists()
@@ -161,7 +117,7 @@ def place_order(
             failed = error
             if time.monotonic() >= began + settings.LOCK_TIMEOUT:
                 break
-            logger.warning("purchase will be tried again: %s", error)
+            logger.warning("Purchase failed and will be retried: %s", error)
         except Overloaded:
             if failed is None:
                 raise
@@ -175,18 +131,18 @@ def place_order(
 
 
 class Earlier(NamedTuple):
-    """An order that the customer has already, as far as a purchase asks."""
+    """The columns of a customer's earlier order that a purchase needs."""
 
     pk: int
     sale_id: int
     quantity: int
     status: str
     is_same: bool
-    """It was sent with the very same key."""
+    """True if it was sent with the same key."""
 
 
 def _orders_of(customer: User, sale: Sale, hashed: str) -> list[Earlier]:
-    """The customer's orders in this sale, and whichever was sent with this key."""
+    """Return the customer's orders in this sale, and the order with this key in any sale."""
     query = EARLIER.format(key=connection.ops.quote_name("key"))
     with connection.cursor() as cursor:
         cursor.execute(query, [hashed, customer.pk, hashed, sale.pk])
@@ -203,13 +159,13 @@ def _sent_before(earlier: Sequence[Earlier], sale: Sale, quantity: int) -> Place
     return None
 
 
-def _may_sell(sale: Sale, quantity: int) -> bool:
+def _is_sellable(sale: Sale, quantity: int) -> bool:
     most = min(sale.limit_per_customer, sale.left)
     return sale.phase() == Sale.Phase.OPEN and 1 <= quantity <= most
 
 
-def _admit(earlier: Sequence[Earlier], sale: Sale, quantity: int) -> None:
-    """Refuse what cannot succeed before it costs a lock."""
+def _check(earlier: Sequence[Earlier], sale: Sale, quantity: int) -> None:
+    """Refuse a purchase that cannot succeed, before it costs a lock."""
     if quantity < 1:
         raise BadInput
     phase = sale.phase()
@@ -231,37 +187,37 @@ class Draft(NamedTuple):
 
     order: Order
     statements: list[Statement]
-    """Its own rows; the order's comes first."""
+    """The INSERT of the order, then the statement for the customer's quota."""
     began: float
-    """When its request came (monotonic)."""
+    """When the request arrived (monotonic)."""
 
 
 def _buy(draft: Draft) -> Order:
     order, began = draft.order, draft.began
     sale = order.sale
     try:
-        policy.current()  # not under the lock, where all would wait for it
+        policy.current()  # refresh it here: under the lock every waiter would wait for the read
         if is_late(began):
             raise ServiceUnavailable
-        with in_line(sale_id=sale.pk):
-            serve(sale_lock(sale, began=began), draft, _write)
+        with waiting_slot(sale_id=sale.pk):
+            submit(sale_lock(sale, began=began), draft, _write)
     except LockTimeout:
         raise Overloaded from None
     except LockUnavailable as error:
         if order.pk is None:
             raise ServiceUnavailable from error
-        logger.warning("order %s stands, its lock was not released: %s", order, error)
+        logger.warning("Order %s is committed; its lock was not released: %s", order, error)
     except LockLost as error:
-        # The order is committed and the row took its fence: the sale stands, the lock did not.
+        # The order is committed and the row accepted its fence, so the loss is harmless.
         if order.pk is None:
             raise Overloaded from error
-        logger.warning("order %s stands, its lock was lost: %s", order, error)
+        logger.warning("Order %s is committed; its lock was lost: %s", order, error)
     return order
 
 
 def _write(drafts: Sequence[Draft], lease: Lease) -> None:
-    """Write all of them in one transaction."""
-    if is_late(drafts[0].began):  # who leads has waited longest
+    """Write the drafts in one transaction."""
+    if is_late(drafts[0].began):  # the leader has waited longest
         raise ServiceUnavailable
     try:
         reading = stock.read_stock(
@@ -295,9 +251,9 @@ def _draft(
     is_first: bool,
     began: float,
 ) -> Draft:
-    """The order, and what writes all of it but the stock; made before the lock is asked for.
+    """Return the order and its statements without those for the stock, before acquiring the lock.
 
-    The hot stock row comes last, so that its own lock is held for the shortest time.
+    The contended stock row comes last, so that its row lock is held for the shortest time.
     """
     now = timezone.now()
     order = Order(
@@ -311,13 +267,11 @@ def _draft(
     )
     order._state.adding = False
     columns = {field.attname: getattr(order, field.attname) for field in ORDER_COLUMNS}
-    allowance = _take_quota(customer, sale, quantity, is_first=is_first)
-    return Draft(order, [insert(Order, **columns), *allowance], began)
+    quota = _quota(customer, sale, quantity, is_first=is_first)
+    return Draft(order, [insert(Order, **columns), *quota], began)
 
 
-def _take_quota(customer: User, sale: Sale, quantity: int, *, is_first: bool) -> list[Statement]:
+def _quota(customer: User, sale: Sale, quantity: int, *, is_first: bool) -> list[Statement]:
     if is_first:
         return [insert(CustomerQuota, customer_id=customer.pk, sale_id=sale.pk, taken=quantity)]
-    room = sale.limit_per_customer - quantity
-    params = [quantity, customer.pk, sale.pk, room]
-    return [Statement(TAKE_QUOTA, params, if_unchanged=LimitReached)]
+    return [take_quota(sale=sale, customer_id=customer.pk, quantity=quantity)]

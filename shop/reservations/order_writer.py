@@ -21,10 +21,11 @@ from locking import Lease, lock
 from locking.failpoints import reach
 from shop.errors import LimitReached
 from shop.models import CustomerQuota, Order, RejectedReservation, Sale
-from shop.purchase.place_order import TAKE_QUOTA, fence_of, learn_newer_fence, lock_name
 from shop.reservations import store
 from shop.reservations.reconciliation import decided_in, reconcile
 from shop.reservations.store import Entry
+from shop.sales.quota import take_quota
+from shop.sales.stock_lock import fence_of, learn_newer_fence, lock_name
 
 logger = logging.getLogger("shop")
 
@@ -157,13 +158,13 @@ def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
                 pay_by=now + timedelta(seconds=settings.PAY_WITHIN_SECONDS),
                 closed_at=None,
             ),
-            *_take_quotas(sale, entries),
+            *_quotas(sale, entries),
             *stock.reserve(reading=reading, orders=[(one.number, one.quantity) for one in entries]),
         ]
     )
 
 
-def _take_quotas(sale: Sale, entries: Sequence[Entry]) -> list[Statement]:
+def _quotas(sale: Sale, entries: Sequence[Entry]) -> list[Statement]:
     wanted: Counter[int] = Counter()
     for entry in entries:
         assert entry.customer_id is not None
@@ -173,17 +174,11 @@ def _take_quotas(sale: Sale, entries: Sequence[Entry]) -> list[Statement]:
             "customer_id", flat=True
         )
     )
-    limit = sale.limit_per_customer
-    new = [(customer, pieces) for customer, pieces in wanted.items() if customer not in known]
-    if any(pieces > limit for _, pieces in new):
+    new = [(customer, units) for customer, units in wanted.items() if customer not in known]
+    if any(units > sale.limit_per_customer for _, units in new):
         raise LimitReached
     statements = [
-        Statement(
-            TAKE_QUOTA,
-            [wanted[customer], customer, sale.pk, limit - wanted[customer]],
-            if_unchanged=LimitReached,
-        )
-        for customer in known
+        take_quota(sale=sale, customer_id=customer, quantity=wanted[customer]) for customer in known
     ]
     if new:
         statements.append(insert_all(CustomerQuota, ("customer_id", "taken"), new, sale_id=sale.pk))

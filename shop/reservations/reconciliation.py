@@ -21,9 +21,9 @@ from django.utils import timezone
 from locking import LockError, lock
 from shop.errors import Overloaded, ServiceUnavailable, lock_refusal
 from shop.models import CustomerQuota, Order, RejectedReservation, Sale
-from shop.purchase.admission import in_line
-from shop.purchase.place_order import lock_name
 from shop.reservations import store
+from shop.sales.stock_lock import lock_name
+from shop.sales.waiting_slots import waiting_slot
 
 logger = logging.getLogger("shop")
 
@@ -69,7 +69,7 @@ def load(*, sale: Sale) -> None:
     By one process at a time. Raises Overloaded, ServiceUnavailable.
     """
     try:
-        with in_line(sale_id=sale.pk), lock(lock_name(sale.pk), timeout=settings.LOCK_TIMEOUT):
+        with waiting_slot(sale_id=sale.pk), lock(lock_name(sale.pk), timeout=settings.LOCK_TIMEOUT):
             sale.refresh_from_db(fields=["generation"])
             if store.left(sale=sale) is None:
                 _load(sale)

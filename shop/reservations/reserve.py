@@ -1,17 +1,14 @@
-"""The queued way to buy: one round trip to Redis, no query, no lock."""
+"""Queued purchases: reserve units with one round trip to Redis, without a query or a lock."""
 
-import binascii
-import hmac
-import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-from django.conf import settings
+from django.core.signing import BadSignature, Signer
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.crypto import salted_hmac
 
 from shop.errors import (
     BadInput,
@@ -23,42 +20,39 @@ from shop.errors import (
     SoldOut,
 )
 from shop.models import Order, RejectedReservation, Sale
-from shop.purchase.place_order import digest
+from shop.platform.keys import digest
 from shop.reservations import store
 from shop.reservations.reconciliation import load
 
-_SIGNATURE = 22
-"""Characters of a ticket's signature: 128 bits."""
 _REFUSALS = {"key_reused": KeyReused, "limit": LimitReached, "sold_out": SoldOut}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """What a form asked for. Its number and its ticket follow from that, so a form sent twice gets
-    the same ones, and they outlive whatever Redis forgets."""
+    """The content of a queued purchase.
 
+    The number and the token are derived from it, so a form that is sent twice gets the same ones,
+    and they stay valid if Redis loses its data.
+    """
+
+    number: str
+    """Number of the order; it cannot be guessed."""
     customer_id: int
     sale_id: int
     quantity: int
     key: str
 
     @property
-    def number(self) -> str:
-        """Of the order, which nobody can guess."""
-        told = f"number.{self.customer_id}.{self.sale_id}.{digest(self.key)}"
-        return hmac.digest(_secret(settings.SECRET_KEY), told.encode(), "sha256")[:8].hex().upper()
-
-    @property
     def url(self) -> str:
-        """Of the ticket page, which only its buyer may see."""
-        body = urlsafe_b64encode(f"{self.sale_id}.{self.quantity}.{self.key}".encode()).decode()
-        body = body.rstrip("=")
-        return _address().replace("-", _sign(self.customer_id, body) + body)
+        """Path of the reservation page, which only the customer may open."""
+        content = [self.number, self.sale_id, self.quantity, self.key]
+        token = _signer(self.customer_id).sign_object(content)
+        return _path().replace("-", token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """Pieces are reserved; whether this very form had done so before."""
+    """Units are reserved, by this purchase or by an earlier one with the same key (replayed)."""
 
     reservation: Reservation
     replayed: bool
@@ -66,17 +60,17 @@ class Queued:
 
     @property
     def url(self) -> str:
-        """The ticket page, which waits for the order and leads to it."""
+        """Path of the reservation page, which waits for the order and redirects to it."""
         return self.reservation.url
 
     @property
     def receipt(self) -> dict[str, Any]:
-        """The same whenever the form is sent: the ticket knows what became of it."""
+        """The same each time the form is sent: the reservation page has the outcome."""
         return {"status": "queued", "url": self.url}
 
 
 def reserve(*, customer_id: int, sale: Sale, quantity: int, key: str) -> Queued:
-    """Reserve `quantity` pieces of a queued sale, once for each key.
+    """Reserve `quantity` units of a queued sale, once for each key.
 
     `sale` may be a moment old. Raises BadInput, NotOpen, SoldOut, LimitReached, KeyReused, and
     Overloaded or ServiceUnavailable if nothing is known to be decided: the same key may then be
@@ -84,46 +78,57 @@ def reserve(*, customer_id: int, sale: Sale, quantity: int, key: str) -> Queued:
     """
     if quantity < 1:
         raise BadInput
-    asked = Reservation(customer_id=customer_id, sale_id=sale.pk, quantity=quantity, key=key)
+    wanted = Reservation(
+        number=_number(customer_id, sale.pk, key),
+        customer_id=customer_id,
+        sale_id=sale.pk,
+        quantity=quantity,
+        key=key,
+    )
     is_open = sale.opens_at <= timezone.now() < sale.closes_at
-    outcome = _ask(sale, asked, is_open)
+    outcome = _reserve_in_redis(sale, wanted, is_open)
     if outcome == "not_loaded":
         if not is_open:
-            # Nothing is loaded for a sale that sells nothing: the database knows what was sent.
-            if _is_decided(asked):
-                return Queued(reservation=asked, replayed=True)
+            # A closed sale is not loaded into Redis: the database knows its reservations.
+            if _is_decided(wanted):
+                return Queued(reservation=wanted, replayed=True)
             raise NotOpen
         load(sale=sale)
-        outcome = _ask(sale, asked, is_open)
+        outcome = _reserve_in_redis(sale, wanted, is_open)
     if outcome in ("queued", "replayed"):
-        return Queued(reservation=asked, replayed=outcome == "replayed")
+        return Queued(reservation=wanted, replayed=outcome == "replayed")
     if outcome == "limit" and not is_open:
         raise NotOpen
     raise _REFUSALS.get(outcome, ServiceUnavailable)
 
 
-def _ask(sale: Sale, asked: Reservation, is_open: bool) -> str:
+def _number(customer_id: int, sale_id: int, key: str) -> str:
+    content = f"{customer_id}.{sale_id}.{digest(key)}"
+    signature = salted_hmac("shop.reservations.number", content, algorithm="sha256")
+    return signature.hexdigest()[:16].upper()
+
+
+def _reserve_in_redis(sale: Sale, wanted: Reservation, is_open: bool) -> str:
     return store.reserve(
         sale=sale,
-        number=asked.number,
-        customer_id=asked.customer_id,
-        quantity=asked.quantity,
-        key=digest(asked.key),
+        number=wanted.number,
+        customer_id=wanted.customer_id,
+        quantity=wanted.quantity,
+        key=digest(wanted.key),
         limit=sale.limit_per_customer if is_open else 0,
     )
 
 
-def _is_decided(asked: Reservation) -> bool:
-    number = asked.number
-    return (
-        Order.objects.filter(number=number).exists()
-        or RejectedReservation.objects.filter(number=number).exists()
+def _is_decided(wanted: Reservation) -> bool:
+    return any(
+        model.objects.filter(number=wanted.number).exists()
+        for model in (Order, RejectedReservation)
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """Where a reservation stands, for its ticket page."""
+class ReservationStatus:
+    """The state of a reservation, for its page."""
 
     status: str
     """waiting, won, a RejectedReservation.Reason, or lost: unknown, and it may be sent again."""
@@ -133,65 +138,52 @@ class Standing:
 
     @property
     def is_final(self) -> bool:
-        """Whether there is nothing to wait for any more."""
+        """True once the status does not change any more."""
         return self.status != "waiting"
 
 
-def standing_of(*, customer_id: int, ticket: str) -> Standing:
-    """What became of the customer's own ticket; NotFound for everybody else's too.
+def reservation_status(*, customer_id: int, token: str) -> ReservationStatus:
+    """Return the status of the customer's reservation; NotFound also for other customers' tokens.
 
-    While Redis is silent, nobody knows more than the database: what it has not decided waits.
+    While Redis is unavailable, a reservation that the database has not decided is waiting.
     """
-    asked = _read(customer_id, ticket)
-    sale = Sale.objects.select_related("product", "stock").filter(pk=asked.sale_id).first()
+    wanted = _read_token(customer_id, token)
+    sale = Sale.objects.select_related("product", "stock").filter(pk=wanted.sale_id).first()
     if sale is None:
         raise NotFound
     unknown = "lost"
     try:
-        status = store.outcome_of(sale=sale, number=asked.number)
+        status = store.outcome_of(sale=sale, number=wanted.number)
     except ServiceUnavailable:
         status, unknown = None, "waiting"
     order = None
     if status in (None, "won", "returned"):
-        mine = Order.objects.filter(number=asked.number, customer_id=customer_id)
-        order = mine.select_related("sale__product").first()
+        own = Order.objects.filter(number=wanted.number, customer_id=customer_id)
+        order = own.select_related("sale__product").first()
         if order is None:
-            decided = RejectedReservation.objects.filter(number=asked.number).values_list(
-                "reason", flat=True
-            )
-            status = decided.first() or unknown
+            rejected = RejectedReservation.objects.filter(number=wanted.number)
+            status = rejected.values_list("reason", flat=True).first() or unknown
         else:
             status = "won"
-    return Standing(status=str(status), reservation=asked, sale=sale, order=order)
+    return ReservationStatus(status=str(status), reservation=wanted, sale=sale, order=order)
 
 
-def _read(customer_id: int, ticket: str) -> Reservation:
-    signature, body = ticket[:_SIGNATURE], ticket[_SIGNATURE:]
-    if not hmac.compare_digest(signature.encode(), _sign(customer_id, body).encode()):
+def _read_token(customer_id: int, token: str) -> Reservation:
+    if not token.isascii():
         raise NotFound
     try:
-        text = urlsafe_b64decode(body + "=" * (-len(body) % 4)).decode()
-    except (binascii.Error, UnicodeDecodeError):
+        number, sale_id, quantity, key = _signer(customer_id).unsign_object(token)
+    except BadSignature:
         raise NotFound from None
-    found = re.fullmatch(r"(\d+)\.(\d+)\.(.+)", text, re.ASCII | re.DOTALL)
-    if found is None:
-        raise NotFound
     return Reservation(
-        customer_id=customer_id, sale_id=int(found[1]), quantity=int(found[2]), key=found[3]
+        number=number, customer_id=customer_id, sale_id=sale_id, quantity=quantity, key=key
     )
 
 
-def _sign(customer_id: int, body: str) -> str:
-    told = f"ticket.{customer_id}.{body}".encode()
-    signature = hmac.digest(_secret(settings.SECRET_KEY), told, "sha256")
-    return urlsafe_b64encode(signature)[:_SIGNATURE].decode()
+def _signer(customer_id: int) -> Signer:
+    return Signer(sep=".", salt=f"shop.reservations.{customer_id}")
 
 
 @cache
-def _secret(key: str) -> bytes:
-    return hmac.digest(key.encode(), b"shop.reservations", "sha256")
-
-
-@cache
-def _address() -> str:
-    return reverse("ticket", args=["-"])
+def _path() -> str:
+    return reverse("reservation", args=["-"])

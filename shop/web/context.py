@@ -6,7 +6,7 @@ from django.http import HttpRequest
 
 from locking import LockError, policy
 from shop.administration import alerts
-from shop.purchase.place_order import is_late
+from shop.platform.deadline import is_late
 
 
 def banners(request: HttpRequest) -> dict[str, object]:

@@ -37,11 +37,11 @@ from shop.errors import (
 )
 from shop.models import Sale
 from shop.platform import rate_limits
-from shop.purchase import buying, tokens
-from shop.purchase.admission import admit, sale_at_door
-from shop.purchase.buying import Outcome
-from shop.purchase.place_order import is_late
-from shop.purchase.tokens import Ticket
+from shop.platform.deadline import is_late
+from shop.purchase import service, tokens
+from shop.purchase.admission import admit, cached_sale
+from shop.purchase.service import Outcome
+from shop.purchase.tokens import PurchaseToken
 from shop.web.cached_responses import TEMPLATE_USER, CachedResponse, CachingHandler, placeholder
 from shop.web.forms import MAX_QUANTITY, TOKEN, Purchase, SeeOther, read_purchase
 from shop.web.pages import stock_context
@@ -63,7 +63,7 @@ class TokenPurchase:
     request: WSGIRequest
     sale: Sale
     purchase: Purchase
-    token: Ticket
+    token: PurchaseToken
 
 
 class PurchaseFastPath:
@@ -103,7 +103,7 @@ class PurchaseFastPath:
             admit(sale=sale, customer_id=token.customer_id)
             rate_limits.count_repeated(settings.BUY_LIMIT, "buy", str(token.customer_id))
             form.request.environ["shop.is_counted"] = True
-            outcome = buying.buy(
+            outcome = service.buy(
                 customer_id=token.customer_id,
                 sale=sale,
                 quantity=purchase.quantity,
@@ -168,7 +168,7 @@ def _authenticate(request: WSGIRequest, slug: str) -> TokenPurchase | None:
     token = tokens.read(sent[0], key=purchase.key, session=session) if len(sent) == 1 else None
     if token is None:
         return None
-    sale = sale_at_door(slug=slug)
+    sale = cached_sale(slug=slug)
     if token.sale_id != sale.pk or purchase.quantity > sale.limit_per_customer:
         return None
     return TokenPurchase(request, sale, purchase, token)

@@ -12,7 +12,13 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 
-from shop.catalogue.page_cache import Seen, see_home, see_product, see_products, see_sale
+from shop.catalogue.page_cache import (
+    SaleSnapshot,
+    get_cached_home,
+    get_cached_product,
+    get_cached_products,
+    get_cached_sale,
+)
 from shop.models import Order, Sale
 from shop.orders.service import live_orders
 from shop.purchase import tokens
@@ -27,7 +33,7 @@ POLL_MS = (2500, 4500)
 @public_page
 def home(request: HttpRequest) -> HttpResponse:
     """Show the live, upcoming and past sales."""
-    lists = see_home()
+    lists = get_cached_home()
     context = {"live": lists.live, "upcoming": lists.upcoming, "past": lists.past}
     return render(request, "shop/home.html", {**context, "now": timezone.now()})
 
@@ -37,21 +43,21 @@ def products(request: HttpRequest) -> HttpResponse:
     """Show a page of the catalogue or of a search."""
     # PostgreSQL accepts no NUL in a text.
     text = request.GET.get("q", "").replace("\0", " ").strip()[:100]
-    page = see_products(text=text, number=request.GET.get("page", "1"))
+    page = get_cached_products(text=text, number=request.GET.get("page", "1"))
     return render(request, "shop/products.html", {"page": page, "text": text})
 
 
 @public_page
 def product(request: HttpRequest, slug: str) -> HttpResponse:
     """Show a product and its sales."""
-    return render(request, "shop/product.html", {"product": see_product(slug=slug)})
+    return render(request, "shop/product.html", {"product": get_cached_product(slug=slug)})
 
 
 @never_cache
 @public_page
 def sale(request: HttpRequest, slug: str) -> HttpResponse:
     """Show a sale in its current phase, for this customer."""
-    return render(request, "shop/sale.html", sale_context(request, see_sale(slug=slug)))
+    return render(request, "shop/sale.html", sale_context(request, get_cached_sale(slug=slug)))
 
 
 @never_cache
@@ -61,7 +67,7 @@ def sale_stock(request: HttpRequest, slug: str) -> HttpResponse:
 
     At the opening the page is not reloaded, which would load the server: shop.js enables the form.
     """
-    seen = see_sale(slug=slug)
+    seen = get_cached_sale(slug=slug)
     context = {**stock_context(seen), **_renewed_token(request, seen.sale)}
     response = render(request, "shop/_stock.html", context)
     change = request.GET.get("phase"), context["phase"]
@@ -101,7 +107,7 @@ def _purchase_token(
     return {TOKEN: token, "expires": expires}
 
 
-def stock_context(seen: Seen) -> dict[str, Any]:
+def stock_context(seen: SaleSnapshot) -> dict[str, Any]:
     """Return the context of the stock bar."""
     now = timezone.now()
     return {
@@ -116,7 +122,7 @@ def stock_context(seen: Seen) -> dict[str, Any]:
 
 
 def sale_context(
-    request: HttpRequest, seen: Seen, *, key: str = "", quantity: int = 1
+    request: HttpRequest, seen: SaleSnapshot, *, key: str = "", quantity: int = 1
 ) -> dict[str, Any]:
     """Return the context of the sale page; `key` and `quantity` are those of a refused form."""
     sale = seen.sale

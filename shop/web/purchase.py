@@ -9,9 +9,9 @@ from django.views.decorators.cache import never_cache
 from shop.catalogue.page_cache import read_sale
 from shop.errors import ShopError, answer, wants_json
 from shop.platform import rate_limits
-from shop.purchase import buying
-from shop.purchase.admission import sale_at_door
-from shop.purchase.place_order import is_late
+from shop.platform.deadline import is_late
+from shop.purchase import service
+from shop.purchase.admission import cached_sale
 from shop.web.decorators import CustomerRequest, customer_form
 from shop.web.forms import SeeOther, read_purchase
 from shop.web.pages import sale_context
@@ -23,11 +23,11 @@ def buy(request: CustomerRequest, slug: str) -> HttpResponse:
     """Buy: 201 or 202 with JSON, or 303 to the page of the order or the reservation."""
     if "shop.is_counted" not in request.META:  # the fast path may have counted this request
         rate_limits.count(settings.BUY_LIMIT, "buy", str(request.user.pk))
-    sale = sale_at_door(slug=slug)
+    sale = cached_sale(slug=slug)
     purchase = read_purchase(request, most=sale.limit_per_customer)
     began = request.META.get("shop.started_at", time.monotonic())  # set by the fast path
     try:
-        outcome = buying.buy(
+        outcome = service.buy(
             customer_id=request.user.pk,
             sale=sale,
             quantity=purchase.quantity,

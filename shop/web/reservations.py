@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 
 from shop.errors import KeyReused, LimitReached, SoldOut, wants_json
-from shop.reservations.reserve import Standing, standing_of
+from shop.reservations.reserve import ReservationStatus, reservation_status
 from shop.web.decorators import CustomerRequest, customer_page
 
 FIRST_MS, LONGEST_MS = 500, 5000
@@ -32,39 +32,39 @@ _TEXTS = {
 
 @never_cache
 @customer_page
-def ticket(request: CustomerRequest, ticket: str) -> HttpResponse:
+def reservation(request: CustomerRequest, token: str) -> HttpResponse:
     """Show the reservation; redirect to its order, or explain why there will be none."""
-    standing = standing_of(customer_id=request.user.pk, ticket=ticket)
-    order = standing.order
+    status = reservation_status(customer_id=request.user.pk, token=token)
+    order = status.order
     if wants_json(request):
         url = order.get_absolute_url() if order else None
-        return JsonResponse({"status": standing.status, "order": url})
+        return JsonResponse({"status": status.status, "order": url})
     if request.headers.get("HX-Request"):
-        return _polled(request, standing)
+        return _polled(request, status)
     if order is not None:
         return redirect(order)
-    return render(request, "shop/ticket.html", _context(standing, FIRST_MS))
+    return render(request, "shop/reservation.html", _context(status, FIRST_MS))
 
 
-def _polled(request: CustomerRequest, standing: Standing) -> HttpResponse:
-    if standing.order is not None:
+def _polled(request: CustomerRequest, status: ReservationStatus) -> HttpResponse:
+    if status.order is not None:
         response = HttpResponse()
-        response["HX-Redirect"] = standing.order.get_absolute_url()
+        response["HX-Redirect"] = status.order.get_absolute_url()
         return response
     try:
         waited = min(LONGEST_MS, max(FIRST_MS, int(request.GET.get("waited", ""))))
     except ValueError:
         waited = FIRST_MS
     return render(
-        request, "shop/_standing.html", _context(standing, min(LONGEST_MS, waited * 3 // 2))
+        request, "shop/_reservation_status.html", _context(status, min(LONGEST_MS, waited * 3 // 2))
     )
 
 
-def _context(standing: Standing, poll_ms: int) -> dict[str, Any]:
-    title, advice = _TEXTS.get(standing.status, (None, None))
+def _context(status: ReservationStatus, poll_ms: int) -> dict[str, Any]:
+    title, advice = _TEXTS.get(status.status, (None, None))
     return {
-        "standing": standing,
-        "sale": standing.sale,
+        "status": status,
+        "sale": status.sale,
         "title": title,
         "advice": advice,
         "next_ms": poll_ms,

@@ -160,7 +160,7 @@ def test_a_queued_purchase(people, script):
     page = people("li", **PHONE, java_script_enabled=script)
     page.goto("/sales/guitar/")
     page.get_by_role("button", name="Buy now").click()
-    expect(page).to_have_url(re.compile("/tickets/"))
+    expect(page).to_have_url(re.compile("/reservations/"))
     expect(page.get_by_role("status")).to_contain_text("Queued")
     assert page.evaluate(TOO_WIDE) <= 0
     page.screenshot(path=SHOTS / f"queued-{'script' if script else 'plain'}.png", full_page=True)

@@ -16,7 +16,8 @@ from locking import lock
 from locking.models import LockPolicy, LockPolicyChange
 from shop.administration.alerts import audit_and_alert
 from shop.models import Sale, User
-from shop.purchase.place_order import lock_name, place_order
+from shop.purchase.place_order import place_order
+from shop.sales.stock_lock import lock_name
 from tests.browser.conftest import SHOTS, TOO_WIDE
 from tests.browser.test_looks import TOO_SMALL, UNTRANSLATED
 from tests.shop.making import put_in_force

@@ -22,7 +22,7 @@ from locking.backends.base import Backend
 from locking.backends.redis.pool import redis_breaker
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from shop.models import Order
-from shop.purchase import place_order as checkout
+from shop.sales.stock_lock import lock_name
 from tests.fault_rows import audit_sale
 from tests.loadtest.recorded import Shop, shop
 from tests.locking.scripted import PATIENCE
@@ -103,7 +103,7 @@ def far() -> Iterator[tuple[Redis, Proxy]]:
 def seen_from_near(server: Redis, shop: Shop) -> Iterator[Callable[[], object]]:
     """Whether the sale's lock is held, by a connection that no fault strikes."""
     with redis.Redis.from_url(server.url) as direct:
-        yield lambda: direct.exists(f"lock:{{{checkout.lock_name(shop.sale.pk)}}}")
+        yield lambda: direct.exists(f"lock:{{{lock_name(shop.sale.pk)}}}")
 
 
 @pytest.mark.faults(row=10, backend="redis")

@@ -10,7 +10,7 @@ import pytest
 
 from loadtest.history.checker import SECOND, Promise, check
 from loadtest.history.recorder import Dump, Event, Movement, OrderRow, Recorder, history
-from shop.purchase.place_order import digest
+from shop.platform.keys import digest
 
 EVERYTHING = Promise(fair=True, recovery=1.0)
 

@@ -17,7 +17,7 @@ from loadtest.history.checker import Findings, Promise
 from loadtest.history.recorder import history
 from locking import LockError, lock, locks
 from locking.policy.lock import PolicyLock
-from shop.purchase import place_order as checkout
+from shop.sales.stock_lock import lock_name
 from tests.fault_rows import check
 from tests.loadtest.recorded import Shop, shop
 from tests.locking.scripted import PATIENCE
@@ -88,7 +88,7 @@ def test_no_fence(shop: Shop, is_mutant: bool, monkeypatch: pytest.MonkeyPatch) 
         where = where.replace("fence_epoch =", "-1 <>").replace("fence_token =", "-1 <>")
         monkeypatch.setattr(services, "WRITE_CLAIMED", f"{write}WHERE{where}")
     shop.recorder.watch(locks["redis"])
-    name = checkout.lock_name(shop.sale.pk)
+    name = lock_name(shop.sale.pk)
     shop.buy_meanwhile(shop.buy, strike=lambda: locks["redis"].break_lock(name))
     findings = shop.findings(Promise(exclusive=False))
     assert findings.facts["overlaps"] > 0
@@ -119,7 +119,7 @@ def test_released_before_the_commit(
     strike: Callable[[], object] = lambda: None  # noqa: E731
     if is_mutant:
         monkeypatch.setattr(PolicyLock, "__exit__", lambda one, *args: one.lease and one.release())
-        strike = lock(checkout.lock_name(shop.sale.pk)).release
+        strike = lock(lock_name(shop.sale.pk)).release
     shop.buy_meanwhile(shop.buy, strike=strike)
     found = rules(shop.findings(Promise.of(locks["redis"].capabilities)))
     assert found >= {"oversold"} if is_mutant else not found

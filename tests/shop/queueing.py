@@ -16,7 +16,7 @@ from shop.models import Sale, User
 from shop.reservations import consumer, store
 from shop.reservations import order_writer as writing
 from shop.reservations.reconciliation import reconcile
-from shop.reservations.reserve import Queued, reserve, standing_of
+from shop.reservations.reserve import Queued, reservation_status, reserve
 from tests.shop.making import a_customer, a_sale, fresh, signed_in
 
 
@@ -67,8 +67,8 @@ def told(sale: Sale, times: int, **what: object) -> Counter[str]:
 def status(queued: Queued) -> str:
     """What the ticket of `queued` says now."""
     asked = queued.reservation
-    ticket = queued.url.split("/")[2]
-    return standing_of(customer_id=asked.customer_id, ticket=ticket).status
+    token = queued.url.split("/")[2]
+    return reservation_status(customer_id=asked.customer_id, token=token).status
 
 
 def consume() -> int:

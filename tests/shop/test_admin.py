@@ -23,7 +23,8 @@ from shop.administration.audit import audit_sale
 from shop.errors import Overloaded
 from shop.models import Order, Sale, User
 from shop.orders.service import cancel_order
-from shop.purchase.place_order import fence_of, lock_name, place_order
+from shop.purchase.place_order import place_order
+from shop.sales.stock_lock import fence_of, lock_name
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]

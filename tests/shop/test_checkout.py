@@ -18,6 +18,7 @@ from shop.models import CustomerQuota, Order, Sale
 from shop.orders.service import cancel_order
 from shop.purchase import place_order as checkout
 from shop.purchase.place_order import place_order
+from shop.sales.stock_lock import lock_name
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.purchases import EVERY, buy, nothing_changed
 
@@ -68,7 +69,7 @@ def test_the_order_is_committed_before_the_lock_is_released(guard) -> None:
     buy(sale)
     orders, depth, held = seen[0]
     assert (orders, depth) == (1, before)
-    assert [lock.name for lock in held] == [checkout.lock_name(sale.pk)]
+    assert [lock.name for lock in held] == [lock_name(sale.pk)]
 
 
 @EVERY

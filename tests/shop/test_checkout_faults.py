@@ -20,6 +20,7 @@ from shop.administration.audit import audit_sale
 from shop.errors import Overloaded, ServiceUnavailable, SoldOut
 from shop.models import Order, Sale
 from shop.purchase import place_order as checkout
+from shop.sales.stock_lock import lock_name
 from tests.locking.scripted import ScriptedBackend, silent
 from tests.shop.making import a_customer, a_sale, put_in_force
 from tests.shop.purchases import EVERY, buy, nothing_changed
@@ -30,7 +31,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures
 @contextmanager
 def held_by_another(guard: ScriptedBackend, sale: Sale) -> Iterator[None]:
     with ThreadPoolExecutor(1) as other:
-        held = guard.lock(checkout.lock_name(sale.pk))
+        held = guard.lock(lock_name(sale.pk))
         other.submit(held.acquire).result(10)
         yield
         other.submit(held.release).result(10)
@@ -89,7 +90,7 @@ def test_an_order_outlives_the_loss_of_its_lock(fault, guard, caplog) -> None:
 
     def strike() -> None:
         if fault == "broken":
-            assert guard.break_lock(checkout.lock_name(sale.pk))
+            assert guard.break_lock(lock_name(sale.pk))
         else:
             guard.then("release", silent)
 
@@ -107,7 +108,7 @@ def taken_over(guard: ScriptedBackend, sale: Sale, others: list[Order]):
         if others:
             return
         others.append(None)
-        guard.break_lock(checkout.lock_name(sale.pk))
+        guard.break_lock(lock_name(sale.pk))
         with (
             patch("locking.lease.lock.current_caller", lambda: "another thread"),
             patch("locking.policy.lock.current_caller", lambda: "another thread"),
@@ -154,7 +155,7 @@ def test_a_backend_learns_the_fence_that_refused_it(guard, monkeypatch) -> None:
     Stock.objects.update(fence_epoch=1, fence_token=1000)
 
     def observe(name: str, token: int) -> None:
-        assert name == checkout.lock_name(sale.pk)
+        assert name == lock_name(sale.pk)
         guard.tokens = token
 
     monkeypatch.setattr(guard, "raise_token_floor", observe)

@@ -25,7 +25,7 @@ from loadtest.history.recorder import Event, dump, history
 from locking import locks, policy
 from locking.models import LockPolicyChange
 from shop.models import Order, Sale, User
-from shop.purchase.place_order import lock_name
+from shop.sales.stock_lock import lock_name
 from tests.fault_rows import audit_sale, check
 from tests.shop.late_buyer import TTL, LateBuyer
 from tests.shop.making import a_customer, a_sale, put_in_force

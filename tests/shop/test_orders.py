@@ -15,7 +15,8 @@ from shop.errors import InvalidTransition, NotFound, Overloaded, ServiceUnavaila
 from shop.models import CustomerQuota, Order, Sale
 from shop.orders import service as orders
 from shop.orders.service import cancel_order, expire_unpaid_orders, get_order, orders_of, pay_order
-from shop.purchase.place_order import lock_name, place_order
+from shop.purchase.place_order import place_order
+from shop.sales.stock_lock import lock_name
 from tests.locking.scripted import silent
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 

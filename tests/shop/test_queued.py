@@ -189,4 +189,4 @@ def test_a_ticket_is_its_buyers_own(browser) -> None:
     own = ask(a_queued_sale(), User.objects.order_by("pk").first()).url
     assert browser.get(own).status_code == 200
     for text in (own[9:-1][:-1] + "A", own[9:-2], own[10:-1], "x" * 22, "", own[9:31] + "ä"):
-        assert browser.get(f"/tickets/{text}/").status_code == 404
+        assert browser.get(f"/reservations/{text}/").status_code == 404

@@ -17,10 +17,11 @@ from locking import locks
 from shop.errors import ServiceUnavailable
 from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order, expire_unpaid_orders
-from shop.purchase.place_order import lock_name, place_order
+from shop.purchase.place_order import place_order
 from shop.reservations import consumer, store
 from shop.reservations import order_writer as writing
 from shop.reservations.reconciliation import load, reconcile
+from shop.sales.stock_lock import lock_name
 from tests.shop.making import a_customer, a_sale, fresh
 from tests.shop.queueing import (
     a_queued_sale,

@@ -20,7 +20,7 @@ from locking.models import JobRun
 from shop import tasks
 from shop.administration import alerts
 from shop.administration.sale_schedule import open_and_close_sales
-from shop.catalogue import page_cache as shared
+from shop.catalogue import page_cache
 from shop.models import User
 from tests.shop.making import a_sale, put_in_force
 
@@ -50,10 +50,10 @@ def test_a_sale_about_to_open_is_warm(django_assert_num_queries) -> None:
     soon, later = a_sale(opens_in=3), a_sale(opens_in=60)
     now = timezone.now()
     assert open_and_close_sales(since=now, until=now).startswith("warmed 1")
-    assert {sale.pk for sale in shared.see_home().upcoming} == {soon.pk, later.pk}
+    assert {sale.pk for sale in page_cache.get_cached_home().upcoming} == {soon.pk, later.pk}
     with django_assert_num_queries(0):
-        assert shared.see_sale(slug=soon.slug).sale == soon
-        shared.see_home()
+        assert page_cache.get_cached_sale(slug=soon.slug).sale == soon
+        page_cache.get_cached_home()
 
 
 def test_sessions_that_have_expired_go() -> None:

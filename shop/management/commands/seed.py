@@ -19,7 +19,7 @@ from inventory.import_csv import import_products
 from inventory.models import Product, Stock, StockMovement
 from locking.models import WriteStrategy
 from shop.models import CustomerQuota, Order, Payment, RejectedReservation, Sale, User
-from shop.purchase.place_order import digest
+from shop.platform.keys import digest
 from shop.sales.queries import create_sale
 
 CATALOGUE = Path(__file__).resolve().parents[2] / "catalogue.csv"

@@ -17,7 +17,7 @@ from django.utils import timezone
 from inventory import stock
 from inventory.models import Product, Stock
 from locking import policy, single_flight
-from shop.catalogue import page_cache as shared
+from shop.catalogue import page_cache
 from shop.models import Sale
 from tests.shop.making import a_sale, signed_in
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 @pytest.fixture(autouse=True)
 def _kept(in_force: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read once lasts for the test."""
-    monkeypatch.setattr(shared, "TTL", 60.0)
+    monkeypatch.setattr(page_cache, "TTL", 60.0)
 
 
 def queries(client: Client, page: str) -> int:
@@ -67,7 +67,7 @@ def test_many_viewers_of_a_cold_page_are_one_reader():
             connections.close_all()
 
     with (
-        patch("shop.catalogue.page_cache.get_sale", side_effect=shared.get_sale) as reads,
+        patch("shop.catalogue.page_cache.get_sale", side_effect=page_cache.get_sale) as reads,
         ThreadPoolExecutor(8) as threads,
     ):
         assert set(threads.map(view, range(64))) == {200}
@@ -78,7 +78,7 @@ def test_what_does_not_exist_is_looked_for_once_and_fills_nothing():
     """Made-up names leave no lock, and nothing in the cache that outlives a second or two."""
     client = Client()
     with (
-        patch("shop.catalogue.page_cache.has_sale", side_effect=shared.has_sale) as looks,
+        patch("shop.catalogue.page_cache.has_sale", side_effect=page_cache.has_sale) as looks,
         patch.object(cache, "set", side_effect=cache.set) as kept,
         patch.object(single_flight.default, "_lock") as taken,
     ):
@@ -88,20 +88,20 @@ def test_what_does_not_exist_is_looked_for_once_and_fills_nothing():
         assert client.get(f"/sales/{'long' * 100}/").status_code == 404
         assert looks.call_count == 1
     (entry,) = (call for call in kept.call_args_list if "nothing" in call.args[0])
-    assert entry.kwargs["timeout"] == shared.TTL
+    assert entry.kwargs["timeout"] == page_cache.TTL
     assert not taken.called
 
 
 @pytest.mark.parametrize("number", ["1", "2", "999999", "0", "-1", "x", "1" * 5000, "", "٣", "\0"])
 def test_any_page_number_leads_to_a_page(number):
     Product.objects.bulk_create(
-        Product(slug=f"p{n}", name=f"P {n}", price=1) for n in range(2 * shared.PAGE - 1)
+        Product(slug=f"p{n}", name=f"P {n}", price=1) for n in range(2 * page_cache.PAGE - 1)
     )
     for _ in range(2):
         page = Client().get("/products/", {"page": number}).context["page"]
         is_first = number in ("1", "x", "", "\0", "1" * 5000)
         assert (page.number, page.paginator.num_pages) == (1 if is_first else 2, 2)
-        assert len(page.object_list) == (shared.PAGE if is_first else shared.PAGE - 1)
+        assert len(page.object_list) == (page_cache.PAGE if is_first else page_cache.PAGE - 1)
 
 
 # --- that it does not lie -----------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_the_stock_says_how_old_it_is():
     assert before < first.context["as_of"] == again.context["as_of"] < again.context["now"]
     assert f'datetime="{timezone.localtime(first.context["as_of"]).isoformat()}"' in again.text
     assert 'value="3"' in again.text
-    with patch.object(shared, "TTL", 1e-6):
+    with patch.object(page_cache, "TTL", 1e-6):
         cache.clear()
         assert 'value="1"' in client.get(page).text
 
@@ -159,10 +159,10 @@ def test_the_stock_says_how_old_it_is():
 def test_the_clock_moves_on_while_the_lists_are_kept():
     now = timezone.now()
     opens, closes = a_sale(opens_in=600), a_sale(opens_in=-60, lasts=300)
-    lists = shared.see_home()
+    lists = page_cache.get_cached_home()
     assert ([closes], [opens], []) == (lists.live, lists.upcoming, lists.past)
     with patch("shop.catalogue.page_cache.timezone.now", return_value=now + timedelta(seconds=700)):
-        lists = shared.see_home()
+        lists = page_cache.get_cached_home()
     assert ([opens], [], [closes]) == (lists.live, lists.upcoming, lists.past)
 
 
@@ -170,14 +170,14 @@ def test_without_the_database_the_pages_go_on_for_a_while():
     sale = a_sale()
     page = f"/sales/{sale.slug}/stock/"
     client = Client()
-    with patch.object(shared, "TTL", 1e-6):
+    with patch.object(page_cache, "TTL", 1e-6):
         assert client.get(page).status_code == 200
         with patch(
             "shop.catalogue.page_cache.get_sale", side_effect=OperationalError("gone")
         ) as reads:
             assert client.get(page).status_code == 200
             assert reads.called
-            with patch.object(shared, "STALE", 0):
+            with patch.object(page_cache, "STALE", 0):
                 assert client.get(page).status_code == 503
 
 

@@ -24,10 +24,12 @@ from locking.failpoints import reach
 from shop.errors import Overloaded
 from shop.models import CustomerQuota, Order, Sale, User
 from shop.orders import service as orders
+from shop.platform.keys import digest
 from shop.purchase import admission
-from shop.purchase import place_order as checkout
+from shop.purchase.place_order import place_order
 from shop.reservations import consumer
 from shop.reservations import reserve as reserving
+from shop.sales.stock_lock import lock_name
 
 RETRY_SECONDS = 20.0
 proceed = threading.Event()
@@ -46,7 +48,7 @@ def buy(
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
         try:
-            placed = checkout.place_order(
+            placed = place_order(
                 customer=User(pk=customer),
                 sale=Sale.objects.select_related("stock").get(pk=sale),
                 quantity=quantity,
@@ -95,7 +97,7 @@ def buy_on_an_old_policy(*, sale: int, customer: int, key: str) -> dict[str, Any
 def buy_releasing_early(*, sale: int, customer: int, key: str) -> dict[str, Any]:
     """The wrong order of things (F8): the lock is given back before the commit."""
     row = Sale.objects.select_related("stock").get(pk=sale)
-    guard = lock(checkout.lock_name(sale), timeout=5)
+    guard = lock(lock_name(sale), timeout=5)
     guard.acquire()
     reading = stock.read_stock(
         stock_id=row.stock_id, strategy="naive", fence=Fence(epoch=1, token=0)
@@ -107,7 +109,7 @@ def buy_releasing_early(*, sale: int, customer: int, key: str) -> dict[str, Any]
             sale=row,
             quantity=1,
             unit_price=row.price,
-            key=checkout.digest(key),
+            key=digest(key),
             pay_by=timezone.now(),
         )
         CustomerQuota.objects.create(customer_id=customer, sale=row, taken=1)
@@ -218,7 +220,7 @@ def watch_door(*, slug: str, remembers: float = admission.MAX_AGE) -> dict[str, 
     with patch.multiple(admission, MAX_AGE=remembers, FRESH=remembers / 2):
         while True:
             asked = time.monotonic()
-            if admission.sale_at_door(slug=slug).phase() == Sale.Phase.OPEN:
+            if admission.cached_sale(slug=slug).phase() == Sale.Phase.OPEN:
                 return {"last": last}
             last = asked
             reach("door.sold_out")

@@ -13,7 +13,7 @@ from loadtest.faults import waiting
 from shop.models import Order, RejectedReservation, Sale
 from shop.reservations import store
 from shop.reservations.reconciliation import load, reconcile
-from shop.reservations.reserve import reserve, standing_of
+from shop.reservations.reserve import reservation_status, reserve
 from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.races.race_worker import TIMEOUT, RaceWorker, together
@@ -126,8 +126,8 @@ def test_a_killed_consumers_batch_is_written_once(processes, step) -> None:
     assert "ok" in heir.results()[0]
     for one in queued:
         asked = one.reservation
-        ticket = one.url.split("/")[2]
-        assert standing_of(customer_id=asked.customer_id, ticket=ticket).status == "won"
+        token = one.url.split("/")[2]
+        assert reservation_status(customer_id=asked.customer_id, token=token).status == "won"
     assert_sound(sale, sold=3)
 
 

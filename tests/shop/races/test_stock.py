@@ -191,7 +191,7 @@ def test_a_form_whose_process_was_killed_can_be_sent_again(processes, point) -> 
 def test_a_holder_whose_lock_was_taken_over(processes, strategy, oversold) -> None:
     """Its lock is broken in mid-work and another buys the last piece. Naive is the control."""
     from locking import locks
-    from shop.purchase.place_order import lock_name
+    from shop.sales.stock_lock import lock_name
 
     put_in_force("redis", strategy)
     sale = a_sale(stock=1)
@@ -210,7 +210,7 @@ def test_a_holder_whose_lock_was_taken_over(processes, strategy, oversold) -> No
 
 def test_an_order_outlives_the_loss_of_its_lock(processes) -> None:
     from locking import locks
-    from shop.purchase.place_order import lock_name
+    from shop.sales.stock_lock import lock_name
 
     put_in_force("redis")
     sale = a_sale(stock=1)

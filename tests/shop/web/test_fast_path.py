@@ -18,9 +18,10 @@ from shop.administration.audit import audit_sale
 from shop.administration.sale_management import restock_sale
 from shop.models import Order, Sale
 from shop.orders.service import cancel_order
-from shop.purchase import admission, buying
-from shop.purchase import place_order as checkout
+from shop.purchase import admission, service
 from shop.purchase.place_order import place_order
+from shop.sales import waiting_slots
+from shop.sales.stock_lock import lock_name
 from shop.web import cached_responses
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.web.wsgi_browser import SIGNALS, Browser, alone, li
@@ -49,7 +50,7 @@ def test_a_purchase_is_answered_as_the_view_answers(accept, li):
     assert audit_sale(sale=sale).ok
 
 
-def test_a_used_ticket_buys_nothing_twice(li):
+def test_a_used_token_buys_nothing_twice(li):
     sale = a_sale(limit=5)
     first, again = (li.json(sale) for _ in range(2))
     assert (first.status, first.body) == (again.status, again.body)
@@ -60,7 +61,7 @@ def test_a_used_ticket_buys_nothing_twice(li):
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["here", "another process"])
 @pytest.mark.parametrize("end", ["sold out", "ended", "paid back"])
-def test_a_used_ticket_finds_its_order_when_nothing_can_be_bought(end, forgets, li, monkeypatch):
+def test_a_used_token_finds_its_order_when_nothing_can_be_bought(end, forgets, li, monkeypatch):
     sale = a_sale(stock=1)
     Browser().send(sale, b"")  # another process has seen it open
     first = li.json(sale)
@@ -113,7 +114,7 @@ def test_a_crowd_in_vain_costs_no_store_anything(code, accept, monkeypatch):
     sale = a_sale(**SHAPES[code])
     buyers = [Browser() for _ in range(3)]
     assert buyers[0].send(sale, accept=accept).status == 409
-    monkeypatch.setattr(admission, "NEWS_AGE", 60)
+    monkeypatch.setattr(admission, "FLAG_AGE", 60)
     for module in (admission, policy):
         monkeypatch.setattr(module, "FRESH", 60)
         monkeypatch.setattr(module, "MAX_AGE", 60)
@@ -147,7 +148,7 @@ def fields(page: str) -> dict[str, str]:
     return {name: unescape(value) for name, value in found}
 
 
-def test_busy_keeps_key_ticket_and_quantity_and_can_be_sent_again(li):
+def test_busy_keeps_key_token_and_quantity_and_can_be_sent_again(li):
     sale = a_sale()
     key = '"><script>@&%40 键'
     form = li.form(sale, key, quantity=3)
@@ -177,7 +178,7 @@ def test_purchase_that_meets_a_held_lock_is_503_and_may_be_sent_again(li, settin
     settings.LOCK_TIMEOUT = 0.01
     sale = a_sale()
     form = li.form(sale, "k")
-    held = locks["process"].lock(checkout.lock_name(sale.pk))
+    held = locks["process"].lock(lock_name(sale.pk))
     with ThreadPoolExecutor(1) as first:
         first.submit(held.acquire).result()
         told = li.send(sale, form)
@@ -211,7 +212,7 @@ def test_who_got_what_came_back_is_told_so_by_a_process_that_has_not_seen_it(by,
     """Its memory is a moment old, and younger than the order that the buyer has."""
     for name in ("FRESH", "MAX_AGE"):
         monkeypatch.setattr(admission, name, 60)
-    monkeypatch.setattr(admission, "NEWS_AGE", 0)
+    monkeypatch.setattr(admission, "FLAG_AGE", 0)
     sale = a_sale(stock=1, limit=1)
     form = li.form(sale, "k")
     first = place_order(customer=a_customer(), sale=fresh(sale), quantity=1, key="k").order
@@ -258,8 +259,8 @@ def test_it_speaks_the_buyers_language_and_warns(li):
 
 def test_a_full_line_is_told_at_once(li, settings):
     sale, settings.MAX_WAITING = a_sale(), 1
-    admission._moved.clear()
-    with admission.in_line(sale_id=sale.pk):
+    waiting_slots.clear()
+    with waiting_slots.waiting_slot(sale_id=sale.pk):
         crowded = li.json(sale)
         assert (crowded.status, crowded.body["error"]) == (429, "crowded")
         assert crowded.headers["Retry-After"] == "1"
@@ -286,7 +287,7 @@ def test_a_flood_is_stopped(li, settings):
 @pytest.mark.parametrize("accept", ["text/html", "application/json"])
 def test_a_silent_store_is_503(fault, accept, li):
     sale = a_sale()
-    with patch.object(buying, "place_order", side_effect=fault):
+    with patch.object(service, "place_order", side_effect=fault):
         answer = li.send(sale, accept=accept)
     assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
     assert li.send(sale).status == 303

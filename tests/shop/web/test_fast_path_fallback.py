@@ -34,9 +34,9 @@ def test_what_django_answers_is_counted_once(li, settings):
 
 
 DOUBTFUL = {
-    "no ticket": {"purchase_token": ""},
-    "two tickets": {"purchase_token": ["x", "x"]},
-    "no such ticket": {"purchase_token": "1.1.1.9999999999." + "x" * 43},
+    "no token": {"purchase_token": ""},
+    "two tokens": {"purchase_token": ["x", "x"]},
+    "no such token": {"purchase_token": "1.1.1.9999999999." + "x" * 43},
     "another key": {"idempotency_key": "l"},
     "quantity twice": {"quantity": [1, 1]},
     "no quantity": {"quantity": ""},
@@ -68,14 +68,14 @@ def test_what_is_doubtful_is_djangos_to_judge(case, li):
     assert not Order.objects.exists()
 
 
-def test_a_ticket_is_good_for_one_buyer_and_one_sale(li):
+def test_a_token_is_good_for_one_buyer_and_one_sale(li):
     sale = a_sale()
-    for ticket in (Browser().form(sale)["purchase_token"], li.form(a_sale())["purchase_token"]):
-        assert li.send(sale, {**li.form(sale), "purchase_token": ticket}).status == 403
+    for token in (Browser().form(sale)["purchase_token"], li.form(a_sale())["purchase_token"]):
+        assert li.send(sale, {**li.form(sale), "purchase_token": token}).status == 403
     assert not Order.objects.exists()
 
 
-def test_an_old_ticket_needs_the_forgery_secret_again(li, monkeypatch):
+def test_an_old_token_needs_the_forgery_secret_again(li, monkeypatch):
     sale = a_sale()
     form = li.form(sale)
     monkeypatch.setattr(tokens.time, "time", lambda: timezone.now().timestamp() + 3600)

@@ -97,28 +97,28 @@ def test_bytes_that_are_no_text(li, sale):
     for body in (b"quantity=\xff&idempotency_key=k", b"quantity=%FF&idempotency_key=k"):
         sent = body + b"&" + urlencode(li.secret).encode()
         refused(li, sale, sent, 400)
-        ticket = li.form(sale)["purchase_token"].encode()
-        refused(li, sale, sent + b"&purchase_token=" + ticket, 400)
+        token = li.form(sale)["purchase_token"].encode()
+        refused(li, sale, sent + b"&purchase_token=" + token, 400)
 
 
 @pytest.mark.parametrize(
     "change", ["cut", "longer", "digit", "first", "sign", "NUL", "digits", "wide"]
 )
-def test_a_ticket_that_was_tampered_with_opens_nothing(change, li, sale):
+def test_a_token_that_was_tampered_with_opens_nothing(change, li, sale):
     form = li.form(sale)
-    ticket = form["purchase_token"]
-    parts = ticket.split(".")
+    token = form["purchase_token"]
+    parts = token.split(".")
     forged = {
-        "cut": ticket[:-1],
-        "longer": f"{ticket}A",
+        "cut": token[:-1],
+        "longer": f"{token}A",
         "digit": ".".join([f"{int(parts[0]) + 1}", *parts[1:]]),
         "first": ".".join([*parts[:2], str(1 - int(parts[2])), *parts[3:]]),
-        "sign": f"{ticket[:-43]}{'A' * 43}",
-        "NUL": f"{ticket}\0",
+        "sign": f"{token[:-43]}{'A' * 43}",
+        "NUL": f"{token}\0",
         "digits": ".".join(["9" * 5000, *parts[1:]]),
-        "wide": ticket.replace("1", "１"),
+        "wide": token.replace("1", "１"),
     }[change]
-    assert forged != ticket
+    assert forged != token
     refused(li, sale, {**form, "purchase_token": forged}, 403)
     refused(li, sale, {**form, "purchase_token": forged, "quantity": "0", **li.secret}, 400)
 
@@ -200,7 +200,7 @@ ALLOWED = {201, 202, 302, 303, 400, 401, 403, 404, 405, 409, 415, 422, 429}
 
 
 def fuzz(li: Browser, sale: Sale, examples: int) -> None:
-    """Anything at all, with and without a good ticket or secret: a row only where one was told."""
+    """Anything at all, with and without a good token or secret: a row only where one was told."""
     li.json(sale, b"")
     told: set[str] = set()
     statuses: dict[int, int] = {}

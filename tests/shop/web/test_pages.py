@@ -16,7 +16,7 @@ from inventory import stock
 from inventory.models import Product
 from locking import LockTimeout, LockUnavailable, locks, policy
 from shop.administration.audit import audit_sale
-from shop.catalogue import page_cache as shared
+from shop.catalogue import page_cache
 from shop.models import Order, Sale
 from tests.shop.making import a_sale, buy, fresh, put_in_force
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 def _read_anew(in_force: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time; tests/shop/catalogue/test_page_cache.py covers the page cache."""
     for name, seconds in (("TTL", 1e-6), ("STOCKED_TTL", 1e-6), ("STALE", 0)):
-        monkeypatch.setattr(shared, name, seconds)
+        monkeypatch.setattr(page_cache, name, seconds)
 
 
 def button(page: str) -> str:

@@ -1,4 +1,4 @@
-"""Purchase tickets: for whom they are good, and how a page keeps its own fresh."""
+"""Purchase tokens: for whom they are good, and how a page keeps its own fresh."""
 
 import re
 import time
@@ -13,12 +13,12 @@ from tests.shop.making import a_sale, signed_in
 SOLD_TO = {"customer_id": 7, "sale_id": 3, "key": "k", "session": "cookie", "is_first": True}
 
 
-def test_a_ticket_says_what_it_was_issued_for() -> None:
+def test_a_token_says_what_it_was_issued_for() -> None:
     text, expires = tokens.issue(**SOLD_TO)
-    ticket = tokens.read(text, key="k", session="cookie")
-    assert ticket is not None
-    assert (ticket.customer_id, ticket.sale_id, ticket.is_first) == (7, 3, True)
-    assert ticket.expires == expires
+    token = tokens.read(text, key="k", session="cookie")
+    assert token is not None
+    assert (token.customer_id, token.sale_id, token.is_first) == (7, 3, True)
+    assert token.expires == expires
 
 
 @pytest.mark.parametrize("other", [{"key": "l"}, {"session": "other"}, {"session": ""}])
@@ -35,11 +35,11 @@ def test_nobody_can_change_what_it_says(place) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1.2.3", "1.2.1.9999999999." + "x" * 43, "٣.2.1.9.x", "\0"])
-def test_what_is_no_ticket(text) -> None:
+def test_what_is_no_token(text) -> None:
     assert tokens.read(text, key="k", session="cookie") is None
 
 
-def test_no_two_tickets_are_signed_alike() -> None:
+def test_no_two_tokens_are_signed_alike() -> None:
     """What stands in the cookie cannot move into the key."""
     text, _ = tokens.issue(**{**SOLD_TO, "session": "a", "key": "b\nc"})
     assert tokens.read(text, session="a\nb", key="c") is None
@@ -91,7 +91,7 @@ def test_a_buyers_page_has_one_and_a_strangers_has_none(buyer, client, opens_in)
 
 
 def test_a_waiting_page_gets_a_new_one_for_the_same_key(buyer, settings) -> None:
-    """Whoever waits an hour for the opening still has a good ticket then."""
+    """Whoever waits an hour for the opening still has a good token then."""
     page = buyer.get(f"/sales/{a_sale(opens_in=3600).slug}/").text
     form, poll = fields(page), poll_of(page)
     bar = buyer.get(poll).text
@@ -110,7 +110,7 @@ def test_strangers_get_none_by_polling(client, db, query) -> None:
     assert "purchase_token" not in client.get(f"/sales/{a_sale().slug}/stock/?{query}").text
 
 
-def test_a_key_that_is_none_gets_no_ticket(buyer) -> None:
+def test_a_key_that_is_none_gets_no_token(buyer) -> None:
     path = f"/sales/{a_sale().slug}/stock/?expires=1&key="
     assert buyer.get(path + "x" * 256).status_code == 400
     assert buyer.get(path + "%00").status_code == 400

@@ -1,4 +1,4 @@
-"""The one way to buy, for Django's view and for the turnstile in front of it."""
+"""The one way to buy, for the purchase view and for the purchase fast path."""
 
 from typing import Any, Protocol
 
@@ -8,19 +8,19 @@ from shop.reservations.reserve import reserve
 
 
 class Outcome(Protocol):
-    """What a buyer is told: where to look, and the same as JSON with its status."""
+    """A successful purchase: an order, or a reservation of a queued sale."""
 
     @property
     def url(self) -> str:
-        """The page to go to."""
+        """Path of the page of the order or the reservation."""
 
     @property
     def status(self) -> int:
-        """Of the JSON answer."""
+        """HTTP status of the JSON response."""
 
     @property
     def receipt(self) -> dict[str, Any]:
-        """The JSON answer; the same each time the form is sent."""
+        """Body of the JSON response; the same each time the form is sent."""
 
 
 def buy(
@@ -32,10 +32,10 @@ def buy(
     is_first: bool = False,
     began: float | None = None,
 ) -> Outcome:
-    """Buy as the sale's fulfilment has it, once for each key. Raises the errors of `place_order`.
+    """Place an order, or reserve units of a queued sale, once for each key.
 
-    is_first: there is reason to think that the customer has nothing in this sale yet. began: when
-    the request came, by the monotonic clock.
+    `is_first` is a hint that the customer has no order in this sale yet. `began` is when the
+    request arrived (monotonic). Raises the errors of `place_order`.
     """
     if sale.is_queued:
         return reserve(customer_id=customer_id, sale=sale, quantity=quantity, key=key)

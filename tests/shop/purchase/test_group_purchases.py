@@ -18,9 +18,9 @@ from locking.failpoints import armed
 from shop.administration.audit import audit_sale
 from shop.errors import ShopError
 from shop.models import Order, Sale, User
-from shop.purchase import group_commit as line
-from shop.purchase import place_order as checkout
+from shop.purchase import group_commit
 from shop.purchase.place_order import Placed, place_order
+from shop.sales.stock_lock import lock_name
 from tests.locking.scripted import ScriptedBackend
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.purchases import EVERY
@@ -34,12 +34,12 @@ def _shared(guard: ScriptedBackend, settings) -> Iterator[None]:
     reach = replace(guard.capabilities, exclusion="machines")  # others are not shared
     with patch.object(guard, "capabilities", reach):
         yield
-    assert not line._lines, "somebody is still said to lead"
+    assert not group_commit._queues, "somebody is still said to lead"
 
 
 def together(sale: Sale, forms: Sequence[tuple[User, str]], shared: bool = True) -> Counter[str]:
     """What these buyers are told who all stand before the lock when it becomes free."""
-    sale, name = fresh(sale), checkout.lock_name(sale.pk)
+    sale, name = fresh(sale), lock_name(sale.pk)
 
     def buy(form: tuple[User, str]) -> Placed | ShopError:
         customer, key = form
@@ -61,7 +61,7 @@ def together(sale: Sale, forms: Sequence[tuple[User, str]], shared: bool = True)
         with held:
             told = [pool.submit(buy, form) for form in forms]
             if shared:
-                until(lambda: len(line._lines.get(name, ())) == len(forms) - 1)
+                until(lambda: len(group_commit._queues.get(name, ())) == len(forms) - 1)
         return Counter(code_of(each.result(10)) for each in told)
 
 
