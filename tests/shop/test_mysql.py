@@ -22,31 +22,30 @@ pytestmark = [
     pytest.mark.only("mysql"),
 ]
 BOUND = 5.0
-"""Seconds within which who waits for a silent server has to know; 0.9 on a quiet machine, and ten
-where nobody watches."""
+"""Upper bound in seconds for a wait on a stalled server: 0.9 on an idle machine, 10 undetected."""
 
 
 @pytest.fixture
-def way() -> Iterator[Proxy]:
-    with Proxy(int(connection.settings_dict["PORT"])) as way:
-        yield way
+def proxy() -> Iterator[Proxy]:
+    with Proxy(int(connection.settings_dict["PORT"])) as proxy:
+        yield proxy
 
 
 @pytest.fixture
-def connect(way: Proxy) -> Iterator[Callable[[], BaseDatabaseWrapper]]:
-    """Makes connections through the proxy; mysqlclient alone would wait ten seconds on each."""
+def connect(proxy: Proxy) -> Iterator[Callable[[], BaseDatabaseWrapper]]:
+    """Make connections through the proxy; mysqlclient alone would wait ten seconds on each."""
     made = []
 
     def make() -> BaseDatabaseWrapper:
         made.append(connections.create_connection("default"))
         made[-1].inc_thread_sharing()
-        made[-1].settings_dict = {**made[-1].settings_dict, "PORT": str(way.port)}
+        made[-1].settings_dict = {**made[-1].settings_dict, "PORT": str(proxy.port)}
         assert made[-1].get_connection_params()["read_timeout"] == 10
         return made[-1]
 
     yield make
-    way.cut()
-    way.resume()
+    proxy.cut()
+    proxy.resume()
     for each in made:
         each.close()
 
@@ -57,55 +56,55 @@ def ask(on: BaseDatabaseWrapper, sql: str = "SELECT 1") -> Any:
         return cursor.fetchone()[0]
 
 
-def refused_after(on: BaseDatabaseWrapper, sql: str = "SELECT 1") -> float:
-    """Seconds until it was told that there is no answer."""
+def seconds_until_error(on: BaseDatabaseWrapper, sql: str = "SELECT 1") -> float:
+    """Return the seconds until the statement fails."""
     began = time.monotonic()
     with pytest.raises(OperationalError):
         ask(on, sql)
     return time.monotonic() - began
 
 
-def test_one_finds_out_that_it_is_silent_for_all(way, connect) -> None:
+def test_one_late_reply_stops_all_connections(proxy, connect) -> None:
     first, second = connect(), connect()
     assert ask(first) == ask(second) == 1
-    way.hold()
-    assert 0.2 < refused_after(first) < BOUND, "nobody lost anything"
-    assert refused_after(second) < 0.5, "it was asked again"
-    assert refused_after(connect()) < 0.5, "it was dialled again"
-    way.cut()
-    way.resume()
-    until(lambda: not first.connection.watch.is_silent)
+    proxy.hold()
+    assert 0.2 < seconds_until_error(first) < BOUND, "no reply was late"
+    assert seconds_until_error(second) < 0.5, "it waited for the server again"
+    assert seconds_until_error(connect()) < 0.5, "it connected to the server again"
+    proxy.cut()
+    proxy.resume()
+    until(lambda: not first.connection.detector.is_stalled)
     for each in (first, second):
         each.close_if_unusable_or_obsolete()
         assert ask(each) == 1
 
 
-def test_it_is_found_out_before_the_watch_has_a_line_of_its_own(way, connect, monkeypatch) -> None:
-    """The server falls silent while the thread dials for the first time: greeted, but no more."""
-    silent, dial = threading.Event(), base.MySQLdb.connect
+def test_stall_while_the_detector_connects(proxy, connect, monkeypatch) -> None:
+    """The server stalls after it has greeted the detector's first connection."""
+    stalled, connect_plain = threading.Event(), base.MySQLdb.connect
 
     def late(**params: Any) -> Any:
-        line = dial(**params)
-        assert silent.wait(WAIT_TIMEOUT)
-        line.query("DO 1")  # one of the things that are said on a new connection
-        return line
+        connection = connect_plain(**params)
+        assert stalled.wait(WAIT_TIMEOUT)
+        connection.query("DO 1")  # as the set-up of a new connection does
+        return connection
 
     monkeypatch.setattr(base.MySQLdb, "connect", late)
     first = connect()
     assert ask(first) == 1
-    way.hold()
-    silent.set()
-    assert refused_after(first) < BOUND
+    proxy.hold()
+    stalled.set()
+    assert seconds_until_error(first) < BOUND
 
 
-def test_all_who_wait_are_told_at_once(way, connect) -> None:
-    """Also in a COMMIT, and between the answers of one message."""
+def test_all_waits_end_at_once(proxy, connect) -> None:
+    """This includes a COMMIT, and a wait between two results of one message."""
     asks, commits, reads = connect(), connect(), connect()
     ask(asks)
     commits.set_autocommit(False)
     cursor = reads.cursor()
     cursor.execute("SELECT 1; SELECT SLEEP(9)")
-    way.hold()
+    proxy.hold()
     took = []
 
     def wait(for_it: Callable[[], object]) -> None:
@@ -124,35 +123,36 @@ def test_all_who_wait_are_told_at_once(way, connect) -> None:
     assert max(took) < BOUND
 
 
-def test_who_begins_to_wait_while_all_are_cut_does_not_end_the_watch(connect) -> None:
-    line = connect()
-    ask(line)
-    watch = line.connection.watch
+def test_wait_that_starts_during_an_abort_does_not_stop_the_detector(connect) -> None:
+    on = connect()
+    ask(on)
+    detector, started = on.connection.detector, []
 
-    class Waits:
+    class Waiter:
         @property
-        def number(self) -> int:
-            watch.begin(late)
+        def descriptor(self) -> int:
+            started.append(object())
+            detector.start(started[0])
             return -1
 
-    late, first = object(), Waits()
-    watch.begin(first)
-    watch._cut()
-    assert late in watch._waits
-    for who in (first, late):
-        watch.end(who)
+    first = Waiter()
+    detector.start(first)
+    detector.abort_all()
+    assert len(started) == 1
+    for waiter in (first, *started):
+        detector.stop(waiter)
 
 
 @pytest.mark.parametrize("make", [database, session])
-def test_who_waits_for_a_lock_in_it_is_told_too(make, monkeypatch, mariadb, way) -> None:
-    """Without a word from the server for as long as the lock may take."""
-    through = {**connection.settings_dict, "PORT": str(way.port)}
+def test_wait_for_a_lock_ends_too(make, monkeypatch, mariadb, proxy) -> None:
+    """The server sends nothing for as long as the lock is held."""
+    through = {**connection.settings_dict, "PORT": str(proxy.port)}
     monkeypatch.setitem(connections.settings, "far", through)
     near, far, root = make("default"), make("far"), Root(mariadb)
     with near.lock("it"), ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(far.lock("it").acquire, timeout=30)
         until(lambda: root.waits() == 1)
-        way.hold()
+        proxy.hold()
         began = time.monotonic()
         with pytest.raises(LockUnavailable):
             waiting.result(30)
@@ -162,12 +162,12 @@ def test_who_waits_for_a_lock_in_it_is_told_too(make, monkeypatch, mariadb, way)
 
 
 @pytest.fixture
-def patience(monkeypatch) -> None:
-    """However loaded the machine is."""
-    monkeypatch.setattr(base, "WAIT_TIMEOUT", 9.0)
+def long_probe_timeout(monkeypatch) -> None:
+    """Allow for a busy machine."""
+    monkeypatch.setattr(base, "PROBE_TIMEOUT", 9.0)
 
 
-def test_a_busy_server_is_not_taken_for_a_silent_one(patience, connect) -> None:
+def test_slow_statement_is_not_aborted(long_probe_timeout, connect) -> None:
     busy, other = connect(), connect()
     began = time.monotonic()
     slow = threading.Thread(target=lambda: took.append(ask(busy, "SELECT SLEEP(1.2)")))
@@ -180,23 +180,23 @@ def test_a_busy_server_is_not_taken_for_a_silent_one(patience, connect) -> None:
     assert time.monotonic() - began > 1.2
 
 
-def test_what_is_slow_on_the_way_is_not_silent(patience, way, connect) -> None:
-    line = connect()
-    ask(line)
-    way.delay = 0.2
-    assert ask(line) == 1
-    assert not line.connection.watch.is_silent
+def test_slow_network_is_not_a_stall(long_probe_timeout, proxy, connect) -> None:
+    on = connect()
+    ask(on)
+    proxy.delay = 0.2
+    assert ask(on) == 1
+    assert not on.connection.detector.is_stalled
 
 
-def test_a_new_connection_is_ready_after_two_messages(way, connect, monkeypatch) -> None:
-    """Its name and password, and all that it wants to be; Django's own sends seven."""
-    monkeypatch.setattr(base, "LATE", 60.0)  # else the watch may ask, too
+def test_new_connection_sends_two_messages(proxy, connect, monkeypatch) -> None:
+    """The login and one message of settings; Django's engine sends seven messages."""
+    monkeypatch.setattr(base, "STALL_AFTER", 60.0)  # the detector sends nothing
     first, second = connect(), connect()
     ask(first)
-    until(lambda: first.connection.watch._line is not None, "the watch's own line")
-    asked = way.request_count
+    until(lambda: first.connection.detector.is_ready, "the detector's connection")
+    asked = proxy.request_count
     ask(second)
-    assert way.request_count == asked + 3
+    assert proxy.request_count == asked + 3
     names = ("character_set_client", "autocommit", "sql_mode", "innodb_lock_wait_timeout")
     level = "tx_isolation" if second.mysql_is_mariadb else "transaction_isolation"
     for each in (first, second):

@@ -1,1 +1,1 @@
-"""The database engine that `shop.settings.base` names for MySQL and MariaDB: see base.py."""
+"""The database engine of MySQL and MariaDB, named in `shop.settings.base`; see base.py."""

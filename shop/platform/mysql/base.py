@@ -1,10 +1,10 @@
-"""Django's MySQL, for a server that may fall silent: all who wait are told when one knows.
+"""Django's MySQL engine with a stall detector for servers that stop responding.
 
-mysqlclient knows whole seconds only, and lets each statement wait for itself. Here a thread looks
-at what its process waits for. When an answer is late it asks the server itself, on a connection of
-its own; when that is not answered either, the server is silent: whoever waits gets an
-OperationalError now, and so does who asks, until the server is heard again (the circuit breaker). A
-server that is only slow answers the thread, and no statement is cut.
+mysqlclient's time-outs are whole seconds, and each statement waits for its own. Here one thread per
+server checks the waits of its process. When a reply takes longer than STALL_AFTER, the thread sends
+a query on its own connection. If that gets no reply either, the server has stalled: all waits raise
+OperationalError now, and new ones at once until the server responds (a circuit breaker). A server
+that is only slow replies to the thread, and no statement is aborted.
 """
 
 import os
@@ -25,154 +25,158 @@ from MySQLdb.connections import Connection as PlainConnection
 from locking.backends.circuit_breaker import CircuitBreaker
 from locking.fork import after_fork_in_child
 
-LATE = 0.2
-"""Seconds after which an answer is late."""
-TICK = 0.1
-PATIENCE = 0.6
-"""Seconds in which a server that is not silent answers the thread. The three together bound what a
-statement waits for a silent one."""
+STALL_AFTER = 0.2
+"""Seconds after which a reply is late and the thread queries the server."""
+CHECK_INTERVAL = 0.1
+PROBE_TIMEOUT = 0.6
+"""Seconds in which a server must reply to the thread. The sum of the three bounds the wait for a
+stalled server."""
 
 TIMEOUTS = ("connect_timeout", "read_timeout", "write_timeout")
+CHARSET = "utf8mb4"
 
 T = TypeVar("T")
 
 
-class Watch:
-    """What this process waits for of one server."""
+class StallDetector:
+    """Watches the waits of this process for one server."""
 
     def __init__(self, server: str, params: dict[str, Any]) -> None:
         self._params = {**params, **dict.fromkeys(TIMEOUTS, 1)}
-        self._silence = CircuitBreaker(f"the database at {server}", self._hear)
+        self._breaker = CircuitBreaker(f"The database at {server}", self._probe)
         self._waits: dict[object, float] = {}
         self._guard = threading.Lock()
-        self._begun = threading.Event()
-        self._line: PlainConnection | None = None
-        threading.Thread(target=self._look, name="database-watch", daemon=True).start()
+        self._started = threading.Event()
+        self._own_connection: PlainConnection | None = None
+        threading.Thread(target=self._run, name="database-stall-detector", daemon=True).start()
 
-    def forget(self) -> None:
-        """In a forked child: whoever held the guard is not here to let go of it."""
+    def reset_after_fork(self) -> None:
+        """Replace the guard in a forked child: another thread of the parent may hold it."""
         self._guard = threading.Lock()
 
     @property
-    def is_silent(self) -> bool:
-        """Whether it is known to be."""
-        return self._silence.is_open
+    def is_stalled(self) -> bool:
+        """Return True while the server does not respond."""
+        return self._breaker.is_open
 
-    def raise_if_open(self) -> None:
-        """Before something new is asked; what a cursor's end has to tidy up goes on."""
-        if self.is_silent:
-            raise MySQLdb.OperationalError(2006, "The database has been silent for a while")
+    @property
+    def is_ready(self) -> bool:
+        """Return True if the thread has a connection of its own."""
+        return self._own_connection is not None
 
-    def ask(self, who: object, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call what waits for the server; `who` is its connection, once there is one."""
-        self.begin(who)
+    def raise_if_stalled(self) -> None:
+        """Raise OperationalError before a new statement while the server does not respond."""
+        if self.is_stalled:
+            raise MySQLdb.OperationalError(2006, "The database has not responded for a while")
+
+    def watch(self, waiter: object, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Make a call that waits for the server; `waiter` is the connection, if it is open."""
+        self.start(waiter)
         try:
             return call(*args, **kwargs)
         finally:
-            self.end(who)
+            self.stop(waiter)
 
-    def begin(self, who: object) -> None:
-        """It waits from now on."""
-        self._waits[who] = time.monotonic()
-        if not self._begun.is_set():
-            self._begun.set()
+    def start(self, waiter: object) -> None:
+        """Record that `waiter` waits from now on."""
+        self._waits[waiter] = time.monotonic()
+        if not self._started.is_set():
+            self._started.set()
 
-    def end(self, who: object) -> None:
-        """It waits no longer, if it did."""
+    def stop(self, waiter: object) -> None:
+        """Record that `waiter` does not wait any more."""
         with self._guard:
-            self._waits.pop(who, None)
+            self._waits.pop(waiter, None)
 
-    def _look(self) -> None:
-        if not self._answers():  # mostly it is there now, and the line is ready for when it is not
-            self._silence.open()
-            self._cut()
+    def _run(self) -> None:
+        if not self._responds():  # usually it does, and the connection is ready for a later stall
+            self._breaker.open()
+            self.abort_all()
         while True:
-            self._begun.wait()
-            self._begun.clear()
+            self._started.wait()
+            self._started.clear()
             while self._waits:
-                time.sleep(TICK)
-                first = min(list(self._waits.values()), default=time.monotonic())
-                if self.is_silent or (time.monotonic() - first > LATE and not self._answers()):
-                    self._silence.open()
-                    self._cut()
+                time.sleep(CHECK_INTERVAL)
+                now = time.monotonic()
+                first = min(list(self._waits.values()), default=now)
+                if self.is_stalled or (now - first > STALL_AFTER and not self._responds()):
+                    self._breaker.open()
+                    self.abort_all()
 
-    def _answers(self) -> bool:
-        """Whether the server says anything, and be it that it refuses."""
-        began = time.monotonic()
-        line, self._line = self._line, None
+    def _responds(self) -> bool:
+        """Return True if the server replies, even with an error."""
+        started = time.monotonic()
+        connection, self._own_connection = self._own_connection, None
         try:
-            line = line or MySQLdb.connect(**self._params)
-            line.send_query(b"SELECT 1")
+            connection = connection or MySQLdb.connect(**self._params)
+            connection.send_query(b"SELECT 1")
             poll = select.poll()
-            poll.register(line, select.POLLIN)
-            if poll.poll(PATIENCE * 1000):
-                line.read_query_result()
-                line.store_result()
-                self._line = line
+            poll.register(connection, select.POLLIN)
+            if poll.poll(PROBE_TIMEOUT * 1000):
+                connection.read_query_result()
+                connection.store_result()
+                self._own_connection = connection
                 return True
         except (MySQLdb.Error, OSError):
             pass
-        return time.monotonic() - began < PATIENCE
+        return time.monotonic() - started < PROBE_TIMEOUT
 
-    def _hear(self) -> None:
-        if not self._answers():
+    def _probe(self) -> None:
+        if not self._responds():
             raise TimeoutError
 
-    def _cut(self) -> None:
-        """End all waits. Who has connected only half way ends at the connect_timeout."""
-        with self._guard:  # or a connection might be closed, and its number be another's
-            for who in list(self._waits):  # others begin to wait meanwhile
-                number = getattr(who, "number", -1)  # else not yet connected
-                with suppress(OSError), socket.socket(fileno=os.dup(number)) as end:
+    def abort_all(self) -> None:
+        """End all waits. A connection that is being opened ends after its connect_timeout."""
+        with self._guard:  # no connection is closed meanwhile, so no descriptor is reused
+            for waiter in list(self._waits):  # others may start to wait meanwhile
+                descriptor = getattr(waiter, "descriptor", -1)  # -1: not connected yet
+                with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as end:
                     end.shutdown(socket.SHUT_RDWR)
 
 
 def _watched(name: str) -> Callable[..., Any]:
     call = getattr(PlainConnection, name)
 
-    def ask(self: "Connection", *args: Any) -> Any:
-        return self.watch.ask(self, call, self, *args)
+    def watch(self: "Connection", *args: Any) -> Any:
+        return self.detector.watch(self, call, self, *args)
 
-    return ask
-
-
-CHARSET = "utf8mb4"
+    return watch
 
 
 class Connection(PlainConnection):  # type: ignore[misc]
-    """mysqlclient's, under watch; all it says of itself it says in one message."""
+    """A mysqlclient connection whose waits are watched; it is set up with one message."""
 
-    def __init__(self, watch: Watch, *, init_command: str = "", **params: Any) -> None:
-        self.watch = watch
-        first = "; ".join(filter(None, [f"SET NAMES {CHARSET}", init_command]))
-        super().__init__(**{**params, "charset": CHARSET, "init_command": first})
-        self.number = self.fileno()  # which mysqlclient tells no other thread while it waits
+    def __init__(self, detector: StallDetector, *, init_command: str = "", **params: Any) -> None:
+        self.detector = detector
+        setup = "; ".join(filter(None, [f"SET NAMES {CHARSET}", init_command]))
+        super().__init__(**{**params, "charset": CHARSET, "init_command": setup})
+        self.descriptor = self.fileno()  # mysqlclient does not return it while a thread waits
 
     def set_character_set(self, charset: str, collation: str | None = None) -> None:
-        """Only this end's: the server has been told."""
+        """Set the client's side only: `init_command` has set the server's."""
         self.encoding = "utf8"
 
     def query(self, query: Any) -> None:
-        """Send a statement and wait for its answer."""
-        self.watch.raise_if_open()
-        self.watch.ask(self, super().query, query)
+        """Send a statement and wait for its reply."""
+        self.detector.raise_if_stalled()
+        self.detector.watch(self, super().query, query)
 
     def send_query(self, query: Any) -> None:
-        """Send a statement; who then polls for its answer waits, too, until he reads or closes."""
-        self.watch.raise_if_open()
-        self.watch.begin(self)
+        """Send a statement; the wait for its reply ends with `read_query_result` or `close`."""
+        self.detector.raise_if_stalled()
+        self.detector.start(self)
         super().send_query(query)
 
     def read_query_result(self) -> None:
-        """Read what `send_query` asked for."""
+        """Read the reply to `send_query`."""
         try:
             super().read_query_result()
         finally:
-            self.watch.end(self)
+            self.detector.stop(self)
 
     def close(self) -> None:
-        """End it, whatever it waits for."""
-        self.watch.end(self)
+        """Close the connection in any state."""
+        self.detector.stop(self)
         super().close()
 
     store_result, next_result, commit, rollback, autocommit, ping = map(
@@ -180,69 +184,71 @@ class Connection(PlainConnection):  # type: ignore[misc]
     )
 
 
-_watches: dict[str, Watch] = {}
-_making = threading.Lock()
+_detectors: dict[str, StallDetector] = {}
+_creating = threading.Lock()
 
 
 def _server_of(params: dict[str, Any]) -> str:
     return params.get("unix_socket") or f"{params.get('host')}:{params.get('port')}"
 
 
-def _watch_of(params: dict[str, Any]) -> Watch:
+def _detector_of(params: dict[str, Any]) -> StallDetector:
     server = _server_of(params)
-    with _making:
-        return _watches.get(server) or _watches.setdefault(server, Watch(server, params))
+    with _creating:
+        if server not in _detectors:
+            _detectors[server] = StallDetector(server, params)
+        return _detectors[server]
 
 
-def _forget() -> None:
-    global _making
-    _making = threading.Lock()
-    for watch in _watches.values():
-        watch.forget()
-    _watches.clear()
+def _reset_after_fork() -> None:
+    """Drop the parent's detectors, whose threads do not exist in a forked child."""
+    global _creating
+    _creating = threading.Lock()
+    for detector in _detectors.values():
+        detector.reset_after_fork()
+    _detectors.clear()
 
 
-# Their threads stay behind: a forked child watches for itself.
-after_fork_in_child(_forget)
+after_fork_in_child(_reset_after_fork)
 
 
 def connect(**params: Any) -> Connection:
-    """A connection whose waits are watched."""
-    watch = _watch_of(params)
-    watch.raise_if_open()
-    return watch.ask(object(), Connection, watch, **params)
+    """Return a connection whose waits are watched."""
+    detector = _detector_of(params)
+    detector.raise_if_stalled()
+    return detector.watch(object(), Connection, detector, **params)
 
 
-_facts: dict[str, dict[str, Any]] = {}
-"""What Django wants to know of each server."""
+_server_data: dict[str, dict[str, Any]] = {}
+"""Django's `mysql_server_data`, by server."""
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """The engine `shop.platform.mysql`; its `Database` makes the connections of locks, too.
+    """The engine `shop.platform.mysql`; its `Database` also opens the lock backends' connections.
 
-    With Django's own a connection is ready after seven messages; here after the second.
+    Django's engine sends seven messages on a new connection, this one two.
     """
 
     Database = SimpleNamespace(**{**vars(MySQLdb), "connect": connect})
 
     def get_connection_params(self) -> dict[str, Any]:
-        """With all that Django would say on a new connection one by one."""
+        """Return the parameters with all settings of a new connection in one `init_command`."""
         params: dict[str, Any] = super().get_connection_params()
         isolation, self.isolation_level = self.isolation_level, None
-        said = [params.get("init_command")]
+        commands = [params.get("init_command")]
         if isolation:
-            said.append(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation.upper()}")
-        params["init_command"] = "; ".join(filter(None, said))
+            commands.append(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation.upper()}")
+        params["init_command"] = "; ".join(filter(None, commands))
         return {**params, "autocommit": True}
 
     @cached_property
     def mysql_server_data(self) -> dict[str, Any]:
-        """Asked once in a process, not on each connection."""
+        """Return the server's version and settings, read once per process."""
         server = _server_of(self.get_connection_params())
-        if server not in _facts:
-            _facts[server] = super().mysql_server_data
-        return _facts[server]
+        if server not in _server_data:
+            _server_data[server] = super().mysql_server_data
+        return _server_data[server]
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Connection:
-        """A connection whose waits are watched."""
+        """Return a connection whose waits are watched."""
         return connect(**conn_params)
