@@ -130,7 +130,7 @@ def test_a_restock_and_a_new_sale_are_seen_at_once(amy):
     sale = a_sale(stock=3)
     page = f"/sales/{sale.slug}/stock/"
     assert 'value="3" max="3"' in amy.get(page).text
-    action = {"action": "restock", "_selected_action": sale.pk, "pieces": "4"}
+    action = {"action": "restock", "_selected_action": sale.pk, "units": "4"}
     amy.post("/admin/shop/sale/", action)
     assert 'value="7" max="7"' in amy.get(page).text
     assert amy.get("/sales/later/").status_code == 404
