@@ -224,7 +224,7 @@ def test_pieces_of_a_closed_order_can_be_reserved_again(how, is_silent) -> None:
 def test_restocked_in_the_admin(admin_client, django_capture_on_commit_callbacks) -> None:
     sale = a_queued_sale(stock=1)
     ask(sale)
-    form = {"action": "restock", "pieces": 3, "_selected_action": sale.pk}
+    form = {"action": "restock", "units": 3, "_selected_action": sale.pk}
     with django_capture_on_commit_callbacks(execute=True):
         admin_client.post("/admin/shop/sale/", form)
     assert told(sale, 4) == {"queued": 3, "SoldOut": 1}
