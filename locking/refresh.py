@@ -1,7 +1,7 @@
 """Values in the memory of one process, read once for all of its threads.
 
-A cache of this module bounds the age of a value and the number of reads, whatever the number of
-threads that ask. `locking.single_flight` does the same for several processes.
+A cache of this module bounds the age of a value and the number of reads for any number of threads.
+`locking.single_flight` does the same for several processes.
 """
 
 from __future__ import annotations

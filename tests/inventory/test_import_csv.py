@@ -68,22 +68,22 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_fault_refuses_the_file(file, fault):
-    content, said = FAULTS[fault]
+def test_file_with_a_fault_is_refused(file, fault):
+    content, message = FAULTS[fault]
     with pytest.raises(CommandError, match="nothing was imported") as refused:
         run(file, content)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert not Product.objects.exists()
 
 
-def test_every_fault_is_told(file):
+def test_all_faults_are_listed(file):
     with pytest.raises(CommandError) as refused:
         run(file, GOOD + "cup,,3\ncan,Can,x\n")
     assert "line 3: name" in str(refused.value)
     assert "line 4: price" in str(refused.value)
 
 
-def test_the_exit_code_is_1(tmp_path):
+def test_refused_file_exits_with_1(tmp_path):
     command = [sys.executable, "manage.py", "import_products", str(tmp_path / "none.csv")]
     done = subprocess.run(command, cwd=settings.BASE_DIR, capture_output=True, text=True)
     assert done.returncode == 1

@@ -236,7 +236,7 @@ def send(user, form: object = None, *, path: str = "/pay/", do=view, **options) 
     return do(request)
 
 
-def said(response: HttpResponse) -> tuple[object, ...]:
+def content_of(response: HttpResponse) -> tuple[object, ...]:
     return response.status_code, dict(response.items()), response.content
 
 
@@ -245,16 +245,16 @@ KEY = {"Idempotency-Key": "k"}
 
 def test_view_replays_its_response(user) -> None:
     first = send(user, {"idempotency_key": "k", "csrfmiddlewaretoken": "a"})
-    assert said(first) == (
+    assert content_of(first) == (
         201,
         {"Content-Type": "application/json", "Location": "/x/"},
         b'{"effects": 1}',
     )
     assert "seen" in first.cookies
     again = send(user, {"idempotency_key": "k", "csrfmiddlewaretoken": "b"})
-    assert said(again) == said(first)
+    assert content_of(again) == content_of(first)
     assert not again.cookies, "a cookie belongs to the session that received it"
-    assert said(send(user, headers=KEY)) == said(first)
+    assert content_of(send(user, headers=KEY)) == content_of(first)
     assert effects() == 1
 
 
@@ -277,7 +277,7 @@ def test_changed_request_with_the_same_key_is_refused(user) -> None:
         return {"a": ["1", "2"], "file": file(content), "idempotency_key": "k"}
 
     first = send(user, form(b"x"))
-    assert said(send(user, form(b"x"))) == said(first)
+    assert content_of(send(user, form(b"x"))) == content_of(first)
     for changed in (
         form(b"y"),
         {**form(b"x"), "a": ["2", "1"]},
@@ -294,7 +294,7 @@ def test_json_body_is_part_of_the_request(user) -> None:
     first = send(user, {"a": 1}, headers=KEY, content_type="application/json")
     assert first.status_code == 201
     again = send(user, {"a": 1}, headers=KEY, content_type="application/json")
-    assert said(again) == said(first)
+    assert content_of(again) == content_of(first)
     other = send(user, {"a": 2}, headers=KEY, content_type="application/json")
     assert (other.status_code, effects()) == (422, 1)
 
@@ -322,7 +322,7 @@ def test_refused_view_returns_the_faster_response(user) -> None:
             attempt.store(HttpResponse("faster", status=201))
         return HttpResponse("too late", status=409)
 
-    assert said(send(user, headers=KEY, do=late))[::2] == (201, b"faster")
+    assert content_of(send(user, headers=KEY, do=late))[::2] == (201, b"faster")
 
 
 def test_view_must_store_its_response(user) -> None:

@@ -28,17 +28,17 @@ class Readers:
     """Processes whose threads have all looked up the key before the first build ends."""
 
     def __init__(self) -> None:
-        self.looked = _fork.Value("i", 0)
+        self.lookups = _fork.Value("i", 0)
         self.builds = _fork.Value("i", 0)
 
     def here(self) -> None:
-        with self.looked.get_lock():
-            self.looked.value += 1
+        with self.lookups.get_lock():
+            self.lookups.value += 1
 
     def build(self) -> str:
         with self.builds.get_lock():
             self.builds.value += 1
-        until(lambda: self.looked.value == PROCESSES * THREADS, "the lookups of all readers")
+        until(lambda: self.lookups.value == PROCESSES * THREADS, "the lookups of all readers")
         return "new"
 
     def run(self, read: Callable[[Readers], object]) -> list[object]:
@@ -109,12 +109,12 @@ def test_row_22_killed_builder_is_replaced_after_its_lease(settings, has_old):
     flight = SingleFlight(CACHE="default", LOCK="redis", LOCK_TTL=ttl, TIMEOUT=WAIT_TIMEOUT)
     if has_old:
         flight.get_or_build(key, lambda: "old", **EXPIRED)
-    begun = _fork.Array("d", 4)
+    started = _fork.Array("d", 4)
 
     def build() -> str:
-        with begun.get_lock():
-            number = sum(map(bool, begun))
-            begun[number] = time.monotonic()
+        with started.get_lock():
+            number = sum(map(bool, started))
+            started[number] = time.monotonic()
         if number < 2:
             os.kill(os.getpid(), signal.SIGKILL)
         return "new"
@@ -130,7 +130,7 @@ def test_row_22_killed_builder_is_replaced_after_its_lease(settings, has_old):
             with pytest.raises(EOFError):  # the process was killed
                 pool.results()
         got = insist()
-    first, second, third, none = begun[:4]
+    first, second, third, none = started[:4]
     assert none == 0
     # The lease is granted a moment before its build begins.
     assert min(second - first, third - second) > 0.7 * ttl

@@ -133,13 +133,13 @@ class TestWhileItRuns:
         """Under a lock that excludes no other machine, the row excludes it for the task's limit."""
         put_in_force(backend)
         deliver(noon())
-        begun = timezone.now()
+        started = timezone.now()
         JobRun.objects.update(state=State.RUNNING, ended_at=None)
         deliver(noon())
         assert len(executed) == 1
-        life = JobRun.objects.get().lease_until - begun
+        lease = JobRun.objects.get().lease_until - started
         expected = locks["redis"].ttl if backend == "redis" else TIME_LIMIT
-        assert abs(life.total_seconds() - expected) < 30
+        assert abs(lease.total_seconds() - expected) < 30
         let_time_pass(seconds=expected + 30)
         deliver(noon())
         assert [attempt for _, attempt in executed] == [1, 2]
@@ -229,10 +229,10 @@ class TestAfterAnError:
         assert len(executed) == 1
 
     def test_run_does_not_start_without_its_lock(self, monkeypatch) -> None:
-        def silent(*args: object) -> None:
+        def unavailable(*args: object) -> None:
             raise LockUnavailable
 
-        monkeypatch.setattr(RedisBackend, "acquire", silent)
+        monkeypatch.setattr(RedisBackend, "acquire", unavailable)
         with pytest.raises(LockUnavailable):
             deliver(noon())
         assert executed == []

@@ -53,8 +53,8 @@ class Broker:
 
     def started(self, gate: str) -> list[dict[str, Any]]:
         """Return the attempts that have started and wait at the gate."""
-        said = [json.loads(line) for line in self.redis.lrange("started", 0, -1)]
-        return [one for one in said if one["gate"] == gate]
+        attempts = [json.loads(line) for line in self.redis.lrange("started", 0, -1)]
+        return [one for one in attempts if one["gate"] == gate]
 
     def wait_for_start(self, gate: str, times: int, *, sweep: bool = False) -> dict[str, Any]:
         """Wait for that many attempts to start; return the last one."""
