@@ -14,13 +14,13 @@ from loadtest.load.events import say
 
 EXPERIMENTS = {
     "run": "loadtest.load.director",
-    "bench": "loadtest.bench.locks.rounds",
+    "bench": "loadtest.bench.locks.runner",
     "cache": "loadtest.bench.caches",
     "keys": "loadtest.bench.keys",
-    "purchase": "loadtest.bench.purchase.rounds",
+    "purchase": "loadtest.bench.purchase.runner",
     "scenario": "loadtest.scenarios.runner",
     "jobs": "loadtest.resilience.jobs.soak",
-    "endure": "loadtest.resilience.director",
+    "endure": "loadtest.resilience.runner",
 }
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

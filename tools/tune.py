@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from devservers import MariaDb, Redis  # noqa: E402
-from loadtest.bench.purchase.web import Web  # noqa: E402
+from loadtest.bench.purchase.web import WebServer  # noqa: E402
 from loadtest.charts import marked  # noqa: E402
 
 PAGE = ROOT / "docs/reference/benchmarks.md"
@@ -34,7 +34,7 @@ VARIANTS: dict[str, tuple[int, int, list[str]]] = {
 RUSH = ["--attempts=4000", "--stock=500", "--buyers=800", "--processes=1", "--connections=32"]
 
 
-def megabytes(web: Web) -> float:
+def megabytes(web: WebServer) -> float:
     """Of all its processes, what they share counted once."""
     files = [Path(f"/proc/{pid}/smaps_rollup") for pid in (web.pid, *web.children())]
     lines = [line for file in files for line in file.read_text().splitlines()]
@@ -45,7 +45,7 @@ def measure(variant: str) -> tuple[float, float, float]:
     """Attempts a second, p99 of the winners in ms, MB."""
     workers, threads, options = VARIANTS[variant]
     os.environ["MAX_WAITING"] = str(max(1, min(6, threads - 2)))
-    with Web(workers, config=["--threads", str(threads), *options]) as web:
+    with WebServer(workers, config=["--threads", str(threads), *options]) as web:
         command = [sys.executable, "manage.py", "lab", "http", "--json", "--url", web.url, *RUSH]
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
         report = json.loads(done.stdout)

@@ -1,1 +1,1 @@
-"""The lock benchmark: every backend beside a bare floor and beside other libraries."""
+"""Benchmarks of locks, purchases, cached values and idempotency keys."""

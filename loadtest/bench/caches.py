@@ -1,4 +1,4 @@
-"""`manage.py lab bench cache`: who builds and who waits when 200 readers want one cached value.
+"""`manage.py lab bench cache`: 200 readers want one cached value; one builds, the others wait.
 
 Four processes of fifty threads on a private Redis. `main` measures there, rounds interleaved; the
 rest makes the report. A build takes BUILD seconds, as a slow query does.
@@ -19,6 +19,7 @@ from django.core.cache import caches
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from loadtest.bench.results import Progress, events, remarks
 from loadtest.load.director import versions
 from loadtest.load.events import say
 from loadtest.load.process_pool import ProcessPool, StartGate
@@ -26,14 +27,15 @@ from loadtest.load.stores import Stores
 from loadtest.load.verdict import percentile
 from locking.single_flight import SingleFlight
 
+__all__ = ["bench", "is_sound", "main", "remarks", "tables"]
+
 PROCESSES, THREADS = 4, 50
 BUILD = 0.2
 LEASE = 1.0
 KILLED = 2
-LONG: dict[str, Any] = {"ttl": 3600.0, "stale": 3600.0}
-OVER: dict[str, Any] = {"ttl": 1e-6, "stale": 3600.0}
-"""Expired as soon as it is kept."""
-MOST_MEDIAN_MS = 2.0
+FRESH: dict[str, Any] = {"ttl": 3600.0, "stale": 3600.0}
+EXPIRED: dict[str, Any] = {"ttl": 1e-6, "stale": 3600.0}
+MAX_MEDIAN_MS = 2.0
 
 LINES = {
     "fresh": "fresh key, all at once",
@@ -43,44 +45,45 @@ LINES = {
     "killed": f"cold key, {KILLED} builders killed, lease {LEASE:g} s",
     "control": "control: cold key, plain cache",
 }
+SHARES = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}
 
 _fork = multiprocessing.get_context("fork")
 
 
 class _Round:
-    """Readers of one key, and when builds of it began."""
+    """The readers of one key, and the start times of its builds."""
 
     def __init__(self, line: str, number: int) -> None:
         self.line = line
         self.key = f"bench:{line}:{number}"
-        self.flight = SingleFlight(LOCK_TTL=LEASE, TIMEOUT=60.0)
-        self.begun = _fork.Array("d", PROCESSES * THREADS)
+        self.single_flight = SingleFlight(LOCK_TTL=LEASE, TIMEOUT=60.0)
+        self.started = _fork.Array("d", PROCESSES * THREADS)
         self.gate = StartGate(PROCESSES)
 
     def measure(self) -> dict[str, Any]:
         if self.line in ("expired", "arriving", "fresh"):
-            kept = LONG if self.line == "fresh" else OVER
-            self.flight.get_or_build(self.key, lambda: "old", **kept)
+            ages = FRESH if self.line == "fresh" else EXPIRED
+            self.single_flight.get_or_build(self.key, lambda: "old", **ages)
         with ProcessPool(self.process, PROCESSES) as pool:
             waits = [wait for process in pool.survivors() for wait in process]
-        begun = [at for at in self.begun[:] if at]
-        gaps = [later - earlier for earlier, later in pairwise(begun)]
+        started = [at for at in self.started[:] if at]
+        gaps = [later - earlier for earlier, later in pairwise(started)]
         ms = {name: 1000 * percentile(waits, share) for name, share in SHARES.items()}
         return {
-            "builds": len(begun),
+            "builds": len(started),
             "readers": len(waits),
             "shortest_gap_s": round(min(gaps, default=0.0), 3),
             **{name: round(value, 2) for name, value in ms.items()},
         }
 
     def process(self, number: int) -> list[float]:
-        """What each reader of one process waited, in seconds."""
+        """Return the wait of each reader of one process, in seconds."""
         ready, waits = threading.Barrier(THREADS + 1), [0.0] * THREADS
-        late = random.Random(number)
-        delays = [late.uniform(0, BUILD) * (self.line == "arriving") for _ in waits]
+        chance = random.Random(number)
+        delays = [chance.uniform(0, BUILD) * (self.line == "arriving") for _ in waits]
 
         def read(place: int) -> None:
-            self.get(f"bench:warm:{place}", lambda: None)  # a web thread has its connection
+            self.get(f"bench:warm:{place}", lambda: None)  # as a web thread, it has a connection
             ready.wait()
             ready.wait()
             time.sleep(delays[place])
@@ -100,7 +103,7 @@ class _Round:
 
     def get(self, key: str, build: Callable[[], Any]) -> Any:
         if self.line != "control":
-            return self.flight.get_or_build(key, build, **LONG)
+            return self.single_flight.get_or_build(key, build, **FRESH)
         cache = caches["default"]
         if (value := cache.get(key)) is None:
             value = build()
@@ -108,16 +111,13 @@ class _Round:
         return value
 
     def build(self) -> str:
-        with self.begun.get_lock():
-            number = sum(1 for at in self.begun[:] if at)
-            self.begun[number] = time.monotonic()
+        with self.started.get_lock():
+            number = sum(1 for at in self.started[:] if at)
+            self.started[number] = time.monotonic()
         if self.line == "killed" and number < KILLED:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(BUILD)
         return "new"
-
-
-SHARES = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}
 
 
 def main(asked: dict[str, Any]) -> None:
@@ -130,75 +130,66 @@ def main(asked: dict[str, Any]) -> None:
             say("round", line=line, round=_Round(line, number).measure())
 
 
-def bench(asked: dict[str, Any], progress: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """The report of {"rounds"}; `progress` hears every event."""
+def bench(asked: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Return the report of {"rounds"}; `progress` receives every event."""
     fixed = {"processes": PROCESSES, "threads": THREADS, "build_s": BUILD, "lease_s": LEASE}
-    report: dict[str, Any] = {"settings": {**asked, **fixed}, "missing": {}, "lines": []}
+    report: dict[str, Any] = {"settings": {**asked, **fixed}, "versions": {}, "lines": []}
     measured: dict[str, list[dict[str, Any]]] = {line: [] for line in LINES}
     with Stores("sqlite", ["redis"]) as stores:
         report["missing"] = stores.missing
-        for event in stores.direct("cache", asked) if not stores.missing else ():
-            progress(event)
-            if event["event"] == "versions":
-                report["versions"] = event["versions"]
-            elif event["event"] == "round":
-                measured[event["line"]].append(event["round"])
+        if not stores.missing:
+            for event in events(stores, "cache", asked, report, progress):
+                if event["event"] == "round":
+                    measured[event["line"]].append(event["round"])
     for line, done in measured.items():
         if done:
-            middle = {name: round(median(one[name] for one in done), 2) for name in SHARES}
+            medians = {name: round(median(one[name] for one in done), 2) for name in SHARES}
             builds = [one["builds"] for one in done]
-            report["lines"].append({"line": line, "builds": builds, **middle, "rounds": done})
-    report["targets"] = [
-        {"target": target, "met": met}
-        for target, met in (() if report["missing"] else _targets(measured))
-    ]
+            report["lines"].append({"line": line, "builds": builds, **medians, "rounds": done})
+    report["targets"] = [] if report["missing"] else list(targets(measured))
     return report
 
 
-def _targets(measured: dict[str, list[dict[str, Any]]]) -> Iterator[tuple[str, bool]]:
-    """What issue 5 asks."""
+def targets(measured: dict[str, list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+    """Yield each target, and whether the rounds meet it."""
 
     def builds(line: str) -> set[int]:
         return {one["builds"] for one in measured[line]}
 
-    def middle(line: str) -> float:
+    def typical(line: str) -> float:
         return float(median(one["p50_ms"] for one in measured[line]))
 
-    yield "cold key: one build", builds("cold") == {1}
-    yield "expired key: one build", builds("expired") == builds("arriving") == {1}
-    extra = middle("expired") - middle("fresh")
-    limit = f"< {MOST_MEDIAN_MS:g} ms"
-    yield (
-        f"expired, at once: median wait beyond a fresh key's {limit} ({extra:.2f})",
-        extra < MOST_MEDIAN_MS,
-    )
-    arriving = middle("arriving")
-    yield f"expired, arriving: median wait {limit} ({arriving:.2f})", arriving < MOST_MEDIAN_MS
+    extra, arriving = typical("expired") - typical("fresh"), typical("arriving")
     gap = min(one["shortest_gap_s"] for one in measured["killed"])
-    yield (
-        f"killed: one more build per lease (shortest gap {gap:g} s)",
-        builds("killed") == {KILLED + 1} and gap > 0.9 * LEASE,
-    )
-    yield "control: many builds", min(builds("control")) > PROCESSES
+    limit = f"< {MAX_MEDIAN_MS:g} ms"
+    for target, met in (
+        ("cold key: one build", builds("cold") == {1}),
+        ("expired key: one build", builds("expired") == builds("arriving") == {1}),
+        (
+            f"expired, at once: median wait beyond a fresh key's {limit} ({extra:.2f})",
+            extra < MAX_MEDIAN_MS,
+        ),
+        (f"expired, arriving: median wait {limit} ({arriving:.2f})", arriving < MAX_MEDIAN_MS),
+        (
+            f"killed: one more build per lease (shortest gap {gap:g} s)",
+            builds("killed") == {KILLED + 1} and gap > 0.9 * LEASE,
+        ),
+        ("control: many builds", min(builds("control")) > PROCESSES),
+    ):
+        yield {"target": target, "met": met}
 
 
 def is_sound(report: dict[str, Any]) -> bool:
-    """Whether everything was measured and what does not depend on the machine's speed is met."""
+    """Return True if all was measured and every target that no machine's speed affects is met."""
     return not report["missing"] and all(
         target["met"] for target in report["targets"] if " ms " not in target["target"]
     )
 
 
 def tables(report: dict[str, Any]) -> Iterator[Table]:
-    """The measurements."""
+    """Yield the table of the measurements."""
     table = Table("200 readers", "builds", "p50 ms", "p99 ms", "longest ms", box=SIMPLE_HEAD)
     for row in report["lines"]:
         builds = ", ".join(map(str, row["builds"]))
         table.add_row(LINES[row["line"]], builds, *(f"{row[name]:.2f}" for name in SHARES))
     yield table
-
-
-def remarks(report: dict[str, Any]) -> list[str]:
-    """What it was measured on, and what could not be had."""
-    found = ", ".join(f"{name} {value}" for name, value in report.get("versions", {}).items())
-    return [found, *(f"{store}: {why}" for store, why in report["missing"].items())]

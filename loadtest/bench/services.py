@@ -1,4 +1,4 @@
-"""What a service says it was asked: the cost of a lock that no client can hide."""
+"""Counters of the services: the cost of a lock that no client can hide."""
 
 import socket
 from collections.abc import Callable
@@ -15,14 +15,14 @@ class Usage(NamedTuple):
     """Counters of a service since its start."""
 
     commands: int
-    """Those inside scripts included."""
+    """Commands, including those inside scripts."""
     reads: int
-    """How often a client was read from: its round trips, unless it pipelines."""
+    """Reads from clients: their round trips, unless they pipeline."""
     own: int = 1
-    """What asking for them adds."""
+    """Requests that reading the counters adds."""
 
     def since(self, before: "Usage") -> Self:
-        """The difference, less the question itself."""
+        """Return the difference, without the requests that read the counters."""
         commands, reads = self.commands - before.commands, self.reads - before.reads
         return type(self)(commands - self.own, reads - self.own, 0)
 
@@ -31,7 +31,7 @@ Requests = Callable[[], Usage]
 
 
 def requests_of(family: Family) -> Requests:
-    """What asks the service of a family for its counters."""
+    """Return a function that reads the counters of a family's service."""
     if family == "mysql":
         return _mysql
     if family == "zookeeper":
@@ -39,16 +39,16 @@ def requests_of(family: Family) -> Requests:
     urls = [settings.REDIS_URL] if family == "redis" else settings.REDLOCK_URLS
     clients = [Redis.from_url(url) for url in urls]
 
-    def ask() -> Usage:
+    def read() -> Usage:
         found = [client.info("stats") for client in clients]
         commands = sum(stats["total_commands_processed"] for stats in found)
         return Usage(commands, sum(stats["total_reads_processed"] for stats in found), len(found))
 
-    return ask
+    return read
 
 
 def redis_cpu_us() -> float:
-    """Microseconds of CPU that the one Redis has used since its start."""
+    """Return the CPU microseconds of the one Redis since its start."""
     used = Redis.from_url(settings.REDIS_URL).info("cpu")
     return float(used["used_cpu_user"] + used["used_cpu_sys"]) * 1e6
 
@@ -66,9 +66,9 @@ def _zookeeper() -> Usage:
 
 
 def mntr(node: str) -> dict[str, str]:
-    """What a ZooKeeper at "host:port" has counted since its start."""
+    """Return the counters of a ZooKeeper node at "host:port" since its start."""
     host, port = node.split(":")
-    with socket.create_connection((host, int(port)), timeout=5) as asking:
-        asking.sendall(b"mntr")
-        with asking.makefile() as lines:
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(b"mntr")
+        with connection.makefile() as lines:
             return dict(line.rstrip("\n").split("\t", 1) for line in lines if "\t" in line)

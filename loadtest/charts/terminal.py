@@ -41,7 +41,9 @@ class Terminal:
         """One JSON object, nothing else."""
         self.stdout.write(json.dumps(result))
 
-    def tell(self, result: dict[str, Any], drawn_by: Drawer, *, as_json: bool, width: int) -> None:
+    def print_report(
+        self, result: dict[str, Any], drawn_by: Drawer, *, as_json: bool, width: int
+    ) -> None:
         """The report as JSON, or its tables, its targets if it has some, and remarks."""
         if as_json:
             self.json(result)

@@ -4,8 +4,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from loadtest.bench import caches as rebuilds
-from loadtest.bench import keys
+from loadtest.bench import caches, keys
 from loadtest.bench.locks import report as locks
 from loadtest.bench.purchase import report as purchase
 from loadtest.charts import marked
@@ -14,7 +13,7 @@ from loadtest.load.plan import BACKENDS, PlanError, keep_within
 
 PAGE_WIDTH = 160
 BENCHED = [alias for alias in BACKENDS if alias not in ("none", "process")]
-SUBJECTS = {"locks": locks, "purchase": purchase, "cache": rebuilds, "keys": keys}
+SUBJECTS = {"locks": locks, "purchase": purchase, "cache": caches, "keys": keys}
 LIMITS = {
     "rounds": (1, 50),
     "seconds": (0.1, 25),
@@ -23,46 +22,48 @@ LIMITS = {
     "attempts": (1, 200_000),
 }
 PURCHASE = {"seconds": 4, "burst": 30, "buyers": 6000, "attempts": 100_000}
-"""What a purchase is asked for, unless told otherwise."""
+"""The default options of the purchase benchmark."""
 OWN = {"locks": ("backends", "no_peers"), "purchase": tuple(PURCHASE)}
 """Options of one subject alone."""
 PARTS = {"locks": "lab_bench", "purchase": "lab_bench_purchase"}
-"""Whose tables stand in docs/, and between which markers."""
+"""The markers in docs/ between which the tables are written."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """What is measured, for how long, and where the result goes."""
+    """Add the subject, its size, and the output."""
     parser.add_argument(
         "subject",
         nargs="?",
         choices=SUBJECTS,
         default="locks",
-        help="the locks (default), a purchase over HTTP beside a tutorial's shop, the rebuild of a "
-        "cached value that 200 readers want, or what idempotency keys add to a purchase",
+        help="the locks (default), a purchase over HTTP beside the reference implementation, the "
+        "rebuild of a cached value that 200 readers want, or the cost of idempotency keys",
     )
-    parser.add_argument("--rounds", type=int, help="medians of these (default: 3 of locks, else 5)")
+    parser.add_argument(
+        "--rounds", type=int, help="rounds per median (default: 3 of locks, else 5)"
+    )
     parser.add_argument(
         "--write",
         type=Path,
         metavar="FILE",
-        help=f"between FILE's markers as well: {' or '.join(PARTS.values())}",
+        help=f"also write the table between FILE's markers: {' or '.join(PARTS.values())}",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON object only")
     of_locks = parser.add_argument_group("locks")
     of_locks.add_argument(
         "--backend",
         action="append",
         dest="backends",
         choices=BENCHED,
-        help="with its floor and its peers; may be repeated (default: all)",
+        help="measured with its floor and its peers; may be repeated (default: all)",
     )
-    of_locks.add_argument("--no-peers", action="store_true", help="a short one")
+    of_locks.add_argument("--no-peers", action="store_true", help="skip the other libraries")
     of_purchase = parser.add_argument_group("purchase")
     for name, meaning in (
-        ("seconds", "of a round"),
-        ("burst", "seconds of a round for a queued sale"),
-        ("buyers", "who buy once a round"),
-        ("attempts", "once a write strategy and once queued, for a hundredth of the pieces"),
+        ("seconds", "seconds of a round"),
+        ("burst", "seconds of a round of a queued sale"),
+        ("buyers", "buyers of a round, one purchase each"),
+        ("attempts", "attempts per write strategy and queued, for a hundredth as many units"),
     ):
         of_purchase.add_argument(
             f"--{name}",
@@ -74,7 +75,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def handle(
     terminal: Terminal, *, subject: str, rounds: int | None, json: bool, **options: Any
 ) -> int:
-    """Measure the subject."""
+    """Measure the subject; return 1 if the report is not sound."""
     for other, names in OWN.items():
         if subject != other and (wrong := [name for name in names if options[name]]):
             raise PlanError(f"{wrong[0]}: of `lab bench {other}`, not of {subject}")
@@ -96,5 +97,5 @@ def handle(
     is_sound: bool = measured.is_sound(result)
     if options["write"] and is_sound:
         marked.write(options["write"], PARTS[subject], measured.markdown(result))
-    terminal.tell(result, measured, as_json=json, width=PAGE_WIDTH)
+    terminal.print_report(result, measured, as_json=json, width=PAGE_WIDTH)
     return 0 if is_sound else 1

@@ -1,4 +1,4 @@
-"""What a whole shop outlives: restarts under load, killed and slow stores, hours of work."""
+"""Test a whole shop: restarts under load, failed and slow stores, hours of mixed load."""
 
 import json as encoder
 from argparse import ArgumentParser
@@ -11,7 +11,7 @@ from loadtest.faults.proxy import Proxy
 from loadtest.load.plan import keep_within
 from loadtest.load.stores import BrokeOff, Stores
 
-WHAT = ("restarts", "recovery", "slow", "soak")
+EXPERIMENTS = ("restarts", "recovery", "slow", "soak")
 LIMITS = {
     "attempts": (100, 1_000_000),
     "stock": (10, 100_000),
@@ -20,20 +20,20 @@ LIMITS = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Which, and how much of it."""
-    parser.add_argument("what", choices=WHAT)
+    """Add the experiment and its size."""
+    parser.add_argument("what", choices=EXPERIMENTS)
     for name, default, meaning in (
         ("attempts", 100_000, "purchases sent by `restarts`"),
-        ("stock", 1000, "pieces of `restarts`"),
-        ("seconds", 1800, "for which `soak` lasts"),
+        ("stock", 1000, "units sold by `restarts`"),
+        ("seconds", 1800, "duration of `soak`"),
     ):
-        said = f"{meaning} (default: {default})"
-        parser.add_argument(f"--{name}", type=int, default=default, help=said)
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+        text = f"{meaning} (default: {default})"
+        parser.add_argument(f"--{name}", type=int, default=default, help=text)
+    parser.add_argument("--json", action="store_true", help="print one JSON object only")
 
 
 def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
-    """Run it on a private MariaDB and Redis, and tell."""
+    """Run the experiment on private stores; return 1 unless its verdict is ok."""
     asked = {name: options[name] for name in LIMITS}
     keep_within(LIMITS, asked)
     report: dict[str, Any] = {"settings": asked}
@@ -43,29 +43,29 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
     with Stores("mariadb", backends, ensemble=ensemble) as stores, ExitStack() as stack:
         if stores.missing:
             raise BrokeOff("; ".join(stores.missing.values()))
-        ways: dict[str, Proxy] = {}
+        proxies: dict[str, Proxy] = {}
         variables = {"database": "DATABASE_URL", "redis": "REDIS_URL"}
         for store, variable in variables.items() if what == "slow" else ():
             port = stores.ports[store]
-            ways[store] = stack.enter_context(Proxy(port))
-            url = stores.environ[variable].replace(f":{port}", f":{ways[store].port}")
+            proxies[store] = stack.enter_context(Proxy(port))
+            url = stores.environ[variable].replace(f":{port}", f":{proxies[store].port}")
             stores.environ[variable] = url
         stores.environ |= {
             "CELERY_BROKER_URL": stores.environ["REDIS_URL"],
             "BUY_LIMIT": "1000000/second",
-            # In a soak orders expire, too; in a rush nobody shall get another one's piece.
+            # Orders expire in a soak only: elsewhere the units sold are counted.
             "PAY_WITHIN_SECONDS": "60" if what == "soak" else "86400",
         }
         del stores.environ["MAX_WAITING"], stores.environ["PURCHASES_PER_GRANT"]
         nodes = [node.port for node in ensemble.nodes] if ensemble else []
-        wanted = {"what": what, "ports": stores.ports, "nodes": nodes, **asked}
         bar = stack.enter_context(Bar(disable=json))
-        for event in stores.direct("endure", wanted):
+        arguments = {"what": what, "ports": stores.ports, "nodes": nodes, **asked}
+        for event in stores.direct("endure", arguments):
             bar.show_step(event)
-            if event["event"] == "strike" and leader and event["store"] == "zookeeper":
-                _strike_leader(leader, event["do"])
-            elif event["event"] == "strike":
-                _strike(stores, ways.get(event["store"]), event)
+            if event["event"] == "fault" and leader and event["store"] == "zookeeper":
+                _fail_leader(leader, event["do"])
+            elif event["event"] == "fault":
+                _inject(stores, proxies.get(event["store"]), event)
             elif event["event"] == "report":
                 report |= event["report"]
     if json:
@@ -76,24 +76,24 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
     return 0 if report["verdict"] == "ok" else 1
 
 
-def _strike_leader(leader: FailLeader, do: Any) -> None:
-    if do == "heal":
+def _fail_leader(leader: FailLeader, do: Any) -> None:
+    if do == "recover":
         leader.recover()
     else:
         leader.how = do
         leader.inject()
 
 
-def _strike(stores: Stores, way: Proxy | None, event: dict[str, Any]) -> None:
-    if way is None:
+def _inject(stores: Stores, proxy: Proxy | None, event: dict[str, Any]) -> None:
+    if proxy is None:
         stores.kill(event["store"], back_after=event["seconds"])
         return
     match event["do"]:
         case "slow":
-            way.delay = event["seconds"]
+            proxy.delay = event["seconds"]
         case "silent":
-            way.hold()
-        case "heal":
-            way.delay = 0.0
-            way.cut()  # what was held up is as good as lost
-            way.resume()
+            proxy.hold()
+        case "recover":
+            proxy.delay = 0.0
+            proxy.cut()  # held messages count as lost
+            proxy.resume()

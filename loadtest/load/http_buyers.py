@@ -35,11 +35,15 @@ class Buyer:
     session: str
     csrf: str
 
-    def form(self, sale: Sale) -> str:
-        """What the form of the sale page sends for one piece."""
-        key = f"{sale.slug}-{self.user.pk}"
+    def form(self, sale: Sale, *, key: str = "", is_first: bool = True) -> str:
+        """Return the encoded form of the sale page for one unit."""
+        key = key or f"{sale.slug}-{self.user.pk}"
         token, _ = tokens.issue(
-            customer_id=self.user.pk, sale_id=sale.pk, key=key, session=self.session, is_first=True
+            customer_id=self.user.pk,
+            sale_id=sale.pk,
+            key=key,
+            session=self.session,
+            is_first=is_first,
         )
         form = {
             "csrfmiddlewaretoken": self.csrf,

@@ -1,1 +1,1 @@
-"""Experiments on a whole shop, a web server and a worker: what it outlives, and for how long."""
+"""Experiments on a whole shop: restarts, failed and slow stores, hours of mixed load."""

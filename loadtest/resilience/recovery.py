@@ -1,4 +1,4 @@
-"""Each store is struck while people buy under the lock that it keeps: when can they buy again?"""
+"""Fail each store while buyers buy under its lock; measure the time to the next purchase."""
 
 import time
 from collections.abc import Sequence
@@ -9,19 +9,26 @@ from django.db import connections
 
 from loadtest.faults.waiting import until
 from loadtest.load.events import say
-from loadtest.resilience.judging import PATIENCE, Report, bought, statuses, sums, verdict
-from loadtest.resilience.shop import Shop, Told, answers, crowd, fetch
+from loadtest.resilience.shop import Reply, Shop, fetch, load, store_responds
+from loadtest.resilience.verdicts import (
+    TIMEOUT,
+    Report,
+    ledger_breaches,
+    purchases,
+    statuses,
+    verdict,
+)
 from locking import locks, policy
 
-DOWN = 1.0
-"""Seconds for which a killed store stays away."""
+DOWN_SECONDS = 1.0
+"""Seconds for which a killed store stays down."""
 
 
-class Blow(NamedTuple):
-    """What befalls a store, and the seconds to the next purchase that are allowed.
+class StoreFault(NamedTuple):
+    """A fault of a store, and the seconds that are allowed until the next purchase.
 
-    They count from the first answer of a store that was away; where ZooKeeper's leader is struck,
-    from then on, since the others help themselves. The lease comes on top where a lock was held.
+    They count from the first reply of a store that was down; for a fault of ZooKeeper's leader,
+    from the fault, since the other nodes elect a new one. A lease that was held is added.
     """
 
     store: str
@@ -29,36 +36,36 @@ class Blow(NamedTuple):
     within: float
 
 
-BLOWS = (
-    Blow("redis", "kill", 1.0),
-    Blow("database", "kill", 3.0),
-    Blow("zookeeper", "kill", 3.0),
-    Blow("zookeeper", "stop", 6.0),
-    Blow("zookeeper", "cut off", 8.0),
+FAULTS = (
+    StoreFault("redis", "kill", 1.0),
+    StoreFault("database", "kill", 3.0),
+    StoreFault("zookeeper", "kill", 3.0),
+    StoreFault("zookeeper", "stop", 6.0),
+    StoreFault("zookeeper", "cut off", 8.0),
 )
 
 
 def recovery(asked: dict[str, Any]) -> Report:
-    """Strike every blow, and count the seconds."""
+    """Inject every fault and measure the recovery."""
     rows: list[Report] = []
-    with Shop(stock=100_000, beats=2) as shop, crowd(shop.buy, 4, pause=0.05) as told:
-        for blow in BLOWS:
-            connections.close_all()  # ours was struck, too
-            policy.switch(backend=blow.store, reason="lab endure recovery")
-            _purchase(told, time.monotonic())
-            lease = locks[blow.store].ttl if locks[blow.store].inspect() else 0.0
+    with Shop(stock=100_000, beats=2) as shop, load(shop.buy, 4, pause=0.05) as replies:
+        for fault in FAULTS:
+            connections.close_all()  # the last fault broke this process's connections too
+            policy.switch(backend=fault.store, reason="lab endure recovery")
+            _next_purchase(replies, time.monotonic())
+            lease = locks[fault.store].ttl if locks[fault.store].inspect() else 0.0
             locks.close()
-            if blow.store == "zookeeper":
-                seconds, seen = _leader_struck(blow, asked["nodes"], told)
+            if fault.store == "zookeeper":
+                seconds, seen = _fail_leader(fault, asked["nodes"], replies)
             else:
-                seconds, seen = _server_killed(blow, asked["ports"][blow.store], told)
+                seconds, seen = _kill_server(fault, asked["ports"][fault.store], replies)
             rows.append(
                 {
-                    **blow._asdict(),
+                    **fault._asdict(),
                     "seen": seen,
                     "seconds": round(seconds, 2),
                     "lease_held": lease,
-                    "ok": seconds <= blow.within + lease,
+                    "ok": seconds <= fault.within + lease,
                 }
             )
     late = [
@@ -66,39 +73,42 @@ def recovery(asked: dict[str, Any]) -> Report:
         for row in rows
         if not row["ok"]
     ]
-    return verdict([*late, *sums(shop, told)], blows=rows, answers=statuses(told))
+    breaches = [*late, *ledger_breaches(shop, replies)]
+    return verdict(breaches, blows=rows, answers=statuses(replies))
 
 
-def _purchase(told: list[Told], since: float, seen: float = 0.0) -> float:
-    """When the first purchase ended that began after `since`, not before `seen`."""
+def _next_purchase(replies: list[Reply], since: float, ends_after: float = 0.0) -> float:
+    """Wait for a purchase that began after `since` and ended after `ends_after`; its end time."""
 
     def ends() -> list[float]:
-        return [end for end in bought(told, since) if end > seen]
+        return [end for end in purchases(replies, since) if end > ends_after]
 
-    return min(until(ends, "a purchase", PATIENCE))
-
-
-def _server_killed(blow: Blow, port: int, told: list[Told]) -> tuple[float, str]:
-    say("strike", do=blow.do, store=blow.store, seconds=DOWN)
-    until(lambda: not answers(port), f"{blow.store} being down", PATIENCE)
-    until(partial(answers, port), f"{blow.store} being up", PATIENCE)
-    healed = time.monotonic()
-    return _purchase(told, healed) - healed, "did not answer, then did again"
+    return min(until(ends, "a purchase", TIMEOUT))
 
 
-def _leader_struck(blow: Blow, ports: Sequence[int], told: list[Told]) -> tuple[float, str]:
-    old = until(lambda: [port for port in ports if _says(port, b"Mode: leader")], "a leader")[0]
+def _kill_server(fault: StoreFault, port: int, replies: list[Reply]) -> tuple[float, str]:
+    say("fault", do=fault.do, store=fault.store, seconds=DOWN_SECONDS)
+    until(lambda: not store_responds(port), f"{fault.store} being down", TIMEOUT)
+    until(partial(store_responds, port), f"{fault.store} being up", TIMEOUT)
+    recovered = time.monotonic()
+    return _next_purchase(replies, recovered) - recovered, "did not answer, then did again"
+
+
+def _fail_leader(
+    fault: StoreFault, ports: Sequence[int], replies: list[Reply]
+) -> tuple[float, str]:
+    old = until(lambda: [port for port in ports if _has_mode(port, b"leader")], "a leader")[0]
     others = [port for port in ports if port != old]
-    struck = time.monotonic()
-    say("strike", do=blow.do, store=blow.store, seconds=0)
-    new = until(lambda: [one for one in others if _says(one, b"Mode: leader")], "another leader")
-    seen = time.monotonic()
-    back = _purchase(told, struck, seen)
-    say("strike", do="heal", store=blow.store, seconds=0)
-    until(lambda: all(_says(port, b"Mode:") for port in ports), "all nodes serving", PATIENCE)
+    injected = time.monotonic()
+    say("fault", do=fault.do, store=fault.store, seconds=0)
+    new = until(lambda: [one for one in others if _has_mode(one, b"leader")], "another leader")
+    elected = time.monotonic()
+    bought = _next_purchase(replies, injected, elected)
+    say("fault", do="recover", store=fault.store, seconds=0)
+    until(lambda: all(_has_mode(port, b"") for port in ports), "all nodes serving", TIMEOUT)
     nodes = f"node {ports.index(old) + 1} led, then node {ports.index(new[0]) + 1}"
-    return back - struck, f"{nodes}, seen after {seen - struck:.2f} s"
+    return bought - injected, f"{nodes}, seen after {elected - injected:.2f} s"
 
 
-def _says(port: int, what: bytes) -> bool:
-    return what in fetch(port, b"srvr")[1]
+def _has_mode(port: int, mode: bytes) -> bool:
+    return b"Mode: " + mode in fetch(port, b"srvr")[1]

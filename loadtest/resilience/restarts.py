@@ -1,4 +1,4 @@
-"""A rush while the shop is restarted."""
+"""Restart a whole shop under HTTP load."""
 
 import time
 from collections.abc import Sequence
@@ -13,20 +13,20 @@ from devservers import Server
 from loadtest.faults.waiting import FaultFailed, until
 from loadtest.load.http_client import HUNG_UP
 from loadtest.load.http_load import Rush, rush
-from loadtest.resilience.judging import PATIENCE, Report, verdict
 from loadtest.resilience.shop import Shop
+from loadtest.resilience.verdicts import TIMEOUT, Report, verdict
 from locking.models import JobRun
 
 TASK, EVERY = "shop.tasks.expire_unpaid_orders", 5
-"""A job of the schedule, and the seconds between its times."""
+"""A scheduled job, and its interval in seconds."""
 
 
 def restarts(asked: dict[str, Any]) -> Report:
-    """A rush of `attempts` while web, worker, consumer and both beats are restarted twice."""
+    """Send `attempts` purchases while web, worker, consumer and both beats restart twice."""
     with Shop(stock=1, beats=2) as shop:
         done: list[float] = []
         began = time.time()
-        aim = Rush(
+        plan = Rush(
             host="127.0.0.1",
             port=shop.web.port,
             attempts=asked["attempts"],
@@ -40,32 +40,32 @@ def restarts(asked: dict[str, Any]) -> Report:
         progress = {"rush": 0}
 
         def restart() -> None:
-            for share in (0.002, 0.3):  # the first while most pieces are still to be had
-                while progress["rush"] < share * aim.attempts and not over:
+            for share in (0.002, 0.3):  # the first while most units are unsold
+                while progress["rush"] < share * plan.attempts and not over:
                     time.sleep(0.02)
                 if not over:
                     _restart(shop.servers)
                     done.append(time.monotonic())
 
-        def hear(what: str, now: int, of: int) -> None:
+        def save(what: str, now: int, of: int) -> None:
             progress[what] = now
 
         restarting = Thread(target=restart)
         restarting.start()
         try:
-            report = rush(aim, hear)
+            report = rush(plan, save)
         finally:
             over = True
             restarting.join()
         with suppress(FaultFailed):
-            until(lambda: not _missed(began), "all jobs being done", PATIENCE)
+            until(lambda: not _missed(began), "the end of all jobs", TIMEOUT)
         missed = _missed(began)
     jobs = JobRun.objects.filter(task=TASK)
     counts = jobs.aggregate(runs=Count("pk"), turned_away=Sum("duplicates"))
     kinds = report["answers"]
-    odd = [kind for kind in kinds if kind.isdigit() and kind[0] == "5" and kind != "503"]
+    wrong = [kind for kind in kinds if kind.isdigit() and kind[0] == "5" and kind != "503"]
     breaches = [] if report["verdict"] == "ok" else [report["why"]]
-    breaches += [f"{kinds[kind]['count']} answers were {kind}" for kind in odd]
+    breaches += [f"{kinds[kind]['count']} answers were {kind}" for kind in wrong]
     if report["orders"] != asked["stock"]:
         breaches.append(f"{report['orders']} orders of {asked['stock']}")
     cut = kinds.get(HUNG_UP, {"count": 0})["count"]
@@ -73,12 +73,12 @@ def restarts(asked: dict[str, Any]) -> Report:
         breaches.append(f"{len(done)} restarts, {cut} connections cut by them")
     breaches += [f"{TASK} was not run for {when:%H:%M:%S}" for when in missed]
     if not counts["turned_away"]:
-        breaches.append("no time came twice: the second beat sent nothing")
+        breaches.append("no scheduled time was sent twice: the second beat sent nothing")
     return verdict(breaches, restarts=len(done), jobs=counts, **report)
 
 
 def _restart(servers: Sequence[Server]) -> None:
-    """All at once; only the first is waited for, the others when they are restarted again."""
+    """Restart all servers at once; wait only for the first."""
     for server in servers:
         server.wait_ready()
     for server in servers:
@@ -90,7 +90,7 @@ def _restart(servers: Sequence[Server]) -> None:
 
 
 def _missed(began: float) -> list[datetime]:
-    """The times of the job, from the first after `began` on, for which it was not run."""
+    """Return the scheduled times since `began` for which the job was not run."""
     numbers = range(int(began // EVERY) + 1, int((time.time() - 1) // EVERY) + 1)
     due = [datetime.fromtimestamp(number * EVERY, UTC) for number in numbers]
     done = JobRun.objects.filter(task=TASK, state=JobRun.State.DONE)

@@ -1,4 +1,4 @@
-"""A shop on the stores of the environment, a sale, and buyers over raw HTTP."""
+"""A shop on the stores of the environment, its sale, and clients over raw HTTP."""
 
 import os
 import socket
@@ -6,34 +6,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import timedelta
-from decimal import Decimal
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, Self
-from urllib.parse import urlencode
 
 from django.core.management import call_command
 from django.db import connections
-from django.utils import timezone
 
 from devservers import HOST, Server, start_all, stop_all
-from inventory.models import Product
 from loadtest.load.http_buyers import Buyer, sign_in
-from loadtest.resilience.parts import Celery, Consumer, Web, processes_of
+from loadtest.load.sale import open_sale
+from loadtest.resilience.processes import Celery, Consumer, Web, processes_of
 from locking import locks, policy
 from shop.models import Sale
-from shop.purchase import tokens
-from shop.sales.queries import create_sale
 
-OPEN_FOR = timedelta(days=1)
-PATIENCE = 30.0
-BUYERS, MOST = 100, 10_000
-"""They buy again and again, each time with another form, up to MOST pieces each."""
+TIMEOUT = 30.0
+BUYERS, MAX_UNITS = 100, 10_000
+"""Buyers send form after form, each with a new key, for up to MAX_UNITS units per buyer."""
 
 
 class Shop:
-    """Web, worker, consumer and beats until the block ends, and an open sale that a lock guards."""
+    """Web, worker, consumer and beats until the block ends, and an open sale under a lock."""
 
     def __init__(self, *, stock: int, beats: int = 0, buyers: int = BUYERS) -> None:
         call_command("migrate", verbosity=0, interactive=False)
@@ -61,54 +54,36 @@ class Shop:
 
     @staticmethod
     def open_sale(slug: str, stock: int, **options: Any) -> Sale:
-        """Of a product of its own, open for a day."""
-        product = Product.objects.create(slug=slug, name=f"Lab product {slug}", price=Decimal(1))
-        now = timezone.now()
-        return create_sale(
-            product=product,
-            slug=slug,
-            price=product.price,
-            quantity=stock,
-            opens_at=now - OPEN_FOR,
-            closes_at=now + OPEN_FOR,
-            limit_per_customer=min(stock, MOST),
-            **options,
-        )
+        """Open a sale of its own product."""
+        limit = min(stock, MAX_UNITS)
+        return open_sale(slug, stock, product=slug, limit_per_customer=limit, **options)
 
-    def browse(self) -> "Told":
-        """Anybody's look at the sale."""
-        return ask(self.web.port, f"GET {self.page} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+    def browse(self) -> "Reply":
+        """Request the sale page without a session."""
+        return request(self.web.port, f"GET {self.page} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
 
-    def buy(self) -> "Told":
-        """A customer's next form, with a key of its own; who never got an answer counts, too."""
-        return ask(self.web.port, self.form(self.sale)[1])
+    def buy(self) -> "Reply":
+        """Send the next form; forms without an answer count too."""
+        return request(self.web.port, self.form(self.sale)[1])
 
     def form(self, sale: Sale) -> tuple[Buyer, bytes]:
-        """That form as it goes over the wire, and whose it is."""
+        """Return the next buyer and its form, with a new key, as an HTTP request."""
         number = next(self._numbers)
-        buyer, key = self.buyers[number % len(self.buyers)], f"form-{number}"
-        token, _ = tokens.issue(
-            customer_id=buyer.user.pk,
-            sale_id=sale.pk,
-            key=key,
-            session=buyer.session,
-            is_first=False,
-        )
-        form = {"idempotency_key": key, "purchase_token": token, "quantity": 1}
-        form["csrfmiddlewaretoken"] = buyer.csrf
-        return buyer, buyer.post(f"{sale.get_absolute_url()}buy/", urlencode(form))
+        buyer = self.buyers[number % len(self.buyers)]
+        form = buyer.form(sale, key=f"form-{number}", is_first=False)
+        return buyer, buyer.post(f"{sale.get_absolute_url()}buy/", form)
 
     def processes(self) -> dict[str, int]:
-        """Every process of the shop by what it is."""
+        """Return the pids of the shop's processes by name."""
         return {name: pid for one in self.servers for name, pid in processes_of(one).items()}
 
     def pids(self) -> list[int]:
-        """Of all of them."""
+        """Return the pids of the shop's processes."""
         return list(self.processes().values())
 
 
-class Told(NamedTuple):
-    """What one request was told, 0 for no answer; monotonic seconds."""
+class Reply(NamedTuple):
+    """The status of one request, 0 for no answer; times are monotonic seconds."""
 
     status: int
     began: float
@@ -119,61 +94,61 @@ class Told(NamedTuple):
         return self.ended - self.began
 
 
-def ask(port: int, request: bytes) -> Told:
-    """One request on a connection of its own."""
+def request(port: int, message: bytes) -> Reply:
+    """Send one request on a new connection."""
     began = time.monotonic()
-    status, _ = fetch(port, request)
-    return Told(status, began, time.monotonic())
+    status, _ = fetch(port, message)
+    return Reply(status, began, time.monotonic())
 
 
-def fetch(port: int, request: bytes) -> tuple[int, bytes]:
-    """The status, 0 for no answer, and all that was said."""
-    said = b""
+def fetch(port: int, message: bytes) -> tuple[int, bytes]:
+    """Return the status, 0 for no answer, and all received bytes."""
+    received = b""
     try:
-        with closing(socket.create_connection((HOST, port), timeout=PATIENCE)) as line:
-            line.sendall(request.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
-            while more := line.recv(65536):
-                said += more
+        with closing(socket.create_connection((HOST, port), timeout=TIMEOUT)) as connection:
+            connection.sendall(message.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
+            while more := connection.recv(65536):
+                received += more
     except OSError:
         pass
-    return int(said[9:12]) if said[:5] == b"HTTP/" else 0, said
+    return int(received[9:12]) if received[:5] == b"HTTP/" else 0, received
 
 
 @contextmanager
-def crowd(act: Callable[[], Told], threads: int, *, pause: float = 0.0) -> Iterator[list[Told]]:
-    """So many who act again and again while the block lasts; what they were told, as it comes."""
-    told: list[Told] = []
+def load(act: Callable[[], Reply], threads: int, *, pause: float = 0.0) -> Iterator[list[Reply]]:
+    """Repeat `act` in several threads while the block lasts; the list grows with the replies."""
+    replies: list[Reply] = []
     over = threading.Event()
 
-    def go_on() -> None:
+    def repeat() -> None:
         while not over.is_set():
-            told.append(act())
+            replies.append(act())
             over.wait(pause)
 
-    people = [threading.Thread(target=go_on, daemon=True) for _ in range(threads)]
-    for one in people:
-        one.start()
+    running = [threading.Thread(target=repeat, daemon=True) for _ in range(threads)]
+    for thread in running:
+        thread.start()
     try:
-        yield told
+        yield replies
     finally:
         over.set()
-        for one in people:
-            one.join(PATIENCE)
+        for thread in running:
+            thread.join(TIMEOUT)
 
 
-def answers(port: int) -> bool:
-    """Whether a store serves again: MariaDB greets, Redis answers a PING."""
+def store_responds(port: int) -> bool:
+    """Return True if a store serves: MariaDB sends its handshake, Redis answers a PING."""
     try:
-        with socket.create_connection((HOST, port), timeout=0.2) as line:
-            line.settimeout(0.2)
-            line.sendall(b"PING\r\n")
-            return bool(line.recv(1))
+        with socket.create_connection((HOST, port), timeout=0.2) as connection:
+            connection.settimeout(0.2)
+            connection.sendall(b"PING\r\n")
+            return bool(connection.recv(1))
     except OSError:
         return False
 
 
-def weight(pids: list[int]) -> dict[str, int]:
-    """Kilobytes, threads and descriptors of processes, together."""
+def resources(pids: list[int]) -> dict[str, int]:
+    """Return the kilobytes, threads and descriptors of the processes, added up."""
     sums = {"kb": 0, "threads": 0, "descriptors": 0}
     for pid in pids:
         try:

@@ -1,4 +1,4 @@
-"""A slow store, then a silent one: who still browses, who is told what, and how soon."""
+"""Slow a store down, then stop its replies; measure who is served, and how soon."""
 
 import time
 from functools import partial
@@ -9,66 +9,84 @@ from django.conf import settings
 from loadtest.bench.purchase.web import THREADS
 from loadtest.faults.waiting import until
 from loadtest.load.events import say
-from loadtest.resilience.judging import PATIENCE, Report, bought, statuses, sums, verdict
-from loadtest.resilience.shop import Shop, Told, crowd, weight
+from loadtest.resilience.shop import Reply, Shop, load, resources
+from loadtest.resilience.verdicts import (
+    TIMEOUT,
+    Report,
+    ledger_breaches,
+    purchases,
+    statuses,
+    verdict,
+)
 
-SLOW, WITHIN, HEALED = 0.2, 2.0, 3.0
-"""Seconds more each way, so twice as many an answer; until anybody is told; until all is well."""
-PHASE = 6.0
-"""Seconds of each phase of the slow store."""
-CROWD = 4 * THREADS
+DELAY = 0.2
+"""Seconds added to each message, so twice as many to a request and its reply."""
+MAX_ANSWER, MAX_RECOVERY = 2.0, 3.0
+"""Seconds until every answer during a fault; until the first purchase after it."""
+PHASE_SECONDS = 6.0
+CLIENTS = 4 * THREADS
 
 
 def slow(asked: dict[str, Any]) -> Report:
-    """200 ms more to each message of a store, then nothing at all, then as before."""
+    """Delay every message of a store by 200 ms, then stop its replies, then recover it."""
     phases: list[Report] = []
     breaches: list[str] = []
-    everything: list[Told] = []
+    all_replies: list[Reply] = []
     with Shop(stock=100_000) as shop:
-        with crowd(shop.browse, CROWD) as seen:  # all threads that there are by default
-            until(lambda: len(seen) > 5 * CROWD, "a full house", PATIENCE)
-        before = weight(shop.pids())["threads"]
+        with load(shop.browse, CLIENTS) as views:  # starts every thread of the web server
+            until(lambda: len(views) > 5 * CLIENTS, "the warm-up", TIMEOUT)
+        before = resources(shop.pids())["threads"]
         for store in ("redis", "database"):
-            with crowd(shop.browse, 3, pause=0.05) as seen, crowd(shop.buy, 6, pause=0.05) as told:
-                until(partial(bought, told, 0.0), "a purchase", PATIENCE)
+            with load(shop.browse, 3, pause=0.05) as views, load(shop.buy, 6, pause=0.05) as buys:
+                until(partial(purchases, buys, 0.0), "a purchase", TIMEOUT)
                 for fault in ("slow", "silent"):
-                    say("strike", do=fault, store=store, seconds=SLOW)
-                    began, most = time.monotonic(), 0
-                    while time.monotonic() < began + PHASE:
-                        most = max(most, weight(shop.pids())["threads"])
-                        time.sleep(0.2)
-                    phases.append({"store": store, "fault": fault, "began": began, "threads": most})
-                say("strike", do="heal", store=store, seconds=0)
-                healed = time.monotonic()
-                until(partial(bought, told, healed), "a purchase after it", PATIENCE)
-                back = min(bought(told, healed))
-            everything += told
-            if back - healed > HEALED:
-                breaches.append(f"{store}: normal after {back - healed:.1f} s")
+                    phases.append(_phase(shop, store, fault))
+                say("fault", do="recover", store=store, seconds=0)
+                recovered = time.monotonic()
+                until(partial(purchases, buys, recovered), "a purchase after it", TIMEOUT)
+                back_after = min(purchases(buys, recovered)) - recovered
+            all_replies += buys
+            if back_after > MAX_RECOVERY:
+                breaches.append(f"{store}: normal after {back_after:.1f} s")
             for phase in phases[-2:]:
-                end = phase["began"] + PHASE
-                mine = [one for one in told if phase["began"] <= one.began < end]
-                looks = [one for one in seen if phase["began"] <= one.began < end]
-                phase |= {
-                    "browsing": statuses(looks),
-                    "browsing_slowest": round(max((one.seconds for one in looks), default=0), 2),
-                    "buying": statuses(mine),
-                    "buying_slowest": round(max((one.seconds for one in mine), default=0), 2),
-                    "back_after": round(back - healed, 2),
-                }
-                where = f"{store} {phase['fault']}"
-                if not looks or any(one.status != 200 for one in looks):
-                    breaches.append(f"{where}: browsing was told {phase['browsing']}")
-                # Also whoever was sold a piece after the healing had waited too long.
-                breaches += [
-                    f"{where}: {what} took up to {phase[f'{what}_slowest']} s"
-                    for what in ("browsing", "buying")
-                    if phase[f"{what}_slowest"] > WITHIN
-                ]
-                if phase["threads"] > before + settings.MAX_WAITING:
-                    breaches.append(f"{where}: {phase['threads']} threads of {before}")
-        after = weight(shop.pids())["threads"]
-    for phase in phases:
-        del phase["began"]
+                breaches += _judge(phase, views, buys, before)
+                phase["back_after"] = round(back_after, 2)
+        after = resources(shop.pids())["threads"]
     threads = {"before": before, "after": after}
-    return verdict([*breaches, *sums(shop, everything)], phases=phases, threads=threads)
+    breaches += ledger_breaches(shop, all_replies)
+    return verdict(breaches, phases=phases, threads=threads)
+
+
+def _phase(shop: Shop, store: str, fault: str) -> Report:
+    """Inject a fault and count the shop's threads while it lasts."""
+    say("fault", do=fault, store=store, seconds=DELAY)
+    began, most = time.monotonic(), 0
+    while time.monotonic() < began + PHASE_SECONDS:
+        most = max(most, resources(shop.pids())["threads"])
+        time.sleep(0.2)
+    return {"store": store, "fault": fault, "began": began, "threads": most}
+
+
+def _judge(phase: Report, views: list[Reply], buys: list[Reply], threads: int) -> list[str]:
+    """Add the answers of the phase to its report; return its breaches."""
+    began = phase.pop("began")
+    replies = {
+        what: [one for one in some if began <= one.began < began + PHASE_SECONDS]
+        for what, some in (("browsing", views), ("buying", buys))
+    }
+    for what, some in replies.items():
+        phase[what] = statuses(some)
+        phase[f"{what}_slowest"] = round(max((one.seconds for one in some), default=0), 2)
+    name = f"{phase['store']} {phase['fault']}"
+    breaches = []
+    if set(phase["browsing"]) != {"200"}:
+        breaches.append(f"{name}: browsing was answered {phase['browsing']}")
+    # A purchase that succeeded after the recovery had waited too long as well.
+    breaches += [
+        f"{name}: {what} took up to {phase[f'{what}_slowest']} s"
+        for what in replies
+        if phase[f"{what}_slowest"] > MAX_ANSWER
+    ]
+    if phase["threads"] > threads + settings.MAX_WAITING:
+        breaches.append(f"{name}: {phase['threads']} threads, {threads} before")
+    return breaches

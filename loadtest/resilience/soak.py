@@ -1,8 +1,8 @@
-"""Hours of mixed load in miniature: does anything grow?
+"""Run mixed load for a while and search for figures that grow.
 
-Five cycles; in each, every backend guards the stock for a third of it. What is seen in the second,
-after the warm-up, is compared with what is seen in the last. The web server must not replace its
-workers meanwhile (max_requests): that would hide what they leak.
+There are five cycles; in each, every backend guards the stock for a third of the time. The figures
+of the second cycle, after the warm-up, are compared with those of the last. The web server must not
+replace its workers meanwhile (max_requests): that would hide leaks.
 """
 
 import os
@@ -20,9 +20,9 @@ from devservers import HOST
 from loadtest.bench.services import mntr
 from loadtest.faults.waiting import until
 from loadtest.load.events import say
-from loadtest.resilience.judging import PATIENCE, Report, verdict
-from loadtest.resilience.mixed import People
-from loadtest.resilience.shop import Shop, fetch, weight
+from loadtest.resilience.shop import Shop, fetch, resources
+from loadtest.resilience.verdicts import TIMEOUT, Report, verdict
+from loadtest.resilience.visitors import Visitors
 from locking import locks, policy
 from locking.models import LockPolicyChange
 from shop.administration.audit import audit_sale
@@ -32,52 +32,52 @@ BACKENDS = ("redis", "zookeeper", "database")
 CYCLES, WARM = 5, 1
 VISITORS = 12
 FLAT, SLACK = 0.05, 3
-"""What counts as flat: 5 % more memory; of what is counted, 5 % and three more."""
+"""A figure is flat if it grew by at most 5 %; for everything but memory, three more are allowed."""
 GROWS = {
     "rows: shop_order": "orders",
     "rows: shop_payment": "one for each try to pay",
     "rows: shop_customerquota": "one for each customer of a sale",
     "rows: inventory_stockmovement": "the ledger",
-    "rows: locking_idempotencykey": "answers, kept for a day",
+    "rows: locking_idempotencykey": "stored responses, kept for a day",
     "rows: locking_jobrun": "the history of jobs, kept for two days",
     "rows: locking_lockpolicychange": "the history of switches",
     "rows: locking_lockrow": "one for each name, until an hour after its last use",
     "keys: lock:{*}:clock": "the last token of each name, kept for an hour",
 }
-"""What the load fills, and why that is no leak."""
+"""Figures that the load increases, and why that is no leak."""
 Figures = dict[str, float]
 
 
 def soak(asked: dict[str, Any]) -> Report:
-    """Mixed load for so many seconds at half of what the shop can do; what grew, is a breach."""
+    """Run mixed load for `seconds` at half the capacity of the shop; growth is a breach."""
     seconds: float = asked["seconds"]
     zookeeper: int = asked["ports"]["zookeeper"]
     with Shop(stock=1_000_000, beats=2, buyers=max(100, asked["seconds"])) as shop:
         sales = [shop.sale, shop.open_sale("queued", 1_000_000, fulfilment=Sale.Fulfilment.QUEUED)]
-        people = People(shop, sales)
-        people.queue()  # the consumer has started when this order is there
-        with people.at(VISITORS):
-            rate = _rate(people, min(20.0, seconds / 6))
+        visitors = Visitors(shop, sales)
+        visitors.queue()  # when this order exists, the consumer has started
+        with visitors.running(VISITORS):
+            rate = _capacity(visitors, min(20.0, seconds / 6))
         samples: list[list[Figures]] = [[] for _ in range(CYCLES)]
-        with people.at(VISITORS, every=2 * VISITORS / rate):
+        with visitors.running(VISITORS, every=2 * VISITORS / rate):
             for phase in range(CYCLES * len(BACKENDS)):
                 backend = BACKENDS[phase % len(BACKENDS)]
                 say("progress", system=backend, step=phase + 1, of=CYCLES * len(BACKENDS))
                 _switch(backend)
                 ends = time.monotonic() + seconds / CYCLES / len(BACKENDS)
                 while True:
-                    samples[phase // len(BACKENDS)].append(_look(shop, zookeeper))
+                    samples[phase // len(BACKENDS)].append(_figures(shop, zookeeper))
                     if time.monotonic() > ends:
                         break
                     time.sleep(max(0.5, seconds / 200))
-        until(lambda: not _held(zookeeper), "all locks being given back", PATIENCE)
+        until(lambda: not _held(zookeeper), "the release of all locks", TIMEOUT)
     breaches, grew = growth(samples[WARM], samples[-1])
-    breaches += _sums(sales, people)
+    breaches += _ledger_breaches(sales, visitors)
     return verdict(
         breaches,
         visits_per_second={"most": round(rate, 1), "asked": round(rate / 2, 1)},
-        visits=people.visits,
-        answers=dict(sorted(people.told.items())),
+        visits=visitors.visits,
+        answers=dict(sorted(visitors.answers.items())),
         grew=grew,
         expected=GROWS,
         in_force=list(LockPolicyChange.objects.values_list("to_backend", flat=True)),
@@ -85,38 +85,35 @@ def soak(asked: dict[str, Any]) -> Report:
     )
 
 
-def _rate(people: People, seconds: float) -> float:
-    """Visits a second, once the shop is warm."""
+def _capacity(visitors: Visitors, seconds: float) -> float:
+    """Return the visits per second of a warm shop."""
     time.sleep(seconds / 3)
-    before, began = people.visits, time.monotonic()
+    before, began = visitors.visits, time.monotonic()
     time.sleep(seconds)
-    return (people.visits - before) / (time.monotonic() - began)
+    return (visitors.visits - before) / (time.monotonic() - began)
 
 
 def _switch(backend: str) -> None:
-    """While people buy: the old holders are waited for."""
+    """Switch the backend under load, with a drain."""
     policy.switch(backend=backend, reason="lab endure soak")
     locks.close()
 
 
-# --- looking ----------------------------------------------------------------------------------
-
-
-def _look(shop: Shop, zookeeper: int) -> Figures:
-    """Everything that should not grow, by name."""
+def _figures(shop: Shop, zookeeper: int) -> Figures:
+    """Return every figure that should not grow, by name."""
     seen: Figures = {}
     for name, pid in shop.processes().items():
-        seen |= {f"{name}: {what}": value for what, value in weight([pid]).items()}
+        seen |= {f"{name}: {what}": value for what, value in resources([pid]).items()}
         seen[f"{name}: pid"] = pid
     with redis.Redis.from_url(settings.REDIS_URL) as client:
         space: dict[str, int] = client.info("keyspace")["db0"]
-        seen["keys: for ever"] = space["keys"] - space["expires"]
+        seen["keys: without expiry"] = space["keys"] - space["expires"]
         seen |= Counter(f"keys: {_kind(key)}" for key in client.scan_iter(count=5000))
         seen["redis: connections"] = client.info("clients")["connected_clients"]
         seen["broker: messages"] = client.llen("celery") + client.hlen("unacked")
-    told = mntr(f"{HOST}:{zookeeper}")
+    counters = mntr(f"{HOST}:{zookeeper}")
     for what in ("znode_count", "watch_count", "ephemerals_count", "num_alive_connections"):
-        seen[f"zookeeper: {what}"] = int(told[f"zk_{what}"])
+        seen[f"zookeeper: {what}"] = int(counters[f"zk_{what}"])
     with connection.cursor() as cursor:
         for table in connection.introspection.table_names(cursor):
             cursor.execute(f"SELECT COUNT(*) FROM {table}")  # noqa: S608 - of the schema
@@ -127,19 +124,19 @@ def _look(shop: Shop, zookeeper: int) -> Figures:
         request = f"GET /metrics HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
         seen[f"{server.name}: lines of /metrics"] = fetch(server.port, request)[1].count(b"\n")
         files = os.listdir(server.folder / "metrics")
-        seen[f"{server.name}: files of figures"] = len(files)
+        seen[f"{server.name}: files of metrics"] = len(files)
     return seen
 
 
 def _kind(key: bytes) -> str:
-    """A key without what tells it from others of its kind."""
+    """Return the pattern of a key: numbers and identifiers replaced by *."""
     if key.endswith(b":clock"):
         return "lock:{*}:clock"
     return re.sub(r"[0-9A-Za-z]{32,}|[0-9a-f-]{16,}|\d+", "*", key.decode())
 
 
 def _held(zookeeper: int) -> int:
-    """Locks that somebody holds or waits for, wherever."""
+    """Return the number of locks that are held or waited for in all stores."""
     with redis.Redis.from_url(settings.REDIS_URL) as client:
         held: int = len(client.keys("lock:*}"))
     with connection.cursor() as cursor:
@@ -148,11 +145,8 @@ def _held(zookeeper: int) -> int:
     return held + rows + int(mntr(f"{HOST}:{zookeeper}")["zk_ephemerals_count"])
 
 
-# --- judging ----------------------------------------------------------------------------------
-
-
 def growth(first: list[Figures], last: list[Figures]) -> tuple[list[str], dict[str, Any]]:
-    """What grew from one cycle to another without a reason, and what each figure was."""
+    """Return the figures that grew without a known reason, and all figures before and after."""
     breaches, grew = [], {}
     for name in sorted({*first[-1], *last[-1]}):
         a, b = ([one.get(name, 0) for one in some] for some in (first, last))
@@ -160,7 +154,7 @@ def growth(first: list[Figures], last: list[Figures]) -> tuple[list[str], dict[s
             if {*a} != {*b}:
                 breaches.append(f"{name.removesuffix(': pid')} was replaced by another process")
             continue
-        # Most of the time: a moment's crowd is no leak, and what leaks does not come back.
+        # The median: a short peak is no leak, and a leak does not shrink again.
         before, after = median(a), median(b)
         grew[name] = {"from": before, "to": after}
         slack = 0 if name.endswith(": kb") else SLACK
@@ -169,12 +163,12 @@ def growth(first: list[Figures], last: list[Figures]) -> tuple[list[str], dict[s
     return breaches, grew
 
 
-def _sums(sales: list[Sale], people: People) -> list[str]:
-    """What is wrong with the books and the answers when all is over."""
-    breaches = people.odd[:10]
+def _ledger_breaches(sales: list[Sale], visitors: Visitors) -> list[str]:
+    """Return the unexpected answers and the breaches of the final ledger."""
+    breaches = visitors.unexpected[:10]
     for sale in sales:
         breaches += audit_sale(sale=sale).breaches
-        there = Order.objects.filter(sale=sale).count()
-        if there < people.ordered[sale.pk]:
-            breaches.append(f"{people.ordered[sale.pk]} orders were acknowledged, {there} exist")
+        found = Order.objects.filter(sale=sale).count()
+        if found < visitors.ordered[sale.pk]:
+            breaches.append(f"{visitors.ordered[sale.pk]} orders were acknowledged, {found} exist")
     return breaches

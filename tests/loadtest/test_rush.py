@@ -9,7 +9,7 @@ import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
 
-from loadtest.bench.purchase.web import Web
+from loadtest.bench.purchase.web import WebServer
 from loadtest.load import http_load as rush
 from loadtest.load.http_load import Rush
 from shop.administration.audit import audit_sale
@@ -26,7 +26,7 @@ def shop(database_url, monkeypatch):
     put_in_force("redis")
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setenv("PYTHONPATH", str(settings.BASE_DIR))
-    with Web(1) as web:
+    with WebServer(1) as web:
         yield web.url
 
 

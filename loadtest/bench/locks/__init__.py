@@ -1,1 +1,1 @@
-"""The lock benchmark."""
+"""The locks beside the bare commands and other libraries."""

@@ -1,4 +1,4 @@
-"""The bare commands below which no lock on that service can go, through the usual client."""
+"""The bare commands of each service: no lock on that service can be faster."""
 
 import uuid
 from typing import Any
@@ -61,7 +61,7 @@ def _create_delete(name: str, ttl: float) -> Handle:
 
 
 def _cursor() -> Any:
-    """MySQLdb's own cursor on a connection of its own, which commits by itself."""
+    """Return a cursor of MySQLdb on a new connection in autocommit mode."""
     import MySQLdb
 
     cursor = MySQLdb.connect(**connection.get_connection_params() | {"autocommit": True}).cursor()

@@ -1,4 +1,4 @@
-"""The measurements, as PEERS.md defines them. Times are monotonic seconds, one clock for all."""
+"""The measurements of one lock. Times are monotonic seconds, the same clock in all processes."""
 
 import threading
 import time
@@ -19,14 +19,14 @@ CONTENDERS = 8
 SLICES = 10
 SLICE_SECONDS = 0.06
 QUEUE_UP = 0.3
-"""Seconds that a successor needs to queue up."""
-PATIENT = 5.0
+"""Seconds that a waiter needs to join the queue."""
+LONG_WAIT = 5.0
 LONG_TTL = 30.0
-"""So long that nobody renews it meanwhile."""
+"""So long that the watchdog does not renew it meanwhile."""
 
 
 class Turn(NamedTuple):
-    """One acquisition: asked, granted, began to release."""
+    """The times of one acquisition: request, grant, begin of the release."""
 
     asked: float
     granted: float
@@ -35,40 +35,40 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """What a crowd of contenders saw."""
+    """The acquisitions of several contenders, and their cost."""
 
     turns: list[list[Turn]]
-    """Of each contender."""
+    """The turns of each contender."""
     cpu: float
-    """Seconds of processor time in the clients, their start included."""
+    """CPU seconds of the clients, including their start."""
     requests: Usage
-    """Of the service, by all."""
+    """Requests of all contenders to the service."""
 
     @property
     def grants(self) -> int:
-        """How often the lock was granted."""
+        """The number of grants."""
         return sum(map(len, self.turns))
 
     @property
     def worst_wait(self) -> float:
-        """Seconds."""
+        """The longest wait for a grant, in seconds."""
         return max(turn.granted - turn.asked for turns in self.turns for turn in turns)
 
     @property
     def jain(self) -> float:
-        """Fairness of the shares: 1 when all had as many turns, 1/n when one had them all."""
+        """Jain's fairness index: 1 if all had equally many turns, 1/n if one had all of them."""
         shares = [len(turns) for turns in self.turns]
         return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
 
     @property
     def hand_offs(self) -> list[float]:
-        """Seconds from each release to the next grant."""
+        """The seconds from each release to the next grant."""
         order = sorted((turn for turns in self.turns for turn in turns), key=lambda t: t.granted)
         return [after.granted - before.releasing for before, after in pairwise(order)]
 
 
 def ready(system: System, name: str, ttl: float = TTL) -> Handle:
-    """A handle whose connections are open, because it has had the lock."""
+    """Return a handle with open connections; raise PoolFailed if a free lock is not granted."""
     handle = system.open(name, ttl)
     if not handle.acquire(WAIT):
         raise PoolFailed(f"{system.name} did not grant a free lock")
@@ -79,7 +79,7 @@ def ready(system: System, name: str, ttl: float = TTL) -> Handle:
 def _turn(handle: Handle) -> Turn:
     asked = time.monotonic()
     if not handle.acquire(WAIT):
-        raise PoolFailed("waited in vain")
+        raise PoolFailed(f"no grant within {WAIT:g} s")
     granted = time.monotonic()
     time.sleep(HOLD)
     releasing = time.monotonic()
@@ -88,9 +88,9 @@ def _turn(handle: Handle) -> Turn:
 
 
 def uncontended(systems: Sequence[System], name: str) -> dict[str, list[tuple[float, float]]]:
-    """Pairs of acquire and release a second in one thread, and processor seconds of each pair.
+    """Return acquire-release pairs per second in one thread, and CPU seconds per pair.
 
-    Many short slices, each system in turn: what else the machine does meets all of them alike.
+    The systems alternate in many short slices, so that other load affects all of them equally.
     """
 
     def work(number: int) -> dict[str, list[tuple[float, float]]]:
@@ -112,7 +112,7 @@ def uncontended(systems: Sequence[System], name: str) -> dict[str, list[tuple[fl
 
 
 def waves(system: System, name: str, times: int) -> list[float]:
-    """Seconds until each of the contenders has held the lock once, for each wave."""
+    """Return the seconds until every contender has held the lock once, for each wave."""
     gate = StartGate(CONTENDERS)
 
     def work(number: int) -> list[tuple[float, float]]:
@@ -125,14 +125,14 @@ def waves(system: System, name: str, times: int) -> list[float]:
         return seen
 
     with ProcessPool(work, CONTENDERS) as pool:
-        members = pool.results()
-    return [max(end for _, end in wave) - wave[0][0] for wave in zip(*members, strict=True)]
+        results = pool.results()
+    return [max(end for _, end in wave) - wave[0][0] for wave in zip(*results, strict=True)]
 
 
 def hammer(
     system: System, name: str, seconds: float, requests: Requests, threads: int = 1
 ) -> Contention:
-    """So many processes, of so many threads each, that want the lock again and again."""
+    """Let CONTENDERS processes of `threads` threads each acquire the lock again and again."""
     gate = StartGate(CONTENDERS * threads + 1)
 
     def contend(mine: list[Turn], failures: list[str]) -> None:
@@ -141,17 +141,17 @@ def hammer(
             end = gate() + seconds
             while time.monotonic() < end:
                 mine.append(_turn(handle))
-        except Exception as error:  # noqa: BLE001 - told by the process
+        except Exception as error:  # noqa: BLE001 - raised below, in the main thread
             failures.append(repr(error))
 
     def work(number: int) -> tuple[list[list[Turn]], float]:
         turns: list[list[Turn]] = [[] for _ in range(threads)]
         failures: list[str] = []
         cpu = time.process_time()
-        team = [threading.Thread(target=contend, args=(mine, failures)) for mine in turns]
-        for thread in team:
+        running = [threading.Thread(target=contend, args=(mine, failures)) for mine in turns]
+        for thread in running:
             thread.start()
-        for thread in team:
+        for thread in running:
             thread.join()
         if failures:
             raise PoolFailed(failures[0])
@@ -160,19 +160,20 @@ def hammer(
     with ProcessPool(work, CONTENDERS) as pool:
         gate()
         before = requests()
-        members = pool.results()
+        results = pool.results()
         after = requests()
     return Contention(
-        turns=[turns for crowd, _ in members for turns in crowd],
-        cpu=sum(cpu for _, cpu in members),
+        turns=[turns for process, _ in results for turns in process],
+        cpu=sum(cpu for _, cpu in results),
         requests=after.since(before),
     )
 
 
 def killed_holder(system: System, name: str) -> float:
-    """Seconds from the end of a killed holder's lease or session to the next grant.
+    """Return the seconds from the end of a killed holder's lease or session to the next grant.
 
-    Negative where the service let go before: a session ends so long after its last sign of life.
+    Negative if the service dropped the holder earlier: a session's timeout counts from its last
+    message, before the kill.
     """
     gate = StartGate(3)
     granted_at = shared_time()
@@ -205,7 +206,7 @@ def killed_holder(system: System, name: str) -> float:
 
 
 def patient_waiter(system: System, name: str, requests: Requests) -> Usage:
-    """What the service is asked while one waits for `PATIENT` seconds and nothing happens."""
+    """Return the requests of one waiter in `LONG_WAIT` seconds without a release."""
     gate = StartGate(3)
 
     def hold(number: int) -> None:
@@ -219,8 +220,8 @@ def patient_waiter(system: System, name: str, requests: Requests) -> Usage:
         handle = ready(system, name, LONG_TTL)
         gate()
         gate()
-        if handle.acquire(PATIENT):
-            raise PoolFailed("it was granted a lock that is held")
+        if handle.acquire(LONG_WAIT):
+            raise PoolFailed("a held lock was granted")
 
     with ProcessPool(hold), ProcessPool(wait) as waiter:
         gate()

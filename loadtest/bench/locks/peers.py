@@ -1,4 +1,4 @@
-"""Other libraries' locks, each as its documentation says to use it. Dependency group `peers`."""
+"""Locks of other libraries, used as their documentation says. Dependency group `peers`."""
 
 import math
 import os
@@ -19,12 +19,12 @@ ZOOKEEPER_SESSION = 6.0
 
 
 def _import(name: str) -> Any:
-    """A library that need not be there, so that nobody can know its types."""
+    """Import an optional library, whose types are unknown."""
     return import_module(name)
 
 
 def _or_false(acquire: Callable[[float], object]) -> Callable[[float], object]:
-    """Kazoo raises where others say no."""
+    """Return False where kazoo raises LockTimeout."""
 
     def attempt(wait: float) -> object:
         try:
@@ -55,7 +55,7 @@ def _python_redis_lock(name: str, ttl: float) -> Handle:
     client = Redis.from_url(settings.REDIS_URL)
     expire = math.ceil(ttl)
     lock = _import("redis_lock").Lock(client, name, expire=expire)
-    # It refuses a timeout beyond the ttl, and without one it waits for ever.
+    # It refuses a timeout beyond the ttl, and without one it waits forever.
     return Handle(lambda wait: lock.acquire(timeout=wait if wait <= expire else None), lock.release)
 
 

@@ -1,6 +1,6 @@
-"""The benchmark's table, and the targets that this library has set itself."""
+"""The report of `manage.py lab bench locks`: its table and the targets of this library."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -8,10 +8,10 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from loadtest.bench.results import Limit, Progress, Row, compare, events
 from loadtest.charts.terminal import page
 from loadtest.load.stores import Stores
 
-Row = dict[str, Any]
 Rows = dict[str, Row]
 
 COLUMNS = {
@@ -30,10 +30,36 @@ COLUMNS = {
     "after_killed_s": ("killed\n+s", "{:.3f}"),
 }
 FLOOR = {"database": "INSERT + DELETE", "mysql_session": "raw GET_LOCK"}
+"""The floors of a family that has two."""
+TARGETS = (
+    ("redis", "x floor, uncontended", "to_floor", ">=", 1.5),
+    ("redis", "wave ms", "wave_ms", "<=", 22),
+    ("redis", "hand-off p50 ms", "hand_off_ms_p50", "<=", 0.5),
+    ("redis", "hand-off p99 ms", "hand_off_ms_p99", "<=", 1.5),
+    ("redis", "round trips of an acquisition", "round_trips", "<=", 3),
+    ("redis", "requests in a 5 s wait", "waiter_requests", "<=", 3),
+    ("redis", "commands, 64 to 8 waiters", "commands_64_to_8", "<=", 1.3),
+    ("redis", "s after a killed holder's lease", "after_killed_s", "<=", 0.05),
+    ("redlock", "x floor, uncontended", "to_floor", ">=", 0.95),
+    ("redlock", "wave ms", "wave_ms", "<=", 60),
+    ("redlock", "ms, two masters stopped", "minority_down_ms", "<=", 100),
+    ("zookeeper", "s after the session", "after_killed_s", "<=", 1),
+    ("database", "x INSERT + DELETE", "to_floor", ">=", 0.8),
+    ("mysql_session", "x raw GET_LOCK", "to_floor", ">=", 0.8),
+    ("mysql_session", "s after a kill", "after_killed_s", "<=", 0.05),
+)
+"""System, text, figure, sign, limit."""
+PEER_TARGETS = (
+    ("redis", "redis-py Lock", "x redis-py Lock", "pairs_per_second", ">=", 2),
+    ("zookeeper", "kazoo Lock", "x kazoo Lock, uncontended", "pairs_per_second", ">=", 1.2),
+    ("zookeeper", "kazoo Lock", "wave, x kazoo", "wave_ms", "<=", 1),
+    ("zookeeper", "kazoo Lock", "hand-off p50, x kazoo", "hand_off_ms_p50", "<=", 1),
+)
+"""System, peer, text, figure, sign, limit of the ratio."""
 
 
-def bench(asked: Row, progress: Callable[[Row], object]) -> dict[str, Any]:
-    """The report of {"backends", "rounds", "peers"}; `progress` hears every event."""
+def bench(asked: Row, progress: Progress) -> dict[str, Any]:
+    """Return the report of {"backends", "rounds", "peers"}; `progress` receives every event."""
     backends: list[str] = asked["backends"]
     report: dict[str, Any] = {"settings": asked}
     needs_mysql = {"database", "mysql_session"} & set(backends)
@@ -43,18 +69,13 @@ def bench(asked: Row, progress: Callable[[Row], object]) -> dict[str, Any]:
             missing |= dict.fromkeys(needs_mysql, why)
         report |= {"missing": missing, "versions": {}, "systems": []}
         if len(missing) < len(backends):
-            for event in stores.direct("bench", {**asked, "missing": missing}):
-                progress(event)
-                if event["event"] == "versions":
-                    report["versions"] = event["versions"]
-                elif event["event"] == "row":
+            for event in events(stores, "bench", {**asked, "missing": missing}, report, progress):
+                if event["event"] == "row":
                     report["systems"].append(event["row"])
     rows = {row["system"]: row for row in report["systems"]}
     for row in rows.values():
         _compare_with_floor(row, rows)
-    report["targets"] = [
-        {"target": target, "value": value, "met": met} for target, value, met in _targets(rows)
-    ]
+    report["targets"] = targets(rows)
     return report
 
 
@@ -67,66 +88,31 @@ def _compare_with_floor(row: Row, rows: Rows) -> None:
         row["to_floor"] = round(row["pairs_per_second"] / floor["pairs_per_second"], 3)
 
 
-def _targets(rows: Rows) -> Iterator[tuple[str, float | None, bool | None]]:
-    """Each target of an asked backend, what was measured, and whether it is met."""
+def targets(rows: Rows) -> list[Row]:
+    """Return the targets of the measured backends."""
 
-    def of(system: str, name: str) -> float | None:
+    def figure(system: str, name: str) -> float | None:
         return rows.get(system, {}).get(name)
 
-    def ratio(system: str, other: str, name: str) -> float | None:
-        mine, theirs = of(system, name), of(other, name)
-        return mine / theirs if mine is not None and theirs else None
-
-    peers = [
+    limits: list[Limit] = [
+        (f"{system}: {text}", figure(system, name), sign, limit)
+        for system, text, name, sign, limit in TARGETS
+        if system in rows
+    ]
+    for system, peer, text, name, sign, limit in PEER_TARGETS:
+        ours, theirs = figure(system, name), figure(peer, name)
+        ratio = ours / theirs if ours is not None and theirs else None
+        if system in rows:
+            limits.append((f"{system}: {text}", ratio, sign, limit))
+    waits = [
         row["worst_wait_ms"]
         for row in rows.values()
         if row["family"] == "redis" and row["role"] == "peer" and "worst_wait_ms" in row
     ]
-    limits: list[tuple[str, str, float | None, str, float]] = [
-        ("redis", "x floor, uncontended", of("redis", "to_floor"), ">=", 1.5),
-        ("redis", "x redis-py Lock", ratio("redis", "redis-py Lock", "pairs_per_second"), ">=", 2),
-        ("redis", "wave ms", of("redis", "wave_ms"), "<=", 22),
-        ("redis", "hand-off p50 ms", of("redis", "hand_off_ms_p50"), "<=", 0.5),
-        ("redis", "hand-off p99 ms", of("redis", "hand_off_ms_p99"), "<=", 1.5),
-        (
-            "redis",
-            "worst wait ms, below every peer's",
-            of("redis", "worst_wait_ms"),
-            "<=",
-            min(peers, default=0),
-        ),
-        ("redis", "round trips of an acquisition", of("redis", "round_trips"), "<=", 3),
-        ("redis", "requests in a 5 s wait", of("redis", "waiter_requests"), "<=", 3),
-        ("redis", "commands, 64 to 8 waiters", of("redis", "commands_64_to_8"), "<=", 1.3),
-        ("redis", "s after a killed holder's lease", of("redis", "after_killed_s"), "<=", 0.05),
-        ("redlock", "x floor, uncontended", of("redlock", "to_floor"), ">=", 0.95),
-        ("redlock", "wave ms", of("redlock", "wave_ms"), "<=", 60),
-        ("redlock", "ms, two masters stopped", of("redlock", "minority_down_ms"), "<=", 100),
-        (
-            "zookeeper",
-            "x kazoo Lock, uncontended",
-            ratio("zookeeper", "kazoo Lock", "pairs_per_second"),
-            ">=",
-            1.2,
-        ),
-        ("zookeeper", "wave, x kazoo", ratio("zookeeper", "kazoo Lock", "wave_ms"), "<=", 1),
-        (
-            "zookeeper",
-            "hand-off p50, x kazoo",
-            ratio("zookeeper", "kazoo Lock", "hand_off_ms_p50"),
-            "<=",
-            1,
-        ),
-        ("zookeeper", "s after the session", of("zookeeper", "after_killed_s"), "<=", 1),
-        ("database", "x INSERT + DELETE", of("database", "to_floor"), ">=", 0.8),
-        ("mysql_session", "x raw GET_LOCK", of("mysql_session", "to_floor"), ">=", 0.8),
-        ("mysql_session", "s after a kill", of("mysql_session", "after_killed_s"), "<=", 0.05),
-    ]
-    for system, what, value, sign, limit in limits:
-        if system in rows:
-            met = None if value is None else (value >= limit if sign == ">=" else value <= limit)
-            shown = None if value is None else round(value, 3)
-            yield f"{system}: {what} {sign} {limit:g}", shown, met
+    if "redis" in rows:
+        text = "redis: worst wait ms, below every peer's"
+        limits.append((text, figure("redis", "worst_wait_ms"), "<=", min(waits, default=0)))
+    return compare(limits)
 
 
 def _cells(row: Row) -> list[str]:
@@ -139,7 +125,7 @@ def _by_family(report: dict[str, Any]) -> list[tuple[str, list[Row]]]:
 
 
 def tables(report: dict[str, Any]) -> Iterator[Table]:
-    """The measurements."""
+    """Yield the table of the measurements."""
     measured = Table("lock", box=SIMPLE_HEAD)
     measured.columns[0].no_wrap = True
     for heading, _shape in COLUMNS.values():
@@ -153,7 +139,7 @@ def tables(report: dict[str, Any]) -> Iterator[Table]:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """The measurements as docs/reference/benchmarks.md has them."""
+    """Return the measurements as a Markdown table for the docs."""
     names = {"ours": "**{}**", "floor": "*{}*", "peer": "{}"}
     rows = [
         [names[row["role"]].format(row["system"]), *_cells(row)]
@@ -165,11 +151,11 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def is_sound(report: dict[str, Any]) -> bool:
-    """Whether every service was there; what a machine's speed changes is only told."""
+    """Return True if every service was there; figures that depend on the machine do not count."""
     return not report["missing"]
 
 
 def remarks(report: dict[str, Any]) -> list[str]:
-    """What was left out, and why."""
+    """Return the systems and services that were left out, with the reasons."""
     lines = [f"{row['system']}: {row['why']}" for row in report["systems"] if row["why"]]
     return lines + [f"{alias}: {why}" for alias, why in report["missing"].items()]

@@ -1,13 +1,17 @@
-"""What is measured: one opener for each lock, in ten lines or so.
+"""The locks that are measured: an opener each, and those of this library.
 
-An opener is called in the process (and thread) that will use the lock, and connects it to the
-private stores of the settings.
+An opener is called in the process and thread that use the lock, and connects it to the private
+stores of the settings.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any, Literal
+
+from locking import locks
+from locking.backends.zookeeper.backend import OPTIONS
 
 Role = Literal["floor", "ours", "peer"]
 Family = Literal["redis", "redlock", "zookeeper", "mysql"]
@@ -15,14 +19,14 @@ Family = Literal["redis", "redlock", "zookeeper", "mysql"]
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A lock on one name: `acquire` waits so many seconds and says whether it was taken."""
+    """A lock on one name; `acquire` waits for the given seconds and returns True if granted."""
 
     acquire: Callable[[float], object]
     release: Callable[[], object]
 
 
 Opener = Callable[[str, float], Handle]
-"""From the name of the lock and its ttl in seconds."""
+"""The arguments are the name of the lock and its ttl in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,41 +39,39 @@ class System:
     open: Opener
     waits: bool = True
     session: float | None = None
-    """Seconds after which its service drops a holder that died; None where a ttl does."""
+    """Seconds after which the service drops a dead holder; None if the lock's ttl does."""
     needs: str = "django"
 
     @property
     def is_installed(self) -> bool:
-        """Whether its library is there."""
+        """True if the library can be imported."""
         return find_spec(self.needs) is not None
 
 
 SYSTEMS: list[System] = []
 
 
-def system(
-    name: str,
-    family: Family,
-    role: Role,
-    *,
-    waits: bool = True,
-    session: float | None = None,
-    needs: str = "django",
-) -> Callable[[Opener], Opener]:
-    """Decorates an opener: measure it."""
+def system(name: str, family: Family, role: Role, **options: Any) -> Callable[[Opener], Opener]:
+    """Register the decorated opener; `options` are further fields of System."""
 
     def register(opener: Opener) -> Opener:
-        SYSTEMS.append(
-            System(
-                name=name,
-                family=family,
-                role=role,
-                open=opener,
-                waits=waits,
-                session=session,
-                needs=needs,
-            )
-        )
+        SYSTEMS.append(System(name=name, family=family, role=role, open=opener, **options))
         return opener
 
     return register
+
+
+def _open(alias: str, name: str, ttl: float) -> Handle:
+    lock = locks[alias].lock(name, ttl=ttl)
+    return Handle(lambda wait: lock.acquire(timeout=wait), lock.release)
+
+
+OURS: dict[str, tuple[Family, float | None]] = {
+    "redis": ("redis", None),
+    "redlock": ("redlock", None),
+    "zookeeper": ("zookeeper", OPTIONS["SESSION_TIMEOUT"]),
+    "database": ("mysql", None),
+    "mysql_session": ("mysql", 0.0),
+}
+for _alias, (_family, _session) in OURS.items():
+    system(_alias, _family, "ours", session=_session)(partial(_open, _alias))

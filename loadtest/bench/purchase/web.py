@@ -1,4 +1,4 @@
-"""The shop under its production server, for as long as a benchmark takes."""
+"""The shop under its production server, started for a benchmark."""
 
 import os
 import sys
@@ -10,13 +10,15 @@ from devservers.process import process_stat
 
 CONFIG = Path(__file__).resolve().parents[3] / "deploy" / "gunicorn_conf.py"
 THREADS = 8
-"""Of each process, as deployed."""
+"""Threads of each process, as deployed."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class Web(Server):
-    """gunicorn with the environment of this process, as deployed; but a worker is never replaced:
-    its connections would be closed in the middle of a measurement."""
+class WebServer(Server):
+    """gunicorn as deployed, with the environment of this process.
+
+    Workers are never replaced: that would close connections during a measurement.
+    """
 
     program = "gunicorn gthread"
 
@@ -30,7 +32,7 @@ class Web(Server):
 
     @property
     def about(self) -> str:
-        """What it is, in a word or two."""
+        """The program, its processes and threads, for a report."""
         return f"{self.program} {self.processes} x {THREADS}"
 
     def command(self) -> list[str]:
@@ -42,12 +44,12 @@ class Web(Server):
         return b" 200 " in self.send(b"GET /livez HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
 
     def cpu(self) -> float:
-        """Seconds that the workers have computed so far."""
+        """Return the CPU seconds of the workers since their start."""
         return sum(map(_cpu_of, self.children()))
 
 
-class Granian(Web):
-    """The same shop under granian, whose network side is not Python's."""
+class Granian(WebServer):
+    """granian, whose network code is not written in Python."""
 
     program = "granian wsgi"
 

@@ -1,1 +1,1 @@
-"""What most tutorials build, as the yardstick of `manage.py lab bench purchase`."""
+"""The reference implementation of `manage.py lab bench purchase`: the usual tutorial's shop."""

@@ -1,4 +1,4 @@
-"""The shop's own settings, with the reference's addresses in front of the shop's."""
+"""The shop's settings, with the URLs of the reference implementation before the shop's."""
 
 from shop.settings.lab import *  # noqa: F403
 

@@ -1,4 +1,4 @@
-"""The reference's addresses, then the shop's: one server serves both."""
+"""The URLs of the reference implementation, then the shop's: one server serves both."""
 
 from django.urls import include, path
 

@@ -1,4 +1,4 @@
-"""A purchase as most tutorials write it, on the shop's own models: correct, and slow in a crowd."""
+"""A purchase as most tutorials write it, on the shop's models: correct, and slow under load."""
 
 from typing import cast
 
@@ -16,7 +16,7 @@ from inventory.models import Stock
 from shop.models import Order, Sale, User
 
 LEASE = 10
-"""Seconds until the lock expires, and for which a buyer waits for it."""
+"""Seconds until the lock expires, and for which a request waits for it."""
 
 redis = Redis.from_url(settings.REDIS_URL)
 
@@ -24,7 +24,7 @@ redis = Redis.from_url(settings.REDIS_URL)
 @require_POST
 @login_required
 def buy(request: HttpRequest, slug: str) -> HttpResponse:
-    """redis-py's Lock around get, compare, save and create."""
+    """Buy with redis-py's Lock around get, compare, save and create."""
     quantity = int(request.POST["quantity"])
     sale = get_object_or_404(Sale, slug=slug)
     try:
@@ -49,5 +49,5 @@ def buy(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def empty(request: HttpRequest) -> HttpResponse:
-    """What the middleware alone costs; it is sent the same form, so that CSRF is checked."""
+    """Return nothing: the cost of the middleware for the same form, including the CSRF check."""
     return HttpResponse()

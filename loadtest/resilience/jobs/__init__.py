@@ -1,8 +1,8 @@
-"""Scheduled work under faults: several beats and workers, killed and stopped at random."""
+"""Scheduled jobs on several beats and workers that are killed and stopped at random."""
 
 TTL = 2.0
-"""Seconds that the lease of a run lives unrenewed."""
+"""Seconds of the lease of a job run."""
 EVERY = 1.0
 """Seconds between two scheduled times."""
-READY = "This machine is at work."
-"""What a worker or a beat writes to its log when it is."""
+READY = "This machine is ready."
+"""The line that a worker or a beat writes to its log when it is ready."""

@@ -1,8 +1,8 @@
 """The Celery application of `lab jobs`: two tasks on the same schedule, one of them run_once.
 
-What a task does is one row in `job_effect`, so that everything can be counted afterwards. With a
-`gate`, it says on the Redis list `started` who is at work, and waits until there is something on
-the list that the gate names: so a test strikes in its middle.
+The effect of a task is one row in `job_effect`, which is counted afterwards. A task with a `gate`
+adds itself to the Redis list `started` and waits for an entry in the list that the gate names, so
+that a test can inject a fault in the middle.
 """
 
 import json
@@ -27,9 +27,9 @@ django.setup()
 from locking import current_run, run_once  # noqa: E402
 from locking.jobs import runs  # noqa: E402
 
-WORK = 1.5
-"""Seconds that `once` takes at most, where no gate holds it up."""
-PATIENCE = 60
+WORK_SECONDS = 1.5
+"""Seconds that `once` takes at most without a gate."""
+GATE_TIMEOUT = 60
 
 app = Celery("lab-jobs")
 app.config_from_object("django.conf:settings", namespace="CELERY")
@@ -44,19 +44,19 @@ app.conf.beat_schedule = {
     "control": {"task": "control", "schedule": EVERY},
     "resend": {"task": "locking.jobs.tasks.resend_unfinished_runs", "schedule": EVERY},
 }
-runs.RESEND_INTERVAL = timedelta(seconds=EVERY)  # as brisk as the schedule
+runs.RESEND_INTERVAL = timedelta(seconds=EVERY)  # as often as the schedule
 
 
 @worker_ready.connect
 @beat_init.connect
-def _say_so(**kwargs: object) -> None:
-    os.write(2, f"{READY}\n".encode())  # past all logging, whatever its levels
+def _report_ready(**kwargs: object) -> None:
+    os.write(2, f"{READY}\n".encode())  # independent of the log level
 
 
 def _wait_at(gate: str, attempt: int) -> None:
     redis = Redis.from_url(settings.REDIS_URL)
     redis.rpush("started", json.dumps({"gate": gate, "attempt": attempt, "pid": os.getpid()}))
-    redis.blpop([gate], timeout=PATIENCE)
+    redis.blpop([gate], timeout=GATE_TIMEOUT)
 
 
 def _affect(*values: str | int) -> None:
@@ -67,19 +67,19 @@ def _affect(*values: str | int) -> None:
 @app.task(name="once")
 @run_once(ttl=TTL, backoff=EVERY)
 def once(gate: str | None = None) -> None:
-    """Has one effect."""
+    """Write one effect per scheduled time."""
     run = current_run()
     if gate:
         _wait_at(gate, run.attempt)
     else:
-        time.sleep(random.uniform(0, WORK))
+        time.sleep(random.uniform(0, WORK_SECONDS))
     with run.finish():
         _affect("once", run.scheduled_for.isoformat(), run.attempt)
 
 
 @app.task(name="control", bind=True)
 def control(self: Any, gate: str | None = None) -> None:
-    """Has as many as there are messages."""
+    """Write one effect per message."""
     if gate:
         _wait_at(gate, 1)
     _affect("control", self.request.headers[runs.HEADER], 1)

@@ -1,7 +1,4 @@
-"""Real workers and beats of `loadtest.resilience.jobs.app`, to be killed and stopped.
-
-They inherit the environment, and so its stores.
-"""
+"""Celery workers and beats of `loadtest.resilience.jobs.app`, on the stores of the environment."""
 
 import os
 import signal
@@ -19,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def create_effects() -> None:
-    """The table that the tasks write."""
+    """Create the table that the tasks write."""
     with connection.cursor() as cursor:
         cursor.execute(
             "CREATE TABLE job_effect (task VARCHAR(20) NOT NULL, "
@@ -28,7 +25,7 @@ def create_effects() -> None:
 
 
 def effects(task: str) -> Counter[str]:
-    """How many effects each scheduled time of a task had."""
+    """Return the number of effects by scheduled time of a task."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT scheduled_for FROM job_effect WHERE task = %s", [task])
         return Counter(when for (when,) in cursor.fetchall())
@@ -68,7 +65,7 @@ class Machine(Server):
 
     @property
     def is_up(self) -> bool:
-        """Started, alive and not stopped."""
+        """True if the machine is ready and not paused."""
         return self.is_running and not self.is_paused and self.is_ready()
 
     def pause(self) -> None:
@@ -80,7 +77,7 @@ class Machine(Server):
         self.is_paused = False
 
     def kill_child(self) -> bool:
-        """SIGKILL for those that do a worker's tasks; False when there is none just now."""
+        """Kill the children that execute a worker's tasks; return False if there are none."""
         children = self.children()
         for pid in children:
             os.kill(pid, signal.SIGKILL)
@@ -89,5 +86,5 @@ class Machine(Server):
 
     def _signal(self, how: signal.Signals) -> None:
         if self.is_running:
-            # Politely to the main process only: it ends its children itself.
+            # SIGTERM goes to the main process only: it ends its children itself.
             (os.kill if how == signal.SIGTERM else os.killpg)(self.pid, how)

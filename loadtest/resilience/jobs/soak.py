@@ -1,6 +1,6 @@
-"""Minutes of scheduled work on machines that are killed and stopped; then everything is counted.
+"""Run scheduled jobs on machines that are killed and stopped, then count their effects.
 
-Asked with {"seconds", "seed", "beats", "workers"}, it tells its progress and one report.
+The arguments are {"seconds", "seed", "beats", "workers"}; it sends progress and one report.
 """
 
 import time
@@ -21,29 +21,29 @@ from locking.models import JobRun
 
 SETTLE_SECONDS = 90.0
 STARTING_SECONDS = 5.0
-"""A beat that has just been started may be late by so much."""
+"""Seconds by which a beat may be late after its start."""
 
 
 class Chaos:
-    """Strikes a machine about every second, never the last of its kind that is up."""
+    """Inject a fault about every second, never into the last machine of its kind that is up."""
 
     def __init__(self, machines: list[Machine], seed: int) -> None:
         self.machines = machines
         self.random = Random(seed)
-        self.struck: Counter[str] = Counter()
+        self.injected: Counter[str] = Counter()
         self._later: list[tuple[float, Callable[[], object]]] = []
         self._next = 0.0
 
     def step(self, now: float) -> None:
-        """Do what is due."""
+        """Inject and end the faults that are due."""
         for when, act in list(self._later):
             if when <= now:
                 self._later.remove((when, act))
                 act()
-        if now >= self._next and self._strike(now):
+        if now >= self._next and self._inject(now):
             self._next = now + self.random.uniform(0.5, 2)
 
-    def _strike(self, now: float) -> bool:
+    def _inject(self, now: float) -> bool:
         kind = self.random.choice(["beat", "worker", "worker"])
         machine = self.random.choice([each for each in self.machines if each.kind == kind])
         fault = self.random.choice(["killed", "stopped", "child killed"])
@@ -59,18 +59,18 @@ class Chaos:
         else:
             machine.pause()
             self._later.append((now + self.random.uniform(1.5, 3) * TTL, machine.resume))
-        self.struck[f"{machine.kind} {fault}"] += 1
+        self.injected[f"{machine.kind} {fault}"] += 1
         return True
 
-    def heal(self) -> None:
-        """Everything is started and goes on."""
+    def recover(self) -> None:
+        """End all faults."""
         for _, act in self._later:
             act()
         self._later.clear()
 
 
 def main(asked: dict[str, Any]) -> None:
-    """Migrate, run, count."""
+    """Create the tables and machines, and send the report."""
     call_command("migrate", verbosity=0, interactive=False)
     create_effects()
     machines = [Machine("beat") for _ in range(asked["beats"])]
@@ -79,7 +79,7 @@ def main(asked: dict[str, Any]) -> None:
 
 
 def soak(machines: list[Machine], *, seconds: float, seed: int) -> dict[str, Any]:
-    """Let them work under faults in the stores of the environment, end them, and count."""
+    """Run the machines under faults for `seconds`, stop them, and return the report."""
     try:
         start_all(machines)
         first = time.time() + STARTING_SECONDS
@@ -90,7 +90,7 @@ def soak(machines: list[Machine], *, seconds: float, seed: int) -> dict[str, Any
                 chaos.step(now)
                 say("progress", system="under faults", step=int(now - first) + 1, of=seconds)
             time.sleep(0.1)
-        chaos.heal()
+        chaos.recover()
         scheduled = _scheduled(first, ends)
         deadline = time.time() + SETTLE_SECONDS
         while not _settled(scheduled) and time.time() < deadline:
@@ -102,11 +102,11 @@ def soak(machines: list[Machine], *, seconds: float, seed: int) -> dict[str, Any
         logs = "".join(machine.log.read_text(errors="replace") for machine in machines)
     finally:
         stop_all(machines)
-    return _report(scheduled, chaos.struck, logs)
+    return _report(scheduled, chaos.injected, logs)
 
 
 def _scheduled(first: float, ends: float) -> list[str]:
-    """The times that were due while at least one beat and one worker were up."""
+    """Return the scheduled times while at least one beat and one worker were up."""
     numbers = range(int(first // EVERY) + 1, int(ends // EVERY) + 1)
     return [datetime.fromtimestamp(number * EVERY, UTC).isoformat() for number in numbers]
 
@@ -118,9 +118,9 @@ def _settled(scheduled: list[str]) -> bool:
     return done.filter(scheduled_for__range=(since, last)).count() >= len(scheduled)
 
 
-def _report(scheduled: list[str], struck: Counter[str], logs: str) -> dict[str, Any]:
+def _report(scheduled: list[str], injected: Counter[str], logs: str) -> dict[str, Any]:
     runs = JobRun.objects.filter(task="once")
-    report: dict[str, Any] = {"scheduled": len(scheduled), "faults": dict(sorted(struck.items()))}
+    report: dict[str, Any] = {"scheduled": len(scheduled), "faults": dict(sorted(injected.items()))}
     for task in ("once", "control"):
         had = effects(task)
         report[task] = {
@@ -137,7 +137,7 @@ def _report(scheduled: list[str], struck: Counter[str], logs: str) -> dict[str, 
 
 def _verdict(report: dict[str, Any]) -> str:
     if not (report["faults"] and report["taken_over"] and report["control"]["doubled"]):
-        return "not-run"  # the faults did not strike, or the control shows no need for run_once
+        return "not-run"  # no fault was injected, or the control shows no need for run_once
     for wrong in ("doubled", "missing"):
         if report["once"][wrong]:
             return wrong

@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client import Counter
 
 from devservers import HOST
-from loadtest.bench.purchase.web import CONFIG, Web
+from loadtest.bench.purchase.web import CONFIG, WebServer
 from locking.metrics import registry
 
 PATH = ["--pythonpath", str(CONFIG.parents[1])]
@@ -26,7 +26,7 @@ def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]
     return [f"{os.getpid()} {registry().get_sample_value('asked_total')}".encode()]
 
 
-class ShortLived(Web):
+class ShortLived(WebServer):
     """Two workers, each of them replaced after three answers."""
 
     def command(self) -> list[str]:

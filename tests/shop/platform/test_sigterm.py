@@ -16,7 +16,7 @@ from django.db import transaction
 from redis import Redis
 
 from devservers.process import with_parent_death_signal
-from loadtest.bench.purchase.web import Web
+from loadtest.bench.purchase.web import WebServer
 from loadtest.faults import waiting
 from loadtest.load.http_buyers import browsers_of
 from loadtest.load.http_client import drive
@@ -139,7 +139,7 @@ def test_a_web(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     name, told = f"sale:{sale.pk}", []
     buyer = a_customer()
-    with Web(1) as web:
+    with WebServer(1) as web:
         (worker,) = Path(f"/proc/{web.pid}/task/{web.pid}/children").read_text().split()
         with transaction.atomic():
             sale.stock.save()  # takes the write lock, or the row's

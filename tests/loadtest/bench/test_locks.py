@@ -1,4 +1,4 @@
-"""`manage.py lab bench`: what it measures, and what it makes of it."""
+"""`manage.py lab bench locks`: its measurements, its targets and its arguments."""
 
 import io
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from loadtest.bench.locks import report, rounds
+from loadtest.bench.locks import report, runner
 from loadtest.bench.locks.measure import Contention, Turn, ready, waves
 from loadtest.bench.locks.systems import SYSTEMS, Handle, System
 from loadtest.bench.services import Usage
@@ -19,24 +19,24 @@ def contention(*turns):
     return Contention(turns=list(turns), cpu=0.0, requests=Usage(0, 0))
 
 
-def test_hand_offs_are_from_a_release_to_the_next_grant_whoever_gets_it():
-    crowd = contention([Turn(0, 1, 3), Turn(3, 7, 9)], [Turn(0, 4, 6)])
-    assert crowd.hand_offs == [1, 1]
-    assert crowd.worst_wait == 4
-    assert crowd.grants == 3
+def test_hand_off_lasts_from_release_to_the_next_grant_of_anyone():
+    found = contention([Turn(0, 1, 3), Turn(3, 7, 9)], [Turn(0, 4, 6)])
+    assert found.hand_offs == [1, 1]
+    assert found.worst_wait == 4
+    assert found.grants == 3
 
 
-def test_jains_index():
+def test_jain_index_is_one_for_equal_shares():
     turn = Turn(0, 0, 0)
     assert contention([turn] * 5, [turn] * 5).jain == 1
     assert contention([turn] * 5, []).jain == 0.5
 
 
-def test_the_question_itself_is_not_counted():
+def test_usage_excludes_the_requests_that_read_the_counters():
     assert Usage(110, 60, 5).since(Usage(100, 50, 5)) == Usage(5, 5, 0)
 
 
-def test_a_crew_tells_what_went_wrong_and_leaves_nobody():
+def test_process_pool_reports_errors_and_leaves_no_process():
     def fail(number):
         raise ValueError("boom")
 
@@ -48,21 +48,21 @@ def test_a_crew_tells_what_went_wrong_and_leaves_nobody():
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def test_a_lock_that_does_not_grant_is_reported_rather_than_measured():
-    deaf = System(
-        name="deaf",
+def test_lock_that_does_not_grant_is_reported_and_not_measured():
+    refusing = System(
+        name="refusing",
         family="redis",
         role="peer",
         open=lambda name, ttl: Handle(lambda wait: False, lambda: None),
     )
-    with pytest.raises(PoolFailed, match="deaf"):
-        ready(deaf, "x")
+    with pytest.raises(PoolFailed, match="refusing"):
+        ready(refusing, "x")
     with pytest.raises(PoolFailed):
-        waves(deaf, "x", 1)
+        waves(refusing, "x", 1)
 
 
-def test_every_backend_has_a_floor_and_a_peer_beside_it():
-    assert rounds.main
+def test_every_backend_has_a_floor_and_a_peer():
+    assert runner.main
     roles = {(system.family, system.role) for system in SYSTEMS}
     families = {family for family, _ in roles}
     assert roles == {(family, role) for family in families for role in ("floor", "ours", "peer")}
@@ -72,14 +72,23 @@ def test_every_backend_has_a_floor_and_a_peer_beside_it():
     ("measured", "met"),
     [({"wave_ms": 21.0}, True), ({"wave_ms": 23.0}, False), ({}, None)],
 )
-def test_targets(measured, met):
+def test_targets_of_measured_systems_only(measured, met):
     row = {"system": "redis", "family": "redis", "role": "ours", **measured}
-    found = {target: met for target, _value, met in report._targets({"redis": row})}
+    found = {target["target"]: target["met"] for target in report.targets({"redis": row})}
     assert found["redis: wave ms <= 22"] is met
     assert not any("zookeeper" in target for target in found)
 
 
-def test_a_floor_is_that_of_the_same_family():
+def test_ratio_to_a_peer_is_a_target():
+    rows = {
+        name: {"system": name, "family": "redis", "role": role, "pairs_per_second": rate}
+        for name, role, rate in (("redis", "ours", 300.0), ("redis-py Lock", "peer", 100.0))
+    }
+    found = {target["target"]: target["value"] for target in report.targets(rows)}
+    assert found["redis: x redis-py Lock >= 2"] == 3.0
+
+
+def test_floor_is_of_the_same_family():
     rows = {
         "raw GET_LOCK": {"family": "mysql", "role": "floor", "pairs_per_second": 100.0},
         "INSERT + DELETE": {"family": "mysql", "role": "floor", "pairs_per_second": 50.0},
@@ -94,7 +103,7 @@ def test_a_floor_is_that_of_the_same_family():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (["--rounds=0"], "rounds: 0 is not within"),
         (["--backend=none"], "invalid choice: 'none'"),
@@ -103,14 +112,18 @@ def test_a_floor_is_that_of_the_same_family():
         (["keys", "--write=keys.md"], "write: of locks and purchase, not of keys"),
         (["--write=/no/locks.md"], "write: /no/locks.md cannot be written"),
         ([f"--write={__file__}"], "has no place between"),
+        (["purchase", "--rounds=0"], "rounds: 0 is not within"),
+        (["purchase", "--seconds=0"], "seconds: 0.0 is not within"),
+        (["purchase", "--seconds=nan"], "seconds: nan is not within"),
+        (["purchase", "--buyers=0"], "buyers: 0 is not within"),
     ],
 )
-def test_bad_arguments(wrong, said):
-    with pytest.raises(CommandError, match=said):
+def test_bad_arguments_are_refused(wrong, message):
+    with pytest.raises(CommandError, match=message):
         call_command("lab", "bench", *wrong)
 
 
-def test_a_short_benchmark_of_one_backend(tmp_path):
+def test_short_benchmark_of_one_backend(tmp_path):
     file = tmp_path / "locks.md"
     file.write_text("before\n<!-- lab_bench -->\nold\n<!-- /lab_bench -->\nafter\n")
     out = io.StringIO()

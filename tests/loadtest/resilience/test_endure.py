@@ -1,4 +1,4 @@
-"""`lab endure`: a shop that is restarted under load, and a soak, on a small scale."""
+"""`lab endure` on a small scale: restarts under load, and a soak."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def test_restarts_lose_nothing() -> None:
 
 
 @pytest.mark.long
-def test_a_soak_leaves_nothing_held_and_no_books_wrong() -> None:
-    """So short, nothing has settled: what still grows is no news."""
+def test_soak_leaves_consistent_ledger_and_no_held_locks() -> None:
+    """In such a short soak most figures still grow, so growth is ignored."""
     report = endure("soak", "--seconds=12")
     assert not [one for one in report["breaches"] if " grew to " not in one]
     assert {*report["in_force"]} == {*BACKENDS}
     assert {"buy 201", "queue 202", "look 200"} <= report["answers"].keys()
 
 
-def of(*values: float, name: str = "web: kb") -> list[Figures]:
+def samples(*values: float, name: str = "web: kb") -> list[Figures]:
     return [{name: value} for value in values]
 
 
@@ -56,20 +56,20 @@ def of(*values: float, name: str = "web: kb") -> list[Figures]:
         ("rows: shop_order", [2], [600], False),
     ],
 )
-def test_what_counts_as_growth(
+def test_growth_beyond_the_limits_is_a_breach(
     name: str, first: list[float], last: list[float], leaks: bool
 ) -> None:
-    breaches, figures = growth(of(*first, name=name), of(*last, name=name))
+    breaches, figures = growth(samples(*first, name=name), samples(*last, name=name))
     assert bool(breaches) is leaks
     assert figures[name]["to"] == (1051 if leaks and "kb" in name else figures[name]["to"])
 
 
-def test_a_process_that_was_replaced() -> None:
-    assert growth(of(1, name="web: pid"), of(2, name="web: pid"))[0]
-    assert not growth(of(1, name="web: pid"), of(1, name="web: pid"))[0]
+def test_replaced_process_is_a_breach() -> None:
+    assert growth(samples(1, name="web: pid"), samples(2, name="web: pid"))[0]
+    assert not growth(samples(1, name="web: pid"), samples(1, name="web: pid"))[0]
 
 
 @pytest.mark.parametrize("words", [["--seconds=1", "soak"], ["--attempts=0", "restarts"]])
-def test_bad_arguments(words: list[str]) -> None:
+def test_arguments_outside_the_limits_are_refused(words: list[str]) -> None:
     with pytest.raises(CommandError, match="is not within"):
         endure(*words)

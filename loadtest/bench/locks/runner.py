@@ -1,7 +1,7 @@
-"""The benchmark itself: interleaved rounds over every system, medians at the end.
+"""Run the benchmark of the locks: interleaved rounds over every system, then their medians.
 
-Asked with {"backends": [...], "rounds": N, "peers": bool, "missing": {backend: why}}, it tells the
-versions, progress, and a row for each system.
+The arguments are {"backends": [...], "rounds": N, "peers": bool, "missing": {backend: why}}; the
+events are the versions, progress, and a row for each system.
 """
 
 import os
@@ -18,7 +18,7 @@ from django.core.management import call_command
 from django.db import connections
 from redis import Redis
 
-from loadtest.bench.locks import floors, ours, peers
+from loadtest.bench.locks import floors, peers
 from loadtest.bench.locks.measure import (
     CONTENDERS,
     WAIT,
@@ -29,7 +29,7 @@ from loadtest.bench.locks.measure import (
     uncontended,
     waves,
 )
-from loadtest.bench.locks.systems import SYSTEMS, System
+from loadtest.bench.locks.systems import OURS, SYSTEMS, System
 from loadtest.bench.services import requests_of
 from loadtest.load.director import versions
 from loadtest.load.events import say
@@ -37,7 +37,7 @@ from loadtest.load.process_pool import PoolFailed, ProcessPool
 from loadtest.load.verdict import percentile
 from locking import locks
 
-__all__ = ["floors", "main", "ours", "peers"]  # importing them registers what they measure
+__all__ = ["floors", "main", "peers"]  # importing them registers their systems
 
 HAMMER_SECONDS = 1.5
 WAVES = 5
@@ -45,11 +45,11 @@ _serial = count(1)
 
 
 def main(asked: dict[str, Any]) -> None:
-    """Measure what is asked for."""
+    """Measure the backends, their floors and their peers."""
     call_command("migrate", verbosity=0, interactive=False)
     say("versions", versions=versions())
     chosen = [alias for alias in asked["backends"] if alias not in asked["missing"]]
-    families = {ours.BACKENDS[alias][0] for alias in chosen}
+    families = {OURS[alias][0] for alias in chosen}
     systems = [
         system
         for system in SYSTEMS
@@ -63,61 +63,61 @@ def main(asked: dict[str, Any]) -> None:
         for family in sorted(families):
             if step < steps:
                 say("progress", step=step, of=steps, system=f"{family}, uncontended")
-                _rates([row for row in rows.values() if row.system.family == family])
+                _uncontended([row for row in rows.values() if row.system.family == family])
         for row in rows.values():
             say("progress", step=step, of=steps, system=row.system.name)
-            row.take(_round if step < steps else _once)
+            row.measure(_round if step < steps else _once)
     for row in rows.values():
         say("row", row=row.summary())
 
 
-def _rates(rows: "list[_Row]") -> None:
-    """A round of all systems of a family, in slices of one process."""
+def _uncontended(rows: "list[_Row]") -> None:
+    """Measure all systems of a family in alternating slices of one process."""
     able = {row.system.name: row for row in rows if not row.why}
-    _close_all()
+    _close_connections()
     found = uncontended([row.system for row in able.values()], _name())
     for name, slices in found.items():
         for rate, cpu in slices:
-            able[name].note(pairs_per_second=rate, pair_cpu_us=cpu * 1e6)
+            able[name].add(pairs_per_second=rate, pair_cpu_us=cpu * 1e6)
 
 
-def _close_all() -> None:
-    """The crews fork: they must not inherit what two of them could talk through."""
+def _close_connections() -> None:
+    """Close what a forked process must not share with its parent."""
     connections.close_all()
     locks.close()
 
 
 class _Row:
-    """What is known of one system."""
+    """The measurements of one system."""
 
     def __init__(self, system: System) -> None:
         self.system = system
-        self.seen: dict[str, list[float]] = {}
+        self.samples: dict[str, list[float]] = {}
         self.hand_offs: list[float] = []
         self.why = "" if system.is_installed else f"{system.needs} is not installed"
 
-    def take(self, step: "Callable[[_Row], None]") -> None:
-        """Measure; a lock that cannot keep up is left out from then on, and says why."""
-        if self.why:
+    def measure(self, step: "Callable[[_Row], None]") -> None:
+        """Run a step; a system that fails is skipped from then on, with the reason in `why`."""
+        if self.why or not self.system.waits:
             return
-        _close_all()
+        _close_connections()
         try:
             step(self)
         except PoolFailed as failed:
             self.why = str(failed).strip().splitlines()[-1]
 
-    def note(self, **values: float) -> None:
-        """One more sample of each."""
+    def add(self, **values: float) -> None:
+        """Add one sample of each figure."""
         for name, value in values.items():
-            self.seen.setdefault(name, []).append(value)
+            self.samples.setdefault(name, []).append(value)
 
     def summary(self) -> dict[str, Any]:
-        """Medians of the rounds; but the worst wait is the worst of all."""
+        """Return the medians of the rounds, and the maximum of the worst waits."""
         system = self.system
         row: dict[str, Any] = {"system": system.name, "family": system.family, "role": system.role}
-        row |= {name: round(median(values), 4) for name, values in self.seen.items()}
-        if "worst_wait_ms" in self.seen:
-            row["worst_wait_ms"] = round(max(self.seen["worst_wait_ms"]), 1)
+        row |= {name: round(median(values), 4) for name, values in self.samples.items()}
+        if "worst_wait_ms" in self.samples:
+            row["worst_wait_ms"] = round(max(self.samples["worst_wait_ms"]), 1)
             for share in (50, 99):
                 row[f"hand_off_ms_p{share}"] = round(
                     percentile(self.hand_offs, share / 100) * 1000, 3
@@ -130,40 +130,37 @@ def _name() -> str:
 
 
 def _round(row: _Row) -> None:
+    """Measure what varies from round to round."""
     system = row.system
-    if not system.waits:
-        return
-    row.note(wave_ms=median(waves(system, _name(), WAVES)) * 1000)
-    crowd = hammer(system, _name(), HAMMER_SECONDS, requests_of(system.family))
-    row.hand_offs += crowd.hand_offs
-    row.note(
-        worst_wait_ms=crowd.worst_wait * 1000,
-        jain=crowd.jain,
-        commands=crowd.requests.commands / crowd.grants,
-        round_trips=crowd.requests.reads / crowd.grants,
-        contended_cpu_us=crowd.cpu / crowd.grants * 1e6,
+    row.add(wave_ms=median(waves(system, _name(), WAVES)) * 1000)
+    contention = hammer(system, _name(), HAMMER_SECONDS, requests_of(system.family))
+    row.hand_offs += contention.hand_offs
+    row.add(
+        worst_wait_ms=contention.worst_wait * 1000,
+        jain=contention.jain,
+        commands=contention.requests.commands / contention.grants,
+        round_trips=contention.requests.reads / contention.grants,
+        contended_cpu_us=contention.cpu / contention.grants * 1e6,
     )
 
 
 def _once(row: _Row) -> None:
-    """What takes long and varies little."""
+    """Measure what takes long and varies little."""
     system = row.system
-    if not system.waits:
-        return
     requests = requests_of(system.family)
-    row.note(after_killed_s=killed_holder(system, _name()))
-    row.note(waiter_requests=patient_waiter(system, _name(), requests).reads)
+    row.add(after_killed_s=killed_holder(system, _name()))
+    row.add(waiter_requests=patient_waiter(system, _name(), requests).reads)
     if system.role == "ours" or system.family == "redis":
         few = hammer(system, _name(), HAMMER_SECONDS, requests)
         many = hammer(system, _name(), HAMMER_SECONDS, requests, threads=64 // CONTENDERS)
-        per_grant = [crowd.requests.commands / crowd.grants for crowd in (few, many)]
-        row.note(commands_64_to_8=per_grant[1] / per_grant[0])
+        per_grant = [one.requests.commands / one.grants for one in (few, many)]
+        row.add(commands_64_to_8=per_grant[1] / per_grant[0])
     if system.name == "redlock":
-        row.note(minority_down_ms=_minority_down(system) * 1000)
+        row.add(minority_down_ms=_minority_down(system) * 1000)
 
 
 def _minority_down(system: System) -> float:
-    """The slowest of some acquisitions in seconds, with two of the five masters stopped."""
+    """Return the slowest of 20 acquisitions, in seconds, with two of five masters stopped."""
 
     def work(number: int) -> float:
         handle = ready(system, _name())
@@ -182,7 +179,7 @@ def _minority_down(system: System) -> float:
 
 @contextmanager
 def _stopped(urls: list[str]) -> Iterator[None]:
-    """SIGSTOP to the servers, which are ours."""
+    """Stop the private servers with SIGSTOP until the block ends."""
     pids = []
     for url in urls:
         with Redis.from_url(url) as client:

@@ -1,4 +1,4 @@
-"""`lab jobs`: its checks and its verdict; tests/locking/jobs/test_worker_faults.py runs it."""
+"""The arguments and the verdict of `lab jobs`; tests/locking/jobs/test_worker_faults.py runs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOMENTS = ["2026-11-21T12:00:00+00:00", "2026-11-21T12:00:01+00:00"]
 @pytest.mark.parametrize(
     "wrong", [["--beats", "1"], ["--workers", "9"], ["--seconds", "0"], ["--seed", "-1"]]
 )
-def test_it_refuses_what_proves_nothing(wrong: list[str]) -> None:
+def test_arguments_outside_the_limits_are_refused(wrong: list[str]) -> None:
     with pytest.raises(CommandError, match="is not within") as refused:
         call_command("lab", "jobs", *wrong)
     assert refused.value.returncode == 2
@@ -32,12 +32,12 @@ def test_it_refuses_what_proves_nothing(wrong: list[str]) -> None:
         ({"once": [1, 2]}, "doubled"),
         ({"once": [1, 0]}, "missing"),
         ({"control": [1, 1]}, "not-run"),
-        ({"struck": Counter()}, "not-run"),
+        ({"injected": Counter()}, "not-run"),
         ({"attempts": 1}, "not-run"),
     ],
 )
-def test_the_verdict(changes: dict[str, Any], verdict: str, monkeypatch) -> None:
-    found = {"once": [1, 1], "control": [2, 3], "struck": Counter(killed=1), "attempts": 2}
+def test_verdict(changes: dict[str, Any], verdict: str, monkeypatch) -> None:
+    found = {"once": [1, 1], "control": [2, 3], "injected": Counter(killed=1), "attempts": 2}
     found |= changes
     monkeypatch.setattr(
         soak,
@@ -46,6 +46,6 @@ def test_the_verdict(changes: dict[str, Any], verdict: str, monkeypatch) -> None
     )
     runs.register("once", [], {}, soak.datetime.fromisoformat(MOMENTS[0]))
     JobRun.objects.update(attempts=found["attempts"], duplicates=2)
-    report = soak._report(MOMENTS, found["struck"], "attempt 1 was taken over")
+    report = soak._report(MOMENTS, found["injected"], "attempt 1 was taken over")
     assert report["verdict"] == verdict
     assert (report["turned_away"], report["late_refused"]) == (2, 1)

@@ -1,30 +1,30 @@
-"""The processes of a shop, started as docker-compose.yml starts them."""
+"""The processes of a shop, with the commands of docker-compose.yml."""
 
 import sys
 from pathlib import Path
 
 from devservers import Server
-from loadtest.bench.purchase import web
+from loadtest.bench.purchase.web import WebServer
 from shop.celery import app
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def _as_deployed(server: Server, *variables: str) -> list[str]:
-    """Behind the image's entrypoint, with figures of its own."""
-    figures = f"PROMETHEUS_MULTIPROC_DIR={server.folder / 'metrics'}"
-    return ["env", figures, *variables, "sh", str(ROOT / "deploy/entrypoint.sh")]
+    """Return the words that run a command in the image's entrypoint, with its own metrics."""
+    metrics = f"PROMETHEUS_MULTIPROC_DIR={server.folder / 'metrics'}"
+    return ["env", metrics, *variables, "sh", str(ROOT / "deploy/entrypoint.sh")]
 
 
-class Web(web.Web):
-    """gunicorn."""
+class Web(WebServer):
+    """The web server."""
 
     def command(self) -> list[str]:
         return [*_as_deployed(self), *super().command()]
 
 
 class Celery(Server):
-    """A worker with one child, or a beat."""
+    """A Celery worker with one child, or a beat."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Celery(Server):
 
 
 class Consumer(Server):
-    """A consumer of queued sales."""
+    """A consumer of reservations."""
 
     @property
     def url(self) -> str:

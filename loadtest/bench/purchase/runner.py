@@ -1,0 +1,217 @@
+"""Run the benchmark of a purchase: interleaved rounds of every line, each followed by an audit.
+
+The arguments are {"rounds": N, "seconds": S, "burst": S, "buyers": N, "attempts": N}; the events
+are the versions, progress, and the rounds of each line.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from itertools import cycle
+from typing import Any
+
+from django.core.management import call_command
+from django.db import connection
+from django.utils.text import slugify
+
+from loadtest.bench.purchase import burst
+from loadtest.bench.purchase.measure import Figures, figures, run_load
+from loadtest.bench.purchase.web import Granian, WebServer
+from loadtest.bench.services import redis_cpu_us, requests_of
+from loadtest.load.director import versions
+from loadtest.load.events import say
+from loadtest.load.http_buyers import Buyer, requests, sign_in
+from loadtest.load.sale import open_sale
+from locking import policy
+from locking.models import WriteStrategy
+from shop.administration.audit import audit_sale
+from shop.models import Order, Sale
+from shop.purchase.place_order import place_order
+from shop.reservations import reconciliation
+
+BUY = "/sales/{}/buy/"
+WARM_UP = 0.3
+"""Seconds of load on a new server before the first measurement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of the table."""
+
+    name: str
+    path: str = BUY
+    backend: str = "redis"
+    connections: int = 50
+    wanted: str = "ok"
+    """The kind of answer that is counted; empty: every kind."""
+    sells: bool = True
+    """False: the sale is sold out, and the same buyers send their forms again and again."""
+    keeps_ledger: bool = True
+    fulfilment: str = Sale.Fulfilment.DIRECT
+    strategy: str = WriteStrategy.CONDITIONAL
+    server: str = "gunicorn"
+
+
+REFERENCE = Line(name="reference", path="/reference/{}/buy/", keeps_ledger=False)
+DIRECT = Line(name="direct")
+DIRECT_GRANIAN = Line(name="direct, granian", server="granian")
+CROWDED = Line(name="direct, 1,000 buyers", connections=1000)
+SOLD_OUT = Line(name="sold out", wanted="sold_out", sells=False)
+EMPTY = Line(name="empty view", path="/empty/", sells=False)
+CONDITIONAL = Line(name="conditional, no lock", backend="none")
+EMBEDDED = Line(name="SQLite")
+QUEUED = Line(name="queued", fulfilment=Sale.Fulfilment.QUEUED)
+SEEN = Line(name="queued, orders written and seen")
+# On gunicorn for all of --burst, on granian for a third of it.
+BURSTS = (
+    (QUEUED, SEEN, 1),
+    (
+        replace(QUEUED, name="queued, granian", server="granian"),
+        replace(SEEN, name="queued, granian, written and seen", server="granian"),
+        3,
+    ),
+)
+# Lines with the same backend are adjacent: workers may use the old one for a second.
+LINES = {
+    "mysql": (REFERENCE, DIRECT, DIRECT_GRANIAN, CROWDED, SOLD_OUT, EMPTY, CONDITIONAL),
+    "sqlite": (EMBEDDED,),
+}
+ATTEMPTS = Line(name="attempts", connections=200, wanted="")
+ATTEMPT_LINES = (
+    *(replace(ATTEMPTS, name=f"attempts, {one}", strategy=one) for one in WriteStrategy.values),
+    replace(ATTEMPTS, name="attempts, queued", fulfilment=Sale.Fulfilment.QUEUED),
+)
+ATTEMPTS_PER_UNIT = 100
+ATTEMPTS_TIMEOUT = 300.0
+"""Seconds after which unanswered attempts count as failed."""
+PROCESSES = {"mysql": 2, "sqlite": 4}
+
+
+def main(asked: dict[str, Any]) -> None:
+    """Measure the lines of the database that the environment names."""
+    call_command("migrate", verbosity=0, interactive=False)
+    say("versions", versions=versions())
+    buyers = sign_in(asked["buyers"] + 1)
+    found: dict[Line, list[Figures]] = {}
+    is_main = connection.vendor == "mysql"
+    many: list[Buyer] = []
+    if is_main:
+        wanted = max(round(asked["burst"] * burst.BUYERS_PER_SECOND), asked["attempts"] + 1)
+        many = sign_in(wanted, "burst")
+    steps = asked["rounds"] + 1 + is_main
+
+    def start(line: Line, step: int) -> None:
+        say("progress", system=line.name, step=step, of=steps)
+        _activate(line)
+
+    with ExitStack() as stack:
+        processes = PROCESSES[connection.vendor]
+        webs = {"gunicorn": stack.enter_context(WebServer(processes))}
+        if is_main and find_spec("granian"):
+            webs["granian"] = stack.enter_context(Granian(processes))
+        lines = [line for line in LINES[connection.vendor] if line.server in webs]
+        bursts = [pair for pair in BURSTS if is_main and pair[0].server in webs]
+        for number in range(asked["rounds"] + 1):
+            for line in lines:
+                start(line, number + 1)
+                sale = sale_of(line, number, buyers)
+                seconds = asked["seconds"] if number else WARM_UP
+                measured = _measure(webs[line.server], line, sale, buyers, seconds)
+                if number:
+                    found.setdefault(line, []).append(measured)
+            for line, seen, part in bursts if number else ():
+                start(line, number + 1)
+                sale, web = sale_of(line, number, many), webs[line.server]
+                seconds = asked["burst"] / part
+                both = burst.measure(web, sale, BUY.format(sale.slug), many, seconds)
+                for each, measured in zip((line, seen), both, strict=True):
+                    found.setdefault(each, []).append(measured)
+        for line in ATTEMPT_LINES if is_main else ():
+            start(line, steps)
+            attempting = many[: asked["attempts"] + 1]
+            found[line] = [_attempts(webs[line.server], line, attempting)]
+        for line, rounds in found.items():
+            about = {"server": webs[line.server].about, "connections": line.connections}
+            say("line", line=line.name, **about, rounds=rounds)
+
+
+def _attempts(web: WebServer, line: Line, buyers: Sequence[Buyer]) -> Figures:
+    """Send one attempt of each buyer for a hundredth as many units, until all are answered."""
+    units = max(1, len(buyers) // ATTEMPTS_PER_UNIT)
+    sale = sale_of(line, 0, buyers, units)
+    with ExitStack() as stack:
+        if sale.is_queued:
+            reconciliation.load(sale=sale)
+            stack.enter_context(burst.consumer())
+        measured = _measure(web, line, sale, buyers, ATTEMPTS_TIMEOUT)
+    attempts, answered = len(buyers) - 1, sum(measured["answers"].values())
+    orders = Order.objects.filter(sale=sale).count()
+    if answered != attempts:
+        measured["breaches"].append(f"{answered} of {attempts} attempts answered")
+    if orders != units:
+        measured["breaches"].append(f"{orders} orders for {units} units")
+    return measured | {"pieces": units, "orders": orders}
+
+
+def _activate(line: Line) -> None:
+    now = policy.current()
+    if (now.backend, now.strategy) != (line.backend, line.strategy):
+        policy.switch(
+            backend=line.backend,
+            strategy=line.strategy,
+            reason="lab bench purchase",
+            force=True,
+        )
+        time.sleep(policy.MAX_AGE)
+
+
+def sale_of(line: Line, number: int, buyers: Sequence[Buyer], units: int | None = None) -> Sale:
+    """Open a sale of `units`, or one per buyer; for a line that does not sell, sell it out."""
+    sale = open_sale(
+        f"{slugify(line.name)}-{number}",
+        (units or len(buyers)) if line.sells else 1,
+        fulfilment=line.fulfilment,
+    )
+    if not line.sells:
+        place_order(customer=buyers[-1].user, sale=sale, quantity=1, key=sale.slug)
+    return sale
+
+
+def _measure(
+    web: WebServer, line: Line, sale: Sale, buyers: Sequence[Buyer], seconds: float
+) -> Figures:
+    forms = requests(buyers[:-1], line.path.format(sale.slug), sale)
+    sent = forms if line.sells else cycle(forms)
+    before = _store_costs()
+    heard, cpu = run_load(web, sent, connections_open=line.connections, seconds=seconds)
+    after = _store_costs()
+    measured = figures(heard, cpu, wanted=line.wanted)
+    every = max(1, len(heard.answers))
+    measured |= {name: round((after[name] - before[name]) / every, 2) for name in after}
+    found = list(breaches(line, sale, measured["answers"].get("ok", 0)))
+    return measured | {"breaches": found}
+
+
+def _store_costs() -> dict[str, float]:
+    """Return the counters of the stores since their start."""
+    found = {"redis_trips": requests_of("redis")().reads, "redis_cpu_us": redis_cpu_us()}
+    if connection.vendor == "mysql":
+        found["queries"] = requests_of("mysql")().reads
+    return found
+
+
+def breaches(line: Line, sale: Sale, acknowledged: int) -> Iterator[str]:
+    """Yield the breaches of the sale of a line after its load."""
+    if sale.is_queued:
+        yield from burst.breaches(sale, acknowledged)
+        return
+    audit = audit_sale(sale=sale)
+    if line.keeps_ledger:
+        yield from audit.breaches
+    elif audit.initial != audit.available + audit.held:
+        yield f"{audit.initial} initial != {audit.available} available + {audit.held} held"
+    orders = Order.objects.filter(sale=sale).count()
+    if orders != (acknowledged if line.sells else 1):
+        yield f"{orders} orders, {acknowledged} acknowledged"

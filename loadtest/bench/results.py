@@ -1,0 +1,42 @@
+"""What the four benchmarks share: collecting events, comparing with targets, remarks."""
+
+from collections.abc import Callable, Iterable, Iterator
+from operator import eq, ge, le
+from typing import Any
+
+from loadtest.load.stores import Stores
+
+Row = dict[str, Any]
+Progress = Callable[[Row], object]
+Limit = tuple[str, float | None, str, float]
+"""A target: its name, the measured value or None, ">=", "<=" or "=", and the limit."""
+COMPARE: dict[str, Callable[[float, float], bool]] = {">=": ge, "<=": le, "=": eq}
+
+
+def events(
+    stores: Stores, experiment: str, asked: Row, report: Row, progress: Progress
+) -> Iterator[Row]:
+    """Run an experiment; yield its events, pass them to `progress`, and keep the versions."""
+    for event in stores.direct(experiment, asked):
+        progress(event)
+        if event["event"] == "versions":
+            report["versions"] = event["versions"]
+        yield event
+
+
+def compare(limits: Iterable[Limit]) -> list[Row]:
+    """Return the targets with their values; `met` is None for what was not measured."""
+    return [
+        {
+            "target": f"{name} {sign} {limit:g}",
+            "value": None if value is None else round(value, 3),
+            "met": None if value is None else COMPARE[sign](value, limit),
+        }
+        for name, value, sign, limit in limits
+    ]
+
+
+def remarks(report: Row) -> list[str]:
+    """Return the versions of the stores and the reasons why stores are missing."""
+    found = ", ".join(f"{name} {value}" for name, value in report["versions"].items())
+    return [found, *(f"{store}: {why}" for store, why in report["missing"].items())]

@@ -1,0 +1,179 @@
+"""Visitors of all kinds: they browse, buy, queue, pay, cancel and sign in."""
+
+import json
+import random
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlencode
+from uuid import uuid4
+
+from devservers import HOST
+from loadtest.load.http_buyers import Buyer
+from loadtest.resilience.shop import Shop, fetch
+from shop.models import Sale, User
+
+RESERVATION_TIMEOUT = 60.0
+"""Seconds for which a visitor polls a reservation."""
+POLL_SECONDS = 0.2
+BUSY = (409, 429, 503)
+"""Statuses of a busy shop; they end the visit."""
+_COOKIE = re.compile(rb"\r\nSet-Cookie: *(\w+)=([^;\r]*)", re.IGNORECASE)
+
+
+class Refused(Exception):
+    """The shop answered with a status that ends the visit."""
+
+
+class Visitors:
+    """Visits to a shop, and their outcome."""
+
+    def __init__(self, shop: Shop, sales: Sequence[Sale]) -> None:
+        self.shop = shop
+        self.direct, self.queued = sales
+        self.visits = 0
+        self.answers: Counter[str] = Counter()
+        """The number of answers by step and status."""
+        self.unexpected: list[str] = []
+        """Answers and errors that must not occur."""
+        self.ordered: Counter[int] = Counter()
+        """The number of acknowledged orders by sale."""
+        self._guard = threading.Lock()
+        self._password = uuid4().hex
+        self._user = User.objects.create_user("signer", password=self._password)
+        self._weights: dict[Callable[[], None], int] = {
+            self.browse: 60,
+            self.buy: 20,
+            self.queue: 12,
+            self.scrape: 2,
+            self.sign_in: 1,
+        }
+
+    @contextmanager
+    def running(self, threads: int, *, every: float = 0.0) -> Iterator[None]:
+        """Visit the shop in `threads` threads while the block lasts.
+
+        Each thread starts a visit every `every` seconds, or as soon as its last one has ended.
+        """
+        over = threading.Event()
+
+        def repeat() -> None:
+            due = time.monotonic() + random.uniform(0, every)
+            while not over.wait(max(0.0, due - time.monotonic())):
+                due = max(due + every, time.monotonic() - every)
+                self._visit()
+
+        running = [threading.Thread(target=repeat) for _ in range(threads)]
+        for thread in running:
+            thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            for thread in running:
+                thread.join()
+
+    def _visit(self) -> None:
+        (visit,) = random.choices(list(self._weights), list(self._weights.values()))
+        with self._guard:
+            self.visits += 1
+        try:
+            visit()
+        except Refused:
+            pass
+        except Exception as error:  # noqa: BLE001 - the report names it, and the others continue
+            self.unexpected.append(f"{visit.__name__}: {error!r}")
+
+    # --- steps ----------------------------------------------------------------------------
+
+    def _send(self, step: str, message: bytes, *expected: int) -> bytes:
+        """Return the answer; raise Refused for any status that is not expected."""
+        status, answer = fetch(self.shop.web.port, message)
+        with self._guard:
+            self.answers[f"{step} {status}"] += 1
+        if status in expected:
+            return answer
+        if status not in BUSY:
+            self.unexpected.append(f"{step}: {status} {answer[-200:]!r}")
+        raise Refused
+
+    def _get(self, step: str, path: str, cookies: str = "") -> bytes:
+        accept = "application/json" if step == "reservation" else "text/html"
+        message = f"GET {path} HTTP/1.1\r\nHost: {HOST}\r\nAccept: {accept}\r\n"
+        return self._send(step, f"{message}Cookie: {cookies}\r\n\r\n".encode(), 200)
+
+    def _post(self, step: str, path: str, buyer: Buyer, **fields: str) -> bytes:
+        form = urlencode({"csrfmiddlewaretoken": buyer.csrf, **fields})
+        return self._send(step, buyer.post(path, form), 200, 201, 302, 303)
+
+    # --- visits ---------------------------------------------------------------------------
+
+    def browse(self) -> None:
+        """View a page; half of the visitors have signed in."""
+        buyer = random.choice(self.shop.buyers)
+        sale = random.choice([self.direct, self.queued])
+        page = sale.get_absolute_url()
+        path = random.choice(["/", "/products/", f"/products/{sale.slug}/", page, f"{page}stock/"])
+        self._get("look", path, random.choice(["", buyer.cookies]))
+
+    def buy(self) -> None:
+        """Buy, then pay, cancel or leave the order."""
+        buyer, form = self.shop.form(self.direct)
+        order = _json(self._send("buy", form, 201))
+        self._ordered(self.direct, buyer, order["url"])
+
+    def queue(self) -> None:
+        """Reserve a unit and wait for the order, then pay, cancel or leave it."""
+        buyer, form = self.shop.form(self.queued)
+        page = _json(self._send("queue", form, 202))["url"]
+        deadline = time.monotonic() + RESERVATION_TIMEOUT
+        while True:
+            found = _json(self._get("reservation", page, buyer.cookies))
+            if found["status"] != "waiting":
+                break
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no order in {RESERVATION_TIMEOUT:g} s")
+            time.sleep(POLL_SECONDS)
+        if found["status"] != "won":
+            raise ValueError(found["status"])
+        self._ordered(self.queued, buyer, found["order"])
+
+    def _ordered(self, sale: Sale, buyer: Buyer, order: str) -> None:
+        with self._guard:
+            self.ordered[sale.pk] += 1
+        self._get("look", order, buyer.cookies)
+        step = random.choice(["pay", "payment", "cancel", "leave"])
+        if step == "payment":
+            page = _json(self._post(step, f"{order}payment/", buyer))["url"]
+            self._get("look", page, buyer.cookies)
+            self._post("approve", f"{page}answer/", buyer, choice="approve")
+        elif step != "leave":  # an order that is left expires
+            self._post(step, f"{order}{step}/", buyer, idempotency_key=uuid4().hex)
+
+    def sign_in(self) -> None:
+        """Sign in with a password and sign out again."""
+        page = "/accounts/sign-in/"
+        jar = _cookies(self._get("sign in", page))
+        credentials = {"username": self._user.username, "password": self._password}
+        for path, fields in ((page, credentials), ("/accounts/sign-out/", {})):
+            cookies = "; ".join(f"{cookie}={value}" for cookie, value in jar.items())
+            guest = Buyer(self._user, cookies, "", jar["csrftoken"])
+            jar |= _cookies(self._post("sign in", path, guest, **fields))
+
+    def scrape(self) -> None:
+        """Request metrics and readiness, as Prometheus and a load balancer do."""
+        for path in ("/metrics", "/readyz"):
+            self._get("scrape", path)
+
+
+def _json(answer: bytes) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
+    return body
+
+
+def _cookies(answer: bytes) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in _COOKIE.findall(answer)}

@@ -1,0 +1,65 @@
+"""The HTTP client of the load, against a scripted server."""
+
+import socket
+import threading
+
+import pytest
+
+from devservers import HOST
+from loadtest.load.http_client import drive
+
+
+def serve(listener, script):
+    """Send the scripted answers of each connection, one for each request."""
+    for parts in script:
+        connection, _ = listener.accept()
+        with connection:
+            for part in parts:
+                connection.recv(65536)
+                connection.sendall(part[:20])
+                connection.sendall(part[20:])
+
+
+@pytest.fixture
+def replies():
+    """Return a function that drives a scripted server, one connection after the other."""
+
+    def run(*script, seconds=10.0):
+        with socket.create_server((HOST, 0)) as listener:
+            server = threading.Thread(target=serve, args=(listener, script))
+            server.start()
+            try:
+                count = sum(map(len, script))
+                port = listener.getsockname()[1]
+                return drive(port, [b"x"] * count, connections=1, seconds=seconds)
+            finally:
+                server.join()
+
+    return run
+
+
+def http(status, body=b"", head=b""):
+    return b"HTTP/1.1 %d Any\r\n%sContent-Length: %d\r\n\r\n%s" % (status, head, len(body), body)
+
+
+def test_kind_of_each_answer(replies):
+    refusal = b'{"error": "sold_out", "title": "Sold out"}'
+    heard = replies([http(201, b"{}"), http(303), http(409, refusal), http(500, b"oh")])
+    assert [answer.kind for answer in heard.answers] == ["ok", "ok", "sold_out", "500"]
+    assert heard.began <= heard.answers[0].sent <= heard.answers[0].heard
+    assert heard.ended == heard.answers[-1].heard
+
+
+def test_closed_connection_is_opened_again(replies):
+    last = http(200, head=b"Connection: close\r\n")
+    assert len(replies([last], [http(200)]).answers) == 2
+
+
+@pytest.mark.parametrize("answer", [http(200)[:30], b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_incomplete_answer_is_an_error(replies, answer):
+    with pytest.raises(ConnectionError):
+        replies([answer])
+
+
+def test_no_request_after_the_time_is_over(replies):
+    assert len(replies([http(200)], seconds=0).answers) == 1
