@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from loadtest.faults.waiting import until
 from tests.loadtest.lab import family, guards, lab
 
-MANAGE = Path(__file__).parents[2] / "manage.py"
+MANAGE = Path(__file__).parents[3] / "manage.py"
 
 
 @pytest.mark.parametrize("store", ["sqlite", "mariadb"])
