@@ -1,4 +1,4 @@
-"""Every text that a person may see is translated, and the compiled catalogue is up to date."""
+"""Every text that a user can see is translated, and the compiled catalogue is up to date."""
 
 import ast
 import gettext
@@ -14,14 +14,14 @@ ROOT = Path(__file__).resolve().parents[1]
 CATALOGUE = ROOT / "locale/zh_Hans/LC_MESSAGES/django.po"
 MARKS = {"_": 0, "gettext": 0, "gettext_lazy": 0, "gettext_noop": 0}
 MARKS |= {"ngettext": 0, "ngettext_lazy": 0, "pgettext": 1, "pgettext_lazy": 1}
-"""What marks a text, and which of its arguments is the text."""
+"""The functions that mark a text, with the position of the text among their arguments."""
 
 Text = tuple[str, str]
-"""Its context, mostly empty, and itself."""
+"""The context, usually empty, and the text."""
 
 
 def texts_of(source: str) -> Iterator[Text]:
-    """The texts that a Python source marks for translation."""
+    """Yield the texts that a Python source marks for translation."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
             continue
@@ -32,26 +32,28 @@ def texts_of(source: str) -> Iterator[Text]:
 
 
 def texts_of_template(template: str) -> Iterator[Text]:
-    """The same of a template, as Django itself reads it for xgettext."""
+    """Yield the texts of a template, which Django converts for xgettext."""
     word = r"""u?(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""
     for call in re.findall(rf"(?:\w*gettext|_)\({word}(?:, {word})*", templatize(template)):
         yield from texts_of(call.replace("\n", "\\n") + ")")
 
 
 def catalogue() -> dict[Text, str]:
-    """Text to translation, of the catalogue that people edit."""
+    """Return the translation of each text in the source catalogue."""
     found = {}
     for entry in CATALOGUE.read_text("utf-8").split("\n\n")[1:]:
         parts = re.findall(r'^(msg\w+(?:\[0\])?) ((?:"[^\n]*"\n?)+)', entry, re.M)
-        said = {name: "".join(map(ast.literal_eval, text.splitlines())) for name, text in parts}
-        found[said.get("msgctxt", ""), said["msgid"]] = said.get("msgstr", said.get("msgstr[0]"))
+        values = {name: "".join(map(ast.literal_eval, text.splitlines())) for name, text in parts}
+        found[values.get("msgctxt", ""), values["msgid"]] = values.get(
+            "msgstr", values.get("msgstr[0]")
+        )
     return found
 
 
 SOURCES = [
     file
-    for room in ("loadtest", "shop", "inventory", "locking")
-    for file in (ROOT / room).rglob("*.py")
+    for package in ("loadtest", "shop", "inventory", "locking")
+    for file in (ROOT / package).rglob("*.py")
 ]
 TEMPLATES = sorted((ROOT / "templates").rglob("*.html"))
 
@@ -65,25 +67,25 @@ def test_every_text_is_translated() -> None:
         )
         for file in [*SOURCES, *TEMPLATES]
     }
-    assert sum(map(len, used.values())) > 200, "the readers below find nothing"
+    assert sum(map(len, used.values())) > 200, "the functions above find nothing"
     missing = {file.name: texts - known for file, texts in used.items() if texts - known}
-    assert missing == {}, "tools/translations.py, please"
+    assert missing == {}, "run: tools/translations.py"
 
 
-def test_the_compiled_catalogue_is_this_one() -> None:
+def test_compiled_catalogue_is_up_to_date() -> None:
     with CATALOGUE.with_suffix(".mo").open("rb") as file:
         compiled = gettext.GNUTranslations(file)
     for (context, text), chinese in catalogue().items():
-        told = compiled.pgettext(context, text) if context else compiled.gettext(text)
+        translated = compiled.pgettext(context, text) if context else compiled.gettext(text)
         plural = compiled.ngettext(text, text, 1)
-        assert chinese in (told, plural), f"{text!r}: tools/translations.py, please"
+        assert chinese in (translated, plural), f"{text!r}; run: tools/translations.py"
 
 
-def test_the_admin_keeps_its_own_words() -> None:
-    """This catalogue goes before Django's: the same text, meant otherwise, has a context."""
+def test_admin_keeps_its_own_translations() -> None:
+    """This catalogue precedes Django's: the same text with another meaning needs a context."""
     with (Path(admin.__file__).parent / "locale/zh_Hans/LC_MESSAGES/django.mo").open("rb") as file:
         theirs = gettext.GNUTranslations(file)
-    ours = {text: said for (context, text), said in catalogue().items() if not context}
+    ours = {text: chinese for (context, text), chinese in catalogue().items() if not context}
     shared = {text: theirs.gettext(text) for text in ours if theirs.gettext(text) != text}
     assert shared
     assert {text: ours[text] for text in shared} == shared
@@ -101,7 +103,7 @@ def test_the_admin_keeps_its_own_words() -> None:
         ("{% include 'x' with word=_('Buy') %}", ("", "Buy")),
     ],
 )
-def test_the_reader_of_templates(template: str, expected: Text) -> None:
+def test_texts_of_templates_are_found(template: str, expected: Text) -> None:
     assert list(texts_of_template(template)) == [expected]
 
 
@@ -114,5 +116,5 @@ def test_the_reader_of_templates(template: str, expected: Text) -> None:
         ("pgettext('days', 'd')", ("days", "d")),
     ],
 )
-def test_the_reader_of_sources(source: str, expected: Text) -> None:
+def test_texts_of_sources_are_found(source: str, expected: Text) -> None:
     assert list(texts_of(source)) == [expected]
