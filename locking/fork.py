@@ -17,7 +17,7 @@ Callback = Callable[[], object]
 
 _serial = itertools.count()
 _callbacks: dict[int, Callable[[], Callback | None]] = {}
-"""References to the callbacks, in the order of registration."""
+"""Functions that return a callback, or None once its object is gone, in order of registration."""
 
 
 def after_fork_in_child(callback: Callback) -> None:
@@ -25,11 +25,18 @@ def after_fork_in_child(callback: Callback) -> None:
 
     A bound method is referenced weakly: it is dropped when its object is garbage-collected.
     """
-    key = next(_serial)
-    if inspect.ismethod(callback):
-        _callbacks[key] = weakref.WeakMethod(callback, lambda _: _callbacks.pop(key, None))
-    else:
-        _callbacks[key] = lambda: callback
+    # Not with weakref callbacks, which could run when the interpreter has torn down this module.
+    for key, reference in list(_callbacks.items()):
+        if reference() is None:
+            _callbacks.pop(key, None)
+    _callbacks[next(_serial)] = _weak(callback) if inspect.ismethod(callback) else lambda: callback
+
+
+def _weak(method: Callback) -> Callable[[], Callback | None]:
+    # Not weakref.WeakMethod, which always has a weakref callback.
+    owner = weakref.ref(method.__self__)  # type: ignore[attr-defined]
+    name = method.__name__
+    return lambda: getattr(owner(), name, None)
 
 
 def _run() -> None:

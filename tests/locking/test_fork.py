@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from locking import fork
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start each test with an empty registry."""
+    monkeypatch.setattr(fork, "_callbacks", {})
 
 
 class Client:
@@ -28,8 +38,7 @@ def passes_in_child(check: Callable[[], bool]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_callbacks_run_in_the_child_in_the_order_of_registration(monkeypatch) -> None:
-    monkeypatch.setattr(fork, "_callbacks", {})
+def test_callbacks_run_in_the_child_in_the_order_of_registration() -> None:
     called: list[object] = []
     fork.after_fork_in_child(lambda: called.append("first"))
     second = Client(called)
@@ -38,28 +47,51 @@ def test_callbacks_run_in_the_child_in_the_order_of_registration(monkeypatch) ->
     assert called == []
 
 
-def test_failing_callback_does_not_stop_the_others(monkeypatch) -> None:
-    monkeypatch.setattr(fork, "_callbacks", {})
+def test_failing_callback_does_not_stop_the_others() -> None:
     called: list[object] = []
     fork.after_fork_in_child(lambda: called.append(1 / 0))
     fork.after_fork_in_child(lambda: called.append("second"))
     assert passes_in_child(lambda: called == ["second"])
 
 
-def test_method_is_dropped_with_its_object(monkeypatch) -> None:
-    monkeypatch.setattr(fork, "_callbacks", {})
+def test_method_is_dropped_with_its_object() -> None:
     called: list[object] = []
     client = Client(called)
     kept = Client(called)
     del client
     gc.collect()
-    assert len(fork._callbacks) == 1
     assert passes_in_child(lambda: called == [kept])
+    fork.after_fork_in_child(print)
+    assert len(fork._callbacks) == 2, "the callback of the collected object is still registered"
+
+
+def test_process_with_registered_methods_exits_silently() -> None:
+    code = """
+import pytest
+
+from locking import fork
+
+def register() -> None:
+    class Client:
+        def __init__(self) -> None:
+            self.me = self
+            fork.after_fork_in_child(self.reset)
+
+        def reset(self) -> None: ...
+
+    fork.clients = [Client() for _ in range(10)]
+
+register()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_only_the_registry_hooks_into_fork() -> None:
     files = [
-        file for room in ("locking", "inventory", "shop") for file in ROOT.glob(f"{room}/**/*.py")
+        file
+        for package in ("locking", "inventory", "shop")
+        for file in ROOT.glob(f"{package}/**/*.py")
     ]
     hooks = [file for file in files if "register_at_fork" in file.read_text()]
     assert hooks == [ROOT / "locking" / "fork.py"]
