@@ -1,11 +1,11 @@
-"""Distributed locks for Django: one interface, every store.
+"""Distributed locks for Django: one interface for several stores.
 
     from locking import lock
 
-    with lock("sale:42", timeout=2) as lease:  # LockTimeout when nobody lets go in 2 s
+    with lock("sale:42", timeout=2) as lease:  # LockTimeout if it stays held for 2 s
         ...                                    # lease.token grows with every grant
 
-Names are loaded on first use, because Django reads this package before its settings are ready.
+Names are imported on first use, because Django imports this package before settings are ready.
 """
 
 from importlib import import_module
@@ -31,26 +31,24 @@ if TYPE_CHECKING:
     from locking.lease import Lease, Lock
     from locking.policy.lock import lock
 
-_HOMES: dict[str, str | None] = {
-    "Attempt": "idempotency",
-    "IdempotencyError": "exceptions",
-    "KeyInFlight": "exceptions",
-    "KeyReused": "exceptions",
-    "KeyUnusable": "exceptions",
-    "Lease": "lease",
-    "Lock": "lease",
-    "LockError": "exceptions",
-    "LockLost": "exceptions",
-    "LockMisuse": "exceptions",
-    "LockTimeout": "exceptions",
-    "LockUnavailable": "exceptions",
-    "StoredResponse": "idempotency",
-    "current_run": "jobs.run_once",
-    "idempotent": "idempotency.views",
-    "lock": "policy.lock",
-    "locks": "handler",
-    "run_once": "jobs.run_once",
-    "single_flight": None,
+_MODULES = {
+    "exceptions": (
+        "IdempotencyError",
+        "KeyInFlight",
+        "KeyReused",
+        "KeyUnusable",
+        "LockError",
+        "LockLost",
+        "LockMisuse",
+        "LockTimeout",
+        "LockUnavailable",
+    ),
+    "handler": ("locks",),
+    "idempotency": ("Attempt", "StoredResponse"),
+    "idempotency.views": ("idempotent",),
+    "jobs.run_once": ("current_run", "run_once"),
+    "lease": ("Lease", "Lock"),
+    "policy.lock": ("lock",),
 }
 
 __all__ = [
@@ -77,9 +75,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOMES[name]
-    if home is None:
-        return import_module(f"locking.{name}")
-    return getattr(import_module(f"locking.{home}"), name)
+    if name == "single_flight":
+        return import_module("locking.single_flight")
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"locking.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

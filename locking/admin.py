@@ -1,4 +1,4 @@
-"""The lock policy for staff: see what is in force, switch it, read what was switched before."""
+"""Admin pages: the lock policy with its switch and history, stored responses, job runs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ REACH = {"none": _("none"), "process": _("process"), "machines": _("machines")}
 
 
 class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
-    """What to put in force, and why. Writes nothing itself: `policy` does."""
+    """The backend and strategy to activate; `locking.policy` carries the switch out."""
 
     STEPS = [
-        ("drain", _("Switch, once the old holders are gone")),
-        ("force", _("Switch at once: the old backend is dead")),
-        ("cancel", _("Cancel the switch that is under way")),
+        ("drain", _("Switch after the current holders have finished")),
+        ("force", _("Switch at once, because the old backend is unavailable")),
+        ("cancel", _("Cancel the switch in progress")),
     ]
     backend = forms.ChoiceField(label=_("lock backend"), choices=lambda: [(a, a) for a in locks])
-    strategy = forms.ChoiceField(label=_("stock is written"), choices=WriteStrategy.choices)
+    strategy = forms.ChoiceField(label=_("write strategy"), choices=WriteStrategy.choices)
     reason = forms.CharField(label=_("reason"), max_length=200)
     step = forms.ChoiceField(
         label=_("how"),
@@ -46,47 +46,47 @@ class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.initial["reason"] = ""  # a new switch has a reason of its own
+        self.initial["reason"] = ""  # the stored reason belongs to the last switch
 
 
 @admin.register(LockPolicy)
 class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """One row, changed by switching; needs the permission `locking.switch_lock`."""
+    """The page of the lock policy; switching needs the permission `locking.switch_lock`."""
 
     form = SwitchForm
-    readonly_fields = ("in_force", "epoch", "state", "changed_by", "changed_at", "backends")
+    readonly_fields = ("active", "epoch", "state", "changed_by", "changed_at", "backends")
     fieldsets = (
-        (None, {"fields": ("in_force", "epoch", "state", "changed_by", "changed_at")}),
+        (None, {"fields": ("active", "epoch", "state", "changed_by", "changed_at")}),
         (_("Switch to"), {"fields": ("backend", "strategy", "reason", "step")}),
-        (_("What each backend does"), {"fields": ("backends",)}),
+        (_("Properties of the backends"), {"fields": ("backends",)}),
     )
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """There is one policy."""
+        """Return False: there is exactly one policy."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """There is always one policy."""
+        """Return False: there is exactly one policy."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """A right of its own: whoever has it can make the shop oversell."""
+        """Return whether the user may switch, which can make the shop oversell."""
         return bool(request.user.is_active and request.user.has_perm("locking.switch_lock"))
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Also for those who may only look."""
+        """Return whether the user may see the policy or switch it."""
         return self.has_change_permission(request) or super().has_view_permission(request, obj)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Whoever may only look gets no form."""
+        """Return the fieldsets, without the form for users who may not switch."""
         shown = super().get_fieldsets(request, obj)
         return shown if self.has_change_permission(request, obj) else (shown[0], shown[2])
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """A list of one is no list."""
+        """Redirect to the page of the only row."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        policy.current()  # creates the row at the first look
+        policy.current()  # creates the row on first use
         return HttpResponseRedirect(self._page())
 
     def change_view(
@@ -94,8 +94,8 @@ class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     ) -> HttpResponse:
         """Show the policy, or switch it.
 
-        Not through `save_model`, which is called in a transaction: nobody would see the policy
-        drain before it ended, and SQLite would let nobody else write meanwhile.
+        Not with `save_model`, which runs in a transaction: other processes would not see the policy
+        drain before its end, and SQLite would block their writes meanwhile.
         """
         policy.finish_overdue_switch()
         if request.method == "POST":
@@ -111,7 +111,7 @@ class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         )
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        """Never: see `change_view`."""
+        """Do nothing; `change_view` switches the policy."""
 
     def _switch(
         self, request: HttpRequest, *, backend: str, strategy: str, reason: str, step: str
@@ -139,15 +139,15 @@ class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def _page(self) -> str:
         return reverse("admin:locking_lockpolicy_change", args=[1])
 
-    @admin.display(description=_("in force"))
-    def in_force(self, row: LockPolicy) -> str:
-        """The policy in one line, and where it is going."""
+    @admin.display(description=_("active"))
+    def active(self, row: LockPolicy) -> str:
+        """Return the active backend and strategy, and those of the switch in progress."""
         coming = f" → {row.next_backend} + {row.next_strategy}" if row.next_backend else ""
         return f"{row.backend} + {row.strategy}{coming}"
 
     @admin.display(description=_("backends"))
     def backends(self, row: LockPolicy) -> str:
-        """From the declarations of the backends themselves."""
+        """Return a table of the properties that the backends declare."""
         head = format_html_join(
             "", "<th>{}</th>", ((gettext(title),) for title in PROPERTIES.values())
         )
@@ -170,24 +170,24 @@ def _row(alias: str) -> tuple[str, str, str, str]:
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Rows that services alone write: changing one by hand would break the books."""
+    """Rows that only services write, because a change by hand would break the ledger."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody."""
+        """Return False."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody."""
+        """Return False."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody."""
+        """Return False."""
         return False
 
 
 @admin.register(LockPolicyChange)
 class LockPolicyChangeAdmin(ReadOnlyAdmin):
-    """The history of the policy."""
+    """The completed switches."""
 
     list_display = (
         "epoch",
@@ -207,7 +207,7 @@ class LockPolicyChangeAdmin(ReadOnlyAdmin):
 
 @admin.register(IdempotencyKey)
 class IdempotencyKeyAdmin(ReadOnlyAdmin):
-    """The answers that would be given again."""
+    """The stored responses of idempotent requests."""
 
     list_display = ("digest", "user", "status", "created_at")
     list_filter = ("status", "created_at")
@@ -218,13 +218,13 @@ class IdempotencyKeyAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("body"))
     def text(self, row: IdempotencyKey) -> str:
-        """The body, as far as it is text."""
+        """Return the body as text."""
         return bytes(row.body).decode(errors="replace")
 
 
 @admin.register(JobRun)
 class JobRunAdmin(ReadOnlyAdmin):
-    """What ran when and where; deletes itself when it is old."""
+    """The runs of jobs; a scheduled task deletes old ones."""
 
     list_display = (
         "scheduled_for",
@@ -244,5 +244,5 @@ class JobRunAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("duration"))
     def took(self, run: JobRun) -> str:
-        """Of the last attempt, in seconds."""
+        """Return the duration of the last attempt in seconds."""
         return "" if run.duration is None else f"{run.duration.total_seconds():.3f} s"

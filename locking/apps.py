@@ -1,4 +1,4 @@
-"""The reusable app: settings prefix LOCK, tables, checks and admin pages."""
+"""The reusable Django app `locking`."""
 
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _

@@ -1,4 +1,4 @@
-"""System checks of `settings.LOCKS`: a bad setting is refused before it guards anything."""
+"""System checks that reject wrong lock settings at start-up."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def _is_positive(value: object) -> bool:
 
 @register()
 def check_locks(**kwargs: Any) -> list[CheckMessage]:
-    """Unknown backends, impossible times, and whatever a backend's own `check` refuses."""
+    """Check the entries of LOCKS, each backend's own settings, and LOCK_POLICY."""
     found: list[CheckMessage] = []
 
-    def refuse(number: str, why: str) -> None:
-        found.append(Error(why, id=f"locking.{number}"))
+    def add(number: str, message: str) -> None:
+        found.append(Error(message, id=f"locking.{number}"))
 
     for alias, conf in settings.LOCKS.items():
         where = f"LOCKS[{alias!r}]"
         if unknown := sorted(set(conf) - KEYS):
-            refuse("E001", f"{where} has unknown keys: {', '.join(unknown)}.")
+            add("E001", f"{where} has unknown keys: {', '.join(unknown)}.")
         try:
             cls = backend_class(conf)
         except ImproperlyConfigured as error:
-            refuse("E002", f"{where}: {error}")
+            add("E002", f"{where}: {error}")
             continue
         for number, key in (("E003", "TTL"), ("E004", "TIMEOUT")):
             if not _is_positive(conf.get(key, 1)):
-                refuse(number, f"{where} {key} is {conf[key]!r}, not seconds above 0.")
+                add(number, f"{where} {key} is {conf[key]!r}: give seconds above 0.")
         found.extend(cls.check(alias, conf))
     policy = settings.LOCK_POLICY
     for number, key, known in (
@@ -46,13 +46,14 @@ def check_locks(**kwargs: Any) -> list[CheckMessage]:
         ("E006", "STRATEGY", WriteStrategy.values),
     ):
         if policy.get(key) not in known:
-            refuse(number, f"LOCK_POLICY {key} {policy.get(key)!r} is none of {', '.join(known)}.")
+            value = policy.get(key)
+            add(number, f"LOCK_POLICY {key} is {value!r}: give one of {', '.join(known)}.")
     return found
 
 
 @register()
 def check_single_flight(**kwargs: Any) -> list[CheckMessage]:
-    """Unknown names and impossible times of `settings.LOCK_SINGLE_FLIGHT`."""
+    """Check the keys and values of LOCK_SINGLE_FLIGHT."""
     given = getattr(settings, "LOCK_SINGLE_FLIGHT", {})
     conf = {**single_flight.DEFAULTS, **given}
     wrong = [f"has an unknown key {name!r}" for name in given if name not in single_flight.DEFAULTS]
@@ -61,5 +62,5 @@ def check_single_flight(**kwargs: Any) -> list[CheckMessage]:
             wrong.append(f"{name} {conf[name]!r} is not in {name}S")
     for name in ("LOCK_TTL", "TIMEOUT"):
         if not _is_positive(conf[name]):
-            wrong.append(f"{name} is {conf[name]!r}, not seconds above 0")
+            wrong.append(f"{name} is {conf[name]!r}: give seconds above 0")
     return [Error(f"LOCK_SINGLE_FLIGHT {what}.", id="locking.E008") for what in wrong]

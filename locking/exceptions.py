@@ -1,29 +1,29 @@
-"""What can go wrong with a lock.
+"""Errors of locks and of idempotent requests.
 
     LockError
-    ├── LockTimeout       held by somebody else for the whole wait; safe to retry
-    ├── LockLost          it was ours and is not any more: expired, broken or taken over
-    ├── LockUnavailable   the service is silent or refuses; who owns the lock is unknown
+    ├── LockTimeout       another caller held the lock for the whole wait; safe to retry
+    ├── LockLost          the caller no longer holds the lock: it expired, was broken or taken over
+    ├── LockUnavailable   the store does not reply or refuses; the owner of the lock is unknown
     └── LockMisuse        the call itself is wrong (also a ValueError); retrying cannot help
 
-    IdempotencyError      nothing was done
-    ├── KeyUnusable       400: no key, more than one, too long, or with control characters
+    IdempotencyError      the request had no effect
+    ├── KeyUnusable       400: no key, several keys, a key too long or with control characters
     ├── KeyReused         422: the key was sent before with another request
-    └── KeyInFlight       409: an earlier send of the key is still at work; safe to retry
+    └── KeyInFlight       409: the first request with the key has not finished; safe to retry
 
-A client library's own errors never leave a backend: they arrive as the `__cause__` of one of these.
+The errors of client libraries never leave a backend; they are the `__cause__` of one of these.
 """
 
 
 class LockError(Exception):
-    """Something went wrong with a lock."""
+    """A lock operation failed."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or self.__doc__)
 
 
 class LockTimeout(LockError):
-    """The lock was held by somebody else for as long as the caller would wait."""
+    """The lock stayed held by another caller for the whole timeout."""
 
 
 class LockLost(LockError):
@@ -31,15 +31,15 @@ class LockLost(LockError):
 
 
 class LockUnavailable(LockError):
-    """The lock service does not answer, so nobody can say who owns the lock."""
+    """The lock service does not reply, so the owner of the lock is unknown."""
 
 
 class LockMisuse(LockError, ValueError):
-    """The lock was asked for something it cannot do."""
+    """The arguments or the order of calls are wrong."""
 
 
 class IdempotencyError(Exception):
-    """A request that is to count once could not be answered."""
+    """The idempotency key does not allow the request."""
 
     status: int
 
@@ -48,20 +48,20 @@ class IdempotencyError(Exception):
 
 
 class KeyUnusable(IdempotencyError):
-    """The request needs one idempotency key of 1 to 255 characters, none of them a control."""
+    """The request needs one idempotency key of 1 to 255 characters without control characters."""
 
     status = 400
 
 
 class KeyReused(IdempotencyError):
-    """The same idempotency key came with another request."""
+    """The idempotency key was used before with a different request."""
 
     status = 422
 
 
 class KeyInFlight(IdempotencyError):
-    """An earlier send of the same idempotency key is still being worked on."""
+    """Another request with the same idempotency key is in progress."""
 
     status = 409
     retry_after = 1
-    """Seconds after which to send it again."""
+    """Seconds after which the client may send the request again."""

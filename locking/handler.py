@@ -1,12 +1,12 @@
-"""`settings.LOCKS` to backends: one of each alias per process, made on first use.
+"""The backends of `settings.LOCKS`: one per alias and process, created on first use.
 
 LOCKS = {
     "redis": {
         "BACKEND": "locking.backends.redis.RedisBackend",
         "LOCATION": "redis://...",
-        "TTL": 6.0,        # seconds a grant lives unrenewed
-        "TIMEOUT": 2.0,    # seconds a `with` statement waits
-        "OPTIONS": {},     # the backend's own
+        "TTL": 6.0,        # seconds for which a grant lasts unless it is extended
+        "TIMEOUT": 2.0,    # seconds for which a `with` statement waits
+        "OPTIONS": {},     # specific to the backend
     },
 }
 """
@@ -30,7 +30,7 @@ KEYS = {"BACKEND", "LOCATION", "TTL", "TIMEOUT", "OPTIONS"}
 
 
 class LockHandler:
-    """Mapping of aliases to backends, like django.core.cache.caches."""
+    """A mapping of aliases to backends, like django.core.cache.caches."""
 
     def __init__(self) -> None:
         self._backends: dict[str, Backend] = {}
@@ -66,7 +66,7 @@ class LockHandler:
         return create(alias, conf)
 
     def close(self) -> None:
-        """Close every client of this process; a backend used again opens its own again."""
+        """Close all clients of this process; a backend that is used again opens new ones."""
         with self._guard:
             backends, self._backends = self._backends, {}
         for backend in backends.values():
@@ -74,18 +74,20 @@ class LockHandler:
 
 
 def backend_class(conf: dict[str, Any]) -> type[Backend]:
-    """The class that a LOCKS entry names; ImproperlyConfigured when there is none."""
+    """Return the class that a LOCKS entry names, or raise ImproperlyConfigured."""
     try:
         cls = import_string(conf["BACKEND"])
     except (ImportError, KeyError) as error:
-        raise ImproperlyConfigured(f"LOCKS names no usable BACKEND: {error}") from error
+        raise ImproperlyConfigured(
+            f"LOCKS has an entry without a usable BACKEND: {error}"
+        ) from error
     if not (isinstance(cls, type) and issubclass(cls, Backend)):
-        raise ImproperlyConfigured(f"{conf['BACKEND']} is no locking.backends.base.Backend.")
+        raise ImproperlyConfigured(f"{conf['BACKEND']} is not a locking.backends.base.Backend.")
     return cls
 
 
 def create(alias: str, conf: dict[str, Any]) -> Backend:
-    """A backend from one entry of LOCKS."""
+    """Return a new backend for one entry of LOCKS."""
     unknown = set(conf) - KEYS
     if unknown:
         raise ImproperlyConfigured(f"LOCKS[{alias!r}] has unknown keys: {', '.join(unknown)}.")

@@ -1,8 +1,7 @@
 """Counters and histograms of the locks, for Prometheus.
 
-Labelled by backend and by the kind of the name, which is what stands before its first colon. A
-lock's whole name is never a label; when more kinds than `MAX_KINDS` turn up, the
-rest are called "other".
+The label `kind` is the namespace of a lock name or cache key: the part before its first colon. A
+whole name is never a label. After `MAX_KINDS` namespaces, further ones are counted as "other".
 """
 
 from __future__ import annotations
@@ -18,17 +17,21 @@ MAX_KINDS = 32
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 OUTCOMES = Counter(
-    "locking_attempts_total", "Attempts to take a lock", ["backend", "kind", "outcome"]
+    "locking_attempts_total", "Attempts to acquire a lock", ["backend", "kind", "outcome"]
 )
-KEYS = Counter(
-    "locking_idempotency_total", "Sends of idempotency keys; a repeat is not a first", ["outcome"]
-)
+KEYS = Counter("locking_idempotency_total", "Requests with an idempotency key", ["outcome"])
 LOST = Counter("locking_lost_total", "Leases that ended before their release", ["backend", "kind"])
 WAIT = Histogram(
-    "locking_wait_seconds", "From asking to the grant", ["backend", "kind"], buckets=BUCKETS
+    "locking_wait_seconds",
+    "Time from the request to the grant",
+    ["backend", "kind"],
+    buckets=BUCKETS,
 )
 HOLD = Histogram(
-    "locking_hold_seconds", "From the grant to the release", ["backend", "kind"], buckets=BUCKETS
+    "locking_hold_seconds",
+    "Time from the grant to the release",
+    ["backend", "kind"],
+    buckets=BUCKETS,
 )
 LOOKUPS = Counter(
     "locking_single_flight_total", "Calls of single_flight.get_or_build", ["kind", "outcome"]
@@ -43,21 +46,21 @@ _kinds: set[str] = set()
 
 
 def registry() -> CollectorRegistry:
-    """The figures of all processes when PROMETHEUS_MULTIPROC_DIR is set, else of this one."""
+    """Return the metrics of all processes if PROMETHEUS_MULTIPROC_DIR is set, else of this one."""
     if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
         return REGISTRY
-    of_all = CollectorRegistry()
-    MultiProcessCollector(of_all)  # type: ignore[no-untyped-call]
-    return of_all
+    combined = CollectorRegistry()
+    MultiProcessCollector(combined)  # type: ignore[no-untyped-call]
+    return combined
 
 
 def clear() -> None:
-    """Forget the kinds of lock names seen so far, so that others may take their labels."""
+    """Forget the namespaces seen so far, so that others may take their labels."""
     _kinds.clear()
 
 
 def kind_of(name: str) -> str:
-    """The bounded label of a lock's name."""
+    """Return the label for a lock name."""
     kind, colon, _ = name.partition(":")
     if not colon:
         return "plain"
@@ -68,7 +71,7 @@ def kind_of(name: str) -> str:
     return kind
 
 
-# labels() hashes and locks on every call; the children are few and live for ever.
+# Cached, because labels() computes a hash and takes a lock on every call.
 @lru_cache(maxsize=1024)
 def _outcome(backend: str, kind: str, outcome: str) -> Counter:
     return OUTCOMES.labels(backend, kind, outcome)
@@ -76,7 +79,9 @@ def _outcome(backend: str, kind: str, outcome: str) -> Counter:
 
 @lru_cache(maxsize=1024)
 def _times(backend: str, kind: str) -> tuple[Histogram, Histogram]:
-    LOST.labels(backend, kind)  # at 0: Prometheus sees no growth in a series born at 1
+    LOST.labels(
+        backend, kind
+    )  # create it at 0: Prometheus sees no increase in a series that starts at 1
     return WAIT.labels(backend, kind), HOLD.labels(backend, kind)
 
 
@@ -124,9 +129,9 @@ def built(key: str, seconds: float) -> None:
 
 
 def totals() -> Totals:
-    """All samples since the start, by name, then by the values of the labels in their names' order.
+    """Return all samples by metric name, then by label values in the order of the labels' names.
 
-    For the operations page; reads every process's file: not for every request.
+    Reads the files of every process, which is too slow for every request.
     """
     found: dict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
     for metric in registry().collect():
@@ -145,6 +150,6 @@ def lookups(of: Totals) -> dict[str, dict[str, int]]:
 
 
 def job(task: str, outcome: str) -> None:
-    """A run done, failed for good, tried_again, taken_over or turned_away."""
-    JOBS.labels(task, "failed")  # at 0 before the first one fails
+    """Count a job run: done, failed (for good), tried_again, taken_over or turned_away."""
+    JOBS.labels(task, "failed")  # create it at 0, before the first failure
     JOBS.labels(task, outcome).inc()

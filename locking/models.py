@@ -1,4 +1,4 @@
-"""The policy in force and its history, the rows of locks, the runs of jobs."""
+"""Tables of the lock policy, the database locks, the job runs and the idempotency keys."""
 
 from datetime import timedelta
 
@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class WriteStrategy(models.TextChoices):
-    """How the guarded row is written; see docs/reference/glossary.md."""
+    """Ways of writing the guarded stock row; see docs/reference/glossary.md."""
 
     NAIVE = "naive", _("naive: read, compute, write back")
     FENCED = "fenced", _("fenced: claim the row with the token first")
@@ -15,15 +15,15 @@ class WriteStrategy(models.TextChoices):
 
 
 class LockPolicy(models.Model):
-    """One row: which lock guards the stock, and how stock is written. For policy.py only."""
+    """The active backend and write strategy, in one row; only `locking.policy` writes it."""
 
     class State(models.TextChoices):
-        """Draining: no new holder until those of the old backend are gone."""
+        """While draining, no new holder starts and the holders of the old backend finish."""
 
         STEADY = "steady", _("steady")
         DRAINING = "draining", _("draining")
 
-    # Not AUTO_INCREMENT, on which MariaDB allows no check.
+    # Not AUTO_INCREMENT, because MariaDB allows no check constraint on such a column.
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
     backend = models.CharField(_("backend"), max_length=50)
     strategy = models.CharField(
@@ -51,7 +51,7 @@ class LockPolicy(models.Model):
 
 
 class LockPolicyChange(models.Model):
-    """One switch that took place: what an operator looks for afterwards."""
+    """One completed switch, kept as history."""
 
     epoch = models.PositiveIntegerField(_("epoch"))
     from_backend = models.CharField(_("from backend"), max_length=50)
@@ -63,7 +63,7 @@ class LockPolicyChange(models.Model):
     changed_by = models.CharField(_("changed by"), max_length=150, blank=True)
     reason = models.CharField(_("reason"), max_length=200, blank=True)
     forced = models.BooleanField(_("forced"), default=False)
-    drained_ms = models.PositiveIntegerField(_("drained ms"), default=0)
+    drained_ms = models.PositiveIntegerField(_("drain time (ms)"), default=0)
     changed_at = models.DateTimeField(_("changed at"), auto_now_add=True)
 
     class Meta:
@@ -76,13 +76,13 @@ class LockPolicyChange(models.Model):
 
 
 class LockRow(models.Model):
-    """One lock of the database backend, held or idle; `locking.backends.database` alone writes it.
+    """One lock of the database backend, held or free; only that backend writes it.
 
-    Times are microseconds on the database's clock since 1970.
+    Times are microseconds since 1970 on the database's clock.
     """
 
     digest = models.CharField(max_length=32, primary_key=True)
-    """Of the name: collations would take names for equal that are not."""
+    """Digest of the name, because collations treat some different names as equal."""
     name = models.CharField(max_length=200)
     owner = models.CharField(max_length=150, blank=True, default="")
     lock_count = models.PositiveIntegerField(default=0)
@@ -90,7 +90,7 @@ class LockRow(models.Model):
     ttl = models.BigIntegerField(default=0)
     expires_at = models.BigIntegerField(default=0)
     waiter = models.CharField(max_length=150, blank=True, default="")
-    """Who takes it next, where the database cannot queue waiters, until `waiter_until`."""
+    """Owner that may acquire it next until `waiter_until`, if the database has no queue."""
     waiter_until = models.BigIntegerField(default=0)
 
     class Meta:
@@ -102,13 +102,13 @@ class LockRow(models.Model):
 
 
 class JobRun(models.Model):
-    """One scheduled time of one task; `locking.jobs` alone writes it. Kept as history.
+    """One scheduled time of one task, kept as history; only `locking.jobs` writes it.
 
-    Times are those of the machine that wrote them.
+    Times are on the clock of the machine that wrote them.
     """
 
     class State(models.TextChoices):
-        """Due -> running -> done, or due again after a crash or an error; failed is for good."""
+        """From due over running to done; due again after a crash or an error; failed is final."""
 
         DUE = "due", _("due")
         RUNNING = "running", _("running")
@@ -116,21 +116,21 @@ class JobRun(models.Model):
         FAILED = "failed", _("failed")
 
     digest = models.CharField(_("digest"), max_length=32, primary_key=True)
-    """Of task, arguments and scheduled time: what makes the run unique."""
+    """Digest of task, arguments and scheduled time, which identify the run."""
     task = models.CharField(_("task"), max_length=200)
     arguments = models.TextField(_("arguments"), blank=True, default="")
     scheduled_for = models.DateTimeField(_("scheduled time"), db_index=True)
     state = models.CharField(_("outcome"), max_length=10, choices=State.choices, default=State.DUE)
     attempts = models.PositiveIntegerField(_("attempts"), default=0)
-    duplicates = models.PositiveIntegerField(_("turned away"), default=0)
-    """Messages for it that came while it ran or when it was done."""
+    duplicates = models.PositiveIntegerField(_("rejected duplicates"), default=0)
+    """Messages that arrived while the run was in progress or after it was done."""
     host = models.CharField(_("host"), max_length=150, blank=True, default="")
     started_at = models.DateTimeField(_("started"), null=True)
     ended_at = models.DateTimeField(_("ended"), null=True)
     lease_until = models.DateTimeField(_("lease until"))
-    """Nobody takes a run that was begun over before this."""
+    """Time before which no other worker takes over a run in progress."""
     sent_at = models.DateTimeField(_("sent at"))
-    """When a message for it was last sent, so that not every sweep sends one."""
+    """Time of the last message for the run, so that not every sweep sends one."""
     detail = models.CharField(_("result"), max_length=500, blank=True, default="")
 
     class Meta:
@@ -144,22 +144,22 @@ class JobRun(models.Model):
 
     @property
     def duration(self) -> timedelta | None:
-        """Of the last attempt, once it has ended."""
+        """Duration of the last attempt, or None if it has not ended."""
         return self.ended_at - self.started_at if self.ended_at and self.started_at else None
 
 
 class IdempotencyKey(models.Model):
-    """The answer to a request that counts once; written in the transaction of its effect."""
+    """The stored response of an idempotent request, written in the transaction of its effect."""
 
     digest = models.CharField(_("digest"), max_length=64, primary_key=True)
-    """Of user and key, which makes the pair unique: collations would take others for equal."""
+    """Digest of user and key, because collations treat some different keys as equal."""
     user = models.CharField(_("user"), max_length=64)
     fingerprint = models.CharField(_("fingerprint"), max_length=64)
-    """Digest of what was asked for."""
+    """Digest of the request."""
     status = models.PositiveSmallIntegerField(_("status"))
     headers = models.JSONField(_("headers"))
     body = models.BinaryField()
-    created_at = models.DateTimeField(_("answered at"), db_index=True)
+    created_at = models.DateTimeField(_("stored at"), db_index=True)
 
     class Meta:
         verbose_name = _("idempotency key")

@@ -13,7 +13,6 @@ from ruamel.yaml import YAML
 import locking.metrics
 import shop.administration.alerts
 import shop.platform.metrics
-from locking import locks
 from shop.platform.metrics import RequestMetrics
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
@@ -86,7 +85,7 @@ def test_answers_are_counted_by_status() -> None:
 def test_the_first_of_what_is_rare_is_seen_to_grow() -> None:
     """A series that appears at 1 has not grown for Prometheus, and raises no alarm."""
     assert of("shop_http_responses_total", status="500") is not None
-    locking.metrics.acquired(locks["none"], "rare:1", waited=0.0)
+    locking.metrics.acquired("none", "rare:1", 0.0)
     assert of("locking_lost_total", backend="none", kind="rare") == 0
     locking.metrics.job("rare", "done")
     assert of("locking_job_runs_total", task="rare", outcome="failed") == 0

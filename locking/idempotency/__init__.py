@@ -39,7 +39,7 @@ from locking.failpoints import reach
 from locking.handler import locks
 from locking.lease import Lock
 from locking.models import IdempotencyKey
-from locking.policy import BESIDE
+from locking.policy import IDEMPOTENCY_PREFIX
 
 logger = logging.getLogger("locking")
 
@@ -99,7 +99,7 @@ class Attempt:
 
     def __enter__(self) -> Self:
         # The settings' backend, not the policy's: that may be switched off for a demonstration.
-        lock = locks[settings.LOCK_POLICY["BACKEND"]].lock(BESIDE + self.digest)
+        lock = locks[settings.LOCK_POLICY["BACKEND"]].lock(IDEMPOTENCY_PREFIX + self.digest)
         try:
             if not lock.acquire(timeout=self.wait):
                 metrics.KEYS.labels("in_flight").inc()

@@ -20,7 +20,7 @@ class Migration(migrations.Migration):
                 ('status', models.PositiveSmallIntegerField(verbose_name='status')),
                 ('headers', models.JSONField(verbose_name='headers')),
                 ('body', models.BinaryField()),
-                ('created_at', models.DateTimeField(db_index=True, verbose_name='answered at')),
+                ('created_at', models.DateTimeField(db_index=True, verbose_name='stored at')),
             ],
             options={
                 'verbose_name': 'idempotency key',
@@ -40,7 +40,7 @@ class Migration(migrations.Migration):
                 ('changed_by', models.CharField(blank=True, max_length=150, verbose_name='changed by')),
                 ('reason', models.CharField(blank=True, max_length=200, verbose_name='reason')),
                 ('forced', models.BooleanField(default=False, verbose_name='forced')),
-                ('drained_ms', models.PositiveIntegerField(default=0, verbose_name='drained ms')),
+                ('drained_ms', models.PositiveIntegerField(default=0, verbose_name='drain time (ms)')),
                 ('changed_at', models.DateTimeField(auto_now_add=True, verbose_name='changed at')),
             ],
             options={
@@ -76,7 +76,7 @@ class Migration(migrations.Migration):
                 ('scheduled_for', models.DateTimeField(db_index=True, verbose_name='scheduled time')),
                 ('state', models.CharField(choices=[('due', 'due'), ('running', 'running'), ('done', 'done'), ('failed', 'failed')], default='due', max_length=10, verbose_name='outcome')),
                 ('attempts', models.PositiveIntegerField(default=0, verbose_name='attempts')),
-                ('duplicates', models.PositiveIntegerField(default=0, verbose_name='turned away')),
+                ('duplicates', models.PositiveIntegerField(default=0, verbose_name='rejected duplicates')),
                 ('host', models.CharField(blank=True, default='', max_length=150, verbose_name='host')),
                 ('started_at', models.DateTimeField(null=True, verbose_name='started')),
                 ('ended_at', models.DateTimeField(null=True, verbose_name='ended')),

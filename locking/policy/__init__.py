@@ -1,10 +1,11 @@
-"""Which lock is in force, and how one is put in the place of another while buyers buy.
+"""The active lock backend and write strategy, and the switch to others while a sale runs.
 
-A process acts on a policy that it read at most `MAX_AGE` ago. A switch therefore goes through
-DRAINING: after `MAX_AGE` no process grants under the old backend any more (a grant that comes later
-is given back, see `policy.lock`); when the old holders are gone, or their longest lease is over,
-one UPDATE brings the new backend and epoch + 1. The epoch stands in front of every fencing token,
-so that even a forced switch cannot let a holder of the old backend write after one of the new.
+A process acts on a policy that it read at most `MAX_AGE` ago. A switch therefore passes through
+the state DRAINING: after `MAX_AGE`, no process grants under the old backend any more (a later grant
+is released, see `policy.lock`). When the old holders have finished, or their longest lease has
+ended, one UPDATE activates the new backend and increases the epoch. The epoch is the first part of
+every fence, so a holder of the old backend cannot write after a holder of the new one, not even
+after a forced switch.
 """
 
 from __future__ import annotations
@@ -32,16 +33,17 @@ logger = logging.getLogger("locking")
 MAX_AGE = 1.0
 """Seconds for which a process may act on the policy that it read."""
 FRESH = 0.5
-"""Seconds after which one thread reads it again while the others go on."""
+"""Seconds after which one thread reads the policy again while the others use the previous one."""
 DRAIN_POLL = 0.02
-OVERDUE = 5.0
-"""Seconds beyond the longest lease after which any process finishes a switch, or cancels it for a
-holder that will not go; also covers the difference between two machines' clocks."""
+"""Seconds between two checks of a drain."""
+SWITCH_GRACE = 5.0
+"""Seconds after the longest lease at which any process finishes a switch, or cancels it if a holder
+still renews its lock. Covers the difference between the clocks of two machines."""
 
 SAFE_EXCLUSION = "machines"
-BESIDE = "idempotency:"
-NOT_WAITED_FOR = (BESIDE, "build:")
-"""Names that begin so are locked whatever the policy says: no switch waits for them."""
+IDEMPOTENCY_PREFIX = "idempotency:"
+DRAIN_EXEMPT = (IDEMPOTENCY_PREFIX, "build:")
+"""Prefixes of names that are locked independently of the policy; no switch waits for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class Policy:
 
     @property
     def is_safe(self) -> bool:
-        """False where the shop can oversell: naive writes need a lock that reaches all machines."""
+        """False if the shop can oversell: naive writes need a lock that covers all machines."""
         exclusion = locks[self.backend].capabilities.exclusion
         return self.strategy != WriteStrategy.NAIVE or exclusion == SAFE_EXCLUSION
 
@@ -66,7 +68,7 @@ _cache: RefreshingCache[int, Policy] = RefreshingCache()
 
 
 def current(max_age: float | None = None) -> Policy:
-    """Return the policy in force, read at most `max_age` (default MAX_AGE) seconds ago.
+    """Return the active policy, read at most `max_age` (default MAX_AGE) seconds ago.
 
     Raise LockUnavailable if it has to be read and the database does not respond.
     """
@@ -94,7 +96,9 @@ def _row() -> LockPolicy:
         row = LockPolicy.objects.filter(pk=1).first()
         return row or LockPolicy.objects.get_or_create(pk=1, defaults=start)[0]
     except DatabaseError as error:
-        raise LockUnavailable("The lock policy cannot be read: no database.") from error
+        raise LockUnavailable(
+            "The lock policy cannot be read: the database is unavailable."
+        ) from error
 
 
 def invalidate() -> None:
@@ -110,46 +114,30 @@ def switch(
     reason: str = "",
     force: bool = False,
     beyond: int = 0,
+    wait: bool = True,
 ) -> LockPolicy:
-    """Put another backend or strategy in force, and return the policy then in force.
+    """Activate another backend or write strategy, and return the policy row.
 
-    Probes the target first; LockUnavailable leaves everything as it was. Blocks while the old
-    holders drain: MAX_AGE at least, and at most that plus the old backend's ttl and OVERDUE; then
-    LockTimeout, and the old backend stays. `force` does not wait, which is for an old backend that
-    is dead. The new epoch exceeds `beyond`, too: a restored policy knows no epoch after its dump.
+    Blocks while the old holders finish: at least MAX_AGE, and at most MAX_AGE plus the old
+    backend's ttl plus SWITCH_GRACE. Without `wait`, only begin; `finish_switch` must follow. With
+    `force`, do not wait for holders, which is meant for an old backend that is unavailable. The new
+    epoch will exceed `beyond`; a policy restored from a dump does not know later epochs.
+
+    Raise LockUnavailable if the new backend does not reply, and LockMisuse if an argument is wrong
+    or another switch is in progress; nothing is changed then. Raise LockTimeout if a holder
+    remains; the switch is then cancelled.
     """
-    begin_switch(
-        backend=backend,
-        strategy=strategy,
-        changed_by=changed_by,
-        reason=reason,
-        force=force,
-        beyond=beyond,
-    )
-    return finish_switch(force=force)
-
-
-def begin_switch(
-    *,
-    backend: str,
-    strategy: str | None = None,
-    changed_by: str = "",
-    reason: str = "",
-    force: bool = False,
-    beyond: int = 0,
-) -> LockPolicy:
-    """Probe the target and start draining; LockMisuse when another switch is under way."""
     if backend not in locks:
         raise LockMisuse(f"There is no lock backend {backend!r}; there are: {', '.join(locks)}.")
     row = _row()
     strategy = strategy or row.strategy
     if strategy not in WriteStrategy.values:
-        raise LockMisuse(f"{strategy!r} is no strategy; there are: {WriteStrategy.values}.")
+        raise LockMisuse(f"Unknown strategy {strategy!r}; there are: {WriteStrategy.values}.")
     locks[backend].probe()
     startable = LockPolicy.objects.filter(pk=1)
     if not force:
         startable = startable.filter(state=LockPolicy.State.STEADY)
-    # Durable: inside a caller's transaction nobody would see it drain.
+    # Durable: inside a caller's transaction no other process would see the draining state.
     with transaction.atomic(durable=True):
         started = startable.update(
             state=LockPolicy.State.DRAINING,
@@ -161,18 +149,20 @@ def begin_switch(
             changed_at=timezone.now(),
         )
     if not started:
-        raise LockMisuse("A switch is under way: wait for it, cancel it or force this one.")
+        raise LockMisuse(
+            "Another switch is in progress: wait for it, cancel it, or force this one."
+        )
     invalidate()
-    return _row()
+    return finish_switch(force=force) if wait else _row()
 
 
 def cancel_switch() -> bool:
-    """Stop draining and stay with the old backend; False when nothing was draining."""
+    """Stop draining and keep the old backend; return False if no switch was in progress."""
     return _cancel()
 
 
 def _cancel(**only: object) -> bool:
-    """Stay with the old backend, where the switch is `only` this one."""
+    """Cancel the switch in progress if its row matches `only`."""
     cancelled = LockPolicy.objects.filter(pk=1, state=LockPolicy.State.DRAINING, **only).update(
         state=LockPolicy.State.STEADY, next_backend="", next_strategy=""
     )
@@ -181,16 +171,19 @@ def _cancel(**only: object) -> bool:
 
 
 def finish_switch(*, force: bool = False) -> LockPolicy:
-    """Wait until the old holders are gone, then put the target in force. Any process may do it."""
+    """Wait until the old holders have finished, then activate the new backend.
+
+    Any process may do this, not only the one that began the switch.
+    """
     row = _row()
     while row.state == LockPolicy.State.DRAINING:
         if force or drained(row):
-            _flip(row, forced=force)
-        elif _is_overdue(row):
+            _activate(row, forced=force)
+        elif timezone.now() > latest_end(row):
             _cancel(changed_at=row.changed_at)
             raise LockTimeout(
-                f"{row.backend!r} is still held by somebody who renews: the switch is cancelled. "
-                "See who it is (manage.py locks), then try again, or force it."
+                f"Switch cancelled: a lock in {row.backend!r} is still held and being renewed. "
+                "Find the holder with 'manage.py locks', then try again or force the switch."
             )
         else:
             time.sleep(DRAIN_POLL)
@@ -200,7 +193,7 @@ def finish_switch(*, force: bool = False) -> LockPolicy:
 
 
 def finish_in_background() -> None:
-    """`finish_switch` in a thread; should this process die, whoever meets the switch does it."""
+    """Run `finish_switch` in a thread. If this process dies, another one finishes the switch."""
     threading.Thread(target=_finish_quietly, name="finish-switch", daemon=True).start()
 
 
@@ -208,16 +201,16 @@ def _finish_quietly() -> None:
     try:
         finish_switch()
     except (LockError, DatabaseError) as error:
-        logger.warning("the switch was not finished here: %s", error)
+        logger.warning("Switch not finished by this process: %s", error)
     finally:
-        connections.close_all()  # this thread's own
+        connections.close_all()  # only the connections of this thread
 
 
 def drained(row: LockPolicy) -> bool:
-    """Whether nobody can hold a lock of the old backend under this policy any more.
+    """Return whether no caller can still hold a lock of the old backend.
 
-    A holder that renews has a lease without end, so where holders can be listed only the empty
-    list says so; elsewhere, and where the store is silent and thus renews nothing, time does.
+    A lease that is renewed never ends, so a backend that lists its holders must list none. For
+    other backends, and for a store that does not reply and so renews nothing, the ttl decides.
     """
     age = timezone.now() - row.changed_at
     if age < timedelta(seconds=MAX_AGE):
@@ -225,22 +218,18 @@ def drained(row: LockPolicy) -> bool:
     old = locks[row.backend]
     if old.capabilities.lists_holders:
         with suppress(LockUnavailable):
-            return all(held.name.startswith(NOT_WAITED_FOR) for held in old.inspect())
+            return all(held.name.startswith(DRAIN_EXEMPT) for held in old.inspect())
     return age >= timedelta(seconds=MAX_AGE + old.ttl)
 
 
-def ends_by(row: LockPolicy) -> datetime:
-    """When the switch under way is over at the latest: finished, or cancelled."""
-    return row.changed_at + timedelta(seconds=MAX_AGE + locks[row.backend].ttl + OVERDUE)
+def latest_end(row: LockPolicy) -> datetime:
+    """Return the time by which the switch in progress is finished or cancelled."""
+    return row.changed_at + timedelta(seconds=MAX_AGE + locks[row.backend].ttl + SWITCH_GRACE)
 
 
-def _is_overdue(row: LockPolicy) -> bool:
-    return timezone.now() > ends_by(row)
-
-
-def _flip(row: LockPolicy, *, forced: bool) -> None:
+def _activate(row: LockPolicy, *, forced: bool) -> None:
     with transaction.atomic(durable=True):
-        flipped = LockPolicy.objects.filter(
+        activated = LockPolicy.objects.filter(
             pk=1, epoch=row.epoch, state=LockPolicy.State.DRAINING, changed_at=row.changed_at
         ).update(
             backend=row.next_backend,
@@ -251,7 +240,7 @@ def _flip(row: LockPolicy, *, forced: bool) -> None:
             next_strategy="",
             changed_at=timezone.now(),
         )
-        if flipped:  # another process may have got there first
+        if activated:  # else another process was first
             waited = max(timedelta(), timezone.now() - row.changed_at)
             LockPolicyChange.objects.create(
                 epoch=row.epoch + 1,
@@ -267,14 +256,14 @@ def _flip(row: LockPolicy, *, forced: bool) -> None:
 
 
 def finish_overdue_switch() -> None:
-    """Complete a switch whose process died while it drained. Called by whoever meets it."""
+    """Finish or cancel a switch whose process died. Called by processes that see it draining."""
     row = _row()
-    if row.state == LockPolicy.State.DRAINING and _is_overdue(row):
+    if row.state == LockPolicy.State.DRAINING and timezone.now() > latest_end(row):
         try:
             if drained(row):
-                _flip(row, forced=False)
+                _activate(row, forced=False)
             else:
                 _cancel(changed_at=row.changed_at)
         except (DatabaseError, RuntimeError) as error:  # RuntimeError: in a caller's transaction
-            logger.warning("the switch was not finished here: %s", error)
+            logger.warning("Switch not finished by this process: %s", error)
         invalidate()

@@ -89,17 +89,17 @@ class LiveState:
     def holders(self) -> int:
         """The number of holders that a drain waits for."""
         active = [row for row in self.rows if row.backend == self.policy.backend]
-        return sum(not row.held.name.startswith(policy.NOT_WAITED_FOR) for row in active)
+        return sum(not row.held.name.startswith(policy.DRAIN_EXEMPT) for row in active)
 
     @property
     def drain_left(self) -> float:
         """Seconds from `as_of` to the latest end of the current switch."""
-        return max(0.0, (policy.ends_by(self.policy) - self.as_of).total_seconds())
+        return max(0.0, (policy.latest_end(self.policy) - self.as_of).total_seconds())
 
     @property
     def drain_share(self) -> float:
         """The share of the longest possible drain that has passed, from 0 to 1."""
-        longest = (policy.ends_by(self.policy) - self.policy.changed_at).total_seconds()
+        longest = (policy.latest_end(self.policy) - self.policy.changed_at).total_seconds()
         return 1 - self.drain_left / longest
 
     @property
@@ -224,7 +224,7 @@ def _rows(held: Sequence[tuple[str, Held]], row: LockPolicy) -> list[LockRow]:
         slug, fence = guarded.get(one.name, ("", (0, 0)))
         has_token = locks[alias].capabilities.fencing and one.token is not None
         stale = is_active and has_token and (row.epoch, one.token) < fence
-        stale = stale or (not is_active and not one.name.startswith(policy.NOT_WAITED_FOR))
+        stale = stale or (not is_active and not one.name.startswith(policy.DRAIN_EXEMPT))
         epoch = row.epoch if is_active else None
         rows.append(LockRow(backend=alias, held=one, epoch=epoch, sale=slug, is_stale=stale))
     rows.sort(key=lambda one: (not one.is_stale, -(one.held.waiters or 0), one.held.name))

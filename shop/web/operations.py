@@ -168,7 +168,7 @@ def switch(request: CustomerRequest) -> HttpResponse:
                 request, _("%s is available. Nothing was changed.") % requested["backend"]
             )
             return _index(request, form)
-        policy.begin_switch(changed_by=request.user.get_username(), **requested)
+        policy.switch(wait=False, changed_by=request.user.get_username(), **requested)
     except LockError as error:
         messages.error(request, _("Nothing was changed: %s") % error)
         return _index(request, form)

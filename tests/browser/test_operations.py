@@ -142,7 +142,7 @@ def test_who_may_only_look(people):
     for name in ("Drain & switch", "Check", "Force…", "Back", "Cancel"):
         expect(page.get_by_role("button", name=name, exact=True)).to_have_count(0)
     page.goto("/admin/locking/lockpolicy/1/change/")
-    expect(page.locator("#content")).to_contain_text("in force", ignore_case=True)
+    expect(page.locator("#content")).to_contain_text("active", ignore_case=True)
     expect(page.locator("[name=backend]")).to_have_count(0)
 
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 from loadtest.faults.waiting import until
 from locking import LockMisuse, LockTimeout, lock, locks, policy
 from locking.models import LockPolicy, LockPolicyChange
-from locking.policy import begin_switch, cancel_switch, finish_switch, switch
+from locking.policy import cancel_switch, finish_switch, switch
 from tests.locking.scripted import PATIENCE, silent
 from tests.locking.two_backends import AGE, apart, new, old, row, two_backends
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 def test_new_buyers_wait_and_then_get_the_new_backend(apart, old, new) -> None:
     policy.current()
-    begin_switch(backend="new")
+    switch(backend="new", wait=False)
 
     def buy():
         with lock("a", timeout=PATIENCE) as lease:
@@ -39,13 +39,13 @@ def test_new_buyers_wait_and_then_get_the_new_backend(apart, old, new) -> None:
 
 
 def test_a_key_in_flight_and_a_rebuild_keep_no_switch_waiting(old) -> None:
-    with old.lock(policy.BESIDE + "key"), old.lock("build:home"):
+    with old.lock(policy.IDEMPOTENCY_PREFIX + "key"), old.lock("build:home"):
         assert switch(backend="new").backend == "new"
 
 
 def test_new_buyers_are_told_when_the_drain_lasts_longer_than_they_would_wait() -> None:
     policy.current()
-    begin_switch(backend="new")
+    switch(backend="new", wait=False)
     began = time.monotonic()
     with pytest.raises(LockTimeout), lock("a", timeout=0.2):
         pass
@@ -65,7 +65,7 @@ def test_a_grant_that_comes_after_the_drain_began_is_given_back(apart, old, new)
 
     buyer = apart(buy)
     assert asked.wait(PATIENCE)
-    begin_switch(backend="new")
+    switch(backend="new", wait=False)
     answer.set()
     until(lambda: old.times("release"), "the late grant being given back")
     assert not old.inspect()
@@ -108,7 +108,7 @@ def test_old_holders_are_waited_for_even_when_they_renew(apart, old, new) -> Non
 
 
 def test_a_holder_that_will_not_go_stops_the_switch(apart, old, monkeypatch) -> None:
-    monkeypatch.setattr(policy, "OVERDUE", 0.3)
+    monkeypatch.setattr(policy, "SWITCH_GRACE", 0.3)
     old.ttl = 0.1
     policy.current()
     with lock("a", ttl=30):
@@ -138,7 +138,7 @@ def test_a_holder_whom_nobody_can_see_waits_like_others() -> None:
     put_in_force(pk=1, defaults={"backend": "blind", "strategy": "conditional"})
     policy.invalidate()
     with lock("job"):
-        begin_switch(backend="new")
+        switch(backend="new", wait=False)
         with pytest.raises(LockTimeout), lock("sale", timeout=0.1):
             pass
         cancel_switch()
@@ -231,7 +231,7 @@ def test_force_takes_over_from_a_switch_that_waits(apart) -> None:
 
 def test_a_switch_whose_process_died_is_finished_by_whoever_meets_it(new) -> None:
     policy.current()
-    begin_switch(backend="new", changed_by="ann")
+    switch(backend="new", changed_by="ann", wait=False)
     with pytest.raises(LockTimeout), lock("a", timeout=0.01):
         pass
     assert row().state == "draining", "a young drain is left to the process that began it"
@@ -246,7 +246,7 @@ def test_a_switch_whose_process_died_is_finished_by_whoever_meets_it(new) -> Non
 def test_an_overdue_switch_beside_a_holder_is_cancelled(old) -> None:
     policy.current()
     with lock("a"):
-        begin_switch(backend="new")
+        switch(backend="new", wait=False)
         LockPolicy.objects.update(changed_at=timezone.now() - timedelta(hours=1))
         policy.finish_overdue_switch()
         assert (row().state, row().backend, row().epoch) == ("steady", "old", 1)
@@ -255,7 +255,7 @@ def test_an_overdue_switch_beside_a_holder_is_cancelled(old) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_who_is_in_a_transaction_leaves_an_overdue_switch_to_others(caplog) -> None:
     policy.current()
-    begin_switch(backend="new")
+    switch(backend="new", wait=False)
     LockPolicy.objects.update(changed_at=timezone.now() - timedelta(minutes=2))
     with transaction.atomic():
         assert not lock("a").acquire(timeout=0.01)

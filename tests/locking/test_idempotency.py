@@ -28,7 +28,7 @@ from locking import (
     idempotent,
     locks,
 )
-from locking.idempotency import BESIDE, KEPT_FOR, is_key, prune
+from locking.idempotency import IDEMPOTENCY_PREFIX, KEPT_FOR, is_key, prune
 from locking.jobs.tasks import prune_idempotency_keys
 from locking.models import IdempotencyKey
 from tests.locking.scripted import PATH, ScriptedBackend, silent
@@ -153,7 +153,7 @@ def meanwhile(action: Callable[[], object]) -> None:
 
 def test_key_in_flight_is_refused(backend) -> None:
     began, go_on = Event(), Event()
-    lock = backend.lock(BESIDE + Attempt(user=1, key="k", request=b"r").digest)
+    lock = backend.lock(IDEMPOTENCY_PREFIX + Attempt(user=1, key="k", request=b"r").digest)
 
     def hold() -> None:
         with lock:
@@ -300,7 +300,7 @@ def test_json_body_is_part_of_the_request(user) -> None:
 
 
 def test_view_with_a_key_in_flight_returns_409(user, backend) -> None:
-    held = backend.lock(BESIDE + Attempt(user=user.pk, key="k", request=b"").digest)
+    held = backend.lock(IDEMPOTENCY_PREFIX + Attempt(user=user.pk, key="k", request=b"").digest)
     meanwhile(held.acquire)
     refused = send(user, headers=KEY)
     assert (refused.status_code, refused["Retry-After"], effects()) == (409, "1", 0)

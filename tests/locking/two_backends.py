@@ -28,7 +28,7 @@ def two_backends(settings, monkeypatch) -> None:
     settings.LOCK_POLICY = {"BACKEND": "old", "STRATEGY": "conditional"}
     monkeypatch.setattr(policy, "MAX_AGE", AGE)
     monkeypatch.setattr(policy, "FRESH", AGE / 2)
-    monkeypatch.setattr(policy, "OVERDUE", 30)
+    monkeypatch.setattr(policy, "SWITCH_GRACE", 30)
 
 
 @pytest.fixture

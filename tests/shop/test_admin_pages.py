@@ -102,9 +102,9 @@ def test_a_switch_that_fails_says_why(amy):
 
 
 def test_a_switch_under_way_is_cancelled(amy):
-    policy.begin_switch(backend="none")
+    policy.switch(backend="none", wait=False)
     form = {"backend": "none", "strategy": "naive", "reason": "x", "step": "drain"}
-    assert "under way" in amy.post(POLICY, form, follow=True).text
+    assert "in progress" in amy.post(POLICY, form, follow=True).text
     amy.post(POLICY, {**form, "step": "cancel"})
     assert LockPolicy.objects.get().state == LockPolicy.State.STEADY
 

@@ -43,7 +43,7 @@ def _switch(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
         first_wave = [pool.submit(buy, *both) for both in zip(others, waves[0], strict=True)]
         testbed.mark("staff", "drain" if is_repaired else "force")
         if is_repaired:
-            policy.begin_switch(backend="database", reason="scenario")
+            policy.switch(backend="database", reason="scenario", wait=False)
             time.sleep(WORK_SECONDS)
         else:
             policy.switch(backend="database", reason="scenario", force=True)

@@ -1,4 +1,4 @@
-"""`manage.py lock_policy show | switch BACKEND | cancel | history`: which lock is in force."""
+"""`manage.py lock_policy show | switch BACKEND | cancel | history`: the active lock."""
 
 import getpass
 from argparse import ArgumentParser
@@ -12,15 +12,15 @@ from locking.models import LockPolicy, LockPolicyChange, WriteStrategy
 
 
 class Command(BaseCommand):
-    """Reads and switches the policy; exit code 1 when that cannot be done."""
+    """Show or switch the lock policy; the exit code is 1 if that fails."""
 
-    help = "Show, switch or cancel the switch of the lock in force, or list past switches."
+    help = "Show or switch the active lock backend, cancel a switch, or list past switches."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """One of four words."""
-        words = parser.add_subparsers(dest="word", required=True)
-        words.add_parser("show", help="what is in force now")
-        switch = words.add_parser("switch", help="put another backend in force")
+        """Add one subcommand per action."""
+        actions = parser.add_subparsers(dest="action", required=True)
+        actions.add_parser("show", help="show the active backend and strategy")
+        switch = actions.add_parser("switch", help="activate another backend")
         switch.add_argument("backend", help="an alias of settings.LOCKS")
         switch.add_argument(
             "--strategy",
@@ -28,20 +28,22 @@ class Command(BaseCommand):
             choices=WriteStrategy.values,
             help="how stock is written; unchanged if absent",
         )
-        switch.add_argument("--reason", default="", help="for the history")
+        switch.add_argument("--reason", default="", help="kept in the history")
         switch.add_argument(
             "--force",
             action="store_true",
-            help="do not wait for the old holders: for an old backend that is dead",
+            help="do not wait for holders, because the old backend is unavailable",
         )
-        words.add_parser("cancel", help="stop the switch under way, stay with the old backend")
-        history = words.add_parser("history", help="past switches, newest first")
-        history.add_argument("--limit", type=int, default=20, help="how many")
+        actions.add_parser("cancel", help="cancel the switch in progress and keep the old backend")
+        history = actions.add_parser("history", help="list past switches, newest first")
+        history.add_argument(
+            "--limit", type=int, default=20, help="number of switches (default: 20)"
+        )
 
-    def handle(self, *, word: str, **options: object) -> None:
-        """Do what the word says."""
+    def handle(self, *, action: str, **options: object) -> None:
+        """Run the subcommand."""
         try:
-            getattr(self, f"_{word}")(**options)
+            getattr(self, f"_{action}")(**options)
         except LockError as error:
             raise CommandError(str(error)) from error
 
@@ -50,9 +52,11 @@ class Command(BaseCommand):
         self.stdout.write(f"{now.backend} + {now.strategy}, epoch {now.epoch}")
         if now.draining:
             row = LockPolicy.objects.get()
-            self.stdout.write(f"draining for {row.next_backend} + {row.next_strategy}")
+            self.stdout.write(f"switching to {row.next_backend} + {row.next_strategy}")
         if not now.is_safe:
-            self.stdout.write(self.style.WARNING("The shop can oversell under this policy."))
+            self.stdout.write(
+                self.style.WARNING("Warning: the shop can oversell with this policy.")
+            )
 
     def _switch(
         self, *, backend: str, strategy: str | None, reason: str, force: bool, **options: object
@@ -65,12 +69,12 @@ class Command(BaseCommand):
             force=force,
         )
         if row.backend != backend or row.strategy != (strategy or row.strategy):
-            raise CommandError(f"Somebody else came between. In force: {row}.")
+            raise CommandError(f"Another switch was completed meanwhile. Active: {row}.")
         self._show()
 
     def _cancel(self, **options: object) -> None:
         if not policy.cancel_switch():
-            raise CommandError("No switch is under way.")
+            raise CommandError("No switch is in progress.")
         self._show()
 
     def _history(self, *, limit: int, **options: object) -> None:
@@ -80,5 +84,5 @@ class Command(BaseCommand):
                 f"{timezone.localtime(change.changed_at):%Y-%m-%d %H:%M:%S}  "
                 f"epoch {change.epoch}: {change.from_backend} + {change.from_strategy} -> "
                 f"{change.to_backend} + {change.to_strategy}, {how}, "
-                f"by {change.changed_by or 'nobody named'}: {change.reason or 'no reason given'}"
+                f"by {change.changed_by or 'unknown user'}: {change.reason or 'no reason given'}"
             )

@@ -1,4 +1,4 @@
-"""`manage.py locks [--break NAME --yes-break NAME]`: what is held, and by whom."""
+"""`manage.py locks [--break NAME --yes-break NAME]`: list held locks or break one."""
 
 from argparse import ArgumentParser
 
@@ -13,20 +13,20 @@ COLUMNS = ("name", "owner", "token", "time left", "count", "waiters")
 
 
 class Command(BaseCommand):
-    """Lists what the backend sees; breaks one lock when its name is given twice."""
+    """List the held locks of a backend, or break one whose name is given twice."""
 
     help = "List the locks that are held now, or break one of them."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Which backend, and what to break."""
-        parser.add_argument("--backend", help="an alias of LOCKS; the one in force if absent")
-        parser.add_argument("--break", dest="name", help="take this lock from its holder")
-        parser.add_argument("--yes-break", dest="again", help="the same name, to be sure")
+        """Add the options."""
+        parser.add_argument("--backend", help="an alias of LOCKS (default: the active backend)")
+        parser.add_argument("--break", dest="name", help="end the holder's lease on this lock")
+        parser.add_argument("--yes-break", dest="again", help="the same name, as confirmation")
 
     def handle(
         self, *, backend: str | None, name: str | None, again: str | None, **options: object
     ) -> None:
-        """List or break."""
+        """List the locks or break one."""
         try:
             alias = backend or policy.current().backend
             if name is None and again is None:
@@ -44,19 +44,19 @@ class Command(BaseCommand):
             line = "  ".join(map(str.ljust, row, widths))
             self.stdout.write(line.rstrip())
         if not held:
-            self.stdout.write(f"Nothing is held in {alias!r}.")
+            self.stdout.write(f"No locks are held in {alias!r}.")
         if not locks[alias].capabilities.lists_holders:
-            self.stdout.write(f"{alias!r} cannot list what other processes hold.")
+            self.stdout.write(f"{alias!r} cannot list the locks of other processes.")
 
     def _break(self, alias: str, name: str | None, again: str | None) -> None:
         if name is None or name != again:
             raise CommandError(
-                "A broken lock leaves its holder at work beside the next one. "
-                "If that is what you want, give the same name as --break and as --yes-break."
+                "The holder of a broken lock goes on working beside the next holder. "
+                "To confirm, give the same name as --break and as --yes-break."
             )
         if not locks[alias].break_lock(name):
-            raise CommandError(f"Nobody holds {name!r} in {alias!r}.")
-        self.stdout.write(f"{name!r} is taken from its holder.")
+            raise CommandError(f"{name!r} is not held in {alias!r}.")
+        self.stdout.write(f"Lock {name!r} broken.")
 
 
 def _cells(held: Held) -> tuple[str, ...]:

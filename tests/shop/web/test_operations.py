@@ -43,7 +43,7 @@ def test_who_may_only_look_gets_no_forms_and_changes_nothing(ben):
     for step in ("check", "drain", "force"):
         sent = {**SWITCH, "step": step, "confirm": "database"}
         assert ben.post("/ops/switch/", sent).status_code == 403
-    policy.begin_switch(backend="database")
+    policy.switch(backend="database", wait=False)
     assert ben.post("/ops/cancel/").status_code == 403
     assert "/ops/cancel/" not in ben.get("/ops/").text
     assert LockPolicy.objects.get(pk=1).state == LockPolicy.State.DRAINING
