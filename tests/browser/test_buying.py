@@ -76,7 +76,7 @@ def test_signing_up_leads_back_to_the_sale(people):
     expect(page.get_by_role("button", name="Buy now")).to_be_enabled()
 
 
-def test_the_button_opens_by_the_servers_clock(people):
+def test_button_opens_by_the_server_clock(people):
     """With a computer whose clock is an hour fast, and without loading the page again."""
     page = people("li")
     page.add_init_script("const now = Date.now; Date.now = () => now() + 3600e3")
@@ -101,7 +101,7 @@ def test_the_button_opens_by_the_servers_clock(people):
     assert Order.objects.filter(sale__slug="camera").count() == 1
 
 
-def test_the_countdown_is_announced_only_near_the_end(people):
+def test_countdown_is_announced_only_near_the_end(people):
     page = people("li")
     for seconds, said in ((3600, "off"), (9, "polite")):
         sale = Sale.objects.get(slug="camera")
@@ -111,7 +111,7 @@ def test_the_countdown_is_announced_only_near_the_end(people):
         expect(page.get_by_role("timer")).to_have_attribute("aria-live", said)
 
 
-def test_the_page_notices_that_the_sale_is_sold_out(people):
+def test_page_updates_when_the_sale_is_sold_out(people):
     page = people("li")
     page.goto("/sales/kettle/")
     expect(page.get_by_role("button", name="Buy now")).to_be_enabled()
@@ -120,7 +120,7 @@ def test_the_page_notices_that_the_sale_is_sold_out(people):
 
 
 @with_and_without_script
-def test_too_late_for_the_last_piece(people, script):
+def test_purchase_of_a_sold_out_sale_is_refused(people, script):
     page = people("li", **PHONE, java_script_enabled=script)
     page.goto("/sales/kettle/")
     empty("kettle")
@@ -136,7 +136,7 @@ def test_too_late_for_the_last_piece(people, script):
 
 
 @with_and_without_script
-def test_busy_keeps_the_form(people, script):
+def test_503_keeps_the_form(people, script):
     page = people("li", java_script_enabled=script)
     page.goto("/sales/teapot/")
     key = page.locator("[name=idempotency_key]").input_value()
@@ -155,7 +155,7 @@ def test_busy_keeps_the_form(people, script):
 
 
 @with_and_without_script
-def test_a_queued_purchase(people, script):
+def test_queued_purchase_leads_to_its_order(people, script):
     """The page waits, and leads to the order as soon as it is written."""
     page = people("li", **PHONE, java_script_enabled=script)
     page.goto("/sales/guitar/")
@@ -180,7 +180,7 @@ def test_the_language_menu(people, script):
     expect(page).to_have_url(re.compile("/sales/phone-x/$"))
 
 
-def test_times_are_the_readers_own_and_name_the_servers(people):
+def test_times_are_shown_in_the_reader_zone(people):
     page = people(timezone_id="America/New_York", locale="en-US")
     sale = Sale.objects.get(slug="bicycle")
     page.goto("/")
@@ -196,7 +196,7 @@ def test_times_are_the_readers_own_and_name_the_servers(people):
     expect(plain.locator("footer [data-with-script]")).to_be_hidden()
 
 
-def test_the_keyboard_reaches_the_contents_first(people):
+def test_keyboard_reaches_the_content_first(people):
     page = people()
     page.goto("/")
     page.keyboard.press("Tab")
@@ -204,7 +204,7 @@ def test_the_keyboard_reaches_the_contents_first(people):
     expect(page).to_have_url(re.compile("#content$"))
 
 
-def test_the_banner_warns_while_the_shop_can_oversell(people):
+def test_banner_warns_while_the_shop_can_oversell(people):
     put_in_force("none", "naive")
     page = people()
     put_in_force("none", "naive")

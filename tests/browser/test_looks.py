@@ -52,7 +52,7 @@ UNTRANSLATED = """(() => {
         (1280, "dark", "zh-CN"),
     ],
 )
-def test_every_page(people, width, scheme, locale):
+def test_every_page_fits_and_is_accessible(people, width, scheme, locale):
     page = people(
         "li", viewport={"width": width, "height": 780}, color_scheme=scheme, locale=locale
     )
@@ -76,7 +76,7 @@ def test_every_page(people, width, scheme, locale):
     assert Order.objects.filter(customer=li).count() == 1
 
 
-def test_axe_sees_what_is_wrong(people):
+def test_axe_finds_a_planted_violation(people):
     """The control for the test above."""
     page = people()
     page.goto("/")
@@ -84,7 +84,7 @@ def test_axe_sees_what_is_wrong(people):
     assert "image-alt" in [one["id"] for one in Axe().run(page).response["violations"]]
 
 
-def test_the_first_load_of_a_sale_page_is_light(people):
+def test_first_load_of_a_sale_page_is_small(people):
     page = people("li")
     loaded = []
     page.on("response", lambda response: loaded.append(response))
@@ -96,7 +96,7 @@ def test_the_first_load_of_a_sale_page_is_light(people):
     assert {url.split("/")[2] for url in sizes} == {page.url.split("/")[2]}, "nothing foreign"
 
 
-def test_staffs_pages_keep_to_the_policy(people):
+def test_staff_pages_obey_the_content_security_policy(people):
     """The browser complains of every inline script and style, and `people` of every complaint."""
     page = people("amy")
     for path in ("/admin/", "/admin/shop/sale/", "/admin/shop/sale/add/", "/admin/shop/order/"):
@@ -106,7 +106,7 @@ def test_staffs_pages_keep_to_the_policy(people):
     expect(page.get_by_role("heading", level=1)).to_be_visible()
 
 
-def test_the_policy_stops_inline_script(people):
+def test_policy_blocks_inline_script(people):
     """The control for the test above, without which a missing header would not be noticed."""
     page = people()
     page.goto("/")

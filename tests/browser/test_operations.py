@@ -53,7 +53,7 @@ def held(name: str, waiters: int = 0) -> Iterator[None]:
             thread.join(60)
 
 
-def test_the_lock_table_moves(people):
+def test_lock_table_updates(people):
     page = people("amy")
     page.goto("/ops/")
     table = page.locator("#table")
@@ -126,7 +126,7 @@ def test_a_switch_is_cancelled_or_forced_by_its_typed_name(people):
     assert LockPolicyChange.objects.get().forced
 
 
-def test_the_banner_comes_and_goes_while_one_watches(people):
+def test_banner_follows_the_policy(people):
     page = people("amy")
     page.goto("/ops/")
     put_in_force("none", "naive")
@@ -135,7 +135,7 @@ def test_the_banner_comes_and_goes_while_one_watches(people):
     expect(page.locator(".banner")).to_have_count(0)
 
 
-def test_who_may_only_look(people):
+def test_staff_without_permission_see_no_forms(people):
     page = people("ben")
     page.goto("/ops/")
     expect(page.locator("h1")).to_contain_text("read-only")
@@ -146,7 +146,7 @@ def test_who_may_only_look(people):
     expect(page.locator("[name=backend]")).to_have_count(0)
 
 
-def test_how_it_looks(people):
+def test_page_fits_and_is_accessible(people):
     people("amy")
     audit_and_alert()
     LockPolicyChange.objects.create(

@@ -34,7 +34,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("button", "said", "status", "payment"), WAYS, ids=[w[0] for w in WAYS])
-def test_the_gateways_four_ways(people, button, said, status, payment):
+def test_four_payment_outcomes(people, button, said, status, payment):
     """Without script, which could only help."""
     page = people("li", **PHONE, java_script_enabled=False)
     order = order_of(page)
@@ -48,7 +48,7 @@ def test_the_gateways_four_ways(people, button, said, status, payment):
     assert (order.status, Payment.objects.get().status) == (status, payment)
 
 
-def test_a_silent_gateway_is_given_up_and_the_order_paid_after_all(people, settings):
+def test_payment_succeeds_after_a_gateway_timeout(people, settings):
     settings.PAYMENT_TIMEOUT_SECONDS = 5
     page = people("li")
     order = order_of(page)
@@ -64,7 +64,7 @@ def test_a_silent_gateway_is_given_up_and_the_order_paid_after_all(people, setti
 
 
 @pytest.mark.parametrize("script", [True, False], ids=["script", "no script"])
-def test_cancel_and_the_piece_is_back(people, script):
+def test_cancelled_order_returns_its_unit(people, script):
     page = people("li", java_script_enabled=script)
     page.goto("/sales/speaker/")
     expect(page.locator("#stock")).to_contain_text("3 of 25")
@@ -77,7 +77,7 @@ def test_cancel_and_the_piece_is_back(people, script):
     assert all(audit.ok for audit in audit_all())
 
 
-def test_an_order_expires_under_the_readers_eyes(people):
+def test_open_page_shows_that_the_order_expires(people):
     page = people("li", **PHONE)
     order = order_of(page)
     Order.objects.update(pay_by=timezone.now() + timedelta(seconds=3))
@@ -91,7 +91,7 @@ def test_an_order_expires_under_the_readers_eyes(people):
     assert order.status == "expired"
 
 
-def test_the_profile_and_a_new_password(people):
+def test_profile_and_password_change(people):
     page = people("li", java_script_enabled=False)
     page.goto("/")
     page.get_by_role("link", name="Signed in: li").click()

@@ -84,7 +84,7 @@ def messages(response) -> str:
     return " ".join(map(str, response.wsgi_request._messages))
 
 
-def test_no_more_can_be_written_than_is_tested_below(amy):
+def test_writable_fields_and_actions_are_listed_here(amy):
     request = RequestFactory().get("/")
     request.user = User.objects.get(username="amy")
     fields, actions = {}, {}
@@ -103,7 +103,7 @@ def test_no_more_can_be_written_than_is_tested_below(amy):
 
 
 @pytest.mark.parametrize("strategy", WriteStrategy.values)
-def test_nothing_that_staff_write_breaks_the_books(amy, sale, strategy):
+def test_ledger_stays_consistent_after_any_change(amy, sale, strategy):
     put_in_force("redis", strategy)
     now, page = timezone.now(), f"/admin/shop/sale/{sale.pk}/change/"
     usual = {"limit_per_customer": 5, **times(sale.opens_at, sale.closes_at)}
@@ -162,7 +162,7 @@ def test_open_now_and_close_now(amy):
     assert fresh(sale).closes_at == closed_at
 
 
-def test_a_clone_is_a_form_that_is_filled_in(amy, sale):
+def test_clone_opens_a_form_with_the_values_of_the_sale(amy, sale):
     where = act(amy, "clone", sale)["Location"]
     page = amy.get(where)
     filled = page.context["adminform"].form.initial
@@ -181,7 +181,7 @@ def test_a_clone_is_a_form_that_is_filled_in(amy, sale):
         assert amy.get(f"/admin/shop/sale/add/?clone={nobody}").status_code == 200
 
 
-def test_times_alone_are_saved(amy, sale):
+def test_only_changed_fields_are_saved(amy, sale):
     """A queued sale may be loaded anew between reading the row and saving it."""
     save = Sale.save
 
@@ -215,14 +215,14 @@ def _restock_between_look_and_write(sale: Sale, restock) -> None:
 
 
 @seen_by_threads
-def test_a_restock_waits_for_the_buyer(sale):
+def test_restock_waits_for_the_purchase(sale):
     before = audit_sale(sale=sale).available
     _restock_between_look_and_write(sale, lambda: running.restock_sale(sale=sale, quantity=5))
     assert Stock.objects.get().quantity == before - 1 + 5
 
 
 @seen_by_threads
-def test_without_the_lock_the_pieces_would_be_lost(sale):
+def test_restock_without_the_lock_loses_units(sale):
     """The control."""
     before = audit_sale(sale=sale).available
     _restock_between_look_and_write(sale, lambda: stock.restock(stock_id=sale.stock_id, quantity=5))
@@ -230,7 +230,7 @@ def test_without_the_lock_the_pieces_would_be_lost(sale):
 
 
 @seen_by_threads
-def test_a_restock_that_gets_no_lock_changes_nothing(amy, sale, settings):
+def test_restock_without_a_lock_grant_changes_nothing(amy, sale, settings):
     settings.LOCK_TIMEOUT = 0.05
     with locks["redis"].lock(lock_name(sale.pk)):
         refused = []
@@ -263,7 +263,7 @@ def ben() -> User:
     return ben
 
 
-def test_who_may_only_look_changes_nothing(ben, sale):
+def test_staff_with_view_permissions_change_nothing(ben, sale):
     client = signed_in(ben)
     now = timezone.now()
     JobRun.objects.create(digest="d", task="t", scheduled_for=now, lease_until=now, sent_at=now)
@@ -280,7 +280,7 @@ def test_who_may_only_look_changes_nothing(ben, sale):
     assert client.post(f"/admin/shop/sale/{sale.pk}/change/", form).status_code == 403
 
 
-def test_nobody_gives_himself_rights(ben):
+def test_staff_cannot_grant_permissions(ben):
     ben.user_permissions.add(*Permission.objects.filter(content_type__model="user"))
     client, boss = signed_in(ben), User.objects.create_superuser("boss")
     for user in (ben, boss):

@@ -49,7 +49,7 @@ def pages() -> Iterator[str]:
         yield reverse(f"{base}_change", args=[row.pk])
 
 
-def test_no_label_is_english(amy: Client, shop: Client) -> None:
+def test_labels_are_translated_to_chinese(amy: Client, shop: Client) -> None:
     sale, now = a_sale(), timezone.now()
     buy(shop, sale)
     Payment.objects.create(order=Order.objects.get(), amount=1, answer_by=now)

@@ -73,7 +73,7 @@ def test_the_order_is_committed_before_the_lock_is_released(guard) -> None:
 
 
 @EVERY
-def test_a_purchase_costs_at_most_eight_queries(strategy) -> None:
+def test_purchase_needs_at_most_eight_queries(strategy) -> None:
     put_in_force("scripted", strategy)
     sale, customer = fresh(a_sale()), a_customer()
     policy.invalidate()  # the dearest case: the policy has to be read, too

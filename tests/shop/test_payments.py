@@ -55,7 +55,7 @@ def status(order: Order) -> str:
         ("silent", "started", "pending", "has not answered yet"),
     ],
 )
-def test_the_gateways_four_ways(shop, order, choice, ends, paid, said):
+def test_four_payment_outcomes(shop, order, choice, ends, paid, said):
     page = order.get_absolute_url()
     there = shop.post(f"{page}payment/")["Location"]
     assert f"¥{order.total}" in shop.get(there).text

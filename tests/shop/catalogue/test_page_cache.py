@@ -40,7 +40,7 @@ def queries(client: Client, page: str) -> int:
 
 
 @pytest.mark.parametrize("page", ["/", "/products/", "/products/{}/", "/sales/{}/"])
-def test_a_warm_page_costs_a_stranger_one_query_and_a_customer_five_at_most(page):
+def test_cached_page_needs_few_queries(page):
     page = page.format(a_sale().slug)
     for client, most in ((Client(), 1), (signed_in(), 5)):
         client.get(page)
@@ -49,14 +49,14 @@ def test_a_warm_page_costs_a_stranger_one_query_and_a_customer_five_at_most(page
         assert queries(client, page) <= most - 1
 
 
-def test_the_polled_stock_bar_costs_nothing():
+def test_polled_stock_bar_needs_no_query():
     page = f"/sales/{a_sale().slug}/stock/"
     client = Client()
     client.get(page)
     assert queries(client, page) == 0
 
 
-def test_many_viewers_of_a_cold_page_are_one_reader():
+def test_parallel_viewers_of_a_cold_page_share_one_read():
     slug = a_sale().slug
     policy.current()
 
@@ -74,7 +74,7 @@ def test_many_viewers_of_a_cold_page_are_one_reader():
     assert reads.call_count == 1
 
 
-def test_what_does_not_exist_is_looked_for_once_and_fills_nothing():
+def test_missing_sale_is_looked_up_once():
     """Made-up names leave no lock, and nothing in the cache that outlives a second or two."""
     client = Client()
     with (
@@ -93,7 +93,7 @@ def test_what_does_not_exist_is_looked_for_once_and_fills_nothing():
 
 
 @pytest.mark.parametrize("number", ["1", "2", "999999", "0", "-1", "x", "1" * 5000, "", "٣", "\0"])
-def test_any_page_number_leads_to_a_page(number):
+def test_any_page_number_shows_a_page(number):
     Product.objects.bulk_create(
         Product(slug=f"p{n}", name=f"P {n}", price=1) for n in range(2 * page_cache.PAGE - 1)
     )
@@ -108,7 +108,7 @@ def test_any_page_number_leads_to_a_page(number):
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_what_staff_change_is_seen_at_once(amy, is_told):
+def test_change_by_staff_invalidates_the_pages(amy, is_told):
     sale = a_sale(stock=3)
     product = sale.product
     pages = ["/", "/products/", f"/products/{product.slug}/", f"/sales/{sale.slug}/"]
@@ -126,7 +126,7 @@ def test_what_staff_change_is_seen_at_once(amy, is_told):
         assert ("Teapot" in viewer.get(page).text) is is_told
 
 
-def test_a_restock_and_a_new_sale_are_seen_at_once(amy):
+def test_restock_and_new_sale_invalidate_the_pages(amy):
     sale = a_sale(stock=3)
     page = f"/sales/{sale.slug}/stock/"
     assert 'value="3" max="3"' in amy.get(page).text
@@ -140,7 +140,7 @@ def test_a_restock_and_a_new_sale_are_seen_at_once(amy):
     assert amy.get("/sales/later/").status_code == 200
 
 
-def test_the_stock_says_how_old_it_is():
+def test_stock_bar_shows_its_age():
     sale = a_sale(stock=3)
     page = f"/sales/{sale.slug}/stock/"
     client = Client()
@@ -156,7 +156,7 @@ def test_the_stock_says_how_old_it_is():
         assert 'value="1"' in client.get(page).text
 
 
-def test_the_clock_moves_on_while_the_lists_are_kept():
+def test_cached_sales_move_between_phases():
     now = timezone.now()
     opens, closes = a_sale(opens_in=600), a_sale(opens_in=-60, lasts=300)
     lists = page_cache.get_cached_home()
@@ -166,7 +166,7 @@ def test_the_clock_moves_on_while_the_lists_are_kept():
     assert ([opens], [], [closes]) == (lists.live, lists.upcoming, lists.past)
 
 
-def test_without_the_database_the_pages_go_on_for_a_while():
+def test_stale_pages_are_served_without_the_database():
     sale = a_sale()
     page = f"/sales/{sale.slug}/stock/"
     client = Client()
@@ -181,7 +181,7 @@ def test_without_the_database_the_pages_go_on_for_a_while():
                 assert client.get(page).status_code == 503
 
 
-def test_the_price_of_a_purchase_is_the_rows_own():
+def test_purchase_uses_the_current_price():
     sale = a_sale()
     customer = signed_in()
     customer.get(f"/sales/{sale.slug}/")

@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 @seen_by_threads
 @pytest.mark.parametrize("alias", ["redis", "database"])
-def test_who_holds_what(amy, holder, alias):
+def test_holder_and_lease_of_a_lock_are_shown(amy, holder, alias):
     put_in_force(alias, epoch=7)
     sale = a_sale()
     go = holder(f"sale:{sale.pk}")
@@ -52,7 +52,7 @@ def test_who_holds_what(amy, holder, alias):
 
 
 @seen_by_threads
-def test_a_holder_whom_the_stock_row_would_refuse_is_stale(holder):
+def test_holder_older_than_the_fence_is_stale(holder):
     sale = a_sale()
     holder(f"sale:{sale.pk}")
     Stock.objects.filter(pk=sale.stock_id).update(fence_epoch=2)
@@ -60,7 +60,7 @@ def test_a_holder_whom_the_stock_row_would_refuse_is_stale(holder):
 
 
 @seen_by_threads
-def test_what_stays_in_a_backend_of_its_own_is_not_stale(holder):
+def test_only_policy_locks_can_be_stale(holder):
     put_in_force("database")
     for name in ("build:home", "idempotency:x", "sale:1"):
         holder(name, "redis")
@@ -90,7 +90,7 @@ def test_filters_and_search(amy, holder):
     assert names("q=nobody") == []
 
 
-def test_rate_and_pause(amy):
+def test_poll_rate_and_pause(amy):
     assert "every 2s" in amy.get("/ops/").text
     assert "every 5s" in amy.get("/ops/live/?rate=5").text
     assert "every 2s" in amy.get("/ops/live/?rate=-1").text
@@ -99,7 +99,7 @@ def test_rate_and_pause(amy):
     assert "paused" in paused
 
 
-def test_the_rates_are_those_since_the_last_look():
+def test_rates_cover_the_time_since_the_last_sample():
     for _ in range(2):
         until(lambda: read_traffic()[1])  # `get_live_state` may sample again
         for _ in range(50):
@@ -111,7 +111,7 @@ def test_the_rates_are_those_since_the_last_look():
         assert 0 < row.p50_ms <= row.p99_ms <= 10_000
 
 
-def test_a_store_that_hangs_does_not_hang_the_page(amy, monkeypatch):
+def test_page_does_not_wait_for_a_hanging_backend(amy, monkeypatch):
     """A black hole: the others are told within a second or two, with who did not answer."""
     hole = threading.Event()
     monkeypatch.setattr(locks["database"], "probe", lambda: hole.wait(30))
@@ -124,7 +124,7 @@ def test_a_store_that_hangs_does_not_hang_the_page(amy, monkeypatch):
     assert took < 10, "loaded machines included; 1.6 s on a quiet one"
 
 
-def test_a_redis_that_is_stopped_does_not_hang_the_page():
+def test_page_does_not_wait_for_a_stopped_redis():
     """Sessions, shared pages and alerts all ask it; the page waits a few seconds in all."""
     with Redis() as server, override_settings(REDIS_URL=server.url, CACHES=_caches_on(server)):
         user = User.objects.create_superuser("amy")
@@ -151,7 +151,7 @@ def _caches_on(server: Redis) -> dict[str, dict]:
     }
 
 
-def test_nodes_are_counted(settings, amy):
+def test_responding_nodes_are_counted(settings, amy):
     settings.REDLOCK_URLS = [settings.REDIS_URL, NOBODY]
     settings.LOCKS = {
         **settings.LOCKS,
@@ -164,7 +164,7 @@ def test_nodes_are_counted(settings, amy):
     assert (store.nodes, store.ok) == ("1/2", False), "no majority"
 
 
-def test_zookeepers_servers_are_asked(zookeeper, settings):
+def test_each_zookeeper_server_is_probed(zookeeper, settings):
     settings.REDLOCK_URLS, settings.ZOOKEEPER_HOSTS = [], f"{zookeeper.hosts},127.0.0.1:9/locks"
     *good, (_, _, ask_nobody) = live._nodes()
     for _, _, ask in good:
@@ -176,13 +176,13 @@ def test_zookeepers_servers_are_asked(zookeeper, settings):
     assert [address for _, address, _ in live._nodes()] == ["one:2181", "two:2182"]
 
 
-def test_a_probe_that_fails_is_told_by_its_kind():
+def test_failed_probe_reports_the_exception_class():
     found = probe_all({"good": lambda: 7, "bad": lambda: 1 / 0}, seconds=5)
     assert (found["good"].ok, found["good"].value) == (True, 7)
     assert (found["bad"].ok, found["bad"].error) == (False, "ZeroDivisionError")
 
 
-def test_books_and_jobs(amy):
+def test_audit_and_jobs_are_shown(amy):
     assert "Not audited yet" in amy.get("/ops/").text
     sound, wrong = a_sale(stock=7), a_sale(stock=7)
     Stock.objects.filter(pk=wrong.stock_id).update(quantity=6)
@@ -210,7 +210,7 @@ def test_books_and_jobs(amy):
         assert told in page
 
 
-def test_queued_sales(amy):
+def test_queued_sales_are_shown(amy):
     sale = a_sale(fulfilment="queued", stock=12)
     audit_and_alert()
     page = amy.get("/ops/statistics/").text
@@ -221,7 +221,7 @@ def test_queued_sales(amy):
 
 
 @seen_by_threads
-def test_a_poll_asks_the_database_little(amy, holder):
+def test_poll_needs_few_queries(amy, holder):
     holder(f"sale:{a_sale().pk}")
     amy.get("/ops/live/")
     with CaptureQueriesContext(

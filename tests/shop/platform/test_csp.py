@@ -12,11 +12,11 @@ pytestmark = pytest.mark.django_db
 @pytest.mark.parametrize(
     "path", ["/", "/accounts/sign-in/", "/admin/login/", "/nowhere", "/livez", "/%ff"]
 )
-def test_every_answer_carries_it(client, path):
+def test_every_response_has_the_policy(client, path):
     assert client.get(path).headers["Content-Security-Policy"] == POLICY
 
 
-def test_it_allows_nothing_inline_and_nothing_foreign():
+def test_policy_allows_no_inline_and_no_foreign_content():
     rules = dict(rule.split(" ", 1) for rule in POLICY.split("; "))
     assert rules["default-src"] == "'none'"
     assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'"
@@ -24,7 +24,7 @@ def test_it_allows_nothing_inline_and_nothing_foreign():
     assert "http" not in POLICY
 
 
-def test_a_view_may_set_its_own():
+def test_view_can_set_its_own_policy():
     mine = HttpResponse(headers={"Content-Security-Policy": "default-src 'self'"})
     answer = ContentSecurityPolicyMiddleware(lambda _request: mine)(RequestFactory().get("/"))
     assert answer["Content-Security-Policy"] == "default-src 'self'"

@@ -32,20 +32,20 @@ def asked(given: str | None) -> tuple[str, str, dict[str, str]]:
     return told["X-Request-ID"], seen[0], json.loads(seen[1])
 
 
-def test_a_request_keeps_its_name() -> None:
+def test_well_formed_request_id_is_kept() -> None:
     answered, inside, line = asked("abc-123")
     assert answered == inside == line["request_id"] == "abc-123"
     assert (line["message"], line["level"]) == ("sold 1", "INFO")
 
 
 @pytest.mark.parametrize("given", [None, "", "x" * 65, 'a"b', "a\nX-Evil: 1", "é"])
-def test_a_name_that_is_none_is_replaced(given: str | None) -> None:
+def test_malformed_request_id_is_replaced(given: str | None) -> None:
     first, second = asked(given)[0], asked(given)[0]
     assert first != second
     assert len(first) == 16
 
 
-def test_a_traceback_is_part_of_the_line() -> None:
+def test_traceback_is_part_of_the_json_line() -> None:
     try:
         raise ValueError("über")
     except ValueError:
@@ -64,7 +64,7 @@ def say():
 """
 
 
-def test_the_workers_task_has_the_id_of_the_request(
+def test_task_logs_the_id_of_its_request(
     redis_server: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "saying.py").write_text(TASK)

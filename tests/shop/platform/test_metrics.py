@@ -50,7 +50,7 @@ class ShortLived(WebServer):
         return []
 
 
-def test_who_replaces_a_worker_counts_on(monkeypatch, tmp_path) -> None:
+def test_counters_survive_worker_replacement(monkeypatch, tmp_path) -> None:
     """What was counted stays so, and there are no more files than places."""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     seen, told = set(), 0.0

@@ -58,7 +58,9 @@ with locks["redis"].lock({name!r}, ttl={ttl}):
 
 
 @pytest.mark.parametrize(("how", "left"), [(signal.SIGTERM, False), (signal.SIGKILL, True)])
-def test_a_command_of_manage(how: signal.Signals, left: bool, tmp_path: Path) -> None:
+def test_management_command_releases_its_lock(
+    how: signal.Signals, left: bool, tmp_path: Path
+) -> None:
     name = f"sigterm:{tmp_path.name}"
     with started(["manage.py", "shell", "-c", HOLD.format(name=name, ttl=TTL)]) as process:
         until(lambda: is_held(name), "the lock")
@@ -76,7 +78,7 @@ def hold():
 
 
 @pytest.mark.parametrize(("how", "left"), [(signal.SIGTERM, False), (signal.SIGKILL, True)])
-def test_a_worker(
+def test_celery_worker_releases_its_lock(
     how: signal.Signals, left: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task under way comes to its end first."""
@@ -127,7 +129,7 @@ def purchase(port: int, sale: Sale, buyer: User, told: list[str]) -> threading.T
 
 
 @pytest.mark.parametrize(("how", "left"), [(signal.SIGTERM, False), (signal.SIGKILL, True)])
-def test_a_web(
+def test_web_server_finishes_the_purchase(
     how: signal.Signals,
     left: bool,
     sale: Sale,

@@ -76,7 +76,7 @@ def test_production_requirements_exclude_the_lab() -> None:
     assert "locust" in names("dev"), "control"
 
 
-def test_nothing_is_left_to_warn_of() -> None:
+def test_deploy_check_has_no_warnings() -> None:
     done = manage("check", "--deploy", "--fail-level", "WARNING")
     assert done.returncode == 0, done.stderr
     # The control: the same command finds what a trial without TLS leaves open.
@@ -85,13 +85,13 @@ def test_nothing_is_left_to_warn_of() -> None:
     assert "security.W012" in trial.stderr
 
 
-def test_a_redlock_master_that_comes_back_waits_for_the_longest_lease() -> None:
+def test_redlock_restart_delay_covers_the_lease() -> None:
     code = "from django.conf import settings; print(settings.LOCKS['redlock'])"
     done = manage("shell", "-c", code, REDLOCK_URLS="redis://a,redis://b,redis://c")
     assert "'TTL': 6.0, 'OPTIONS': {'RESTART_DELAY': 6.0}" in done.stdout, done.stderr
 
 
-def test_the_demos_secrets_do_not_start() -> None:
+def test_demo_secrets_prevent_the_start() -> None:
     """Any command: web, worker and beat set Django up in the same way."""
     changes = {"SECRET_KEY": DEMO_SECRET, "GATEWAY_SECRET": "", "DATABASE_URL": "sqlite:///x"}
     done = manage("shell", "-c", "print('started')", **changes)
@@ -113,7 +113,7 @@ def test_the_demos_secrets_do_not_start() -> None:
         ("SEED_PASSWORD", DEMO_PASSWORD, "E006"),
     ],
 )
-def test_what_only_the_demo_may(setting: str, value: object, number: str) -> None:
+def test_insecure_setting_is_reported(setting: str, value: object, number: str) -> None:
     good = {
         "SECRET_KEY": GOOD["SECRET_KEY"],
         "GATEWAY_SECRET": GOOD["GATEWAY_SECRET"],

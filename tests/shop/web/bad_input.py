@@ -1,4 +1,4 @@
-"""Bad input for tests, who sends it, and what must not change."""
+"""Malformed purchases, clients that send them, and a check that nothing changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sale() -> Sale:
 
 
 def client_of(user: User | None = None, **options: object) -> Client:
-    """Of this customer or a stranger; an error is a page."""
+    """Return a client, signed in if a user is given, that renders error pages."""
     client = Client(raise_request_exception=False, **options)
     if user:
         client.force_login(user)
@@ -31,24 +31,24 @@ def client_of(user: User | None = None, **options: object) -> Client:
 
 
 def buy(client: Client, sale: Sale, **fields: object):
-    """Send the form as a browser would."""
+    """Send the form as a browser does."""
     form = {"quantity": "1", "idempotency_key": "k", **fields}
     return client.post(f"/sales/{sale.slug}/buy/", form)
 
 
 def buy_json(client: Client, sale: Sale, body: object, **options: object):
-    """Send `body`, as it is or dumped."""
+    """Send `body` as JSON."""
     sent = body if isinstance(body, str | bytes) else json.dumps(body)
     return client.post(f"/sales/{sale.slug}/buy/", sent, content_type=JSON, **options)
 
 
 def step(client: Client, path: str, key: object, **options: object):
-    """Pay or cancel."""
+    """Pay or cancel an order."""
     return client.post(path, {"idempotency_key": key}, **options)
 
 
 def everything() -> tuple[object, ...]:
-    """All that bad input could change."""
+    """Return everything that malformed input could change."""
     rows = [model.objects.count() for model in (Order, StockMovement, CustomerQuota, User)]
     return (
         *rows,
@@ -65,7 +65,7 @@ def nothing_changes(li: User, sale: Sale) -> Iterator[None]:
 
 
 BODIES = {
-    # its type, itself, and the status of the answer
+    # content type, body, status
     "broken JSON": (JSON, b'{"quantity": 1', 400),
     "no JSON": (JSON, b" ", 400),
     "bad UTF-8": (JSON, b'{"idempotency_key": "\xff"}', 400),

@@ -1,4 +1,4 @@
-"""FAULTS.md, "Bad input": names, sessions, hosts, cookies and floods."""
+"""FAULTS.md, "Bad input": user names, sessions, hosts, cookies, and rate limits of sign-in."""
 
 from __future__ import annotations
 
@@ -6,15 +6,7 @@ import pytest
 from django.test import Client
 
 from shop.models import User
-from tests.shop.making import a_customer
-from tests.shop.web.bad_input import (
-    buy,
-    buy_json,
-    client_of,
-    everything,
-    nothing_changes,
-    sale,
-)
+from tests.shop.web.bad_input import buy, client_of, nothing_changes, sale
 
 __all__ = ["nothing_changes", "sale"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
@@ -36,7 +28,7 @@ def sign_in(client: Client, name: str = "wang", password: str = PASSWORD, **fiel
     "then",
     ["https://evil.example/", "//evil.example", "javascript:alert(1)", "\\\\evil", "///e", "\0"],
 )
-def test_nobody_is_sent_elsewhere(wang, then):
+def test_next_page_is_never_another_site(wang, then):
     client = client_of()
     assert sign_in(client, next=then)["Location"] == "/"
     response = client.post("/i18n/setlang/", {"language": "zh-hans", "next": then})
@@ -57,43 +49,43 @@ def test_the_session_key_changes_at_sign_in(wang, client):
 
 @pytest.mark.usefixtures("nothing_changes")
 @pytest.mark.parametrize("name", ["", "a\0b", "x" * 200_000, "<script>", "' or 1=1 --", "none"])
-def test_odd_names(name):
+def test_malformed_usernames_are_refused(name):
     assert sign_in(client_of(), name).status_code == 400
     form = {"username": name, "password1": "x", "password2": "y"}
     assert client_of().post("/accounts/sign-up/", form).status_code == 400
 
 
-def test_a_name_is_taken_once(wang):
+def test_taken_username_is_refused(wang):
     form = {"username": "wang", "password1": PASSWORD, "password2": PASSWORD}
     assert client_of().post("/accounts/sign-up/", form).status_code == 400
 
 
 @pytest.mark.parametrize("path", ["/", "/sales/x/", "/accounts/sign-in/"])
 @pytest.mark.parametrize("host", ["evil.example", "localhost:x", "a b", ""])
-def test_wrong_host(path, host):
+def test_unknown_host_is_400(path, host):
     assert client_of().get(path, headers={"Host": host}).status_code == 400
 
 
-def test_a_flood_of_wrong_passwords(wang, settings):
+def test_wrong_passwords_are_limited_per_name_and_address(wang, settings):
     settings.SIGN_IN_FAILURE_LIMIT = "3/minute"
     client = client_of()
     for _ in range(3):
         assert sign_in(client, "wang", "wrong").status_code == 400
-    # A forged address is no other address, and the right password comes too late.
+    # A forged header does not change the address; the correct password is refused, too.
     response = sign_in(client, via="203.0.113.9")
     assert response.status_code == 429
     assert 0 < int(response["Retry-After"]) <= 60
     assert sign_in(client, "zhang", "wrong").status_code == 400, "others are not locked out"
 
 
-def test_a_flood_of_sign_ins(wang, settings):
+def test_sign_ins_are_limited_per_address(wang, settings):
     settings.SIGN_IN_LIMIT = "2/minute"
     statuses = [sign_in(client_of(), via=f"203.0.113.{n}").status_code for n in range(3)]
     assert statuses == [302, 302, 429]
     assert client_of().post("/accounts/sign-up/", {}).status_code == 429
 
 
-def test_our_own_proxy_tells_the_address(wang, settings):
+def test_client_address_is_read_behind_own_proxy(wang, settings):
     settings.SIGN_IN_LIMIT, settings.PROXY_HOPS = "1/minute", 1
     client = client_of()
     assert sign_in(client, via="198.51.100.1, 203.0.113.1").status_code == 302
@@ -101,33 +93,13 @@ def test_our_own_proxy_tells_the_address(wang, settings):
     assert sign_in(client, via="203.0.113.1, 203.0.113.2").status_code == 302
 
 
-def test_a_flood_of_purchases(li, sale, settings):
-    settings.BUY_LIMIT = "3/minute"
-    client = client_of(li)
-    for n in range(3):
-        assert buy(client, sale, idempotency_key=f"k{n}").status_code == 303
-    before = everything()
-    response = buy_json(client, sale, {"quantity": 1, "idempotency_key": "k9"})
-    assert (response.status_code, response.json()["error"]) == (429, "too_many")
-    assert buy(client, sale, idempotency_key="k9").status_code == 429
-    assert everything() == before
-    assert buy(client_of(a_customer()), sale).status_code == 303
-
-
-def test_only_staff_come_in(li):
-    client = client_of(li)
-    assert client.get("/admin/").status_code == 302
-    for path in ("/admin/locking/lockpolicy/1/change/", "/admin/shop/order/"):
-        assert client.get(path).status_code == 302
-
-
-def test_setting_a_language_that_does_not_exist(li):
+def test_unknown_language_is_ignored(li):
     form = {"language": "../../etc", "next": "/"}
     assert client_of(li).post("/i18n/setlang/", form).status_code == 302
     assert client_of(li, headers={"Accept-Language": "x" * 9999}).get("/").status_code == 200
 
 
-def test_odd_cookies(sale):
+def test_malformed_cookies_are_ignored(sale):
     client = client_of()
     client.cookies.load({"sessionid": "\x01'; --", "csrftoken": "x", "messages": "x"})
     assert client.get(f"/sales/{sale.slug}/").status_code == 200

@@ -1,4 +1,4 @@
-"""FAULTS.md, "Bad input": forms; the right code, never a 500, and nothing has changed."""
+"""FAULTS.md, "Bad input", at the views: the right status, never a 500, and no row changes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from shop.models import Order
 from shop.orders.service import cancel_order
 from tests.shop.making import a_customer, a_sale
 from tests.shop.web.bad_input import (
-    BODIES,
     JSON,
     KEYS,
     LIMIT,
-    QUANTITIES,
     buy,
     buy_json,
     client_of,
@@ -35,7 +33,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures
 @pytest.mark.usefixtures("nothing_changes")
 @pytest.mark.parametrize("checks", [True, False], ids=["forgery checked", "not checked"])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
-def test_a_purchase_is_a_post(method, checks, li, sale):
+def test_purchase_allows_only_post(method, checks, li, sale):
     client = client_of(li, enforce_csrf_checks=checks)
     response = client.generic(method, f"/sales/{sale.slug}/buy/")
     assert response.status_code == 405
@@ -43,13 +41,13 @@ def test_a_purchase_is_a_post(method, checks, li, sale):
 
 
 @pytest.mark.parametrize("path", ["/", "/products/", "/orders/", "/livez", "/sales/x/"])
-def test_a_page_takes_no_post(path, li):
+def test_page_refuses_post(path, li):
     response = client_of(li, enforce_csrf_checks=True).post(path)
     assert (response.status_code, response["Allow"]) == (405, "GET, HEAD")
 
 
 @pytest.mark.usefixtures("nothing_changes")
-def test_forgery(li, sale):
+def test_purchase_without_csrf_token_is_403(li, sale):
     client = client_of(li, enforce_csrf_checks=True)
     client.get(f"/sales/{sale.slug}/")
     secret = client.cookies["csrftoken"].value
@@ -66,7 +64,7 @@ def test_forgery(li, sale):
     assert buy_json(client, sale, {}).json()["error"] == "forgery"
 
 
-def test_the_forms_secret_opens(li, sale):
+def test_purchase_with_csrf_token_succeeds(li, sale):
     client = client_of(li, enforce_csrf_checks=True)
     client.get(f"/sales/{sale.slug}/")
     secret = client.cookies["csrftoken"].value
@@ -82,7 +80,7 @@ def test_the_forms_secret_opens(li, sale):
 
 @pytest.mark.usefixtures("nothing_changes")
 @pytest.mark.parametrize("checks", [True, False], ids=["forgery checked", "not checked"])
-def test_strangers_sign_in_first(sale, checks):
+def test_anonymous_purchase_leads_to_sign_in(sale, checks):
     client = client_of(enforce_csrf_checks=checks)
     response = buy(client, sale)
     assert response.status_code == 302
@@ -96,28 +94,8 @@ def test_strangers_sign_in_first(sale, checks):
 # --- bodies -----------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("nothing_changes")
-@pytest.mark.parametrize("checks", [True, False], ids=["forgery checked", "not checked"])
-@pytest.mark.parametrize("case", BODIES)
-def test_bodies(case, checks, li, sale):
-    kind, body, status = BODIES[case]
-    client = client_of(li, enforce_csrf_checks=checks)
-    client.get("/")  # for the secret
-    for accept in ("text/html", JSON):
-        response = client.generic(
-            "POST",
-            f"/sales/{sale.slug}/buy/",
-            body,
-            content_type=kind,
-            headers={"Accept": accept, "X-CSRFToken": client.cookies["csrftoken"].value},
-        )
-        assert response.status_code == status
-        assert response["Content-Type"].startswith(accept)
-        assert "Traceback" not in response.text
-
-
-def test_the_body_is_no_query(li, sale):
-    """What stands behind the question mark is not the form."""
+def test_query_string_is_not_the_form(li, sale):
+    """A purchase is read from the body only."""
     query = urlencode({"quantity": 1, "idempotency_key": "k"})
     response = client_of(li).post(f"/sales/{sale.slug}/buy/?{query}", {})
     assert response.status_code == 400
@@ -127,25 +105,17 @@ def test_the_body_is_no_query(li, sale):
 
 
 @pytest.mark.usefixtures("nothing_changes")
-@pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda text: ascii(text)[:12])
-def test_quantities(quantity, li, sale):
-    client = client_of(li)
-    assert buy(client, sale, quantity=quantity).status_code == 400
-    body = {"quantity": quantity, "idempotency_key": "k"}
-    assert buy_json(client, sale, body).status_code == 400
-
-
-@pytest.mark.usefixtures("nothing_changes")
 @pytest.mark.parametrize(
-    "quantity", ["0", "-1", str(LIMIT + 1), "1.5", "1.0", "1e0", "null", "true", "[1]", "9" * 5000]
+    "quantity",
+    ["0", "-1", str(LIMIT + 1), "1.5", "1.0", "1e0", "null", "true", "[1]", '"1"', "9" * 5000],
 )
-def test_quantities_in_json(quantity, li, sale):
+def test_bad_json_quantity_is_400(quantity, li, sale):
     body = f'{{"quantity": {quantity}, "idempotency_key": "k"}}'
     response = buy_json(client_of(li), sale, body)
     assert (response.status_code, response.json()["error"]) == (400, "bad_input")
 
 
-def test_no_quantity_at_all(li, sale):
+def test_missing_quantity_is_400(li, sale):
     client = client_of(li)
     path = f"/sales/{sale.slug}/buy/"
     assert client.post(path, {"idempotency_key": "k"}).status_code == 400
@@ -155,14 +125,12 @@ def test_no_quantity_at_all(li, sale):
 
 @pytest.mark.usefixtures("nothing_changes")
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: ascii(key)[:12])
-def test_keys(key, li, sale):
-    client = client_of(li)
-    assert buy_json(client, sale, {"quantity": 1, "idempotency_key": key}).status_code == 400
-    if isinstance(key, str) and key != "\ud800":
-        assert buy(client, sale, idempotency_key=key).status_code == 400
+def test_bad_json_key_is_400(key, li, sale):
+    body = {"quantity": 1, "idempotency_key": key}
+    assert buy_json(client_of(li), sale, body).status_code == 400
 
 
-def test_the_key_may_be_a_header(li, sale):
+def test_key_may_be_a_header(li, sale):
     client = client_of(li)
     path = f"/sales/{sale.slug}/buy/"
     first = client.post(path, {"quantity": 1}, headers={"Idempotency-Key": "k" * 255})
@@ -175,7 +143,7 @@ def test_the_key_may_be_a_header(li, sale):
     assert Order.objects.count() == 1
 
 
-def test_sent_twice_is_answered_alike(li, sale):
+def test_repeated_purchase_gets_the_same_response(li, sale):
     client, body = client_of(li), {"quantity": 2, "idempotency_key": "k"}
     first, again = (buy_json(client, sale, body) for _ in range(2))
     assert first.status_code == again.status_code == 201
@@ -188,7 +156,7 @@ def test_sent_twice_is_answered_alike(li, sale):
     assert Order.objects.count() == 2
 
 
-def test_what_nobody_asked_for_is_ignored(li, sale):
+def test_unknown_fields_are_ignored(li, sale):
     extra = {"price": "0.01", "unit_price": "0.01", "customer": "1", "status": "paid"}
     buy(client_of(li), sale, **extra)
     order = Order.objects.get()
@@ -207,7 +175,7 @@ def test_what_nobody_asked_for_is_ignored(li, sale):
     ],
     ids=["before", "ended", "sold out"],
 )
-def test_sales_that_cannot_be_bought(shape, code, li):
+def test_sale_that_is_not_open_is_409(shape, code, li):
     sale = a_sale(**shape)
     before = everything()
     response = buy_json(client_of(li), sale, {"quantity": 1, "idempotency_key": "k"})
@@ -218,7 +186,7 @@ def test_sales_that_cannot_be_bought(shape, code, li):
     assert everything() == before
 
 
-def test_over_the_limit(li, sale):
+def test_purchase_above_the_limit_is_409(li, sale):
     client = client_of(li)
     assert buy(client, sale, quantity=LIMIT).status_code == 303
     before = everything()
@@ -245,7 +213,7 @@ def test_over_the_limit(li, sale):
         "/" + "x" * 5000,
     ],
 )
-def test_what_does_not_exist(path, li):
+def test_unknown_page_is_404(path, li):
     for accept in ("text/html", JSON):
         response = client_of(li).get(path, headers={"Accept": accept})
         assert response.status_code == 404
@@ -253,14 +221,14 @@ def test_what_does_not_exist(path, li):
 
 
 @pytest.mark.usefixtures("nothing_changes")
-def test_buying_what_does_not_exist(li):
+def test_purchase_of_unknown_sale_is_404(li):
     assert client_of(li).post("/sales/none/buy/").status_code == 404
 
 
 @pytest.mark.parametrize(
     "query", ["q=%00", "q=%ff", "q=%25_", "page=0", "page=x", "q=" + "x" * 999]
 )
-def test_odd_searches(query, li):
+def test_malformed_search_is_answered(query, li):
     a_sale()
     assert client_of(li).get(f"/products/?{query}").status_code == 200
     assert client_of(li).get(f"/products/?page={'9' * 5000}").status_code == 200
@@ -270,7 +238,7 @@ def test_odd_searches(query, li):
 
 
 @pytest.mark.parametrize("accept", ["text/html", JSON])
-def test_another_customers_order_is_like_none(li, sale, accept):
+def test_foreign_order_looks_like_a_missing_one(li, sale, accept):
     buy(client_of(li), sale)
     number = Order.objects.get().number
     other = client_of(a_customer())
@@ -292,7 +260,7 @@ def _without_secret(page: str, number: str) -> list[str]:
     return [line for line in lines if "csrfmiddlewaretoken" not in line]
 
 
-def test_an_order_is_paid_or_cancelled_once(li, sale):
+def test_order_is_paid_or_cancelled_once(li, sale):
     client = client_of(li)
     buy(client, sale)
     buy(client, sale, idempotency_key="k2")
@@ -311,7 +279,7 @@ def test_an_order_is_paid_or_cancelled_once(li, sale):
 
 @pytest.mark.parametrize("verb", ["pay/", "cancel/"])
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: ascii(key)[:12])
-def test_keys_of_steps(key, verb, li, sale):
+def test_bad_key_of_an_order_change_is_refused(key, verb, li, sale):
     client = client_of(li)
     buy(client, sale)
     path = Order.objects.get().get_absolute_url() + verb
@@ -327,7 +295,7 @@ def test_keys_of_steps(key, verb, li, sale):
 
 
 @pytest.mark.parametrize("verb", ["pay/", "cancel/"])
-def test_a_step_without_a_key_is_taken_once(verb, li, sale):
+def test_order_change_without_key_happens_once(verb, li, sale):
     client = client_of(li)
     buy(client, sale)
     path = Order.objects.get().get_absolute_url() + verb

@@ -1,4 +1,4 @@
-"""The layer in front of Django: it answers as the view does, or not at all."""
+"""The purchase fast path responds as the view does, or falls back to it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 
 @pytest.mark.parametrize("accept", ["text/html", "application/json"])
-def test_a_purchase_is_answered_as_the_view_answers(accept, li):
+def test_purchase_gets_the_response_of_the_view(accept, li):
     sale = a_sale(limit=5)
     ours = li.send(sale, accept=accept)
     assert li.django.asked == 0
     order = Order.objects.get()
     assert (order.customer, order.sale, order.quantity) == (li.user, sale, 1)
-    theirs = li.by_hand(sale, li.form(sale), accept=accept)
+    theirs = li.send_without_token(sale, li.form(sale), accept=accept)
     assert li.django.asked == 1
     assert ours.headers["Location"] == order.get_absolute_url()
     assert (ours.status, ours.text) == (theirs.status, theirs.text)
@@ -50,7 +50,7 @@ def test_a_purchase_is_answered_as_the_view_answers(accept, li):
     assert audit_sale(sale=sale).ok
 
 
-def test_a_used_token_buys_nothing_twice(li):
+def test_used_token_replays_its_order(li):
     sale = a_sale(limit=5)
     first, again = (li.json(sale) for _ in range(2))
     assert (first.status, first.body) == (again.status, again.body)
@@ -61,9 +61,9 @@ def test_a_used_token_buys_nothing_twice(li):
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["here", "another process"])
 @pytest.mark.parametrize("end", ["sold out", "ended", "paid back"])
-def test_a_used_token_finds_its_order_when_nothing_can_be_bought(end, forgets, li, monkeypatch):
+def test_replay_succeeds_when_sale_cannot_be_bought(end, forgets, li, monkeypatch):
     sale = a_sale(stock=1)
-    Browser().send(sale, b"")  # another process has seen it open
+    Browser().send(sale, b"")  # fills the cache of admission
     first = li.json(sale)
     if end == "ended":
         Sale.objects.update(closes_at=timezone.now())
@@ -77,7 +77,7 @@ def test_a_used_token_finds_its_order_when_nothing_can_be_bought(end, forgets, l
     assert li.json(sale).body == first.body
 
 
-def test_a_reservation_is_found_after_the_end_though_its_order_is_not_written(li):
+def test_unwritten_reservation_is_replayed_after_the_end(li):
     sale = a_sale(fulfilment=Sale.Fulfilment.QUEUED)
     first = li.json(sale)
     assert first.status == 202
@@ -88,10 +88,10 @@ def test_a_reservation_is_found_after_the_end_though_its_order_is_not_written(li
     assert li.django.asked == 0
 
 
-def test_one_round_trip_of_a_kind(li, django_assert_num_queries):
-    """The order, the allowance, the stock row, the ledger; no session, no user, no look before."""
+def test_purchase_reads_no_session_and_no_user(li, django_assert_num_queries):
+    """It writes order, quota, stock row and ledger, and reads nothing before."""
     sale = a_sale()
-    Browser().send(sale)  # the door and the policy have been looked at
+    Browser().send(sale)  # fills the caches of admission and policy
     with CaptureQueriesContext(connection) as seen:
         assert li.send(sale).status == 303
     sql = [query["sql"] for query in seen if "inventory_product" not in query["sql"]]
@@ -100,7 +100,7 @@ def test_one_round_trip_of_a_kind(li, django_assert_num_queries):
     assert "session" not in " ".join(sql)
 
 
-# --- refused at the door ------------------------------------------------------------------------
+# --- refused at admission ------------------------------------------------------------------------
 
 SHAPES = {
     "sold_out": {"stock": 0},
@@ -110,7 +110,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("code", SHAPES)
 @pytest.mark.parametrize("accept", ["text/html", "application/json"])
-def test_a_crowd_in_vain_costs_no_store_anything(code, accept, monkeypatch):
+def test_refusals_from_memory_use_no_store(code, accept, monkeypatch):
     sale = a_sale(**SHAPES[code])
     buyers = [Browser() for _ in range(3)]
     assert buyers[0].send(sale, accept=accept).status == 409
@@ -128,10 +128,11 @@ def test_a_crowd_in_vain_costs_no_store_anything(code, accept, monkeypatch):
 
 
 @pytest.mark.parametrize("code", SHAPES)
-def test_a_refusal_is_the_views(code, li):
+def test_refusal_gets_the_response_of_the_view(code, li):
     sale = a_sale(**SHAPES[code])
     for accept in ("text/html", "application/json"):
-        ours, theirs = li.send(sale, accept=accept), li.by_hand(sale, li.form(sale), accept=accept)
+        ours = li.send(sale, accept=accept)
+        theirs = li.send_without_token(sale, li.form(sale), accept=accept)
         assert (ours.status, title(ours.text)) == (theirs.status, title(theirs.text))
         assert set(theirs.headers) - {"Set-Cookie"} <= set(ours.headers)
         if accept != "text/html":
@@ -148,7 +149,7 @@ def fields(page: str) -> dict[str, str]:
     return {name: unescape(value) for name, value in found}
 
 
-def test_busy_keeps_key_token_and_quantity_and_can_be_sent_again(li):
+def test_503_page_keeps_key_token_and_quantity(li):
     sale = a_sale()
     key = '"><script>@&%40 键'
     form = li.form(sale, key, quantity=3)
@@ -165,16 +166,16 @@ def test_busy_keeps_key_token_and_quantity_and_can_be_sent_again(li):
     }
     assert li.django.asked == 0
     assert li.send(sale, {**kept, "quantity": 3}).status == 303
-    # The secret of the page's other forms is the buyer's, too.
+    # The CSRF token on the page is the customer's own.
     assert (
-        li.by_hand(
+        li.send_without_token(
             sale, {**kept, "quantity": 3}, HTTP_COOKIE=li.cookies.output(header="", sep=";")
         ).status
         == 303
     )
 
 
-def test_purchase_that_meets_a_held_lock_is_503_and_may_be_sent_again(li, settings):
+def test_held_lock_is_503_and_purchase_can_be_repeated(li, settings):
     settings.LOCK_TIMEOUT = 0.01
     sale = a_sale()
     form = li.form(sale, "k")
@@ -189,27 +190,27 @@ def test_purchase_that_meets_a_held_lock_is_503_and_may_be_sent_again(li, settin
     assert li.django.asked == 0
 
 
-@pytest.mark.parametrize("way", ["turnstile", "view"])
-def test_who_has_waited_long_is_told_without_a_word_to_the_stores(way, li, settings):
-    """Not even for the page around it; the form is on the page that he came from."""
+@pytest.mark.parametrize("way", ["fast path", "view"])
+def test_no_store_is_used_past_the_hard_deadline(way, li, settings):
+    """The error page does not read the sale either."""
     sale = a_sale()
     form = li.form(sale)
-    li.send(sale, form)  # the door has been looked at
+    li.send(sale, form)  # fills the cache of admission
     settings.HARD_DEADLINE = -1.0
     with (
         patch("locking.policy.current", side_effect=AssertionError),
         patch("shop.web.fast_path.read_sale", side_effect=AssertionError),
         patch("shop.web.purchase.read_sale", side_effect=AssertionError),
     ):
-        told = li.send(sale, form) if way == "turnstile" else li.by_hand(sale, form)
+        told = li.send(sale, form) if way == "fast path" else li.send_without_token(sale, form)
     assert (told.status, told.headers["Retry-After"]) == (503, "2")
-    assert "a form counts only once" in told.text, "he has bought by it, but who knows?"
+    assert "a form counts only once" in told.text, "the first request has bought"
     assert li.django.asked == (way == "view")
 
 
 @pytest.mark.parametrize("by", ["cancel", "restock"])
-def test_who_got_what_came_back_is_told_so_by_a_process_that_has_not_seen_it(by, li, monkeypatch):
-    """Its memory is a moment old, and younger than the order that the buyer has."""
+def test_replay_succeeds_while_cached_sale_is_sold_out(by, li, monkeypatch):
+    """The cached sale is older than the customer's order."""
     for name in ("FRESH", "MAX_AGE"):
         monkeypatch.setattr(admission, name, 60)
     monkeypatch.setattr(admission, "FLAG_AGE", 0)
@@ -227,8 +228,8 @@ def test_who_got_what_came_back_is_told_so_by_a_process_that_has_not_seen_it(by,
     assert li.django.asked == 0
 
 
-def test_a_page_for_everybody_is_nobodys():
-    """The second buyer gets the page that was made for the first, with values of his own."""
+def test_cached_page_holds_values_of_its_customer_only():
+    """The second customer gets the page rendered for the first, with other values."""
     sale, first, second = a_sale(stock=0), Browser(), Browser()
     pages = [
         buyer.send(sale, buyer.form(sale, key)).text for buyer, key in ((first, "a"), (second, "b"))
@@ -239,12 +240,12 @@ def test_a_page_for_everybody_is_nobodys():
     for buyer, page in zip((first, second), pages, strict=True):
         assert buyer.user.username not in page
         assert buyer.session not in page
-        assert not re.search(r"(@|%40)[0-9a-f]{16}", page), "a mark was left"
+        assert not re.search(r"(@|%40)[0-9a-f]{16}", page), "a placeholder was left"
     tokens = [fields(page)["csrfmiddlewaretoken"] for page in pages]
     assert tokens[0] != tokens[1]
 
 
-def test_it_speaks_the_buyers_language_and_warns(li):
+def test_cached_page_depends_on_language_and_policy(li):
     sale = a_sale(stock=0)
     put_in_force("none", "naive")
     chinese = li.send(sale, HTTP_ACCEPT_LANGUAGE="zh-CN")
@@ -257,7 +258,7 @@ def test_it_speaks_the_buyers_language_and_warns(li):
     assert 'class="banner"' not in english.text
 
 
-def test_a_full_line_is_told_at_once(li, settings):
+def test_full_queue_is_429(li, settings):
     sale, settings.MAX_WAITING = a_sale(), 1
     waiting_slots.clear()
     with waiting_slots.waiting_slot(sale_id=sale.pk):
@@ -268,7 +269,7 @@ def test_a_full_line_is_told_at_once(li, settings):
     assert li.send(sale).status == 303
 
 
-def test_a_flood_is_stopped(li, settings):
+def test_purchases_are_limited_per_customer(li, settings):
     settings.BUY_LIMIT = "3/minute"
     sale = a_sale(stock=10, limit=10)
     statuses = [li.send(sale, li.form(sale, f"k{n}")).status for n in range(5)]
@@ -277,7 +278,10 @@ def test_a_flood_is_stopped(li, settings):
     assert refused.body["error"] == "too_many"
     assert 0 < int(refused.headers["Retry-After"]) <= 60
     assert li.django.asked == 0
-    assert li.by_hand(sale, li.form(sale)).status == 429, "both ways count together"
+    assert li.send_without_token(sale, li.form(sale)).status == 429, (
+        "the view counts together with the fast path"
+    )
+    assert Browser().send(sale).status == 303, "the limit is per customer"
 
 
 # --- stores and bugs --------------------------------------------------------------------------
@@ -285,7 +289,7 @@ def test_a_flood_is_stopped(li, settings):
 
 @pytest.mark.parametrize("fault", [OperationalError(2006, "gone"), LockUnavailable()])
 @pytest.mark.parametrize("accept", ["text/html", "application/json"])
-def test_a_silent_store_is_503(fault, accept, li):
+def test_unavailable_store_is_503(fault, accept, li):
     sale = a_sale()
     with patch.object(service, "place_order", side_effect=fault):
         answer = li.send(sale, accept=accept)
@@ -293,14 +297,14 @@ def test_a_silent_store_is_503(fault, accept, li):
     assert li.send(sale).status == 303
 
 
-def test_no_database_at_the_door_is_djangos_to_tell(li):
+def test_unavailable_database_at_admission_falls_back(li):
     sale = a_sale()
     with patch("shop.purchase.admission.get_sale", side_effect=OperationalError(2006, "gone")):
         assert li.send(sale).status in (403, 503)
     assert not Order.objects.exists()
 
 
-def test_a_bug_is_logged_and_django_answers(li, caplog):
+def test_exception_is_logged_and_view_responds(li, caplog):
     sale = a_sale()
     form = {**li.form(sale), **li.secret}
     with patch("shop.web.fast_path.PurchaseFastPath._bought", side_effect=ZeroDivisionError):
@@ -310,17 +314,17 @@ def test_a_bug_is_logged_and_django_answers(li, caplog):
     assert Order.objects.count() == 1, "the same key is never served twice"
 
 
-def test_the_housekeeping_of_a_request_is_done(li):
+def test_request_signals_are_sent(li):
     seen = []
 
-    def hear(signal, **_: object) -> None:
+    def record(signal, **_: object) -> None:
         seen.append(signal)
 
     for signal in SIGNALS:
-        signal.connect(hear)
+        signal.connect(record)
     try:
         li.send(a_sale())
     finally:
         for signal in SIGNALS:
-            signal.disconnect(hear)
+            signal.disconnect(record)
     assert seen == list(SIGNALS)

@@ -1,4 +1,4 @@
-"""What the layer in front of Django passes on: it judges no form that is in doubt."""
+"""Requests that the purchase fast path passes to the view."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["alone", "li"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 
-def test_a_refusal_about_the_buyers_own_orders_is_djangos(li):
+def test_refusal_for_own_orders_comes_from_the_view(li):
     sale = a_sale(limit=1)
     li.send(sale)
     page = li.send(
@@ -26,7 +26,7 @@ def test_a_refusal_about_the_buyers_own_orders_is_djangos(li):
     assert Order.objects.get().get_absolute_url() in page.text
 
 
-def test_what_django_answers_is_counted_once(li, settings):
+def test_fallback_request_is_counted_once(li, settings):
     settings.BUY_LIMIT = "4/minute"
     sale = a_sale(limit=1)
     statuses = [li.send(sale, {**li.form(sale, f"{n}"), **li.secret}).status for n in range(5)]
@@ -59,7 +59,7 @@ DOUBTFUL = {
 
 
 @pytest.mark.parametrize("case", DOUBTFUL)
-def test_what_is_doubtful_is_djangos_to_judge(case, li):
+def test_doubtful_request_falls_back_to_the_view(case, li):
     sale, odd = a_sale(), DOUBTFUL[case]
     environ = {name: value for name, value in odd.items() if name.isupper()}
     answer = li.send(sale, {**li.form(sale), **({} if environ else odd)}, **environ)
@@ -68,22 +68,22 @@ def test_what_is_doubtful_is_djangos_to_judge(case, li):
     assert not Order.objects.exists()
 
 
-def test_a_token_is_good_for_one_buyer_and_one_sale(li):
+def test_token_is_valid_for_one_customer_and_sale(li):
     sale = a_sale()
     for token in (Browser().form(sale)["purchase_token"], li.form(a_sale())["purchase_token"]):
         assert li.send(sale, {**li.form(sale), "purchase_token": token}).status == 403
     assert not Order.objects.exists()
 
 
-def test_an_old_token_needs_the_forgery_secret_again(li, monkeypatch):
+def test_expired_token_requires_a_csrf_token(li, monkeypatch):
     sale = a_sale()
     form = li.form(sale)
     monkeypatch.setattr(tokens.time, "time", lambda: timezone.now().timestamp() + 3600)
     assert li.send(sale, form).status == 403
-    assert li.send(sale, {**form, **li.secret}).status == 303, "and its body has come whole"
+    assert li.send(sale, {**form, **li.secret}).status == 303, "and the view gets the whole body"
 
 
-def test_a_body_that_comes_in_pieces(li):
-    """Sockets give what they have; what is missing is Django's to judge."""
+def test_body_shorter_than_its_length_falls_back(li):
+    """The view decides about a truncated body."""
     sale = a_sale()
     assert li.send(sale, CONTENT_LENGTH="4000").status == 303

@@ -1,4 +1,4 @@
-"""Bad input through both doors (Django's view, the turnstile) of both kinds of sale, and a fuzz.
+"""Bad input to the fast path and the view, in direct and queued sales; fuzzed requests.
 
 FAULTS.md, "Bad input": no row, no stock and no reservation changes, and never a 500.
 """
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 
 @pytest.fixture(autouse=True)
-def _no_flood(alone: None, settings) -> None:
+def _no_rate_limit(alone: None, settings) -> None:
     settings.BUY_LIMIT = "1000000/second"
 
 
@@ -43,14 +43,14 @@ def li() -> Browser:
 
 
 def state(sale: Sale) -> tuple[object, ...]:
-    """All that a purchase may change."""
+    """Return everything that a purchase may change."""
     sale = fresh(sale)
     return (*everything(), store.left(sale=sale) if sale.is_queued else None)
 
 
 def refused(li: Browser, sale: Sale, form: Any, *statuses: int, **environ: Any) -> None:
-    """As a page and as JSON, and nothing has changed."""
-    li.json(sale, b"")  # it is loaded into Redis, where it has to be
+    """Assert that page and JSON have one of the statuses, and that nothing changes."""
+    li.json(sale, b"")  # loads a queued sale into Redis
     before = state(sale)
     for accept in ("text/html", JSON):
         answer = li.send(sale, form, accept=accept, **environ)
@@ -60,7 +60,7 @@ def refused(li: Browser, sale: Sale, form: Any, *statuses: int, **environ: Any) 
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda text: ascii(text)[:12])
-def test_quantities(quantity, li, sale):
+def test_bad_quantity_is_400(quantity, li, sale):
     refused(li, sale, {**li.form(sale), **li.secret, "quantity": quantity}, 400)
 
 
@@ -69,12 +69,12 @@ def test_quantities(quantity, li, sale):
     [key for key in KEYS if isinstance(key, str) and key != "\ud800"],
     ids=lambda key: ascii(key)[:12],
 )
-def test_keys(key, li, sale):
+def test_bad_key_is_400(key, li, sale):
     refused(li, sale, {**li.form(sale, key), **li.secret}, 400)
 
 
 @pytest.mark.parametrize("name", ["quantity", "idempotency_key"])
-def test_what_is_missing_or_sent_twice(name, li, sale):
+def test_missing_or_repeated_field_is_400(name, li, sale):
     form = {**li.form(sale), **li.secret}
     refused(li, sale, {**form, name: [form[name]] * 2}, 400)
     del form[name]
@@ -82,18 +82,18 @@ def test_what_is_missing_or_sent_twice(name, li, sale):
 
 
 @pytest.mark.parametrize("case", BODIES)
-def test_bodies(case, li, sale):
+def test_malformed_body_is_refused(case, li, sale):
     kind, body, status = BODIES[case]
     forged = li.secret["csrfmiddlewaretoken"]
     refused(li, sale, body, status, CONTENT_TYPE=kind, HTTP_X_CSRFTOKEN=forged)
 
 
-def test_a_length_that_nobody_can_read(li, sale):
+def test_unreadable_content_length_is_refused(li, sale):
     several = "multipart/form-data; boundary=x"
     refused(li, sale, b"{}", 400, 403, CONTENT_TYPE=several, CONTENT_LENGTH="1" * 20)
 
 
-def test_bytes_that_are_no_text(li, sale):
+def test_invalid_utf8_is_400(li, sale):
     for body in (b"quantity=\xff&idempotency_key=k", b"quantity=%FF&idempotency_key=k"):
         sent = body + b"&" + urlencode(li.secret).encode()
         refused(li, sale, sent, 400)
@@ -104,7 +104,7 @@ def test_bytes_that_are_no_text(li, sale):
 @pytest.mark.parametrize(
     "change", ["cut", "longer", "digit", "first", "sign", "NUL", "digits", "wide"]
 )
-def test_a_token_that_was_tampered_with_opens_nothing(change, li, sale):
+def test_forged_token_is_refused(change, li, sale):
     form = li.form(sale)
     token = form["purchase_token"]
     parts = token.split(".")
@@ -123,8 +123,8 @@ def test_a_token_that_was_tampered_with_opens_nothing(change, li, sale):
     refused(li, sale, {**form, "purchase_token": forged, "quantity": "0", **li.secret}, 400)
 
 
-def test_the_turnstile_sells_what_nobody_has_tampered_with(li, sale):
-    """The control for all of the above."""
+def test_valid_token_buys(li, sale):
+    """Control for the tests above."""
     answer = li.send(sale, li.form(sale))
     assert answer.status == 303
     assert li.send(sale, {**li.form(sale, quantity=2), **li.secret}).status == 422
@@ -182,7 +182,7 @@ _environ = st.fixed_dictionaries(
             ]
         )
         | _header,
-        # A server lets no others through.
+        # Web servers refuse other values.
         "CONTENT_LENGTH": st.sampled_from(["", "0", "5", "99999", "1" * 20]),
         "HTTP_COOKIE": _header,
         "HTTP_HOST": st.sampled_from(["localhost", "evil.example", "a b", ""]) | _header,
@@ -200,7 +200,7 @@ ALLOWED = {201, 202, 302, 303, 400, 401, 403, 404, 405, 409, 415, 422, 429}
 
 
 def fuzz(li: Browser, sale: Sale, examples: int) -> None:
-    """Anything at all, with and without a good token or secret: a row only where one was told."""
+    """Send arbitrary requests; assert that orders exist only where a response reports one."""
     li.json(sale, b"")
     told: set[str] = set()
     statuses: dict[int, int] = {}
@@ -220,9 +220,9 @@ def fuzz(li: Browser, sale: Sale, examples: int) -> None:
         st.sampled_from(["text/html", JSON, "*/*"]),
     )
     def one(sent: Any, environ: dict[str, str], has_secret: bool, accept: str) -> None:
-        if isinstance(sent, dict):  # a good form, spoilt here and there
-            spoilt = {name: text.encode(errors="replace") for name, text in sent.items()}
-            sent = {**li.form(sale), **spoilt}
+        if isinstance(sent, dict):  # a valid form with some fields replaced
+            replaced = {name: text.encode(errors="replace") for name, text in sent.items()}
+            sent = {**li.form(sale), **replaced}
             sent |= li.secret if has_secret else {}
         elif has_secret:
             environ = {**environ, "HTTP_X_CSRFTOKEN": li.secret["csrfmiddlewaretoken"]}
@@ -238,14 +238,14 @@ def fuzz(li: Browser, sale: Sale, examples: int) -> None:
     if sale.is_queued:
         assert store.left(sale=fresh(sale)) + len(told) <= sale.stock.quantity
     assert audit_sale(sale=fresh(sale)).ok
-    assert {303, 400, 403} <= set(statuses), "it did not get far"
+    assert {303, 400, 403} <= set(statuses), "the requests reached too few outcomes"
     assert sum(statuses.values()) >= examples
 
 
-def test_fuzz(li, sale):
+def test_fuzzed_requests_never_fail_or_oversell(li, sale):
     fuzz(li, sale, FEW)
 
 
 @pytest.mark.long
-def test_fuzz_at_length(li, sale):
+def test_fuzzed_requests_at_length(li, sale):
     fuzz(li, sale, MANY // 2)

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 # --- Who may ---------------------------------------------------------------------------------
 
 
-def test_for_staff_alone(client, ben):
+def test_page_is_for_staff_only(client, ben):
     customer = signed_in()
     for path in ("/ops/", "/ops/live/", "/ops/statistics/"):
         assert client.get(path)["Location"].startswith("/accounts/sign-in/")
@@ -36,7 +36,7 @@ def test_for_staff_alone(client, ben):
         assert ben.get(path).status_code == 200
 
 
-def test_who_may_only_look_gets_no_forms_and_changes_nothing(ben):
+def test_staff_without_permission_cannot_switch(ben):
     page = ben.get("/ops/").text
     assert "read-only" in page
     assert "/ops/switch/" not in page
@@ -49,14 +49,14 @@ def test_who_may_only_look_gets_no_forms_and_changes_nothing(ben):
     assert LockPolicy.objects.get(pk=1).state == LockPolicy.State.DRAINING
 
 
-def test_the_right_to_switch_without_being_staff_is_none():
+def test_permission_without_staff_status_is_403():
     user = a_customer()
     user.user_permissions.add(Permission.objects.get(codename="switch_lock"))
     assert signed_in(user).post("/ops/switch/", {**SWITCH, "step": "drain"}).status_code == 403
     assert backend_in_force() == "redis"
 
 
-def test_a_form_from_elsewhere_is_refused():
+def test_switch_without_csrf_token_is_403():
     client = signed_in(User.objects.create_superuser("amy"), enforce_csrf_checks=True)
     for path in ("/ops/switch/", "/ops/cancel/", "/ops/audit/"):
         assert client.post(path, {**SWITCH, "step": "drain"}).status_code == 403
@@ -68,7 +68,7 @@ def test_a_form_from_elsewhere_is_refused():
 
 
 @seen_by_threads
-def test_a_switch_drains_and_the_page_tells_how_far_it_is(amy, holder):
+def test_page_shows_the_progress_of_a_drain(amy, holder):
     go = holder("sale:1")
     assert amy.post("/ops/switch/", {**SWITCH, "step": "drain"}).status_code == 302
     page = amy.get("/ops/live/").text
@@ -87,7 +87,7 @@ def test_a_switch_drains_and_the_page_tells_how_far_it_is(amy, holder):
 
 
 @seen_by_threads
-def test_one_click_leads_back(amy):
+def test_switch_back_from_the_history(amy):
     policy.switch(backend="database", reason="there", force=True)
     sent = {"backend": "redis", "strategy": "conditional", "reason": "back", "step": "drain"}
     amy.post("/ops/switch/", sent)
@@ -96,7 +96,7 @@ def test_one_click_leads_back(amy):
 
 
 @seen_by_threads
-def test_a_switch_is_cancelled_and_the_page_says_so(amy, holder):
+def test_cancelled_switch_is_shown(amy, holder):
     holder("sale:1")
     amy.post("/ops/switch/", {**SWITCH, "step": "drain"})
     assert amy.post("/ops/cancel/").status_code == 302
@@ -109,7 +109,7 @@ def test_a_switch_is_cancelled_and_the_page_says_so(amy, holder):
 
 
 @seen_by_threads
-def test_force_asks_for_the_name_and_waits_for_nobody(amy, holder):
+def test_force_requires_the_name_and_does_not_wait(amy, holder):
     holder("sale:1")
     asked = amy.post("/ops/switch/", {**SWITCH, "step": "force"})
     assert asked.status_code == 200
@@ -128,7 +128,7 @@ def test_force_asks_for_the_name_and_waits_for_nobody(amy, holder):
     assert "STALE" in page, "who held a lock before the switch"
 
 
-def test_what_is_no_switch_changes_nothing(amy):
+def test_invalid_switch_is_400(amy):
     before = LockPolicy.objects.values().get()
     for wrong in (
         {"backend": "paxos"},
@@ -145,7 +145,7 @@ def test_what_is_no_switch_changes_nothing(amy):
         assert LockPolicy.objects.values().get() == before, wrong
 
 
-def test_a_target_that_is_dead_is_found_by_check_and_by_drain(amy, settings):
+def test_unavailable_target_is_reported(amy, settings):
     dead = {**settings.LOCKS["redis"], "LOCATION": NOBODY}
     settings.LOCKS = {**settings.LOCKS, "dead": dead}
     for step in ("check", "drain"):

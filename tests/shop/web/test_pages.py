@@ -42,7 +42,7 @@ def button(page: str) -> str:
 # --- the sale page ----------------------------------------------------------------------------
 
 
-def test_states_of_a_sale(shop):
+def test_button_follows_the_phase_of_the_sale(shop):
     def of(sale: Sale) -> str:
         return button(shop.get(f"/sales/{sale.slug}/").text)
 
@@ -58,7 +58,7 @@ def test_states_of_a_sale(shop):
     assert "buy" not in shop.get(f"/sales/{sale.slug}/").text.split('class="action"')[1][:600]
 
 
-def test_the_form_waits_for_the_opening_and_has_a_key_of_its_own(shop):
+def test_each_page_load_has_its_own_key(shop):
     page = f"/sales/{a_sale(opens_in=600).slug}/"
     first, again = (shop.get(page) for _ in range(2))
     assert 'data-open-label="Buy now"' in first.text
@@ -67,13 +67,13 @@ def test_the_form_waits_for_the_opening_and_has_a_key_of_its_own(shop):
     assert "no-store" in first["Cache-Control"]
 
 
-def test_strangers_are_sent_to_sign_in_and_come_back(client):
+def test_sign_in_link_leads_back_to_the_sale(client):
     sale = a_sale()
     page = client.get(f"/sales/{sale.slug}/").text
     assert f'href="/accounts/sign-in/?next=/sales/{sale.slug}/"' in page
 
 
-def test_busy_keeps_key_and_quantity(shop):
+def test_503_page_keeps_key_and_quantity(shop):
     sale = a_sale()
     with patch("locking.policy.lock.PolicyLock.__enter__", side_effect=LockTimeout):
         response = buy(shop, sale, quantity=3, key="kept")
@@ -84,7 +84,7 @@ def test_busy_keeps_key_and_quantity(shop):
     assert buy(shop, sale, quantity=3, key="kept").status_code == 303
 
 
-def test_a_silent_lock_service_is_busy_too(shop):
+def test_unavailable_lock_is_503(shop):
     sale = a_sale()
     with patch("locking.policy.lock.PolicyLock.__enter__", side_effect=LockUnavailable):
         response = buy(shop, sale)
@@ -92,7 +92,7 @@ def test_a_silent_lock_service_is_busy_too(shop):
     assert audit_sale(sale=sale).ok
 
 
-def test_the_stock_bar_is_polled_until_the_end(shop):
+def test_stock_bar_is_polled_until_the_end(shop):
     sale = a_sale(stock=7)
     page = f"/sales/{sale.slug}/stock/"
     bar = shop.get(f"{page}?phase=open")
@@ -111,7 +111,7 @@ def test_the_stock_bar_is_polled_until_the_end(shop):
     assert "hx-get" not in ended.text
 
 
-def test_without_script_the_page_looks_again(shop):
+def test_page_without_script_reloads_itself(shop):
     assert "http-equiv" in shop.get(f"/sales/{a_sale().slug}/").text
     ended = a_sale(opens_in=-60, lasts=30)
     assert "http-equiv" not in shop.get(f"/sales/{ended.slug}/").text
@@ -120,7 +120,7 @@ def test_without_script_the_page_looks_again(shop):
 # --- an order ---------------------------------------------------------------------------------
 
 
-def test_an_order_from_the_form_to_the_end(shop):
+def test_order_is_bought_paid_and_cancelled(shop):
     sale = a_sale(stock=5)
     paid = buy(shop, sale, quantity=2)["Location"]
     page = shop.get(paid).text
@@ -139,7 +139,7 @@ def test_an_order_from_the_form_to_the_end(shop):
     assert audit_sale(sale=sale).ok
 
 
-def test_an_order_whose_time_is_over_cannot_be_paid(shop):
+def test_expired_order_cannot_be_paid(shop):
     page = buy(shop, a_sale())["Location"]
     Order.objects.update(pay_by=timezone.now() - timedelta(seconds=1))
     assert "/pay/" not in shop.get(page).text
@@ -148,7 +148,7 @@ def test_an_order_whose_time_is_over_cannot_be_paid(shop):
     assert 'role="alert"' in refused.text
 
 
-def test_json_all_the_way(shop):
+def test_purchase_and_payment_as_json(shop):
     json = {"headers": {"Accept": "application/json"}}
     body = {"quantity": 2, "idempotency_key": "k"}
     sale = a_sale()
@@ -161,7 +161,7 @@ def test_json_all_the_way(shop):
     assert shop.post(order["url"] + "pay/", **json).json() == {**order, "status": "paid"}
 
 
-def test_a_purchase_costs_at_most_eight_queries(shop):
+def test_purchase_needs_at_most_eight_queries(shop):
     sale = a_sale()
     with CaptureQueriesContext(
         connection,
@@ -175,7 +175,7 @@ def test_a_purchase_costs_at_most_eight_queries(shop):
 # --- home, catalogue, accounts ----------------------------------------------------------------
 
 
-def test_home_sorts_the_sales(client):
+def test_home_groups_sales_by_phase(client):
     shapes = {"live": {}, "upcoming": {"opens_in": 60}, "past": {"opens_in": -60, "lasts": 30}}
     sales = {name: a_sale(**shape) for name, shape in shapes.items()}
     policy.current()
@@ -186,7 +186,7 @@ def test_home_sorts_the_sales(client):
         assert [found.slug for found in page.context[name]] == [sale.slug]
 
 
-def test_the_catalogue_is_searched_in_both_languages(client):
+def test_catalogue_is_searched_in_both_languages(client):
     Product.objects.create(slug="cup", name="Blue Cup", name_zh="蓝色杯子", price=1)
     Product.objects.create(slug="hidden", name="Hidden Cup", price=1, is_listed=False)
     for number in range(14):
@@ -202,12 +202,12 @@ def test_the_catalogue_is_searched_in_both_languages(client):
     assert client.get("/products/hidden/").status_code == 404
 
 
-def test_a_product_leads_to_its_sale(client):
+def test_product_links_to_its_sale(client):
     sale = a_sale()
     assert f'href="/sales/{sale.slug}/"' in client.get(f"/products/{sale.product.slug}/").text
 
 
-def test_a_picture_that_is_missing_costs_no_page(client):
+def test_missing_picture_does_not_break_the_page(client):
     sale = a_sale()
     Product.objects.update(picture="products/none.svg")
     assert client.get(f"/sales/{sale.slug}/").status_code == 200
@@ -228,7 +228,7 @@ def test_sign_up_in_and_out(client):
 # --- languages --------------------------------------------------------------------------------
 
 
-def test_every_page_speaks_chinese(shop):
+def test_pages_are_translated_to_chinese(shop):
     sale = a_sale()
     Product.objects.update(name_zh="水壶")
     shop.post("/i18n/setlang/", {"language": "zh-hans", "next": "/"})
@@ -249,7 +249,7 @@ def test_every_page_speaks_chinese(shop):
     ("backend", "strategy", "warns"),
     [("none", "naive", True), ("process", "naive", True), ("none", "conditional", False)],
 )
-def test_every_page_warns_while_the_shop_can_oversell(shop, backend, strategy, warns):
+def test_banner_warns_while_the_shop_can_oversell(shop, backend, strategy, warns):
     put_in_force(backend, strategy)
     pages = ("/", "/products/", "/orders/", "/accounts/sign-in/", f"/sales/{a_sale().slug}/")
     for page in (*pages, "/admin/login/", "/nowhere"):
@@ -257,7 +257,7 @@ def test_every_page_warns_while_the_shop_can_oversell(shop, backend, strategy, w
 
 
 @pytest.mark.django_db(transaction=True)
-def test_readyz_names_the_store_that_is_down(client):
+def test_readyz_names_the_unavailable_store(client):
     assert client.get("/livez").content == b"ok\n"
     ready = client.get("/readyz")
     assert ready.status_code == 200
@@ -294,14 +294,14 @@ def test_without_redis_the_shop_still_sells(no_redis, shop, li):
     assert (ready.status_code, ready.json()["stores"]["cache"]["ok"]) == (503, False)
 
 
-def test_a_silent_database_is_a_page_not_a_traceback(shop):
+def test_unavailable_database_is_503(shop):
     with patch("shop.catalogue.page_cache.current_sales", side_effect=OperationalError("gone")):
         response = shop.get("/")
     assert (response.status_code, response["Retry-After"]) == (503, "2")
     assert "catch its breath" in response.text
 
 
-def test_a_bug_is_a_static_page(shop):
+def test_exception_is_a_static_500_page(shop):
     shop.raise_request_exception = False
     with patch("shop.catalogue.page_cache.current_sales", side_effect=RuntimeError("secret")):
         response = shop.get("/")
@@ -320,13 +320,13 @@ def test_a_bug_is_a_static_page(shop):
         ("post", "/orders/", 405, 'href="/"'),
     ],
 )
-def test_an_error_says_what_to_do_next(shop, method, path, status, next_step):
+def test_error_page_offers_the_next_step(shop, method, path, status, next_step):
     page = getattr(shop, method)(path.format(slug=a_sale().slug))
     assert page.status_code == status
     assert next_step in page.text.split("<main")[1]
 
 
-def test_a_page_that_a_silent_store_refused_tries_again(shop):
+def test_503_page_reloads_itself(shop):
     with patch("shop.catalogue.page_cache.current_sales", side_effect=OperationalError("gone")):
         page = shop.get("/?x=1").text
     assert '<meta http-equiv="refresh" content="5">' in page

@@ -1,4 +1,4 @@
-"""The doors: staff sign-in, accounts and orders that nobody can enumerate, headers."""
+"""Sign-in of staff, accounts and orders that cannot be enumerated, permissions, headers."""
 
 import re
 from collections.abc import Iterator
@@ -42,12 +42,12 @@ def without_secret(response: HttpResponse) -> str:
     return re.sub(r'name="csrfmiddlewaretoken" value="\w+"', "", response.text)
 
 
-def test_staff_sign_in_locks_too(amy: User, settings) -> None:
+def test_staff_sign_in_shares_the_password_limit(amy: User, settings) -> None:
     settings.SIGN_IN_FAILURE_LIMIT = "3/minute"
     client = Client()
     form = {"username": "amy", "password": PASSWORD}
     wrong = {**form, "password": "wrong"}
-    # Both doors count together.
+    # Both pages share one limit.
     for path in ("/admin/login/", "/accounts/sign-in/", "/admin/login/"):
         assert client.post(path, wrong).status_code == 400
     for path in ("/admin/login/", "/accounts/sign-in/"):
@@ -57,7 +57,7 @@ def test_staff_sign_in_locks_too(amy: User, settings) -> None:
     assert client.get("/admin/").status_code == 200
 
 
-def test_many_addresses_try_one_name(amy: User, settings) -> None:
+def test_wrong_passwords_are_limited_per_name(amy: User, settings) -> None:
     settings.SIGN_IN_NAME_LIMIT = "3/minute"
     form = {"username": "amy", "password": "wrong"}
     told = [
@@ -68,8 +68,8 @@ def test_many_addresses_try_one_name(amy: User, settings) -> None:
     assert Client().post("/admin/login/", NOBODY).status_code == 400
 
 
-def test_many_at_once_have_no_more_tries(amy: User, settings) -> None:
-    """Each comes while the one before is still being looked at."""
+def test_parallel_sign_ins_do_not_exceed_the_limit(amy: User, settings) -> None:
+    """Each request arrives while the previous one is still being checked."""
     settings.SIGN_IN_FAILURE_LIMIT = "3/minute"
     client, tried = Client(REMOTE_ADDR="203.0.113.77"), []
 
@@ -83,14 +83,14 @@ def test_many_at_once_have_no_more_tries(amy: User, settings) -> None:
     assert len(tried) == 3
 
 
-def test_a_right_password_is_no_wrong_one(amy: User, settings) -> None:
+def test_correct_password_is_not_counted(amy: User, settings) -> None:
     settings.SIGN_IN_FAILURE_LIMIT = settings.SIGN_IN_NAME_LIMIT = "2/minute"
     form = {"username": "amy", "password": PASSWORD}
     assert [Client().post("/admin/login/", form).status_code for _ in range(5)] == [302] * 5
 
 
-def test_other_spellings_of_a_name_count_with_it(amy: User, settings) -> None:
-    """All but the last are amy to the form, that one to MariaDB."""
+def test_spellings_of_a_name_share_a_limit(amy: User, settings) -> None:
+    """The form treats all but the last as "amy", MariaDB also the last."""
     settings.SIGN_IN_NAME_LIMIT = "4/minute"
     spellings = ["amy ", " " * 200 + "amy", "AMY", "\uff41my", "\U0001d41amy"]
     told = [sign_in_as(name, "wrong") for name in spellings]
@@ -103,7 +103,7 @@ def sign_in_as(name: str, password: str = PASSWORD) -> int:
     return Client().post("/admin/login/", form).status_code
 
 
-def test_customers_do_not_pass_the_staff_door() -> None:
+def test_customer_cannot_sign_in_to_the_admin() -> None:
     User.objects.create_user("li", password=PASSWORD)
     client = Client()
     told = client.post("/admin/login/", {"username": "li", "password": PASSWORD})
@@ -112,8 +112,8 @@ def test_customers_do_not_pass_the_staff_door() -> None:
 
 
 @pytest.mark.parametrize("path", ["/accounts/sign-in/", "/admin/login/"])
-def test_an_account_answers_like_none(path: str, hashes: list[str]) -> None:
-    """Known, unknown, closed, without a password: the same page after the same work."""
+def test_sign_in_does_not_reveal_accounts(path: str, hashes: list[str]) -> None:
+    """Known, unknown, deactivated, without a password: the same page after the same work."""
     User.objects.create_user("known", password=PASSWORD)
     User.objects.create_user("closed", password=PASSWORD, is_active=False)
     User.objects.create_user("guest", password=None)
@@ -123,11 +123,11 @@ def test_an_account_answers_like_none(path: str, hashes: list[str]) -> None:
         response = Client().post(path, {"username": name, "password": "wrong"})
         seen.add((response.status_code, without_secret(response).replace(name, ""), len(hashes)))
     assert len(seen) == 1
-    assert seen.pop()[2] == 1, "no hash: a name could be told by the time"
+    assert seen.pop()[2] == 1, "without a hash, the response time would reveal the account"
 
 
-def test_sign_up_tells_few_names(settings) -> None:
-    """Then free and taken names hear the same, whatever the header claims."""
+def test_sign_up_reveals_few_taken_names(settings) -> None:
+    """Above the limit, free and taken names get the same response, whatever the header claims."""
     settings.SIGN_UP_TAKEN_LIMIT = "3/hour"
     User.objects.create_user("li", password=PASSWORD)
 
@@ -138,7 +138,7 @@ def test_sign_up_tells_few_names(settings) -> None:
         return client.post("/accounts/sign-up/", form, headers=forged).status_code
 
     numbers = count(9)
-    # Other mistakes do not count; a name whose password is bad is heard too.
+    # Other errors do not count; a taken name counts even with a bad password.
     assert [told("new", "short") for _ in range(5)] == [400] * 5
     assert [told("li"), told("li", "short"), told("wang"), told("LI")] == [400, 400, 302, 400]
     assert [told("li"), told("zhang")] == [429, 429]
@@ -146,41 +146,35 @@ def test_sign_up_tells_few_names(settings) -> None:
     assert told("zhang", address="203.0.113.2") == 302
 
 
-def test_an_order_of_others_answers_like_none() -> None:
-    sale, owner, client = a_sale(), a_customer(), Client()
+def test_order_numbers_are_random() -> None:
+    sale, owner = a_sale(), a_customer()
     orders = [
         Order.objects.create(
             customer=owner, sale=sale, quantity=1, unit_price=1, key=str(n), pay_by=sale.closes_at
         )
         for n in range(50)
     ]
-    client.force_login(a_customer())
-    for path in ("", "pay/", "cancel/"):
-        send = client.post if path else client.get
-        theirs, none = (
-            send(f"/orders/{number}/{path}") for number in (orders[0].number, "0123456789ABCDEF")
-        )
-        assert theirs.status_code == none.status_code == 404
-        pages = [re.sub(r"[0-9A-F]{16}", "", without_secret(page)) for page in (theirs, none)]
-        assert pages[0] == pages[1]
     numbers = [int(order.number, 16) for order in orders]
     assert all(re.fullmatch("[0-9A-F]{16}", order.number) for order in orders)
-    # 64 random bits in no order: 50 that happen to grow are one in 50! runs.
+    # 64 random bits: 50 numbers are in ascending order once in 50! runs.
     assert numbers != sorted(numbers)
     assert len({number >> 48 for number in numbers}) > 25
 
 
-def test_rooms_of_staff_by_permission() -> None:
-    """Staff without rights enter the hall and nothing else."""
+def test_staff_pages_require_permissions() -> None:
+    """Staff without permissions see only the start page."""
     client = signed_in(User.objects.create_user("temp", password=None, is_staff=True))
     assert client.get("/admin/").status_code == 200
     for path in ("/admin/locking/lockpolicy/", "/admin/shop/order/", "/admin/shop/user/"):
         assert client.get(path).status_code == 403, path
     assert client.post("/lab/start/", {"stock": 1}).status_code == 403
+    customer = signed_in()
+    for path in ("/admin/", "/admin/locking/lockpolicy/1/change/", "/admin/shop/order/"):
+        assert customer.get(path).status_code == 302
 
 
 @pytest.mark.parametrize("path", ["/", "/accounts/sign-in/", "/admin/login/", "/nowhere"])
-def test_headers(path: str) -> None:
+def test_security_headers(path: str) -> None:
     headers = Client().get(path).headers
     assert headers["X-Frame-Options"] == "DENY"
     assert headers["X-Content-Type-Options"] == "nosniff"

@@ -1,4 +1,4 @@
-"""A buyer's browser before the turnstile, and a Django that counts what comes through."""
+"""A browser that calls the WSGI application, and a handler that counts its requests."""
 
 from __future__ import annotations
 
@@ -26,25 +26,24 @@ FORM = "application/x-www-form-urlencoded"
 SIGNALS = (request_started, request_finished)
 
 
-class Counting(CachingHandler):
-    """Django, that counts what comes through to it."""
+class CountingHandler(CachingHandler):
+    """Counts the requests that reach Django."""
 
     asked = 0
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
-        """As Django."""
         self.asked += 1
         return super().__call__(environ, start_response)
 
 
 @cache
-def django() -> Counting:
-    """One for all: to make it takes longer than a test."""
-    return Counting()
+def django() -> CountingHandler:
+    """Return one handler for all tests: creating it takes longer than a test."""
+    return CountingHandler()
 
 
 class Browser:
-    """Of a buyer with a sale page open: the form, the cookies, and the shop as WSGI sees it."""
+    """The browser of a customer with an open sale page: form, cookies and WSGI application."""
 
     def __init__(self, user: User | None = None) -> None:
         self.user = user or a_customer()
@@ -92,14 +91,14 @@ class Browser:
         answer = self.send(sale, form, accept="application/json", **environ)
         return SimpleNamespace(**{**vars(answer), "body": json.loads(answer.text)})
 
-    def by_hand(self, sale: Sale, form: dict[str, Any], **options: Any):
-        """The same form without its ticket, as Django answers it."""
+    def send_without_token(self, sale: Sale, form: dict[str, Any], **options: Any):
+        """Send the form without its token, so that the view responds."""
         return self.send(sale, {**form, **self.secret, "purchase_token": ""}, **options)
 
 
 @pytest.fixture(autouse=True)
 def alone(in_force: None) -> Iterator[None]:
-    """No page has been made yet, and requests leave the test's connection open."""
+    """Start without cached responses, and keep the test's database connection open."""
     django().responses.clear()
     django().asked = 0
     for signal in SIGNALS:
@@ -111,5 +110,5 @@ def alone(in_force: None) -> Iterator[None]:
 
 @pytest.fixture
 def li() -> Browser:
-    """A customer's."""
+    """Return a customer's browser."""
     return Browser()
