@@ -1,6 +1,7 @@
-"""Folders and modules stay small, and tests go through public names."""
+"""Folders and modules stay small, docstrings read plainly, and tests use public names."""
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -10,6 +11,8 @@ MODULES_PER_FOLDER = 14
 MODULES_AT_ROOT = {"locking": 16, "shop": 10, "loadtest": 4, "inventory": 9}
 LINES_PER_MODULE = 400
 PRIVATE_NAMES_IN_TESTS = 64  # 40 at the end
+RIDDLE = re.compile(r"(What|Whether|Who|Whoever|Whatever|Nobody|Somebody|Where|That|How|As for)\b")
+RIDDLES = 75  # 0 at the end
 FOREIGN = {"_meta", "_default_manager", "_exit", "_getframe", "_registry", "_messages"}
 """Underscored names of the standard library and of Django."""
 KNOWN = {"loadtest/load": 20}
@@ -39,6 +42,18 @@ def test_folders_hold_few_modules() -> None:
 def test_modules_are_short() -> None:
     lines = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in modules()}
     assert {name: count for name, count in lines.items() if count > LINES_PER_MODULE} == {}
+
+
+def test_docstrings_do_not_open_with_a_question_word() -> None:
+    """They start with a verb: "Return the ...", not "What ..." or "Whether ..."."""
+    riddles = [
+        f"{file.relative_to(ROOT)}: {node.name}"
+        for file in modules()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and RIDDLE.match(ast.get_docstring(node) or "")
+    ]
+    assert len(riddles) <= RIDDLES, riddles
 
 
 def private_names(source: str) -> list[str]:
