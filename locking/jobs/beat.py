@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from celery import schedules
@@ -35,10 +35,6 @@ EARLY = 0.01
 
 class AlignedInterval(schedules.schedule):
     """An interval due at its multiples since 1970, which are the same on every machine."""
-
-    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
-        """Return the time to the first multiple after `last_run_at`, negative if it has passed."""
-        return timedelta(seconds=self._following(last_run_at) - self.now().timestamp())
 
     def is_due(self, last_run_at: datetime) -> Any:
         """Return whether a multiple has passed since `last_run_at`, and the seconds to the next."""
