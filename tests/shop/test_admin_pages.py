@@ -102,7 +102,7 @@ def test_failed_switch_shows_its_cause(amy):
 
 
 def test_switch_is_cancelled(amy):
-    policy.begin_switch(backend="none")
+    policy.switch(backend="none", wait=False)
     form = {"backend": "none", "strategy": "naive", "reason": "x", "step": "drain"}
     assert "in progress" in amy.post(POLICY, form, follow=True).text
     amy.post(POLICY, {**form, "step": "cancel"})
