@@ -159,7 +159,7 @@ if ZOOKEEPER_HOSTS:
         "LOCATION": ZOOKEEPER_HOSTS,
     }
 LOCK_POLICY = {"BACKEND": "redis", "STRATEGY": "conditional"}
-# Always Redis, whatever lock guards the stock: staff may activate `none` there.
+# Always Redis, no matter which lock guards the stock: staff may activate `none` there.
 LOCK_SINGLE_FLIGHT = {"CACHE": "default", "LOCK": "redis"}
 
 # --- Celery ------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-// Makes the pages livelier; every one of them works without it.
+// Progressive enhancement: every page works without it.
 "use strict";
 document.documentElement.classList.add("script");
 (() => {
   // The server's clock: its time when it made the page, plus what has passed since the page arrived,
-  // on a clock that nobody can set. Late by the way here, so never early.
+  // on a monotonic clock. The delay of the response makes it late, never early.
   const made = document.querySelector("[data-clock], [data-server-now]");
   const madeAt = made ? Number(made.dataset.clock ?? made.dataset.serverNow) : Date.now() / 1000;
   const arrived = performance.getEntriesByType("navigation")[0]?.responseStart ?? performance.now();
@@ -16,21 +16,21 @@ document.documentElement.classList.add("script");
     return days ? `${days} ${document.body.dataset.day} ${clock}` : clock;
   };
 
-  // What was waiting for the opening: no request is needed, so no rush of reloads.
+  // Enable what waits for the opening without a request, so that browsers do not all reload at once.
   const open = () => {
     for (const one of document.querySelectorAll("[data-open-label]")) {
       one.textContent = one.dataset.openLabel;
       one.disabled = false;
     }
   };
-  // A computer that slept is late; the stock bar comes from the server.
+  // A computer that was asleep is late; the stock bar has the phase from the server.
   const isOpen = () => document.querySelector("#stock")?.dataset.phase === "open";
 
   const tick = () => {
     for (const clock of document.querySelectorAll("[data-until]:not([data-over])")) {
       const seconds = Number(clock.dataset.until) - now();
       clock.textContent = left(Math.max(0, Math.ceil(seconds)));
-      // Silent until the end is near; then a screen reader says each minute and the last ten.
+      // Screen readers announce every 30 seconds in the last minute and each of the last ten seconds.
       const whole = Math.ceil(seconds);
       if (clock.getAttribute("role") === "timer") {
         clock.setAttribute("aria-live", whole <= 10 || (whole <= 60 && whole % 30 === 0) ? "polite" : "off");
@@ -44,7 +44,7 @@ document.documentElement.classList.add("script");
         continue;
       }
       clock.dataset.over = "";
-      // Spread out, and only once a page that was made before its time is over.
+      // Reload at a random time, and only a page that was rendered before the end.
       if (madeAt < Number(clock.dataset.until)) setTimeout(() => location.reload(), 500 + Math.random() * 1500);
     }
     for (const clock of document.querySelectorAll("[data-clock]")) {
@@ -92,7 +92,7 @@ document.documentElement.classList.add("script");
     button.setAttribute("aria-busy", "true");
   });
 
-  // Back from the order: the browser shows the page as it was left, with its button spent.
+  // After "back" from the order, the browser shows the old page with its used button.
   window.addEventListener("pageshow", (event) => {
     if (event.persisted) location.reload();
   });
