@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
+from locking.backends.base import Capabilities, Claim, Grant, Held
 from locking.backends.clock_tokens import clock_token
-from locking.backends.database.pool import SessionPool
+from locking.backends.database.base import DatabaseLocks
+from locking.backends.database.session import Session
 
 CREATE = (
     "CREATE TABLE IF NOT EXISTS recipe_lock "
@@ -20,7 +21,7 @@ CREATE = (
 )
 
 
-class MySQLRowRecipe(Backend):
+class MySQLRowRecipe(DatabaseLocks[Session]):
     """L3. LOCATION is an alias in DATABASES."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -32,7 +33,6 @@ class MySQLRowRecipe(Backend):
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        self.pool = SessionPool(str(self.location))
         self._created = False
 
     def _change(self, sql: str, *args: str) -> int:
@@ -73,7 +73,3 @@ class MySQLRowRecipe(Backend):
     def break_lock(self, name: str) -> bool:
         """Delete the row, as an operator does after the holder crashed."""
         return bool(self._change("DELETE FROM recipe_lock WHERE resource_name = %s", name))
-
-    def close(self) -> None:
-        """Close the connections; the rows stay."""
-        self.pool.close()

@@ -20,16 +20,13 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from django.core.checks import CheckMessage
 from django.utils.translation import gettext_noop
 
-from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
-from locking.backends.database.backend import check_location
-from locking.backends.database.pool import SessionPool
+from locking.backends.base import Capabilities, Claim, Grant, Held
+from locking.backends.database.base import DatabaseLocks
 from locking.backends.database.session import (
     Cancelled,
     ConnectionLost,
@@ -48,7 +45,7 @@ WATCH_INTERVAL = 0.2
 """Seconds between two checks of the held connections, which send nothing to the server."""
 
 
-class MySQLSessionBackend(Backend):
+class MySQLSessionBackend(DatabaseLocks[MySQLSession]):
     """GET_LOCK with a connection for each lock. LOCATION is an alias in DATABASES."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -60,19 +57,12 @@ class MySQLSessionBackend(Backend):
         fencing=True,
         wakes_waiters=True,
     )
+    engines = ("mysql",)
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        self.pool = SessionPool(str(self.location))
-        self._pinned: dict[str, tuple[Claim, MySQLSession, int]] = {}
-        """By owner: the claim, its session and its token."""
-        self._watching = threading.Event()
-        self._stop = threading.Event()
-
-    @classmethod
-    def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
-        """Check that LOCATION is an alias in DATABASES, of MySQL or MariaDB."""
-        return check_location(alias, conf, "mysql")
+        self._stop: threading.Event | None = None
+        """Ends the thread that watches the pinned sessions; None while there is none."""
 
     def _key(self, name: str) -> str:
         return f"lock.{digest(f'{self.pool.database}/{name}')}"
@@ -93,9 +83,9 @@ class MySQLSessionBackend(Backend):
                 if left <= 0 or claim.cancelled.is_set():
                     return None
                 token = session.get_lock(claim, key, min(left, SLICE_SECONDS), TOKEN)
-            session.pinned = True
-            self._pinned[claim.owner] = (claim, session, token)
-            if not self._watching.is_set():
+            claim.token = token
+            self.pin(session, claim)
+            if self._stop is None:
                 self._watch()
             return token
 
@@ -104,80 +94,75 @@ class MySQLSessionBackend(Backend):
         except Cancelled:
             return None
         except BaseException:
-            if claim.owner in self._pinned:
-                self._pinned.pop(claim.owner)[1].close()
+            if session := self.pinned.pop(claim.owner, None):
+                session.close()
             raise
         return None if token is None else Grant(token, math.inf)
 
     def release(self, claim: Claim, token: int) -> None:
         """Release the lock; the server checks that this session has it."""
-        if not self._ask(claim, "SELECT RELEASE_LOCK(%s)", releases=True):
-            raise claim.lost()
+        session = self._ask(claim, "SELECT RELEASE_LOCK(%s)")
+        session.claim = None
+        self.pool.give(session)
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Check that the session still has the lock, which has no lease."""
-        if not self._ask(claim, "SELECT IS_USED_LOCK(%s) = CONNECTION_ID()"):
-            raise claim.lost()
+        self.pinned[claim.owner] = self._ask(claim, "SELECT IS_USED_LOCK(%s) = CONNECTION_ID()")
         return math.inf
 
-    def _ask(self, claim: Claim, sql: str, releases: bool = False) -> bool:
-        """Run a statement on the claim's own session; return True if its result is 1."""
-        pinned = self._pinned.pop(claim.owner, None)
-        if pinned is None:
-            return False
-        session = pinned[1]
+    def _ask(self, claim: Claim, sql: str) -> MySQLSession:
+        """Run a statement on the claim's session; return it if the result is 1.
+
+        Otherwise close the session and raise LockLost.
+        """
+        session = self.pinned.pop(claim.owner, None)
+        if session is None:
+            raise claim.lost()
         try:
             row = session.row(sql, self._key(claim.name))
         except ConnectionLost:
-            session.close()
-            return False
+            row = None
         except BaseException:
             session.close()
             self.pool.kill(session)
             raise
         if row is None or row[0] != 1:
             session.close()
-            return False
-        if releases:
-            session.pinned = False
-            self.pool.give(session)
-        else:
-            self._pinned[claim.owner] = pinned
-        return True
+            raise claim.lost()
+        return session
 
     def _watch(self) -> None:
-        threading.Thread(
-            target=self._run, args=(self._stop,), name="lock-sessions", daemon=True
-        ).start()
-        self._watching.set()
+        stop = threading.Event()
+        threading.Thread(target=self._run, args=(stop,), name="lock-sessions", daemon=True).start()
+        self._stop = stop
 
     def _run(self, stop: threading.Event) -> None:
         """Report the locks whose connection the server has closed, and free abandoned ones."""
         while not stop.wait(WATCH_INTERVAL):
-            for pinned in list(self._pinned.values()):
-                claim, session, _ = pinned
-                if claim.report_lost is None:
+            for owner, session in list(self.pinned.items()):
+                claim = session.claim
+                if claim is None or claim.report_lost is None:
                     continue
                 # `_ask` takes the session out first, so the input here is not a reply.
-                ended = session.has_input() and self._pinned.get(claim.owner) is pinned
+                ended = session.has_input() and self.pinned.get(owner) is session
                 if ended or claim.is_abandoned:
                     claim.report_lost()
                 if claim.is_abandoned:
-                    with suppress(KeyError):
-                        self._pinned.pop(claim.owner)[1].close()
+                    self.pinned.pop(owner, None)
+                    session.close()
 
     def inspect(self) -> list[Held]:
         """Return this process's locks; other sessions' locks are visible to administrators only."""
-        pinned = list(self._pinned.values())
-        waits = self.pool.call(user_lock_waits) if pinned else []
+        claims = [claim for session in list(self.pinned.values()) if (claim := session.claim)]
+        waits = self.pool.call(user_lock_waits) if claims else []
         return [
             Held(
                 name=claim.name,
                 owner=claim.owner,
-                token=token,
+                token=claim.token,
                 waiters=sum(self._key(claim.name) in wait for wait in waits),
             )
-            for claim, _, token in pinned
+            for claim in claims
         ]
 
     def probe(self) -> None:
@@ -199,16 +184,12 @@ class MySQLSessionBackend(Backend):
 
     def close(self) -> None:
         """Close the connections, which releases all held locks."""
-        self._stop.set()
-        self._stop, self._watching = threading.Event(), threading.Event()
-        while self._pinned:
-            with suppress(KeyError):
-                self._pinned.popitem()[1][1].close()
-        self.pool.close()
+        if self._stop is not None:
+            self._stop.set()
+            self._stop = None
+        super().close()
 
     def reset_after_fork(self) -> None:
-        """Abandon the parent's sessions before the last reference to them is dropped."""
+        """Abandon the parent's sessions; the thread that watches them is not in the child."""
         super().reset_after_fork()
-        self.pool.reset_after_fork()
-        self._stop, self._watching = threading.Event(), threading.Event()
-        self._pinned = {}
+        self._stop = None

@@ -62,8 +62,7 @@ def session(alias: str, **settings: Any) -> MySQLSessionBackend:
 
 def pinned(backend: DatabaseBackend | MySQLSessionBackend, owner: str) -> MySQLSession:
     """Return the connection that belongs to a lock held by `owner`."""
-    found = backend._pinned[owner]
-    session = found[1] if isinstance(found, tuple) else found
+    session = backend.pinned[owner]
     assert isinstance(session, MySQLSession)
     return session
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from django.core.checks import CheckMessage, Error
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import connections
 from django.utils.translation import gettext_noop
 
-from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
-from locking.backends.database.pool import SessionPool
+from locking.backends.base import Capabilities, Claim, Grant, Held
+from locking.backends.database.base import DatabaseLocks
 from locking.backends.database.session import Cancelled, Session, user_lock_waits
 from locking.backends.database.sql import SECOND, Statements, digest
 from locking.backends.database.waiting import Polling, Queueing, Row, holder_lock, queue_lock
@@ -30,7 +28,7 @@ IDLE_SECONDS = 3600.0
 """Seconds that a row is kept after its last use: far more than a clock is ever set back."""
 
 
-class DatabaseBackend(Backend):
+class DatabaseBackend(DatabaseLocks[Session]):
     """Locks in a table of a Django database. LOCATION is an alias in DATABASES."""
 
     capabilities: Capabilities = Capabilities(  # type: ignore[misc]  # differs by database
@@ -46,16 +44,8 @@ class DatabaseBackend(Backend):
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        self.pool = SessionPool(str(self.location))
         if connections.settings.get(self.pool.alias, {}).get("ENGINE", "").endswith("mysql"):
             self.capabilities = replace(self.capabilities, fair=True, wakes_waiters=True)
-        self._pinned: dict[str, Session] = {}
-        """By owner: the session that has the holder lock of a lock held by this process."""
-
-    @classmethod
-    def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
-        """Check that LOCATION is an alias in DATABASES, of SQLite, MySQL or MariaDB."""
-        return check_location(alias, conf, "sqlite3", "mysql")
 
     @cached_property
     def sql(self) -> Statements:
@@ -106,8 +96,7 @@ class DatabaseBackend(Backend):
                     session.change(self.sql.repair, digest(claim.name))
             if token is not None:
                 if strategy.pins_session:
-                    session.pinned = True
-                    self._pinned[claim.owner] = session
+                    self.pin(session, claim)
                 return Grant(token, started + claim.ttl)
             left = deadline - time.monotonic()
             if left <= 0 or claim.cancelled.is_set():
@@ -118,7 +107,7 @@ class DatabaseBackend(Backend):
 
     def release(self, claim: Claim, token: int) -> None:
         """Free the row; the same statement wakes the first waiter."""
-        pinned = self._pinned.pop(claim.owner, None)
+        pinned = self.pinned.pop(claim.owner, None)
         attempts = itertools.count()
 
         def free(session: Session) -> None:
@@ -134,7 +123,7 @@ class DatabaseBackend(Backend):
             raise claim.lost()
 
         if pinned is not None:
-            pinned.pinned = False
+            pinned.claim = None
         self.pool.call(free, first=pinned)
 
     def _read(self, session: Session, name: str) -> Row | None:
@@ -210,38 +199,3 @@ class DatabaseBackend(Backend):
             return sum(session.change(self.sql.delete_expired, key, us, us) for (key,) in expired)
 
         return self.pool.call(delete)
-
-    def close(self) -> None:
-        """Close the connections; held locks stay held."""
-        self.pool.close()
-        while self._pinned:
-            with suppress(KeyError):
-                self._pinned.popitem()[1].close()
-
-    def reset_after_fork(self) -> None:
-        """Abandon the parent's sessions before the last reference to them is dropped."""
-        super().reset_after_fork()
-        self.pool.reset_after_fork()
-        self._pinned = {}
-
-
-def check_location(alias: str, conf: Mapping[str, Any], *engines: str) -> list[CheckMessage]:
-    """Check that LOCATION is a database of one of these engines."""
-    location = conf.get("LOCATION") or DEFAULT_DB_ALIAS
-    if location not in connections.settings:
-        return [
-            Error(
-                f"LOCKS[{alias!r}] LOCATION {location!r} is not an alias in DATABASES.",
-                id="locking.E051",
-            )
-        ]
-    found = connections.settings[location]["ENGINE"]
-    if not found.endswith(engines):
-        return [
-            Error(
-                f"LOCKS[{alias!r}] needs {' or '.join(engines)}, "
-                f"but DATABASES[{location!r}] is {found}.",
-                id="locking.E052",
-            )
-        ]
-    return []

@@ -100,7 +100,7 @@ class SessionPool(IdlePool[Session]):
 
     def give(self, session: Session) -> None:
         """Keep a session for the next statement, unless a lock holds it."""
-        if not session.pinned:
+        if session.claim is None:
             super().give(session)
 
     def call(

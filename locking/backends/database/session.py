@@ -45,8 +45,8 @@ class Session(ABC):
 
     def __init__(self, raw: Any, errors: type[Exception]) -> None:
         self.raw = raw
-        self.pinned = False
-        """The session belongs to a held lock and does not return to the pool."""
+        self.claim: Claim | None = None
+        """The held lock that the session belongs to; it then does not return to the pool."""
         self._errors = errors
 
     def change(self, sql: str, *args: object) -> int:

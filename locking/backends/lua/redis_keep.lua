@@ -1,4 +1,4 @@
--- Renews the grant, or notes how deep the holder has entered.
+-- Extends the grant, or records the depth of re-entry.
 --
 -- KEYS  1 lock
 -- ARGV  1 owner

@@ -1,15 +1,15 @@
 -- Shared by redis_take.lua and redis_release.lua, which are appended to it.
 --
 -- KEYS  1 lock   hash: owner, token, count, ttl (ms); expires with the grant
---       2 queue  list of waiters, "channel ttl floor owner"; the next to be served on the left
---       3 clock  "token process": the last grant's, of this name; outlives the lock
--- ARGV  1 owner  who asks
---       2 floor  the token must be above it, in ticks of 16 us of the asker's clock
---       3 fair   '1': who waits longest is given the lock; '0': is only woken to try again
+--       2 queue  list of waiters, "channel ttl floor owner"; the first waiter on the left
+--       3 clock  "token process" of the last grant of this name; kept longer than the lock
+-- ARGV  1 owner  the caller
+--       2 floor  the token must be above it, in ticks of 16 us of the caller's clock
+--       3 fair   '1': a release grants the lock to the first waiter; '0': it only wakes it
 
 local MARGIN = 3600000 -- ms
 local lock, queue, clock = KEYS[1], KEYS[2], KEYS[3]
-local asker, asked_floor, fair = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
+local caller, caller_floor, fair = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 
 local function ticks()
   local now = redis.call('TIME')
@@ -27,13 +27,13 @@ local function process_of(owner)
   return string.match(owner, '^[^:]*:?[^:]*')
 end
 
--- A hybrid logical clock: above the last token, and above every clock that has a say.
+-- A hybrid logical clock: above the last token, the server's clock and the callers' clocks.
 local function next_token(floor)
-  return math.max(last() + 1, ticks(), floor, asked_floor)
+  return math.max(last() + 1, ticks(), floor, caller_floor)
 end
 
--- The clock is needed until Redis' own has passed the token, which clients' clocks may have put
--- ahead of it: it is kept for MARGIN longer, lest Redis' own be set back after that.
+-- The last token is needed until the server's clock has passed it (clients' clocks may be ahead).
+-- It is kept for MARGIN longer, because the server's clock may be set back after that.
 local function grant(owner, ttl, token)
   local text = string.format('%.0f', token)
   local ahead = math.max(0, token - ticks()) * 0.016
@@ -43,14 +43,14 @@ local function grant(owner, ttl, token)
   redis.call('PEXPIRE', lock, ttl)
 end
 
--- Gives the free lock to the first waiter that is still connected: nobody listens to the channel
--- of one that was killed. Returns its owner, or false when nobody was given it.
--- When the last grant ended unreleased its process may be stopped, and its waiters with it: they
--- are told to ask again, which puts those that can behind the others.
--- LLEN before LPOP: the first write of a grant to the asker is one that a full Redis refuses.
-local function pass_on(released)
+-- Grants the free lock to the first waiter that is still connected (the channel of a killed one has
+-- no subscriber). Returns its owner, or false when no waiter was granted the lock.
+-- If the last grant expired, its process may be stopped together with its waiters: these are woken
+-- to try again, so those that run join the queue behind the others.
+-- LLEN before LPOP: the first write of a grant to the caller is one that a full Redis refuses.
+local function grant_next(released)
   local late = not released and select(2, last())
-  if late == process_of(asker) then
+  if late == process_of(caller) then
     late = nil
   end
   while redis.call('LLEN', queue) > 0 do

@@ -1,10 +1,10 @@
--- Takes the lock, or says how long it is taken for and queues up. Running it again is harmless:
--- it finds the grant or the place that the first run got.
+-- Acquires the lock, or joins the queue and returns how long the lock stays held. It is safe to run
+-- twice: the second run finds the grant or the queue entry of the first.
 --
 -- KEYS  1 lock, 2 queue, 3 clock (see redis_queue.lua)
 -- ARGV  1 owner, 2 floor, 3 fair (see there)
---       4 ttl    ms that the grant shall live
---       5 entry  how to queue up, "channel ttl floor owner"; '' does not wait
+--       4 ttl    ms that the grant lasts
+--       5 entry  the queue entry, "channel ttl floor owner"; '' does not wait
 -- Returns {token or 0, ms left of the present grant, ticks now, place in the queue}
 
 local SLACK = 10000 -- ms; a waiter runs this again soon after the present grant has ended
@@ -12,10 +12,10 @@ local ttl, entry = ARGV[4], ARGV[5]
 
 local holder = redis.call('HGET', lock, 'owner')
 if not holder then
-  holder = fair and pass_on()
+  holder = fair and grant_next()
   if not holder then
     local token = next_token(0)
-    grant(asker, ttl, token)
+    grant(caller, ttl, token)
     if entry ~= '' and not fair then
       redis.call('LREM', queue, 1, entry)
     end
@@ -25,13 +25,13 @@ end
 
 local state = redis.call('HMGET', lock, 'token', 'ttl')
 local left = redis.call('PTTL', lock)
--- A clock that was set back would make the grant outlive what was asked for it.
+-- If the clock was set back, the grant would last longer than its ttl.
 local longest = tonumber(state[2]) or 1000
 if left < 0 or left > longest then
   redis.call('PEXPIRE', lock, longest)
   left = longest
 end
-if holder == asker then
+if holder == caller then
   return {tonumber(state[1]), left, ticks(), 0}
 end
 if entry == '' then

@@ -1,4 +1,4 @@
--- One step through the locks of this master.
+-- Return one SCAN step of the locks on this master.
 -- ARGV[1] SCAN cursor, ARGV[2] pattern of the locks' keys
 -- Returns the next cursor ("0" at the end) and a list of {key, value, milliseconds left}.
 local step = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', 1000, 'TYPE', 'string')

@@ -89,6 +89,8 @@ class Connection:
     thread-safe, except for `interrupt`.
     """
 
+    close_on: type[BaseException] = BaseException
+
     def __init__(
         self,
         url: str,
@@ -143,7 +145,7 @@ class Connection:
         """Send commands; the server replies to each, in order."""
         try:
             self._socket.sendall(packed)
-        except BaseException as error:
+        except self.close_on as error:
             self._fail(error)
             raise
 
@@ -154,7 +156,7 @@ class Connection:
             if not data:
                 raise EOFError("the server closed it")
             self._reader.feed(data)
-        except BaseException as error:
+        except self.close_on as error:
             self._fail(error)
             raise
 
@@ -162,7 +164,7 @@ class Connection:
         """Return the next reply or push that was read, else NO_REPLY. Errors are returned."""
         try:
             return self._reader.gets()
-        except BaseException as error:
+        except self.close_on as error:
             self._fail(error)
             raise
 

@@ -6,7 +6,6 @@ import random
 import ssl
 import threading
 import time
-from typing import Any
 
 from locking.backends.redis.connection import READ_SIZE, Connection
 from locking.exceptions import LockUnavailable
@@ -54,7 +53,12 @@ class Master:
 
 
 class MasterConnection(Connection):
-    """A connection to one master that does not block after it was opened."""
+    """A connection to one master that does not block after it was opened.
+
+    It stays open after an exception of a signal handler: the command has to be undone on it.
+    """
+
+    close_on = Exception
 
     def __init__(self, master: Master) -> None:
         super().__init__(master.url, timeout=CONNECT_TIMEOUT, connect_timeout=CONNECT_TIMEOUT)
@@ -73,17 +77,6 @@ class MasterConnection(Connection):
         self._socket.setblocking(False)
         self._pending = getattr(self._socket, "pending", int)  # what TLS has already decoded
 
-    # Unlike its base class it stays open after an exception of a signal handler: the command has
-    # to be undone on the same connection.
-
-    def send(self, packed: bytes) -> None:
-        """Send a command, or fail at once if the socket's buffer is full."""
-        try:
-            self._socket.sendall(packed)
-        except Exception as error:
-            self._fail(error)
-            raise
-
     def receive(self) -> None:
         """Read what has arrived."""
         try:
@@ -95,14 +88,6 @@ class MasterConnection(Connection):
             self._reader.feed(data)
         except (BlockingIOError, ssl.SSLWantReadError):
             return
-        except Exception as error:
-            self._fail(error)
-            raise
-
-    def next_reply(self) -> Any:
-        """Return the next whole reply, else NO_REPLY. Errors are returned."""
-        try:
-            return self._reader.gets()
         except Exception as error:
             self._fail(error)
             raise

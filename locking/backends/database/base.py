@@ -1,0 +1,60 @@
+"""The base class of all backends that keep locks in one of DATABASES."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, ClassVar, Generic, TypeVar
+
+from django.core.checks import CheckMessage, Error
+from django.db import DEFAULT_DB_ALIAS, connections
+
+from locking.backends.base import Backend, Claim
+from locking.backends.database.pool import SessionPool
+from locking.backends.database.session import Session
+
+S = TypeVar("S", bound=Session)
+
+
+class DatabaseLocks(Backend, Generic[S]):
+    """Locks in a database; LOCATION is its alias in DATABASES."""
+
+    engines: ClassVar[tuple[str, ...]] = ("sqlite3", "mysql")
+
+    def __init__(self, alias: str, **settings: Any) -> None:
+        super().__init__(alias, **settings)
+        self.pool = SessionPool(str(self.location))
+        self.pinned: dict[str, S] = {}
+        """By owner: the session that belongs to a lock held by this process."""
+
+    def pin(self, session: S, claim: Claim) -> None:
+        """Keep a session for the holder of a lock instead of returning it to the pool."""
+        session.claim = claim
+        self.pinned[claim.owner] = session
+
+    def close(self) -> None:
+        """Close all connections, those of held locks included."""
+        self.pool.close()
+        while self.pinned:
+            with suppress(KeyError):  # its holder releases the lock at this moment
+                self.pinned.popitem()[1].close()
+
+    def reset_after_fork(self) -> None:
+        """Abandon the parent's sessions before the last reference to them is dropped."""
+        super().reset_after_fork()
+        self.pool.reset_after_fork()
+        self.pinned = {}
+
+    @classmethod
+    def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
+        """Check that LOCATION is a database of one of the supported engines."""
+        location = conf.get("LOCATION") or DEFAULT_DB_ALIAS
+        if location not in connections.settings:
+            text = f"LOCKS[{alias!r}] LOCATION {location!r} is not an alias in DATABASES."
+            return [Error(text, id="locking.E051")]
+        found = connections.settings[location]["ENGINE"]
+        if not found.endswith(cls.engines):
+            needs = f"LOCKS[{alias!r}] needs {' or '.join(cls.engines)}"
+            text = f"{needs}, but DATABASES[{location!r}] is {found}."
+            return [Error(text, id="locking.E052")]
+        return []
