@@ -1,22 +1,22 @@
-"""The shop's refusals, and the one place where each becomes an answer.
+"""The errors of the shop, and the one place that turns each into an HTTP response.
 
 ShopError            code      status
-├── BadInput         bad_input    400   nothing was understood, nothing changed
+├── BadInput         bad_input    400   malformed form; nothing changed
 │   └── UnsupportedType  unsupported_type  415
 ├── SignInFirst      sign_in      401
-├── Forgery          forgery      403   the form did not come from our pages
+├── Forgery          forgery      403   invalid CSRF token or signature
 ├── NotAllowed       not_allowed  403
 ├── NotFound         not_found    404
 ├── WrongMethod      wrong_method 405   Allow
 ├── NotOpen          not_open     409   also once ended
 ├── SoldOut          sold_out     409
 ├── LimitReached     limit        409
-├── InvalidTransition        wrong_step   409   the order is past that
-├── InFlight         in_flight    409   Retry-After; an earlier send of the key is at work
-├── KeyReused        key_reused   422   same key, other form
+├── InvalidTransition        wrong_step   409   the order's state does not allow it
+├── InFlight         in_flight    409   Retry-After; the key's first request is running
+├── KeyReused        key_reused   422   same key, other content
 ├── TooMany          too_many     429   Retry-After
 └── Overloaded             busy         503   Retry-After; the same key may be sent again
-    ├── QueueFull      crowded      429   so many wait already
+    ├── QueueFull      crowded      429   all waiting slots of the sale are in use
     └── ServiceUnavailable    store_down   503
 """
 
@@ -38,7 +38,7 @@ logger = logging.getLogger("shop")
 
 
 class ShopError(Exception):
-    """A refusal that the customer can understand."""
+    """A refusal, with a status, a stable code, a title and advice for the customer."""
 
     status = HTTPStatus.CONFLICT
     code = "refused"
@@ -53,7 +53,7 @@ class ShopError(Exception):
 
 
 class BadInput(ShopError):
-    """The form cannot be understood."""
+    """The form or body is malformed."""
 
     status = HTTPStatus.BAD_REQUEST
     code = "bad_input"
@@ -61,14 +61,14 @@ class BadInput(ShopError):
 
 
 class UnsupportedType(BadInput):
-    """The body is of a type that nobody asked for."""
+    """The body has an unsupported content type."""
 
     status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     code = "unsupported_type"
 
 
 class SignInFirst(ShopError):
-    """Only customers who signed in may do that."""
+    """The request requires a signed-in customer."""
 
     status = HTTPStatus.UNAUTHORIZED
     code = "sign_in"
@@ -77,7 +77,7 @@ class SignInFirst(ShopError):
 
 
 class Forgery(ShopError):
-    """The form does not carry the secret of the page it claims to come from."""
+    """The CSRF token of a form or the signature of a callback is missing or wrong."""
 
     status = HTTPStatus.FORBIDDEN
     code = "forgery"
@@ -86,7 +86,7 @@ class Forgery(ShopError):
 
 
 class NotAllowed(ShopError):
-    """Somebody else may do that."""
+    """The account lacks the permission."""
 
     status = HTTPStatus.FORBIDDEN
     code = "not_allowed"
@@ -95,7 +95,7 @@ class NotAllowed(ShopError):
 
 
 class WrongMethod(ShopError):
-    """The address exists, but not for this HTTP method."""
+    """The URL exists, but not for this HTTP method."""
 
     status = HTTPStatus.METHOD_NOT_ALLOWED
     code = "wrong_method"
@@ -104,7 +104,7 @@ class WrongMethod(ShopError):
 
 
 class NotFound(ShopError):
-    """There is nothing there, or nothing that is yours."""
+    """The object does not exist, or belongs to another customer."""
 
     status = HTTPStatus.NOT_FOUND
     code = "not_found"
@@ -121,7 +121,7 @@ class NotOpen(ShopError):
 
 
 class SoldOut(ShopError):
-    """Nothing is left, or less than was asked for."""
+    """Fewer units are left than requested."""
 
     code = "sold_out"
     title = _("Sold out")
@@ -129,7 +129,7 @@ class SoldOut(ShopError):
 
 
 class LimitReached(ShopError):
-    """The customer has as many as one may have."""
+    """The customer has reached the limit of the sale."""
 
     code = "limit"
     title = _("You have your share")
@@ -137,7 +137,7 @@ class LimitReached(ShopError):
 
 
 class InvalidTransition(ShopError):
-    """The order is past that."""
+    """The order's state does not allow the transition."""
 
     code = "wrong_step"
     title = _("The order is past that")
@@ -145,7 +145,7 @@ class InvalidTransition(ShopError):
 
 
 class KeyReused(ShopError):
-    """The same idempotency key came with another form."""
+    """The idempotency key was used for another form."""
 
     status = HTTPStatus.UNPROCESSABLE_ENTITY
     code = "key_reused"
@@ -154,7 +154,7 @@ class KeyReused(ShopError):
 
 
 class InFlight(ShopError):
-    """An earlier send of the same form has not been answered yet."""
+    """An earlier request with the same key has not finished yet."""
 
     code = "in_flight"
     title = _("This form is being worked on")
@@ -163,7 +163,7 @@ class InFlight(ShopError):
 
 
 class TooMany(ShopError):
-    """More requests than one person sends."""
+    """The client exceeded its rate limit."""
 
     status = HTTPStatus.TOO_MANY_REQUESTS
     code = "too_many"
@@ -173,7 +173,7 @@ class TooMany(ShopError):
 
 
 class Overloaded(ShopError):
-    """Too much is going on; nothing has been decided."""
+    """The lock or the row was not free in time; nothing has been decided."""
 
     status = HTTPStatus.SERVICE_UNAVAILABLE
     code = "busy"
@@ -183,39 +183,39 @@ class Overloaded(ShopError):
 
 
 class QueueFull(Overloaded):
-    """As many as can wait are waiting already."""
+    """All waiting slots of the sale are in use."""
 
     status = HTTPStatus.TOO_MANY_REQUESTS
     code = "crowded"
 
 
 class ServiceUnavailable(Overloaded):
-    """A store that the shop needs does not answer."""
+    """A store is unavailable."""
 
     code = "store_down"
     title = _("The shop has to catch its breath")
-    # An answer that was lost may have been a yes.
+    # The lost reply may have been that of a COMMIT.
     advice = _("Try again in a moment: a form counts only once, however often it is sent.")
     retry_after = 2
 
 
 def key_refusal(error: IdempotencyError) -> ShopError:
-    """What the shop says for an error of the idempotency keys."""
+    """Return the refusal for an error of an idempotency key."""
     return InFlight() if isinstance(error, KeyInFlight) else KeyReused()
 
 
 def lock_refusal(error: LockError) -> Overloaded:
-    """What the shop says when a lock kept it from deciding anything."""
+    """Return the refusal for a lock error before anything was decided."""
     return ServiceUnavailable() if isinstance(error, LockUnavailable) else Overloaded()
 
 
 VERBS = ("buy", "pay", "payment", "cancel", "answer")
-"""The last part of an address that takes the form of the page before it."""
+"""Last parts of URLs to which the form of the page above them is posted."""
 STORE_ERRORS = (OperationalError, InterfaceError, RedisError, LockError)
 
 
 def wants_json(request: HttpRequest) -> bool:
-    """Whether the client asked for, or speaks, JSON rather than pages."""
+    """Return True if the client accepts or sends JSON instead of pages."""
     accept = request.headers.get("Accept", "")
     if "application/json" in accept and "text/html" not in accept:
         return True
@@ -229,9 +229,9 @@ def answer(
     page: str = "shop/error.html",
     context: dict[str, Any] | None = None,
 ) -> HttpResponse:
-    """A page, or JSON, that says what happened and what to do next.
+    """Return a page, or JSON, that explains the error and what to do next.
 
-    `page` with its `context` may be the one that the form came from, so that input is kept.
+    `page` and `context` may be those of the form, so that the input is kept.
     """
     if wants_json(request):
         body = {"error": error.code, "title": str(error.title), "message": str(error.advice)}
@@ -240,7 +240,7 @@ def answer(
         verb = request.path.rstrip("/").rpartition("/")[2]
         shown = {"error": error, "is_verb": verb in VERBS, **(context or {})}
         if isinstance(error, ServiceUnavailable) and context is None:
-            shown |= {"user": None, "policy": None}  # the page must not ask the silent store again
+            shown |= {"user": None, "policy": None}  # the page must not ask the store again
         response = render(request, page, shown, status=error.status)
     if error.retry_after is not None:
         response["Retry-After"] = str(error.retry_after)
@@ -248,19 +248,20 @@ def answer(
 
 
 class DomainErrorMiddleware:
-    """Turns refusals and silent stores into answers. Everything else is a bug and stays a 500."""
+    """Turn ShopError and store errors into responses; other exceptions are bugs and stay 500."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
+        """Call the next middleware or the view."""
         return self.get_response(request)
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
-        """Answer what a view raised."""
+        """Return the response for an exception of a view."""
         if isinstance(error, ShopError):
             return answer(request, error)
         if isinstance(error, STORE_ERRORS):
-            logger.warning("a store does not answer: %s", error)
+            logger.warning("Request failed: a store is unavailable (%s)", error)
             return answer(request, ServiceUnavailable())
         return None

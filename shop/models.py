@@ -21,10 +21,10 @@ class User(AbstractUser):
 
 
 class Sale(models.Model):
-    """A product at a price for a time, with pieces set aside for it."""
+    """A product at a price for a limited time, with stock of its own."""
 
     class Phase(models.TextChoices):
-        """Where a sale stands by the server's clock."""
+        """The state of a sale by the server's clock and its stock."""
 
         BEFORE = "before", _("Upcoming")
         OPEN = "open", _("Live")
@@ -32,7 +32,7 @@ class Sale(models.Model):
         ENDED = "ended", _("Ended")
 
     class Fulfilment(models.TextChoices):
-        """When the order exists: with the answer, or soon after it."""
+        """Whether the order is written before the response or after it."""
 
         DIRECT = "direct", _("direct: the order is written before the answer")
         QUEUED = "queued", _("queued: reserved in Redis, the order is written in a batch")
@@ -81,11 +81,11 @@ class Sale(models.Model):
         return f"{self.product} @ {self.price}"
 
     def get_absolute_url(self) -> str:
-        """The sale page."""
+        """Return the path of the sale page."""
         return reverse("sale", args=[self.slug])
 
     def phase(self, now: datetime | None = None) -> Phase:
-        """Where the sale stands at `now`, the server's clock by default."""
+        """Return the phase at `now`, by default the server's time."""
         now = now or timezone.now()
         if now < self.opens_at:
             return self.Phase.BEFORE
@@ -95,17 +95,17 @@ class Sale(models.Model):
 
     @property
     def left(self) -> int:
-        """The number of units still available when the stock row was read."""
+        """Units that were available when the stock row was read."""
         return self.stock.quantity
 
     @property
     def is_queued(self) -> bool:
-        """Whether orders are written after the answer."""
+        """True if orders are written after the response."""
         return self.fulfilment == self.Fulfilment.QUEUED
 
 
 class CustomerQuota(models.Model):
-    """How much of a sale a customer has taken: what makes the limit hold without any lock."""
+    """Units that a customer has taken of a sale; enforces the limit without any lock."""
 
     customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
     sale = models.ForeignKey(Sale, on_delete=models.CASCADE)
@@ -121,15 +121,15 @@ class CustomerQuota(models.Model):
 
 
 def new_order_number() -> str:
-    """Sixteen characters that nobody can guess or count up from."""
+    """Return sixteen random characters."""
     return secrets.token_hex(8).upper()
 
 
 class Order(models.Model):
-    """Pieces promised to a customer at a price fixed when the order was placed."""
+    """Units promised to a customer at a price fixed when the order was placed."""
 
     class Status(models.TextChoices):
-        """Pending is the only status that another may follow."""
+        """The status of an order; only PENDING may change."""
 
         PENDING = "pending", _("Waiting for payment")
         PAID = "paid", _("Paid")
@@ -174,17 +174,17 @@ class Order(models.Model):
         return self.number
 
     def get_absolute_url(self) -> str:
-        """The order page."""
+        """Return the path of the order page."""
         return reverse("order", args=[self.number])
 
     @property
     def total(self) -> Decimal:
-        """What the customer pays."""
+        """Price of all units."""
         return self.unit_price * self.quantity
 
     @property
     def receipt(self) -> dict[str, Any]:
-        """What never changes about it, so that a purchase sent twice is answered alike."""
+        """The constant part as JSON, so that a repeated purchase gets an equal response."""
         return {
             "number": self.number,
             "sale": self.sale.slug,
@@ -197,18 +197,18 @@ class Order(models.Model):
 
     @property
     def is_payable(self) -> bool:
-        """Whether it can still be paid."""
+        """True if the order can still be paid."""
         return self.status == self.Status.PENDING and timezone.now() < self.pay_by
 
 
 class RejectedReservation(models.Model):
-    """A reservation of a queued sale that did not become an order, and why. Never changed.
+    """A reservation of a queued sale that became no order, with the reason. Never changed.
 
-    What its buyer was told stays so, whatever Redis forgets or remembers again.
+    The customer has seen this outcome; it stays valid if Redis loses or restores its data.
     """
 
     class Reason(models.TextChoices):
-        """Why there is no order."""
+        """The reason why there is no order."""
 
         SOLD_OUT = "sold_out", _("sold out after all")
         LIMIT = "limit", _("over the customer's limit")
@@ -219,7 +219,7 @@ class RejectedReservation(models.Model):
     sale = models.ForeignKey(
         Sale, on_delete=models.PROTECT, related_name="rejected", verbose_name=_("sale")
     )
-    # No foreign key: that its customer is gone may be the very reason.
+    # Not a foreign key: a deleted customer may be the reason of the rejection.
     customer_id = models.BigIntegerField(_("customer id"), null=True, db_index=True)
     quantity = models.PositiveSmallIntegerField(_("quantity"), default=0)
     reason = models.CharField(_("reason"), max_length=10, choices=Reason.choices)
@@ -236,16 +236,16 @@ class RejectedReservation(models.Model):
 
 
 class Payment(models.Model):
-    """One try to pay an order through the payment service, which tells the outcome in a callback.
+    """An attempt to pay an order through the payment service, which reports in a callback.
 
         started -> approved | declined | timed out | refunded
 
-    An approval that comes too late, or for an order that is closed by then, is paid back; one that
-    comes after all for a payment that was declined or had timed out, too.
+    An approval is refunded if it arrives late, for a closed order, or for a payment that was
+    declined or had timed out.
     """
 
     class Status(models.TextChoices):
-        """Where a payment stands."""
+        """The status of a payment."""
 
         STARTED = "started", _("Waiting for the payment service")
         APPROVED = "approved", _("Approved")
@@ -279,16 +279,16 @@ class Payment(models.Model):
         return self.reference
 
     def get_absolute_url(self) -> str:
-        """The payment service's page, where the customer decides."""
+        """Return the path of the payment service's page, where the customer decides."""
         return reverse("gateway", args=[self.reference])
 
     @property
     def is_open(self) -> bool:
-        """Whether the payment service may still decide."""
+        """True if the payment service may still decide."""
         return self.status == self.Status.STARTED and timezone.now() < self.answer_by
 
     @property
     def outcome(self) -> str:
-        """The status, by the clock: what nobody answered in time is not waited for."""
+        """The status; TIMED_OUT also as soon as the time for a callback is over."""
         late = self.status == self.Status.STARTED and not self.is_open
         return self.Status.TIMED_OUT if late else self.status

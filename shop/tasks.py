@@ -4,40 +4,39 @@ from celery import shared_task
 from django.contrib.sessions.backends.db import SessionStore
 
 from locking import current_run, run_once
-from shop.administration import alerts
-from shop.administration import sale_schedule as opening
+from shop.administration import alerts, sale_schedule
 from shop.orders import service as orders
 from shop.payments import service as payments
-from shop.reservations import reconciliation as loading
+from shop.reservations.reconciliation import reconcile_all
 
 
 @shared_task(time_limit=60, soft_time_limit=50)
 @run_once
 def expire_unpaid_orders() -> int:
-    """Return the pieces of orders that were not paid in time."""
+    """Expire orders that were not paid in time, and release their units."""
     return orders.expire_unpaid_orders()
 
 
 @shared_task(time_limit=60, soft_time_limit=50)
 @run_once
 def reconcile_queued_sales() -> int:
-    """Put Redis right where it differs from the ledger; how many sales needed it."""
-    return sum(map(bool, loading.reconcile_all()))
+    """Repair Redis where it differs from the ledger, and return the number of repaired sales."""
+    return sum(map(bool, reconcile_all()))
 
 
 @shared_task(time_limit=60, soft_time_limit=50)
 @run_once
 def time_out_payments() -> int:
-    """Close payments that the payment service has not answered in time."""
+    """Close payments without a callback in time."""
     return payments.time_out_payments()
 
 
 @shared_task(time_limit=60, soft_time_limit=50)
 @run_once
 def open_and_close_sales() -> str:
-    """Warm the pages of sales that are about to open; announce those that opened or ended."""
+    """Cache the pages of sales that are about to open; log those that opened or ended."""
     run = current_run()
-    return opening.open_and_close_sales(since=run.previous(), until=run.scheduled_for)
+    return sale_schedule.open_and_close_sales(since=run.previous(), until=run.scheduled_for)
 
 
 @shared_task(time_limit=60, soft_time_limit=50)
@@ -50,5 +49,5 @@ def prune_sessions() -> None:
 @shared_task(time_limit=120, soft_time_limit=110)
 @run_once
 def audit_stock() -> str:
-    """Audit the sales under way and raise the alarm when the stock of one does not add up."""
+    """Audit the current sales and alert if one is inconsistent."""
     return alerts.audit_and_alert()

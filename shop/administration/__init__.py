@@ -1,1 +1,1 @@
-"""What staff and the schedule do to sales; audit and alerts."""
+"""What staff and the schedule do: restock, open and close sales, audit the stock, alert."""

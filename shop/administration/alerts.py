@@ -1,5 +1,4 @@
-"""The alarm for books that do not add up: in the log, in the metrics and on every page of staff;
-and for reservations that nobody makes orders of, in the metrics."""
+"""Alerts for inconsistent stock (log, metrics, staff pages) and for unwritten orders (metrics)."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -16,49 +15,51 @@ logger = logging.getLogger("shop")
 
 KEY = "audits"
 AFTER = timedelta(days=1)
-"""How long after its end a sale is still audited here; `manage.py audit_stock` audits all."""
+"""Time after its end for which a sale is audited here; `manage.py audit_stock` audits all."""
 
-BROKEN = Gauge(
-    "shop_sales_not_adding_up",
+INCONSISTENT = Gauge(
+    "shop_inconsistent_sales",
     "Sales that the last audit found oversold or undersold",
     multiprocess_mode="mostrecent",
 )
 WAITING = Gauge(
     "shop_queued_waiting_seconds",
-    "How long the oldest reservation had waited for its order at the last audit",
+    "Seconds for which the oldest reservation had waited for its order at the last audit",
     multiprocess_mode="mostrecent",
 )
 
 
 def audit_and_alert() -> str:
-    """Audit the sales under way; raise the alarm or end it. The result in one line."""
+    """Audit the current sales, publish the result, and return it in one line."""
     now = timezone.now()
     sales = Sale.objects.filter(opens_at__lte=now, closes_at__gt=now - AFTER)
     audits = [audit_sale(sale=sale) for sale in sales.order_by("pk")]
     broken = _broken(audits)
     for slug, breaches in broken.items():
-        logger.error("the stock of sale %s does not add up: %s", slug, "; ".join(breaches))
+        logger.error("Stock of sale %s is inconsistent: %s", slug, "; ".join(breaches))
     caches["optional"].set(KEY, (now, audits), timeout=None)
-    return f"{len(audits)} audited, {len(broken)} do not add up: {', '.join(broken) or '-'}"
+    return f"{len(audits)} audited, {len(broken)} inconsistent: {', '.join(broken) or '-'}"
 
 
-def tell_metrics() -> None:
-    """What the last audit found, whichever process made it: one that keeps its own finding would
-    raise the alarm for ever. While the cache is silent, what was known stays."""
-    if found := books():
+def update_metrics() -> None:
+    """Set the gauges from the last audit of any process; keep them while the cache is unavailable.
+
+    A process that published only its own audits would repeat an outdated alert forever.
+    """
+    if found := last_audit():
         _, audits = found
-        BROKEN.set(len(_broken(audits)))
+        INCONSISTENT.set(len(_broken(audits)))
         WAITING.set(max((audit.waiting or 0.0 for audit in audits), default=0.0))
 
 
-def current() -> Mapping[str, Sequence[str]]:
-    """What the last audit found wrong, by sale."""
-    found = books()
+def inconsistent_sales() -> Mapping[str, Sequence[str]]:
+    """Return the breaches that the last audit found, by sale."""
+    found = last_audit()
     return _broken(found[1]) if found else {}
 
 
-def books() -> tuple[datetime, list[StockAudit]] | None:
-    """The last audit and when it was; None where there was none, or the cache is silent."""
+def last_audit() -> tuple[datetime, list[StockAudit]] | None:
+    """Return time and result of the last audit; None without one or without the cache."""
     found: tuple[datetime, list[StockAudit]] | None = caches["optional"].get(KEY)
     return found
 

@@ -1,4 +1,4 @@
-"""Conservation: initial = available + held + sold, for every sale, by counting orders and ledger.
+"""Audit sales: initial = available + held + sold, in the orders, the stock row and the ledger.
 
 The verdict of every load test and of `manage.py audit_stock`.
 """
@@ -20,7 +20,7 @@ from shop.reservations import store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StockAudit:
-    """The books of one sale."""
+    """The units of one sale."""
 
     sale: str
     initial: int
@@ -28,28 +28,28 @@ class StockAudit:
     held: int
     sold: int
     oversold: int
-    """Pieces promised beyond those there were."""
+    """Units promised beyond the initial stock."""
     lost: int
-    """Pieces neither available nor promised to anybody."""
+    """Units neither available nor promised."""
     stale_writes_refused: int
     breaches: tuple[str, ...]
     reserved: int | None = None
-    """Pieces of a queued sale whose order is not written yet; None where Redis cannot say."""
+    """Units of a queued sale whose order is not written yet; None if Redis is unavailable."""
     waiting: float | None = None
     """Seconds for which the oldest of these reservations has waited, by Redis's clock and ours."""
     drift: int | None = None
-    """Pieces that Redis offers beyond what is available and not reserved. Read at another moment
-    than the books: only one that stays is one, and `manage.py reconcile_queued` ends it."""
+    """Units that Redis offers beyond those available and not reserved. Redis and database are read
+    at different moments: only a lasting drift is real, and `manage.py reconcile_queued` ends it."""
 
     @property
     def ok(self) -> bool:
-        """Whether the books add up."""
+        """Return True if the sale is consistent."""
         return not self.breaches
 
 
 def audit_sale(*, sale: Sale) -> StockAudit:
-    """Count one sale's orders against its stock row and the ledger."""
-    with _one_moment():
+    """Compare the orders of a sale with its stock row and the ledger."""
+    with _snapshot():
         ledger = ledger_of(stock_id=sale.stock_id)
         orders = _live_orders(sale)
     held = sum(quantity for _, quantity, status in orders if status == Order.Status.PENDING)
@@ -88,9 +88,12 @@ def audit_sale(*, sale: Sale) -> StockAudit:
 
 
 @contextmanager
-def _one_moment() -> Iterator[None]:
-    """All that is read inside is as it was at once. Buyers do not wait for it, although a large
-    sale takes a second to count; but SQLite has one transaction at a time."""
+def _snapshot() -> Iterator[None]:
+    """Read everything as of one moment.
+
+    Purchases do not wait for it, although counting a large sale takes a second; on SQLite they do,
+    because it runs one transaction at a time.
+    """
     is_outermost = not connection.in_atomic_block
     with transaction.atomic():
         if is_outermost and connection.vendor == "mysql":
@@ -120,5 +123,5 @@ def _live_orders(sale: Sale) -> list[tuple[str, int, str]]:
 
 
 def audit_all() -> Iterable[StockAudit]:
-    """The books of every sale, oldest first."""
+    """Yield the audit of every sale, oldest first."""
     return (audit_sale(sale=sale) for sale in Sale.objects.order_by("pk"))

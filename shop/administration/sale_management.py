@@ -1,4 +1,4 @@
-"""What staff do to a sale, also while it runs."""
+"""Restock, open and close a sale, also while customers buy."""
 
 import logging
 
@@ -17,10 +17,10 @@ logger = logging.getLogger("shop")
 
 
 def restock_sale(*, sale: Sale, quantity: int) -> None:
-    """Add units through the ledger. Raises Overloaded or ServiceUnavailable when nothing was done.
+    """Add units through the ledger. Raise Overloaded or ServiceUnavailable if nothing was done.
 
-    Under the sale's lock: a naive purchase would overwrite what was added between its read and its
-    write.
+    The lock of the sale is held: a naive purchase would overwrite units that are added between its
+    read and its write.
     """
     is_done = False
     mark_stock_returning(slug=sale.slug)
@@ -32,20 +32,20 @@ def restock_sale(*, sale: Sale, quantity: int) -> None:
     except LockError as error:
         if not is_done:
             raise lock_refusal(error) from error
-        logger.warning("sale %s is restocked, its lock was lost: %s", sale.slug, error)
+        logger.warning("Sale %s is restocked; its lock was lost: %s", sale.slug, error)
     if sale.is_queued:
         reconcile_all([sale])
 
 
 def open_now(*, sale: Sale) -> bool:
-    """Open a sale that is to open later; False when it has opened, or is over."""
+    """Open an upcoming sale; return False if it has opened or ended already."""
     now = timezone.now()
     waiting = Sale.objects.filter(pk=sale.pk, opens_at__gt=now, closes_at__gt=now)
     return _changed(waiting.update(opens_at=now))
 
 
 def close_now(*, sale: Sale) -> bool:
-    """End a sale that is open; False when it is not. Orders that were placed stay."""
+    """End an open sale and keep its orders; return False if the sale is not open."""
     now = timezone.now()
     running = Sale.objects.filter(pk=sale.pk, opens_at__lt=now, closes_at__gt=now)
     return _changed(running.update(closes_at=now))

@@ -1,4 +1,4 @@
-"""What happens by the clock around a sale; the sale itself needs nobody to open it."""
+"""Scheduled work around a sale. The sale itself opens and ends by the clock alone."""
 
 import logging
 from datetime import datetime, timedelta
@@ -12,12 +12,12 @@ from shop.models import Sale
 logger = logging.getLogger("shop")
 
 WARM_AHEAD = timedelta(seconds=10)
-"""Twice the schedule of `open-and-close-sales`: what is read so long before the opening is still
-shown while the crowd's first one reads anew."""
+"""Twice the interval of `open-and-close-sales`: a page that is cached so long before the opening
+still serves while the first of many customers reads it again."""
 
 
 def open_and_close_sales(*, since: datetime, until: datetime) -> str:
-    """Announce the sales that opened or ended after `since`, and warm the pages of the next."""
+    """Log the sales that opened or ended after `since`, and cache the pages of the next ones."""
     now = timezone.now()
     warm = Sale.objects.filter(opens_at__gt=now, opens_at__lte=now + WARM_AHEAD)
     slugs = list(warm.filter(product__is_listed=True).values_list("slug", flat=True))
@@ -27,9 +27,9 @@ def open_and_close_sales(*, since: datetime, until: datetime) -> str:
         get_cached_home()
     opened = list(Sale.objects.filter(opens_at__gt=since, opens_at__lte=until))
     for sale in opened:
-        logger.info("sale %s is open: %d pieces", sale.slug, sale.left)
+        logger.info("Sale %s is open with %d units", sale.slug, sale.left)
     closed = list(Sale.objects.filter(closes_at__gt=since, closes_at__lte=until))
     for sale in closed:
-        books = audit_sale(sale=sale)
-        logger.info("sale %s is over: %d of %d sold", sale.slug, books.sold, books.initial)
+        audit = audit_sale(sale=sale)
+        logger.info("Sale %s has ended: %d of %d sold", sale.slug, audit.sold, audit.initial)
     return f"warmed {len(slugs)}, opened {len(opened)}, closed {len(closed)}"

@@ -87,7 +87,7 @@ def _read_statistics() -> Statistics:
     sends = totals.get("locking_idempotency_total", {})
     return Statistics(
         as_of=now,
-        last_audit=alerts.books(),
+        last_audit=alerts.last_audit(),
         queues=_queues(),
         rejected=list(RejectedReservation.objects.select_related("sale")[:NEWEST]),
         tasks=[TaskSummary(name=one.pop("task"), **one) for one in tasks],

@@ -1,10 +1,10 @@
 """The life of an order after it was placed.
 
     pending -> paid
-    pending -> cancelled | expired      and its pieces go back, exactly once
+    pending -> cancelled | expired      and its units are released, exactly once
 
-Each step is one conditional UPDATE: whoever changes the row from pending has won, the others find
-that the order is past that.
+Each transition is one conditional UPDATE: the transaction that changes the row from pending wins,
+every other one raises InvalidTransition.
 """
 
 import logging
@@ -32,12 +32,12 @@ Status = Order.Status
 
 
 def orders_of(*, customer: User) -> QuerySet[Order]:
-    """A customer's orders, newest first."""
+    """Return a customer's orders, newest first."""
     return Order.objects.filter(customer=customer).select_related("sale__product", "sale__stock")
 
 
 def get_order(*, customer: User, number: str) -> Order:
-    """One of the customer's own orders; NotFound for everybody else's too."""
+    """Return one of the customer's orders; NotFound also for the orders of others."""
     order = orders_of(customer=customer).filter(number=number).first()
     if order is None:
         raise NotFound
@@ -45,14 +45,14 @@ def get_order(*, customer: User, number: str) -> Order:
 
 
 def live_orders(*, customer: User, sale: Sale) -> list[Order]:
-    """What the customer has in a sale, pending or paid, newest first."""
+    """Return the customer's pending and paid orders in a sale, newest first."""
     return list(Order.objects.filter(customer=customer, sale=sale, status__in=Order.LIVE))
 
 
 def pay_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
     """Mark a pending order as paid, and write `also` in the same transaction.
 
-    Raises InvalidTransition when it is past that, or past its time.
+    Raises InvalidTransition if the order is no longer pending or its time to pay is over.
     """
     now = as_stored(Order, "closed_at", timezone.now())
     commit(
@@ -70,7 +70,7 @@ def pay_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
 
 
 def cancel_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
-    """Give a pending order's pieces back, and write `also` in the same transaction.
+    """Cancel a pending order, release its units, and write `also` in the same transaction.
 
     Raises InvalidTransition if the order is no longer pending, and Overloaded or
     ServiceUnavailable if nothing was decided.
@@ -79,9 +79,10 @@ def cancel_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
 
 
 def expire_unpaid_orders(*, now: datetime | None = None, limit: int = 500) -> int:
-    """Close pending orders whose time is over and return their pieces; how many were closed.
+    """Expire pending orders whose time to pay is over, and return how many.
 
-    At most `limit` of each sale, so that one whose stock nobody can write holds up no other.
+    At most `limit` orders of each sale, so that a sale whose stock cannot be written does not delay
+    the others.
     """
     due = Order.objects.filter(status=Status.PENDING, pay_by__lte=now or timezone.now())
     sales = Sale.objects.filter(pk__in=due.values("sale"))
@@ -95,9 +96,9 @@ def _expire(sale: Sale, due: QuerySet[Order]) -> int:
         try:
             _close(order, Status.EXPIRED)
         except InvalidTransition:
-            continue  # paid or cancelled since we looked
+            continue  # paid or cancelled since the query
         except (Overloaded, OperationalError) as error:
-            logger.warning("order %s expires at the next round: %s", order.number, error)
+            logger.warning("Expiring order %s failed, retrying later: %s", order.number, error)
             failed += 1
             if failed == settings.MAX_ATTEMPTS:
                 break
@@ -114,31 +115,31 @@ def _close(order: Order, status: Status, also: Sequence[Statement] = ()) -> None
             with sale_lock(order.sale) as lease:
                 _end(order, status, fence_of(lease), also)
                 is_closed = True
-                _return_to_redis(order)
+                _release_in_redis(order)
         except StaleFence:
             learn_newer_fence(order.sale)
             continue
         except LockError as error:
             if not is_closed:
                 raise lock_refusal(error) from error
-            logger.warning("order %s is %s, its lock was lost: %s", order.number, status, error)
+            logger.warning("Order %s is %s; its lock was lost: %s", order.number, status, error)
         order.refresh_from_db(fields=["status", "closed_at"])
         return
     raise Overloaded
 
 
-def _return_to_redis(order: Order) -> None:
-    """Let a queued sale reserve the pieces again. If that fails, the reconciler finds them."""
+def _release_in_redis(order: Order) -> None:
+    """Release the units of a queued sale in Redis; if that fails, reconciliation does it later."""
     if order.sale.is_queued:
         try:
-            store.give_back(
+            store.release(
                 sale=order.sale,
                 number=order.number,
                 customer_id=order.customer_id,
                 quantity=order.quantity,
             )
         except ServiceUnavailable as error:
-            logger.warning("order %s: its pieces return to Redis later: %s", order.number, error)
+            logger.warning("Order %s: its units return to Redis later: %s", order.number, error)
 
 
 def _end(order: Order, status: Status, fence: stock.Fence, also: Sequence[Statement]) -> None:

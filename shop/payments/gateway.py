@@ -1,7 +1,7 @@
-"""A stand-in for a payment service: it answers as the customer tells it to, and moves no money.
+"""A simulated payment service: the customer chooses its outcome, and it moves no money.
 
-A real one is another company's site and would POST its callbacks to /payments/callback/; this one
-hands the very same bytes and signature to the service behind that address.
+A real payment service would POST its callbacks to /payments/callback/. This one passes the same
+body and signature to the function behind that URL.
 """
 
 import hmac
@@ -19,20 +19,20 @@ CHOICES = ("approve", "decline", "silent", "twice")
 
 
 def callbacks(*, payment: Payment, choice: str) -> Iterator[Callback]:
-    """What the service sends once the customer has chosen one of CHOICES; nothing when silent."""
+    """Yield the callbacks that follow the customer's choice, one of CHOICES; none when silent."""
     for _ in range({"silent": 0, "twice": 2}.get(choice, 1)):
         yield callback(payment=payment, approved=choice != "decline")
 
 
 def callback(*, payment: Payment, approved: bool) -> Callback:
-    """One message of the service, signed."""
-    said = {"reference": payment.reference, "amount": str(payment.amount), "approved": approved}
-    body = json.dumps(said).encode()
+    """Return a signed callback."""
+    fields = {"reference": payment.reference, "amount": str(payment.amount), "approved": approved}
+    body = json.dumps(fields).encode()
     return body, _sign(body)
 
 
 def is_genuine(*, body: bytes, signature: str) -> bool:
-    """Whether the service has signed this."""
+    """Return True if the payment service signed this body."""
     return hmac.compare_digest(_sign(body).encode(), signature.encode())
 
 

@@ -1,7 +1,7 @@
-"""Paying an order through a payment service.
+"""Pay orders through a payment service.
 
-The service tells the outcome in a signed callback. It may come late, twice, or never; whatever
-comes, a payment ends in one state, and an order is paid by at most one payment.
+The payment service reports the outcome in a signed callback, which may arrive late, twice or never.
+In each case a payment ends in one state, and at most one payment pays an order.
 """
 
 import json
@@ -31,27 +31,27 @@ def start_payment(*, order: Order) -> Payment:
         raise InvalidTransition
     payment = last_payment(order=order)
     if payment is None or not payment.is_open:
-        patience = timezone.now() + timedelta(seconds=settings.PAYMENT_TIMEOUT_SECONDS)
-        payment = order.payments.create(amount=order.total, answer_by=min(patience, order.pay_by))
+        deadline = timezone.now() + timedelta(seconds=settings.PAYMENT_TIMEOUT_SECONDS)
+        payment = order.payments.create(amount=order.total, answer_by=min(deadline, order.pay_by))
     return payment
 
 
 def pay_at_once(*, order: Order, also: Sequence[Statement] = ()) -> None:
-    """Pay for a customer who has agreed beforehand, and write `also` in the same transaction.
+    """Pay an order without asking the customer, and write `also` in the same transaction.
 
-    Raises InvalidTransition unless it is payable.
+    Raises InvalidTransition unless the order is payable.
     """
     if not _approve(start_payment(order=order), also):
         raise InvalidTransition
 
 
 def last_payment(*, order: Order) -> Payment | None:
-    """The latest try, whatever became of it."""
+    """Return the latest payment of an order, in any state."""
     return order.payments.first()
 
 
 def get_payment(*, customer: User, reference: str) -> Payment:
-    """One of the customer's own payments; NotFound for everybody else's too."""
+    """Return one of the customer's payments; NotFound also for the payments of others."""
     mine = Payment.objects.filter(reference=reference, order__customer=customer)
     payment = mine.select_related("order__sale__product").first()
     if payment is None:
@@ -60,16 +60,16 @@ def get_payment(*, customer: User, reference: str) -> Payment:
 
 
 def receive(body: bytes, signature: str) -> Payment:
-    """What the payment service tells. Sent again, it changes nothing and gets the same answer.
+    """Apply a callback of the payment service; a repeated one changes nothing.
 
-    Raises Forgery for a wrong signature, BadInput for what the service would not say, NotFound for
-    a payment that we do not know.
+    Raises Forgery for a wrong signature, BadInput for a malformed body or a wrong amount, and
+    NotFound for an unknown payment.
     """
     if not gateway.is_genuine(body=body, signature=signature):
         raise Forgery
     try:
-        said = json.loads(body)
-        reference, amount, approved = said["reference"], said["amount"], said["approved"]
+        fields = json.loads(body)
+        reference, amount, approved = (fields[name] for name in ("reference", "amount", "approved"))
     except (ValueError, LookupError, TypeError):
         raise BadInput(_("The body is not JSON.")) from None
     payment = Payment.objects.filter(reference=str(reference)).first()
@@ -83,16 +83,17 @@ def receive(body: bytes, signature: str) -> Payment:
 
 
 def time_out_payments(*, now: datetime | None = None) -> int:
-    """Close payments that were not answered in time; how many."""
+    """Close payments without a callback in time, and return how many."""
     now = now or timezone.now()
     late = Payment.objects.filter(status=Status.STARTED, answer_by__lte=now)
     return late.update(status=Status.TIMED_OUT, closed_at=now)
 
 
 def _approve(payment: Payment, also: Sequence[Statement] = ()) -> bool:
-    """Pay the order with it, or pay the money back: the order is closed, or it comes too late.
+    """Pay the order, or refund the payment if the order is closed or the approval is late.
 
-    Whether this very call did pay: else `also` was not written, even if the payment is approved.
+    Return True if this call paid the order; otherwise `also` was not written, even if an earlier
+    call approved the payment.
     """
     reach("payment.approve")
     now = timezone.now()

@@ -1,9 +1,11 @@
-"""Queued sales: reserved in Redis with the answer, written to the database in batches soon after.
+"""Queued sales: reserved in Redis before the response, written to the database in batches.
 
-    web       reserving    key, limit, stock and stream in one script; 202 or 303 to the ticket
-    consumer  writing      a batch of entries: orders, allowances, one UPDATE of stock, the ledger
-    both      loading      Redis filled from the ledger, compared with it and put right
+    reserve         checks key, limit and stock and adds an entry to the stream, in one script
+    order_writer    writes a batch of entries: orders, quotas, one UPDATE of the stock, the ledger
+    consumer        reads the stream and calls the order writer
+    reconciliation  loads Redis from the ledger, compares the two and repairs Redis
+    store           the only module that knows the keys in Redis
 
-The database keeps the last word: what Redis promised too much is refused where it is written, and
-the ticket says so. docs/explanation/queued-sales.md has the states and what is promised at each.
+The database decides: it refuses what Redis promised in excess, and the reservation page says so.
+docs/explanation/queued-sales.md describes the states and the promises of each.
 """

@@ -1,7 +1,7 @@
-"""The loop that reads reservations and has them written. Any number of them share the work.
+"""The loop that reads reservations from Redis and has their orders written.
 
-They are one consumer group: each entry goes to one of them, and what one took and did not settle
-is claimed by another after CLAIM_AFTER.
+All consumers form one consumer group: Redis delivers each entry to one of them. Another consumer
+claims an entry that was delivered but not settled within CLAIM_AFTER.
 """
 
 import logging
@@ -19,20 +19,20 @@ from locking.backends.redis.connection import Connection
 from shop.errors import Overloaded, ShopError
 from shop.models import Sale
 from shop.platform import heartbeat
-from shop.reservations import order_writer as writing
-from shop.reservations import store
+from shop.reservations import order_writer, store
 from shop.reservations.reconciliation import load, sales_under_way
 
 logger = logging.getLogger("shop")
 
 BATCH = 500
-LINGER = 0.1
-"""Seconds between two batches: under load a transaction for many costs less than many."""
+BATCH_WINDOW = 0.1
+"""Seconds between two batches: one transaction for many entries costs less than many."""
 BLOCK = 0.4
-"""Seconds that a read waits for an entry; so long a stop may take."""
-LOOK = 1.0
-"""Seconds between two looks for sales, and for what others left lying."""
+"""Seconds for which a read waits for an entry, and thus for which a stop may take."""
+REFRESH_INTERVAL = 1.0
+"""Seconds between two searches for sales and for abandoned entries."""
 CLAIM_AFTER = 3.0
+"""Seconds after which an entry that was not settled is claimed."""
 
 
 class Consumer:
@@ -41,9 +41,9 @@ class Consumer:
     def __init__(self, stop: threading.Event) -> None:
         self.stop = stop
         self.name = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
-        self._wire: Connection | None = None
+        self._connection: Connection | None = None
         self._streams: dict[str, Sale] = {}
-        self._look_at = 0.0
+        self._refresh_at = 0.0
 
     def run(self) -> None:
         """Consume until stopped; an unavailable store is retried every BLOCK seconds."""
@@ -52,7 +52,7 @@ class Consumer:
             try:
                 self.round()
             except (LockError, DatabaseError, ShopError) as error:
-                logger.warning("orders are not written at the moment: %r", error)
+                logger.warning("Writing orders failed, retrying: %r", error)
                 self._close()
                 self.stop.wait(BLOCK)
         with suppress(LockError):
@@ -60,26 +60,26 @@ class Consumer:
         self._close()
 
     def round(self) -> int:
-        """Read what is there and write it; how many entries that were."""
-        if time.monotonic() >= self._look_at:
-            self._look()
+        """Read the available entries and write them; return their number."""
+        if time.monotonic() >= self._refresh_at:
+            self._refresh()
         if not self._streams:
             self.stop.wait(BLOCK)
             return 0
-        wire = self._wire = self._wire or store.open_wire()
+        redis = self._connection = self._connection or store.open_connection()
         arguments = ["GROUP", store.GROUP, self.name, "COUNT", str(BATCH)]
         arguments += ["BLOCK", str(round(BLOCK * 1000)), "STREAMS", *self._streams]
-        told = wire.command("XREADGROUP", *arguments, *[">"] * len(self._streams)) or {}
+        reply = redis.command("XREADGROUP", *arguments, *[">"] * len(self._streams)) or {}
         count = 0
-        for stream, raw in told.items():
+        for stream, raw in reply.items():
             count += self._write(self._streams[stream], raw)
         if count:
-            self.stop.wait(LINGER)
+            self.stop.wait(BATCH_WINDOW)
         return count
 
-    def _look(self) -> None:
-        """Learn which sales are under way, load those that are not, claim what others left."""
-        self._look_at = time.monotonic() + LOOK
+    def _refresh(self) -> None:
+        """Find the current sales, load those that Redis lacks, and claim abandoned entries."""
+        self._refresh_at = time.monotonic() + REFRESH_INTERVAL
         close_old_connections()
         streams = {}
         for sale in sales_under_way():
@@ -89,7 +89,7 @@ class Consumer:
                 try:
                     load(sale=sale)
                 except Overloaded as error:
-                    logger.warning("sale %s is loaded later: %r", sale.slug, error)
+                    logger.warning("Loading sale %s failed, retrying: %r", sale.slug, error)
                     continue
             streams[store.keys_of(sale.pk, sale.generation)[3]] = sale
         self._streams = streams
@@ -97,36 +97,38 @@ class Consumer:
             self._claim(stream, sale)
 
     def _claim(self, stream: str, sale: Sale) -> None:
-        wire = self._wire = self._wire or store.open_wire()
+        redis = self._connection = self._connection or store.open_connection()
         idle = str(round(CLAIM_AFTER * 1000))
         claim = ["XAUTOCLAIM", stream, store.GROUP, self.name, idle, "0-0", "COUNT", str(BATCH)]
-        raw = wire.command(*claim)[1]
+        raw = redis.command(*claim)[1]
         if raw:
-            logger.warning("%d entries of sale %s were left by another", len(raw), sale.slug)
+            logger.warning("Claimed %d abandoned entries of sale %s", len(raw), sale.slug)
             self._write(sale, raw)
 
     def _write(self, sale: Sale, raw: list[list[str]]) -> int:
-        """One sale's trouble is not another's: what cannot be written is claimed later."""
+        """Write entries of one sale; after a failure they are claimed later."""
         entries = store.read(raw)
         try:
             if entries:
-                writing.write(sale=sale, entries=entries)
+                order_writer.write(sale=sale, entries=entries)
         except (LockError, Overloaded) as error:
-            logger.warning("%d entries of sale %s wait: %r", len(entries), sale.slug, error)
+            logger.warning(
+                "%d entries of sale %s failed, retrying: %r", len(entries), sale.slug, error
+            )
         return len(entries)
 
     def _leave(self) -> None:
-        """Be forgotten by the group. What it did not settle must stay claimable."""
-        wire = self._wire
-        for stream in self._streams if wire else ():
-            assert wire is not None
-            if not wire.command("XPENDING", stream, store.GROUP, "-", "+", "1", self.name):
-                wire.command("XGROUP", "DELCONSUMER", stream, store.GROUP, self.name)
+        """Leave the consumer group; entries that are not settled must stay claimable."""
+        redis = self._connection
+        for stream in self._streams if redis else ():
+            assert redis is not None
+            if not redis.command("XPENDING", stream, store.GROUP, "-", "+", "1", self.name):
+                redis.command("XGROUP", "DELCONSUMER", stream, store.GROUP, self.name)
 
     def _close(self) -> None:
-        if self._wire is not None:
+        if self._connection is not None:
             with suppress(LockUnavailable, OSError):
-                self._wire.close()
-        self._wire = None
-        self._look_at = 0.0
+                self._connection.close()
+        self._connection = None
+        self._refresh_at = 0.0
         connections.close_all()

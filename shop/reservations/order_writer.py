@@ -1,8 +1,8 @@
-"""Reservations become orders: a batch in one transaction, under the sale's lock and its policy.
+"""Write the orders of reservations: a batch in one transaction under the sale's lock.
 
-An entry leaves the stream only after its order, or the reason why there is none, is committed. It
-may therefore come twice, and is known again by its number. A batch that the database refuses is
-tried one by one, so that one entry that cannot be written holds up nobody.
+An entry leaves the stream only after its order, or its rejection, is committed. It may therefore be
+delivered twice; its number identifies it. If the database refuses a batch, its entries are written
+one by one, so that one bad entry does not delay the others.
 """
 
 import logging
@@ -29,26 +29,26 @@ from shop.sales.stock_lock import fence_of, learn_newer_fence, lock_name
 
 logger = logging.getLogger("shop")
 
-PATIENCE = 5.0
-"""Seconds that a batch waits for the sale's lock."""
+BATCH_LOCK_TIMEOUT = 5.0
+"""Seconds for which a batch waits for the sale's lock."""
 DELIVERIES = 5
-"""An entry at which the database failed so often, although it writes the stock, is set aside."""
+"""Deliveries after which a failing entry is rejected, if the database can write the stock row."""
 
 Reason = RejectedReservation.Reason
 Outcomes = list[tuple[Entry, str]]
 
 
 def write(*, sale: Sale, entries: Sequence[Entry]) -> None:
-    """Write the orders of entries, or why not, and take them out of the stream.
+    """Write the orders or the rejections of entries, and remove the entries from the stream.
 
-    What could not be decided stays there. Raises LockError, DatabaseError and ServiceUnavailable.
+    Undecided entries stay in the stream. Raises LockError, DatabaseError and ServiceUnavailable.
     """
     outcomes: Outcomes = []
     settled = 0
     last = settings.MAX_ATTEMPTS - 1
     for attempt in range(settings.MAX_ATTEMPTS):
         try:
-            with lock(lock_name(sale.pk), timeout=PATIENCE) as lease:
+            with lock(lock_name(sale.pk), timeout=BATCH_LOCK_TIMEOUT) as lease:
                 outcomes = _decide(sale, entries, lease, is_last=attempt == last)
                 reach("queued.committed")
                 settled = store.settle(sale=sale, outcomes=outcomes)
@@ -57,11 +57,11 @@ def write(*, sale: Sale, entries: Sequence[Entry]) -> None:
         except StaleFence:
             learn_newer_fence(sale)
         except OperationalError as error:
-            logger.warning("a batch of sale %s will be tried again: %s", sale.slug, error)
+            logger.warning("Writing a batch of sale %s failed, retrying: %s", sale.slug, error)
             _reconnect()
-    odd = any(outcome in (Reason.SOLD_OUT, Reason.FAILED) for _, outcome in outcomes)
-    if odd or settled < len(outcomes):
-        reconcile(sale=sale)  # Redis offered what was not there, or has forgotten these entries
+    is_wrong = any(outcome in (Reason.SOLD_OUT, Reason.FAILED) for _, outcome in outcomes)
+    if is_wrong or settled < len(outcomes):
+        reconcile(sale=sale)  # Redis offered too many units, or lost these entries
 
 
 def _reconnect() -> None:
@@ -82,7 +82,7 @@ def _decide(sale: Sale, entries: Sequence[Entry], lease: Lease, *, is_last: bool
         if not is_last:
             raise
     except (OutOfStock, LimitReached, DatabaseError, ValueError) as error:
-        logger.info("a batch of sale %s is written one by one: %s", sale.slug, error)
+        logger.info("A batch of sale %s was refused, writing one by one: %s", sale.slug, error)
     else:
         return outcomes + [(entry, "won") for entry in fresh]
     failed = 0
@@ -92,17 +92,17 @@ def _decide(sale: Sale, entries: Sequence[Entry], lease: Lease, *, is_last: bool
             outcomes.append((entry, outcome))
         failed = failed + 1 if outcome is None else 0
         if failed == settings.MAX_ATTEMPTS:
-            break  # it is hardly theirs, and each waits for as long
+            break  # the entries are hardly the cause, and each attempt takes as long
     return outcomes
 
 
 def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
-    """What became of it; None when the database failed."""
-    is_its_own = False
+    """Return the outcome of an entry, or None if the database failed."""
+    is_cause = False
     try:
         if store.deliveries(sale=sale, entry=entry) >= DELIVERIES:
             stock.check_writable(stock_id=sale.stock_id)  # fails if another session blocks it
-            is_its_own = True
+            is_cause = True
         _commit(sale, [entry], lease)
     except OutOfStock:
         return _reject(sale, entry, Reason.SOLD_OUT)
@@ -110,7 +110,7 @@ def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
         return _reject(sale, entry, Reason.LIMIT)
     except OperationalError as error:
         _reconnect()
-        return _reject(sale, entry, Reason.FAILED, repr(error)) if is_its_own else None
+        return _reject(sale, entry, Reason.FAILED, repr(error)) if is_cause else None
     except (DatabaseError, ValueError) as error:
         if decided := decided_in(sale=sale, numbers=[entry.number]):
             return decided[entry.number][1]
@@ -122,8 +122,8 @@ def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
 
 def _reject(sale: Sale, entry: Entry, reason: Reason, detail: str = "") -> str:
     if reason == Reason.FAILED:
-        logger.error("order %s was not written: %s %s", entry.number, detail, entry.content)
-    kept, _ = RejectedReservation.objects.get_or_create(
+        logger.error("Order %s was not written: %s %s", entry.number, detail, entry.content)
+    rejected, _ = RejectedReservation.objects.get_or_create(
         number=entry.number,
         defaults={
             "sale": sale,
@@ -133,11 +133,11 @@ def _reject(sale: Sale, entry: Entry, reason: Reason, detail: str = "") -> str:
             "detail": " ".join(filter(None, [detail, entry.content])),
         },
     )
-    return kept.reason
+    return rejected.reason
 
 
 def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
-    """All of them in one transaction, the hot stock row last but one."""
+    """Write the entries in one transaction, with the contended stock row last but one."""
     if any(entry.customer_id is None for entry in entries):
         raise ValueError("An entry cannot be read.")
     reading = stock.read_stock(

@@ -1,11 +1,11 @@
-"""A queued sale's state in Redis is filled from the ledger, compared with it and put right.
+"""Load a queued sale's state from the ledger into Redis, compare the two and repair Redis.
 
-Whoever does so holds the sale's lock, so that no order is being written meanwhile:
+All of this happens under the sale's lock, so that no order is written meanwhile:
 
-    may be reserved  =  pieces in the stock row  -  pieces in the stream whose order is not written
+    units to reserve  =  units in the stock row  -  units in the stream whose order is not written
 
-A lock that lies makes that wrong by what was written meanwhile; the stock row refuses what it does
-not have, and the next comparison puts Redis right.
+If the lock has two holders, the result may be wrong by what the other one writes. The stock row
+then refuses the excess, and the next comparison repairs Redis.
 """
 
 import logging
@@ -28,35 +28,35 @@ from shop.sales.waiting_slots import waiting_slot
 logger = logging.getLogger("shop")
 
 AHEAD = timedelta(minutes=1)
-"""How long before its opening a sale is loaded."""
+"""Time before its opening at which a sale is loaded."""
 AFTER = timedelta(days=1)
-"""How long after its end a sale's state is kept: orders may still be written or given back."""
+"""Time after its end for which a sale's state is kept: orders may still be written or closed."""
 
 Decided = dict[str, tuple[int, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """What a comparison found; all zero when Redis and the database agreed."""
+    """The result of a comparison; all zero if Redis and the database agreed."""
 
     sale: str
     loaded: bool = False
     settled: int = 0
-    """Entries whose order had been written by somebody who then died."""
+    """Entries whose order was committed by a consumer that stopped before it settled them."""
     drift: int = 0
-    """Pieces that Redis offered too many (+) or too few (-)."""
+    """Units that Redis offered in excess (+) or withheld (-)."""
     customers: int = 0
-    """Customers of whom Redis knew a wrong number of pieces."""
+    """Customers with a wrong number of units in Redis."""
     forgotten: int = 0
-    """Reservations that lost their entry: their buyers are told to send the form again."""
+    """Reservations that lost their entry: their page offers to send the form again."""
 
     def __bool__(self) -> bool:
-        """Whether anything was repaired."""
+        """Return True if anything was repaired."""
         return bool(self.loaded or self.settled or self.drift or self.customers or self.forgotten)
 
 
 def sales_under_way() -> QuerySet[Sale]:
-    """Queued sales whose state has to be in Redis."""
+    """Return the queued sales whose state must be in Redis."""
     now = timezone.now()
     return Sale.objects.filter(
         fulfilment=Sale.Fulfilment.QUEUED, opens_at__lte=now + AHEAD, closes_at__gt=now - AFTER
@@ -64,9 +64,9 @@ def sales_under_way() -> QuerySet[Sale]:
 
 
 def load(*, sale: Sale) -> None:
-    """See to it that the sale's state is in Redis; `sale` then knows its generation.
+    """Load the sale's state into Redis unless it is there; refresh the generation of `sale`.
 
-    By one process at a time. Raises Overloaded, ServiceUnavailable.
+    Raises Overloaded and ServiceUnavailable.
     """
     try:
         with waiting_slot(sale_id=sale.pk), lock(lock_name(sale.pk), timeout=settings.LOCK_TIMEOUT):
@@ -78,10 +78,10 @@ def load(*, sale: Sale) -> None:
 
 
 def _load(sale: Sale) -> None:
-    """Fill a new generation. What the old one still had is gone with it."""
+    """Write a new generation; what only the old one contained is lost."""
     rows = Sale.objects.filter(pk=sale.pk, generation=sale.generation)
     if not rows.update(generation=1 + secrets.randbelow(2**31 - 1)):
-        return  # somebody does it without the lock: ask again
+        return  # another process loads it without the lock
     sale.refresh_from_db(fields=["generation", "stock"])
     store.load(
         sale=sale,
@@ -90,7 +90,7 @@ def _load(sale: Sale) -> None:
         decided=decided_in(sale=sale),
         expires_at=_end_of(sale),
     )
-    logger.info("sale %s is loaded into Redis as generation %d", sale.slug, sale.generation)
+    logger.info("Loaded sale %s into Redis as generation %d", sale.slug, sale.generation)
 
 
 def _end_of(sale: Sale) -> float:
@@ -102,7 +102,7 @@ def _taken(sale: Sale) -> dict[int, int]:
 
 
 def decided_in(*, sale: Sale, numbers: Iterable[str] | None = None) -> Decided:
-    """Quantity and outcome of each number that the database has decided; of all by default."""
+    """Return quantity and outcome by number, as the database decided; of all by default."""
     orders, others = Order.objects.filter(sale=sale), RejectedReservation.objects.filter(sale=sale)
     if numbers is None:
         return _decided(orders, others)
@@ -120,19 +120,21 @@ def _decided(orders: QuerySet[Order], others: QuerySet[RejectedReservation]) -> 
 
 
 def reconcile(*, sale: Sale, thoroughly: bool = False) -> Repair:
-    """Compare Redis with the database and put Redis right.
+    """Compare Redis with the database and repair Redis.
 
-    Thoroughly also goes through all customers and tickets; so does the first comparison after
-    Redis was started, and any that finds a difference. Raises Overloaded, ServiceUnavailable.
+    `thoroughly` includes all customers and reservations; so does the first comparison after a
+    start of Redis, and any that finds a difference. Raises Overloaded and ServiceUnavailable.
     """
     was_loaded = bool(sale.generation)
     try:
-        with lock(lock_name(sale.pk)):  # no buyer waits for it: as long as the backend says
+        with lock(
+            lock_name(sale.pk)
+        ):  # no customer waits for this, so the backend's default timeout serves
             repair = _reconcile(sale, thoroughly)
     except LockError as error:
         raise lock_refusal(error) from error
     if repair and was_loaded:
-        logger.warning("sale %s was put right in Redis: %s", sale.slug, repair)
+        logger.warning("Repaired sale %s in Redis: %s", sale.slug, repair)
     return repair
 
 
@@ -142,22 +144,22 @@ def _reconcile(sale: Sale, thoroughly: bool) -> Repair:
         if sale.closes_at > timezone.now():
             _load(sale)
         return Repair(sale=sale.slug, loaded=sale.closes_at > timezone.now())
-    store.keep(sale=sale, until=_end_of(sale))  # staff may have prolonged it
+    store.expire_at(sale=sale, until=_end_of(sale))  # staff may have extended the sale
     entries = store.entries(sale=sale)
     decided = decided_in(sale=sale, numbers=[entry.number for entry in entries])
     written = [(one, decided[one.number][1]) for one in entries if one.number in decided]
     store.settle(sale=sale, outcomes=written)
     thoroughly = thoroughly or not store.was_compared(sale=sale)
-    quick = store.recount(sale=sale, quantity=sale.stock.quantity, taken=None)
+    quick = store.repair(sale=sale, quantity=sale.stock.quantity, taken=None)
     if quick is None:
-        raise ServiceUnavailable  # emptied at this moment
+        raise ServiceUnavailable  # Redis lost the state during the comparison
     customers = forgotten = 0
     if thoroughly or quick.left_before != quick.left:
-        store.tell(sale=sale, decided=decided_in(sale=sale))
-        found = store.recount(sale=sale, quantity=sale.stock.quantity, taken=_taken(sale))
+        store.write_outcomes(sale=sale, decided=decided_in(sale=sale))
+        found = store.repair(sale=sale, quantity=sale.stock.quantity, taken=_taken(sale))
         if found is None:
             raise ServiceUnavailable
-        customers, forgotten = found.customers, found.tickets
+        customers, forgotten = found.customers, found.reservations
     return Repair(
         sale=sale.slug,
         settled=len(written),
@@ -168,11 +170,11 @@ def _reconcile(sale: Sale, thoroughly: bool) -> Repair:
 
 
 def reconcile_all(sales: Iterable[Sale] | None = None, *, thoroughly: bool = False) -> list[Repair]:
-    """These, or every queued sale that is under way; one that is busy is left for the next time."""
+    """Reconcile these sales, by default all current ones; skip a sale whose lock is not free."""
     repairs = []
     for sale in sales_under_way() if sales is None else sales:
         try:
             repairs.append(reconcile(sale=sale, thoroughly=thoroughly))
         except Overloaded as error:
-            logger.warning("sale %s is compared the next time: %s", sale.slug, error)
+            logger.warning("Reconciling sale %s failed, retrying later: %s", sale.slug, error)
     return repairs

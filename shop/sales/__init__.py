@@ -1,1 +1,1 @@
-"""Sales: queries and the lock that protects a sale's stock."""
+"""Sales: queries, the lock of a sale's stock, customer quotas and waiting slots."""

@@ -1,4 +1,4 @@
-"""Sales: finding them, making them."""
+"""Find and create sales, and list the catalogue."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -14,7 +14,7 @@ from shop.models import Sale
 
 
 def get_sale(*, slug: str) -> Sale:
-    """Return a sale with its product and its stock. Raises NotFound."""
+    """Return a sale with its product and its stock. Raise NotFound."""
     sale = _all().filter(slug=slug).first()
     if sale is None:
         raise NotFound
@@ -22,12 +22,12 @@ def get_sale(*, slug: str) -> Sale:
 
 
 def has_sale(*, slug: str) -> bool:
-    """Whether `get_sale` finds one."""
+    """Return True if `get_sale` would find the sale."""
     return _all().filter(slug=slug).exists()
 
 
 def catalogue(*, text: str = "") -> QuerySet[Product]:
-    """Listed products in which every word of `text` occurs, each with `current_sales`."""
+    """Return the listed products that contain every word of `text`, each with `current_sales`."""
     current = current_sales(now=timezone.now())
     products = Product.objects.filter(is_listed=True).prefetch_related(
         Prefetch("sales", queryset=current, to_attr="current_sales")
@@ -43,7 +43,7 @@ def catalogue(*, text: str = "") -> QuerySet[Product]:
 
 
 def get_product(*, slug: str) -> Product:
-    """A listed product with its `current_sales`; NotFound when there is none."""
+    """Return a listed product with its `current_sales`. Raise NotFound."""
     product = catalogue().filter(slug=slug).first()
     if product is None:
         raise NotFound
@@ -51,17 +51,17 @@ def get_product(*, slug: str) -> Product:
 
 
 def has_product(*, slug: str) -> bool:
-    """Whether `get_product` finds one."""
+    """Return True if `get_product` would find the product."""
     return catalogue().filter(slug=slug).exists()
 
 
 def current_sales(*, now: datetime) -> QuerySet[Sale]:
-    """Open by the clock, sold out or not, or to open; the first to open first."""
+    """Return the sales that have not ended, in order of opening."""
     return _all().filter(closes_at__gt=now)
 
 
 def past_sales(*, now: datetime) -> QuerySet[Sale]:
-    """Over; the last to close first."""
+    """Return the sales that have ended, latest first."""
     return _all().filter(closes_at__lte=now).order_by("-closes_at")
 
 

@@ -11,7 +11,7 @@ from shop.platform.deadline import is_late
 
 def banners(request: HttpRequest) -> dict[str, object]:
     """Return the lock policy, if it is safe, and for staff a function that lists wrong stocks."""
-    found: dict[str, object] = {"stock_alert": alerts.current}
+    found: dict[str, object] = {"stock_alert": alerts.inconsistent_sales}
     if is_late(request.META.get("shop.started_at", math.inf)):
         return found  # past the hard deadline no store is read
     try:

@@ -37,5 +37,5 @@ def readyz(request: HttpRequest) -> HttpResponse:
 @public_page
 def metrics(request: HttpRequest) -> HttpResponse:
     """Export metrics: of all workers if PROMETHEUS_MULTIPROC_DIR is set, else of this process."""
-    alerts.tell_metrics()
+    alerts.update_metrics()
     return HttpResponse(generate_latest(registry()), content_type=CONTENT_TYPE_LATEST)

@@ -24,8 +24,8 @@ from tests.shop.making import a_customer, a_sale, fresh, signed_in
 def hasty(in_force: None, monkeypatch) -> None:
     """Consumers wait for nothing."""
     monkeypatch.setattr(consumer, "BLOCK", 0.01)
-    monkeypatch.setattr(consumer, "LINGER", 0.0)
-    monkeypatch.setattr(consumer, "LOOK", 0.0)
+    monkeypatch.setattr(consumer, "BATCH_WINDOW", 0.0)
+    monkeypatch.setattr(consumer, "REFRESH_INTERVAL", 0.0)
     monkeypatch.setattr(consumer, "CLAIM_AFTER", 0.0)
     # A test's transaction has to last.
     monkeypatch.setattr(consumer, "close_old_connections", lambda: None)

@@ -124,7 +124,7 @@ def test_a_database_that_fails_leaves_the_entry_for_later() -> None:
 
 
 def test_one_sale_whose_lock_is_held_keeps_no_other_waiting(monkeypatch) -> None:
-    monkeypatch.setattr(writing, "PATIENCE", 0.05)
+    monkeypatch.setattr(writing, "BATCH_LOCK_TIMEOUT", 0.05)
     stuck, free = a_queued_sale(), a_queued_sale()
     both = [ask(stuck), ask(free)]
     let_go, held = threading.Event(), threading.Event()
@@ -205,7 +205,7 @@ def test_pieces_of_a_closed_order_can_be_reserved_again(how, is_silent) -> None:
     ask(sale, customer, quantity=2)
     consume()
     assert told(sale, 1) == {"SoldOut": 1}
-    silence = patch.object(store, "give_back", side_effect=ServiceUnavailable)
+    silence = patch.object(store, "release", side_effect=ServiceUnavailable)
     with silence if is_silent else nullcontext():
         if how == "cancelled":
             cancel_order(order=Order.objects.select_related("sale").get())

@@ -123,10 +123,10 @@ def test_failed_over_to_an_old_replica(redis, settings) -> None:
 def test_the_first_loading_is_no_loss(redis, caplog) -> None:
     sale = a_queued_sale()
     assert reconcile(sale=sale).loaded
-    assert "was put right" not in caplog.text
+    assert "Repaired sale" not in caplog.text
     store._command("FLUSHALL")
     assert reconcile(sale=fresh(sale)).loaded
-    assert "was put right" in caplog.text
+    assert "Repaired sale" in caplog.text
 
 
 def test_a_reservation_that_waits_for_its_order_is_seen_in_the_metrics(client, monkeypatch) -> None:

@@ -74,8 +74,8 @@ def test_openings_and_ends_are_told_once(caplog) -> None:
         header = {HEADER: tick.isoformat()}
         tasks.open_and_close_sales.apply(headers=header)
         tasks.open_and_close_sales.apply(headers=header)
-    assert caplog.text.count(f"sale {sale.slug} is open: 7 pieces") == 1
-    assert caplog.text.count(f"sale {over.slug} is over: 0 of 7 sold") == 1
+    assert caplog.text.count(f"Sale {sale.slug} is open with 7 units") == 1
+    assert caplog.text.count(f"Sale {over.slug} has ended: 0 of 7 sold") == 1
     told = JobRun.objects.order_by("scheduled_for").values_list("detail", "duplicates")
     assert list(told) == [("warmed 0, opened 0, closed 0", 1)] * 2 + [
         ("warmed 0, opened 1, closed 1", 1)
@@ -87,22 +87,22 @@ def test_books_that_do_not_add_up_raise_an_alarm_until_they_do(client, caplog) -
     staff = User.objects.create(username="amy", is_staff=True)
     customer = User.objects.create(username="li")
     Stock.objects.filter(pk=sale.stock_id).update(quantity=4)
-    assert tasks.audit_stock.apply().get() == f"2 audited, 1 do not add up: {sale.slug}"
-    assert f"the stock of sale {sale.slug} does not add up" in caplog.text
-    assert "shop_sales_not_adding_up 1.0" in client.get("/metrics").text
+    assert tasks.audit_stock.apply().get() == f"2 audited, 1 inconsistent: {sale.slug}"
+    assert f"Stock of sale {sale.slug} is inconsistent" in caplog.text
+    assert "shop_inconsistent_sales 1.0" in client.get("/metrics").text
 
     def seen_by(user: User) -> str:
         client.force_login(user)
         return client.get("/").content.decode()
 
     assert f"{sale.slug} (5 initial != 4 available" in seen_by(staff)
-    assert sound.slug not in str(alerts.current())
+    assert sound.slug not in str(alerts.inconsistent_sales())
     assert "Stock is inconsistent" not in seen_by(customer)
 
     Stock.objects.filter(pk=sale.stock_id).update(quantity=5)
     tasks.audit_stock.apply()
-    assert alerts.current() == {}
-    assert "shop_sales_not_adding_up 0.0" in client.get("/metrics").text
+    assert alerts.inconsistent_sales() == {}
+    assert "shop_inconsistent_sales 0.0" in client.get("/metrics").text
     assert "Stock is inconsistent" not in seen_by(staff)
 
 
@@ -110,10 +110,10 @@ def test_the_metrics_tell_the_last_audit_whoever_made_it(client, monkeypatch) ->
     sale = a_sale(stock=5)
     Stock.objects.filter(pk=sale.stock_id).update(quantity=4)
     alerts.audit_and_alert()
-    assert "shop_sales_not_adding_up 1.0" in client.get("/metrics").text
+    assert "shop_inconsistent_sales 1.0" in client.get("/metrics").text
     with monkeypatch.context() as silent:
         silent.setattr(alerts, "caches", {"optional": SimpleNamespace(get=lambda key: None)})
-        assert "shop_sales_not_adding_up 1.0" in client.get("/metrics").text
+        assert "shop_inconsistent_sales 1.0" in client.get("/metrics").text
     elsewhere = (timezone.now(), [])
     caches["optional"].set(alerts.KEY, elsewhere, timeout=None)  # as another process does
-    assert "shop_sales_not_adding_up 0.0" in client.get("/metrics").text
+    assert "shop_inconsistent_sales 0.0" in client.get("/metrics").text

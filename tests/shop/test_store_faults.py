@@ -136,7 +136,7 @@ def test_row_17_the_shops_database_refuses(sale, li, code, caplog) -> None:
 def test_row_17_a_deadlock_is_tried_again(sale, li, caplog) -> None:
     with answering(1213, "@met IS NULL"):
         assert buy(li, sale).status_code == 303
-    assert caplog.text.count("purchase will be tried again: (1213") == 1
+    assert caplog.text.count("Purchase failed and will be retried: (1213") == 1
     assert audit_sale(sale=sale).ok
 
 

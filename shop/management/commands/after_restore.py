@@ -1,4 +1,4 @@
-"""`manage.py after_restore BACKEND`: no lease of before the restore writes any more."""
+"""`manage.py after_restore BACKEND`: fence off the leases from before a database restore."""
 
 import getpass
 import time
@@ -11,19 +11,19 @@ from locking import LockError, policy
 
 
 class Command(BaseCommand):
-    """Exit code 1 when the backend does not answer."""
+    """Exit with 1 if the backend is unavailable."""
 
-    help = "After the database was restored: put a lock in force under an epoch that is new to all."
+    help = "After a restore of the database: activate a lock backend under a new epoch."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """BACKEND."""
+        """Add BACKEND."""
         parser.add_argument("backend", help="an alias of settings.LOCKS")
 
     def handle(self, *, backend: str, **options: object) -> None:
-        """Switch by force, then fence every row of stock.
+        """Force a switch, then fence off every stock row.
 
-        The dump knows neither the epochs nor the fences of the time that is lost. Seconds since
-        1970 are more than any epoch that was counted, and more than an earlier restore's.
+        The dump lacks the epochs and the fences of the lost period. The Unix time exceeds every
+        epoch that was counted, and that of an earlier restore.
         """
         try:
             row = policy.switch(
@@ -36,4 +36,4 @@ class Command(BaseCommand):
         except LockError as error:
             raise CommandError(str(error)) from error
         stock.fence_off(epoch=row.epoch)
-        self.stdout.write(self.style.SUCCESS(f"In force: {row}."))
+        self.stdout.write(self.style.SUCCESS(f"Active: {row}."))

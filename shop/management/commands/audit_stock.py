@@ -1,4 +1,4 @@
-"""`manage.py audit_stock [--json]`: do the books of every sale add up?"""
+"""`manage.py audit_stock [--json]`: audit every sale."""
 
 from argparse import ArgumentParser
 from dataclasses import asdict
@@ -17,16 +17,16 @@ def _table(rows: list[tuple[str, ...]]) -> str:
 
 
 class Command(BaseCommand):
-    """Prints a line a sale; exit code 1 on any breach."""
+    """Print one line per sale; exit with 1 on any breach."""
 
     help = "Prove initial = available + held + sold for every sale; exit 1 on any breach."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """--json."""
+        """Add --json."""
         parser.add_argument("--json", action="store_true", help="one JSON object")
 
     def handle(self, *, json: bool, **options: object) -> None:
-        """Audit and say so."""
+        """Print the audits."""
         audits = list(audit_all())
         broken = [audit for audit in audits if not audit.ok]
         if json:

@@ -10,12 +10,12 @@ from shop.reservations.consumer import Consumer
 
 
 class Command(BaseCommand):
-    """Run one consumer; any number of them share the work."""
+    """Run one consumer; any number of consumers share the work."""
 
     help = "Write the orders of queued sales, until SIGTERM or SIGINT."
 
     def handle(self, **options: object) -> None:
-        """Consume until signalled; the current batch is finished first."""
+        """Consume until a signal arrives, and finish the current batch."""
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())

@@ -1,4 +1,4 @@
-"""`manage.py reconcile_queued`: compare Redis with the ledger and put Redis right."""
+"""`manage.py reconcile_queued`: compare Redis with the ledger and repair Redis."""
 
 from argparse import ArgumentParser
 from dataclasses import asdict
@@ -10,22 +10,22 @@ from shop.reservations.reconciliation import reconcile_all
 
 
 class Command(BaseCommand):
-    """Prints a line for each queued sale that is under way."""
+    """Print one line per current queued sale."""
 
     help = "Compare every queued sale's state in Redis with the ledger and repair it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """--json."""
+        """Add --json."""
         parser.add_argument("--json", action="store_true", help="one JSON object")
 
     def handle(self, *, json: bool, **options: object) -> None:
-        """Thoroughly: customers and tickets too."""
+        """Compare customers and outcomes too."""
         repairs = reconcile_all(thoroughly=True)
         if json:
             self.stdout.write(dumps({"sales": [asdict(repair) for repair in repairs]}))
             return
         for repair in repairs:
-            told = {name: value for name, value in asdict(repair).items() if value}
-            told.pop("sale")
-            words = ", ".join(f"{name} {value}" for name, value in told.items())
+            repaired = {name: value for name, value in asdict(repair).items() if value}
+            repaired.pop("sale")
+            words = ", ".join(f"{name} {value}" for name, value in repaired.items())
             self.stdout.write(f"{repair.sale}: {words or 'agreed'}")

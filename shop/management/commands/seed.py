@@ -1,4 +1,4 @@
-"""`manage.py seed [--reset]`: the demonstration's people, products and sales."""
+"""`manage.py seed [--reset]`: the accounts, products and sales of the demonstration."""
 
 from argparse import ArgumentParser
 from datetime import datetime, timedelta
@@ -26,7 +26,7 @@ CATALOGUE = Path(__file__).resolve().parents[2] / "catalogue.csv"
 
 
 class Account(NamedTuple):
-    """Somebody to sign in as."""
+    """An account to sign in with."""
 
     username: str
     password: str
@@ -43,18 +43,18 @@ DEMO_ACCOUNTS = [
     Account("wang", PASSWORD, "buyer"),
     Account("zhang", PASSWORD, "buyer"),
     Account("amy", PASSWORD, "staff: /ops/, /admin/ and /lab/"),
-    Account("ben", PASSWORD, "staff who may only look: /ops/ and /admin/"),
+    Account("ben", PASSWORD, "staff, read-only: /ops/ and /admin/"),
 ]
 STAFF = "amy"
-ONLOOKER = "ben"
-ROOMS = ("shop", "inventory", "locking")
-"""Whose rows the onlooker may read."""
+READ_ONLY_STAFF = "ben"
+READABLE_APPS = ("shop", "inventory", "locking")
+"""The apps whose rows the read-only staff may read."""
 GUESTS = 60
-"""Customers without a password, who bought what is sold when the shop opens."""
+"""Customers without a password, who own the orders of the seeded sales."""
 
 
 class Offer(NamedTuple):
-    """A sale of the demonstration; times are from now."""
+    """A sale of the demonstration; times are relative to now."""
 
     product: str
     price: int
@@ -63,7 +63,7 @@ class Offer(NamedTuple):
     opens: timedelta
     closes: timedelta
     sold: int = 0
-    """Pieces already bought, one a guest."""
+    """Units already bought, one per guest."""
     fulfilment: str = Sale.Fulfilment.DIRECT
 
 
@@ -88,12 +88,12 @@ OFFERS = [
 
 
 class Command(BaseCommand):
-    """Adds what is missing; with --reset, begins again. Prints the accounts."""
+    """Add missing rows, or replace all with --reset. Print the accounts."""
 
     help = "Fill the shop with the demonstration's products, sales and accounts."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """--reset."""
+        """Add --reset."""
         parser.add_argument(
             "--reset",
             action="store_true",
@@ -101,7 +101,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *, reset: bool, **options: object) -> None:
-        """All or nothing."""
+        """Seed in one transaction."""
         with transaction.atomic():
             if reset:
                 _wipe()
@@ -135,7 +135,7 @@ def _wipe() -> None:
 
 
 def _people() -> list[User]:
-    """Create who is missing; returns the guests."""
+    """Create missing accounts and return the guests."""
     names = {account.username for account in DEMO_ACCOUNTS}
     missing = names - set(
         User.objects.filter(username__in=names).values_list("username", flat=True)
@@ -146,16 +146,16 @@ def _people() -> list[User]:
             User(
                 username=name,
                 password=hashed,
-                is_staff=name in (STAFF, ONLOOKER),
+                is_staff=name in (STAFF, READ_ONLY_STAFF),
                 is_superuser=name == STAFF,
             )
             for name in sorted(missing)
         )
-    if ONLOOKER in missing:
-        may_look = Permission.objects.filter(
-            codename__startswith="view_", content_type__app_label__in=ROOMS
+    if READ_ONLY_STAFF in missing:
+        readable = Permission.objects.filter(
+            codename__startswith="view_", content_type__app_label__in=READABLE_APPS
         )
-        User.objects.get(username=ONLOOKER).user_permissions.set(may_look)
+        User.objects.get(username=READ_ONLY_STAFF).user_permissions.set(readable)
     names = {f"guest-{number:02}" for number in range(1, GUESTS + 1)}
     guests = User.objects.filter(username__in=names).order_by("username")
     missing = names - set(guests.values_list("username", flat=True))
@@ -166,8 +166,8 @@ def _people() -> list[User]:
 
 
 def _catalogue() -> None:
-    """A catalogue that somebody has changed stays as it is."""
-    if not Product.objects.exclude(slug="lab-rush").exists():  # that is `lab http`'s own
+    """Import the products, unless there are any already."""
+    if not Product.objects.exclude(slug="lab-rush").exists():  # `lab http` creates this one
         with CATALOGUE.open(encoding="utf-8", newline="") as lines:
             import_products(lines)
 
@@ -188,12 +188,12 @@ def _offer(offer: Offer, now: datetime, guests: list[User]) -> None:
     )
     for guest in guests[: offer.sold]:
         _sell(sale, guest)
-    # The orders were placed while the sale was open, not all at this moment.
+    # Seeded orders were placed while the sale was open, not now.
     Order.objects.filter(sale=sale).update(created_at=sale.opens_at)
 
 
 def _sell(sale: Sale, guest: User) -> None:
-    """A paid order with its ledger row, without lock and clock: nobody else is buying yet."""
+    """Create a paid order with its ledger rows, without a lock: no customer buys yet."""
     order = Order.objects.create(
         customer=guest,
         sale=sale,

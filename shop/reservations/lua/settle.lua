@@ -1,10 +1,10 @@
--- Takes decided reservations out of the stream. Running it again changes nothing.
+-- Removes decided reservations from the stream. A second run changes nothing.
 --
--- KEYS  1 state, 2 taken, 3 tickets, 4 orders
--- ARGV  1 group, then for each: entry's id, number, customer, quantity, what became of it
--- Returns how many were still in the stream
+-- KEYS  1 state, 2 taken, 3 outcomes, 4 orders
+-- ARGV  1 group, then for each: id of the entry, number, customer, quantity, outcome
+-- Returns the number of entries that were still in the stream
 --
--- 'sold_out' says that the database had fewer pieces than `left` promised: none goes back.
+-- After 'sold_out' no units are released: the database had fewer than `left` promised.
 
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return 0

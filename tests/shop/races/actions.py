@@ -71,7 +71,7 @@ def reserve(*, sale: int, customer: int, key: str, quantity: int = 1) -> dict[st
 
 def consume() -> dict[str, Any]:
     """Write orders until told that it is enough; what others left is claimed at once."""
-    with patch.object(consumer, "CLAIM_AFTER", 0.3), patch.object(consumer, "LOOK", 0.1):
+    with patch.multiple(consumer, CLAIM_AFTER=0.3, REFRESH_INTERVAL=0.1):
         consumer.Consumer(proceed).run()
     return {"ok": "told"}
 

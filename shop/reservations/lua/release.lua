@@ -1,8 +1,8 @@
--- Returns the pieces of an order that was cancelled or has expired, once.
+-- Releases the units of an order that was cancelled or has expired, once.
 --
--- KEYS  1 state, 2 taken, 3 tickets
+-- KEYS  1 state, 2 taken, 3 outcomes
 -- ARGV  1 customer, 2 quantity, 3 number
--- Returns 1, or 0 when nothing is loaded or they are back already: the answer was lost
+-- Returns 1, or 0 if the sale is not loaded or the units are released already (the reply was lost)
 
 local returned = ARGV[2] .. ' returned'
 if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HGET', KEYS[3], ARGV[3]) == returned then
