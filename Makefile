@@ -37,16 +37,17 @@ faults: ## run the fault suite and write docs/reference/faults.md; SEED=42 ROUND
 		|| status=$$?; \
 	exit $$status
 
-lint: ## run ruff (with bandit's rules), mypy (strict) and, if the advisory database replies, the audit
+lint: ## run ruff (with bandit's and pydocstyle's rules) and mypy (strict)
 	@$(SETUP) --install tools/setup.py test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy .
-	@$(BIN)/python tools/audit.py --lint
 
 audit: ## look up every pinned package in the advisory database (needs the network)
 	@$(SETUP) tools/setup.py demo
-	@$(BIN)/python tools/audit.py
+	@$(BIN)/pip install --quiet --disable-pip-version-check --target=.venv/audit pip-audit==2.10.1
+	@PYTHONPATH=.venv/audit $(BIN)/python -m pip_audit --strict --require-hashes --disable-pip --progress-spinner=off \
+		$(patsubst %,-r requirements/%.txt,demo production dev)
 
 peers: ## install the lock libraries that `manage.py lab bench` compares with
 	@$(SETUP) tools/setup.py demo

@@ -22,6 +22,9 @@ from tests.fault_rows import (  # noqa: F401 - hooks
     pytest_sessionfinish,
 )
 
+WHOLE_SYSTEMS = ("test_stack.py", "test_demo.py")
+"""Files with few tests that take minutes, because each starts every service."""
+
 _CI = os.environ.get("CI") == "true"
 _ON_MARIADB = os.environ.get("TEST_STORE") == "mariadb"
 _var = temporary_directory("tests")
@@ -75,8 +78,9 @@ def pytest_collection_modifyitems(
         items[:] = [item for item in items if item not in others]
     yield
     sizes = Counter(item.path for item in items)
-    lasting = {item.path for item in items if item.get_closest_marker("long")}
-    items.sort(key=lambda item: (item.path not in lasting, -sizes[item.path]))
+    first = {item.path for item in items if item.get_closest_marker("long")}
+    first |= {item.path for item in items if item.path.name in WHOLE_SYSTEMS}
+    items.sort(key=lambda item: (item.path not in first, -sizes[item.path]))
 
 
 @pytest.hookimpl(wrapper=True)
