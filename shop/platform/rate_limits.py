@@ -10,7 +10,7 @@ from functools import cache
 
 from django.conf import settings
 from django.http import HttpRequest
-from limits import RateLimitItem, parse
+from limits import parse
 from limits.storage import storage_from_string
 from limits.strategies import FixedWindowRateLimiter
 from redis.exceptions import RedisError
@@ -43,9 +43,19 @@ def _limiter(url: str) -> FixedWindowRateLimiter:
     return FixedWindowRateLimiter(storage)
 
 
-def count(limit: str, *client: str) -> None:
-    """Count one request of `client`. Raise TooMany above the limit, e.g. "10/minute"."""
-    _hit(limit, client, cost=1)
+def count(limit: str, *client: str, cost: int = 1) -> None:
+    """Count `cost` requests of `client`. Raise TooMany above the limit, e.g. "10/minute".
+
+    A cost of 0 only checks the limit; -1 takes a counted request back.
+    """
+    limiter, item = _limiter(settings.REDIS_URL), _parsed(limit)
+    try:
+        allowed = limiter.hit(item, *client, cost=cost) if cost else limiter.test(item, *client)
+        if not allowed:
+            reset_time = limiter.get_window_stats(item, *client).reset_time
+            raise TooMany(retry_after=max(1, round(reset_time - time.time())))
+    except (RedisError, OSError) as error:
+        logger.warning("Rate limiting disabled: Redis is unavailable (%s)", error)
 
 
 def count_repeated(limit: str, *client: str) -> None:
@@ -61,39 +71,13 @@ def count_repeated(limit: str, *client: str) -> None:
     if name not in counted:
         counted[name] = False
         return
-    _hit(limit, client, cost=1 if counted[name] else 2)
+    count(limit, *client, cost=1 if counted[name] else 2)
     counted[name] = True
-
-
-def uncount(limit: str, *client: str) -> None:
-    """Take one request of `client` back."""
-    _hit(limit, client, cost=-1)
-
-
-def check(limit: str, *client: str) -> None:
-    """Raise TooMany if `client` has used up the limit; count nothing."""
-    _hit(limit, client, cost=0)
 
 
 def clear() -> None:
     """Forget the first requests that this process remembers."""
     _counted.clear()
-
-
-def _hit(limit: str, client: tuple[str, ...], *, cost: int) -> None:
-    limiter, item = _limiter(settings.REDIS_URL), _parsed(limit)
-    try:
-        allowed = limiter.hit(item, *client, cost=cost) if cost else limiter.test(item, *client)
-        if not allowed:
-            raise TooMany(retry_after=_seconds_left(limiter, item, client))
-    except (RedisError, OSError) as error:
-        logger.warning("Rate limiting disabled: Redis is unavailable (%s)", error)
-
-
-def _seconds_left(
-    limiter: FixedWindowRateLimiter, item: RateLimitItem, client: tuple[str, ...]
-) -> int:
-    return max(1, round(limiter.get_window_stats(item, *client).reset_time - time.time()))
 
 
 def address_of(request: HttpRequest) -> str:

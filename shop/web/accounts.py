@@ -44,7 +44,7 @@ class SignIn(LoginView):
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         """Sign in, and take back the count of wrong passwords."""
         for limit in self._limits():
-            rate_limits.uncount(*limit)
+            rate_limits.count(*limit, cost=-1)
         return super().form_valid(form)
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
@@ -88,7 +88,7 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
         one address would use up the limit.
         """
         rate_limits.count(settings.SIGN_IN_LIMIT, "sign-in", rate_limits.address_of(request))
-        rate_limits.check(*self._limit())
+        rate_limits.count(*self._limit(), cost=0)
         return super().post(request, *args, **kwargs)
 
     def form_valid(self, form: SignUpForm) -> HttpResponse:

@@ -1,6 +1,8 @@
-"""Error pages for errors outside the views."""
+"""Responses to errors outside the views."""
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.template import loader
@@ -17,24 +19,17 @@ from shop.errors import (
 )
 
 
-def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Respond to a malformed request with 400."""
-    return answer(request, BadInput())
+def _respond_with(error: type[ShopError]) -> Callable[..., HttpResponse]:
+    def respond(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        return answer(request, error())
+
+    return respond
 
 
-def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Respond with 403, e.g. to customers who open a page of staff."""
-    return answer(request, NotAllowed())
-
-
-def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """Respond with 403 to a form without a valid CSRF token."""
-    return answer(request, Forgery())
-
-
-def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Respond with 404 to an unknown address."""
-    return answer(request, NotFound())
+bad_request = _respond_with(BadInput)
+not_allowed = _respond_with(NotAllowed)
+not_found = _respond_with(NotFound)
+csrf_failure = _respond_with(Forgery)
 
 
 def server_error(request: HttpRequest) -> HttpResponse:

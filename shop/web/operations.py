@@ -36,33 +36,30 @@ FILTERS: dict[str, Callable[[LockRow], bool]] = {
 StaffView = Callable[[CustomerRequest], HttpResponse]
 
 
-def _for_staff(view: StaffView) -> StaffView:
-    @wraps(view)
-    def checked(request: CustomerRequest) -> HttpResponse:
-        if not request.user.is_staff:
-            raise NotAllowed
-        return view(request)
-
-    return checked
-
-
-def _for_switchers(view: StaffView) -> StaffView:
-    @wraps(view)
-    def checked(request: CustomerRequest) -> HttpResponse:
-        if not _may_switch(request):
-            raise NotAllowed
-        return view(request)
-
-    return _for_staff(checked)
-
-
 def _may_switch(request: CustomerRequest) -> bool:
-    return request.user.has_perm("locking.switch_lock")
+    return request.user.is_staff and request.user.has_perm("locking.switch_lock")
+
+
+def _only_if(is_allowed: Callable[[CustomerRequest], bool]) -> Callable[[StaffView], StaffView]:
+    def decorate(view: StaffView) -> StaffView:
+        @wraps(view)
+        def checked(request: CustomerRequest) -> HttpResponse:
+            if not is_allowed(request):
+                raise NotAllowed
+            return view(request)
+
+        return checked
+
+    return decorate
+
+
+_staff_only = _only_if(lambda request: request.user.is_staff)
+_switchers_only = _only_if(_may_switch)
 
 
 @never_cache
 @customer_page
-@_for_staff
+@_staff_only
 def index(request: CustomerRequest) -> HttpResponse:
     """Show the whole page."""
     return _index(request)
@@ -83,7 +80,7 @@ def _index(request: CustomerRequest, form: Form | None = None) -> HttpResponse:
 
 @never_cache
 @customer_page
-@_for_staff
+@_staff_only
 def live(request: CustomerRequest) -> HttpResponse:
     """Render the part that changes every second."""
     context = {**_live(request, get_live_state()), "is_part": True}
@@ -92,7 +89,7 @@ def live(request: CustomerRequest) -> HttpResponse:
 
 @never_cache
 @customer_page
-@_for_staff
+@_staff_only
 def statistics(request: CustomerRequest) -> HttpResponse:
     """Render the part that changes every few seconds."""
     return render(request, "ops/_statistics.html", _statistics(request))
@@ -146,7 +143,7 @@ def _statistics(request: CustomerRequest) -> dict[str, Any]:
 
 
 @customer_form
-@_for_switchers
+@_switchers_only
 def switch(request: CustomerRequest) -> HttpResponse:
     """Check the backend, or switch to it by `step`: "check", "drain" or "force".
 
@@ -198,7 +195,7 @@ def _force(request: CustomerRequest) -> HttpResponse:
 
 
 @customer_form
-@_for_switchers
+@_switchers_only
 def cancel(request: CustomerRequest) -> HttpResponse:
     """Cancel the current switch."""
     if policy.cancel_switch():
@@ -209,7 +206,7 @@ def cancel(request: CustomerRequest) -> HttpResponse:
 
 
 @customer_form
-@_for_staff
+@_staff_only
 def audit(request: CustomerRequest) -> HttpResponse:
     """Audit the current sales now, without waiting for the scheduled audit."""
     alerts.audit_and_alert()
