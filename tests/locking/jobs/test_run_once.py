@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,20 +27,17 @@ executed: list[Any] = []
 State = JobRun.State
 
 
+body: Callable[[], None] | None = None
+"""What `tidy` calls; see `deliver`."""
+
+
 @celery.task(name="tidy")
 @run_once(attempts=3, backoff=10)
 def tidy(*words: str) -> int:
-    """Call the `act` of the test."""
     executed.append((current_run().scheduled_for, current_run().attempt, *words))
-    act()
+    if body is not None:
+        body()
     return len(executed)
-
-
-def nothing() -> None:
-    """Do nothing, the default of `act`."""
-
-
-act = nothing
 
 
 @pytest.fixture(autouse=True)
@@ -56,8 +54,12 @@ def noon(**later: float) -> datetime:
     return NOON + timedelta(**later)
 
 
-def deliver(scheduled_for: datetime, *words: str) -> Any:
-    """Deliver a message to a worker."""
+def deliver(
+    scheduled_for: datetime, *words: str, act: Callable[[], None] | None = None
+) -> int | None:
+    """Deliver a message to a worker, whose task calls `act`."""
+    global body
+    body = act
     return tidy.apply(words, headers={runs.HEADER: scheduled_for.isoformat()}).get()
 
 
@@ -104,15 +106,13 @@ class TestIdentity:
 
 
 class TestWhileItRuns:
-    def test_duplicate_is_turned_away_while_the_run_lasts(self, apart, monkeypatch) -> None:
+    def test_duplicate_is_turned_away_while_the_run_lasts(self, apart) -> None:
         copies = []
 
         def redelivered() -> None:
-            monkeypatch.setattr(f"{__name__}.act", nothing)
             copies.append(apart(deliver, noon()).result(10))
 
-        monkeypatch.setattr(f"{__name__}.act", redelivered)
-        assert deliver(noon()) == 1
+        assert deliver(noon(), act=redelivered) == 1
         assert copies == [None]
 
     def test_attempt_number_is_claimed_only_once(self, monkeypatch) -> None:
@@ -144,7 +144,7 @@ class TestWhileItRuns:
         deliver(noon())
         assert [attempt for _, attempt in executed] == [1, 2]
 
-    def test_replaced_attempt_finishes_nothing(self, monkeypatch, caplog) -> None:
+    def test_replaced_attempt_finishes_nothing(self, caplog) -> None:
         effects = []
 
         def late() -> None:
@@ -154,22 +154,20 @@ class TestWhileItRuns:
             with current_run().finish():
                 effects.append("late")
 
-        monkeypatch.setattr(f"{__name__}.act", late)
-        assert deliver(noon()) is None
+        assert deliver(noon(), act=late) is None
         assert effects == []
         assert "attempt 1 was taken over" in caplog.text
         assert JobRun.objects.get().state == State.RUNNING
 
-    def test_other_lost_lock_is_an_ordinary_error(self, monkeypatch) -> None:
-        def act() -> None:
+    def test_other_lost_lock_is_an_ordinary_error(self) -> None:
+        def fail() -> None:
             raise LockLost("the sale's")
 
-        monkeypatch.setattr(f"{__name__}.act", act)
         with pytest.raises(LockLost, match="the sale's"):
-            deliver(noon())
+            deliver(noon(), act=fail)
         assert JobRun.objects.get().state == State.DUE
 
-    def test_finish_commits_the_effect_with_the_run(self, monkeypatch) -> None:
+    def test_finish_commits_the_effect_with_the_run(self) -> None:
         def breaks() -> None:
             with current_run().finish():
                 JobRun.objects.create(
@@ -177,9 +175,8 @@ class TestWhileItRuns:
                 )
                 raise OSError("disk full")
 
-        monkeypatch.setattr(f"{__name__}.act", breaks)
         with pytest.raises(OSError, match="disk full"):
-            deliver(noon())
+            deliver(noon(), act=breaks)
         assert JobRun.objects.get().state == State.DUE
 
         def works() -> None:
@@ -187,24 +184,20 @@ class TestWhileItRuns:
                 pass
 
         let_time_pass(seconds=30)
-        monkeypatch.setattr(f"{__name__}.act", works)
-        assert deliver(noon()) == 2
+        assert deliver(noon(), act=works) == 2
         run = JobRun.objects.get()
         assert (run.state, run.attempts, run.detail) == (State.DONE, 2, "2")
 
 
+def refuse() -> None:
+    raise ValueError("no such sale")
+
+
 class TestAfterAnError:
-    @pytest.fixture(autouse=True)
-    def _broken(self, monkeypatch) -> None:
-        def act() -> None:
-            raise ValueError("no such sale")
-
-        monkeypatch.setattr(f"{__name__}.act", act)
-
     def test_attempts_back_off_and_then_fail(self) -> None:
         for wait in (10, 20, None):
             with pytest.raises(ValueError, match="no such sale"):
-                deliver(noon())
+                deliver(noon(), act=refuse)
             run = JobRun.objects.get()
             assert run.detail == "ValueError: no such sale"
             left = (run.lease_until - timezone.now()).total_seconds()
@@ -220,7 +213,7 @@ class TestAfterAnError:
 
     def test_run_that_kills_its_workers_fails(self, caplog) -> None:
         with pytest.raises(ValueError, match="no such sale"):
-            deliver(noon())
+            deliver(noon(), act=refuse)
         JobRun.objects.update(state=State.RUNNING, attempts=3)
         let_time_pass(minutes=1)
         deliver(noon())
