@@ -2,7 +2,7 @@
 
 XF: a lease or a session can have two holders who believe in it. The test counts only if it saw
 that, and shows the token that tells them apart; the stock's side of it is in
-tests/shop/test_fence_faults.py.
+tests/shop/purchase/test_fence_faults.py.
 """
 
 from __future__ import annotations

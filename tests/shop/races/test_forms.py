@@ -77,7 +77,7 @@ def test_two_forms_that_both_passed_the_look_at_the_limit(
     sale, customer = a_sale(limit=1 + has_bought), a_customer()
     if has_bought:
         place_order(customer=customer, sale=fresh(sale), quantity=1, key="before")
-    without = () if is_guarded else ("shop.purchase.place_order._take_quota",)
+    without = () if is_guarded else ("shop.purchase.place_order._quota",)
     answers = meet(processes, form(sale, customer, "a"), form(sale, customer, "b"), without=without)
     assert [answer.get("error") for answer in answers] == [
         None,
