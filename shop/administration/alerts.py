@@ -23,7 +23,7 @@ INCONSISTENT = Gauge(
     multiprocess_mode="mostrecent",
 )
 WAITING = Gauge(
-    "shop_queued_waiting_seconds",
+    "shop_oldest_reservation_seconds",
     "Seconds for which the oldest reservation had waited for its order at the last audit",
     multiprocess_mode="mostrecent",
 )

@@ -137,7 +137,7 @@ def test_a_reservation_that_waits_for_its_order_is_seen_in_the_metrics(client, m
     def waited() -> float:
         alerts.audit_and_alert()
         exposed = client.get("/metrics").text
-        return float(re.findall(r"^shop_queued_waiting_seconds (.*)", exposed, re.M)[0])
+        return float(re.findall(r"^shop_oldest_reservation_seconds (.*)", exposed, re.M)[0])
 
     assert waited() == pytest.approx(90, abs=60)
     assert consume() == 1
