@@ -20,7 +20,7 @@ from django.core.handlers.wsgi import WSGIRequest
 from django.core.signals import request_finished, request_started
 from django.http import HttpResponse, JsonResponse
 from django.middleware.csrf import CsrfViewMiddleware, get_token
-from django.utils.cache import add_never_cache_headers
+from django.views.decorators.cache import never_cache
 
 from locking import LockError, policy
 from shop.catalogue.page_cache import read_sale
@@ -119,10 +119,10 @@ class PurchaseFastPath:
         return self._bought(form, outcome)
 
     def _bought(self, form: TokenPurchase, outcome: Outcome) -> CachedResponse:
+        @never_cache
         def view(request: WSGIRequest) -> HttpResponse:
-            return _never_cached(
-                JsonResponse({}, status=outcome.status) if wants_json(request) else SeeOther("/")
-            )
+            is_json = wants_json(request)
+            return JsonResponse({}, status=outcome.status) if is_json else SeeOther("/")
 
         cached = self.django.cached(form.request, outcome.status, view=view)
         receipt = outcome.receipt if wants_json(form.request) else None
@@ -132,9 +132,10 @@ class PurchaseFastPath:
         quantity = form.purchase.quantity
         started_at = form.request.environ["shop.started_at"]
 
+        @never_cache
         def view(request: WSGIRequest) -> HttpResponse:
             request.META["shop.started_at"] = started_at
-            return _never_cached(_refusal_page(request, form.sale, error, quantity))
+            return _refusal_page(request, form.sale, error, quantity)
 
         is_safe = "unknown" if is_late(started_at) else _is_safe()
         key = (error.code, error.retry_after, quantity, is_safe)
@@ -212,8 +213,3 @@ def _is_safe() -> bool | None:
         return policy.current().is_safe
     except LockError:
         return None
-
-
-def _never_cached(response: HttpResponse) -> HttpResponse:
-    add_never_cache_headers(response)
-    return response

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from decimal import Decimal
 from unittest.mock import patch
 
 import pytest
@@ -87,7 +88,7 @@ def messages(response) -> str:
 def test_writable_fields_and_actions_are_listed_here(amy):
     request = RequestFactory().get("/")
     request.user = User.objects.get(username="amy")
-    fields, actions = {}, {}
+    fields, actions, creatable = {}, {}, set()
     for model, of in admin.site._registry.items():
         if model._meta.app_label in OURS:
             name = model._meta.model_name
@@ -95,9 +96,12 @@ def test_writable_fields_and_actions_are_listed_here(amy):
             if of.has_change_permission(request, row):
                 form = of.get_form(request, row, change=True)
                 fields[name] = set(form.base_fields) - set(of.get_readonly_fields(request, row))
+            if of.has_add_permission(request):
+                creatable.add(name)
             actions[name] = set(of.get_actions(request))
             if not of.has_delete_permission(request):
                 actions[name].discard("delete_selected")
+    assert creatable == {"product", "sale", "user"}
     assert {name: of for name, of in fields.items() if of} == WRITABLE
     assert {name: of for name, of in actions.items() if of} == ACTIONS
 
@@ -143,6 +147,25 @@ def test_ledger_stays_consistent_after_any_change(amy, sale, strategy):
     audit = audit_sale(sale=fresh(sale))
     assert (audit.ok, audit.initial, audit.held, audit.sold) == (True, 13, 2, 2)
     assert Order.objects.count() == 3
+
+
+def test_staff_create_and_restock_a_sale(amy):
+    product = Product.objects.create(slug="cup", name="Cup", price=3)
+    form = {"product": product.pk, "slug": "cup", "price": "1.50", "quantity": 8}
+    form |= {"limit_per_customer": 2, "opens_at_0": "2030-01-01", "opens_at_1": "12:00:00"}
+    form |= {"closes_at_0": "2030-01-02", "closes_at_1": "12:00:00"}
+    assert (
+        amy.post("/admin/shop/sale/add/", {**form, "closes_at_0": "2029-01-01"}).status_code == 200
+    )
+    assert not Sale.objects.exists()
+    assert amy.post("/admin/shop/sale/add/", form).status_code == 302
+    sale = Sale.objects.get()
+    assert (sale.price, sale.stock.quantity) == (Decimal("1.50"), 8)
+    action = {"action": "restock", "_selected_action": sale.pk}
+    for units, left in (("5", 13), ("0", 13), ("-1", 13), ("x", 13), ("9" * 30, 13), ("", 13)):
+        amy.post("/admin/shop/sale/", {**action, "units": units})
+        assert fresh(sale).stock.quantity == left
+    assert audit_sale(sale=sale).ok
 
 
 def test_open_now_and_close_now(amy):

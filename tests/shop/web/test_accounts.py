@@ -55,11 +55,6 @@ def test_malformed_usernames_are_refused(name):
     assert client_of().post("/accounts/sign-up/", form).status_code == 400
 
 
-def test_taken_username_is_refused(wang):
-    form = {"username": "wang", "password1": PASSWORD, "password2": PASSWORD}
-    assert client_of().post("/accounts/sign-up/", form).status_code == 400
-
-
 @pytest.mark.parametrize("path", ["/", "/sales/x/", "/accounts/sign-in/"])
 @pytest.mark.parametrize("host", ["evil.example", "localhost:x", "a b", ""])
 def test_unknown_host_is_400(path, host):
