@@ -65,6 +65,14 @@ def test_dotted_names_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", CURRENT, ids=page_id)
+def test_documented_imports_work(page: Path) -> None:
+    for line in re.findall(
+        r"^    (from (?:locking|shop|inventory)\S* import .*)", page.read_text(), re.M
+    ):
+        exec(line, {})  # noqa: S102
+
+
+@pytest.mark.parametrize("page", CURRENT, ids=page_id)
 def test_commands_accept_the_documented_arguments(page: Path) -> None:
     """Whole lines of code are parsed; commands in running text only have to exist."""
     text = page.read_text()
