@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
+from loadtest.faults.waiting import WAIT_TIMEOUT
 from loadtest.history.checker import Findings, Promise
 from loadtest.history.recorder import Recorder, dump, history
 from locking import locks
@@ -19,7 +20,6 @@ from shop.errors import ShopError
 from shop.models import Sale
 from shop.purchase import place_order as checkout
 from tests.fault_rows import check
-from tests.locking.scripted import PATIENCE
 from tests.shop.making import a_customer, a_sale, fresh
 
 
@@ -63,16 +63,16 @@ class Shop:
             if threading.current_thread() is first:
                 strike()
                 looked.set()
-                assert on.wait(PATIENCE)
+                assert on.wait(WAIT_TIMEOUT)
 
         with armed("purchase.check", stop):
             first.start()
             try:
-                assert looked.wait(PATIENCE)
+                assert looked.wait(WAIT_TIMEOUT)
                 act()
             finally:
                 on.set()
-                first.join(PATIENCE)
+                first.join(WAIT_TIMEOUT)
         return told[0]
 
     def findings(self, promise: Promise) -> Findings:

@@ -15,7 +15,7 @@ from django.db import connections
 from devservers import Redis, ZooKeeper
 from loadtest.faults.injectors import ExpireSession
 from loadtest.faults.proxy import Proxy
-from loadtest.faults.waiting import until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from loadtest.history.checker import Promise
 from locking import locks
 from locking.backends.base import Backend
@@ -25,7 +25,6 @@ from shop.models import Order
 from shop.sales.stock_lock import lock_name
 from tests.fault_rows import audit_sale
 from tests.loadtest.recorded import Shop, shop
-from tests.locking.scripted import PATIENCE
 from tests.shop.making import a_sale, put_in_force
 
 __all__ = ["shop"]
@@ -73,7 +72,7 @@ def another(act: Callable[[], str]) -> Iterator[Callable[[], str]]:
 
     with ThreadPoolExecutor(1) as pool:
         told = pool.submit(work)
-        yield lambda: told.result(PATIENCE)
+        yield lambda: told.result(WAIT_TIMEOUT)
 
 
 @pytest.mark.faults(row=9, backend="redlock")
@@ -89,7 +88,7 @@ def test_row_9_two_masters_are_not_missed_and_three_are(
         masters[2].kill()
         assert shop.buy() == "store_down"
         masters[2].start()
-        until(lambda: shop.buy() == "order", "a purchase", PATIENCE)
+        until(lambda: shop.buy() == "order", "a purchase", WAIT_TIMEOUT)
         ends_with(shop, backend, orders=2)
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from inventory import stock as services
-from loadtest.faults.waiting import until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from loadtest.history.checker import Findings, Promise
 from loadtest.history.recorder import history
 from locking import LockError, lock, locks
@@ -20,7 +20,6 @@ from locking.policy.lock import PolicyLock
 from shop.sales.stock_lock import lock_name
 from tests.fault_rows import check
 from tests.loadtest.recorded import Shop, shop
-from tests.locking.scripted import PATIENCE
 from tests.shop.making import put_in_force
 
 __all__ = ["shop"]
@@ -56,14 +55,14 @@ def test_release_without_owner_check(
         monkeypatch.setattr(backend, "release", lambda claim, token: backend.break_lock(claim.name))
     shop.recorder.watch(backend)
     late = backend.lock("mutant", ttl=0.2, renew=False)
-    assert late.acquire(timeout=PATIENCE)
+    assert late.acquire(timeout=WAIT_TIMEOUT)
     lease = late.lease
     assert lease is not None
     until(lambda: lease.lost, "the lease ending")
 
     # Holders are threads: the successor and the third are two of their own.
     successor, third = backend.lock("mutant", ttl=30), backend.lock("mutant", ttl=30)
-    in_thread(lambda: successor.acquire(timeout=PATIENCE))
+    in_thread(lambda: successor.acquire(timeout=WAIT_TIMEOUT))
     with suppress(LockError):
         late.release()
     in_thread(lambda: third.acquire(timeout=0))
@@ -75,7 +74,7 @@ def test_release_without_owner_check(
 def in_thread(call: Callable[[], object]) -> None:
     thread = threading.Thread(target=call)
     thread.start()
-    thread.join(PATIENCE)
+    thread.join(WAIT_TIMEOUT)
 
 
 @pytest.mark.faults(row="M", backend="redis", fired="mutant; control")

@@ -1,7 +1,7 @@
-"""A backend as a third party would write it, in memory, that fails where a test's script says so.
+"""A third-party backend in memory whose calls can be made to fail by a test.
 
-It is named by its dotted path, as in settings, and nothing in `locking` knows it: that it works at
-all proves that the contract of `locking.backends.base` is enough to write one.
+It is named by its dotted path, as in settings, and nothing in `locking` knows it. This proves that
+the contract of `locking.backends.base` is enough to write a backend.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from locking.exceptions import LockLost, LockUnavailable
 from locking.handler import create
 
 PATH = "tests.locking.scripted.ScriptedBackend"
-PATIENCE = 15.0
 
 
 class ScriptedBackend(Backend):
-    """Leases in a dictionary. `script["extend"]` holds what its next calls do before they work."""
+    """Leases in a dictionary; `then("extend", step)` runs `step` before the next extension."""
 
     capabilities = Capabilities(
         summary="In memory, with leases.",
@@ -38,8 +37,8 @@ class ScriptedBackend(Backend):
         self.script: dict[str, deque[Callable[[], object]]] = {}
         self.calls: list[tuple[str, float]] = []
         self.tokens = 0
-        self.is_deaf = False
-        """Grants even when the claim was cancelled."""
+        self.ignores_cancel = False
+        """Grant even if the claim was cancelled."""
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
@@ -48,11 +47,11 @@ class ScriptedBackend(Backend):
         self._rows: dict[str, dict[str, Any]] = {}
 
     def then(self, call: str, *steps: Callable[[], object]) -> None:
-        """Let the next calls of `call` run these first; a step may raise."""
+        """Run `steps` before the next calls of `call`; a step may raise."""
         self.script.setdefault(call, deque()).extend(steps)
 
     def times(self, call: str) -> list[float]:
-        """When `call` was called."""
+        """Return the times at which `call` was called."""
         return [at for name, at in self.calls if name == call]
 
     def _reached(self, call: str) -> None:
@@ -91,7 +90,7 @@ class ScriptedBackend(Backend):
             return Grant(self.tokens, ends)
 
     def _is_cancelled(self, claim: Claim) -> bool:
-        return claim.cancelled.is_set() and not self.is_deaf
+        return claim.cancelled.is_set() and not self.ignores_cancel
 
     def _wake(self) -> None:
         with self._changed:
@@ -141,18 +140,18 @@ class ScriptedBackend(Backend):
             return self._rows.pop(name, None) is not None
 
 
-def silent() -> None:
-    """A step: nobody answers."""
+def unavailable() -> None:
+    """Fail a step as if the store did not reply."""
     raise LockUnavailable
 
 
 def scripted(**settings: Any) -> ScriptedBackend:
-    """One of its own, made as `settings.LOCKS` would make it."""
+    """Return a new backend, created as for an entry of LOCKS."""
     backend = create("scripted", {"BACKEND": PATH, **settings})
     assert isinstance(backend, ScriptedBackend)
     return backend
 
 
 def waiters(backend: Backend) -> int:
-    """How many wait for any of its locks."""
+    """Return the number of waiters of all locks."""
     return sum(held.waiters or 0 for held in backend.inspect())

@@ -1,4 +1,4 @@
-"""Bad settings are refused before they guard anything, each with its own id."""
+"""System checks of the lock settings, each with its own id."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_good_settings_pass(settings) -> None:
         *(({**GOOD, "TIMEOUT": timeout}, "locking.E004") for timeout in (0, -1, "2", None)),
     ],
 )
-def test_a_bad_backend_is_named(settings, conf, id) -> None:
+def test_wrong_backend_settings_are_reported(settings, conf, id) -> None:
     assert ids(settings, conf) == [id]
 
 
@@ -53,11 +53,11 @@ def test_a_bad_backend_is_named(settings, conf, id) -> None:
         ({"BACKEND": "a"}, "locking.E006"),
     ],
 )
-def test_a_bad_policy_is_named(settings, policy, id) -> None:
+def test_wrong_policy_settings_are_reported(settings, policy, id) -> None:
     assert ids(settings, GOOD, policy) == [id]
 
 
-def test_a_backends_own_check_is_asked(settings, monkeypatch) -> None:
+def test_check_of_the_backend_is_run(settings, monkeypatch) -> None:
     from django.core.checks import Error
 
     from tests.locking.scripted import ScriptedBackend
@@ -69,7 +69,7 @@ def test_a_backends_own_check_is_asked(settings, monkeypatch) -> None:
     assert ids(settings, GOOD) == ["mine.E001"]
 
 
-def test_every_finding_stops_the_shop_from_starting(settings) -> None:
+def test_check_command_fails_with_all_errors(settings) -> None:
     settings.LOCKS = {"a": {**GOOD, "TTL": 0}}
     settings.LOCK_POLICY = {**POLICY, "BACKEND": "b"}
     with pytest.raises(SystemCheckError, match=r"(?s)locking\.E003.*locking\.E005"):
@@ -88,7 +88,7 @@ def test_every_finding_stops_the_shop_from_starting(settings) -> None:
         ({"TIMEOUT": "5"}, "TIMEOUT is '5'"),
     ],
 )
-def test_settings_of_single_flight(settings, conf, what) -> None:
+def test_single_flight_settings_are_checked(settings, conf, what) -> None:
     settings.LOCK_SINGLE_FLIGHT = conf
     found = check_single_flight()
     assert [str(error.id) for error in found] == (["locking.E008"] if what else [])

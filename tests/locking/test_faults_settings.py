@@ -1,4 +1,4 @@
-"""FAULTS row 18: a store that may throw a lock away is refused before it guards anything."""
+"""FAULTS row 18: a Redis that may evict locks is rejected at start-up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One registry of the callbacks that run in a forked child."""
+"""The registry of callbacks that run in a forked child."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from locking import (
 from locking.idempotency import IDEMPOTENCY_PREFIX, KEPT_FOR, is_key, prune
 from locking.jobs.tasks import prune_idempotency_keys
 from locking.models import IdempotencyKey
-from tests.locking.scripted import PATH, ScriptedBackend, silent
+from tests.locking.scripted import PATH, ScriptedBackend, unavailable
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
@@ -164,10 +164,10 @@ def test_key_in_flight_is_refused(backend) -> None:
 
 
 def test_unavailable_lock_does_not_stop_an_attempt(backend, caplog) -> None:
-    backend.then("acquire", silent)
+    backend.then("acquire", unavailable)
     first = do()
     assert "lock unavailable" in caplog.text
-    backend.then("release", silent)
+    backend.then("release", unavailable)
     assert do() == first
     assert effects() == 1
 

@@ -1,4 +1,4 @@
-"""The thread that renews, on a backend that does what a script says."""
+"""The thread that renews leases, on a scripted backend."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from itertools import pairwise
 
 import pytest
 
-from loadtest.faults.waiting import until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.watchdog import Watchdog, watchdog
-from tests.locking.scripted import PATIENCE, scripted, silent
+from tests.locking.scripted import scripted, unavailable
 
 TTL = 1.2
-"""Seconds of a lease that must outlive a slow machine: a renewal may come 0.8 s late."""
+"""Seconds of a lease; a renewal may be 0.8 s late on a slow machine."""
 
 
 @pytest.fixture(autouse=True)
 def _only_its_own_leases() -> None:
-    """Other tests leave locks held on purpose."""
+    """Drop the leases that other tests left held on purpose."""
     watchdog.clear()
 
 
@@ -28,7 +28,7 @@ def watchdogs() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "watchdog"]
 
 
-def test_a_lease_is_renewed_every_third_of_its_ttl() -> None:
+def test_lease_is_renewed_every_third_of_its_ttl() -> None:
     backend = scripted()
     with backend.lock("a", ttl=TTL) as lease:
         first_end = lease.deadline
@@ -41,39 +41,20 @@ def test_a_lease_is_renewed_every_third_of_its_ttl() -> None:
     assert sorted(gaps)[len(gaps) // 2] < TTL * 2 / 3
 
 
-def test_a_lease_outlives_its_ttl_while_it_is_renewed() -> None:
+def test_renewal_is_repeated_until_the_store_replies() -> None:
     backend = scripted()
-    with backend.lock("a", ttl=TTL) as lease:
-        first_end = lease.deadline
-        until(lambda: time.monotonic() > first_end + TTL / 3, "the first lease passing")
-        lease.check()
-
-
-def test_without_renewal_the_lease_ends() -> None:
-    backend = scripted()
-    lock = backend.lock("a", ttl=0.03, renew=False)
-    lock.acquire()
-    lease = lock.lease
-    until(lambda: lease.lost, "the lease ending")
-    assert not backend.times("extend")
-    with pytest.raises(LockLost):
-        lock.release()
-
-
-def test_a_silent_store_is_asked_again_until_it_answers() -> None:
-    backend = scripted()
-    backend.then("extend", *[silent] * 3)
-    told = []
-    with backend.lock("a", ttl=TTL, on_lost=told.append) as lease:
+    backend.then("extend", *[unavailable] * 3)
+    lost = []
+    with backend.lock("a", ttl=TTL, on_lost=lost.append) as lease:
         first_end = lease.deadline
         until(lambda: time.monotonic() > first_end, "the first lease passing")
         lease.check()
     asked = backend.times("extend")
     assert asked[3] - asked[0] < TTL * 2 / 3, "the retries come faster than renewals"
-    assert not told
+    assert not lost
 
 
-def test_an_error_of_the_backends_own_does_not_stop_the_thread(caplog) -> None:
+def test_unexpected_error_does_not_stop_the_thread(caplog) -> None:
     backend = scripted()
 
     def crash() -> None:
@@ -86,28 +67,28 @@ def test_an_error_of_the_backends_own_does_not_stop_the_thread(caplog) -> None:
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_silence_until_the_deadline_is_a_loss_told_once() -> None:
+def test_lease_without_a_reply_is_lost_at_its_deadline() -> None:
     backend = scripted()
-    backend.then("extend", *[silent] * 1000)
-    told = []
-    lock = backend.lock("a", ttl=TTL, on_lost=lambda lease: told.append(time.monotonic()))
+    backend.then("extend", *[unavailable] * 1000)
+    lost = []
+    lock = backend.lock("a", ttl=TTL, on_lost=lambda lease: lost.append(time.monotonic()))
     lock.acquire()
     lease = lock.lease
-    until(lambda: told, "the holder being told")
+    until(lambda: lost, "on_lost")
     assert lease.lost
-    assert 0 <= told[0] - lease.deadline < TTL
+    assert 0 <= lost[0] - lease.deadline < TTL
     asked = len(backend.times("extend"))
     with pytest.raises(LockLost):
         lock.release()
-    assert len(told) == 1
+    assert len(lost) == 1
     assert asked > 5, "it did not retry until the deadline"
-    assert len(backend.times("extend")) == asked, "a lost lease is not asked for again"
+    assert len(backend.times("extend")) == asked, "a lost lease was renewed again"
 
 
-def test_the_stores_no_is_a_loss_at_once() -> None:
+def test_lease_is_lost_at_once_if_the_store_says_so() -> None:
     backend = scripted()
-    told = []
-    lock = backend.lock("a", ttl=TTL, on_lost=told.append)
+    lost = []
+    lock = backend.lock("a", ttl=TTL, on_lost=lost.append)
     lock.acquire()
     lease = lock.lease
     backend.break_lock("a")
@@ -115,26 +96,26 @@ def test_the_stores_no_is_a_loss_at_once() -> None:
     assert time.monotonic() < lease.deadline
     with pytest.raises(LockLost):
         lock.release()
-    assert told == [lease]
+    assert lost == [lease]
 
 
-def test_a_release_during_a_renewal_is_no_loss() -> None:
+def test_release_during_a_renewal_is_not_a_loss() -> None:
     backend = scripted()
-    asked, answer = threading.Event(), threading.Event()
-    backend.then("extend", lambda: (asked.set(), answer.wait(PATIENCE)))
-    told = []
-    lock = backend.lock("a", ttl=TTL, on_lost=told.append)
+    requested, reply = threading.Event(), threading.Event()
+    backend.then("extend", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
+    lost = []
+    lock = backend.lock("a", ttl=TTL, on_lost=lost.append)
     lock.acquire()
-    assert asked.wait(PATIENCE)
+    assert requested.wait(WAIT_TIMEOUT)
     lock.release()
-    answer.set()
-    with backend.lock("b", ttl=TTL) as after:  # its renewal shows that the thread got on
+    reply.set()
+    with backend.lock("b", ttl=TTL) as after:  # its renewal shows that the thread goes on
         until(lambda: after.renew_at > after.granted_at + TTL / 2, "the next renewal")
-    assert not told
+    assert not lost
 
 
-def test_a_shorter_extension_brings_its_renewal_forward() -> None:
-    """The thread sleeps until a renewal in twenty seconds when the next is due at once."""
+def test_shorter_extension_reschedules_the_renewal() -> None:
+    """The thread sleeps until a renewal in 20 s when an earlier one becomes due."""
     backend = scripted()
     lock = backend.lock("a", ttl=60)
     with lock as lease:
@@ -144,8 +125,8 @@ def test_a_shorter_extension_brings_its_renewal_forward() -> None:
         lease.check()
 
 
-def test_leases_added_while_the_thread_counts_are_not_forgotten() -> None:
-    """The thread looks at its list, a lease joins, the thread goes to sleep for ever."""
+def test_lease_added_while_the_thread_goes_to_sleep_is_renewed() -> None:
+    """The thread reads its list, and a lease is added before it sleeps."""
     dog = Watchdog()
     backend = scripted()
     lock = backend.lock("a", ttl=0.9, renew=False)
@@ -154,7 +135,7 @@ def test_leases_added_while_the_thread_counts_are_not_forgotten() -> None:
     class Leases(set):
         def copy(self):
             seen = set(self)
-            if not self:  # it joins right after the look at the empty list
+            if not self:  # a lease is added right after the empty list was read
                 joining = threading.Thread(target=dog.add, args=(lock.lease_of_test,))
                 joining.start()
                 until(lambda: lock.lease_of_test in self, "joining")
@@ -163,15 +144,15 @@ def test_leases_added_while_the_thread_counts_are_not_forgotten() -> None:
 
     lock.lease_of_test = lock.lease
     dog._leases = Leases()
-    dog._next = time.monotonic() - 1  # as left by the renewal of a lease that has gone since
+    dog._next = time.monotonic() - 1  # as after the renewal of a lease that was removed since
     dog._thread = threading.Thread(target=dog._run, name="watchdog of a test", daemon=True)
     dog._thread.start()
-    until(lambda: len(backend.times("extend")) > 1, "the renewal of the lease that joined")
+    until(lambda: len(backend.times("extend")) > 1, "the renewal of the added lease")
     lock.release()
     dog.remove(lock.lease_of_test)
 
 
-def test_where_no_thread_can_be_started_nothing_is_held_and_the_next_one_starts_it(
+def test_failed_start_of_the_thread_holds_nothing_and_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(thread: threading.Thread) -> None:
@@ -192,30 +173,30 @@ def test_where_no_thread_can_be_started_nothing_is_held_and_the_next_one_starts_
     dog._thread.name = "watchdog of a test"
 
 
-def test_a_renewal_under_way_does_not_undo_a_longer_extension() -> None:
+def test_renewal_in_progress_does_not_undo_a_longer_extension() -> None:
     backend = scripted()
-    asked, answer = threading.Event(), threading.Event()
-    backend.then("extend", lambda: (asked.set(), answer.wait(PATIENCE)))
+    requested, reply = threading.Event(), threading.Event()
+    backend.then("extend", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
     with backend.lock("a", ttl=3) as lease:
-        assert asked.wait(PATIENCE)
+        assert requested.wait(WAIT_TIMEOUT)
         backend.lock("a").extend(60)
-        answer.set()  # the store carries it out after the other
+        reply.set()  # the store executes it after the extension
         until(lambda: len(backend.times("extend")) == 3, "another renewal, by the new ttl")
         until(lambda: backend.inspect()[0].expires_in > 50, "the longer lease")
         until(lambda: lease.remaining > 50, "the holder knowing of it")
 
 
-def test_a_dead_holders_lease_is_let_go() -> None:
+def test_lease_of_an_ended_thread_is_not_renewed() -> None:
     backend = scripted()
     thread = threading.Thread(target=backend.lock("a", ttl=0.45).acquire)
     thread.start()
     thread.join()
-    assert backend.lock("a").acquire(timeout=PATIENCE)
+    assert backend.lock("a").acquire(timeout=WAIT_TIMEOUT)
     backend.lock("a").release()
     assert not backend.held
 
 
-def test_one_thread_renews_for_all_backends() -> None:
+def test_one_thread_renews_the_leases_of_all_backends() -> None:
     first, second = scripted(), scripted()
     with first.lock("a", ttl=TTL), first.lock("b", ttl=TTL), second.lock("a", ttl=TTL):
         until(lambda: len(first.times("extend")) > 1 and second.times("extend"), "renewals")
@@ -224,7 +205,7 @@ def test_one_thread_renews_for_all_backends() -> None:
     assert len(watchdog) == 0
 
 
-def test_sessions_that_do_not_expire_are_left_alone() -> None:
+def test_leases_that_do_not_expire_are_not_renewed() -> None:
     from locking.handler import create
 
     backend = create("process", {"BACKEND": "locking.backends.process.ProcessBackend"})
@@ -232,7 +213,7 @@ def test_sessions_that_do_not_expire_are_left_alone() -> None:
         assert len(watchdog) == 0
 
 
-def test_a_forked_child_renews_its_own_and_not_its_parents() -> None:
+def test_forked_child_renews_only_its_own_leases() -> None:
     backend = scripted()
     with backend.lock("a", ttl=TTL):
         until(lambda: watchdogs(), "the thread starting")
@@ -252,9 +233,9 @@ def test_a_forked_child_renews_its_own_and_not_its_parents() -> None:
         until(lambda: len(backend.times("extend")) > before, "renewals in the parent")
 
 
-def test_an_unavailable_store_at_release_is_said_and_nothing_is_renewed() -> None:
+def test_failed_release_ends_the_renewal() -> None:
     backend = scripted()
-    backend.then("release", silent)
+    backend.then("release", unavailable)
     with pytest.raises(LockUnavailable), backend.lock("a"):
         pass
     assert len(watchdog) == 0

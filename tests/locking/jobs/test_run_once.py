@@ -16,7 +16,7 @@ from locking.backends.redis.backend import RedisBackend
 from locking.jobs import runs
 from locking.jobs.run_once import TIME_LIMIT
 from locking.models import JobRun
-from tests.locking.two_backends import apart
+from tests.locking.policy.two_backends import apart
 from tests.shop.making import put_in_force
 
 __all__ = ["apart"]

@@ -17,7 +17,7 @@ from shop.orders import service as orders
 from shop.orders.service import cancel_order, expire_unpaid_orders, get_order, orders_of, pay_order
 from shop.purchase.place_order import place_order
 from shop.sales.stock_lock import lock_name
-from tests.locking.scripted import silent
+from tests.locking.scripted import unavailable
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("guard")]
@@ -144,7 +144,7 @@ def test_another_customers_order_is_as_absent_as_a_missing_one(order) -> None:
 
 
 def test_a_silent_lock_store_changes_nothing(guard, sale, order) -> None:
-    guard.then("acquire", silent)
+    guard.then("acquire", unavailable)
     with pytest.raises(ServiceUnavailable):
         cancel_order(order=order)
     assert (order.status, count(sale)) == ("pending", (3, 2, 0))
@@ -192,7 +192,7 @@ def test_a_row_that_nobody_can_write_holds_up_no_other_sale(sale, monkeypatch, s
 @pytest.mark.parametrize("fault", ["broken", "silent"])
 def test_a_return_outlives_the_loss_of_its_lock(fault, guard, sale, order) -> None:
     if fault == "silent":
-        guard.then("release", silent)
+        guard.then("release", unavailable)
     else:
         guard.then("release", lambda: guard.break_lock(lock_name(sale.pk)))
     cancel_order(order=order)

@@ -18,7 +18,7 @@ from shop.models import Order, Sale
 from shop.orders import service as orders
 from shop.purchase.place_order import place_order
 from tests.locking.lock_worker import LockWorker
-from tests.locking.scripted import silent
+from tests.locking.scripted import unavailable
 from tests.shop.making import a_customer, a_sale, fresh, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("guard")]
@@ -105,7 +105,7 @@ def test_a_key_in_flight_is_409_and_may_be_sent_again(sale, settings) -> None:
 def test_what_was_not_decided_is_not_kept(guard, sale) -> None:
     order = an_order(sale)
     client = browser(order)
-    guard.then("acquire", silent)
+    guard.then("acquire", unavailable)
     down = send(client, order, "cancel", **JSON)
     assert (down.status_code, down.json()["error"]) == (503, "store_down")
     assert down["Retry-After"]
@@ -129,7 +129,7 @@ def test_a_commit_whose_reply_was_lost_is_found_again(sale) -> None:
 def test_paying_needs_no_lock_service(sale, settings) -> None:
     settings.LOCK_POLICY = {**settings.LOCK_POLICY, "BACKEND": "scripted"}
     order = an_order(sale)
-    locks["scripted"].then("acquire", silent)
+    locks["scripted"].then("acquire", unavailable)
     first = send(browser(order), order, "pay")
     assert first.status_code == 303
     assert locks["scripted"].times("acquire")
@@ -138,7 +138,7 @@ def test_paying_needs_no_lock_service(sale, settings) -> None:
 
 def test_the_page_keeps_the_key_of_what_may_be_sent_again(guard, sale) -> None:
     order = an_order(sale)
-    guard.then("acquire", silent)
+    guard.then("acquire", unavailable)
     page = send(browser(order), order, "cancel", "my-own-key").text
     assert page.count("my-own-key") == 1
 

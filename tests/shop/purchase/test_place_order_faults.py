@@ -21,7 +21,7 @@ from shop.errors import Overloaded, ServiceUnavailable, SoldOut
 from shop.models import Order, Sale
 from shop.purchase import place_order as checkout
 from shop.sales.stock_lock import lock_name
-from tests.locking.scripted import ScriptedBackend, silent
+from tests.locking.scripted import ScriptedBackend, unavailable
 from tests.shop.making import a_customer, a_sale, put_in_force
 from tests.shop.purchases import EVERY, buy, nothing_changed
 
@@ -77,7 +77,7 @@ def test_after_the_last_call_nothing_is_written(at, guard, settings) -> None:
 
 def test_a_silent_lock_store_is_store_down(guard) -> None:
     sale = a_sale()
-    guard.then("acquire", silent)
+    guard.then("acquire", unavailable)
     with pytest.raises(ServiceUnavailable):
         buy(sale)
     assert nothing_changed(sale)
@@ -92,7 +92,7 @@ def test_an_order_outlives_the_loss_of_its_lock(fault, guard, caplog) -> None:
         if fault == "broken":
             assert guard.break_lock(lock_name(sale.pk))
         else:
-            guard.then("release", silent)
+            guard.then("release", unavailable)
 
     with armed("purchase.committed", strike):
         order = buy(sale).order

@@ -1,4 +1,4 @@
-"""`locking.lock`: what it adds to a backend's own lock besides the policy of test_policy.py."""
+"""`locking.lock` under a policy that does not change."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from loadtest.faults.waiting import WAIT_TIMEOUT
 from locking import LockLost, LockMisuse, LockTimeout, lock, locks, policy
-from tests.locking.scripted import PATH, PATIENCE, ScriptedBackend
+from tests.locking.scripted import PATH, ScriptedBackend
 
 
 @pytest.fixture(autouse=True)
 def backend(settings, monkeypatch) -> ScriptedBackend:
-    """One backend, and a policy that needs no database."""
+    """Provide one backend, and a policy that needs no database."""
     settings.LOCKS = {"only": {"BACKEND": PATH, "TTL": 30, "TIMEOUT": 0.02}}
 
     def in_force(max_age: float = 1.0) -> policy.Policy:
@@ -30,7 +31,7 @@ def backend(settings, monkeypatch) -> ScriptedBackend:
     return locks["only"]
 
 
-def test_the_lease_knows_its_policy(backend) -> None:
+def test_lease_carries_epoch_and_strategy_of_the_policy(backend) -> None:
     with lock("a") as lease:
         assert lease.strategy == "naive"
         assert lease.fence == (3, lease.token)
@@ -38,11 +39,11 @@ def test_the_lease_knows_its_policy(backend) -> None:
         assert direct.fence == (0, direct.token)
 
 
-def test_its_waits_are_those_of_a_lock(backend) -> None:
+def test_waits_are_those_of_a_lock(backend) -> None:
     held = lock("a")
     assert not held.locked()
     with ThreadPoolExecutor(1) as other:
-        other.submit(held.acquire).result(PATIENCE)
+        other.submit(held.acquire).result(WAIT_TIMEOUT)
         assert held.locked()
         assert held.acquire(blocking=False) is False
         assert held.acquire(timeout=0.01) is False
@@ -53,12 +54,12 @@ def test_its_waits_are_those_of_a_lock(backend) -> None:
             pass
         with ThreadPoolExecutor(1) as third:
             waiter = third.submit(held.acquire)
-            other.submit(held.release).result(PATIENCE)
-            assert waiter.result(PATIENCE) is True
-            third.submit(held.release).result(PATIENCE)
+            other.submit(held.release).result(WAIT_TIMEOUT)
+            assert waiter.result(WAIT_TIMEOUT) is True
+            third.submit(held.release).result(WAIT_TIMEOUT)
 
 
-def test_it_may_be_taken_again_and_ends_with_the_last_release(backend) -> None:
+def test_reentry_ends_with_the_last_release(backend) -> None:
     held = lock("a")
     with held as outer, lock("a") as inner:
         assert inner is outer
@@ -67,9 +68,9 @@ def test_it_may_be_taken_again_and_ends_with_the_last_release(backend) -> None:
     assert not backend.inspect()
 
 
-def test_its_options_reach_the_backend(backend) -> None:
-    told = []
-    held = lock("a", ttl=60, renew=False, on_lost=told.append)
+def test_options_are_passed_to_the_backend(backend) -> None:
+    lost = []
+    held = lock("a", ttl=60, renew=False, on_lost=lost.append)
     held.acquire()
     lease = held.lease
     assert 59 < lease.remaining <= 60
@@ -79,7 +80,7 @@ def test_its_options_reach_the_backend(backend) -> None:
     backend.break_lock("a")
     with pytest.raises(LockLost):
         held.release()
-    assert told == [lease]
+    assert lost == [lease]
     assert held.lease is None
 
 
@@ -95,30 +96,30 @@ def test_its_options_reach_the_backend(backend) -> None:
         lambda: lock("a").extend(),
     ],
 )
-def test_misuse_leaves_nothing_behind(backend, misuse) -> None:
+def test_misuse_leaves_nothing_held(backend, misuse) -> None:
     with pytest.raises(LockMisuse):
         misuse()
     assert not backend.inspect()
 
 
-def test_an_interruption_after_the_grant_gives_it_back(backend, monkeypatch) -> None:
-    """Ctrl-C, or Celery's soft time limit, between the grant and the second look."""
-    looks = iter([policy.current()])
+def test_interrupt_after_the_grant_releases_it(backend, monkeypatch) -> None:
+    """Such as Ctrl-C or Celery's soft time limit before the policy is checked again."""
+    reads = iter([policy.current()])
 
     def interrupted(max_age: float = 1.0):
-        for look in looks:
-            return look
+        for read in reads:
+            return read
         raise KeyboardInterrupt
 
     monkeypatch.setattr(policy, "current", interrupted)
     with pytest.raises(KeyboardInterrupt):
         lock("a").acquire()
-    assert len(backend.times("acquire")) == 1, "the fault did not fire"
+    assert len(backend.times("acquire")) == 1, "the lock was not acquired"
     assert not backend.inspect()
     assert not backend.held
 
 
-def test_a_forked_child_holds_nothing_of_its_parents(backend) -> None:
+def test_forked_child_does_not_hold_its_parents_locks(backend) -> None:
     held = lock("a")
     with held as lease:
         child = os.fork()
@@ -129,7 +130,7 @@ def test_a_forked_child_holds_nothing_of_its_parents(backend) -> None:
                 try:
                     held.release()
                 except LockMisuse:
-                    took = held.acquire(timeout=1)  # the child's own memory, so it is free there
+                    took = held.acquire(timeout=1)  # it is free in the memory of the child
                     code = 0 if not mine and took and held.lease is not lease else 2
             finally:
                 os._exit(code)
@@ -137,8 +138,8 @@ def test_a_forked_child_holds_nothing_of_its_parents(backend) -> None:
         lease.check()
 
 
-def test_a_lease_ended_elsewhere_is_not_taken_for_a_reentry(backend) -> None:
-    """The same thread took it directly and through the policy, and released it in that order."""
+def test_released_lease_is_not_entered_again(backend) -> None:
+    """The thread acquired it directly and by the policy, and released it in this order."""
     direct = backend.lock("a")
     direct.acquire()
     held = lock("a")

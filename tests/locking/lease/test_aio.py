@@ -1,4 +1,4 @@
-"""A task that is cancelled while it takes a lock leaves nothing behind."""
+"""Tasks that are cancelled while they acquire a lock leave nothing behind."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
+from loadtest.faults.waiting import WAIT_TIMEOUT
 from locking.backends.base import Claim
-from tests.locking.scripted import PATIENCE, scripted, waiters
+from tests.locking.scripted import scripted, waiters
 
 
-def test_a_cancelled_waiter_leaves_no_trace_however_often_it_is_cancelled(process) -> None:
+def test_waiter_cancelled_twice_leaves_no_trace(process) -> None:
     async def main() -> None:
         async with process.lock("a"):
             waiter = asyncio.create_task(process.lock("a").aacquire())
@@ -29,39 +30,39 @@ def test_a_cancelled_waiter_leaves_no_trace_however_often_it_is_cancelled(proces
     asyncio.run(main())
 
 
-def test_a_grant_that_crosses_the_cancellation_is_given_back() -> None:
+def test_grant_that_arrives_after_the_cancellation_is_released() -> None:
     backend = scripted()
-    asked, answer = threading.Event(), threading.Event()
-    backend.then("acquire", lambda: (asked.set(), answer.wait(PATIENCE)))
-    backend.is_deaf = True  # it had granted before it heard of the cancellation
+    requested, reply = threading.Event(), threading.Event()
+    backend.then("acquire", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
+    backend.ignores_cancel = True  # it granted before it received the cancellation
 
     async def main() -> None:
         waiter = asyncio.create_task(backend.lock("a").aacquire())
-        await asyncio.to_thread(asked.wait, PATIENCE)
+        await asyncio.to_thread(requested.wait, WAIT_TIMEOUT)
         waiter.cancel()
         await asyncio.sleep(0)
         waiter.cancel()
         await asyncio.sleep(0)
-        answer.set()
+        reply.set()
         with pytest.raises(asyncio.CancelledError):
             await waiter
 
     asyncio.run(main())
-    assert backend.times("release"), "the fault did not fire: nothing was granted"
+    assert backend.times("release"), "nothing was granted: the test proves nothing"
     assert not backend.held
     assert not backend.inspect()
 
 
-def test_a_cancelled_reentry_does_not_count() -> None:
+def test_cancelled_reentry_is_undone() -> None:
     backend = scripted()
-    asked, answer = threading.Event(), threading.Event()
+    requested, reply = threading.Event(), threading.Event()
 
     async def main() -> None:
         lock = backend.lock("a")
 
         async def hold() -> None:
             async with lock:
-                backend.then("set_depth", lambda: (asked.set(), answer.wait(PATIENCE)))
+                backend.then("set_depth", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
                 try:
                     await lock.aacquire()
                 except asyncio.CancelledError:
@@ -69,10 +70,10 @@ def test_a_cancelled_reentry_does_not_count() -> None:
                     raise
 
         holder = asyncio.create_task(hold())
-        await asyncio.to_thread(asked.wait, PATIENCE)
+        await asyncio.to_thread(requested.wait, WAIT_TIMEOUT)
         holder.cancel()
         await asyncio.sleep(0)
-        answer.set()
+        reply.set()
         with pytest.raises(asyncio.CancelledError):
             await holder
         assert not backend.inspect()
@@ -80,13 +81,13 @@ def test_a_cancelled_reentry_does_not_count() -> None:
     asyncio.run(main())
 
 
-def test_sixty_waiting_tasks_leave_room_for_the_release(process) -> None:
+def test_sixty_waiting_tasks_do_not_block_the_release(process) -> None:
     async def main() -> int:
         served = 0
 
         async def once() -> None:
             nonlocal served
-            async with process.lock("a", timeout=PATIENCE):
+            async with process.lock("a", timeout=WAIT_TIMEOUT):
                 served += 1
 
         async with process.lock("a"):
@@ -99,8 +100,8 @@ def test_sixty_waiting_tasks_leave_room_for_the_release(process) -> None:
     assert asyncio.run(main()) == 60
 
 
-def test_a_wait_may_end_while_it_is_cancelled() -> None:
-    """It takes back its `interrupt` between the look whether there is one and the call."""
+def test_claim_may_be_cancelled_while_its_wait_ends() -> None:
+    """The wait resets `interrupt` between the check and the call."""
 
     class Ending(Claim):
         seen = 0
@@ -112,7 +113,7 @@ def test_a_wait_may_end_while_it_is_cancelled() -> None:
 
         @interrupt.setter
         def interrupt(self, value: object) -> None:
-            """It is none to begin with."""
+            """Ignore the initial None."""
 
     claim = Ending(name="a", owner="me", ttl=6)
     claim.cancel()

@@ -10,8 +10,8 @@ from django.core.management import CommandError, call_command
 
 from locking import LockLost, lock, policy
 from locking.policy import switch
-from tests.locking.scripted import silent
-from tests.locking.two_backends import new, old, row, two_backends
+from tests.locking.policy.two_backends import new, old, row, two_backends
+from tests.locking.scripted import unavailable
 
 __all__ = ["new", "old", "two_backends"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -23,13 +23,13 @@ def manage(*args: str) -> str:
     return out.getvalue()
 
 
-def test_lock_policy_shows_switches_and_remembers() -> None:
+def test_lock_policy_shows_switches_and_lists_history() -> None:
     assert "old + conditional, epoch 1" in manage("lock_policy", "show")
-    told = manage(
+    output = manage(
         "lock_policy", "switch", "new", "--strategy", "naive", "--reason", "drill", "--force"
     )
-    assert "new + naive, epoch 2" in told
-    assert "can oversell" in told
+    assert "new + naive, epoch 2" in output
+    assert "can oversell" in output
     manage("lock_policy", "switch", "old", "--discipline", "fenced")
     lines = manage("lock_policy", "history").splitlines()
     assert len(lines) == 2
@@ -39,7 +39,7 @@ def test_lock_policy_shows_switches_and_remembers() -> None:
     assert len(manage("lock_policy", "history", "--limit", "1").splitlines()) == 1
 
 
-def test_lock_policy_cancels() -> None:
+def test_lock_policy_cancels_a_switch() -> None:
     policy.current()
     switch(backend="new", wait=False)
     assert "switching to new + conditional" in manage("lock_policy", "show")
@@ -49,7 +49,7 @@ def test_lock_policy_cancels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (("switch", "absent"), "there are: old, new, blind"),
         (("switch", "new", "--discipline", "hopeful"), "invalid choice"),
@@ -57,26 +57,26 @@ def test_lock_policy_cancels() -> None:
         ((), "required"),
     ],
 )
-def test_lock_policy_refuses(args, says) -> None:
+def test_lock_policy_rejects_wrong_arguments(args, message) -> None:
     policy.current()
-    with pytest.raises(CommandError, match=says):
+    with pytest.raises(CommandError, match=message):
         manage("lock_policy", *args)
     assert row().epoch == 1
 
 
-def test_lock_policy_says_that_a_store_is_silent(new) -> None:
+def test_lock_policy_reports_an_unavailable_store(new) -> None:
     policy.current()
-    new.then("probe", silent)
+    new.then("probe", unavailable)
     with pytest.raises(CommandError, match="does not reply"):
         manage("lock_policy", "switch", "new")
 
 
-def test_locks_lists_what_is_held(old, new) -> None:
+def test_locks_lists_held_locks(old, new) -> None:
     assert "No locks are held in 'old'" in manage("locks")
     with lock("sale:7") as lease, new.lock("other"):
-        told = manage("locks")
-        assert re.search(rf"^sale:7 .* {lease.token} +\d\d\.\d s", told, re.MULTILINE)
-        assert "other" not in told
+        output = manage("locks")
+        assert re.search(rf"^sale:7 .* {lease.token} +\d\d\.\d s", output, re.MULTILINE)
+        assert "other" not in output
         assert "other" in manage("locks", "--backend", "new")
     assert "cannot list" in manage("locks", "--backend", "blind")
     with pytest.raises(CommandError, match="no lock backend"):
@@ -86,7 +86,7 @@ def test_locks_lists_what_is_held(old, new) -> None:
 @pytest.mark.parametrize(
     "args", [("--break", "a"), ("--yes-break", "a"), ("--break", "a", "--yes-break", "b")]
 )
-def test_breaking_needs_the_name_twice(old, args) -> None:
+def test_break_needs_the_name_twice(old, args) -> None:
     with lock("a") as lease:
         with pytest.raises(CommandError, match="the same name"):
             manage("locks", *args)
@@ -94,7 +94,7 @@ def test_breaking_needs_the_name_twice(old, args) -> None:
         assert old.inspect()
 
 
-def test_breaking_takes_the_lock_from_its_holder(old) -> None:
+def test_break_ends_the_lease_of_the_holder(old) -> None:
     held = lock("a")
     held.acquire()
     assert "Lock 'a' broken" in manage("locks", "--break", "a", "--yes-break", "a")

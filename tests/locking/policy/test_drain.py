@@ -1,4 +1,4 @@
-"""A switch waits for those who hold the old lock, and new buyers wait for the switch."""
+"""A switch waits for the holders of the old backend; new callers wait for the switch."""
 
 from __future__ import annotations
 
@@ -10,71 +10,71 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from loadtest.faults.waiting import until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockMisuse, LockTimeout, lock, locks, policy
 from locking.models import LockPolicy, LockPolicyChange
 from locking.policy import cancel_switch, finish_switch, switch
-from tests.locking.scripted import PATIENCE, silent
-from tests.locking.two_backends import AGE, apart, new, old, row, two_backends
+from tests.locking.policy.two_backends import AGE, apart, new, old, row, two_backends
+from tests.locking.scripted import unavailable
 
 __all__ = ["apart", "new", "old", "two_backends"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 
-def test_new_buyers_wait_and_then_get_the_new_backend(apart, old, new) -> None:
+def test_new_callers_wait_for_the_new_backend(apart, old, new) -> None:
     policy.current()
     switch(backend="new", wait=False)
 
-    def buy():
-        with lock("a", timeout=PATIENCE) as lease:
+    def acquire():
+        with lock("a", timeout=WAIT_TIMEOUT) as lease:
             return lease.backend, lease.fence[0]
 
-    buyer = apart(buy)
+    caller = apart(acquire)
     asked = len(old.times("acquire"))
-    until(lambda: policy.current().draining, "the drain being seen")
-    assert not buyer.done()
+    until(lambda: policy.current().draining, "the drain")
+    assert not caller.done()
     assert finish_switch().backend == "new"
-    assert buyer.result(PATIENCE) == (new, 2)
+    assert caller.result(WAIT_TIMEOUT) == (new, 2)
     assert len(old.times("acquire")) == asked
 
 
-def test_a_key_in_flight_and_a_rebuild_keep_no_switch_waiting(old) -> None:
+def test_switch_does_not_wait_for_keys_in_flight_and_rebuilds(old) -> None:
     with old.lock(policy.IDEMPOTENCY_PREFIX + "key"), old.lock("build:home"):
         assert switch(backend="new").backend == "new"
 
 
-def test_new_buyers_are_told_when_the_drain_lasts_longer_than_they_would_wait() -> None:
+def test_new_callers_time_out_during_a_long_drain() -> None:
     policy.current()
     switch(backend="new", wait=False)
     began = time.monotonic()
     with pytest.raises(LockTimeout), lock("a", timeout=0.2):
         pass
-    assert 0.2 <= time.monotonic() - began < PATIENCE
+    assert 0.2 <= time.monotonic() - began < WAIT_TIMEOUT
     assert lock("a").acquire(blocking=False) is False
 
 
-def test_a_grant_that_comes_after_the_drain_began_is_given_back(apart, old, new) -> None:
-    """It was asked for under the old policy and came under the next."""
+def test_grant_that_arrives_during_the_drain_is_released(apart, old, new) -> None:
+    """It was requested under the old policy and arrived under the next one."""
     policy.current()
     asked, answer = threading.Event(), threading.Event()
-    old.then("acquire", lambda: (asked.set(), answer.wait(PATIENCE)))
+    old.then("acquire", lambda: (asked.set(), answer.wait(WAIT_TIMEOUT)))
 
-    def buy():
-        with lock("a", timeout=PATIENCE) as lease:
+    def acquire():
+        with lock("a", timeout=WAIT_TIMEOUT) as lease:
             return lease.backend
 
-    buyer = apart(buy)
-    assert asked.wait(PATIENCE)
+    caller = apart(acquire)
+    assert asked.wait(WAIT_TIMEOUT)
     switch(backend="new", wait=False)
     answer.set()
-    until(lambda: old.times("release"), "the late grant being given back")
+    until(lambda: old.times("release"), "the release of the late grant")
     assert not old.inspect()
     finish_switch()
-    assert buyer.result(PATIENCE) is new
+    assert caller.result(WAIT_TIMEOUT) is new
 
 
-def test_a_grant_on_an_old_answer_about_the_policy_is_given_back(old, monkeypatch) -> None:
-    """The database took longer to answer than a policy is good for."""
+def test_grant_after_a_slow_policy_read_is_released(old, monkeypatch) -> None:
+    """The database took longer to reply than a policy may be used."""
     policy.current()
     read, slow = policy._row, [True]
 
@@ -82,18 +82,18 @@ def test_a_grant_on_an_old_answer_about_the_policy_is_given_back(old, monkeypatc
         found = read()
         if slow.pop() if slow else False:
             began = time.monotonic()
-            until(lambda: time.monotonic() - began > AGE * 1.5, "the answer ageing")
+            until(lambda: time.monotonic() - began > AGE * 1.5, "the reply becoming too old")
         return found
 
     old.then("acquire", policy.invalidate)
     monkeypatch.setattr(policy, "_row", answer)
-    with lock("a", timeout=PATIENCE):
+    with lock("a", timeout=WAIT_TIMEOUT):
         asked = len(old.times("acquire"))
-        assert asked >= 2  # more often where the machine is as slow as this database
+        assert asked >= 2  # more often if the machine is as slow as this database
     assert len(old.times("release")) == asked
 
 
-def test_old_holders_are_waited_for_even_when_they_renew(apart, old, new) -> None:
+def test_switch_waits_for_holders_that_renew(apart, old, new) -> None:
     policy.current()
     old.ttl = 0.5
     held = lock("a", ttl=1.5)
@@ -104,22 +104,22 @@ def test_old_holders_are_waited_for_even_when_they_renew(apart, old, new) -> Non
     assert not switching.done()
     assert not new.times("acquire")
     held.release()
-    assert switching.result(PATIENCE).backend == "new"
+    assert switching.result(WAIT_TIMEOUT).backend == "new"
 
 
-def test_a_holder_that_will_not_go_stops_the_switch(apart, old, monkeypatch) -> None:
+def test_holder_that_stays_cancels_the_switch(apart, old, monkeypatch) -> None:
     monkeypatch.setattr(policy, "SWITCH_GRACE", 0.3)
     old.ttl = 0.1
     policy.current()
     with lock("a", ttl=30):
         with pytest.raises(LockTimeout, match="still held"):
-            apart(switch, backend="new").result(PATIENCE)
+            apart(switch, backend="new").result(WAIT_TIMEOUT)
         assert (row().state, row().backend, row().epoch) == ("steady", "old", 1)
     assert not LockPolicyChange.objects.exists()
 
 
-def test_a_holder_may_take_what_it_needs_to_come_to_its_end(apart, old, new) -> None:
-    """Such as a scheduled task its sales: the drain waits for it, and it would for the drain."""
+def test_holder_may_acquire_more_locks_during_the_drain(apart, old, new) -> None:
+    """Such as a scheduled task that locks its sales; else it and the drain would deadlock."""
     with lock("job"):
         switched = apart(lambda: switch(backend="new"))
         until(lambda: LockPolicy.objects.get().state == LockPolicy.State.DRAINING, "the drain")
@@ -127,15 +127,14 @@ def test_a_holder_may_take_what_it_needs_to_come_to_its_end(apart, old, new) -> 
         assert policy.current().draining
         with lock("sale", timeout=0.1) as lease:
             assert lease.backend is old
-        with pytest.raises(LockTimeout):  # whoever holds nothing waits for the new backend
-            apart(lambda: lock("sale", timeout=0.05).__enter__()).result(PATIENCE)
+        with pytest.raises(LockTimeout):  # a caller without a lock waits for the new backend
+            apart(lambda: lock("sale", timeout=0.05).__enter__()).result(WAIT_TIMEOUT)
         assert not switched.done()
-    assert switched.result(PATIENCE).backend == "new"
+    assert switched.result(WAIT_TIMEOUT).backend == "new"
 
 
-def test_a_holder_whom_nobody_can_see_waits_like_others() -> None:
-    put_in_force = LockPolicy.objects.update_or_create
-    put_in_force(pk=1, defaults={"backend": "blind", "strategy": "conditional"})
+def test_holder_in_a_backend_without_a_list_waits_too() -> None:
+    LockPolicy.objects.create(pk=1, backend="blind")
     policy.invalidate()
     with lock("job"):
         switch(backend="new", wait=False)
@@ -144,40 +143,40 @@ def test_a_holder_whom_nobody_can_see_waits_like_others() -> None:
         cancel_switch()
 
 
-def test_a_backend_that_cannot_list_its_holders_is_given_its_longest_lease() -> None:
+def test_switch_from_a_backend_without_a_list_waits_for_its_ttl() -> None:
     switch(backend="blind", force=True)
     began = time.monotonic()
     switch(backend="new")
     assert time.monotonic() - began >= AGE + locks["blind"].ttl
 
 
-def test_a_silent_old_backend_is_given_its_longest_lease(old) -> None:
+def test_switch_from_an_unavailable_backend_waits_for_its_ttl(old) -> None:
     policy.current()
     old.ttl = 0.5
-    old.then("inspect", *[silent] * 1000)
+    old.then("inspect", *[unavailable] * 1000)
     began = time.monotonic()
     switch(backend="new")
     assert time.monotonic() - began >= AGE + old.ttl
 
 
-def test_force_waits_for_nobody(old, new, monkeypatch) -> None:
+def test_forced_switch_does_not_wait(old, new, monkeypatch) -> None:
     policy.current()
     with lock("a") as before:
-        monkeypatch.setattr(policy, "MAX_AGE", PATIENCE)
+        monkeypatch.setattr(policy, "MAX_AGE", WAIT_TIMEOUT)
         began = time.monotonic()
         switch(backend="new", force=True)
-        assert time.monotonic() - began < PATIENCE
+        assert time.monotonic() - began < WAIT_TIMEOUT
         assert LockPolicyChange.objects.get().forced
         with lock("b") as after:
             assert (before.backend, after.backend) == (old, new)
             assert after.fence > before.fence
 
 
-def test_a_holder_releases_where_it_was_granted(old, new) -> None:
+def test_holder_releases_in_the_backend_that_granted(old, new) -> None:
     held = lock("a")
     held.acquire()
     switch(backend="new", force=True)
-    assert held.acquire(), "re-entry stays in the old backend, too"
+    assert held.acquire(), "re-entry must stay in the old backend"
     held.release()
     held.extend(30)
     held.release()
@@ -185,65 +184,65 @@ def test_a_holder_releases_where_it_was_granted(old, new) -> None:
     assert not new.calls or not new.times("release")
 
 
-def test_cancelling_stays_with_the_old_backend(apart, old) -> None:
+def test_cancelled_switch_keeps_the_old_backend(apart, old) -> None:
     assert cancel_switch() is False
     policy.current()
     held = lock("a")
     held.acquire()
     switching = apart(switch, backend="new")
-    until(lambda: policy.current().draining, "the drain being seen")
+    until(lambda: policy.current().draining, "the drain")
     assert cancel_switch() is True
-    assert switching.result(PATIENCE).backend == "old"
+    assert switching.result(WAIT_TIMEOUT).backend == "old"
     assert (row().epoch, row().state, row().next_backend) == (1, "steady", "")
     held.release()
-    with lock("b", timeout=PATIENCE) as lease:
+    with lock("b", timeout=WAIT_TIMEOUT) as lease:
         assert lease.backend is old
 
 
-def test_of_two_switches_at_once_one_is_refused(apart) -> None:
+def test_second_switch_at_the_same_time_is_refused(apart) -> None:
     policy.current()
     start = threading.Barrier(2)
 
     def race(backend: str) -> str:
-        start.wait(PATIENCE)
+        start.wait(WAIT_TIMEOUT)
         try:
             return switch(backend=backend).backend
         except LockMisuse:
             return "refused"
 
-    with lock("a"):  # until then neither is over, and so not before the other has begun
+    with lock("a"):  # neither can finish before the other has begun
         racers = [apart(race, backend) for backend in ("new", "blind")]
         until(lambda: any(racer.done() for racer in racers), "one being refused")
-    told = {racer.result(PATIENCE) for racer in racers}
+    told = {racer.result(WAIT_TIMEOUT) for racer in racers}
     assert told == {"refused", row().backend}
     assert (row().epoch, LockPolicyChange.objects.count()) == (2, 1)
 
 
-def test_force_takes_over_from_a_switch_that_waits(apart) -> None:
+def test_forced_switch_replaces_one_in_progress(apart) -> None:
     policy.current()
     with lock("a"):
         waiting = apart(switch, backend="new")
-        until(lambda: policy.current().draining, "the drain being seen")
+        until(lambda: policy.current().draining, "the drain")
         assert switch(backend="blind", force=True).backend == "blind"
-        assert waiting.result(PATIENCE).backend == "blind"
+        assert waiting.result(WAIT_TIMEOUT).backend == "blind"
     assert (row().epoch, LockPolicyChange.objects.count()) == (2, 1)
 
 
-def test_a_switch_whose_process_died_is_finished_by_whoever_meets_it(new) -> None:
+def test_switch_of_a_dead_process_is_finished_by_others(new) -> None:
     policy.current()
     switch(backend="new", changed_by="ann", wait=False)
     with pytest.raises(LockTimeout), lock("a", timeout=0.01):
         pass
-    assert row().state == "draining", "a young drain is left to the process that began it"
+    assert row().state == "draining", "a young drain belongs to the process that began it"
     LockPolicy.objects.update(changed_at=timezone.now() - timedelta(hours=1))
     with pytest.raises(LockTimeout), lock("a", timeout=0.01):
         pass
-    with lock("a", timeout=PATIENCE) as lease:
+    with lock("a", timeout=WAIT_TIMEOUT) as lease:
         assert lease.backend is new
     assert LockPolicyChange.objects.get().changed_by == "ann"
 
 
-def test_an_overdue_switch_beside_a_holder_is_cancelled(old) -> None:
+def test_overdue_switch_is_cancelled_if_a_lock_is_held(old) -> None:
     policy.current()
     with lock("a"):
         switch(backend="new", wait=False)
@@ -253,7 +252,7 @@ def test_an_overdue_switch_beside_a_holder_is_cancelled(old) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_is_in_a_transaction_leaves_an_overdue_switch_to_others(caplog) -> None:
+def test_caller_in_a_transaction_does_not_finish_a_switch(caplog) -> None:
     policy.current()
     switch(backend="new", wait=False)
     LockPolicy.objects.update(changed_at=timezone.now() - timedelta(minutes=2))

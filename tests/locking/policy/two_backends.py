@@ -1,4 +1,4 @@
-"""A shop of two lock backends, `old` in force and `new` beside it, for the tests of switching."""
+"""Two lock backends for the tests of switching: `old` is active, `new` is the other one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from locking.models import LockPolicy
 from tests.locking.scripted import PATH, ScriptedBackend
 
 AGE = 0.1
-"""Seconds that a policy is trusted here."""
+"""MAX_AGE of a policy in these tests, in seconds."""
 
 
 @pytest.fixture(autouse=True)
 def two_backends(settings, monkeypatch) -> None:
-    """`old` is in force, `new` is there. No lease and no switch ends for a slow machine's sake."""
+    """Activate `old`, with times so long that a slow machine ends no lease and no switch."""
     conf = {"BACKEND": PATH, "TTL": 30, "TIMEOUT": 0.5}
     settings.LOCKS = {
         "old": conf,
@@ -43,7 +43,7 @@ def new() -> ScriptedBackend:
 
 @pytest.fixture
 def apart(transactional_db: None) -> Iterator[Callable[..., Future]]:
-    """Run something in a thread of its own."""
+    """Run functions in other threads."""
     with ThreadPoolExecutor(8) as pool:
 
         def call(work: Callable, *args, **kwargs):
@@ -56,5 +56,5 @@ def apart(transactional_db: None) -> Iterator[Callable[..., Future]]:
 
 
 def row() -> LockPolicy:
-    """What the database says is in force."""
+    """Return the policy in the database."""
     return LockPolicy.objects.get()

@@ -1,4 +1,4 @@
-"""Which lock is in force, and how another one takes its place."""
+"""Reading the active policy, and the effects of a switch."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ import pytest
 from django.db import DatabaseError, transaction
 from django.utils import timezone
 
-from loadtest.faults.waiting import until
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockMisuse, LockUnavailable, lock, policy
 from locking.models import LockPolicy, LockPolicyChange
 from locking.policy import finish_switch, switch
-from tests.locking.scripted import PATIENCE, silent
-from tests.locking.two_backends import AGE, apart, new, row, two_backends
+from tests.locking.policy.two_backends import AGE, apart, new, row, two_backends
+from tests.locking.scripted import unavailable
 
 __all__ = ["apart", "new", "two_backends"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 
-# --- what is in force ---------------------------------------------------------------------------
-
-
-def test_the_first_look_makes_the_row_from_the_settings() -> None:
+def test_first_read_creates_the_row_from_the_settings() -> None:
     now = policy.current()
     assert (now.backend, now.strategy, now.epoch, now.draining) == (
         "old",
@@ -35,7 +32,7 @@ def test_the_first_look_makes_the_row_from_the_settings() -> None:
     assert (row().backend, row().pk) == ("old", 1)
 
 
-def test_a_policy_is_read_once_in_a_while(django_assert_num_queries, monkeypatch) -> None:
+def test_policy_is_cached_until_its_maximum_age(django_assert_num_queries, monkeypatch) -> None:
     policy.current()
     with monkeypatch.context() as patient, django_assert_num_queries(0):
         patient.setattr(policy, "FRESH", 60)
@@ -56,18 +53,18 @@ def test_one_reads_while_the_others_go_on(apart, monkeypatch) -> None:
 
     def slow():
         reading.set()
-        assert answer.wait(PATIENCE)
+        assert answer.wait(WAIT_TIMEOUT)
         return read()
 
     monkeypatch.setattr(policy, "_row", slow)
     reader = apart(policy.current, 60)
-    assert reading.wait(PATIENCE)
+    assert reading.wait(WAIT_TIMEOUT)
     assert policy.current(60) is stale, "it waited for somebody else's reading"
     answer.set()
-    assert reader.result(PATIENCE) is not stale
+    assert reader.result(WAIT_TIMEOUT) is not stale
 
 
-def test_a_database_that_is_away_is_an_unavailable_lock(monkeypatch) -> None:
+def test_unavailable_database_raises_lock_unavailable(monkeypatch) -> None:
     def gone(**which):
         raise DatabaseError("away")
 
@@ -85,23 +82,18 @@ def test_a_database_that_is_away_is_an_unavailable_lock(monkeypatch) -> None:
         ("blind", "naive", False),
     ],
 )
-def test_naive_writes_are_safe_only_under_a_lock_between_machines(
-    backend, strategy, is_safe
-) -> None:
+def test_naive_writes_are_safe_only_with_a_machine_wide_lock(backend, strategy, is_safe) -> None:
     LockPolicy.objects.create(pk=1, backend=backend, strategy=strategy)
-    assert policy.current().is_safe is is_safe  # both backends here end at the process
+    assert policy.current().is_safe is is_safe  # both backends exclude only within a process
 
 
-def test_there_is_one_policy() -> None:
+def test_database_accepts_only_one_policy_row() -> None:
     policy.current()
     with pytest.raises(DatabaseError), transaction.atomic():
         LockPolicy.objects.create(pk=2, backend="new")
 
 
-# --- a switch -----------------------------------------------------------------------------------
-
-
-def test_a_switch_raises_the_epoch_and_is_remembered() -> None:
+def test_switch_increases_the_epoch_and_writes_history() -> None:
     assert str(switch(backend="new", strategy="naive", changed_by="ann", reason="why")) == (
         "new + naive, epoch 2"
     )
@@ -115,24 +107,24 @@ def test_a_switch_raises_the_epoch_and_is_remembered() -> None:
     assert (last.epoch, last.to_backend, last.changed_by) == (3, "old", "bob")
 
 
-def test_the_fence_carries_the_epoch(new) -> None:
+def test_fence_contains_the_epoch(new) -> None:
     with lock("a") as lease:
         first = lease.fence
     switch(backend="new", force=True)
     with lock("a") as lease:
         assert lease.backend is new
         assert lease.fence[0] == 2
-        assert lease.fence > first, "tokens start again, the fence does not"
+        assert lease.fence > first, "the fence must grow although the tokens start again"
 
 
-def test_an_epoch_beyond_those_that_a_restored_policy_does_not_know() -> None:
+def test_switch_exceeds_the_epochs_that_a_restored_policy_lacks() -> None:
     policy.current()
     epochs = [switch(backend="new", force=True, beyond=beyond).epoch for beyond in (0, 41, 5)]
     assert epochs == [2, 42, 43]
 
 
 @pytest.mark.parametrize(
-    ("wish", "error"),
+    ("wanted", "error"),
     [
         ({"backend": "absent"}, LockMisuse),
         ({"backend": "new", "strategy": "hopeful"}, LockMisuse),
@@ -140,25 +132,25 @@ def test_an_epoch_beyond_those_that_a_restored_policy_does_not_know() -> None:
         ({"backend": "new", "force": True}, LockUnavailable),
     ],
 )
-def test_a_wish_that_cannot_be_granted_changes_nothing(wish, error, new) -> None:
+def test_failed_switch_changes_nothing(wanted, error, new) -> None:
     policy.current()
-    new.then("probe", silent)
+    new.then("probe", unavailable)
     with pytest.raises(error):
-        switch(**wish)
+        switch(**wanted)
     assert (row().backend, row().state, row().epoch) == ("old", "steady", 1)
     assert not LockPolicyChange.objects.exists()
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_switch_cannot_hide_in_a_transaction() -> None:
-    """Nobody would see it drain, and two backends would guard one row."""
+def test_switch_inside_a_transaction_is_refused() -> None:
+    """Other processes would not see it drain, and two backends would guard one row."""
     policy.current()
     with transaction.atomic(), pytest.raises(RuntimeError, match="durable"):
         switch(backend="new")
     assert row().state == "steady"
 
 
-def test_a_clock_that_went_back_does_not_spoil_a_switch() -> None:
+def test_switch_survives_a_clock_that_goes_back() -> None:
     policy.current()
     switch(backend="new", wait=False)
     LockPolicy.objects.update(changed_at=timezone.now() + timedelta(minutes=1))

@@ -1,0 +1,267 @@
+"""Locks and leases of any backend. The contract tests cover what the stores do."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable
+from tests.locking.scripted import ScriptedBackend, scripted, unavailable
+
+
+@pytest.fixture
+def other() -> Iterator[ThreadPoolExecutor]:
+    """Return a pool of one other thread."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def test_acquire_waits_for_the_timeout_of_the_lock(process, other) -> None:
+    with process.lock("a"):
+        assert other.submit(process.lock("a", timeout=0.01).acquire).result(WAIT_TIMEOUT) is False
+
+
+def test_with_statement_waits_for_the_timeout_of_the_backend(other) -> None:
+    backend = scripted(TIMEOUT=0.01)
+
+    def enter() -> None:
+        with backend.lock("a"):
+            pass
+
+    with backend.lock("a"), pytest.raises(LockTimeout, match=r"0\.01 s"):
+        other.submit(enter).result(WAIT_TIMEOUT)
+
+
+def test_unavailable_store_leaves_nothing_held() -> None:
+    backend = scripted()
+    backend.then("acquire", unavailable)
+    with pytest.raises(LockUnavailable):
+        backend.lock("a").acquire()
+    assert not backend.held
+
+
+def test_new_thread_does_not_inherit_locks_of_an_ended_one() -> None:
+    """Python assigns the ident of an ended thread to a later one."""
+    backend = scripted()
+    got: list[tuple[int, bool]] = []
+
+    def take() -> None:
+        lock = backend.lock("a", ttl=60, renew=False)
+        got.append((threading.get_ident(), lock.acquire(blocking=False)))
+
+    for _ in range(500):
+        thread = threading.Thread(target=take)
+        thread.start()
+        thread.join()
+        if len(got) > 1 and got[-1][0] == got[0][0]:
+            break
+    else:
+        pytest.fail("no ident was used again: the test proves nothing")
+    assert [took for _, took in got] == [True] + [False] * (len(got) - 1)
+
+
+def test_reentry_of_a_lost_lock_raises_lock_lost() -> None:
+    backend = scripted()
+    lock = backend.lock("a")
+    lock.acquire()
+    backend.break_lock("a")
+    with pytest.raises(LockLost):
+        lock.acquire()
+    assert lock.lease is not None
+    assert lock.lease.lost
+    with pytest.raises(LockLost):
+        lock.release()
+    assert lock.acquire(blocking=False), "it can be acquired again after its release"
+    lock.release()
+
+
+@pytest.mark.parametrize("fault", ["lost", "unavailable", "already released"])
+def test_error_of_the_block_hides_the_error_of_the_release(fault: str) -> None:
+    backend = scripted()
+    lock = backend.lock("a")
+
+    def inject() -> None:
+        if fault == "lost":
+            backend.break_lock("a")
+        elif fault == "unavailable":
+            backend.then("release", unavailable)
+        else:
+            lock.release()
+
+    async def in_a_task() -> None:
+        async with lock:
+            inject()
+            raise KeyError("own")
+
+    def in_a_thread() -> None:
+        with lock:
+            inject()
+            raise KeyError("own")
+
+    with pytest.raises(KeyError, match="own"):
+        in_a_thread()
+    backend.break_lock("a")
+    with pytest.raises(KeyError, match="own"):
+        asyncio.run(in_a_task())
+    assert not backend.held
+
+
+def test_expired_lease_is_lost_even_without_a_new_holder() -> None:
+    backend = scripted()
+    lock = backend.lock("a", ttl=0.02, renew=False)
+    lock.acquire()
+    lease = lock.lease
+    until(lambda: lease.lost, "the lease ending")
+    assert lease.remaining == 0
+    for call in (lease.check, lock.extend, lock.release):
+        with pytest.raises(LockLost):
+            call()
+    assert lock.lease is None
+
+
+def test_release_after_the_deadline_raises_lock_lost() -> None:
+    backend = scripted()
+    lock = backend.lock("a", renew=False)
+    lock.acquire()
+    assert lock.lease is not None
+    lock.lease.claim.deadline = time.monotonic()
+    with pytest.raises(LockLost, match="before its release"):
+        lock.release()
+    assert not backend.inspect(), "the lock was not released in the store"
+
+
+def test_on_lost_runs_once_and_its_error_is_logged(caplog) -> None:
+    backend = scripted()
+    reported = []
+
+    def on_lost(lease) -> None:
+        reported.append(lease)
+        raise ValueError("from the callback")
+
+    lock = backend.lock("a", on_lost=on_lost)
+    lock.acquire()
+    lease = lock.lease
+    backend.break_lock("a")
+    for call in (lock.extend, lock.acquire, lock.release):
+        with pytest.raises(LockLost):
+            call()
+        assert lease.lost
+    assert reported == [lease]
+    assert "on_lost failed" in caplog.text
+
+
+def test_threads_that_notice_a_loss_together_report_it_once() -> None:
+    backend = scripted()
+    reported = []
+    lock = backend.lock("a", on_lost=reported.append)
+    lock.acquire()
+    start = threading.Barrier(8)
+
+    def notice() -> None:
+        start.wait(WAIT_TIMEOUT)
+        lock_lease.mark_lost()
+
+    lock_lease = lock.lease
+    with ThreadPoolExecutor(8) as pool:
+        for found in [pool.submit(notice) for _ in range(8)]:
+            found.result(WAIT_TIMEOUT)
+    assert reported == [lock_lease]
+
+
+def test_log_lines_contain_name_owner_and_token(caplog) -> None:
+    backend = scripted()
+    with pytest.raises(LockLost), backend.lock("sale:7") as lease:
+        backend.break_lock("sale:7")
+    line = next(record for record in caplog.records if "lock lost" in record.message)
+    assert (line.lock_name, line.lock_owner, line.lock_token) == (
+        "sale:7",
+        lease.owner,
+        lease.token,
+    )
+    assert f"name='sale:7' owner={lease.owner} token={lease.token}" in line.message
+
+
+def test_owner_is_readable_and_unguessable(process) -> None:
+    owners = set()
+    for _ in range(100):
+        with process.lock("a") as lease:
+            owners.add(lease.owner)
+    assert len(owners) == 100
+    host, pid, thread, secret = owners.pop().split(":")
+    assert host
+    assert (int(pid), int(thread, 16)) == (os.getpid(), threading.get_ident())
+    assert len(secret) >= 16
+
+
+def test_two_threads_may_discard_a_lease_at_once() -> None:
+    """Such as the watchdog and the thread that releases for an ended task."""
+
+    class Contended(dict):
+        def get(self, key: object) -> object:
+            return self.pop(key)  # the other thread removes it right after the check
+
+    backend = scripted()
+    with backend.lock("a", renew=False) as lease:
+        backend.held, held = Contended(backend.held), backend.held
+        lease.discard()
+        assert not backend.held
+        backend.held = held
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda b: b.lock("x" * 201),
+        lambda b: b.lock(7),
+        lambda b: b.lock("a", ttl=math.nan),
+        lambda b: b.lock("a", timeout=-0.1),
+        lambda b: b.lock("a").acquire(timeout=-1),
+        lambda b: b.lock("a").acquire(blocking=False, timeout=1),
+        lambda b: b.lock("a").release(),
+        lambda b: b.lock("a").extend(),
+        lambda b: asyncio.run(b.lock("a").arelease()),
+    ],
+)
+def test_misuse_explains_itself_and_leaves_nothing_held(process, misuse) -> None:
+    with pytest.raises(LockMisuse, match=r"give|acquire it first"):
+        misuse(process)
+    assert not process.held
+    assert not process.inspect()
+
+
+def test_extension_by_an_invalid_ttl_keeps_the_lease() -> None:
+    backend = scripted()
+    with backend.lock("a") as lease:
+        for ttl in (0, -1, 1e16, math.inf, math.nan):
+            with pytest.raises(LockMisuse):
+                backend.lock("a").extend(ttl)
+        lease.check()
+
+
+def test_extension_sets_the_deadline_from_now_on() -> None:
+    backend = scripted()
+    lock = backend.lock("a", ttl=5, renew=False)
+    with lock as lease:
+        lock.extend(60)
+        assert 59 < lease.deadline - time.monotonic() <= 60
+        lock.extend(1)
+        assert lease.remaining <= 1
+
+
+def test_third_party_backend_is_named_by_its_path(settings) -> None:
+    from locking import locks
+
+    settings.LOCKS = {"mine": {"BACKEND": "tests.locking.scripted.ScriptedBackend", "TTL": 3}}
+    assert isinstance(locks["mine"], ScriptedBackend)
+    with locks["mine"].lock("a") as first, locks["mine"].lock("b") as second:
+        assert second.token > first.token
+    with pytest.raises(LockMisuse, match="there are: mine"):
+        locks["redis"]
