@@ -10,10 +10,10 @@ from importlib import import_module
 
 import django
 
-from loadtest.load.events import say
+from loadtest.faults.worker import emit
 
 EXPERIMENTS = {
-    "run": "loadtest.load.director",
+    "run": "loadtest.load.runner",
     "bench": "loadtest.bench.locks.runner",
     "cache": "loadtest.bench.caches",
     "keys": "loadtest.bench.keys",
@@ -26,4 +26,4 @@ EXPERIMENTS = {
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 django.setup()
 import_module(EXPERIMENTS[sys.argv[1]]).main(json.load(sys.stdin))
-say("end")
+emit("end")

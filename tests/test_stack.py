@@ -47,7 +47,7 @@ def get(url: str, form: dict[str, str] | None = None, **headers: str) -> tuple[i
             return error.code, error.headers, error.read().decode()
 
 
-def orders(stack: Stack, slug: str = "lab-rush-%") -> int:
+def orders(stack: Stack, slug: str = "lab-http-%") -> int:
     host, port = stack.addresses["mysql:3306"].split(":")
     connection = MySQLdb.connect(host=host, port=int(port), user="root", database="shop")
     with connection.cursor() as cursor:

@@ -20,10 +20,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from loadtest.bench.results import Progress, events, remarks
-from loadtest.load.director import versions
-from loadtest.load.events import say
+from loadtest.faults.worker import emit
 from loadtest.load.process_pool import ProcessPool, StartGate
-from loadtest.load.stores import Stores
+from loadtest.load.runner import versions
+from loadtest.load.stores import PrivateStores
 from loadtest.load.verdict import percentile
 from locking.single_flight import SingleFlight
 
@@ -122,12 +122,12 @@ class _Round:
 
 def main(asked: dict[str, Any]) -> None:
     """Measure `asked["rounds"]` rounds of every line."""
-    say("versions", versions=versions())
+    emit("versions", versions=versions())
     for number in range(asked["rounds"]):
         for step, line in enumerate(LINES):
             about = {"system": LINES[line], "step": number * len(LINES) + step + 1}
-            say("progress", **about, of=asked["rounds"] * len(LINES))
-            say("round", line=line, round=_Round(line, number).measure())
+            emit("progress", **about, of=asked["rounds"] * len(LINES))
+            emit("round", line=line, round=_Round(line, number).measure())
 
 
 def bench(asked: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def bench(asked: dict[str, Any], progress: Progress) -> dict[str, Any]:
     fixed = {"processes": PROCESSES, "threads": THREADS, "build_s": BUILD, "lease_s": LEASE}
     report: dict[str, Any] = {"settings": {**asked, **fixed}, "versions": {}, "lines": []}
     measured: dict[str, list[dict[str, Any]]] = {line: [] for line in LINES}
-    with Stores("sqlite", ["redis"]) as stores:
+    with PrivateStores("sqlite", ["redis"]) as stores:
         report["missing"] = stores.missing
         if not stores.missing:
             for event in events(stores, "cache", asked, report, progress):

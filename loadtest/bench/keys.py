@@ -20,11 +20,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from loadtest.bench.results import Progress, Row, events, remarks
-from loadtest.load.director import versions
-from loadtest.load.events import say
+from loadtest.faults.worker import emit
 from loadtest.load.process_pool import ProcessPool, StartGate
+from loadtest.load.runner import versions
 from loadtest.load.sale import open_sale
-from loadtest.load.stores import Stores
+from loadtest.load.stores import PrivateStores
 from locking import locks
 from shop.administration.audit import audit_sale
 from shop.errors import Overloaded
@@ -127,21 +127,21 @@ def _round(buyers: Sequence[int]) -> Iterator[tuple[str, Row]]:
 def main(asked: Row) -> None:
     """Measure `asked["rounds"]` rounds."""
     call_command("migrate", verbosity=0, interactive=False)
-    say("versions", versions=versions())
+    emit("versions", versions=versions())
     User.objects.bulk_create(User(username=f"buyer-{n}") for n in range(asked["buyers"]))
     buyers = list(User.objects.values_list("pk", flat=True))
     for number in range(asked["rounds"] + 1):
         about = {"system": "keys", "step": number + 1, "of": asked["rounds"] + 1}
-        say("progress", **about)
+        emit("progress", **about)
         for line, row in _round(buyers):
             if number:  # the first round is the warm-up
-                say("round", line=line, round=row)
+                emit("round", line=line, round=row)
 
 
 def bench(asked: Row, progress: Progress) -> Row:
     """Return the report of {"rounds"} and optionally {"buyers"}."""
     asked, measured = {"buyers": BUYERS, **asked}, dict[str, list[Row]]()
-    with Stores("mariadb", ["redis"]) as stores:
+    with PrivateStores("mariadb", ["redis"]) as stores:
         report: Row = {"settings": asked, "missing": stores.missing, "versions": {}}
         if not stores.missing:
             for event in events(stores, "keys", asked, report, progress):

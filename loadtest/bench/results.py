@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import eq, ge, le
 from typing import Any
 
-from loadtest.load.stores import Stores
+from loadtest.load.stores import PrivateStores
 
 Row = dict[str, Any]
 Progress = Callable[[Row], object]
@@ -14,10 +14,10 @@ COMPARE: dict[str, Callable[[float, float], bool]] = {">=": ge, "<=": le, "=": e
 
 
 def events(
-    stores: Stores, experiment: str, asked: Row, report: Row, progress: Progress
+    stores: PrivateStores, experiment: str, asked: Row, report: Row, progress: Progress
 ) -> Iterator[Row]:
     """Run an experiment; yield its events, pass them to `progress`, and keep the versions."""
-    for event in stores.direct(experiment, asked):
+    for event in stores.run_experiment(experiment, asked):
         progress(event)
         if event["event"] == "versions":
             report["versions"] = event["versions"]

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from loadtest.charts import marked
 from loadtest.load.plan import PlanError
-from loadtest.load.progress import Pace
+from loadtest.load.progress import LoadProgress
 
 
 class Drawer(Protocol):
@@ -104,11 +104,11 @@ class Bar(Progress):
             disable=disable,
         )
         self._task: TaskID | None = None
-        self._pace = Pace()
+        self._pace = LoadProgress()
 
     def show(self, event: dict[str, Any]) -> None:
         """Draw an event of `loadtest.load.run`."""
-        if self._pace.hear(event):
+        if self._pace.update(event):
             pace = self._pace
             self.draw(pace.now, pace.done, pace.total, f"{pace.per_second:.0f} buyers/s")
 

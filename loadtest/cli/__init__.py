@@ -2,5 +2,5 @@
 
 A module's first docstring line is its help. `add_arguments(parser)` declares its options, and
 `handle(terminal, **options)` does it and returns the exit code. PlanError means bad arguments
-(exit 2), BrokeOff that something nobody foresaw went wrong (exit 1).
+(exit 2), ExperimentFailed an unexpected error (exit 1).
 """

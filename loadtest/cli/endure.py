@@ -9,7 +9,7 @@ from loadtest.charts.terminal import Bar, Terminal
 from loadtest.faults.ensemble import FailLeader, Partitioned
 from loadtest.faults.proxy import Proxy
 from loadtest.load.plan import keep_within
-from loadtest.load.stores import BrokeOff, Stores
+from loadtest.load.stores import ExperimentFailed, PrivateStores
 
 EXPERIMENTS = ("restarts", "recovery", "slow", "soak")
 LIMITS = {
@@ -40,9 +40,9 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
     backends = ["redis", "zookeeper"] if what in ("recovery", "soak") else ["redis"]
     leader = FailLeader(Partitioned()) if what == "recovery" else None
     ensemble = leader.ensemble if leader else None
-    with Stores("mariadb", backends, ensemble=ensemble) as stores, ExitStack() as stack:
+    with PrivateStores("mariadb", backends, ensemble=ensemble) as stores, ExitStack() as stack:
         if stores.missing:
-            raise BrokeOff("; ".join(stores.missing.values()))
+            raise ExperimentFailed("; ".join(stores.missing.values()))
         proxies: dict[str, Proxy] = {}
         variables = {"database": "DATABASE_URL", "redis": "REDIS_URL"}
         for store, variable in variables.items() if what == "slow" else ():
@@ -60,7 +60,7 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
         nodes = [node.port for node in ensemble.nodes] if ensemble else []
         bar = stack.enter_context(Bar(disable=json))
         arguments = {"what": what, "ports": stores.ports, "nodes": nodes, **asked}
-        for event in stores.direct("endure", arguments):
+        for event in stores.run_experiment("endure", arguments):
             bar.show_step(event)
             if event["event"] == "fault" and leader and event["store"] == "zookeeper":
                 _fail_leader(leader, event["do"])
@@ -84,7 +84,7 @@ def _fail_leader(leader: FailLeader, do: Any) -> None:
         leader.inject()
 
 
-def _inject(stores: Stores, proxy: Proxy | None, event: dict[str, Any]) -> None:
+def _inject(stores: PrivateStores, proxy: Proxy | None, event: dict[str, Any]) -> None:
     if proxy is None:
         stores.kill(event["store"], back_after=event["seconds"])
         return

@@ -1,4 +1,4 @@
-"""Rush a running shop over HTTP, from several processes; exit code by the audit's verdict."""
+"""HttpLoad a running shop over HTTP, from several processes; exit code by the audit's verdict."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from loadtest.charts.terminal import Bar, Terminal
-from loadtest.load.http_load import LOCAL, Report, Rush, rush
+from loadtest.load.http.load import LOCAL, HttpLoad, Report, run_http_load
 from loadtest.load.plan import PlanError
 from shop.models import Sale
 
@@ -43,13 +43,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def handle(terminal: Terminal, **options: Any) -> int:
-    """Rush, tell, and judge."""
+    """HttpLoad, tell, and judge."""
     host, port = _address(options["url"], options["really"])
     buyers = options["buyers"]
     if buyers is None:
         buyers = min(options["attempts"], 2 * options["stock"])
     names = ("attempts", "stock", "processes", "connections", "max_p99_ms", "min_per_second")
-    asked = Rush(
+    asked = HttpLoad(
         host=host,
         port=port,
         buyers=buyers,
@@ -57,7 +57,7 @@ def handle(terminal: Terminal, **options: Any) -> int:
         **{name: options[name] for name in names},
     )
     with Bar(disable=options["json"]) as bar:
-        report = rush(asked, bar.draw)
+        report = run_http_load(asked, bar.draw)
     if options["json"]:
         terminal.json(report)
     else:

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from loadtest.charts.terminal import Bar, Terminal
 from loadtest.load.plan import STORES, keep_within
-from loadtest.load.stores import BrokeOff, Stores
+from loadtest.load.stores import ExperimentFailed, PrivateStores
 
 LIMITS = {"seconds": (5, 3600), "seed": (0, 2**63 - 1), "beats": (2, 8), "workers": (2, 8)}
 
@@ -31,11 +31,11 @@ def handle(terminal: Terminal, *, store: str, json: bool, **options: Any) -> int
     asked = {name: options[name] for name in LIMITS}
     keep_within(LIMITS, asked)
     report: dict[str, Any] = {"settings": {"store": store, **asked}}
-    with Stores(store, ["redis"]) as stores, Bar(disable=json) as bar:
+    with PrivateStores(store, ["redis"]) as stores, Bar(disable=json) as bar:
         if stores.missing:
-            raise BrokeOff("; ".join(stores.missing.values()))
+            raise ExperimentFailed("; ".join(stores.missing.values()))
         stores.environ["CELERY_BROKER_URL"] = stores.environ["REDIS_URL"]
-        for event in stores.direct("jobs", asked):
+        for event in stores.run_experiment("jobs", asked):
             bar.show_step(event)
             if event["event"] == "report":
                 report |= event["report"]

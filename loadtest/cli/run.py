@@ -58,7 +58,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--fault",
         default="none",
         metavar="NAME",
-        help="; ".join(f"{name}: {fault.says}" for name, fault in FAULTS.items()),
+        help="; ".join(f"{name}: {fault.description}" for name, fault in FAULTS.items()),
     )
     parser.add_argument(
         "--at", type=float, default=0.5, help="share of the stock sold when it fires (default: .5)"

@@ -5,7 +5,7 @@
         worker.kill()                               # SIGKILL while it holds the lock
 
 The child creates one `Commands` object; a request names one of its methods and the arguments. The
-method returns the reply, or None for no reply; it may `emit` further lines, also from threads. An
+method returns the reply, or None for no reply; it may `send_to_parent` further lines. An
 error that `Commands.ERRORS` lists becomes a reply with its class and message.
 """
 
@@ -122,11 +122,16 @@ class WorkerProcess:
                     pipe.close()
 
 
-def emit(**line: Any) -> None:
-    """Send a line to the parent; thread-safe."""
+def send_to_parent(line: Mapping[str, Any]) -> None:
+    """Write a JSON line to stdout; thread-safe."""
     with _output:
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
+
+
+def emit(event: str, **fields: Any) -> None:
+    """Send an event to the parent."""
+    send_to_parent({"event": event, **fields})
 
 
 def main(path: str) -> None:
@@ -145,5 +150,5 @@ def main(path: str) -> None:
         except errors as error:
             reply = {"ok": False, "error": type(error).__name__, "message": str(error)}
         if reply is not None:
-            emit(**reply)
+            send_to_parent(reply)
     os._exit(0)  # without waiting for threads that still execute a command

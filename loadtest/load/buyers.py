@@ -1,4 +1,4 @@
-"""One process full of buyers: its threads wait at the start line, then buy as the pages do."""
+"""A process of buyers: its threads wait for the start, then buy as the pages do."""
 
 import ctypes
 import logging
@@ -16,7 +16,7 @@ from django.db import close_old_connections, connection, connections
 
 from devservers.process import die_with_parent
 from loadtest.history.recorder import Recorder
-from loadtest.load.fault_plan import Strike
+from loadtest.load.fault_plan import FaultTrigger
 from loadtest.load.plan import Plan
 from locking import failpoints, locks, policy
 from shop.errors import STORE_ERRORS, Overloaded, ShopError
@@ -27,14 +27,14 @@ from shop.sales.queries import get_sale
 logger = logging.getLogger(__name__)
 
 THINK_AT = "purchase.check"
-START_SECONDS = 30.0
-PAUSE_SECONDS = (0.02, 0.1)
-"""How long a buyer who was told "busy" waits before sending the form again."""
+START_TIMEOUT = 30.0
+RETRY_SECONDS = (0.02, 0.1)
+"""Shortest and longest pause of a buyer before it retries."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a buyer was told in the end. Times are monotonic seconds, the same in all processes."""
+class Outcome:
+    """The final answer to a buyer. Times are monotonic seconds, the same in all processes."""
 
     kind: str
     sends: int
@@ -42,8 +42,8 @@ class Answer:
     ended: float
 
 
-class Told(ctypes.Structure):
-    """An Answer in memory that all processes share; no kind yet: nobody has answered."""
+class SharedOutcome(ctypes.Structure):
+    """An Outcome in memory that all processes share; it has no kind before the answer."""
 
     _fields_: ClassVar = [
         ("kind", ctypes.c_char * 16),
@@ -54,47 +54,46 @@ class Told(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crowd:
-    """The buyers of one run, of all processes."""
+class SaleLoad:
+    """The buyers of one run, in all processes."""
 
     plan: Plan
     slug: str
     customers: Sequence[User]
     start: Barrier
     served: "ctypes.Array[ctypes.c_long]"
-    """How many buyers each thread has served: a counter each, so that none needs a lock."""
+    """Buyers that each thread has served; one counter per thread needs no lock."""
     sold: "ctypes.Array[ctypes.c_long]"
-    """Pieces, counted likewise."""
-    told: "ctypes.Array[Told]"
+    """Units sold, counted likewise."""
+    outcomes: "ctypes.Array[SharedOutcome]"
     """One for each customer."""
-    strike: Strike | None
+    trigger: FaultTrigger | None
     backend: str
     history: Path
-    """The folder in which each process records what it does."""
+    """The directory in which each process records its events."""
 
 
-def run(crowd: Crowd, process: int, results: Connection, late: bool) -> None:
-    """The main function of a process: let its share of the buyers buy, and report errors.
+def run_buyers(load: SaleLoad, process: int, results: Connection, late: bool) -> None:
+    """Let one process's share of the buyers buy, and send the errors.
 
-    `late`: it replaces one that was killed, and goes on where that one was.
+    `late`: the process replaces one that was killed, and continues its work.
     """
     die_with_parent()
     policy.invalidate()
     errors: list[str] = []
-    recorder = Recorder(crowd.history)
-    recorder.watch(locks[crowd.backend])
+    recorder = Recorder(load.history)
+    recorder.watch(locks[load.backend])
     recorder.watch_purchases()
+    first = process * load.plan.threads
     threads = [
-        threading.Thread(
-            target=_queue, args=(crowd, process * crowd.plan.threads + i, recorder, errors, late)
-        )
-        for i in range(crowd.plan.threads)
+        threading.Thread(target=_run_thread, args=(load, slot, recorder, errors, late))
+        for slot in range(first, first + load.plan.threads)
     ]
 
     def think() -> None:
-        if crowd.strike is not None:
-            crowd.strike.try_firing(crowd.sold)
-        time.sleep(crowd.plan.think_ms / 1000)
+        if load.trigger is not None:
+            load.trigger.try_firing(load.sold)
+        time.sleep(load.plan.think_ms / 1000)
 
     with failpoints.armed(THINK_AT, think):
         for thread in threads:
@@ -106,32 +105,36 @@ def run(crowd: Crowd, process: int, results: Connection, late: bool) -> None:
     results.send(errors)
 
 
-def _queue(crowd: Crowd, slot: int, recorder: Recorder, errors: list[str], late: bool) -> None:
-    """One thread: its buyers buy one after the other."""
-    mine = range(slot, len(crowd.customers), crowd.plan.processes * crowd.plan.threads)
-    pauses = random.Random(f"{crowd.plan.seed}:{slot}")
+def _run_thread(
+    load: SaleLoad, slot: int, recorder: Recorder, errors: list[str], late: bool
+) -> None:
+    """Run the buyers of one thread, one after the other."""
+    numbers = range(slot, len(load.customers), load.plan.processes * load.plan.threads)
+    pauses = random.Random(f"{load.plan.seed}:{slot}")
     try:
-        _get_ready()
+        _connect()
         if not late:
-            crowd.start.wait(START_SECONDS)
-        for number in mine[crowd.served[slot] :]:
-            told = _buy(crowd, crowd.customers[number], recorder, pauses)
-            crowd.told[number] = Told(told.kind.encode(), told.sends, told.began, told.ended)
-            crowd.sold[slot] += told.kind == "order"
-            crowd.served[slot] += 1
+            load.start.wait(START_TIMEOUT)
+        for number in numbers[load.served[slot] :]:
+            outcome = _buy(load, load.customers[number], recorder, pauses)
+            load.outcomes[number] = SharedOutcome(
+                outcome.kind.encode(), outcome.sends, outcome.began, outcome.ended
+            )
+            load.sold[slot] += outcome.kind == "order"
+            load.served[slot] += 1
     except threading.BrokenBarrierError:
-        """Another one said why."""
+        """Another thread reports the reason."""
     except Exception as error:
-        logger.exception("a buyer's thread ended")
-        crowd.start.abort()
+        logger.exception("a thread of buyers failed")
+        load.start.abort()
         errors.append(f"{type(error).__name__}: {error}")
     finally:
         connections.close_all()
 
 
-def _get_ready() -> None:
-    """Connect and look at the policy; a server that is slow to begin with has its time."""
-    deadline = time.monotonic() + START_SECONDS / 2
+def _connect() -> None:
+    """Connect and read the policy; retry while a server is still starting."""
+    deadline = time.monotonic() + START_TIMEOUT / 2
     while True:
         try:
             connection.ensure_connection()
@@ -141,22 +144,22 @@ def _get_ready() -> None:
             connections.close_all()
             if time.monotonic() >= deadline:
                 raise
-            time.sleep(PAUSE_SECONDS[0])
+            time.sleep(RETRY_SECONDS[0])
 
 
-def _buy(crowd: Crowd, customer: User, recorder: Recorder, pauses: random.Random) -> Answer:
-    """Send the form, and the same one again while the shop says that nothing was decided."""
-    key = f"{crowd.slug}:{customer.pk}"
+def _buy(load: SaleLoad, customer: User, recorder: Recorder, pauses: random.Random) -> Outcome:
+    """Send the form, and send it again with the same key while nothing was decided."""
+    key = f"{load.slug}:{customer.pk}"
     began = time.monotonic()
     sends = 0
     while True:
         sends += 1
         is_final = True
         try:
-            with recorder.operation("buy", user=customer.pk, key=key, quantity=1) as said:
-                sale = get_sale(slug=crowd.slug)
+            with recorder.operation("buy", user=customer.pk, key=key, quantity=1) as result:
+                sale = get_sale(slug=load.slug)
                 placed = place_order(customer=customer, sale=sale, quantity=1, key=key)
-                said |= {"order": placed.order.number, "replayed": placed.replayed}
+                result |= {"order": placed.order.number, "replayed": placed.replayed}
             kind = "order"
         except ShopError as error:
             kind, is_final = error.code, not isinstance(error, Overloaded)
@@ -164,6 +167,6 @@ def _buy(crowd: Crowd, customer: User, recorder: Recorder, pauses: random.Random
             kind, is_final = "store_down", False
             close_old_connections()
         ended = time.monotonic()
-        if is_final or ended - began >= crowd.plan.patience:
-            return Answer(kind, sends, began, ended)
-        time.sleep(pauses.uniform(*PAUSE_SECONDS))
+        if is_final or ended - began >= load.plan.patience:
+            return Outcome(kind, sends, began, ended)
+        time.sleep(pauses.uniform(*RETRY_SECONDS))

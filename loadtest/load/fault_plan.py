@@ -1,7 +1,7 @@
-"""Faults of a load test: what strikes whom, once a share of the stock is sold.
+"""Faults of a load test: what is injected once a share of the stock is sold.
 
-The strike is made by the buyer who comes to the fail point between look and write: whoever is
-struck holds the lock. A run whose fault did not fire says nothing, and its verdict is "not-run".
+The buyer that reaches the fail point between read and write injects the fault: it holds the lock.
+A run without its fault proves nothing, and its verdict is "not-run".
 """
 
 import os
@@ -17,13 +17,13 @@ from loadtest.faults.injectors import ProcessFault, inject_into_self
 
 
 class Fault(NamedTuple):
-    """What happens, and to whom."""
+    """A fault and its target."""
 
-    says: str
+    description: str
     holder: ProcessFault | None = None
-    """What becomes of the holder's process."""
+    """The fault of the process that holds the lock."""
     server: str | None = None
-    """The server of the lab's stores that is killed and comes back."""
+    """The server of the lab that is killed and started again."""
 
 
 FAULTS: dict[str, Fault] = {
@@ -36,57 +36,56 @@ FAULTS: dict[str, Fault] = {
     "kill-database": Fault("the database is killed and comes back", server="database"),
 }
 TTL = 1.5
-"""Seconds of a lease, and of a ZooKeeper session, in a run with a fault; else the shop's own."""
-PAUSE = 2 * TTL
-"""Seconds for which a holder is stopped; where its lock passes on, until that has been seen."""
-OUTAGE = 1.0
-"""Seconds for which a server is down."""
+"""Seconds of a lease, and of a ZooKeeper session, in a run with a fault."""
+PAUSE_SECONDS = 2 * TTL
+"""How long a holder is stopped at least; if its lock expires, until another buyer got it."""
+OUTAGE_SECONDS = 1.0
+"""How long a server is down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strike:
-    """The fault of one run, in the hands of every buyer's process."""
+class FaultTrigger:
+    """The fault of one run; every process of buyers has a copy."""
 
     fault: Fault
     after: tuple[int, ...]
-    """Pieces sold before it fires, each time."""
-    struck: "Synchronized[int]"
-    """ProcessFault often it has fired."""
+    """Units sold before each injection."""
+    count: "Synchronized[int]"
+    """Injections so far."""
     notices: Connection
-    """Where the director hears of it."""
+    """Tells the runner of each injection."""
 
     def try_firing(self, sold: "Array[c_long]") -> None:
-        """Called at the fail point by each who holds the lock."""
-        number = self.struck.value
+        """Inject the fault if it is due; every holder calls this at the fail point."""
+        number = self.count.value
         if number == len(self.after) or sum(sold) < self.after[number]:
             return
-        with self.struck.get_lock():
-            if self.struck.value > number:
-                return  # another one was faster
-            self.struck.value += 1
+        with self.count.get_lock():
+            if self.count.value > number:
+                return  # another process was faster
+            self.count.value += 1
         self.notices.send((time.monotonic(), os.getpid()))
         if self.fault.holder is not None:
             inject_into_self(self.fault.holder)
 
 
 @dataclass(slots=True)
-class Fired:
-    """When it fired, monotonic, which process it struck, and when a stopped one went on."""
+class Injection:
+    """The monotonic time of an injection, its process, and when a stopped process continued."""
 
     at: float
     pid: int
     resumed: float | None = None
 
 
-def marks(name: str, fired: Sequence[Fired], started: float) -> list[tuple[float, str]]:
-    """What a chart shows of it: seconds since the start, and a word."""
-    fault = FAULTS[name]
+def marks(name: str, injections: Sequence[Injection], started: float) -> list[tuple[float, str]]:
+    """Return the labels of a chart, each with its seconds since the start."""
     found = []
-    for one in fired:
-        at = one.at - started
+    for injection in injections:
+        at = injection.at - started
         found.append((round(at, 3), name))
-        if one.resumed is not None:
-            found.append((round(one.resumed - started, 3), "resumed"))
-        elif fault.server:
-            found.append((round(at + OUTAGE, 3), "back"))
+        if injection.resumed is not None:
+            found.append((round(injection.resumed - started, 3), "resumed"))
+        elif FAULTS[name].server:
+            found.append((round(at + OUTAGE_SECONDS, 3), "back"))
     return found

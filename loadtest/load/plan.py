@@ -1,4 +1,4 @@
-"""What a load test is asked to do, and the limits within which it can."""
+"""The parameters of a load test, and their limits."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -32,14 +32,14 @@ LIMITS = {
     "strikes": (1, 20),
     "seed": (0, 2**63 - 1),
 }
-ALWAYS_SAID = ("buyers", "stock", "seed")
-"""In the command line, whatever their defaults are."""
+ALWAYS_PRINTED = ("buyers", "stock", "seed")
+"""Options that the command line always names."""
 # A thread may need two connections, and the private MariaDB allows 400.
 MOST_THREADS = 150
 
 
 class PlanError(ValueError):
-    """A load test that cannot be run as asked."""
+    """A load test cannot be run with these parameters."""
 
 
 def _absent(field: str, one: str, known: Iterable[str]) -> PlanError:
@@ -48,7 +48,7 @@ def _absent(field: str, one: str, known: Iterable[str]) -> PlanError:
 
 
 def keep_within(limits: Mapping[str, tuple[float, float]], asked: Mapping[str, Any]) -> None:
-    """PlanError where a number that is asked for is outside its limits."""
+    """Raise PlanError if a number is outside its limits."""
     for name, (least, most) in limits.items():
         if name in asked and not least <= asked[name] <= most:
             said = {"name": name, "asked": asked[name], "least": least, "most": most}
@@ -57,7 +57,7 @@ def keep_within(limits: Mapping[str, tuple[float, float]], asked: Mapping[str, A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One `lab run`: every backend under every discipline, `repeats` times."""
+    """One `lab run`: every backend with every write strategy, `repeats` times."""
 
     backends: tuple[str, ...]
     disciplines: tuple[str, ...]
@@ -65,20 +65,20 @@ class Plan:
     stock: int = 50
     processes: int = 4
     threads: int = 8
-    """Of each process: so many of its buyers are in the shop at once."""
+    """Of each process: this many of its buyers buy at once."""
     think_ms: float = 5.0
-    """Between look and write, where a shop checks the payment; the same for every backend."""
+    """Between read and write, where a shop checks the payment; the same for every backend."""
     seed: int = 42
-    """Orders the buyers and their pauses; who wins a race is up to the machine."""
+    """Determines the order of the buyers and their pauses, but not the winners of races."""
     repeats: int = 1
     store: str = "sqlite"
     patience: float = 30.0
-    """Seconds for which a buyer who is told "busy" sends the same form again."""
+    """Seconds for which a buyer retries while the shop is overloaded."""
     fault: str = "none"
     at: float = 0.5
-    """The share of the stock after which the fault fires."""
+    """The share of the stock after which the fault is injected."""
     strikes: int = 1
-    """How often it fires, spread over the rest of the stock."""
+    """How often it is injected, spread over the rest of the stock."""
 
     def __post_init__(self) -> None:
         for field, known in (("backends", tuple(BACKENDS)), ("disciplines", WriteStrategy.values)):
@@ -103,39 +103,39 @@ class Plan:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """Those that it needs beside the database."""
+        """Return the servers that it needs beside the database."""
         needed = [BACKENDS[one] for one in self.backends] + [FAULTS[self.fault].server]
         return tuple(dict.fromkeys(one for one in needed if one and one != "database"))
 
     @property
     def runs(self) -> int:
-        """So many sales are opened."""
+        """Return the number of runs."""
         return len(self.backends) * len(self.disciplines) * self.repeats
 
     @property
     def strike_after(self) -> tuple[int, ...]:
-        """The pieces sold before each strike."""
+        """Return the units sold before each injection."""
         step = (1 - self.at) / self.strikes
         return tuple(int(self.stock * (self.at + step * n)) for n in range(self.strikes))
 
     @property
     def contenders(self) -> int:
-        """Buyers in the shop at once."""
+        """Return the number of buyers that buy at once."""
         return min(self.buyers, self.processes * self.threads)
 
     def settings(self) -> dict[str, Any]:
-        """As the report prints them."""
+        """Return the parameters as the report prints them."""
         return asdict(self)
 
     def command(self) -> str:
-        """The command line that asks for the same."""
+        """Return the command line with the same parameters."""
         lists = [("backend", one) for one in self.backends]
         lists += [("discipline", one) for one in self.disciplines]
         rest = [
             (field.name.replace("_", "-"), getattr(self, field.name))
             for field in fields(self)
             if field.name not in ("backends", "disciplines")
-            and (field.name in ALWAYS_SAID or getattr(self, field.name) != field.default)
+            and (field.name in ALWAYS_PRINTED or getattr(self, field.name) != field.default)
         ]
         options = " ".join(f"--{name} {value}" for name, value in lists + rest)
         return f"manage.py lab run {options}"

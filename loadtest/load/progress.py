@@ -1,11 +1,11 @@
-"""How far a load test is, from its events."""
+"""The progress of a load test, computed from its events."""
 
 import time
 from typing import Any
 
 
-class Pace:
-    """Counts the buyers who were served, over all runs of a plan."""
+class LoadProgress:
+    """Counts the buyers served in all runs of a plan."""
 
     def __init__(self) -> None:
         self.now = ""
@@ -15,13 +15,13 @@ class Pace:
         self._buyers = self._runs_over = 0
         self._began: float | None = None
 
-    def hear(self, event: dict[str, Any]) -> bool:
-        """Take an event of `loadtest.load.run`; whether it moved."""
+    def update(self, event: dict[str, Any]) -> bool:
+        """Process an event of `loadtest.load.run`; return True if there was progress."""
         if event["event"] == "plan":
             self._buyers = event["buyers"]
             self.total = self._buyers * event["runs"]
         elif event["event"] == "progress" and "system" in event:
-            self.now = event["system"]  # a scenario: its halves cannot be counted out
+            self.now = event["system"]  # a scenario: the number of its steps is unknown
         elif event["event"] == "progress":
             self._began = self._began or time.monotonic()
             self.now = "{backend} + {discipline} #{repeat}".format(**event)
@@ -33,17 +33,17 @@ class Pace:
 
     @property
     def per_second(self) -> float:
-        """Buyers served a second since the first was."""
+        """Return the buyers served per second since the first one."""
         lasted = time.monotonic() - self._began if self._began else 0.0
         return self.done / lasted if lasted else 0.0
 
     @property
     def seconds_left(self) -> int | None:
-        """At this pace; None while it is not known."""
+        """Return the estimated time left in seconds; None while it is unknown."""
         return round((self.total - self.done) / self.per_second) if self.per_second else None
 
     def as_dict(self) -> dict[str, Any]:
-        """For a page."""
+        """Return the progress as JSON for a page."""
         return {
             "now": self.now,
             "done": self.done,

@@ -1,4 +1,4 @@
-"""Reports for people: the sentence that says it all, and the table."""
+"""Reports for people: a sentence and a table."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,32 +12,33 @@ Run = dict[str, Any]
 
 
 def met(run: Run) -> bool:
-    """Whether a run shows what its guard promises, in its rows and in its recorded history."""
+    """Return True if rows and history of a run show what its guard promises."""
     if run["verdict"] == "ok" and _breaches(run):
         return False
     return run["verdict"] != "not-run" and run["expected"] in (None, run["verdict"])
 
 
 def _breaches(run: Run) -> list[str]:
-    """What the checker holds against its history."""
+    """Return the breaches that the checker found."""
     return list(run.get("checked", {}).get("breaches", ()))
 
 
 def sentence(runs: Sequence[Run]) -> str:
-    """The verdict first: "none sold 83 of 50. redis sold exactly 50."."""
-    told, absent = [], defaultdict(list)
+    """Return the verdicts as text: "none sold 83 of 50. redis sold exactly 50."."""
+    sentences, absent = [], defaultdict(list)
     for name, group in by_guard(runs):
         if missing := [run for run in group if run["verdict"] == "not-run"]:
             absent[missing[0]["why"].rstrip(".")].append(name)
         else:
-            told.append(_of_guard(name, group))
+            sentences.append(_of_guard(name, group))
     for why, names in absent.items():
-        told.append(_("%(guard)s did not run: %(why)s.") % {"guard": ", ".join(names), "why": why})
-    return " ".join(told)
+        values = {"guard": ", ".join(names), "why": why}
+        sentences.append(_("%(guard)s did not run: %(why)s.") % values)
+    return " ".join(sentences)
 
 
 def by_guard(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
-    """The runs of each guard under its name, in the order in which they came."""
+    """Return the runs of each guard under its name, in their order."""
     several = len({run["discipline"] for run in runs}) > 1
 
     def name(run: Run) -> str:
@@ -48,20 +49,20 @@ def by_guard(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 
 
 def _of_guard(name: str, runs: Sequence[Run]) -> str:
-    said: dict[str, object] = {"guard": name, "stock": runs[0]["stock"], "runs": len(runs)}
+    values: dict[str, object] = {"guard": name, "stock": runs[0]["stock"], "runs": len(runs)}
     sold = sorted(run["sold"] for run in runs)
     if sold[0] == sold[-1] == runs[0]["stock"]:
         if len(runs) == 1:
-            return _("%(guard)s sold exactly %(stock)s.") % said
-        return _("%(guard)s sold exactly %(stock)s in each of %(runs)s runs.") % said
-    said["sold"] = sold[0] if sold[0] == sold[-1] else f"{sold[0]}-{sold[-1]}"
+            return _("%(guard)s sold exactly %(stock)s.") % values
+        return _("%(guard)s sold exactly %(stock)s in each of %(runs)s runs.") % values
+    values["sold"] = sold[0] if sold[0] == sold[-1] else f"{sold[0]}-{sold[-1]}"
     if len(runs) == 1:
-        return _("%(guard)s sold %(sold)s of %(stock)s.") % said
-    return _("%(guard)s sold %(sold)s of %(stock)s in each of %(runs)s runs.") % said
+        return _("%(guard)s sold %(sold)s of %(stock)s.") % values
+    return _("%(guard)s sold %(sold)s of %(stock)s in each of %(runs)s runs.") % values
 
 
 def table(runs: Sequence[Run]) -> Table:
-    """One line a run."""
+    """Return a table with one line per run."""
     drawn = Table(title=sentence(runs), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     drawn.add_column("guard", no_wrap=True)
     for column in ("sold", "over", "unsold", "orders/s", "p50/p95/p99 ms"):
@@ -81,7 +82,7 @@ def table(runs: Sequence[Run]) -> Table:
 
 
 def surprises(runs: Sequence[Run]) -> list[str]:
-    """A line for each run that does not show what its guard promises."""
+    """Return a line for each run that does not show what its guard promises."""
     return [
         f"{run['backend']} + {run['discipline']} #{run['repeat']}: {run['verdict']}"
         + (f" where {run['expected']} was promised" if run["expected"] else "")

@@ -1,11 +1,11 @@
-"""Runs a plan: private stores, the director in them, and its report."""
+"""Run a plan: start private stores, execute the plan in them, and return the report."""
 
 from collections.abc import Callable
 from typing import Any
 
-from loadtest.load.fault_plan import FAULTS, OUTAGE
+from loadtest.load.fault_plan import FAULTS, OUTAGE_SECONDS
 from loadtest.load.plan import Plan
-from loadtest.load.stores import Stores
+from loadtest.load.stores import PrivateStores
 from loadtest.load.verdict import not_run, with_controls
 
 Report = dict[str, Any]
@@ -13,23 +13,23 @@ Progress = Callable[[dict[str, Any]], object]
 
 
 def run(plan: Plan, progress: Progress = lambda event: None) -> Report:
-    """The report of the plan, as `lab run --json` prints it; `progress` hears every event."""
+    """Return the report as `lab run --json` prints it; `progress` is called with every event."""
     report: Report = {"settings": plan.settings(), "versions": {}, "runs": []}
-    with Stores(plan.store, plan.servers) as stores:
+    with PrivateStores(plan.store, plan.servers) as stores:
         needed = ("database", FAULTS[plan.fault].server)
         for server in needed:
             if server in stores.missing:
-                report["runs"] = _none_of_them(plan, stores.missing[server])
+                report["runs"] = _all_not_run(plan, stores.missing[server])
                 return report
         missed = 0
         asked = {"plan": plan.settings(), "missing": stores.missing, "ports": stores.ports}
         progress({"event": "plan", "runs": plan.runs, "buyers": plan.buyers})
-        for event in stores.direct("run", asked):
+        for event in stores.run_experiment("run", asked):
             progress(event)
             if event["event"] == "versions":
                 report["versions"] = event["versions"]
-            elif event["event"] == "strike":
-                missed += not stores.kill(event["server"], back_after=OUTAGE)
+            elif event["event"] == "inject":
+                missed += not stores.kill(event["server"], back_after=OUTAGE_SECONDS)
             elif event["event"] == "run":
                 if missed:
                     event["run"] |= not_run(plan, f"{plan.fault} met no server that was up")
@@ -39,7 +39,7 @@ def run(plan: Plan, progress: Progress = lambda event: None) -> Report:
     return report
 
 
-def _none_of_them(plan: Plan, why: str) -> list[dict[str, Any]]:
+def _all_not_run(plan: Plan, why: str) -> list[dict[str, Any]]:
     return [
         {
             "backend": backend,

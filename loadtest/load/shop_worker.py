@@ -20,7 +20,7 @@ from devservers.base import injected_faults
 from devservers.process import process_state
 from loadtest.faults.injectors import ProcessFault, inject_into_self
 from loadtest.faults.waiting import FaultFailed, until
-from loadtest.faults.worker import WorkerProcess, emit
+from loadtest.faults.worker import WorkerProcess, send_to_parent
 from locking.exceptions import LockError
 
 CHECK = "purchase.check"
@@ -233,6 +233,6 @@ class ShopCommands:
         actor = self.recorder.actor
         target = {"target": actor} if fault == "kill" else {}
         self.recorder.note("fault", "start", what=DESCRIPTIONS[fault], lane=actor, **target)
-        emit(fault=fault)
+        send_to_parent({"fault": fault})
         inject_into_self(fault)
         self.recorder.note("fault", "end", what=DESCRIPTIONS[fault], lane=actor)

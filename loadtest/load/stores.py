@@ -1,4 +1,4 @@
-"""Private stores for an experiment, and a process in the environment that leads to them."""
+"""Private stores of an experiment, and the process that runs it with their addresses."""
 
 import contextlib
 import json
@@ -19,14 +19,14 @@ from loadtest.load.plan import BACKENDS
 NOWHERE = "unix:///nonexistent"
 
 
-class BrokeOff(RuntimeError):
-    """An experiment met something nobody foresaw; the message ends with its log."""
+class ExperimentFailed(RuntimeError):
+    """An experiment ended with an unexpected error; the message ends with its log."""
 
 
-class Stores:
-    """A fresh database and the servers that the backends need, all gone at the end.
+class PrivateStores:
+    """An empty database and the servers that the backends need, stopped when the block ends.
 
-    `missing` maps a backend, or "database", to the reason why its store could not be had.
+    `missing` maps a backend, or "database", to the reason why its store is not available.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Stores:
         self.backends = tuple(backends)
         self.missing: dict[str, str] = {}
         self._servers: dict[str, Server] = {}
-        """The one of each kind that a fault may kill."""
+        """The server of each kind that a fault may kill."""
         self._coming_back: dict[str, threading.Timer] = {}
         self._stack = contextlib.ExitStack()
 
@@ -56,8 +56,8 @@ class Stores:
                 "REDLOCK_URLS": "",
                 "ZOOKEEPER_HOSTS": "",
                 "DEBUG": "0",
-                "MAX_WAITING": "100",  # the crowd shall meet the lock, not the door
-                "PURCHASES_PER_GRANT": "1",  # and each buyer for himself
+                "MAX_WAITING": "100",  # the buyers shall wait for the lock, not be refused before
+                "PURCHASES_PER_GRANT": "1",  # and each buyer takes the lock itself
                 "LOG_LEVEL": "WARNING",
             }
             if self.store == "mariadb":
@@ -101,11 +101,11 @@ class Stores:
 
     @property
     def ports(self) -> dict[str, int]:
-        """Where the servers listen that a fault may kill."""
+        """Return the ports of the servers that a fault may kill."""
         return {what: server.port for what, server in self._servers.items()}
 
     def kill(self, what: str, *, back_after: float) -> bool:
-        """Kill a server and start it again after so many seconds; whether there was one to kill."""
+        """Kill a server and start it `back_after` seconds later; return False if it is down."""
         if what in self._coming_back:
             self._coming_back[what].join()
         if (server := self._servers.get(what)) is None or not server.is_running:
@@ -114,12 +114,12 @@ class Stores:
         back = threading.Timer(back_after, server.start)
         back.start()
         self._coming_back[what] = back
-        # Before its server is stopped for good.
+        # The timer ends before its server is stopped for good.
         self._stack.callback(back.join)
         return True
 
-    def direct(self, experiment: str, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """What `python -m loadtest EXPERIMENT` tells in these stores; see __main__.py."""
+    def run_experiment(self, experiment: str, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Run `python -m loadtest EXPERIMENT` with these stores and yield its events."""
         log = self.folder / "log"
         with (
             log.open("wb") as errors,
@@ -131,26 +131,26 @@ class Stores:
                 env=self.environ,
                 cwd=self.folder,
                 text=True,
-                start_new_session=True,  # Ctrl-C is for us, and we end it
-            ) as director,
-            _ended(director),
+                start_new_session=True,  # Ctrl-C is for this process, which ends the other
+            ) as process,
+            _ended(process),
         ):
-            assert director.stdin is not None
-            assert director.stdout is not None
-            json.dump(asked, director.stdin)
-            director.stdin.close()
-            for line in director.stdout:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            json.dump(asked, process.stdin)
+            process.stdin.close()
+            for line in process.stdout:
                 event = json.loads(line)
                 if event["event"] == "end":
                     return
                 yield event
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-        raise BrokeOff(f"{experiment} broke off:\n{tail}")
+        raise ExperimentFailed(f"{experiment} failed:\n{tail}")
 
 
 @contextlib.contextmanager
 def _ended(process: "subprocess.Popen[str]") -> Iterator[None]:
-    """No process is left, however the block ends."""
+    """End the process when the block ends."""
     try:
         yield
     finally:

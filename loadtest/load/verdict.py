@@ -1,11 +1,11 @@
-"""What a run showed, from counting rows, and what its guard had promised."""
+"""The verdict on a run, from its rows, and the expectation for its guard."""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from loadtest.load.buyers import Answer
+from loadtest.load.buyers import Outcome
 from loadtest.load.fault_plan import FAULTS
 from loadtest.load.plan import Plan
 from locking.models import WriteStrategy
@@ -18,9 +18,9 @@ Verdict = Literal["ok", "oversold", "undersold", "not-run"]
 def expected(
     plan: Plan, *, exclusion: str, discipline: str, outlived: bool = False
 ) -> Verdict | None:
-    """What the guard promises; None where either may happen.
+    """Return the verdict that the guard promises; None if several are possible.
 
-    `outlived`: the lock passes on when a holder is silent for too long.
+    `outlived`: the lock expires while a holder is stopped.
     """
     is_alone = plan.contenders == 1 or (exclusion == "process" and plan.processes == 1)
     if is_alone or discipline != WriteStrategy.NAIVE:
@@ -28,16 +28,16 @@ def expected(
     if exclusion == "machines":
         fault = FAULTS[plan.fault]
         if fault.server:
-            return None  # a lock whose server forgets may be granted twice
+            return None  # a lock whose server loses its data may be granted twice
         is_paused = fault.holder == "stop" and outlived and plan.processes > 1
         if not is_paused:
             return "ok"
-    # With a piece for everybody nobody has to go without, and nothing is oversold.
+    # If there is a unit for each buyer, nothing is oversold.
     return "oversold" if plan.buyers > plan.stock else None
 
 
 def with_controls(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same runs; where a control did not oversell, nothing was shown by those beside it."""
+    """Return the runs; if a control did not oversell, the runs beside it prove nothing."""
 
     def series(run: dict[str, Any]) -> tuple[object, ...]:
         return run["discipline"], run["repeat"]
@@ -51,7 +51,7 @@ def with_controls(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         {
             **run,
             "verdict": "not-run",
-            "why": f"the control ({failed[series(run)]}) did not oversell, so nothing is shown",
+            "why": f"the control ({failed[series(run)]}) did not oversell: nothing is proved",
         }
         if run["verdict"] == "ok" and series(run) in failed
         else run
@@ -59,8 +59,8 @@ def with_controls(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def curve(answers: Sequence[Answer], started: float) -> list[tuple[float, int]]:
-    """Pieces sold by then: (seconds since the start, pieces), thinned out for a chart."""
+def curve(answers: Sequence[Outcome], started: float) -> list[tuple[float, int]]:
+    """Return points of (seconds since the start, units sold), thinned out for a chart."""
     ends = sorted(max(0.0, answer.ended - started) for answer in answers if answer.kind == "order")
     step = max(1, len(ends) // CURVE_POINTS)
     points = [(round(at, 3), n) for n, at in enumerate(ends, 1) if n % step == 0 or n == len(ends)]
@@ -68,25 +68,25 @@ def curve(answers: Sequence[Answer], started: float) -> list[tuple[float, int]]:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of them do not exceed; 0 when there are none."""
+    """Return the smallest value that at least `share` of them do not exceed; 0 without values."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else 0.0
 
 
 def judge(
     plan: Plan,
     audit: StockAudit,
-    answers: Sequence[Answer],
+    answers: Sequence[Outcome],
     started: float,
     promise: Verdict | None,
 ) -> dict[str, Any]:
-    """One run of the report, except for its names."""
+    """Return one run of the report, except for its names."""
     sold = audit.sold + audit.held
     wanted = min(plan.stock, plan.buyers)
     ends = [answer.ended for answer in answers if answer.kind == "order"]
     seconds = max(ends, default=started) - started
     waits = [(answer.ended - answer.began) * 1000 for answer in answers]
     kinds = Counter(answer.kind for answer in answers)
-    verdict, why = of_books(audit, wanted=wanted, told=kinds["order"])
+    verdict, why = verdict_of(audit, wanted=wanted, told=kinds["order"])
     return {
         "stock": plan.stock,
         "attempts": sum(answer.sends for answer in answers),
@@ -104,24 +104,24 @@ def judge(
     }
 
 
-def of_books(audit: StockAudit, *, wanted: int, told: int) -> tuple[Verdict, str]:
-    """The verdict and why: `wanted` pieces were to be had, `told` buyers heard of one."""
+def verdict_of(audit: StockAudit, *, wanted: int, told: int) -> tuple[Verdict, str]:
+    """Return verdict and reason: `wanted` units could be sold, `told` buyers were told of one."""
     sold = audit.sold + audit.held
     if audit.oversold:
         return "oversold", "; ".join(audit.breaches)
     if sold < wanted:
-        why = f"{sold} orders, {wanted} pieces were to be had"
+        why = f"{sold} orders, {wanted} units could be sold"
         return "undersold", "; ".join([*audit.breaches, why])
     if audit.breaches or sold != told:
-        # Nobody had to go without, but pieces appeared or vanished.
+        # Every buyer was served, but units appeared or vanished.
         why = f"{told} buyers were told that they had bought, {sold} orders exist"
         verdict: Verdict = "undersold" if audit.lost or sold < told else "oversold"
         return verdict, "; ".join([*audit.breaches, why])
-    return "ok", f"{sold} orders, and the books add up"
+    return "ok", f"{sold} orders, and the ledger is consistent"
 
 
 def not_run(plan: Plan, why: str) -> dict[str, Any]:
-    """The report of a run that could not take place."""
+    """Return the report of a run that could not take place."""
     return {
         "stock": plan.stock,
         "attempts": 0,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from django.db import connections
 
 from loadtest.faults.waiting import until
-from loadtest.load.events import say
+from loadtest.faults.worker import emit
 from loadtest.resilience.shop import Reply, Shop, fetch, load, store_responds
 from loadtest.resilience.verdicts import (
     TIMEOUT,
@@ -87,7 +87,7 @@ def _next_purchase(replies: list[Reply], since: float, ends_after: float = 0.0) 
 
 
 def _kill_server(fault: StoreFault, port: int, replies: list[Reply]) -> tuple[float, str]:
-    say("fault", do=fault.do, store=fault.store, seconds=DOWN_SECONDS)
+    emit("fault", do=fault.do, store=fault.store, seconds=DOWN_SECONDS)
     until(lambda: not store_responds(port), f"{fault.store} being down", TIMEOUT)
     until(partial(store_responds, port), f"{fault.store} being up", TIMEOUT)
     recovered = time.monotonic()
@@ -100,11 +100,11 @@ def _fail_leader(
     old = until(lambda: [port for port in ports if _has_mode(port, b"leader")], "a leader")[0]
     others = [port for port in ports if port != old]
     injected = time.monotonic()
-    say("fault", do=fault.do, store=fault.store, seconds=0)
+    emit("fault", do=fault.do, store=fault.store, seconds=0)
     new = until(lambda: [one for one in others if _has_mode(one, b"leader")], "another leader")
     elected = time.monotonic()
     bought = _next_purchase(replies, injected, elected)
-    say("fault", do="recover", store=fault.store, seconds=0)
+    emit("fault", do="recover", store=fault.store, seconds=0)
     until(lambda: all(_has_mode(port, b"") for port in ports), "all nodes serving", TIMEOUT)
     nodes = f"node {ports.index(old) + 1} led, then node {ports.index(new[0]) + 1}"
     return bought - injected, f"{nodes}, seen after {elected - injected:.2f} s"

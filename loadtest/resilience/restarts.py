@@ -11,8 +11,8 @@ from django.db.models import Count, Sum
 
 from devservers import Server
 from loadtest.faults.waiting import FaultFailed, until
-from loadtest.load.http_client import HUNG_UP
-from loadtest.load.http_load import Rush, rush
+from loadtest.load.http.client import DISCONNECTED
+from loadtest.load.http.load import HttpLoad, run_http_load
 from loadtest.resilience.shop import Shop
 from loadtest.resilience.verdicts import TIMEOUT, Report, verdict
 from locking.models import JobRun
@@ -26,7 +26,7 @@ def restarts(asked: dict[str, Any]) -> Report:
     with Shop(stock=1, beats=2) as shop:
         done: list[float] = []
         began = time.time()
-        plan = Rush(
+        plan = HttpLoad(
             host="127.0.0.1",
             port=shop.web.port,
             attempts=asked["attempts"],
@@ -37,11 +37,11 @@ def restarts(asked: dict[str, Any]) -> Report:
             hang_ups=True,
         )
         over = False
-        progress = {"rush": 0}
+        progress = {"run_http_load": 0}
 
         def restart() -> None:
             for share in (0.002, 0.3):  # the first while most units are unsold
-                while progress["rush"] < share * plan.attempts and not over:
+                while progress["run_http_load"] < share * plan.attempts and not over:
                     time.sleep(0.02)
                 if not over:
                     _restart(shop.servers)
@@ -53,7 +53,7 @@ def restarts(asked: dict[str, Any]) -> Report:
         restarting = Thread(target=restart)
         restarting.start()
         try:
-            report = rush(plan, save)
+            report = run_http_load(plan, save)
         finally:
             over = True
             restarting.join()
@@ -68,7 +68,7 @@ def restarts(asked: dict[str, Any]) -> Report:
     breaches += [f"{kinds[kind]['count']} answers were {kind}" for kind in wrong]
     if report["orders"] != asked["stock"]:
         breaches.append(f"{report['orders']} orders of {asked['stock']}")
-    cut = kinds.get(HUNG_UP, {"count": 0})["count"]
+    cut = kinds.get(DISCONNECTED, {"count": 0})["count"]
     if len(done) < 2 or not cut:
         breaches.append(f"{len(done)} restarts, {cut} connections cut by them")
     breaches += [f"{TASK} was not run for {when:%H:%M:%S}" for when in missed]

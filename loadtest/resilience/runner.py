@@ -5,7 +5,7 @@ The stores belong to the parent process: it injects a fault into them for each "
 
 from typing import Any
 
-from loadtest.load.events import say
+from loadtest.faults.worker import emit
 from loadtest.resilience.recovery import recovery
 from loadtest.resilience.restarts import restarts
 from loadtest.resilience.slow import slow
@@ -17,4 +17,4 @@ EXPERIMENTS = {"recovery": recovery, "slow": slow, "restarts": restarts, "soak":
 def main(asked: dict[str, Any]) -> None:
     """Run the experiment and send its report."""
     report = EXPERIMENTS[asked["what"]](asked)
-    say("report", report={"what": asked["what"], **report})
+    emit("report", report={"what": asked["what"], **report})

@@ -14,7 +14,7 @@ from django.core.management import call_command
 from django.db import connections
 
 from devservers import HOST, Server, start_all, stop_all
-from loadtest.load.http_buyers import Buyer, sign_in
+from loadtest.load.http.buyers import Buyer, sign_in
 from loadtest.load.sale import open_sale
 from loadtest.resilience.processes import Celery, Consumer, Web, processes_of
 from locking import locks, policy

@@ -8,7 +8,7 @@ from django.conf import settings
 
 from loadtest.bench.purchase.web import THREADS
 from loadtest.faults.waiting import until
-from loadtest.load.events import say
+from loadtest.faults.worker import emit
 from loadtest.resilience.shop import Reply, Shop, load, resources
 from loadtest.resilience.verdicts import (
     TIMEOUT,
@@ -41,7 +41,7 @@ def slow(asked: dict[str, Any]) -> Report:
                 until(partial(purchases, buys, 0.0), "a purchase", TIMEOUT)
                 for fault in ("slow", "silent"):
                     phases.append(_phase(shop, store, fault))
-                say("fault", do="recover", store=store, seconds=0)
+                emit("fault", do="recover", store=store, seconds=0)
                 recovered = time.monotonic()
                 until(partial(purchases, buys, recovered), "a purchase after it", TIMEOUT)
                 back_after = min(purchases(buys, recovered)) - recovered
@@ -59,7 +59,7 @@ def slow(asked: dict[str, Any]) -> Report:
 
 def _phase(shop: Shop, store: str, fault: str) -> Report:
     """Inject a fault and count the shop's threads while it lasts."""
-    say("fault", do=fault, store=store, seconds=DELAY)
+    emit("fault", do=fault, store=store, seconds=DELAY)
     began, most = time.monotonic(), 0
     while time.monotonic() < began + PHASE_SECONDS:
         most = max(most, resources(shop.pids())["threads"])

@@ -19,7 +19,7 @@ from django.db import connection
 from devservers import HOST
 from loadtest.bench.services import mntr
 from loadtest.faults.waiting import until
-from loadtest.load.events import say
+from loadtest.faults.worker import emit
 from loadtest.resilience.shop import Shop, fetch, resources
 from loadtest.resilience.verdicts import TIMEOUT, Report, verdict
 from loadtest.resilience.visitors import Visitors
@@ -62,7 +62,7 @@ def soak(asked: dict[str, Any]) -> Report:
         with visitors.running(VISITORS, every=2 * VISITORS / rate):
             for phase in range(CYCLES * len(BACKENDS)):
                 backend = BACKENDS[phase % len(BACKENDS)]
-                say("progress", system=backend, step=phase + 1, of=CYCLES * len(BACKENDS))
+                emit("progress", system=backend, step=phase + 1, of=CYCLES * len(BACKENDS))
                 _switch(backend)
                 ends = time.monotonic() + seconds / CYCLES / len(BACKENDS)
                 while True:

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from uuid import uuid4
 
 from devservers import HOST
-from loadtest.load.http_buyers import Buyer
+from loadtest.load.http.buyers import Buyer
 from loadtest.resilience.shop import Shop, fetch
 from shop.models import Sale, User
 

@@ -15,7 +15,7 @@ variant is {"guard", "is_repaired", "facts", "events", "seconds"}. Everything is
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from loadtest.load.stores import Stores
+from loadtest.load.stores import PrivateStores
 from loadtest.scenarios.catalogue import SCENARIOS
 
 __all__ = ["SCENARIOS", "run"]
@@ -26,8 +26,8 @@ def run(
 ) -> dict[str, Any]:
     """Run the named scenarios and return their report; `progress` receives every event."""
     report: dict[str, Any] = {"versions": {}, "scenarios": []}
-    with Stores("sqlite", ()) as stores:
-        for event in stores.direct("scenario", {"names": list(names)}):
+    with PrivateStores("sqlite", ()) as stores:
+        for event in stores.run_experiment("scenario", {"names": list(names)}):
             progress(event)
             if event["event"] == "versions":
                 report["versions"] = event["versions"]

@@ -8,8 +8,8 @@ from django.core.management import call_command
 
 from devservers import ServerError
 from loadtest.faults.waiting import FaultFailed
-from loadtest.load.director import versions
-from loadtest.load.events import say
+from loadtest.faults.worker import emit
+from loadtest.load.runner import versions
 from loadtest.scenarios.catalogue import SCENARIOS
 from loadtest.scenarios.scenario import Result, Scenario
 from loadtest.scenarios.testbed import SharedResources, Testbed, VariantRun
@@ -18,7 +18,7 @@ from loadtest.scenarios.testbed import SharedResources, Testbed, VariantRun
 def main(asked: dict[str, Any]) -> None:
     """Run the named scenarios one after the other."""
     call_command("migrate", verbosity=0, interactive=False)
-    say("versions", versions=versions())
+    emit("versions", versions=versions())
     names = asked["names"]
     with closing(SharedResources()) as shared:
         for place, name in enumerate(names):
@@ -26,9 +26,9 @@ def main(asked: dict[str, Any]) -> None:
 
             def show(variant: str, place: int = place, name: str = name) -> None:
                 step = {"step": place + 1, "of": len(names), "system": f"{name}, {variant}"}
-                say("progress", name=name, half=variant, **step)
+                emit("progress", name=name, half=variant, **step)
 
-            say("scenario", scenario=perform(scenario, shared, show))
+            emit("scenario", scenario=perform(scenario, shared, show))
 
 
 def perform(

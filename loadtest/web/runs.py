@@ -18,7 +18,7 @@ from django.utils.translation import gettext_noop
 
 from loadtest import scenarios
 from loadtest.load.plan import Plan
-from loadtest.load.progress import Pace
+from loadtest.load.progress import LoadProgress
 from loadtest.load.run import run
 from loadtest.models import LabRun
 from locking import Lock, LockError, locks
@@ -138,12 +138,12 @@ def _report(row: LabRun) -> dict[str, Any]:
 
 def _save_progress(run_id: UUID) -> Callable[[dict[str, Any]], None]:
     """Return a listener that saves the run's progress and raises Stopped after a stop request."""
-    pace, over = Pace(), []
+    pace, over = LoadProgress(), []
     saved_at = 0.0
 
     def show(event: dict[str, Any]) -> None:
         nonlocal saved_at
-        moved = pace.hear(event)
+        moved = pace.update(event)
         if event["event"] == "run":
             over.append({name: event["run"][name] for name in SHOWN})
         now = time.monotonic()

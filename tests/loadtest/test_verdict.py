@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtest.load.buyers import Answer
+from loadtest.load.buyers import Outcome
 from loadtest.load.plan import Plan, PlanError
 from loadtest.load.report import met, sentence
 from loadtest.load.verdict import expected, judge, percentile, with_controls
@@ -27,7 +27,7 @@ def books(*, held=0, available=0, oversold=0, lost=0, breaches=()):
 
 
 def told(*kinds):
-    return [Answer(kind, 1, 10.0, 10.0 + n) for n, kind in enumerate(kinds, 1)]
+    return [Outcome(kind, 1, 10.0, 10.0 + n) for n, kind in enumerate(kinds, 1)]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from loadtest.bench.results import Limit, Progress, Row, compare, events
 from loadtest.charts.terminal import page
-from loadtest.load.stores import Stores
+from loadtest.load.stores import PrivateStores
 
 Rows = dict[str, Row]
 
@@ -63,7 +63,7 @@ def bench(asked: Row, progress: Progress) -> dict[str, Any]:
     backends: list[str] = asked["backends"]
     report: dict[str, Any] = {"settings": asked}
     needs_mysql = {"database", "mysql_session"} & set(backends)
-    with Stores("mariadb" if needs_mysql else "sqlite", backends) as stores:
+    with PrivateStores("mariadb" if needs_mysql else "sqlite", backends) as stores:
         missing = dict(stores.missing)
         if why := missing.pop("database", None):
             missing |= dict.fromkeys(needs_mysql, why)

@@ -31,9 +31,9 @@ from loadtest.bench.locks.measure import (
 )
 from loadtest.bench.locks.systems import OURS, SYSTEMS, System
 from loadtest.bench.services import requests_of
-from loadtest.load.director import versions
-from loadtest.load.events import say
+from loadtest.faults.worker import emit
 from loadtest.load.process_pool import PoolFailed, ProcessPool
+from loadtest.load.runner import versions
 from loadtest.load.verdict import percentile
 from locking import locks
 
@@ -47,7 +47,7 @@ _serial = count(1)
 def main(asked: dict[str, Any]) -> None:
     """Measure the backends, their floors and their peers."""
     call_command("migrate", verbosity=0, interactive=False)
-    say("versions", versions=versions())
+    emit("versions", versions=versions())
     chosen = [alias for alias in asked["backends"] if alias not in asked["missing"]]
     families = {OURS[alias][0] for alias in chosen}
     systems = [
@@ -62,13 +62,13 @@ def main(asked: dict[str, Any]) -> None:
     for step in range(1, steps + 1):
         for family in sorted(families):
             if step < steps:
-                say("progress", step=step, of=steps, system=f"{family}, uncontended")
+                emit("progress", step=step, of=steps, system=f"{family}, uncontended")
                 _uncontended([row for row in rows.values() if row.system.family == family])
         for row in rows.values():
-            say("progress", step=step, of=steps, system=row.system.name)
+            emit("progress", step=step, of=steps, system=row.system.name)
             row.measure(_round if step < steps else _once)
     for row in rows.values():
-        say("row", row=row.summary())
+        emit("row", row=row.summary())
 
 
 def _uncontended(rows: "list[_Row]") -> None:

@@ -20,7 +20,7 @@ from devservers.process import with_parent_death_signal
 from loadtest.bench.purchase.measure import Figures, figures, percentiles, run_load
 from loadtest.bench.purchase.web import WebServer
 from loadtest.bench.services import redis_cpu_us
-from loadtest.load.http_buyers import Buyer, requests
+from loadtest.load.http.buyers import Buyer, requests
 from shop.administration.audit import audit_sale
 from shop.models import Order, RejectedReservation, Sale
 from shop.reservations import reconciliation
@@ -131,7 +131,7 @@ def _measure(
     waits = pollers.waits[warm:]
     return (
         accepted
-        | {"redis_cpu_us": round(redis_cpu / max(1, len(heard.answers)), 2), "breaches": found},
+        | {"redis_cpu_us": round(redis_cpu / max(1, len(heard.replies)), 2), "breaches": found},
         {
             "per_second": round((durable - warm) / seconds, 1),
             **percentiles(waits),

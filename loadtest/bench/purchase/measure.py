@@ -7,7 +7,7 @@ from typing import Any
 from django.db import connections
 
 from loadtest.bench.purchase.web import WebServer
-from loadtest.load.http_client import Heard, drive
+from loadtest.load.http.client import Replies, send_requests
 from loadtest.load.process_pool import TIMEOUT, ProcessPool
 from loadtest.load.verdict import percentile
 from locking import locks
@@ -22,7 +22,7 @@ def run_load(
     connections_open: int,
     seconds: float,
     during: Callable[[], object] = lambda: None,
-) -> tuple[Heard, float]:
+) -> tuple[Replies, float]:
     """Send the forms from a process of its own; return its answers and the workers' CPU seconds.
 
     `during` is called in this process while the load runs.
@@ -30,26 +30,26 @@ def run_load(
     connections.close_all()  # a forked process must not share them
     locks.close()
 
-    def work(_: int) -> Heard:
-        return drive(web.port, forms, connections=connections_open, seconds=seconds)
+    def work(_: int) -> Replies:
+        return send_requests(web.port, forms, connections=connections_open, seconds=seconds)
 
     cpu = web.cpu()
     with ProcessPool(work) as pool:
         during()
-        heard: Heard = pool.results(timeout=seconds + TIMEOUT)[0]
+        heard: Replies = pool.results(timeout=seconds + TIMEOUT)[0]
     return heard, web.cpu() - cpu
 
 
-def figures(heard: Heard, cpu: float, *, wanted: str = "") -> Figures:
+def figures(heard: Replies, cpu: float, *, wanted: str = "") -> Figures:
     """Return the figures of a load; only answers of the kind `wanted` count, or all if empty."""
-    answers = [one for one in heard.answers if wanted in ("", one.kind)]
-    in_time = sum(one.heard <= heard.ended for one in answers)
+    answers = [one for one in heard.replies if wanted in ("", one.kind)]
+    in_time = sum(one.received <= heard.ended for one in answers)
     return {
         "per_second": round(in_time / (heard.ended - heard.began), 1),
-        **percentiles([one.heard - one.sent for one in answers]),
-        "worker_cpu_ms": round(cpu / max(1, len(heard.answers)) * 1000, 3),
-        "driver_cores": round(heard.cpu / (heard.answers[-1].heard - heard.began), 3),
-        "answers": dict(Counter(one.kind for one in heard.answers)),
+        **percentiles([one.received - one.sent for one in answers]),
+        "worker_cpu_ms": round(cpu / max(1, len(heard.replies)) * 1000, 3),
+        "driver_cores": round(heard.cpu / (heard.replies[-1].received - heard.began), 3),
+        "answers": dict(Counter(one.kind for one in heard.replies)),
     }
 
 

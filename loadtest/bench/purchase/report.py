@@ -11,7 +11,7 @@ from rich.table import Table
 
 from loadtest.bench.results import Limit, Progress, Row, compare
 from loadtest.charts.terminal import page
-from loadtest.load.stores import Stores
+from loadtest.load.stores import PrivateStores
 
 Rounds = dict[str, list[Row]]
 
@@ -66,14 +66,14 @@ def bench(asked: Row, progress: Progress) -> dict[str, Any]:
     if find_spec("granian") is None:
         report["missing"]["granian"] = "it is not installed"
     for store in ("mariadb", "sqlite"):
-        with Stores(store, ["redis"]) as stores:
+        with PrivateStores(store, ["redis"]) as stores:
             report["missing"] |= stores.missing
             if stores.missing:
                 continue
             stores.environ |= ENVIRON
             for name in ("MAX_WAITING", "PURCHASES_PER_GRANT"):  # use the shop's defaults
                 del stores.environ[name]
-            for event in stores.direct("purchase", asked):
+            for event in stores.run_experiment("purchase", asked):
                 progress(event)
                 if event["event"] == "versions":
                     report["versions"][store] = event["versions"]

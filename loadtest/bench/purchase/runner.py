@@ -20,9 +20,9 @@ from loadtest.bench.purchase import burst
 from loadtest.bench.purchase.measure import Figures, figures, run_load
 from loadtest.bench.purchase.web import Granian, WebServer
 from loadtest.bench.services import redis_cpu_us, requests_of
-from loadtest.load.director import versions
-from loadtest.load.events import say
-from loadtest.load.http_buyers import Buyer, requests, sign_in
+from loadtest.faults.worker import emit
+from loadtest.load.http.buyers import Buyer, requests, sign_in
+from loadtest.load.runner import versions
 from loadtest.load.sale import open_sale
 from locking import policy
 from locking.models import WriteStrategy
@@ -92,7 +92,7 @@ PROCESSES = {"mysql": 2, "sqlite": 4}
 def main(asked: dict[str, Any]) -> None:
     """Measure the lines of the database that the environment names."""
     call_command("migrate", verbosity=0, interactive=False)
-    say("versions", versions=versions())
+    emit("versions", versions=versions())
     buyers = sign_in(asked["buyers"] + 1)
     found: dict[Line, list[Figures]] = {}
     is_main = connection.vendor == "mysql"
@@ -103,7 +103,7 @@ def main(asked: dict[str, Any]) -> None:
     steps = asked["rounds"] + 1 + is_main
 
     def start(line: Line, step: int) -> None:
-        say("progress", system=line.name, step=step, of=steps)
+        emit("progress", system=line.name, step=step, of=steps)
         _activate(line)
 
     with ExitStack() as stack:
@@ -134,7 +134,7 @@ def main(asked: dict[str, Any]) -> None:
             found[line] = [_attempts(webs[line.server], line, attempting)]
         for line, rounds in found.items():
             about = {"server": webs[line.server].about, "connections": line.connections}
-            say("line", line=line.name, **about, rounds=rounds)
+            emit("line", line=line.name, **about, rounds=rounds)
 
 
 def _attempts(web: WebServer, line: Line, buyers: Sequence[Buyer]) -> Figures:
@@ -188,7 +188,7 @@ def _measure(
     heard, cpu = run_load(web, sent, connections_open=line.connections, seconds=seconds)
     after = _store_costs()
     measured = figures(heard, cpu, wanted=line.wanted)
-    every = max(1, len(heard.answers))
+    every = max(1, len(heard.replies))
     measured |= {name: round((after[name] - before[name]) / every, 2) for name in after}
     found = list(breaches(line, sale, measured["answers"].get("ok", 0)))
     return measured | {"breaches": found}

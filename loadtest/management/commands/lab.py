@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 from loadtest import cli
 from loadtest.charts.terminal import Terminal
 from loadtest.load.plan import PlanError
-from loadtest.load.stores import BrokeOff
+from loadtest.load.stores import ExperimentFailed
 
 INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -46,7 +46,7 @@ class Command(BaseCommand):
             )
         except PlanError as error:
             raise CommandError(str(error), returncode=2) from error
-        except BrokeOff as error:
+        except ExperimentFailed as error:
             raise CommandError(str(error)) from error
         except KeyboardInterrupt:
             self.stderr.write("interrupted")

@@ -14,7 +14,7 @@ from django.core.management import call_command
 from django.db.models import Sum
 
 from devservers import start_all, stop_all
-from loadtest.load.events import say
+from loadtest.faults.worker import emit
 from loadtest.resilience.jobs import EVERY, TTL
 from loadtest.resilience.jobs.machines import Machine, create_effects, effects
 from locking.models import JobRun
@@ -75,7 +75,7 @@ def main(asked: dict[str, Any]) -> None:
     create_effects()
     machines = [Machine("beat") for _ in range(asked["beats"])]
     machines += [Machine("worker") for _ in range(asked["workers"])]
-    say("report", report=soak(machines, seconds=asked["seconds"], seed=asked["seed"]))
+    emit("report", report=soak(machines, seconds=asked["seconds"], seed=asked["seed"]))
 
 
 def soak(machines: list[Machine], *, seconds: float, seed: int) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def soak(machines: list[Machine], *, seconds: float, seed: int) -> dict[str, Any
         while (now := time.time()) < ends:
             if now >= first:
                 chaos.step(now)
-                say("progress", system="under faults", step=int(now - first) + 1, of=seconds)
+                emit("progress", system="under faults", step=int(now - first) + 1, of=seconds)
             time.sleep(0.1)
         chaos.recover()
         scheduled = _scheduled(first, ends)

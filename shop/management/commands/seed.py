@@ -167,7 +167,7 @@ def _people() -> list[User]:
 
 def _catalogue() -> None:
     """Import the products, unless there are any already."""
-    if not Product.objects.exclude(slug="lab-rush").exists():  # `lab http` creates this one
+    if not Product.objects.exclude(slug="lab-http").exists():  # `lab http` creates this one
         with CATALOGUE.open(encoding="utf-8", newline="") as lines:
             import_products(lines)
 

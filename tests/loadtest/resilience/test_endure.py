@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from loadtest.load.http_client import HUNG_UP
+from loadtest.load.http.client import DISCONNECTED
 from loadtest.resilience.soak import BACKENDS, Figures, growth
 
 
@@ -28,7 +28,7 @@ def test_restarts_lose_nothing() -> None:
     report = endure("restarts", "--attempts=20000", "--stock=200")
     assert report["verdict"] == "ok", report["breaches"]
     assert (report["orders"], report["restarts"]) == (200, 2)
-    assert report["answers"][HUNG_UP]["count"] > 0
+    assert report["answers"][DISCONNECTED]["count"] > 0
     assert report["jobs"]["turned_away"] > 0
 
 

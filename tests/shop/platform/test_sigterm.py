@@ -18,8 +18,8 @@ from redis import Redis
 from devservers.process import with_parent_death_signal
 from loadtest.bench.purchase.web import WebServer
 from loadtest.faults import waiting
-from loadtest.load.http_buyers import browsers_of
-from loadtest.load.http_client import drive
+from loadtest.load.http.buyers import signed_in
+from loadtest.load.http.client import send_requests
 from locking import locks
 from shop.administration.audit import audit_sale
 from shop.models import Sale, User
@@ -108,17 +108,17 @@ def sale() -> Sale:
 
 def purchase(port: int, sale: Sale, buyer: User, told: list[str]) -> threading.Thread:
     """A buyer who waits for an answer."""
-    (browser,) = browsers_of([buyer])
+    (browser,) = signed_in([buyer])
     form = browser.request(f"{sale.get_absolute_url()}buy/", sale)
 
     def buy() -> None:
         try:
-            drive(
+            send_requests(
                 port,
                 [form],
                 connections=1,
                 seconds=PATIENCE,
-                told=lambda _, kind: told.append(kind),
+                on_reply=lambda _, kind: told.append(kind),
             )
         except (ConnectionError, TimeoutError) as error:
             told.append(type(error).__name__)

@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 from devservers.base import injected_faults
-from loadtest.faults.worker import WorkerProcess, emit
+from loadtest.faults.worker import WorkerProcess, send_to_parent
 
 TIMEOUT = 30.0
 TTL = 1.5
@@ -121,7 +121,7 @@ class RaceCommands:
             for thread in threads:
                 thread.join()
             patches.close()
-            emit(done=self._results)
+            send_to_parent({"done": self._results})
 
         threading.Thread(target=finish).start()
         return {"ready": len(calls)}
@@ -138,7 +138,7 @@ class RaceCommands:
             self._pauses_left -= 1
             if self._pauses_left < 0:
                 return
-        emit(reached=self._pause_at)
+        send_to_parent({"reached": self._pause_at})
         self._proceed.wait(TIMEOUT)
 
     def _run(self, place: int, call: dict[str, Any]) -> None:

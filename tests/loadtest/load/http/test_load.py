@@ -10,15 +10,15 @@ from django.conf import settings
 from django.core.management import CommandError, call_command
 
 from loadtest.bench.purchase.web import WebServer
-from loadtest.load import http_load as rush
-from loadtest.load.http_load import Rush
+from loadtest.load.http import load
+from loadtest.load.http.load import HttpLoad
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
 from tests.loadtest.lab import lab
 from tests.shop.making import a_sale, put_in_force
 
 ASKED = {"host": "127.0.0.1", "port": 1, "attempts": 90, "stock": 10, "buyers": 30}
-PLAN = Rush(**ASKED, processes=1, connections=5)
+PLAN = HttpLoad(**ASKED, processes=1, connections=5)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def shop(database_url, monkeypatch):
         yield web.url
 
 
-def test_a_small_rush_ends_in_the_audit(shop):
+def test_load_ends_with_an_audit(shop):
     options = ("--attempts=90", "--stock=10", "--buyers=30", "--connections=5")
     report, code = lab("http", f"--url={shop}", *options)
     assert (code, report["verdict"]) == (0, "ok"), report
@@ -38,14 +38,14 @@ def test_a_small_rush_ends_in_the_audit(shop):
     assert report["answers"]["won"]["count"] >= 10
     assert report["answers"]["sold_out"]["p99_ms"] > 0
     assert report["driver"]["peak_mb"] > 0  # the driver is this process here: no bound for it
-    sale = Sale.objects.get(slug__startswith="lab-rush-")
+    sale = Sale.objects.get(slug__startswith="lab-http-")
     assert Order.objects.filter(sale=sale).count() == 10
-    assert sale.phase() == Sale.Phase.ENDED  # nobody finds it in the shop afterwards
+    assert sale.phase() == Sale.Phase.ENDED  # the shop no longer lists it
     missed, code = lab("http", f"--url={shop}", *options, "--min-per-second=1000000")
     assert (code, missed["verdict"], missed["orders"]) == (1, "slow", 10)
 
 
-def test_somebody_elses_machine_is_not_driven(db):
+def test_other_machines_are_refused(db):
     for url in ("http://example.com/", "https://127.0.0.1/", "ftp://x", "nonsense", "http://[1/"):
         with pytest.raises(CommandError, match="url") as refused:
             call_command("lab", "http", f"--url={url}")
@@ -78,14 +78,14 @@ def test_the_verdict_comes_from_counting_orders(db, sold, told, verdict):
     sale = a_sale(stock=10)
     audit = audit_sale(sale=sale)
     kept = {"sold": sold, "available": max(0, 10 - sold), "oversold": max(0, sold - 10)}
-    counted = type(audit)(**{**rush.asdict(audit), **kept})
+    counted = type(audit)(**{**load.asdict(audit), **kept})
     report = {"winners": told, "attempts_per_second": 5.0, "answers": {}}
-    assert rush._judge(PLAN, report, counted)["verdict"] == verdict
+    assert load._judge(PLAN, report, counted)["verdict"] == verdict
 
 
-def test_the_locustfile_plays_whole_journeys(shop, tmp_path):
+def test_locust_users_buy_and_pay(shop, tmp_path):
     sale = a_sale(stock=3, limit=1, opens_in=8)
-    file = Path(rush.__file__).with_name("locustfile.py")
+    file = Path(load.__file__).with_name("locustfile.py")
     command = ["-m", "locust", "-f", str(file), "--headless", "--host", shop.rstrip("/")]
     command += ["--sale", sale.slug, "--users", "5", "--run-time", "40s", "--opening-in", "6"]
     command += ["--csv", str(tmp_path / "locust"), "--only-summary"]
@@ -95,11 +95,11 @@ def test_the_locustfile_plays_whole_journeys(shop, tmp_path):
     with (tmp_path / "locust_stats.csv").open() as stats:
         counts = {row["Name"]: int(row["Request Count"]) for row in csv.DictReader(stats)}
     assert ended.returncode == 0, ended.stderr + ended.stdout
-    # Whoever opens the page after that finds no button.
+    # A page opened after that has no button.
     assert (counts.get("buy: won"), counts.get("buy: sold_out", 0) <= 2) == (3, True), counts
     orders = Order.objects.filter(sale=sale)
     assert orders.count() == 3
-    # Nobody bought before the opening second.
+    # No order is older than the opening.
     assert min(orders.values_list("created_at", flat=True)) >= sale.opens_at
     assert counts.get("approve", 0) == orders.filter(status=Order.Status.PAID).count()
     assert audit_sale(sale=sale).ok

@@ -1,4 +1,4 @@
-"""Buyers who have signed in, and the requests that their browsers send."""
+"""Signed-in buyers, and the requests that their browsers send."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ from shop.models import Sale, User
 from shop.purchase import tokens
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
-KEPT = timedelta(days=1)
+SESSION_AGE = timedelta(days=1)
 BATCH = 2000
-"""Rows of one statement."""
+"""Rows per statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buyer:
-    """A customer, the browser's cookies, and the secret field of its forms."""
+    """A customer, the cookies of the browser, and the CSRF token of its forms."""
 
     user: User
     cookies: str
@@ -54,11 +54,11 @@ class Buyer:
         return urlencode(form)
 
     def request(self, path: str, sale: Sale) -> bytes:
-        """That form as it goes over the wire."""
+        """Return the HTTP request of that form."""
         return self.post(path, self.form(sale))
 
     def post(self, path: str, body: str, *, host: str = HOST) -> bytes:
-        """Any form, asking for JSON."""
+        """Return the HTTP request of a form that asks for JSON."""
         return (
             f"POST {path} HTTP/1.1\r\nHost: {host}\r\nCookie: {self.cookies}\r\n"
             "Accept: application/json\r\nContent-Type: application/x-www-form-urlencoded\r\n"
@@ -67,21 +67,21 @@ class Buyer:
 
 
 def sign_in(count: int, name: str = "buyer") -> list[Buyer]:
-    """So many new customers, `name`-0 and so on, each with a session as the sign-in page makes."""
+    """Create `count` customers, `name`-0 and so on, each with a session as after signing in."""
     User.objects.bulk_create(
         [User(username=f"{name}-{n}", password="!") for n in range(count)],  # noqa: S106
         batch_size=BATCH,
     )
-    return browsers_of(User.objects.filter(username__startswith=f"{name}-").order_by("pk"))
+    return signed_in(User.objects.filter(username__startswith=f"{name}-").order_by("pk"))
 
 
-def browsers_of(users: Iterable[User]) -> list[Buyer]:
-    """A browser for each, in which this customer has signed in; their forms share a secret."""
+def signed_in(users: Iterable[User]) -> list[Buyer]:
+    """Return a signed-in buyer for each user; they share one CSRF secret."""
     store = _store()
     page = HttpRequest()
     csrf = get_token(page)
     secret = f"{settings.CSRF_COOKIE_NAME}={page.META['CSRF_COOKIE']}"
-    ends = timezone.now() + KEPT
+    ends = timezone.now() + SESSION_AGE
     buyers, sessions = [], []
     for user in users:
         data = {SESSION_KEY: str(user.pk), BACKEND_SESSION_KEY: BACKEND}
@@ -90,13 +90,13 @@ def browsers_of(users: Iterable[User]) -> list[Buyer]:
         cookies = f"{settings.SESSION_COOKIE_NAME}={key}; {secret}"
         buyers.append(Buyer(user, cookies, key, csrf))
         sessions.append(Session(session_key=key, session_data=store.encode(data), expire_date=ends))
-        _cache().set(store.cache_key_prefix + key, data, KEPT.total_seconds())
+        _cache().set(store.cache_key_prefix + key, data, SESSION_AGE.total_seconds())
     Session.objects.bulk_create(sessions, batch_size=BATCH)
     return buyers
 
 
 def sign_out(buyers: Sequence[Buyer]) -> None:
-    """End their sessions, also those that are cached."""
+    """End the sessions of buyers, also those that are cached."""
     for start in range(0, len(buyers), BATCH):
         keys = [buyer.session for buyer in buyers[start : start + BATCH]]
         Session.objects.filter(session_key__in=keys).delete()
@@ -113,5 +113,5 @@ def _cache() -> BaseCache:
 
 
 def requests(buyers: Sequence[Buyer], path: str, sale: Sale) -> Iterator[bytes]:
-    """One attempt of each buyer; built now, so that the crowd need not."""
+    """Return one request of each buyer, built in advance to save time under load."""
     return iter([buyer.request(path, sale) for buyer in buyers])

@@ -1,12 +1,12 @@
-"""Journeys of buyers for Locust: sign up, browse, wait for the opening, buy, pay or walk away.
+"""Buyers for Locust: sign up, browse, wait for the opening, buy, then pay or not.
 
-    locust -f loadtest/load/locustfile.py --headless --host http://127.0.0.1:8000 --sale camera \
-        --users 100 --run-time 60s --opening-in 10
+    locust -f loadtest/load/http/locustfile.py --headless --host http://127.0.0.1:8000 \
+        --sale camera --users 100 --run-time 60s --opening-in 10
 
-Most of --users arrive before the opening, sign up, browse and wait; in the opening second they all
-buy, and the rest comes in. Every form is posted as its page holds it. The shop throttles signing up
-by address: raise its SIGN_IN_LIMIT for more than 300 a minute. For rates above some 1,500 requests
-a second use `lab http`.
+Most of --users arrive before the opening, sign up, browse and wait; in the opening second all of
+them buy, and the others arrive. Each form is posted with the fields of its page. The shop limits
+sign-ups per address: raise SIGN_IN_LIMIT for more than 300 per minute. For more than about 1,500
+requests per second use `lab http`.
 """
 
 import functools
@@ -22,10 +22,10 @@ import gevent  # type: ignore[import-untyped]
 from locust import FastHttpUser, LoadTestShape, between, events, task
 from locust.exception import StopUser
 
-TRIES = 20
-"""How often a buyer who is told "busy" sends the same form."""
+MAX_ATTEMPTS = 20
+"""How often a buyer sends the same form while the shop is overloaded."""
 EARLY = 0.8
-"""The share of the buyers that come before the opening."""
+"""The share of the buyers that arrive before the opening."""
 PAYS = 0.7
 """The share of the winners that pay; the others let their order expire."""
 _FORM = re.compile(r'<form method="post" action="([^"]*)".*?</form>', re.DOTALL)
@@ -48,18 +48,18 @@ def _options(environment: Any) -> Any:
 
 
 class Opening(LoadTestShape):
-    """Early birds trickle in, the rest comes in the opening second; over when all have gone."""
+    """Most users arrive slowly, the others in the opening second; ends when all have left."""
 
     use_common_options = True
 
     def tick(self) -> tuple[int, float] | None:
-        """How many there are now, and how fast more may come."""
+        """Return the number of users, and how many may be added per second."""
         assert self.runner is not None
         options = _options(self.runner.environment)
         users, seconds = options.num_users or 50, options.run_time or 60
         now = time.monotonic() - self.began
-        is_deserted = now > options.opening_in + 1 and not self.runner.user_count
-        if now >= seconds or is_deserted:
+        have_left = now > options.opening_in + 1 and not self.runner.user_count
+        if now >= seconds or have_left:
             return None
         if now < options.opening_in:
             early = max(1, round(users * EARLY))
@@ -68,17 +68,17 @@ class Opening(LoadTestShape):
 
     @functools.cached_property
     def began(self) -> float:
-        """Monotonic; when it was first asked."""
+        """Return the monotonic time of the first call."""
         return time.monotonic()
 
 
 class Buyer(FastHttpUser):
-    """One person with a browser."""
+    """A person with a browser."""
 
     wait_time = between(0.5, 2)
 
     def on_start(self) -> None:
-        """Sign up; a new account each, so that nobody has a share yet."""
+        """Sign up with a new account, which has bought nothing yet."""
         password = uuid.uuid4().hex
         name = f"locust-{uuid.uuid4().hex[:12]}"
         path = "/accounts/sign-up/"
@@ -87,7 +87,7 @@ class Buyer(FastHttpUser):
 
     @task
     def journey(self) -> None:
-        """Once; then they are gone."""
+        """Visit the shop once, then stop."""
         home = self._page("/")
         self._page("/products/")
         slug = _options(self.environment).sale
@@ -105,7 +105,7 @@ class Buyer(FastHttpUser):
         page = self._page(path, "/sales/[slug]/")
         if opens := _OPENS.search(page):
             now = _CLOCK.search(page)
-            # The server's clock counts, not this machine's.
+            # By the server's clock, not by that of this machine.
             gevent.sleep(max(0.0, float(opens[1]) - (float(now[1]) if now else time.time())))
             page = self._page(path, "/sales/[slug]/")
         shape: Any = self.environment.shape_class
@@ -115,14 +115,14 @@ class Buyer(FastHttpUser):
         return page
 
     def _buy(self, path: str, page: str) -> str:
-        """The order's page, or nothing: sold out, over the limit or too busy for too long."""
+        """Return the URL of the order; empty if it is sold out, over the limit or overloaded."""
         fields = {"quantity": "1", **_fields(page, "/buy/")}
         if "idempotency_key" not in fields:
             return ""
-        for _ in range(TRIES):
-            status, told, retry_after = self._post(f"{path}buy/", fields, "buy", json=True)
+        for _ in range(MAX_ATTEMPTS):
+            status, data, retry_after = self._post(f"{path}buy/", fields, "buy", json=True)
             if status == 201:
-                return str(told.get("url", ""))
+                return str(data.get("url", ""))
             if not retry_after:
                 return ""
             gevent.sleep(retry_after * random.uniform(0.5, 1))
@@ -130,37 +130,37 @@ class Buyer(FastHttpUser):
 
     def _pay(self, order: str) -> None:
         fields = _fields(self._page(order, "/orders/[number]/"), "/payment/")
-        _, told, _ = self._post(f"{order}payment/", fields, "payment", json=True)
-        if gateway := str(told.get("url", "")):
+        _, data, _ = self._post(f"{order}payment/", fields, "payment", json=True)
+        if gateway := str(data.get("url", "")):
             fields = _fields(self._page(gateway, "/gateway/[reference]/"), "/answer/")
             self._post(f"{gateway}answer/", {**fields, "choice": "approve"}, "approve")
 
     def _page(self, path: str, name: str = "") -> str:
-        with self.client.get(path, name=name or path, catch_response=True) as answer:
-            return answer.text or ""
+        with self.client.get(path, name=name or path, catch_response=True) as response:
+            return response.text or ""
 
     def _post(
         self, path: str, fields: dict[str, str], name: str, *, json: bool = False
     ) -> tuple[int, dict[str, Any], float]:
-        """The status, the JSON when asked for, and when to try again."""
+        """Return the status, the JSON if requested, and the seconds until a retry."""
         headers = {"Accept": "application/json"} if json else {}
         with self.client.post(
             path, data=fields, headers=headers, name=name, catch_response=True
-        ) as answer:
-            status, told = answer.status_code, {}
-            if json and "json" in (answer.headers or {}).get("Content-Type", ""):
-                told = answer.json()
-            # Each kind of answer has a line of its own; a refusal is an answer.
+        ) as response:
+            status, data = response.status_code, {}
+            if json and "json" in (response.headers or {}).get("Content-Type", ""):
+                data = response.json()
+            # Each kind of reply has its own line; a refusal is not a failure.
             if name == "buy":
-                answer.request_meta["name"] = f"buy: {told.get('error', 'won')}"
-            if (status and status < 500) or told.get("error"):
-                answer.success()
-            wait = float((answer.headers or {}).get("Retry-After") or 0)
-        return status, told, wait
+                response.request_meta["name"] = f"buy: {data.get('error', 'won')}"
+            if (status and status < 500) or data.get("error"):
+                response.success()
+            wait = float((response.headers or {}).get("Retry-After") or 0)
+        return status, data, wait
 
 
 def _fields(page: str, action: str) -> dict[str, str]:
-    """The hidden fields of the first form that is posted there; without one, the page's own."""
+    """Return the hidden fields of the first form with this action, or those of the page."""
     for form in _FORM.finditer(page):
         if action and unescape(form[1]).endswith(action):
             return {name: unescape(value) for name, value in _FIELD.findall(form[0])}

@@ -1,8 +1,8 @@
-"""Stages the runs of a plan in the lab's own stores.
+"""Execute the runs of a plan in the lab's own stores.
 
-Asked with {"plan": ..., "missing": {backend: why}}, it tells the versions, progress and a run for
-each run. It is a process of its own because its environment leads to the private stores; the one
-that was asked for the load test stays in its own.
+The request is {"plan": ..., "missing": {backend: why}, "ports": ...}; the events are the versions,
+progress, and one "run" for each run. This is a process of its own, because its environment leads
+to the private stores.
 """
 
 import multiprocessing
@@ -29,12 +29,12 @@ from redis import Redis
 from devservers import HOST
 from devservers.base import START_TIMEOUT
 from inventory.models import Product
+from loadtest.faults.worker import emit
 from loadtest.history.checker import Promise, check
 from loadtest.history.recorder import dump, history
-from loadtest.load.events import say
 from loadtest.load.fault_plan import FAULTS, TTL, marks
 from loadtest.load.plan import Plan
-from loadtest.load.selling import sell
+from loadtest.load.sale_run import run_sale
 from loadtest.load.verdict import curve, expected, judge, not_run
 from locking import LockError, locks, policy
 from shop.administration.audit import audit_sale
@@ -45,28 +45,28 @@ OPEN_FOR = timedelta(days=1)
 
 
 def main(asked: dict[str, Any]) -> None:
-    """Stage what is asked for."""
+    """Execute a request."""
     plan = Plan(**asked["plan"])
     if plan.fault != "none":
         _shorten_leases()
     call_command("migrate", verbosity=0, interactive=False)
-    say("versions", versions=versions())
+    emit("versions", versions=versions())
     product = Product.objects.create(slug="lab", name="Lab product", price=Decimal(1))
     customers = _make_customers(plan)
     for repeat in range(1, plan.repeats + 1):
         for discipline in plan.disciplines:
             for backend in plan.backends:
                 names = {"backend": backend, "discipline": discipline, "repeat": repeat}
-                _await(asked["ports"].get(FAULTS[plan.fault].server))
+                _wait_for_port(asked["ports"].get(FAULTS[plan.fault].server))
                 if why := asked["missing"].get(backend) or _switch(backend, discipline):
-                    say("run", run={**names, **not_run(plan, why)})
+                    emit("run", run={**names, **not_run(plan, why)})
                     continue
                 sale = _open_sale(plan, product, "-".join(map(str, names.values())))
-                say("run", run={**names, **_stage(plan, sale, customers, names)})
+                emit("run", run={**names, **_run(plan, sale, customers, names)})
 
 
 def versions() -> dict[str, Any]:
-    """What the numbers were measured on."""
+    """Return the versions and the machine that the figures were measured on."""
     with connection.cursor() as cursor:
         is_sqlite = connection.vendor == "sqlite"
         cursor.execute("SELECT sqlite_version()" if is_sqlite else "SELECT version()")
@@ -89,10 +89,10 @@ def versions() -> dict[str, Any]:
 
 
 def _make_customers(plan: Plan) -> list[User]:
-    """The buyers, in the order in which the seed sends them to the start line."""
-    nobody_signs_in = "!"
+    """Create the buyers, and return them in the order that the seed determines."""
+    unusable = "!"
     User.objects.bulk_create(
-        [User(username=f"buyer-{n}", password=nobody_signs_in) for n in range(plan.buyers)],
+        [User(username=f"buyer-{n}", password=unusable) for n in range(plan.buyers)],
         batch_size=1000,
     )
     customers = list(User.objects.order_by("pk"))
@@ -100,8 +100,8 @@ def _make_customers(plan: Plan) -> list[User]:
     return customers
 
 
-def _await(port: int | None) -> None:
-    """The server that the last run's fault killed is up again before the next one starts."""
+def _wait_for_port(port: int | None) -> None:
+    """Wait until the server that the last run's fault killed is up again."""
     deadline = time.monotonic() + START_TIMEOUT
     while port is not None and time.monotonic() < deadline:
         with suppress(OSError), socket.create_connection((HOST, port), timeout=1):
@@ -110,9 +110,9 @@ def _await(port: int | None) -> None:
 
 
 def _switch(backend: str, discipline: str) -> str:
-    """Put a guard in force; the reason why it cannot be, or nothing."""
+    """Activate a guard; return the reason if that fails, otherwise nothing."""
     try:
-        # By force: nobody buys yet.
+        # By force: there are no buyers yet.
         policy.switch(backend=backend, strategy=discipline, reason="lab run", force=True)
     except (LockError, ImproperlyConfigured) as error:
         return str(error)
@@ -131,52 +131,52 @@ def _open_sale(plan: Plan, product: Product, slug: str) -> Sale:
     )
 
 
-def _stage(
+def _run(
     plan: Plan, sale: Sale, customers: Sequence[User], names: dict[str, Any]
 ) -> dict[str, Any]:
-    """One run: the crowd is let in, and when the last has been served the rows are counted."""
+    """Let all buyers buy, then count the rows."""
     capabilities = locks[names["backend"]].capabilities
-    # MySQL's sessions end with a connection, which a silent holder keeps.
-    outlived = capabilities.expires or names["backend"] == "zookeeper"
+    # MySQL's sessions end with their connection, which a stopped holder keeps.
+    expires_in_pause = capabilities.expires or names["backend"] == "zookeeper"
     promise = expected(
         plan,
         exclusion=capabilities.exclusion,
         discipline=names["discipline"],
-        outlived=outlived,
+        outlived=expires_in_pause,
     )
     kept = Promise.of(capabilities)
     if FAULTS[plan.fault].server:
         kept = replace(kept, exclusive=False)  # a lock whose server forgets may be granted twice
-    # Children must not inherit what two of them could talk through.
+    # Forked processes must not share connections.
     connections.close_all()
     locks.close()
     folder = settings.VAR / "history" / sale.slug
     folder.mkdir(parents=True)
-    sold = sell(
+    result = run_sale(
         plan,
         sale.slug,
         customers,
         backend=names["backend"],
         history=folder,
-        progress=lambda served: say("progress", served=served, of=plan.buyers, **names),
-        strike_server=lambda: say("strike", server=FAULTS[plan.fault].server),
-        passes_on=outlived and plan.processes > 1,
+        progress=lambda served: emit("progress", served=served, of=plan.buyers, **names),
+        kill_server=lambda: emit("inject", server=FAULTS[plan.fault].server),
+        passes_on=expires_in_pause and plan.processes > 1,
     )
-    if sold.errors:
-        return not_run(plan, f"{len(sold.errors)} went wrong: {sold.errors[0]}")
-    if plan.fault != "none" and len(sold.fired) < plan.strikes:
+    if result.errors:
+        return not_run(plan, f"{len(result.errors)} errors: {result.errors[0]}")
+    if plan.fault != "none" and len(result.injections) < plan.strikes:
         often = f" {plan.strikes} times" if plan.strikes > 1 else ""
         return not_run(plan, f"{plan.fault} did not fire{often}")
     return {
-        **judge(plan, audit_sale(sale=sale), sold.answers, sold.started, promise),
-        "sold_at": curve(sold.answers, sold.started),
-        "marks": marks(plan.fault, sold.fired, sold.started),
+        **judge(plan, audit_sale(sale=sale), result.outcomes, result.started, promise),
+        "sold_at": curve(result.outcomes, result.started),
+        "marks": marks(plan.fault, result.injections, result.started),
         "checked": asdict(check(history(folder), dump(sale), kept)),
     }
 
 
 def _shorten_leases() -> None:
-    """Else a run would have to wait for them."""
+    """Shorten all leases, so that a run with a fault does not have to wait for them."""
     for alias, conf in settings.LOCKS.items():
         conf["TTL"] = TTL
         if alias == "zookeeper":

@@ -1,8 +1,8 @@
-"""A rush on a running shop over HTTP: its own sale, its own customers, several driving processes.
+"""A load test of a running shop over HTTP, with its own sale and customers.
 
-The sale and the customers are made in the shop's database, so this must run with the shop's own
-environment; everything else goes through the shop's pages: each buyer opens the sale page and posts
-what its form holds. The verdict comes from the audit and from counting orders.
+It creates these in the shop's database, and so needs the shop's environment. Everything else goes
+through the shop's pages: each buyer opens the sale page and posts its form. The verdict comes from
+the audit and from counting orders.
 """
 
 import re
@@ -26,11 +26,11 @@ from django.db import DatabaseError, connections, transaction
 from django.utils import timezone
 
 from inventory.models import Product
-from loadtest.load.http_buyers import Buyer, browsers_of, sign_out
-from loadtest.load.http_client import PATIENCE, drive
+from loadtest.load.http.buyers import Buyer, sign_out, signed_in
+from loadtest.load.http.client import RESPONSE_TIMEOUT, send_requests
 from loadtest.load.plan import PlanError, keep_within
 from loadtest.load.process_pool import ProcessPool
-from loadtest.load.verdict import of_books, percentile
+from loadtest.load.verdict import percentile, verdict_of
 from locking import locks
 from shop.administration.audit import StockAudit, audit_sale
 from shop.models import Sale, User
@@ -39,11 +39,11 @@ from shop.sales.queries import create_sale
 LOCAL = ("127.0.0.1", "localhost")
 OPEN_FOR = timedelta(hours=1)
 BATCH = 200
-"""Customers made in one transaction: the shop goes on writing beside it."""
+"""Customers created per transaction, because the shop writes at the same time."""
 READERS = 8
-"""Threads that open the sale page, before the rush."""
-QUEUE_SECONDS = 60.0
-"""How long the orders of a queued sale may take to be written."""
+"""Threads that open the sale page before the load starts."""
+WRITE_TIMEOUT = 60.0
+"""Seconds until all orders of a queued sale are written."""
 _FIELD = re.compile(r'<input type="hidden" name="(\w+)"[^>]* value="([^"]*)"')
 _FORM = re.compile(r'<form method="post" action="([^"]*/buy/)".*?</form>', re.DOTALL)
 LIMITS = {
@@ -56,8 +56,8 @@ LIMITS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rush:
-    """What is asked for."""
+class HttpLoad:
+    """The parameters of a load test over HTTP."""
 
     host: str
     port: int
@@ -69,11 +69,11 @@ class Rush:
     """Of each process."""
     fulfilment: str = Sale.Fulfilment.DIRECT
     max_p99_ms: float | None = None
-    """Of those who won."""
+    """Limit for the p99 of successful purchases."""
     min_per_second: float | None = None
-    """Attempts."""
+    """Limit for the attempts per second."""
     hang_ups: bool = False
-    """The shop is restarted meanwhile: whoever is cut off sends the same form again."""
+    """The shop is restarted meanwhile: disconnected buyers send the same form again."""
 
     def __post_init__(self) -> None:
         keep_within(LIMITS, asdict(self))
@@ -83,8 +83,8 @@ Report = dict[str, Any]
 Waits = dict[str, list[float]]
 
 
-def rush(asked: Rush, progress: Callable[[str, int, int], object]) -> Report:
-    """Stage it; `progress` hears what is done, how far it is, and of how many."""
+def run_http_load(asked: HttpLoad, progress: Callable[[str, int, int], object]) -> Report:
+    """Run it; `progress` is called with the step, the number done and the total."""
     try:
         sale = _open_sale(asked)
     except DatabaseError as error:
@@ -95,26 +95,26 @@ def rush(asked: Rush, progress: Callable[[str, int, int], object]) -> Report:
             buyers += batch
             progress("signing in", len(buyers), asked.buyers)
         forms = _forms(asked, sale, buyers, progress)
-        # The drivers fork: they must not inherit what two of them could talk through.
+        # The processes fork: they must not share connections.
         connections.close_all()
         locks.close()
-        report = _drive(asked, forms, lambda done: progress("rush", done, asked.attempts))
-        audit = _settled(sale, report["winners"])
+        report = _drive(asked, forms, lambda done: progress("load", done, asked.attempts))
+        audit = _audit_when_written(sale, report["winners"])
         return {"settings": asdict(asked), **_judge(asked, report, audit)}
     finally:
         Sale.objects.filter(pk=sale.pk).update(closes_at=timezone.now())
         sign_out(buyers)
 
 
-def _open_sale(asked: Rush) -> Sale:
+def _open_sale(asked: HttpLoad) -> Sale:
     now = timezone.now()
     product, _ = Product.objects.get_or_create(
-        slug="lab-rush", defaults={"name": "Load test", "price": Decimal(1)}
+        slug="lab-http", defaults={"name": "Load test", "price": Decimal(1)}
     )
     with transaction.atomic():
         sale = create_sale(
             product=product,
-            slug=f"lab-rush-{time.time_ns():x}",
+            slug=f"lab-http-{time.time_ns():x}",
             price=product.price,
             quantity=asked.stock,
             opens_at=now,
@@ -123,7 +123,7 @@ def _open_sale(asked: Rush) -> Sale:
         )
     where = f"http://{asked.host}:{asked.port}"
     try:
-        with closing(HTTPConnection(asked.host, asked.port, timeout=PATIENCE)) as connection:
+        with closing(_connect(asked)) as connection:
             connection.request("GET", sale.get_absolute_url())
             status = connection.getresponse().status
     except OSError as error:
@@ -135,9 +135,13 @@ def _open_sale(asked: Rush) -> Sale:
     return sale
 
 
+def _connect(asked: HttpLoad) -> HTTPConnection:
+    return HTTPConnection(asked.host, asked.port, timeout=RESPONSE_TIMEOUT)
+
+
 def _buyers(count: int) -> Iterator[list[Buyer]]:
-    """Customers of earlier rushes, and as many new ones as are missing, each signed in."""
-    names = [f"lab-rush-{number}" for number in range(count)]
+    """Yield signed-in customers, those of earlier runs and new ones, in batches."""
+    names = [f"lab-http-{number}" for number in range(count)]
     for start in range(0, count, BATCH):
         batch = names[start : start + BATCH]
         with transaction.atomic():
@@ -145,22 +149,22 @@ def _buyers(count: int) -> Iterator[list[Buyer]]:
                 [User(username=name, password="!") for name in batch],  # noqa: S106
                 ignore_conflicts=True,
             )
-            signed_in = browsers_of(User.objects.filter(username__in=batch))
-        yield signed_in
+            buyers = signed_in(User.objects.filter(username__in=batch))
+        yield buyers
 
 
 def _forms(
-    asked: Rush,
+    asked: HttpLoad,
     sale: Sale,
     buyers: Sequence[Buyer],
     progress: Callable[[str, int, int], object],
 ) -> list[bytes]:
-    """What each buyer's browser will post: the fields of the form on its sale page."""
+    """Return the request of each buyer, with the fields of the form on its sale page."""
     done = iter(range(1, len(buyers) + 1))
     path = sale.get_absolute_url()
 
     def read(mine: Sequence[Buyer]) -> list[bytes]:
-        with closing(HTTPConnection(asked.host, asked.port, timeout=PATIENCE)) as connection:
+        with closing(_connect(asked)) as connection:
             return [post_of(connection, buyer) for buyer in mine]
 
     def post_of(connection: HTTPConnection, buyer: Buyer) -> bytes:
@@ -178,35 +182,35 @@ def _forms(
         return [post for posts in each for post in posts]
 
 
-def _drive(asked: Rush, forms: Sequence[bytes], progress: Callable[[int], object]) -> Report:
-    """Send the attempts from several processes, and put together what they heard."""
+def _drive(asked: HttpLoad, forms: Sequence[bytes], progress: Callable[[int], object]) -> Report:
+    """Send the attempts from several processes, and merge the replies."""
     done = RawArray("l", asked.processes)
 
     def work(number: int) -> tuple[Waits, int, float, float, int]:
         won: set[bytes] = set()
 
-        def told(request: bytes, kind: str) -> None:
+        def count(request: bytes, kind: str) -> None:
             done[number] += 1
             if kind == "ok":
                 won.add(request)
 
         mine = deque(forms[number :: asked.processes])
         share = len(range(number, asked.attempts, asked.processes))
-        heard = drive(
+        result = send_requests(
             asked.port,
             _attempts(mine, share, won),
             connections=asked.connections,
             seconds=OPEN_FOR.total_seconds(),
             host=asked.host,
-            told=told,
+            on_reply=count,
             hang_ups=asked.hang_ups,
         )
         waits: Waits = defaultdict(list)
-        for one in heard.answers:
-            waits[one.kind].append((one.heard - one.sent) * 1000)
-        return dict(waits), len(won), heard.began, heard.ended, _peak_kb()
+        for reply in result.replies:
+            waits[reply.kind].append((reply.received - reply.sent) * 1000)
+        return dict(waits), len(won), result.began, result.ended, _peak_kb()
 
-    with ProcessPool(work, asked.processes) as pool, _watched(done, progress):
+    with ProcessPool(work, asked.processes) as pool, _ProgressReporter(done, progress):
         results = pool.results(timeout=OPEN_FOR.total_seconds())
     waits: Waits = defaultdict(list)
     for theirs, *_ in results:
@@ -235,7 +239,7 @@ def _drive(asked: Rush, forms: Sequence[bytes], progress: Callable[[int], object
 
 
 def _attempts(buyers: deque[bytes], share: int, won: set[bytes]) -> Iterator[bytes]:
-    """Each buyer again and again until it has won; then it goes home."""
+    """Yield the request of each buyer again and again until it has won."""
     while share and buyers:
         buyer = buyers.popleft()
         if buyer not in won:
@@ -244,22 +248,22 @@ def _attempts(buyers: deque[bytes], share: int, won: set[bytes]) -> Iterator[byt
             yield buyer
 
 
-class _watched:
-    """Tells the progress twice a second while the block lasts."""
+class _ProgressReporter:
+    """Report the progress twice a second during the block."""
 
     def __init__(self, done: Any, progress: Callable[[int], object]) -> None:
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._tell, args=(done, progress), daemon=True)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._report, args=(done, progress), daemon=True)
 
-    def _tell(self, done: Any, progress: Callable[[int], object]) -> None:
-        while not self._over.wait(0.5):
+    def _report(self, done: Any, progress: Callable[[int], object]) -> None:
+        while not self._done.wait(0.5):
             progress(sum(done))
 
     def __enter__(self) -> None:
         self._thread.start()
 
     def __exit__(self, *exc_info: object) -> None:
-        self._over.set()
+        self._done.set()
         self._thread.join()
 
 
@@ -267,9 +271,9 @@ def _peak_kb() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _settled(sale: Sale, winners: int) -> StockAudit:
-    """The audit, once a queue has written the orders that were promised."""
-    deadline = time.monotonic() + QUEUE_SECONDS
+def _audit_when_written(sale: Sale, winners: int) -> StockAudit:
+    """Audit the sale once the orders of a queued sale are written."""
+    deadline = time.monotonic() + WRITE_TIMEOUT
     while True:
         audit = audit_sale(sale=sale)
         is_written = audit.sold + audit.held >= winners
@@ -278,10 +282,10 @@ def _settled(sale: Sale, winners: int) -> StockAudit:
         time.sleep(0.2)
 
 
-def _judge(asked: Rush, report: Report, audit: StockAudit) -> Report:
+def _judge(asked: HttpLoad, report: Report, audit: StockAudit) -> Report:
     wanted = min(asked.stock, asked.buyers)
     verdict: str
-    verdict, why = of_books(audit, wanted=wanted, told=report["winners"])
+    verdict, why = verdict_of(audit, wanted=wanted, told=report["winners"])
     slow = list(_missed(asked, report))
     if verdict == "ok" and slow:
         verdict, why = "slow", "; ".join(slow)
@@ -289,10 +293,10 @@ def _judge(asked: Rush, report: Report, audit: StockAudit) -> Report:
     return {**report, "orders": orders, "audit": asdict(audit), "verdict": verdict, "why": why}
 
 
-def _missed(asked: Rush, report: Report) -> Iterator[str]:
-    """The thresholds that were not met."""
+def _missed(asked: HttpLoad, report: Report) -> Iterator[str]:
+    """Yield a sentence for each threshold that was not met."""
     rate, p99 = report["attempts_per_second"], report["answers"].get("won", {}).get("p99_ms", 0)
     if asked.min_per_second is not None and rate < asked.min_per_second:
-        yield f"{rate} attempts a second, at least {asked.min_per_second:g} were asked for"
+        yield f"{rate} attempts per second, the threshold is {asked.min_per_second:g}"
     if asked.max_p99_ms is not None and p99 > asked.max_p99_ms:
-        yield f"p99 of those who won is {p99} ms, at most {asked.max_p99_ms:g} were asked for"
+        yield f"p99 of successful purchases is {p99} ms, the threshold is {asked.max_p99_ms:g}"

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from devservers import HOST
-from loadtest.load.http_client import drive
+from loadtest.load.http.client import send_requests
 
 
 def serve(listener, script):
@@ -31,7 +31,7 @@ def replies():
             try:
                 count = sum(map(len, script))
                 port = listener.getsockname()[1]
-                return drive(port, [b"x"] * count, connections=1, seconds=seconds)
+                return send_requests(port, [b"x"] * count, connections=1, seconds=seconds)
             finally:
                 server.join()
 
@@ -45,14 +45,14 @@ def http(status, body=b"", head=b""):
 def test_kind_of_each_answer(replies):
     refusal = b'{"error": "sold_out", "title": "Sold out"}'
     heard = replies([http(201, b"{}"), http(303), http(409, refusal), http(500, b"oh")])
-    assert [answer.kind for answer in heard.answers] == ["ok", "ok", "sold_out", "500"]
-    assert heard.began <= heard.answers[0].sent <= heard.answers[0].heard
-    assert heard.ended == heard.answers[-1].heard
+    assert [answer.kind for answer in heard.replies] == ["ok", "ok", "sold_out", "500"]
+    assert heard.began <= heard.replies[0].sent <= heard.replies[0].received
+    assert heard.ended == heard.replies[-1].received
 
 
 def test_closed_connection_is_opened_again(replies):
     last = http(200, head=b"Connection: close\r\n")
-    assert len(replies([last], [http(200)]).answers) == 2
+    assert len(replies([last], [http(200)]).replies) == 2
 
 
 @pytest.mark.parametrize("answer", [http(200)[:30], b"HTTP/1.1 200 OK\r\n\r\n"])
@@ -62,4 +62,4 @@ def test_incomplete_answer_is_an_error(replies, answer):
 
 
 def test_no_request_after_the_time_is_over(replies):
-    assert len(replies([http(200)], seconds=0).answers) == 1
+    assert len(replies([http(200)], seconds=0).replies) == 1

@@ -1,0 +1,163 @@
+"""An HTTP/1.1 load client that costs little CPU: prebuilt requests, keep-alive, one epoll loop."""
+
+import re
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from itertools import islice
+from typing import NamedTuple
+
+from devservers import HOST
+
+RESPONSE_TIMEOUT = 30.0
+DISCONNECTED = "hung up"
+"""The kind of a request whose connection ended without a reply."""
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_CLOSES = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
+_ERROR = re.compile(rb'"error": "(\w+)"')
+
+
+class Reply(NamedTuple):
+    """The kind of a reply: "ok", the shop's error code, or the status code."""
+
+    kind: str
+    sent: float
+    received: float
+
+
+class Replies(NamedTuple):
+    """All replies; times are monotonic seconds."""
+
+    replies: list[Reply]
+    began: float
+    ended: float
+    """When the time was up, or all requests had their replies."""
+    cpu: float
+    """CPU seconds of this process."""
+
+
+def send_requests(
+    port: int,
+    requests: Iterable[bytes],
+    *,
+    connections: int,
+    seconds: float,
+    host: str = HOST,
+    on_reply: Callable[[bytes, str], object] = lambda request, kind: None,
+    hang_ups: bool = False,
+) -> Replies:
+    """Send the requests; each connection sends its next one after a reply.
+
+    After `seconds` only the replies to sent requests are awaited. `on_reply` is called with each
+    request and the kind of its reply. `hang_ups`: the server may be restarted meanwhile.
+    """
+    waiting = iter(requests)
+    connected: dict[int, _Connection] = {}
+    replies: list[Reply] = []
+    cpu = time.process_time()
+    began = time.monotonic()
+    ended = began + seconds
+
+    with select.epoll() as poll, ExitStack() as stack:
+        stack.callback(_close_all, connected)
+        # Idle connections would occupy threads of the server.
+        for request in islice(waiting, connections):
+            _open((host, port), connected, poll).send(request)
+        while connected:
+            events = poll.poll(RESPONSE_TIMEOUT)
+            if not events:
+                missing = f"{len(connected)} requests got no reply"
+                raise TimeoutError(f"{missing} in {RESPONSE_TIMEOUT:g} s")
+            for number, _ in events:
+                connection = connected[number]
+                try:
+                    kind = connection.receive()
+                except OSError:
+                    if not hang_ups:
+                        raise
+                    kind, connection.closes = DISCONNECTED, True
+                if kind is None:
+                    continue
+                received = time.monotonic()
+                replies.append(Reply(kind, connection.sent, received))
+                on_reply(connection.request, kind)
+                following = next(waiting, None) if received < ended else None
+                if following is None or connection.closes:
+                    connected.pop(number).socket.close()
+                    open_connection = _reopen if hang_ups else _open
+                    if following:
+                        connection = open_connection((host, port), connected, poll)
+                if following:
+                    connection.send(following)
+    last = replies[-1].received
+    return Replies(replies, began, min(ended, last), time.process_time() - cpu)
+
+
+def _close_all(connected: "dict[int, _Connection]") -> None:
+    for connection in connected.values():
+        connection.socket.close()
+
+
+def _open(
+    where: tuple[str, int], connected: "dict[int, _Connection]", poll: select.epoll
+) -> "_Connection":
+    connection = _Connection(where)
+    connected[connection.socket.fileno()] = connection
+    poll.register(connection.socket, select.EPOLLIN)
+    return connection
+
+
+def _reopen(
+    where: tuple[str, int], connected: "dict[int, _Connection]", poll: select.epoll
+) -> "_Connection":
+    """Retry until the server listens again."""
+    deadline = time.monotonic() + RESPONSE_TIMEOUT
+    while True:
+        try:
+            return _open(where, connected, poll)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+class _Connection:
+    """A connection and the bytes of a reply received so far."""
+
+    def __init__(self, where: tuple[str, int]) -> None:
+        self.socket = socket.create_connection(where, timeout=RESPONSE_TIMEOUT)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.request = self.received = b""
+        self.sent = 0.0
+        self.closes = False
+
+    def send(self, request: bytes) -> None:
+        self.request = request
+        self.sent = time.monotonic()
+        with suppress(BrokenPipeError, ConnectionResetError):  # `receive` reports it
+            self.socket.sendall(request)
+
+    def receive(self) -> str | None:
+        """Return the kind of the reply once it is complete, otherwise None."""
+        more = self.socket.recv(65536)
+        if not more:
+            raise ConnectionError(f"the server closed the connection after {self.received!r}")
+        self.received += more
+        head, gap, body = self.received.partition(b"\r\n\r\n")
+        if not gap:
+            return None
+        length = _LENGTH.search(head)
+        if length is None:
+            raise ConnectionError(f"a reply without Content-Length: {head!r}")
+        if len(body) < int(length[1]):
+            return None
+        self.received = b""
+        self.closes = _CLOSES.search(head) is not None
+        status = head[9:12]
+        if status < b"400":
+            return "ok"
+        error = _ERROR.search(body)
+        return sys.intern((error[1] if error else status).decode())
