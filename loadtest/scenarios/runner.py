@@ -1,4 +1,4 @@
-"""Run scenarios, {"names": [...]}, in the process that `Stores.direct` starts."""
+"""Run scenarios, {"names": [...]}, in the process that `PrivateStores.run_experiment` starts."""
 
 import time
 from contextlib import closing
