@@ -1,1 +1,1 @@
-"""Charts, timelines and exported reports."""
+"""Charts, timelines, exported reports and terminal output."""

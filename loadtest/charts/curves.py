@@ -1,6 +1,6 @@
-"""What a load test looks like beside its bars: pieces sold over time, and how long buyers waited.
+"""The line charts of a load test: units sold over time, and how long buyers waited.
 
-Plain SVG with presentation attributes only, so that page, offline file and PNG are one.
+Plain SVG with presentation attributes only, the same for pages, offline files and PNG.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from django.utils.translation import gettext as _
 
 from loadtest.charts import svg
 from loadtest.charts.bars import BAD, BAR, GOOD, MARGIN, WIDTH, draw
-from loadtest.charts.svg import INK, tag
+from loadtest.charts.svg import INK, Drawing
 from loadtest.load.report import by_guard, sentence
 
 Run = dict[str, Any]
-# Told apart without colour too: each has its own dashes. All are legible on white and on black.
+# Colour and dashes: the lines differ without colour too, and are legible on white and on black.
 LINES = (
     ("#d0512f", ""),
     ("#2f8f5b", ""),
@@ -28,14 +28,16 @@ LINES = (
 )
 LEFT, PLOT, ROW = 40, 190, 46
 LEGEND = 22
+END = {"text_anchor": "end"}
+BOLD = {"font_size": 15, "font_weight": "bold"}
 
 
-def _svg(said: str, height: int, parts: Sequence[SafeString], ink: str) -> SafeString:
-    return svg.picture(said, (WIDTH, height), parts, font_size=13, fill=ink)
+def _frame(label: str, height: int, drawing: Drawing, ink: str) -> SafeString:
+    return svg.frame(label, (WIDTH, height), drawing.parts, font_size=13, fill=ink)
 
 
-def _shown(runs: Sequence[Run]) -> list[tuple[str, Run]]:
-    """The worst run of each guard that ran."""
+def _worst_runs(runs: Sequence[Run]) -> list[tuple[str, Run]]:
+    """Return the name and the worst run of each guard that ran."""
     groups = [
         (name, [run for run in group if run.get("sold_at")]) for name, group in by_guard(runs)
     ]
@@ -43,77 +45,68 @@ def _shown(runs: Sequence[Run]) -> list[tuple[str, Run]]:
 
 
 def sold_over_time(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeString:
-    """A line a guard; the stock is a dashed line across, a fault a mark from top to bottom."""
-    shown = _shown(runs)
+    """Return one line per guard, a dashed line for the stock, and a vertical mark per fault."""
+    shown = _worst_runs(runs)
     if not shown:
         return SafeString("")
     seconds = max(max(run["sold_at"][-1][0] for _name, run in shown), 0.1)
     seconds = max([seconds, *(mark[0] for _name, run in shown for mark in run["marks"])])
-    most = max(shown[0][1]["stock"], *(run["sold"] for _name, run in shown), 1)
+    stock = shown[0][1]["stock"]
+    most = max(stock, *(run["sold"] for _name, run in shown), 1)
 
     def x(at: float) -> float:
         return float(round(LEFT + at / seconds * (WIDTH - LEFT - MARGIN), 1))
 
-    def y(pieces: float) -> float:
-        return float(round(14 + (1 - pieces / most) * (PLOT - 14), 1))
+    def y(units: float) -> float:
+        return float(round(14 + (1 - units / most) * (PLOT - 14), 1))
 
-    stock = shown[0][1]["stock"]
-    parts = [
-        _line(x(0), y(0), x(seconds), y(0)),
-        _line(x(0), y(stock), x(seconds), y(stock), dash="5 4"),
-        _text(LEFT - 4, y(stock) + 4, str(stock), anchor="end"),
-        _text(LEFT - 4, y(0) + 4, "0", anchor="end"),
-        _text(WIDTH - MARGIN, PLOT + 18, f"{seconds:.1f} s", anchor="end"),
-        _text(LEFT, PLOT + 18, "0 s"),
-    ]
-    if most > stock:
-        parts.append(_text(LEFT - 4, y(most) + 4, str(most), anchor="end"))
+    drawing = Drawing()
+    drawing.line(x(0), y(0), x(seconds), y(0))
+    drawing.line(x(0), y(stock), x(seconds), y(stock), stroke_dasharray="5 4")
+    for units in dict.fromkeys((stock, 0, most)):
+        drawing.text(LEFT - 4, y(units) + 4, str(units), **END)
+    drawing.text(WIDTH - MARGIN, PLOT + 18, f"{seconds:.1f} s", **END)
+    drawing.text(LEFT, PLOT + 18, "0 s")
     for at, word in dict.fromkeys(tuple(mark) for mark in shown[-1][1]["marks"]):
-        parts.append(_line(x(at), 14, x(at), PLOT, dash="2 2", stroke=BAD))
+        drawing.line(x(at), 14, x(at), PLOT, stroke=BAD, stroke_dasharray="2 2")
         is_right = x(at) > WIDTH * 0.7
-        anchor = "end" if is_right else "start"
-        parts.append(_text(x(at) + (-3 if is_right else 3), 12, word, anchor=anchor))
+        drawing.text(x(at) + (-3 if is_right else 3), 12, word, **(END if is_right else {}))
     for row, (name, run) in enumerate(shown):
         colour, dash = LINES[row % len(LINES)]
-        points = _steps([(x(at), y(pieces)) for at, pieces in run["sold_at"]])
+        pen = {"stroke": colour, "stroke_dasharray": dash or "none"}
+        points = _steps([(x(at), y(units)) for at, units in run["sold_at"]])
         top = PLOT + 40 + LEGEND * row
-        parts += [
-            tag("polyline", points=points, fill="none", stroke_width=2.5, **_pen(colour, dash)),
-            _line(LEFT, top - 4, LEFT + 34, top - 4, dash=dash, stroke=colour, width=3),
-            _text(LEFT + 42, top, f"{name}: {run['sold']} / {run['stock']}"),
-        ]
-    said = _("Units sold over time")
-    return _svg(said, PLOT + 40 + LEGEND * len(shown), parts, ink)
+        drawing.add("polyline", points=points, fill="none", stroke_width=2.5, **pen)
+        drawing.line(LEFT, top - 4, LEFT + 34, top - 4, stroke_width=3, **pen)
+        drawing.text(LEFT + 42, top, f"{name}: {run['sold']} / {run['stock']}")
+    return _frame(_("Units sold over time"), PLOT + 40 + LEGEND * len(shown), drawing, ink)
 
 
 def waits(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeString:
-    """A row a guard: how long buyers waited for their answer, half, 95 and 99 of 100."""
-    shown = _shown(runs)
+    """Return one row per guard: the 50th, 95th and 99th percentile of the buyers' waits."""
+    shown = _worst_runs(runs)
     if not shown:
         return SafeString("")
     longest = max(max(run["wait_ms"]["p99"] for _name, run in shown), 1)
     unit = (WIDTH - 2 * MARGIN) / longest
-    parts = []
+    drawing = Drawing()
     for row, (name, run) in enumerate(shown):
-        top = ROW * row
-        wait = run["wait_ms"]
-        said = "p50 {p50:.0f} · p95 {p95:.0f} · p99 {p99:.0f} ms".format(**wait)
-        parts += [
-            _text(MARGIN, top + 16, name),
-            _text(WIDTH - MARGIN, top + 16, said, anchor="end"),
-        ]
+        top, wait = ROW * row, run["wait_ms"]
+        drawing.text(MARGIN, top + 16, name)
+        text = "p50 {p50:.0f} · p95 {p95:.0f} · p99 {p99:.0f} ms".format(**wait)
+        drawing.text(WIDTH - MARGIN, top + 16, text, **END)
         for share, tall, opacity in (("p99", 4, ".45"), ("p95", 12, ".6"), ("p50", BAR - 2, "1")):
             box = {"y": top + 32 - tall / 2, "width": max(wait[share] * unit, 1), "height": tall}
-            parts.append(tag("rect", x=MARGIN, **box, fill=GOOD, fill_opacity=opacity))
-    return _svg(_("How long buyers waited"), ROW * len(shown), parts, ink)
+            drawing.add("rect", x=MARGIN, **box, fill=GOOD, fill_opacity=opacity)
+    return _frame(_("How long buyers waited"), ROW * len(shown), drawing, ink)
 
 
 def sheet(runs: Sequence[Run]) -> SafeString:
-    """All three on white paper, for a PNG: the verdict, the bars, the lines, the waits."""
-    parts, top = [], 16
+    """Return the verdict and all three charts on white paper, for a PNG."""
+    drawing, top = Drawing(), 16
     for line in _wrapped(sentence(runs)):
         top += 18
-        parts.append(_text(MARGIN, top, line, size=15, weight="bold"))
+        drawing.text(MARGIN, top, line, **BOLD)
     top += 12
     titles = ("", _("Units sold over time"), _("How long buyers waited"))
     charts = (draw(runs, alone=True), sold_over_time(runs, ink=INK), waits(runs, ink=INK))
@@ -122,23 +115,24 @@ def sheet(runs: Sequence[Run]) -> SafeString:
             continue
         if title:
             top += 26
-            parts.append(_text(MARGIN, top, title, size=15, weight="bold"))
+            drawing.text(MARGIN, top, title, **BOLD)
             top += 8
         height = int(chart.split('viewBox="0 0 ')[1].split('"')[0].split()[1])
         place = f'<svg y="{top}" width="{WIDTH}" height="{height}" '
-        parts.append(SafeString(chart.replace("<svg ", place, 1)))
+        drawing.parts.append(SafeString(chart.replace("<svg ", place, 1)))
         top += height
-    paper = tag("rect", width=WIDTH, height=top + MARGIN, fill="#fff")
-    return _svg(sentence(runs), top + MARGIN, [paper, *parts], INK)
+    paper = svg.tag("rect", width=WIDTH, height=top + MARGIN, fill="#fff")
+    drawing.parts.insert(0, paper)
+    return _frame(sentence(runs), top + MARGIN, drawing, INK)
 
 
 def png(runs: Sequence[Run], *, width: int = 3 * WIDTH) -> bytes:
-    """The sheet as a picture, `width` pixels wide."""
+    """Return the sheet as a PNG, `width` pixels wide."""
     return svg.png(sheet(runs), width)
 
 
 def _steps(points: Sequence[tuple[float, float]]) -> str:
-    """A sale happens at once: from point to point along and up, never aslant."""
+    """Return the points of a step function: a sale happens at once."""
     found: list[tuple[float, float]] = []
     for x, y in points:
         if found:
@@ -148,7 +142,7 @@ def _steps(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _wrapped(text: str, most: int = 44) -> list[str]:
-    """Lines of about so many letters; a Chinese one is as wide as two."""
+    """Return lines of about `most` letters; a Chinese letter counts as two."""
     lines, width = [""], 0
     for word in text.replace("。", "。 ").split(" "):
         wide = sum(2 if ord(letter) > 0x2E80 else 1 for letter in word) + 1
@@ -158,27 +152,3 @@ def _wrapped(text: str, most: int = 44) -> list[str]:
         lines[-1] += (" " if lines[-1] else "") + word
         width += wide
     return lines
-
-
-def _pen(stroke: str, dash: str) -> dict[str, str]:
-    return {"stroke": stroke, "stroke_dasharray": dash or "none"}
-
-
-def _line(
-    x1: float,
-    y1: float,
-    x2: float,
-    y2: float,
-    dash: str = "",
-    stroke: str = "currentColor",
-    width: int = 1,
-) -> SafeString:
-    ends = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
-    return tag("line", **ends, stroke_width=width, **_pen(stroke, dash))
-
-
-def _text(
-    x: float, y: float, words: str, anchor: str = "start", size: int = 13, weight: str = "normal"
-) -> SafeString:
-    how = {"text_anchor": anchor, "font_size": size, "font_weight": weight}
-    return tag("text", words, x=x, y=y, **how)

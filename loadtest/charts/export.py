@@ -1,4 +1,4 @@
-"""A report as a file: CSV for a spreadsheet, and one HTML page that needs nothing else."""
+"""Export the report of a load test: CSV, PNG, SVG, and one HTML page without other resources."""
 
 import csv
 import io
@@ -6,46 +6,31 @@ from typing import Any
 
 from django.template.loader import render_to_string
 
-from loadtest.charts import curves as charts
-from loadtest.charts.bars import draw
+from loadtest.charts import bars, curves
 from loadtest.load import report
 from loadtest.load.plan import Plan
 
 Report = dict[str, Any]
 COLUMNS = (
-    "backend",
-    "discipline",
-    "repeat",
-    "stock",
-    "attempts",
-    "sold",
-    "oversold",
-    "undersold",
-    "orders_per_second",
-    "p50_ms",
-    "p95_ms",
-    "p99_ms",
-    "verdict",
-    "why",
+    *("backend", "discipline", "repeat", "stock", "attempts", "sold", "oversold", "undersold"),
+    *("orders_per_second", "p50_ms", "p95_ms", "p99_ms", "verdict", "why"),
 )
-
-
 FILES = {
-    "csv": "a line a run",
-    "html": "one page that needs nothing else",
-    "png": "everything, drawn",
-    "svg": "the bars",
+    "csv": "one line per run",
+    "html": "one page without external resources",
+    "png": "the verdict and all charts",
+    "svg": "the bar chart",
 }
 
 
 def as_file(result: Report, suffix: str) -> bytes:
-    """The contents of a file of one of FILES."""
+    """Return the contents of a file of one of FILES."""
     if suffix == "png":
-        return charts.png(result["runs"])
+        return curves.png(result["runs"])
     if suffix == "csv":
         return _csv(result).encode()
     if suffix == "svg":
-        return draw(result["runs"], alone=True).encode()
+        return bars.draw(result["runs"], alone=True).encode()
     return render_to_string("lab/offline.html", shown(result)).encode()
 
 
@@ -60,14 +45,14 @@ def _csv(result: Report) -> str:
 
 
 def shown(result: Report) -> dict[str, Any]:
-    """What a page shows of a report: the template's context."""
+    """Return the template context of a report."""
     runs = result["runs"]
     return {
         "sentence": report.sentence(runs),
         "surprises": report.surprises(runs),
-        "picture": draw(runs),
-        "sold_over_time": charts.sold_over_time(runs),
-        "waits": charts.waits(runs),
+        "chart": bars.draw(runs),
+        "sold_over_time": curves.sold_over_time(runs),
+        "waits": curves.waits(runs),
         "lines": runs,
         "versions": result["versions"],
         "command": Plan(**result["settings"]).command(),

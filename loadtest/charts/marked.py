@@ -1,10 +1,10 @@
-"""The part of a page that a command writes: between `<!-- name -->` and `<!-- /name -->`."""
+"""The generated part of a page, between `<!-- name -->` and `<!-- /name -->`."""
 
 from pathlib import Path
 
 
 def around(file: Path, name: str) -> tuple[str, str]:
-    """What stands before that part and after it, marks included; ValueError without these."""
+    """Return the text before and after the part, with its marks; ValueError if there is none."""
     start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
     before, _, rest = file.read_text().partition(start)
     _, found, after = rest.partition(end)
@@ -14,6 +14,6 @@ def around(file: Path, name: str) -> tuple[str, str]:
 
 
 def write(file: Path, name: str, text: str) -> None:
-    """Replace that part."""
+    """Replace the part."""
     before, after = around(file, name)
     file.write_text(before + text + after)

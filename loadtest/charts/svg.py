@@ -1,4 +1,4 @@
-"""Plain SVG, with neither script nor inline style: an element, a whole picture, its pixels."""
+"""Plain SVG without script or inline style: elements, drawings and their pixels."""
 
 from collections.abc import Iterable
 
@@ -7,11 +7,11 @@ from django.utils.safestring import SafeString
 
 FONT = "system-ui, 'DejaVu Sans', 'WenQuanYi Zen Hei', sans-serif"
 INK = "#1f2328"
-"""On white paper; in a page the ink is the page's own."""
+"""The colour of text on white paper; a chart in a page inherits the page's colour."""
 
 
 def tag(name: str, text: object = "", **attributes: object) -> SafeString:
-    """An element; `text` is escaped unless it is safe, numbers get one decimal."""
+    """Return an element; `text` is escaped unless it is safe, numbers get one decimal."""
     inside = format_html_join(
         "",
         ' {}="{}"',
@@ -26,24 +26,43 @@ def tag(name: str, text: object = "", **attributes: object) -> SafeString:
     return format_html("<{}{}>{}</{}>", name, inside, text, name)
 
 
-def picture(
-    said: str, size: tuple[float, float], parts: Iterable[SafeString], **attributes: object
+class Drawing:
+    """Elements that are added one after the other."""
+
+    def __init__(self) -> None:
+        self.parts: list[SafeString] = []
+
+    def add(self, name: str, text: object = "", **attributes: object) -> None:
+        """Add an element."""
+        self.parts.append(tag(name, text, **attributes))
+
+    def text(self, x: float, y: float, text: str, **attributes: object) -> None:
+        """Add a text."""
+        self.add("text", text, x=x, y=y, **attributes)
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, **attributes: object) -> None:
+        """Add a line in the colour of the text."""
+        self.add("line", x1=x1, x2=x2, y1=y1, y2=y2, **{"stroke": "currentColor", **attributes})
+
+
+def frame(
+    label: str, size: tuple[float, float], parts: Iterable[SafeString], **attributes: object
 ) -> SafeString:
-    """The parts in a frame; `said` is what a screen reader says of it."""
-    frame = {
+    """Return the SVG that holds the parts; screen readers read its label."""
+    defaults = {
         "xmlns": "http://www.w3.org/2000/svg",
         "viewBox": f"0 0 {size[0]:g} {size[1]:g}",
         "role": "img",
-        "aria_label": said,
+        "aria_label": label,
         "font_family": FONT,
         "fill": "currentColor",
     }
     inside = format_html_join("\n", "{}", ((part,) for part in parts))
-    return tag("svg", inside, **{**frame, **attributes})
+    return tag("svg", inside, **{**defaults, **attributes})
 
 
 def png(svg: SafeString, width: int) -> bytes:
-    """A picture that stands alone as pixels, so many wide."""
-    import resvg_py  # only here: it is a megabyte
+    """Return an SVG with its own background as a PNG, `width` pixels wide."""
+    import resvg_py  # imported here because it is large
 
     return bytes(resvg_py.svg_to_bytes(svg_string=str(svg), width=width))

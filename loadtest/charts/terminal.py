@@ -1,4 +1,4 @@
-"""What the lab's commands write: JSON or tables on stdout, progress on stderr."""
+"""The output of the lab's commands: JSON or tables on stdout, progress on stderr."""
 
 import json
 import os
@@ -25,26 +25,29 @@ from loadtest.load.progress import LoadProgress
 
 
 class Drawer(Protocol):
-    """A report: the module that draws its tables and remarks."""
+    """A module that draws the tables and remarks of a report."""
 
-    def tables(self, result: dict[str, Any], /) -> Iterable[RenderableType]: ...
-    def remarks(self, result: dict[str, Any], /) -> Iterable[str]: ...
+    def tables(self, result: dict[str, Any], /) -> Iterable[RenderableType]:
+        """Return the tables of a report."""
+
+    def remarks(self, result: dict[str, Any], /) -> Iterable[str]:
+        """Return the remarks below the tables."""
 
 
 class Terminal:
-    """The command's output."""
+    """The output of a command."""
 
     def __init__(self, stdout: OutputWrapper) -> None:
         self.stdout = stdout
 
     def json(self, result: object) -> None:
-        """One JSON object, nothing else."""
+        """Write one JSON object only."""
         self.stdout.write(json.dumps(result))
 
     def print_report(
         self, result: dict[str, Any], drawn_by: Drawer, *, as_json: bool, width: int
     ) -> None:
-        """The report as JSON, or its tables, its targets if it has some, and remarks."""
+        """Write the report as JSON, or its tables, targets and remarks."""
         if as_json:
             self.json(result)
             return
@@ -57,7 +60,7 @@ class Terminal:
             console.print(line, soft_wrap=True)
 
     def console(self, width: int) -> Console:
-        """A terminal tells its width; a file gets a page this wide."""
+        """Return a console: a terminal has its own width, a file gets `width`."""
         given = None if self.stdout.isatty() else width
         return Console(file=self.stdout, width=given)  # type: ignore[arg-type]
 
@@ -65,7 +68,7 @@ class Terminal:
 def page(
     headings: Iterable[str], rows: Iterable[list[str]], rounds: int, versions: dict[str, Any]
 ) -> str:
-    """A report's table as a page of docs/ has it; a terminal breaks its headings into lines."""
+    """Return a table in Markdown; line breaks in the headings are for terminals and removed."""
     names = [heading.replace("-\n", "").replace("\n", " ").strip() for heading in headings]
     lines = [names, ["---"] * len(names), *rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -74,9 +77,9 @@ def page(
 
 
 def check_file(option: str, file: Path | None, part: str = "") -> None:
-    """PlanError when a result could not be written there: told before a run of minutes.
+    """Raise PlanError if a result cannot be written to the file, before a run of minutes.
 
-    `part`: the marked one of a page that is there.
+    With `part`, the file must be a page with these markers.
     """
     if file is None:
         return
@@ -90,7 +93,7 @@ def check_file(option: str, file: Path | None, part: str = "") -> None:
 
 
 class Bar(Progress):
-    """How far an experiment is, how fast, and how long it will take; on stderr."""
+    """A progress bar on stderr, with the rate and the remaining time."""
 
     def __init__(self, *, disable: bool) -> None:
         super().__init__(
@@ -107,25 +110,25 @@ class Bar(Progress):
         self._pace = LoadProgress()
 
     def show(self, event: dict[str, Any]) -> None:
-        """Draw an event of `loadtest.load.run`."""
+        """Show an event of `loadtest.load.run`."""
         if self._pace.update(event):
             pace = self._pace
             self.draw(pace.now, pace.done, pace.total, f"{pace.per_second:.0f} buyers/s")
 
     def show_step(self, event: dict[str, Any]) -> None:
-        """Draw an event of an experiment that goes by steps."""
+        """Show an event of an experiment that has steps."""
         if event["event"] == "progress":
             self.draw(event["system"], event["step"] - 1, event["of"])
 
     def draw(self, what: str, done: int, total: int, rate: str = "") -> None:
-        """What is going on, and how much of it is done."""
+        """Show the current step, and how much is done."""
         if self._task is None:
             self._task = self.add_task("", rate="")
         self.update(self._task, description=what, completed=done, total=total, rate=rate)
 
 
 def _table(targets: Iterable[dict[str, Any]]) -> Table:
-    """What a benchmark asked for; "SHORT" is what it did not get."""
+    """Return the table of the targets; "SHORT" marks those that are not met."""
     table = Table("target", "measured", "met", box=SIMPLE_HEAD)
     words = {True: "met", False: "SHORT", None: "not measured"}
     for target in targets:

@@ -1,13 +1,13 @@
-"""The picture of a scenario: who believed to hold the lock, what was true, what reached the stock.
+"""The timeline of a scenario: who believed to hold the lock, its lease, the writes to the stock.
 
-    draw(half)              # inline SVG for a page: inks in the page's colour
-    draw(half, alone=True)  # a file, with its own paper, light and dark
-    png(half)               # that file as pixels
-    rows(half)              # the same events as a table
+    draw(variant)              # inline SVG for a page, in the page's colour
+    draw(variant, alone=True)  # a file with its own background, light and dark
+    png(variant)               # that file as pixels
+    rows(variant)              # the same events as a table
 
-One lane an actor or server. The bar is the belief, the line under it the lease as the store has it.
-Plain SVG without script or inline style, 440 wide; what happens close together is stretched, and
-the seconds at the bottom say by how much.
+There is one lane per process or server. The bar is the belief, the line under it the lease in the
+store. Plain SVG without script or inline style, 440 wide; moments close together are stretched, and
+the seconds at the bottom show by how much.
 """
 
 from bisect import bisect_right
@@ -19,7 +19,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from loadtest.charts import svg
-from loadtest.charts.svg import INK, tag
+from loadtest.charts.svg import INK, Drawing, tag
 from loadtest.charts.timeline_data import SAME, SECOND, Lane, Span, read, rows
 
 __all__ = ["draw", "heading", "png", "read", "rows"]
@@ -27,31 +27,37 @@ __all__ = ["draw", "heading", "png", "read", "rows"]
 WIDTH, LEFT, RIGHT = 440, 10, 426
 BAR, LABEL, SMALL, TEXT = 16, 13, 11, 12
 GLYPH = 6.0
-"""Width of a small letter, on average; a Chinese one has two of it."""
+"""The average width of a small letter; a Chinese one is twice as wide."""
 EVEN = 0.6
-"""Share of the width that goes to every moment alike; the rest goes by the clock."""
+"""The share of the width that all moments divide equally; the rest is proportional to time."""
 BELIEF, LEASE, WAIT = "#3a7bbf", "#2f9e63", "#8a8f98"
 GOOD, BAD, FAULT = "#2f9e63", "#d5402b", "#8a8f98"
+BOLD = {"font_size": TEXT, "font_weight": "bold", "text_anchor": "start"}
+WAITING = {"stroke": WAIT, "stroke_width": 3, "stroke_dasharray": "2 4"}
+STYLE = (
+    "@media (prefers-color-scheme: dark) {"
+    " svg.timeline { color: #e6edf3; } .paper { fill: #0d1117; } }"
+)
 
 
-def draw(half: Mapping[str, Any], *, alone: bool = False) -> SafeString:
-    """The picture of one half of a scenario's result."""
-    return _Picture(half, heading(half), alone=alone).svg()
+def draw(variant: Mapping[str, Any], *, alone: bool = False) -> SafeString:
+    """Return the timeline of one variant of a scenario's result."""
+    return _Timeline(variant, heading(variant), alone=alone).svg()
 
 
-def png(half: Mapping[str, Any], *, width: int = 2 * WIDTH) -> bytes:
-    """The same as a picture, `width` pixels wide."""
-    return svg.png(draw(half, alone=True), width)
+def png(variant: Mapping[str, Any], *, width: int = 2 * WIDTH) -> bytes:
+    """Return the timeline as a PNG, `width` pixels wide."""
+    return svg.png(draw(variant, alone=True), width)
 
 
-def heading(half: Mapping[str, Any]) -> str:
-    """The picture's first line, and what a screen reader says of it."""
-    said = _("Repaired: %(guard)s") if half["is_repaired"] else _("Broken: %(guard)s")
-    return said % half
+def heading(variant: Mapping[str, Any]) -> str:
+    """Return the first line of the timeline, which screen readers read too."""
+    text = _("Repaired: %(guard)s") if variant["is_repaired"] else _("Broken: %(guard)s")
+    return text % variant
 
 
 class _Axis:
-    """Where a moment is: by the clock, but every moment of note keeps a distance to the next."""
+    """Maps moments to places: proportional to time, with a minimum distance between moments."""
 
     def __init__(self, moments: Iterable[int]) -> None:
         self.moments: list[int] = []
@@ -76,7 +82,7 @@ class _Axis:
         return self.places[place - 1] + share * (self.places[place] - self.places[place - 1])
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Whole steps of the clock, so far as there is room for their labels."""
+        """Return the places and labels of whole seconds or fractions, as far as they fit."""
         seconds = self.length / SECOND
         step = next(
             s for s in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60) if seconds / s <= 9 or s == 60
@@ -89,62 +95,72 @@ class _Axis:
         return found
 
 
-class _Rows:
-    """Places labels so that none covers another: each in the first row with room."""
+class _Labels:
+    """Rows of labels that do not overlap: each label goes into the first row with room."""
 
-    def __init__(self) -> None:
-        self.taken: list[list[tuple[float, float]]] = []
+    def __init__(self, top: float) -> None:
+        self.top = top
+        self.rows: list[list[tuple[float, float]]] = []
 
-    def place(self, x: float, text: str) -> tuple[float, int]:
-        """The middle of the label, moved off the edges, and its row."""
+    @property
+    def height(self) -> int:
+        """The height of all rows."""
+        return LABEL * len(self.rows)
+
+    def place(self, x: float, text: str) -> tuple[float, float]:
+        """Reserve room for a label near x; return its middle and its baseline."""
         half = width(text) / 2 + 3
         x = min(max(x, half + 2), WIDTH - half - 2)
-        for number in range(len(self.taken) + 1):
-            if number == len(self.taken):
-                self.taken.append([])
-            if all(x + half <= a or b <= x - half for a, b in self.taken[number]):
-                self.taken[number].append((x - half, x + half))
-                return x, number
-        raise AssertionError
+        number = next(
+            (
+                number
+                for number, row in enumerate(self.rows)
+                if all(x + half <= a or b <= x - half for a, b in row)
+            ),
+            len(self.rows),
+        )
+        self.rows[number:] = self.rows[number:] or [[]]
+        self.rows[number].append((x - half, x + half))
+        return x, self.top + number * LABEL
 
 
-class _Picture:
-    def __init__(self, half: Mapping[str, Any], title: str, *, alone: bool) -> None:
-        self.half, self.title, self.alone = half, title, alone
-        self.story = read(half)
+class _Timeline(Drawing):
+    def __init__(self, variant: Mapping[str, Any], title: str, *, alone: bool) -> None:
+        super().__init__()
+        self.variant, self.title, self.alone = variant, title, alone
+        self.data = read(variant)
         self.id = f"over-{crc32(title.encode()):x}"
         self.axis = _Axis(self._moments())
-        self.parts: list[SafeString] = []
         self.signs: set[str] = set()
         self.y = 22.0
 
     def _moments(self) -> Iterable[int]:
-        yield from (self.story.begin, self.story.end)
-        for lane in self.story.lanes.values():
+        yield from (self.data.begin, self.data.end)
+        for lane in self.data.lanes.values():
             for span in (*lane.beliefs, *lane.faults, *lane.waits):
                 yield from (span.begin, span.end)
             yield from (at for at, sign, _label in lane.marks if sign != "poll")
 
-    def add(self, name: str, text: object = "", **attributes: object) -> None:
-        self.parts.append(tag(name, text, **attributes))
-
     def text(self, x: float, y: float, text: str, **attributes: object) -> None:
-        attributes = {"font_size": SMALL, "text_anchor": "middle", **attributes}
-        self.add("text", text, x=x, y=y, **attributes)
+        super().text(x, y, text, **{"font_size": SMALL, "text_anchor": "middle", **attributes})
+
+    def _label(self, labels: _Labels, x: float, text: str, **attributes: object) -> None:
+        middle, baseline = labels.place(x, text)
+        self.text(middle, baseline, text, **attributes)
 
     def svg(self) -> SafeString:
         top = self.y
-        people = ("buyer", "holder", "waiter")
-        lanes = self.story.lanes.values()
-        # Who holds and waits comes first, by name; servers and staff as they came.
-        actors = sorted((one for one in lanes if one.name.startswith(people)), key=_name_of)
-        for lane in (*actors, *(one for one in lanes if not one.name.startswith(people))):
+        processes = ("buyer", "holder", "waiter")
+        lanes = self.data.lanes.values()
+        # Processes come first, by name; servers and staff in the order of their first event.
+        first = sorted((one for one in lanes if one.name.startswith(processes)), key=_sort_key)
+        for lane in (*first, *(one for one in lanes if not one.name.startswith(processes))):
             self._lane(lane)
-        if self.story.stock:
+        if self.data.stock:
             self._stock()
-        if self.story.overlaps:
+        if self.data.overlaps:
             self._overlaps(top)
-        self._ticks(top)
+        self._ticks()
         self._legend()
         height = self.y + 4
         head = [tag("title", self.title), self._defs()]
@@ -154,7 +170,7 @@ class _Picture:
         head.append(tag("text", self.title, x=LEFT, y=14, font_size=TEXT, font_weight="bold"))
         paper = {"color": INK, "width": WIDTH, "height": height} if self.alone else {}
         parts = [*head, *self.parts]
-        return svg.picture(self.title, (WIDTH, height), parts, class_="timeline", **paper)
+        return svg.frame(self.title, (WIDTH, height), parts, class_="timeline", **paper)
 
     def _defs(self) -> SafeString:
         stripe = tag("rect", width=3, height=6, fill=BAD)
@@ -168,55 +184,46 @@ class _Picture:
 
     def _lane(self, lane: Lane) -> None:
         y = self.y + 16
-        self.add("text", _(lane.name), x=LEFT, y=y - 5, font_size=TEXT, font_weight="bold")
-        self.add("line", x1=LEFT, x2=RIGHT, y1=y + 8, y2=y + 8, stroke=WAIT, stroke_opacity=0.35)
+        self.text(LEFT, y - 5, _(lane.name), **BOLD)
+        self.line(LEFT, y + 8, RIGHT, y + 8, stroke=WAIT, stroke_opacity=0.35)
         for span in lane.waits:
             self.signs.add("wait")
-            x, end = self.axis(span.begin), self.axis(span.end)
-            self.add(
-                "line", x1=x, x2=end, y1=y + 8, y2=y + 8, stroke=WAIT, stroke_width=3,
-                stroke_dasharray="2 4",
-            )  # fmt: skip
+            self.line(self.axis(span.begin), y + 8, self.axis(span.end), y + 8, **WAITING)
         for span in lane.beliefs:
             self.signs.add("belief")
-            x, wide = self._extent(span)
-            self.add("rect", x=x, y=y, width=wide, height=BAR, rx=3, fill=BELIEF)
-        labels = _Rows()
-        below: list[tuple[float, float, str, str]] = []
+            self.add("rect", **self._extent(span), y=y, height=BAR, rx=3, fill=BELIEF)
+        texts: list[tuple[float, str, str]] = []
         for span in lane.faults:
-            x, wide = self._extent(span)
-            if span.what != "works":  # else nothing is wrong with it, it takes its time
-                box = {"x": x, "y": y - 2, "width": wide, "height": BAR + 4, "rx": 2}
+            extent = self._extent(span)
+            if span.what != "works":  # a process that works is not faulty
+                box = {**extent, "y": y - 2, "height": BAR + 4, "rx": 2}
                 self.add("rect", fill="#ffffff", fill_opacity=0.45, **box)
                 line = {"stroke": "currentColor", "stroke_width": 0.8}
                 self.add("rect", fill=f"url(#{self.id}-f)", fill_opacity=0.6, **line, **box)
-            said = f"{_(span.what)} {seconds(span)}"
-            below.append((x + wide / 2, 0, said, "fault"))
+            texts.append((extent["x"] + extent["width"] / 2, f"{_(span.what)} {seconds(span)}", ""))
         for span in lane.leases:
             self.signs.add("lease")
-            x, wide = self._extent(span)
-            self.add("rect", x=x, y=y + BAR + 2, width=wide, height=3, fill=LEASE)
+            self.add("rect", **self._extent(span), y=y + BAR + 2, height=3, fill=LEASE)
         if polls := [self.axis(at) for at, sign, _label in lane.marks if sign == "poll"]:
             self.signs.add("poll")
             strokes = "".join(f"M{x:.1f} {y + 2:.1f}v12" for x in polls)
             self.add("path", d=strokes, stroke=BAD)
-        # What was written lies on top of everything.
+        # Writes are drawn last, above everything else.
         for at, sign, label in sorted(lane.marks, key=lambda mark: mark[1] in ("good", "bad")):
             if sign == "poll":
                 continue
             x = self.axis(at)
             self._sign(sign, x, y + BAR / 2)
             if label:
-                below.append((x, 0, say(label), sign))
-        for x, _unused, label, sign in sorted(below):
-            place, row = labels.place(x, label)
-            colour = {"bad": BAD, "kill": BAD}.get(sign, "currentColor")
-            self.text(place, y + BAR + 16 + row * LABEL, label, fill=colour)
-        self.y = y + BAR + 10 + len(labels.taken) * LABEL
+                texts.append((x, translate(label), sign))
+        labels = _Labels(y + BAR + 16)
+        for x, text, sign in sorted(texts):
+            self._label(labels, x, text, fill=BAD if sign in ("bad", "kill") else "currentColor")
+        self.y = y + BAR + 10 + labels.height
 
-    def _extent(self, span: Span) -> tuple[float, float]:
+    def _extent(self, span: Span) -> dict[str, float]:
         x = self.axis(span.begin)
-        return x, max(2.0, self.axis(span.end) - x)
+        return {"x": x, "width": max(2.0, self.axis(span.end) - x)}
 
     def _sign(self, sign: str, x: float, y: float) -> None:
         self.signs.add(sign)
@@ -243,50 +250,42 @@ class _Picture:
             self.add("path", d=f"M{x:.1f} {y - 7:.1f}l6 7l-6 7l-6 -7z", fill="currentColor")
 
     def _stock(self) -> None:
-        y, stock = self.y + 14, self.half["facts"].get("stock", 0)
-        self.add("text", _("stock"), x=LEFT, y=y - 5, font_size=TEXT, font_weight="bold")
-        self.add("line", x1=LEFT, x2=RIGHT, y1=y + 6, y2=y + 6, stroke=WAIT, stroke_opacity=0.35)
-        labels = _Rows()
-        rows = 0
-        for at, sold in self.story.stock:
+        y, stock = self.y + 14, self.variant["facts"].get("stock", 0)
+        self.text(LEFT, y - 5, _("stock"), **BOLD)
+        self.line(LEFT, y + 6, RIGHT, y + 6, stroke=WAIT, stroke_opacity=0.35)
+        labels = _Labels(y + 22)
+        for at, sold in self.data.stock:
             x, is_over = self.axis(at), sold > stock
-            colour = BAD if is_over else GOOD
-            self.add("rect", x=x - 4, y=y + 2, width=8, height=8, fill=colour)
-            said = _("%(sold)d of %(stock)d sold") % {"sold": sold, "stock": stock}
-            if len(self.story.stock) > 3:  # no room for sentences
-                said = f"{sold}/{stock}"
-            place, row = labels.place(x, said)
-            rows = max(rows, row + 1)
+            self.add("rect", x=x - 4, y=y + 2, width=8, height=8, fill=BAD if is_over else GOOD)
+            text = _("%(sold)d of %(stock)d sold") % {"sold": sold, "stock": stock}
+            if len(self.data.stock) > 3:  # no room for sentences
+                text = f"{sold}/{stock}"
             bold = {"fill": BAD, "font_weight": "bold"} if is_over else {}
-            self.text(place, y + 22 + row * LABEL, said, **bold)
-        self.y = y + 16 + rows * LABEL
+            self._label(labels, x, text, **bold)
+        self.y = y + 16 + labels.height
 
     def _overlaps(self, top: float) -> None:
         y = self.y + 6
-        labels = _Rows()
-        rows = 0
+        labels = _Labels(y + 20)
         self.signs.add("over")
-        for span in self.story.overlaps:
-            x, wide = self._extent(span)
-            self.add(
-                "rect", x=x, y=top, width=wide, height=y - top, fill=BAD, fill_opacity=0.12
-            )  # fmt: skip
-            self.add("rect", x=x, y=y, width=wide, height=9, fill=f"url(#{self.id})", stroke=BAD)
-            said = seconds(span)
-            if len(self.story.overlaps) == 1:
-                said = _("two believe: %(seconds)s") % {"seconds": said}
-            elif wide < width(said):
+        for span in self.data.overlaps:
+            extent = self._extent(span)
+            self.add("rect", **extent, y=top, height=y - top, fill=BAD, fill_opacity=0.12)
+            self.add("rect", **extent, y=y, height=9, fill=f"url(#{self.id})", stroke=BAD)
+            text = seconds(span)
+            if len(self.data.overlaps) == 1:
+                text = _("two believe: %(seconds)s") % {"seconds": text}
+            elif extent["width"] < width(text):
                 continue
-            place, row = labels.place(x + wide / 2, said)
-            rows = max(rows, row + 1)
-            self.text(place, y + 20 + row * LABEL, said, fill=BAD, font_weight="bold")
-        self.y = y + 14 + rows * LABEL
+            x = extent["x"] + extent["width"] / 2
+            self._label(labels, x, text, fill=BAD, font_weight="bold")
+        self.y = y + 14 + labels.height
 
-    def _ticks(self, top: float) -> None:
+    def _ticks(self) -> None:
         y = self.y + 4
-        self.add("line", x1=LEFT, x2=RIGHT, y1=y, y2=y, stroke="currentColor", stroke_width=0.8)
+        self.line(LEFT, y, RIGHT, y, stroke_width=0.8)
         for x, label in self.axis.ticks():
-            self.add("line", x1=x, x2=x, y1=y, y2=y + 4, stroke="currentColor", stroke_width=0.8)
+            self.line(x, y, x, y + 4, stroke_width=0.8)
             half = width(label) / 2
             self.text(min(max(x, half + 2), WIDTH - half - 2), y + 14, label)
         self.y = y + 20
@@ -301,7 +300,7 @@ class _Picture:
             ("good", _("write accepted")),
             ("bad", _("write refused")),
             ("wake", _("woken")),
-            ("poll", _("asks again")),
+            ("poll", _("polls")),
         ):
             if sign not in self.signs:
                 continue
@@ -319,8 +318,7 @@ class _Picture:
         elif sign == "lease":
             self.add("rect", x=x, y=y - 1, width=18, height=3, fill=LEASE)
         elif sign == "wait":
-            dashes = {"stroke": WAIT, "stroke_width": 3, "stroke_dasharray": "2 4"}
-            self.add("line", x1=x, x2=x + 18, y1=y, y2=y, **dashes)
+            self.line(x, y, x + 18, y, **WAITING)
         elif sign == "over":
             fill = f"url(#{self.id})"
             self.add("rect", x=x, y=y - 4, width=18, height=9, fill=fill, stroke=BAD)
@@ -328,29 +326,22 @@ class _Picture:
             self._sign(sign, x + 9, y + 5 if sign == "wake" else y)
 
 
-STYLE = (
-    "@media (prefers-color-scheme: dark) {"
-    " svg.timeline { color: #e6edf3; } .paper { fill: #0d1117; } }"
-)
-
-
 def width(text: str) -> float:
-    """About how wide a small text is."""
+    """Return the approximate width of a small text."""
     return sum(GLYPH if ord(letter) < 0x2E80 else 2 * GLYPH for letter in text)
 
 
 def seconds(span: Span) -> str:
-    """How long, to read."""
+    """Return the length of a span as text."""
     length = (span.end - span.begin) / SECOND
     return f"{length:.1f} s" if length >= 0.1 else f"{length * 1000:.0f} ms"
 
 
-def say(label: str) -> str:
-    """A recorded label in the reader's language; what follows | is its number."""
-    said, _bar, number = label.partition("|")
-    return _(said) % {"quantity": number} if number else _(said)
+def translate(label: str) -> str:
+    """Return a recorded label in the active language; a number follows | in the label."""
+    text, _bar, number = label.partition("|")
+    return _(text) % {"quantity": number} if number else _(text)
 
 
-def _name_of(lane: Lane) -> str:
-    # The first to hold is called holder, and stands on top.
-    return lane.name.replace("holder", "a")
+def _sort_key(lane: Lane) -> str:
+    return lane.name.replace("holder", "a")  # the first holder comes first

@@ -1,4 +1,4 @@
-"""What happened in one half of a scenario, out of its recorded events: as lanes, and as a table."""
+"""The recorded events of one variant of a scenario, as the lanes of a timeline and as a table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ from loadtest.history.recorder import Event
 
 SECOND = 1_000_000_000
 SAME = SECOND // 500
-"""Moments so close are one."""
-# What is recorded is English; here makemessages finds it.
+"""Nanoseconds within which two moments count as one."""
+# Events are recorded in English; makemessages finds their texts here.
 _RECORDED = (
     *(gettext_noop("buyer A"), gettext_noop("buyer B"), gettext_noop("buyer C")),
     *(gettext_noop("buyer D"), gettext_noop("holder"), gettext_noop("staff")),
@@ -25,7 +25,7 @@ _RECORDED = (
 
 
 class Span(NamedTuple):
-    """Something that lasts; nanoseconds."""
+    """A period in nanoseconds."""
 
     begin: int
     end: int
@@ -34,7 +34,7 @@ class Span(NamedTuple):
 
 @dataclass
 class Lane:
-    """Everything that happened to one actor or server."""
+    """The events of one process or server."""
 
     name: str
     beliefs: list[Span] = field(default_factory=list)
@@ -42,57 +42,58 @@ class Lane:
     waits: list[Span] = field(default_factory=list)
     faults: list[Span] = field(default_factory=list)
     marks: list[tuple[int, str, str]] = field(default_factory=list)
-    """When, which sign, and its label."""
+    """The time, sign and label of each mark."""
 
 
 @dataclass
-class Story:
-    """The lanes in the order of their first event, and what concerns all of them."""
+class TimelineData:
+    """The lanes in the order of their first event, the overlaps and the writes to the stock."""
 
     begin: int
     end: int
     lanes: dict[str, Lane] = field(default_factory=dict)
     overlaps: list[Span] = field(default_factory=list)
     stock: list[tuple[int, int]] = field(default_factory=list)
-    """Each accepted write, and the number sold with it."""
+    """The time of each accepted write, and the number of units sold by then."""
 
     def lane(self, name: str) -> Lane:
+        """Return the lane of this name; create it if there is none."""
         return self.lanes.setdefault(name, Lane(name))
 
 
-def read(half: Mapping[str, Any]) -> Story:
-    """A story out of the events of a half."""
-    guard = next((e["name"] for e in half["events"] if e["do"] == "acquire"), None)
-    # Beside the stock's lock a second send of a form holds one in the form's own name.
+def read(variant: Mapping[str, Any]) -> TimelineData:
+    """Return the timeline data of a variant."""
+    guard = next((e["name"] for e in variant["events"] if e["do"] == "acquire"), None)
+    # Other locks are left out: a form that is sent twice also holds one in its own name.
     events: Sequence[Event] = [
-        e for e in half["events"] if e["do"] != "renew" and e.get("name", guard) == guard
+        e for e in variant["events"] if e["do"] != "renew" and e.get("name", guard) == guard
     ]
-    story = Story(events[0]["t"] if events else 0, events[-1]["t"] if events else 1)
+    data = TimelineData(events[0]["t"] if events else 0, events[-1]["t"] if events else 1)
     held: dict[str, dict[str, Any]] = {}
     asked: dict[str, int] = {}
     faults: dict[tuple[str, str], int] = {}
     for event in events:
-        _take_in(story, event, held, asked, faults)
+        _add_event(data, event, held, asked, faults)
     for (name, what), begin in faults.items():
-        story.lane(name).marks.append((begin, "kill", what))
-    deadlines = {e["owner"]: e["deadline"] for e in half["events"] if e.get("deadline")}
+        data.lane(name).marks.append((begin, "kill", what))
+    deadlines = {e["owner"]: e["deadline"] for e in variant["events"] if e.get("deadline")}
     for owner, hold in held.items():
-        lane, begin = story.lane(hold["actor"]), hold["begin"]
-        lane.beliefs.append(Span(begin, hold.get("end", story.end)))
-        ends = [hold.get("released"), hold.get("gone"), deadlines.get(owner), story.end]
+        lane, begin = data.lane(hold["actor"]), hold["begin"]
+        lane.beliefs.append(Span(begin, hold.get("end", data.end)))
+        ends = [hold.get("released"), hold.get("gone"), deadlines.get(owner), data.end]
         lane.leases.append(Span(begin, max(begin, min(end for end in ends if end is not None))))
-    spans = sorted((b, lane.name) for lane in story.lanes.values() for b in lane.beliefs)
+    spans = sorted((b, lane.name) for lane in data.lanes.values() for b in lane.beliefs)
     last: Span | None = None
     for span, _name in spans:
         if last is not None and last.end - span.begin > SAME:
-            story.overlaps.append(Span(span.begin, min(last.end, span.end)))
+            data.overlaps.append(Span(span.begin, min(last.end, span.end)))
         if last is None or span.end > last.end:
             last = span
-    return story
+    return data
 
 
-def _take_in(
-    story: Story,
+def _add_event(
+    data: TimelineData,
     event: Event,
     held: dict[str, dict[str, Any]],
     asked: dict[str, int],
@@ -100,76 +101,76 @@ def _take_in(
 ) -> None:
     at, actor, kind = event["t"], event["actor"], event.get("type")
     owner = event.get("owner", "")
-    ticket = f"{owner} {actor}"
+    request = f"{owner} {actor}"
     match event["do"], kind:
         case "acquire", "invoke":
-            story.lane(actor)
-            asked[ticket] = at
+            data.lane(actor)
+            asked[request] = at
         case "acquire", _:
-            begin = asked.pop(ticket, at)
+            begin = asked.pop(request, at)
             if at - begin > SAME:
-                story.lane(actor).waits.append(Span(begin, at))
+                data.lane(actor).waits.append(Span(begin, at))
             if kind == "ok":
                 held[owner] = {"actor": actor, "begin": at}
             elif at - begin > SAME:
-                story.lane(actor).marks.append((at, "no", gettext_noop("gives up")))
+                data.lane(actor).marks.append((at, "no", gettext_noop("gives up")))
         case "release", "invoke" if owner in held:
             held[owner].setdefault("end", at)
         case "release", "ok" if owner in held:
             held[owner]["released"] = at
         case "lost", _ if owner in held:
             held[owner].setdefault("end", at)
-            story.lane(actor).marks.append((at, "no", gettext_noop("finds it lost")))
+            data.lane(actor).marks.append((at, "no", gettext_noop("finds it lost")))
         case "read", "ok" if event["quantity"] is not None:
             label = gettext_noop("reads %(quantity)s")
-            story.lane(actor).marks.append((at, "read", label + f"|{event['quantity']}"))
+            data.lane(actor).marks.append((at, "read", label + f"|{event['quantity']}"))
         case "write", "ok":
-            story.lane(actor).marks.append((at, "good", ""))
-            story.stock.append((at, len(story.stock) + 1))
+            data.lane(actor).marks.append((at, "good", ""))
+            data.stock.append((at, len(data.stock) + 1))
         case "write", "fail":
-            story.lane(actor).marks.append((at, "bad", gettext_noop("refused")))
+            data.lane(actor).marks.append((at, "bad", gettext_noop("refused")))
         case "buy", "fail" if event["error"] == "SoldOut":
-            story.lane(actor).marks.append((at, "no", gettext_noop("sold out")))
+            data.lane(actor).marks.append((at, "no", gettext_noop("sold out")))
         case "buy", "unknown" if event["error"] in ("Overloaded", "ServiceUnavailable"):
-            before = story.lane(actor).marks[-1:]
+            before = data.lane(actor).marks[-1:]
             if not before or before[0][2] != "gives up" or at - before[0][0] > SECOND // 10:
-                story.lane(actor).marks.append((at, "no", gettext_noop("busy")))
+                data.lane(actor).marks.append((at, "no", gettext_noop("busy")))
         case "fault", "start":
             faults[event["lane"], event["what"]] = at
-            story.lane(event["lane"])
+            data.lane(event["lane"])
             if "target" in event:
                 for waiting in [one for one in asked if one.endswith(f" {event['target']}")]:
-                    story.lane(event["target"]).waits.append(Span(asked.pop(waiting), at))
+                    data.lane(event["target"]).waits.append(Span(asked.pop(waiting), at))
                 for hold in held.values():
                     if hold["actor"] == event["target"]:
                         hold.setdefault("end", at)
         case "fault", "end":
             begin = faults.pop((event["lane"], event["what"]))
-            story.lane(event["lane"]).faults.append(Span(begin, at, event["what"]))
+            data.lane(event["lane"]).faults.append(Span(begin, at, event["what"]))
         case "gone", _:
             for hold in held.values():
                 if hold["actor"] == event["lane"]:
                     hold.setdefault("gone", at)
         case "kept", _:
             since = faults.get((event["lane"], "killed")) or at
-            story.lane(event["lane"]).leases.append(Span(since, story.end))
+            data.lane(event["lane"]).leases.append(Span(since, data.end))
         case "mark", _:
-            story.lane(event["lane"]).marks.append((at, "mark", event["what"]))
+            data.lane(event["lane"]).marks.append((at, "mark", event["what"]))
         case (("wake" | "poll"), _):
-            story.lane(event["lane"]).marks.append((at, event["do"], ""))
+            data.lane(event["lane"]).marks.append((at, event["do"], ""))
 
 
 class Row(NamedTuple):
-    """One line of the table beside the picture."""
+    """One line of the table below the chart."""
 
     seconds: float
     who: str
     what: str
 
 
-def rows(half: Mapping[str, Any]) -> list[Row]:
-    """What the picture shows, in words and in order."""
-    events: Sequence[Event] = half["events"]
+def rows(variant: Mapping[str, Any]) -> list[Row]:
+    """Return the events of the chart in words and in order."""
+    events: Sequence[Event] = variant["events"]
     found = []
     for event in events:
         if what := _words(event):
@@ -189,7 +190,7 @@ def _words(event: Event) -> str:
         case "release", "ok":
             return _("releases the lock")
         case "release", ("fail" | "unknown"):
-            return _("is told that the lock was lost before its release")
+            return _("finds at its release that the lock was lost")
         case "lost", _other:
             return _("finds that the lock is lost")
         case "read", "ok" if event["quantity"] is not None:
@@ -201,15 +202,15 @@ def _words(event: Event) -> str:
         case "buy", "ok":
             return _("has bought")
         case "buy", ("fail" | "unknown"):
-            return _("is turned away: %(error)s") % event
+            return _("is refused: %(error)s") % event
         case "fault", "start":
             return _(event["what"])
         case "fault", "end":
             return _("%(what)s: over") % {"what": _(event["what"])}
         case "gone", _other:
-            return _("is forgotten by the store")
+            return _("is lost by the store")
         case "kept", _other:
-            return _("is remembered by the store, without an end")
+            return _("stays in the store without an expiry")
         case "mark", _other:
             return _(event["what"])
         case "wake", _other:

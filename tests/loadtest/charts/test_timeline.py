@@ -1,4 +1,4 @@
-"""The picture of a scenario, from a history that is written by hand."""
+"""The timeline of a scenario, drawn from a handwritten history."""
 
 from __future__ import annotations
 
@@ -55,39 +55,39 @@ def texts(svg: str) -> list[str]:
     return [one.text or "" for one in parse(svg).iter(f"{SVG}text")]
 
 
-def test_the_story_that_it_reads() -> None:
-    story = timeline.read(paused())
-    a, b = story.lanes["buyer A"], story.lanes["buyer B"]
+def test_lanes_overlaps_and_stock_of_a_history() -> None:
+    data = timeline.read(paused())
+    a, b = data.lanes["buyer A"], data.lanes["buyer B"]
     assert [(span.begin, span.end) for span in a.beliefs] == [(0.1 * SECOND, 2.4 * SECOND)]
     assert [(span.begin, span.end) for span in a.leases] == [(0.1 * SECOND, 1.1 * SECOND)]
     assert [(span.begin, span.end) for span in b.waits] == [(0.3 * SECOND, 1.1 * SECOND)]
-    assert [(span.begin, span.end) for span in story.overlaps] == [(1.1 * SECOND, 1.6 * SECOND)]
-    assert [sold for _, sold in story.stock] == [1, 2]
+    assert [(span.begin, span.end) for span in data.overlaps] == [(1.1 * SECOND, 1.6 * SECOND)]
+    assert [sold for _, sold in data.stock] == [1, 2]
 
 
-def test_a_lock_of_another_name_is_no_second_holder() -> None:
-    """A second send of a form holds one in the form's own name, whoever has the stock's."""
-    half = paused()
+def test_lock_of_another_name_is_no_second_holder() -> None:
+    """A form that is sent twice holds a lock in its own name beside the stock's."""
+    variant = paused()
     beside = {"name": "idempotency:form", "owner": "owner of a form"}
-    half["events"][4:4] = [
+    variant["events"][4:4] = [
         {**event(0.2, "buyer B", "acquire", "ok"), **beside},
         {**event(0.9, "buyer B", "release", "invoke"), **beside},
     ]
-    assert timeline.read(half) == timeline.read(paused())
+    assert timeline.read(variant) == timeline.read(paused())
 
 
-def test_it_says_what_happened() -> None:
-    said = texts(timeline.draw(paused()))
-    assert said[0] == "Broken: <redis>"
-    assert {"buyer A", "buyer B", "paused 2.0 s", "two believe: 0.5 s", "2 of 1 sold"} <= {*said}
-    said = texts(timeline.draw(paused(is_repaired=True)))
-    assert said[0] == "Repaired: <redis>"
-    assert "refused" in said
-    assert "2 of 1 sold" not in said
+def test_labels_name_the_events() -> None:
+    found = texts(timeline.draw(paused()))
+    assert found[0] == "Broken: <redis>"
+    assert {"buyer A", "buyer B", "paused 2.0 s", "two believe: 0.5 s", "2 of 1 sold"} <= {*found}
+    found = texts(timeline.draw(paused(is_repaired=True)))
+    assert found[0] == "Repaired: <redis>"
+    assert "refused" in found
+    assert "2 of 1 sold" not in found
 
 
-def test_a_picture_in_a_page_needs_no_style_of_its_own() -> None:
-    """The page's policy allows none; inks come from the page's colour."""
+def test_chart_in_a_page_has_no_style_and_inherits_its_colour() -> None:
+    """The page's content security policy forbids inline styles."""
     svg = timeline.draw(paused())
     tree = parse(svg)
     assert {one.tag.removeprefix(SVG) for one in tree.iter()}.isdisjoint({"style", "script"})
@@ -97,7 +97,7 @@ def test_a_picture_in_a_page_needs_no_style_of_its_own() -> None:
     assert (tree.get("role"), tree.get("aria-label")) == ("img", "Broken: <redis>")
 
 
-def test_a_file_brings_its_paper_and_is_otherwise_the_same() -> None:
+def test_file_adds_a_background_to_the_same_chart() -> None:
     inside = re.findall(r"<(?:text|rect|circle|line|path) .*", timeline.draw(paused()))
     alone = timeline.draw(paused(), alone=True)
     assert "prefers-color-scheme: dark" in alone
@@ -108,13 +108,13 @@ def test_a_file_brings_its_paper_and_is_otherwise_the_same() -> None:
     assert int.from_bytes(png[16:20], "big") == 400
 
 
-def test_labels_do_not_cover_each_other() -> None:
-    half = paused()
+def test_labels_do_not_overlap() -> None:
+    variant = paused()
     # Many marks at nearly one moment.
-    half["events"][6:6] = [
+    variant["events"][6:6] = [
         event(1.15 + n / 1000, "buyer B", "read", "ok", quantity=n + 10) for n in range(6)
     ]
-    tree = parse(timeline.draw(half))
+    tree = parse(timeline.draw(variant))
     boxes = []
     for one in tree.iter(f"{SVG}text"):
         text, x, y = one.text or "", float(one.get("x", 0)), float(one.get("y", 0))
@@ -130,7 +130,7 @@ def test_labels_do_not_cover_each_other() -> None:
             assert is_apart, (text, other[4])
 
 
-def test_moments_keep_their_order_and_a_distance() -> None:
+def test_moments_keep_their_order_and_a_minimum_distance() -> None:
     axis = timeline._Axis([0, SECOND // 100, 2 * SECOND // 100, 100 * SECOND])
     places = [axis(at) for at in (0, SECOND // 100, 2 * SECOND // 100, 50 * SECOND, 100 * SECOND)]
     assert places == sorted(places)
@@ -139,26 +139,26 @@ def test_moments_keep_their_order_and_a_distance() -> None:
 
 
 @pytest.mark.parametrize("events", [[], [event(1, "buyer A", "acquire", "invoke")]])
-def test_a_history_that_broke_off_is_drawn_as_far_as_it_goes(events: list[Any]) -> None:
-    half = {**paused(), "events": events}
-    assert parse(timeline.draw(half)).tag == f"{SVG}svg"
-    assert len(timeline.rows(half)) == len(events)
+def test_incomplete_history_is_drawn(events: list[Any]) -> None:
+    variant = {**paused(), "events": events}
+    assert parse(timeline.draw(variant)).tag == f"{SVG}svg"
+    assert len(timeline.rows(variant)) == len(events)
 
 
-def test_the_lease_of_the_killed_goes_on_without_them() -> None:
-    half = paused()
-    half["events"] = half["events"][:2]
-    half["events"] += [
+def test_lease_of_a_killed_holder_continues() -> None:
+    variant = paused()
+    variant["events"] = variant["events"][:2]
+    variant["events"] += [
         event(0.2, "lab", "fault", "start", what="killed", lane="buyer A", target="buyer A"),
         event(3.0, "buyer B", "acquire", "invoke"),
     ]
-    lane = timeline.read(half).lanes["buyer A"]
+    lane = timeline.read(variant).lanes["buyer A"]
     assert [(span.begin, span.end) for span in lane.beliefs] == [(0.1 * SECOND, 0.2 * SECOND)]
     assert [(span.begin, span.end) for span in lane.leases] == [(0.1 * SECOND, 1.1 * SECOND)]
-    assert BAD in timeline.draw(half)
+    assert BAD in timeline.draw(variant)
 
 
-def test_the_table_says_the_same_in_both_languages() -> None:
+def test_table_has_both_languages() -> None:
     rows = timeline.rows(paused(is_repaired=True))
     assert rows[0] == (0.0, "buyer A", "asks for the lock")
     assert (1.1, "buyer B", "is granted the lock, token 7") in rows
