@@ -1,6 +1,6 @@
-"""`python -m loadtest EXPERIMENT`: an experiment in the stores that the environment names.
+"""`python -m loadtest EXPERIMENT`: run an experiment on the stores of the environment.
 
-Reads what is asked from stdin as JSON and writes events to stdout; the last one is an end.
+It reads its arguments from stdin as JSON and writes events to stdout; the last event is "end".
 """
 
 import json

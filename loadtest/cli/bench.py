@@ -9,6 +9,7 @@ from loadtest.bench.locks import report as locks
 from loadtest.bench.purchase import report as purchase
 from loadtest.charts import marked
 from loadtest.charts.terminal import Bar, Terminal, check_file
+from loadtest.cli import JSON_HELP
 from loadtest.load.plan import BACKENDS, PlanError, keep_within
 
 PAGE_WIDTH = 160
@@ -48,7 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="FILE",
         help=f"also write the table between FILE's markers: {' or '.join(PARTS.values())}",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     of_locks = parser.add_argument_group("locks")
     of_locks.add_argument(
         "--backend",

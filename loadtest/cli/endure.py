@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from loadtest.charts.terminal import Bar, Terminal
+from loadtest.cli import JSON_HELP, add_numbers
 from loadtest.faults.ensemble import FailLeader, Partitioned
 from loadtest.faults.proxy import Proxy
 from loadtest.load.plan import keep_within
@@ -22,14 +23,15 @@ LIMITS = {
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the experiment and its size."""
     parser.add_argument("what", choices=EXPERIMENTS)
-    for name, default, meaning in (
-        ("attempts", 100_000, "purchases sent by `restarts`"),
-        ("stock", 1000, "units sold by `restarts`"),
-        ("seconds", 1800, "duration of `soak`"),
-    ):
-        text = f"{meaning} (default: {default})"
-        parser.add_argument(f"--{name}", type=int, default=default, help=text)
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
+    add_numbers(
+        parser,
+        (
+            ("attempts", 100_000, "purchases sent by `restarts`"),
+            ("stock", 1000, "units sold by `restarts`"),
+            ("seconds", 1800, "duration of `soak`"),
+        ),
+    )
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 
 def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:

@@ -1,4 +1,4 @@
-"""HttpLoad a running shop over HTTP, from several processes; exit code by the audit's verdict."""
+"""Send HTTP load to a running shop; exit 1 unless the audit's verdict is ok."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -8,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from loadtest.charts.terminal import Bar, Terminal
+from loadtest.cli import JSON_HELP, add_numbers
 from loadtest.load.http.load import LOCAL, HttpLoad, Report, run_http_load
 from loadtest.load.plan import PlanError
 from shop.models import Sale
@@ -16,34 +17,37 @@ PAGE_WIDTH = 100
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Where, how many, and what is good enough."""
+    """Add the address, the size of the load and the thresholds."""
     parser.add_argument(
         "--url", default="http://127.0.0.1:8000/", help="the shop (default: %(default)s)"
     )
     parser.add_argument(
-        "--really", metavar="HOST", help="name a host that is not this machine once more"
+        "--really", metavar="HOST", help="repeat the name of a host that is not this machine"
     )
-    for name, default, meaning in (
-        ("attempts", 10_000, "purchases sent"),
-        ("stock", 1000, "pieces there are"),
-        ("buyers", None, "customers (default: twice the stock, or one an attempt)"),
-        ("processes", 2, "that drive"),
-        ("connections", 50, "of each process"),
-    ):
-        said = meaning if default is None else f"{meaning} (default: {default})"
-        parser.add_argument(f"--{name}", type=int, default=default, help=said)
-    parser.add_argument("--queued", action="store_true", help="a queued sale rather than a direct")
-    parser.add_argument(
-        "--max-p99-ms", type=float, help="milliseconds; exit 1 when the winners' p99 is longer"
+    add_numbers(
+        parser,
+        (
+            ("attempts", 10_000, "purchases sent"),
+            ("stock", 1000, "units on sale"),
+            ("buyers", None, "buyers (default: twice the stock, or one per attempt)"),
+            ("processes", 2, "processes that send the load"),
+            ("connections", 50, "connections of each process"),
+        ),
     )
     parser.add_argument(
-        "--min-per-second", type=float, help="attempts a second; exit 1 when there are fewer"
+        "--queued", action="store_true", help="a queued sale instead of a direct one"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser.add_argument(
+        "--max-p99-ms", type=float, help="exit 1 if the p99 of successful purchases exceeds it"
+    )
+    parser.add_argument(
+        "--min-per-second", type=float, help="exit 1 if there are fewer attempts per second"
+    )
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 
 def handle(terminal: Terminal, **options: Any) -> int:
-    """HttpLoad, tell, and judge."""
+    """Send the load and print the report; return 1 unless its verdict is ok."""
     host, port = _address(options["url"], options["really"])
     buyers = options["buyers"]
     if buyers is None:
@@ -61,7 +65,7 @@ def handle(terminal: Terminal, **options: Any) -> int:
     if options["json"]:
         terminal.json(report)
     else:
-        _tell(terminal, report)
+        _print(terminal, report)
     return 0 if report["verdict"] == "ok" else 1
 
 
@@ -74,11 +78,11 @@ def _address(url: str, really: str | None) -> tuple[str, int]:
     if parts.scheme != "http" or not host:
         raise PlanError(f"url: {url!r} is not http://HOST:PORT/")
     if host not in LOCAL and really != host:
-        raise PlanError(f"url: {host} is another machine; say --really {host} if it is yours")
+        raise PlanError(f"url: {host} is another machine; add --really {host} if it is yours")
     return host, port
 
 
-def _tell(terminal: Terminal, report: Report) -> None:
+def _print(terminal: Terminal, report: Report) -> None:
     title = (
         f"{report['attempts']} attempts in {report['seconds']} s "
         f"({report['attempts_per_second']:.0f}/s), {report['orders']} orders"
@@ -88,7 +92,7 @@ def _tell(terminal: Terminal, report: Report) -> None:
     for column in ("count", "p50 ms", "p95 ms", "p99 ms"):
         table.add_column(column, justify="right")
     for kind, numbers in report["answers"].items():
-        # A form that is sent again while the first is at work hears the same answer.
+        # A form that is sent again while the first is in flight gets the same answer.
         name = f"won, by {report['winners']} buyers" if kind == "won" else kind
         table.add_row(name, *(f"{number:g}" for number in numbers.values()))
     console = terminal.console(PAGE_WIDTH)

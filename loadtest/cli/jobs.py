@@ -1,4 +1,4 @@
-"""Scheduled work on beats and workers that are killed and stopped; exit 1 unless each ran once."""
+"""Run jobs on beats and workers that are killed and stopped; exit 1 unless each ran once."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from loadtest.charts.terminal import Bar, Terminal
+from loadtest.cli import JSON_HELP, add_numbers
 from loadtest.load.plan import STORES, keep_within
 from loadtest.load.stores import ExperimentFailed, PrivateStores
 
@@ -13,21 +14,22 @@ LIMITS = {"seconds": (5, 3600), "seed": (0, 2**63 - 1), "beats": (2, 8), "worker
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """How long, how many, and where."""
-    for name, default, meaning in (
-        ("seconds", 120, "under faults"),
-        ("seed", 1, "of what is struck, and when"),
-        ("beats", 3, "celery beats"),
-        ("workers", 3, "celery workers"),
-    ):
-        said = f"{meaning} (default: {default})"
-        parser.add_argument(f"--{name}", type=int, default=default, help=said)
+    """Add the size of the experiment and its database."""
+    add_numbers(
+        parser,
+        (
+            ("seconds", 120, "duration of the faults"),
+            ("seed", 1, "seed of the targets and times of the faults"),
+            ("beats", 3, "Celery beats"),
+            ("workers", 3, "Celery workers"),
+        ),
+    )
     parser.add_argument("--store", choices=STORES, default="sqlite", help="the private database")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 
 def handle(terminal: Terminal, *, store: str, json: bool, **options: Any) -> int:
-    """Run it on private stores and tell."""
+    """Run the experiment on private stores; return 1 unless its verdict is ok."""
     asked = {name: options[name] for name in LIMITS}
     keep_within(LIMITS, asked)
     report: dict[str, Any] = {"settings": {"store": store, **asked}}
@@ -54,7 +56,7 @@ def _table(report: dict[str, Any]) -> Table:
         table.add_row(name, *map(str, numbers))
     faults = ", ".join(f"{what} {number}" for what, number in report["faults"].items())
     table.caption = (
-        f"faults: {faults}; run_once turned away {report['turned_away']} messages, took over "
+        f"faults: {faults}; run_once refused {report['turned_away']} duplicates, took over "
         f"{report['taken_over']} runs and refused {report['late_refused']} late machines"
     )
     return table

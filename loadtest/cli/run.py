@@ -1,4 +1,4 @@
-"""Sell out a sale under one guard after another; exit 1 on a surprise."""
+"""Sell out a sale under one guard after another; exit 1 on an unexpected verdict."""
 
 from argparse import ArgumentParser
 from dataclasses import fields
@@ -7,6 +7,7 @@ from typing import Any
 
 from loadtest.charts.export import FILES, as_file
 from loadtest.charts.terminal import Bar, Terminal, check_file
+from loadtest.cli import JSON_HELP
 from loadtest.load import report
 from loadtest.load.fault_plan import FAULTS
 from loadtest.load.plan import BACKENDS, STORES, Plan
@@ -17,7 +18,7 @@ PAGE_WIDTH = 100
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The fields of a Plan, and where the result goes."""
+    """Add the fields of a Plan and the output files."""
     known = {field.name: field.default for field in fields(Plan)}
     parser.add_argument(
         "--backend",
@@ -35,15 +36,15 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"may be repeated; one of {', '.join(WriteStrategy.values)} (default: naive)",
     )
     for name, kind, meaning in (
-        ("buyers", int, "people who want one piece each"),
-        ("stock", int, "pieces there are"),
+        ("buyers", int, "buyers who want one unit each"),
+        ("stock", int, "units on sale"),
         ("processes", int, "worker processes"),
         ("threads", int, "threads of each process"),
-        ("think-ms", float, "milliseconds of a payment check between look and write"),
-        ("seed", int, "orders the buyers and their pauses"),
+        ("think-ms", float, "milliseconds of a payment check between read and write"),
+        ("seed", int, "seed of the order of the buyers and of their pauses"),
         ("repeats", int, "runs of every backend"),
-        ("strikes", int, "times that the fault strikes"),
-        ("patience", float, "seconds for which a buyer told 'busy' tries again"),
+        ("strikes", int, "number of times that the fault is injected"),
+        ("patience", float, "seconds for which a buyer retries after the answer busy"),
     ):
         default = known[name.replace("-", "_")]
         parser.add_argument(
@@ -52,7 +53,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--store",
         choices=STORES,
-        help="the private database (default: sqlite, or mariadb where it must be)",
+        help="the private database (default: sqlite, or mariadb if the plan needs it)",
     )
     parser.add_argument(
         "--fault",
@@ -61,15 +62,18 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="; ".join(f"{name}: {fault.description}" for name, fault in FAULTS.items()),
     )
     parser.add_argument(
-        "--at", type=float, default=0.5, help="share of the stock sold when it fires (default: .5)"
+        "--at",
+        type=float,
+        default=0.5,
+        help="share of the stock that is sold when the fault is injected (default: .5)",
     )
     for suffix, meaning in FILES.items():
         parser.add_argument(f"--{suffix}", type=Path, metavar="FILE", help=meaning)
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 
 def handle(terminal: Terminal, **options: Any) -> int:
-    """Run the plan, tell, and compare with what the guards promise."""
+    """Run the plan and print the report; return 1 if a guard broke its promise."""
     if options["store"] is None:
         is_mysql = "mysql_session" in (options["backends"] or ())
         is_mysql |= options["fault"] == "kill-database"

@@ -8,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from loadtest.charts.terminal import Bar, Terminal, check_file
+from loadtest.cli import JSON_HELP
 from loadtest.load.plan import PlanError
 from loadtest.scenarios import SCENARIOS, export, run
 
@@ -21,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--list", action="store_true", help="list the scenarios without running any"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="write one page without external resources"
     )

@@ -20,6 +20,7 @@ class Web(WebServer):
     """The web server."""
 
     def command(self) -> list[str]:
+        """Return the command line."""
         return [*_as_deployed(self), *super().command()]
 
 
@@ -33,15 +34,18 @@ class Celery(Server):
 
     @property
     def url(self) -> str:
+        """Return the node name."""
         return f"{self.kind}-{self.port}@localhost"
 
     def command(self) -> list[str]:
+        """Return the command line."""
         # Only a worker serves metrics; beat ignores the port.
         words = [*_as_deployed(self, f"METRICS_PORT={self.port}"), sys.executable, "-m", "celery"]
         words += ["-q", "--workdir", str(ROOT), "-A", "shop", self.kind, "-n", self.url]
         return [*words, *(["-c", "1"] if self.kind == "worker" else ["--enable-remote-control"])]
 
     def is_ready(self) -> bool:
+        """Return True once the server is ready."""
         return bool(app.control.ping(destination=[self.url], timeout=0.5))
 
 
@@ -50,6 +54,7 @@ class Consumer(Server):
 
     @property
     def url(self) -> str:
+        """Return the address of the metrics."""
         return f"http://localhost:{self.port}/metrics"
 
     @property
@@ -57,12 +62,14 @@ class Consumer(Server):
         return self.folder / "heartbeat"
 
     def command(self) -> list[str]:
+        """Return the command line."""
         self._heartbeat.unlink(missing_ok=True)
         variables = f"METRICS_PORT={self.port}", f"HEARTBEAT_FILE={self._heartbeat}"
         words = [*_as_deployed(self, *variables), sys.executable, str(ROOT / "manage.py")]
         return [*words, "consume_orders"]
 
     def is_ready(self) -> bool:
+        """Return True once the server is ready."""
         return self._heartbeat.exists()
 
 

@@ -91,6 +91,7 @@ class Reply(NamedTuple):
 
     @property
     def seconds(self) -> float:
+        """The duration of the request."""
         return self.ended - self.began
 
 

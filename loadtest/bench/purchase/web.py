@@ -28,6 +28,7 @@ class WebServer(Server):
 
     @property
     def url(self) -> str:
+        """Return the address of the server."""
         return f"http://{HOST}:{self.port}/"
 
     @property
@@ -36,11 +37,13 @@ class WebServer(Server):
         return f"{self.program} {self.processes} x {THREADS}"
 
     def command(self) -> list[str]:
+        """Return the command line."""
         command = [sys.executable, "-m", "gunicorn", "shop.wsgi", "--config", str(CONFIG)]
         command += ["--bind", f"{HOST}:{self.port}", "--workers", str(self.processes)]
         return [*command, "--max-requests", "0", *self.config]
 
     def is_ready(self) -> bool:
+        """Return True once the server is ready."""
         return b" 200 " in self.send(b"GET /livez HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
 
     def cpu(self) -> float:
@@ -54,6 +57,7 @@ class Granian(WebServer):
     program = "granian wsgi"
 
     def command(self) -> list[str]:
+        """Return the command line."""
         command = [sys.executable, "-m", "granian", "--interface", "wsgi", "--host", HOST]
         command += ["--port", str(self.port), "--workers", str(self.processes)]
         command += ["--blocking-threads", str(THREADS), "--no-ws", "--log-level", "warning"]

@@ -19,13 +19,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Command(BaseCommand):
-    """The lab: every process that it starts is gone when it ends."""
+    """Run an experiment; when it ends, so have all the processes that it started."""
 
-    help = "Load tests on private stores; only `lab http` touches a shop's own."
+    help = "Load tests on private stores; only `lab http` sends load to a running shop."
     requires_system_checks = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """One subcommand an experiment."""
+        """Add one subcommand per module of loadtest.cli."""
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         for found in iter_modules(cli.__path__):
             module = import_module(f"{cli.__name__}.{found.name}")
@@ -34,11 +34,11 @@ class Command(BaseCommand):
             module.add_arguments(
                 actions.add_parser(found.name, help=about, description=about, usage=usage)
             )
-        # Not a page of Django's own options above each error.
+        # Otherwise every error starts with a page of Django's own options.
         parser.usage = f"{parser.prog} [--help] ACTION ..."
 
     def handle(self, *, action: str, **options: Any) -> None:
-        """Do it; no process, port or folder is left, however it ends."""
+        """Run the subcommand; on SIGINT and SIGTERM, stop its processes before exiting."""
         before = {signum: signal.signal(signum, _interrupt) for signum in SIGNALS}
         try:
             code = import_module(f"{cli.__name__}.{action}").handle(
@@ -59,6 +59,6 @@ class Command(BaseCommand):
 
 
 def _interrupt(*_: object) -> NoReturn:
-    for signum in SIGNALS:  # once is enough: a second one would break off the tidying up
+    for signum in SIGNALS:  # a second signal would interrupt the cleanup
         signal.signal(signum, signal.SIG_IGN)
     raise KeyboardInterrupt

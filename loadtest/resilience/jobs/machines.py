@@ -43,9 +43,11 @@ class Machine(Server):
 
     @property
     def url(self) -> str:
+        """Return the node name."""
         return f"{self.name}@localhost"
 
     def command(self) -> list[str]:
+        """Return the command line."""
         command = [sys.executable, "-m", "celery", "-q", "--workdir", str(ROOT)]
         command += ["-A", "loadtest.resilience.jobs.app", self.kind, "-l", "INFO"]
         if self.kind == "worker":
@@ -54,11 +56,13 @@ class Machine(Server):
         return command
 
     def launch(self) -> None:
+        """Start the process unless it runs."""
         if not self.is_running:
             self._read_from = self.log.stat().st_size if self.log.exists() else 0
             super().launch()
 
     def is_ready(self) -> bool:
+        """Return True once the server is ready."""
         with self.log.open(errors="replace") as log:
             log.seek(self._read_from)
             return READY in log.read()
@@ -69,10 +73,12 @@ class Machine(Server):
         return self.is_running and not self.is_paused and self.is_ready()
 
     def pause(self) -> None:
+        """Stop all processes of the machine."""
         super().pause()
         self.is_paused = True
 
     def resume(self) -> None:
+        """Continue all processes of the machine."""
         super().resume()
         self.is_paused = False
 

@@ -94,7 +94,7 @@ CRASH_BEFORE_EXPIRE = Scenario(
 
 
 def _delete_successor(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
-    """A exceeds its lease, B gets the lock, A releases, C asks for the lock."""
+    """Let A exceed its lease, B get the lock, A release it, and C ask for it."""
     alias = "redis" if is_repaired else "set_px"
     if is_repaired:
         testbed.add_redis_lock()
