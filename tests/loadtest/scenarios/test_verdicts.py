@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.utils import translation
 
 from devservers import ServerMissing
 from loadtest.faults.waiting import FaultFailed, until
@@ -112,9 +113,10 @@ def test_scenario_writes_page_and_charts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "page.html"
-    call_command(
-        "lab", "scenario", "release-before-commit", "--html", str(page), "--svg", str(tmp_path)
-    )
+    with translation.override("en"):
+        call_command(
+            "lab", "scenario", "release-before-commit", "--html", str(page), "--svg", str(tmp_path)
+        )
     said = capsys.readouterr().out
     assert "release-before-commit  ok" in said
     assert "2 were sold of 1" in said.replace("\n", " ")
