@@ -22,21 +22,17 @@ V = TypeVar("V")
 class SharedCalls(Generic[K, V]):
     """Calls that threads share: the first one makes the call, the others wait for its outcome.
 
-    An exception is raised in every thread that waits, unless it is one of `unshared` or interrupts
-    the calling thread (SystemExit, KeyboardInterrupt): then another thread makes the call.
+    An exception is raised in every thread that waits. If the calling thread is interrupted
+    (SystemExit, KeyboardInterrupt), the future is cancelled and another thread makes the call.
     """
 
-    def __init__(self, unshared: type[Exception] | tuple[type[Exception], ...] = ()) -> None:
-        self._unshared = unshared
+    def __init__(self) -> None:
         self._pending: dict[K, Future[V]] = {}
         # A forked child has none of the threads that would end the parent's calls.
         after_fork_in_child(self.clear)
 
     def __contains__(self, key: K) -> bool:
         return key in self._pending
-
-    def __len__(self) -> int:
-        return len(self._pending)
 
     def call(self, key: K, function: Callable[[], V]) -> V:
         """Return the result of `function`, or of the call for `key` that is under way."""
@@ -54,13 +50,11 @@ class SharedCalls(Generic[K, V]):
         return future, future is mine
 
     def run(self, key: K, mine: Future[V], function: Callable[[], V]) -> V:
-        """Make the call that `join` returned as new; its future is cancelled if not shared."""
+        """Make the call that `join` returned as new."""
         try:
             result = function()
             mine.set_result(result)
             return result
-        except self._unshared:
-            raise
         except Exception as error:
             mine.set_exception(error)
             raise

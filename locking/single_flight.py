@@ -91,7 +91,7 @@ class SingleFlight:
             raise LockMisuse(f"SingleFlight has no {', '.join(unknown)}: give {set(DEFAULTS)}.")
         self._options = options
         # By version: a caller that comes after `invalidate` must not join a build from before it.
-        self._builds: SharedCalls[tuple[str, str | None], Any] = SharedCalls(LockTimeout)
+        self._builds: SharedCalls[tuple[str, str | None], Any] = SharedCalls()
         self._lookups: SharedCalls[str, Lookup] = SharedCalls()
         self._cache_paused_until = 0.0
 
@@ -205,19 +205,20 @@ class _Request:
                 _run_in_background(run, self.key)
             if entry is not None:
                 return _serve(self.key, entry)
-            with suppress(CancelledError):  # the builder was interrupted or ran out of time
-                return self._wait(future)
+            with suppress(CancelledError):  # the builder was interrupted
+                error = self._wait(future)
+                if error is None:
+                    metrics.lookup(self.key, "wait")
+                    return future.result()
+                if not isinstance(error, LockTimeout):  # LockTimeout: the time of that caller
+                    raise error
 
-    def _wait(self, build: Future[Any]) -> Any:
-        """Return the value that another thread of this process builds, or raise its exception."""
+    def _wait(self, build: Future[Any]) -> BaseException | None:
+        """Wait for the build of another thread of this process; return its exception."""
         try:
-            error = build.exception(timeout=max(0.0, self.deadline - time.monotonic()))
+            return build.exception(timeout=max(0.0, self.deadline - time.monotonic()))
         except TimeoutError:
             raise self._timed_out() from None
-        if error is not None:
-            raise error
-        metrics.lookup(self.key, "wait")
-        return build.result()
 
     def _timed_out(self) -> LockTimeout:
         return LockTimeout(f"{self.key!r} was not built in time.")

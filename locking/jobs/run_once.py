@@ -7,12 +7,9 @@
         with current_run().finish():  # the writes of this block happen exactly once
             ...
 
-A run is one (task, arguments, scheduled time). The scheduled time comes with the message, from
-`locking.jobs.beat` or another sender, so that duplicates of a message are recognised. A run is
-guarded by a lock of the backend in force, which keeps a second machine out while the first one is
-working, and by its row (`locking.jobs.runs`), which covers the time after that and a lost lock.
-
-`resend_unfinished` sends another message for a run that was not started or not finished.
+A run is one (task, arguments, scheduled time). The message carries the scheduled time, so that its
+duplicates are recognised. The lock of a run excludes other machines while the first one is working;
+its row (`locking.jobs.runs`) covers the time after that and a lost lock.
 """
 
 from __future__ import annotations
