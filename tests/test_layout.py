@@ -56,6 +56,20 @@ def test_docstrings_do_not_open_with_a_question_word() -> None:
     assert len(riddles) <= RIDDLES, riddles
 
 
+def test_every_module_has_tests() -> None:
+    """Tests of the same name, or a row for the module or a folder above it in tests/README.md."""
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "tests/README.md").read_text(), re.M)
+    listed = tuple(path for row in rows for path in re.findall(r"`([^`]+)`", row))
+    assert len(listed) > 10
+    missing = []
+    for file in modules():
+        name = str(file.relative_to(ROOT))
+        same = ROOT / "tests" / file.parent.relative_to(ROOT) / f"test_{file.name}"
+        if file.name != "__init__.py" and not same.exists() and not name.startswith(listed):
+            missing.append(name)
+    assert missing == []
+
+
 def private_names(source: str) -> list[str]:
     """Return the underscored names of other objects that a test module uses.
 
