@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, LockUnavailable
-from locking.backends.base import Backend, Capabilities
+from locking.backends.base import Backend, Capabilities, Claim
 from locking.handler import create
 from tests.locking.contract_base import Another, ContractBase, needs
 
@@ -124,7 +126,69 @@ class Ends(ContractBase):
         assert backend.lock(name).acquire(timeout=5)
         backend.lock(name).release()
 
-    # --- cancelling, forking, going down ----------------------------------------------------
+    @needs(lambda can: can.exclusion != "none")
+    def test_other_claims_cannot_change_the_grant(
+        self, backend: Backend, can: Capabilities, name: str
+    ) -> None:
+        holder, other = Claim(name=name, ttl=30), Claim(name=name, ttl=30)
+        grant = backend.acquire(holder, 5)
+        assert grant is not None
+
+        def held() -> list[tuple[str, int | None]]:
+            return [(held.owner, held.count) for held in backend.inspect() if held.name == name]
+
+        before = held()
+        with pytest.raises(LockLost):
+            backend.extend(other, grant.token, 60)
+        with pytest.raises(LockLost) if can.counts_in_store else nullcontext():
+            backend.set_depth(other, grant.token, 2)
+        with pytest.raises(LockLost):
+            backend.release(other, grant.token)
+        assert held() == before
+        backend.release(holder, grant.token)
+        with pytest.raises(LockLost):
+            backend.release(holder, grant.token)
+
+    # --- waits that end early ---------------------------------------------------------------
+
+    @needs(lambda can: can.exclusion != "none")
+    @pytest.mark.parametrize("when", ["before", "during"])
+    def test_cancelled_wait_leaves_no_trace(self, backend: Backend, name: str, when: str) -> None:
+        claim = Claim(name=name, ttl=30)
+        with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as pool:
+            if when == "before":
+                claim.cancel()
+            waiter = pool.submit(backend.acquire, claim, WAIT_TIMEOUT * 2)
+            if when == "during":
+                until(lambda: self.waiting(backend, name) != 0, "the wait")
+                claim.cancel()
+            assert waiter.result(WAIT_TIMEOUT) is None
+            until(lambda: not self.waiting(backend, name), "the waiter leaving the queue")
+        assert backend.lock(name).acquire(timeout=5)
+        backend.lock(name).release()
+
+    @needs(lambda can: can.exclusion != "none")
+    def test_interrupted_wait_leaves_no_trace(self, backend: Backend, name: str) -> None:
+        """A signal handler raises during the wait, as for Ctrl-C and Celery's time limits."""
+
+        def interrupt(*args: object) -> None:
+            raise KeyboardInterrupt
+
+        lock, previous = backend.lock(name), signal.signal(signal.SIGALRM, interrupt)
+        try:
+            with ThreadPoolExecutor(1) as other:
+                assert other.submit(lock.acquire).result(WAIT_TIMEOUT)
+                signal.setitimer(signal.ITIMER_REAL, 0.3)
+                with pytest.raises(KeyboardInterrupt):
+                    backend.lock(name).acquire(timeout=WAIT_TIMEOUT)
+                until(lambda: not self.waiting(backend, name), "the waiter leaving the queue")
+                other.submit(lock.release).result(WAIT_TIMEOUT)
+        finally:
+            signal.signal(signal.SIGALRM, previous)
+        assert backend.lock(name).acquire(timeout=5)
+        backend.lock(name).release()
+
+    # --- asyncio, fork, a store that is down ----------------------------------------------------
 
     @needs(lambda can: can.exclusion != "none")
     def test_a_cancelled_task_leaves_no_trace(self, backend: Backend, name: str) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import environ
@@ -16,7 +14,6 @@ from pytest_django import DjangoDbBlocker
 
 from devservers import HOST, MariaDb
 from devservers.base import injected_faults
-from locking.backends.base import Backend, Claim
 from locking.backends.database.backend import DatabaseBackend
 from locking.backends.database.session import MySQLSession
 from locking.backends.mysql_session import MySQLSessionBackend
@@ -114,23 +111,3 @@ def root(server: MariaDb) -> Iterator[Root]:
     root = Root(server)
     yield root
     root.close()
-
-
-def grown(backend: Backend) -> int:
-    """By how many bytes this process is larger after 20,000 acquisitions; it has no new thread."""
-
-    def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-    def run(times: int) -> None:
-        for number in range(times):
-            mine = Claim(name=f"leak:{number % 100}", owner=f"owner:{number}", ttl=30)
-            grant = backend.acquire(mine, 0)
-            assert grant is not None
-            backend.release(mine, grant.token)
-
-    run(2000)
-    before, threads = resident(), threading.active_count()
-    run(20_000)
-    assert threading.active_count() <= threads
-    return resident() - before

@@ -99,18 +99,6 @@ class TestWaiting:
             waiter = pool.submit(backend.lock("long").acquire, timeout=3.5)
             assert not waiter.result(WAIT_TIMEOUT)
 
-    def test_a_killed_holder_is_replaced_at_the_end_of_its_lease(
-        self, backend: DatabaseBackend, another: Callable[[], LockWorker]
-    ) -> None:
-        with another() as other:
-            assert other.acquire("killed", ttl=1.5)["ok"]
-            started = time.monotonic()
-            other.kill()
-            assert backend.lock("killed").acquire(timeout=WAIT_TIMEOUT)
-            waited = time.monotonic() - started
-            backend.lock("killed").release()
-        assert 0.5 < waited < 2.5 + SLACK
-
     def test_a_holder_without_its_connection_still_holds_and_still_wakes(
         self, backend: DatabaseBackend, root: Root
     ) -> None:
@@ -140,18 +128,6 @@ class TestWaiting:
             backend.lock("stopped").release()
             other.resume()
             assert other.receive()["ok"]
-
-    def test_a_cancelled_waiter_leaves_the_server_at_once(
-        self, backend: DatabaseBackend, root: Root
-    ) -> None:
-        claim = Claim(name="cancelled", owner="impatient", ttl=30)
-        with backend.lock("cancelled", timeout=5), ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(backend.acquire, claim, 60)
-            until(lambda: root.waits() == 1, "the waiter")
-            claim.cancel()
-            assert waiter.result(20) is None
-            until(lambda: root.waits() == 0, "the server to see that")
-        assert taken_by_another(backend, "cancelled", 0)
 
 
 class TestLostReplies:

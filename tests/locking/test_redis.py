@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +14,9 @@ import redis as client
 
 from devservers import Redis
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockLost
 from locking.backends.redis.backend import RedisBackend
 from locking.handler import create
+from tests.locking.contract_base import assert_nothing_leaks
 from tests.locking.lock_worker import LockWorker
 from tests.locking.redis_tools import claim, waiters, waiting
 
@@ -227,64 +225,13 @@ def test_a_contended_lock_costs_two_commands(
 def test_nothing_leaks_over_twenty_thousand_acquisitions(
     backend: RedisBackend, raw: client.Redis
 ) -> None:
-    def run(times: int) -> None:
-        for number in range(times):
-            lock = backend.lock(f"leak:{number % 100}")
-            lock.acquire()
-            lock.release()
-
-    run(200)
-    files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
-    run(20_000)
-    assert len(os.listdir("/proc/self/fd")) <= files
-    assert threading.active_count() <= threads
-    assert not backend.inspect()
+    assert_nothing_leaks(backend)
     kept = set(raw.scan_iter())
     assert kept == {f"lock:{{leak:{number}}}:clock" for number in range(100)}
     assert all(0 < raw.ttl(key) <= 3601 for key in kept)
 
 
 # --- giving up ----------------------------------------------------------------------------
-
-
-def test_a_cancelled_wait_ends_and_leaves_nothing(backend: RedisBackend) -> None:
-    holder, unsure = claim(), claim()
-    backend.acquire(holder, 0)
-    with waiters(backend, unsure) as (waiter,):
-        unsure.cancel()
-        assert waiter.result(WAIT_TIMEOUT) is None
-        assert waiting(backend) == 0
-    assert unsure.interrupt is None
-    backend.release(holder, 0)
-
-
-def test_a_cancelled_claim_does_not_start_to_wait(backend: RedisBackend) -> None:
-    holder, unsure = claim(), claim()
-    backend.acquire(holder, 0)
-    unsure.cancelled.set()
-    assert backend.acquire(unsure, WAIT_TIMEOUT) is None
-    assert waiting(backend) == 0
-    backend.release(holder, 0)
-
-
-def test_an_interrupted_wait_leaves_nothing(backend: RedisBackend) -> None:
-    """Ctrl-C, or gunicorn's and Celery's own alarms."""
-
-    def strike(*args: object) -> None:
-        raise KeyboardInterrupt
-
-    holder = claim()
-    backend.acquire(holder, 0)
-    ordinary = signal.signal(signal.SIGALRM, strike)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(KeyboardInterrupt):
-            backend.acquire(claim(), WAIT_TIMEOUT)
-    finally:
-        signal.signal(signal.SIGALRM, ordinary)
-    assert waiting(backend) == 0
-    backend.release(holder, 0)
-    assert not backend.inspect()
 
 
 def test_grants_that_cross_a_withdrawal_are_not_lost(backend: RedisBackend) -> None:
@@ -354,20 +301,3 @@ def test_a_fork_leaves_the_parents_wait_alone(backend: RedisBackend) -> None:
         backend.release(holder, 0)
         assert waiter.result(WAIT_TIMEOUT) is not None
     backend.release(patient, 0)
-
-
-def test_a_stranger_cannot_release_extend_or_recount(backend: RedisBackend) -> None:
-    holder, stranger = claim(), claim()
-    grant = backend.acquire(holder, 0)
-    assert grant is not None
-    for call in (
-        lambda: backend.release(stranger, grant.token),
-        lambda: backend.extend(stranger, grant.token, 60),
-        lambda: backend.set_depth(stranger, grant.token, 2),
-    ):
-        with pytest.raises(LockLost):
-            call()
-    assert [(held.owner, held.count) for held in backend.inspect()] == [(holder.owner, 1)]
-    backend.release(holder, grant.token)
-    with pytest.raises(LockLost):
-        backend.release(holder, grant.token)

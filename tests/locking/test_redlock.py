@@ -18,6 +18,7 @@ from django.test import override_settings
 from loadtest.faults.waiting import until
 from locking import LockLost, LockMisuse
 from locking.backends.redlock.backend import RedLockBackend
+from tests.locking.contract_base import assert_nothing_leaks
 from tests.locking.redlock_masters import (
     KEY,
     NAME,
@@ -232,37 +233,12 @@ class TestWaiting:
                     backend.acquire(claim(), 5)
         take(backend)
 
-    def test_many_threads_share_a_backend(self, backend: RedLockBackend) -> None:
-        inside: list[int] = []
-
-        def work(number: int) -> None:
-            asked, grant = take(backend, timeout=30)
-            inside.append(number)
-            assert inside == [number]
-            inside.clear()
-            backend.release(asked, grant.token)
-
-        with ThreadPoolExecutor(16) as pool:
-            list(pool.map(work, range(64)))
-
 
 class TestLeaks:
     def test_20000_acquisitions_leak_nothing(
         self, masters: Masters, backend: RedLockBackend
     ) -> None:
-        def run(times: int) -> None:
-            for number in range(times):
-                asked = claim()
-                asked.name = f"{NAME}:{number % 50}"
-                grant = backend.acquire(asked, 5)
-                assert grant is not None
-                backend.release(asked, grant.token)
-
-        run(50)
-        files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
-        run(20_000)
-        assert len(os.listdir("/proc/self/fd")) <= files
-        assert threading.active_count() <= threads
+        assert_nothing_leaks(backend)
         assert (len(backend.pool), len(backend.pool.connections)) == (1, 1)
         for server in masters.servers:
             with redis.Redis.from_url(server.url) as direct:

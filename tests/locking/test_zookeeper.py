@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -78,13 +77,6 @@ class TestQueue:
             path = session_of(backend).nodes[lease.owner]
             assert session_of(backend).client.exists(path).czxid == lease.token
 
-    def test_a_refused_try_leaves_nothing(self, backend: ZooKeeperBackend, name: str) -> None:
-        with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as other:
-            before = backend.queue(name)
-            for _ in range(20):
-                assert not other.submit(backend.lock(name).acquire, False).result(WAIT_TIMEOUT)
-            assert backend.queue(name) == before
-
     def test_waits_that_end_in_vain_leave_nothing(
         self, backend: ZooKeeperBackend, name: str
     ) -> None:
@@ -112,30 +104,6 @@ class TestQueue:
         kinds = [kind for kind in kinds if kind != "Exists"]  # the session's sign of life
         assert kinds == ["Create2", "GetChildren", "GetData", "GetChildren", "Delete"]
         other.close()
-
-    def test_a_wait_ended_by_a_signal_leaves_nothing(
-        self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
-    ) -> None:
-        class TimeIsUp(Exception):
-            pass
-
-        def ring(*args: object) -> None:
-            raise TimeIsUp
-
-        other = connected(zookeeper.hosts)
-        old = signal.signal(signal.SIGALRM, ring)
-        try:
-            with ThreadPoolExecutor(1) as holder:
-                lock = other.lock(name)
-                assert holder.submit(lock.acquire).result(WAIT_TIMEOUT)
-                signal.setitimer(signal.ITIMER_REAL, 0.3)
-                with pytest.raises(TimeIsUp):
-                    backend.lock(name).acquire(timeout=WAIT_TIMEOUT)
-                assert len(backend.queue(name)) == 1
-                holder.submit(lock.release).result(WAIT_TIMEOUT)
-        finally:
-            signal.signal(signal.SIGALRM, old)
-            other.close()
 
     def test_twenty_thousand_names_leave_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         flags = ["-Dznode.container.checkIntervalMs=500", "-Dznode.container.maxPerMinute=1000000"]

@@ -20,8 +20,7 @@ from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from tests.fault_rows import SLACK
-from tests.locking.lock_worker import LockWorker
-from tests.locking.zookeeper_tools import backend, conf, connected, elapsed, name
+from tests.locking.zookeeper_tools import backend, connected, elapsed, name
 
 __all__ = ["backend", "name"]
 
@@ -29,30 +28,6 @@ SESSION = 2.0
 
 
 class TestHolder:
-    def test_killed(self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str) -> None:
-        """Row 3: the next grant comes within the session and a second."""
-        with LockWorker(conf(zookeeper.hosts)) as other:
-            assert other.acquire(name, timeout=5)["ok"]
-            other.kill()
-            killed = time.monotonic()
-            with backend.lock(name, timeout=WAIT_TIMEOUT):
-                assert time.monotonic() - killed < SESSION + 1 + SLACK
-
-    def test_stopped_for_longer_than_its_session(
-        self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
-    ) -> None:
-        """Row 1: two believe they hold it; the first finds out at once, and has the older token."""
-        with LockWorker(conf(zookeeper.hosts)) as other:
-            first = other.acquire(name, timeout=5)
-            other.pause()
-            with backend.lock(name, timeout=WAIT_TIMEOUT) as lease:
-                assert lease.token > first["token"]
-                other.resume()
-                assert other.lease(name)["lost"]
-                assert other.release(name)["error"] == "LockLost"
-                lease.check()
-                assert len(backend.queue(name)) == 1, "the successor lost its lock"
-
     @pytest.mark.faults(row=12, backend="zookeeper", xf=True)
     def test_session_expired(
         self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
