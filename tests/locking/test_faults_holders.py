@@ -55,7 +55,7 @@ def test_row_1_stopped_past_twice_its_lease(store: Store, name: str) -> None:
 
 @pytest.mark.faults(row=1)
 @pytest.mark.parametrize("store", [mysql_session], indirect=True)
-def test_row_1_a_session_whose_connection_lives_outlasts_a_stop(store: Store, name: str) -> None:
+def test_row_1_session_with_live_connection_survives_a_stop(store: Store, name: str) -> None:
     second = store.backend.lock(name)
     with store.another() as first:
         assert first.acquire(name, timeout=5)["ok"]

@@ -25,7 +25,7 @@ def a_sale(
     lasts: float = 3600,
     fulfilment: str = Sale.Fulfilment.DIRECT,
 ) -> Sale:
-    """A sale of `stock` pieces; times in seconds."""
+    """Create a sale with `stock` units; times are seconds from now."""
     slug = f"sale-{secrets.token_hex(4)}"
     opens_at = timezone.now() + timedelta(seconds=opens_in)
     return create_sale(
@@ -41,30 +41,30 @@ def a_sale(
 
 
 def a_customer() -> User:
-    """Somebody who may buy."""
+    """Create a customer."""
     return User.objects.create(username=f"buyer-{secrets.token_hex(4)}")
 
 
 def signed_in(user: User | None = None, **options: bool) -> Client:
-    """The browser of this customer or a new one; options are Django's test client's."""
+    """Return a signed-in test client of this or a new customer."""
     client = Client(**options)
     client.force_login(user or a_customer())
     return client
 
 
 def buy(client: Client, sale: Sale, quantity: object = 1, key: str = "k") -> Any:
-    """What the form of a purchase is answered."""
+    """Send the form of a purchase and return the response."""
     form = {"quantity": quantity, "idempotency_key": key}
     return client.post(f"/sales/{sale.slug}/buy/", form)
 
 
 def fresh(sale: Sale) -> Sale:
-    """The sale as a request would read it now."""
+    """Return the sale as a request would read it now."""
     return Sale.objects.select_related("stock", "product").get(pk=sale.pk)
 
 
 def put_in_force(backend: str, strategy: str = "conditional", epoch: int = 1) -> None:
-    """Set the policy row, without the hand-over that locking.policy makes."""
+    """Set the policy row, without the drain of `policy.switch`."""
     LockPolicy.objects.update_or_create(
         pk=1,
         defaults={

@@ -1,4 +1,4 @@
-"""Purchases by the service itself, and what they must leave alone."""
+"""Purchases through the service."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ EVERY = pytest.mark.parametrize("strategy", WriteStrategy.values)
 
 
 def buy(sale: Sale, *, customer=None, quantity: int = 1, key: str = "k", **more):
-    """One purchase, by default of a new customer."""
+    """Buy, by default as a new customer."""
     return place_order(
         customer=customer or a_customer(), sale=fresh(sale), quantity=quantity, key=key, **more
     )
 
 
 def nothing_changed(sale: Sale, orders: int = 0) -> bool:
-    """The stock is what it was, and there are so many orders."""
+    """Return True if the stock is unchanged and there are this many orders."""
     return (
         Order.objects.filter(sale=sale).count() == orders
         and StockMovement.objects.filter(stock=sale.stock, reason="reserved").count() == orders

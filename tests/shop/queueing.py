@@ -1,4 +1,4 @@
-"""Queued sales for tests: buyers who ask, and a consumer that comes and goes."""
+"""Queued sales for tests: reservations, and a short-lived consumer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.shop.making import a_customer, a_sale, fresh, signed_in
 
 @pytest.fixture(autouse=True)
 def hasty(in_force: None, monkeypatch) -> None:
-    """Consumers wait for nothing."""
+    """Remove the waits of consumers."""
     monkeypatch.setattr(consumer, "BLOCK", 0.01)
     monkeypatch.setattr(consumer, "BATCH_WINDOW", 0.0)
     monkeypatch.setattr(consumer, "REFRESH_INTERVAL", 0.0)
@@ -34,26 +34,26 @@ def hasty(in_force: None, monkeypatch) -> None:
 
 @pytest.fixture
 def redis(settings) -> Iterator[Redis]:
-    """A Redis of the test's own, to lose."""
+    """A private Redis that the test may destroy."""
     with Redis() as server:
         settings.REDIS_URL = server.url
         yield server
 
 
 def a_queued_sale(**what: float) -> Sale:
-    """As `a_sale`, and read as a request would."""
+    """Create a queued sale, as a request would read it."""
     sale = a_sale(fulfilment=Sale.Fulfilment.QUEUED, **what)
     return fresh(sale)
 
 
 def ask(sale: Sale, customer: User | None = None, quantity: int = 1, key: str = "k") -> Queued:
-    """Send a form to the service, by default as a new customer."""
+    """Reserve units, by default as a new customer."""
     customer = customer or a_customer()
     return reserve(customer_id=customer.pk, sale=fresh(sale), quantity=quantity, key=key)
 
 
 def told(sale: Sale, times: int, **what: object) -> Counter[str]:
-    """What so many new customers are told."""
+    """Count the outcomes of this many new customers."""
     answers: Counter[str] = Counter()
     for _ in range(times):
         try:
@@ -65,14 +65,14 @@ def told(sale: Sale, times: int, **what: object) -> Counter[str]:
 
 
 def status(queued: Queued) -> str:
-    """What the ticket of `queued` says now."""
+    """Return the current status of a reservation."""
     asked = queued.reservation
     token = queued.url.split("/")[2]
     return reservation_status(customer_id=asked.customer_id, token=token).status
 
 
 def consume() -> int:
-    """As a consumer that is then gone."""
+    """Write all entries with a consumer that then leaves; return their number."""
     one = consumer.Consumer(threading.Event())
     count = one.round()
     while more := one.round():
@@ -82,7 +82,7 @@ def consume() -> int:
 
 
 def assert_sound(sale: Sale, *, held: int, left: int) -> None:
-    """The books add up, and Redis agrees with them."""
+    """Expect a consistent sale, in agreement with Redis."""
     audit = audit_sale(sale=fresh(sale))
     assert audit.ok, audit.breaches
     assert (audit.held, audit.reserved, audit.drift) == (held, 0, 0)
@@ -92,5 +92,5 @@ def assert_sound(sale: Sale, *, held: int, left: int) -> None:
 
 @pytest.fixture
 def browser() -> Client:
-    """Of a customer who has signed in."""
+    """The test client of a signed-in customer."""
     return signed_in()

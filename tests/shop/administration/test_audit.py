@@ -1,4 +1,4 @@
-"""The audit finds every way in which the books can be wrong, and says which."""
+"""The audit finds and names every kind of inconsistency."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.shop.making import a_customer, a_sale, fresh
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
 
 WAITED = {"sqlite": 0.5, "mysql": 20}
-"""Seconds: SQLite's buyer has to wait for the audit, MariaDB's to be through meanwhile."""
+"""Seconds: a purchase waits for the audit on SQLite, and completes meanwhile on MariaDB."""
 
 
 @pytest.fixture
 def sale() -> Sale:
-    """Ten pieces: two paid, three held, one cancelled, so five are left."""
+    """Ten units: two paid, three held, one cancelled, so five are left."""
     sale = a_sale(stock=10)
     for quantity, step in ((2, pay_order), (3, None), (1, cancel_order)):
         order = place_order(
@@ -37,7 +37,7 @@ def sale() -> Sale:
     return sale
 
 
-def test_sound_books(sale) -> None:
+def test_consistent_sale_passes(sale) -> None:
     audit = audit_sale(sale=sale)
     assert audit.ok
     assert (audit.initial, audit.available, audit.held, audit.sold) == (10, 5, 3, 2)
@@ -45,7 +45,7 @@ def test_sound_books(sale) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_purchase_meanwhile_is_seen_whole_or_not_at_all(monkeypatch) -> None:
+def test_concurrent_purchase_is_audited_completely_or_not(monkeypatch) -> None:
     sale, customer = fresh(a_sale(stock=10)), a_customer()
 
     def buy() -> None:
@@ -83,7 +83,7 @@ def copy(order: Order, **changes) -> None:
 
 
 def oversell(sale: Sale) -> None:
-    """A naive writer wrote over another's write: the order and its movement are there."""
+    """A naive writer overwrote another write: the order and its movement exist."""
     copy(order_of(sale, "paid"), quantity=6)
     movement(sale, delta=-6, reason="reserved", order_number="COPY")
 
@@ -116,7 +116,7 @@ def keep_a_cancelled_orders_pieces(sale: Sale) -> None:
 
 
 def swap_two_orders_pieces(sale: Sale) -> None:
-    """The sums agree; only order by order does it show."""
+    """The sums agree; only the comparison by order shows it."""
     paid, held = order_of(sale, "paid"), order_of(sale, "pending")
     StockMovement.objects.filter(order_number=paid.number).update(delta=-3)
     StockMovement.objects.filter(order_number=held.number).update(delta=-2)
@@ -144,7 +144,7 @@ def test_each_breach_is_found(sale, harm, says, oversold, lost) -> None:
     assert (audit.oversold, audit.lost) == (oversold, lost)
 
 
-def test_one_broken_sale_does_not_spoil_the_others(sale) -> None:
+def test_inconsistent_sale_does_not_affect_others(sale) -> None:
     other = a_sale()
     Stock.objects.filter(pk=other.stock_id).update(quantity=1)
     assert {audit.sale: audit.ok for audit in audit_all()} == {sale.slug: True, other.slug: False}
@@ -159,7 +159,7 @@ def run(*args: str) -> tuple[str, int]:
     return out.getvalue(), code
 
 
-def test_the_command_exits_by_its_verdict(sale) -> None:
+def test_command_exits_by_its_verdict(sale) -> None:
     text, code = run()
     assert (sale.slug in text, "ok" in text, code) == (True, True, 0)
     text, code = run("--json")

@@ -1,4 +1,4 @@
-"""What the shop does by the clock, and that the schedule names it."""
+"""Scheduled work of the shop, and its schedule."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_scheduled_task_exists_has_limits_and_runs_once() -> None:
         assert task.reject_on_worker_lost, name
 
 
-def test_a_sale_about_to_open_is_warm(django_assert_num_queries) -> None:
+def test_pages_are_cached_before_the_opening(django_assert_num_queries) -> None:
     soon, later = a_sale(opens_in=3), a_sale(opens_in=60)
     now = timezone.now()
     assert open_and_close_sales(since=now, until=now).startswith("warmed 1")
@@ -56,7 +56,7 @@ def test_a_sale_about_to_open_is_warm(django_assert_num_queries) -> None:
         page_cache.get_cached_home()
 
 
-def test_sessions_that_have_expired_go() -> None:
+def test_expired_sessions_are_deleted() -> None:
     for key, hours in (("over", -1), ("good", 1)):
         ends = timezone.now() + timedelta(hours=hours)
         Session.objects.create(session_key=key, session_data="", expire_date=ends)
@@ -64,7 +64,7 @@ def test_sessions_that_have_expired_go() -> None:
     assert [session.pk for session in Session.objects.all()] == ["good"]
 
 
-def test_openings_and_ends_are_told_once(caplog) -> None:
+def test_openings_and_ends_are_logged_once(caplog) -> None:
     caplog.set_level(logging.INFO, "shop")
     sale = a_sale(stock=7, opens_in=-3, lasts=3600)
     over = a_sale(stock=7, opens_in=-3600, lasts=3598)
@@ -82,7 +82,7 @@ def test_openings_and_ends_are_told_once(caplog) -> None:
     ]
 
 
-def test_books_that_do_not_add_up_raise_an_alarm_until_they_do(client, caplog) -> None:
+def test_inconsistent_sale_alerts_until_it_is_repaired(client, caplog) -> None:
     sound, sale = a_sale(stock=5), a_sale(stock=5)
     staff = User.objects.create(username="amy", is_staff=True)
     customer = User.objects.create(username="li")
@@ -106,7 +106,7 @@ def test_books_that_do_not_add_up_raise_an_alarm_until_they_do(client, caplog) -
     assert "Stock is inconsistent" not in seen_by(staff)
 
 
-def test_the_metrics_tell_the_last_audit_whoever_made_it(client, monkeypatch) -> None:
+def test_metrics_show_the_last_audit_of_any_process(client, monkeypatch) -> None:
     sale = a_sale(stock=5)
     Stock.objects.filter(pk=sale.stock_id).update(quantity=4)
     alerts.audit_and_alert()

@@ -1,4 +1,4 @@
-"""`manage.py seed`: sales in every state, books that add up, the same when it runs again."""
+"""`manage.py seed`: consistent sales in every phase, and no change when it runs again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rows() -> list[int]:
     return [model.objects.count() for model in models]
 
 
-def test_every_state_and_sound_books():
+def test_seed_creates_consistent_sales_in_every_phase():
     seed()
     sales = Sale.objects.select_related("stock", "product")
     phases = [sale.phase() for sale in sales]
@@ -46,7 +46,7 @@ def test_every_state_and_sound_books():
     assert all(audit.ok for audit in audits)
 
 
-def test_the_catalogue_is_complete():
+def test_catalogue_is_complete():
     seed()
     assert Product.objects.count() >= 12
     for product in Product.objects.all():
@@ -55,7 +55,7 @@ def test_the_catalogue_is_complete():
         assert picture.stat().st_size < 4096
 
 
-def test_again_changes_nothing_and_reset_begins_again():
+def test_second_seed_changes_nothing_and_reset_replaces_all():
     seed()
     before = rows()
     Product.objects.filter(slug="phone-x").update(name="Phone Y")
@@ -70,7 +70,7 @@ def test_again_changes_nothing_and_reset_begins_again():
     assert Product.objects.get(slug="phone-x").name == "Phone X"
 
 
-def test_the_accounts_that_are_printed_can_sign_in():
+def test_printed_accounts_can_sign_in():
     printed = seed()
     for account in DEMO_ACCOUNTS:
         assert account.username in printed

@@ -1,4 +1,4 @@
-"""The life of an order: each step once, its pieces returned at most once, and only its owner's."""
+"""Transitions of an order: each happens once, and its units are released at most once."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def returns(order: Order) -> int:
     return StockMovement.objects.filter(order_number=order.number, reason="returned").count()
 
 
-def test_paying_keeps_the_pieces(sale, order) -> None:
+def test_payment_keeps_the_units(sale, order) -> None:
     pay_order(order=order)
     assert (order.status, order.closed_at is not None) == ("paid", True)
     assert count(sale) == (3, 0, 2)
 
 
 @pytest.mark.parametrize("strategy", WriteStrategy.values)
-def test_cancelling_returns_the_pieces_and_the_allowance(sale, order, strategy) -> None:
+def test_cancellation_releases_units_and_quota(sale, order, strategy) -> None:
     put_in_force("scripted", strategy)
     cancel_order(order=order)
     assert (order.status, order.closed_at is not None) == ("cancelled", True)
@@ -68,7 +68,7 @@ def test_cancelling_returns_the_pieces_and_the_allowance(sale, order, strategy) 
     assert CustomerQuota.objects.get().taken == 0
 
 
-def test_expiry_returns_what_is_overdue_and_nothing_else(sale, order) -> None:
+def test_only_overdue_orders_expire(sale, order) -> None:
     paid, late, later = an_order(sale, quantity=1), an_order(sale, quantity=1, overdue=True), order
     pay_order(order=paid)
     assert expire_unpaid_orders() == 1
@@ -81,7 +81,7 @@ def test_expiry_returns_what_is_overdue_and_nothing_else(sale, order) -> None:
     assert count(sale) == (4, 0, 1)
 
 
-def test_expiry_takes_the_oldest_first_and_no_more_than_its_limit(sale) -> None:
+def test_oldest_orders_expire_first_up_to_the_limit(sale) -> None:
     due = [an_order(sale, quantity=1, overdue=True) for _ in range(3)]
     Order.objects.filter(pk=due[2].pk).update(pay_by=timezone.now() - 2 * LATER)
     assert expire_unpaid_orders(limit=1) == 1
@@ -91,7 +91,7 @@ def test_expiry_takes_the_oldest_first_and_no_more_than_its_limit(sale) -> None:
 
 @pytest.mark.parametrize("first", [pay_order, cancel_order])
 @pytest.mark.parametrize("second", [pay_order, cancel_order])
-def test_only_one_step_is_ever_taken(sale, order, first, second) -> None:
+def test_only_one_transition_succeeds(sale, order, first, second) -> None:
     stale = Order.objects.get(pk=order.pk)  # as another request read it before
     first(order=order)
     for known in (order, stale):
@@ -103,7 +103,7 @@ def test_only_one_step_is_ever_taken(sale, order, first, second) -> None:
     count(sale)
 
 
-def test_an_overdue_order_cannot_be_paid_even_before_it_is_swept(sale) -> None:
+def test_overdue_order_cannot_be_paid_before_it_expires(sale) -> None:
     order = an_order(sale, overdue=True)
     with pytest.raises(InvalidTransition):
         pay_order(order=order)
@@ -114,14 +114,14 @@ def test_an_overdue_order_cannot_be_paid_even_before_it_is_swept(sale) -> None:
     assert count(sale) == (5, 0, 0)
 
 
-def test_an_order_paid_while_the_sweep_waits_for_the_lock_stays_paid(guard, sale) -> None:
+def test_order_paid_while_expiry_waits_stays_paid(guard, sale) -> None:
     order = an_order(sale, overdue=True)
     guard.then("acquire", lambda: Order.objects.update(status="paid"))
     assert expire_unpaid_orders() == 0
     assert (returns(order), count(sale)) == (0, (3, 0, 2))
 
 
-def test_cancel_and_sweep_at_once_return_the_pieces_once(guard, sale) -> None:
+def test_concurrent_cancel_and_expiry_release_units_once(guard, sale) -> None:
     order = an_order(sale, overdue=True)
     guard.then("acquire", expire_unpaid_orders)
     with pytest.raises(InvalidTransition):
@@ -131,7 +131,7 @@ def test_cancel_and_sweep_at_once_return_the_pieces_once(guard, sale) -> None:
     count(sale)
 
 
-def test_another_customers_order_is_as_absent_as_a_missing_one(order) -> None:
+def test_order_of_another_customer_is_not_found(order) -> None:
     mine = order.customer
     assert get_order(customer=mine, number=order.number) == order
     assert list(orders_of(customer=mine)) == [order]
@@ -143,7 +143,7 @@ def test_another_customers_order_is_as_absent_as_a_missing_one(order) -> None:
 # --- locks that fail --------------------------------------------------------------------------
 
 
-def test_a_silent_lock_store_changes_nothing(guard, sale, order) -> None:
+def test_unavailable_lock_store_changes_nothing(guard, sale, order) -> None:
     guard.then("acquire", unavailable)
     with pytest.raises(ServiceUnavailable):
         cancel_order(order=order)
@@ -151,9 +151,7 @@ def test_a_silent_lock_store_changes_nothing(guard, sale, order) -> None:
     cancel_order(order=order)
 
 
-def test_a_held_lock_is_busy_and_the_sweep_goes_on_to_the_next(
-    guard, sale, monkeypatch, settings
-) -> None:
+def test_expiry_skips_a_sale_whose_lock_is_held(guard, sale, monkeypatch, settings) -> None:
     settings.LOCK_TIMEOUT = 0.01
     an_order(sale, overdue=True)
     other = a_sale()
@@ -168,8 +166,8 @@ def test_a_held_lock_is_busy_and_the_sweep_goes_on_to_the_next(
         cancel_order(order=Order.objects.get(sale=sale))
 
 
-def test_a_row_that_nobody_can_write_holds_up_no_other_sale(sale, monkeypatch, settings) -> None:
-    """As when somebody was stopped in his transaction: each try waits for its time limit."""
+def test_unwritable_row_does_not_delay_other_sales(sale, monkeypatch, settings) -> None:
+    """As after a client stopped in its transaction: each attempt waits for its timeout."""
     stuck, other = [an_order(sale, quantity=1, overdue=True) for _ in range(5)], a_sale()
     an_order(other, overdue=True)
     tried = []
@@ -190,7 +188,7 @@ def test_a_row_that_nobody_can_write_holds_up_no_other_sale(sale, monkeypatch, s
 
 
 @pytest.mark.parametrize("fault", ["broken", "silent"])
-def test_a_return_outlives_the_loss_of_its_lock(fault, guard, sale, order) -> None:
+def test_committed_return_survives_the_loss_of_its_lock(fault, guard, sale, order) -> None:
     if fault == "silent":
         guard.then("release", unavailable)
     else:
@@ -199,15 +197,15 @@ def test_a_return_outlives_the_loss_of_its_lock(fault, guard, sale, order) -> No
     assert (order.status, count(sale)) == ("cancelled", (5, 0, 0))
 
 
-def test_a_stale_return_is_refused_and_tried_again(guard, sale, order) -> None:
-    """Another holder came between: its fence is on the row before this one writes."""
+def test_refused_stale_return_is_retried(guard, sale, order) -> None:
+    """Another holder wrote its fence to the row before this one writes."""
     guard.then("acquire", lambda: Stock.objects.update(fence_token=guard.tokens + 2))
     cancel_order(order=order)
     assert Stock.objects.get().stale_writes_refused >= 1
     assert (order.status, returns(order), count(sale)) == ("cancelled", 1, (5, 0, 0))
 
 
-def test_a_return_that_is_always_stale_ends_as_busy(guard, sale, order, settings) -> None:
+def test_repeatedly_stale_return_is_overloaded(guard, sale, order, settings) -> None:
     Stock.objects.update(fence_epoch=9)
     with pytest.raises(Overloaded):
         cancel_order(order=order)

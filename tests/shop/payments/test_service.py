@@ -1,4 +1,4 @@
-"""Paying through the payment service: whatever it tells, each payment ends in one state."""
+"""Payments through the payment service: each ends in one state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def order(li: User) -> Order:
 
 
 def told(payment: Payment, approved: bool = True) -> str:
-    """The payment's status after the service has called back."""
+    """Return the payment's status after the callbacks."""
     return receive(*gateway.callback(payment=payment, approved=approved)).status
 
 
@@ -65,7 +65,7 @@ def test_four_payment_outcomes(shop, order, choice, ends, paid, said):
     assert said in shop.get(page).text
 
 
-def test_what_is_never_answered_times_out_and_can_be_tried_again(shop, order):
+def test_payment_without_callback_times_out_and_can_be_retried(shop, order):
     first = start_payment(order=order)
     assert start_payment(order=order) == first, "an open payment is used again"
     Payment.objects.update(answer_by=timezone.now())
@@ -80,7 +80,7 @@ def test_what_is_never_answered_times_out_and_can_be_tried_again(shop, order):
     assert status(order) == "paid"
 
 
-def test_a_payment_does_not_outlive_its_order(order, settings):
+def test_payment_ends_with_its_order(order, settings):
     settings.PAYMENT_TIMEOUT_SECONDS = 9999
     assert start_payment(order=order).answer_by == order.pay_by
     settings.PAYMENT_TIMEOUT_SECONDS = 5
@@ -88,7 +88,7 @@ def test_a_payment_does_not_outlive_its_order(order, settings):
     assert start_payment(order=order).answer_by < timezone.now() + timedelta(seconds=6)
 
 
-def test_paying_at_once_leaves_a_payment_too(shop, order):
+def test_immediate_payment_creates_a_payment(shop, order):
     keyed = {"idempotency_key": "k"}
     answer = shop.post(f"{order.get_absolute_url()}pay/", keyed)
     assert answer["Location"] == order.get_absolute_url()
@@ -103,7 +103,7 @@ def test_paying_at_once_leaves_a_payment_too(shop, order):
 
 
 @pytest.mark.parametrize("closed", ["cancelled", "expired"])
-def test_an_approval_for_a_closed_order_is_paid_back(shop, order, closed):
+def test_approval_for_a_closed_order_is_refunded(shop, order, closed):
     payment = start_payment(order=order)
     if closed == "cancelled":
         cancel_order(order=order)
@@ -115,7 +115,7 @@ def test_an_approval_for_a_closed_order_is_paid_back(shop, order, closed):
     assert "came too late" in shop.get(order.get_absolute_url()).text
 
 
-def test_an_approval_after_the_time_out_is_paid_back(order):
+def test_approval_after_the_timeout_is_refunded(order):
     late, swept = start_payment(order=order), None
     Payment.objects.update(answer_by=timezone.now())
     assert told(late) == "refunded", "also before the sweep"
@@ -133,7 +133,7 @@ def test_two_payments_pay_once(order):
     assert told(first, approved=False) == "approved"
 
 
-def test_an_approval_after_a_decline_is_paid_back(order):
+def test_approval_after_a_decline_is_refunded(order):
     payment = start_payment(order=order)
     assert told(payment, approved=False) == told(payment, approved=False) == "declined"
     assert told(payment) == "refunded"
@@ -142,7 +142,7 @@ def test_an_approval_after_a_decline_is_paid_back(order):
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "control"])
-def test_two_approvals_of_one_order_at_once(order, monkeypatch, guarded):
+def test_two_concurrent_approvals_pay_once(order, monkeypatch, guarded):
     both = threading.Barrier(2)
 
     def check_then_act(order: Order, also: Sequence[Statement]) -> None:
@@ -169,7 +169,7 @@ def test_two_approvals_of_one_order_at_once(order, monkeypatch, guarded):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_same_callback_eight_times_at_once(order):
+def test_eight_concurrent_equal_callbacks_pay_once(order):
     payment, all_eight = start_payment(order=order), threading.Barrier(8)
 
     def call(_number: int) -> str:
@@ -191,7 +191,7 @@ def call_back(client: Client, body: bytes, signature: str):
     return client.post(path, body, content_type="application/json", headers=headers)
 
 
-def test_a_genuine_callback_needs_no_session_and_may_come_again(order):
+def test_signed_callback_needs_no_session_and_can_repeat(order):
     client = Client(enforce_csrf_checks=True)
     payment = start_payment(order=order)
     body, signature = gateway.callback(payment=payment, approved=True)
@@ -201,7 +201,7 @@ def test_a_genuine_callback_needs_no_session_and_may_come_again(order):
     assert client.get("/payments/callback/").status_code == 405
 
 
-def test_a_forged_callback_changes_nothing(order):
+def test_forged_callback_changes_nothing(order):
     payment = start_payment(order=order)
     body, signature = gateway.callback(payment=payment, approved=True)
     declined, _ = gateway.callback(payment=payment, approved=False)
@@ -226,14 +226,14 @@ def test_a_forged_callback_changes_nothing(order):
         (None, 400),
     ],
 )
-def test_a_callback_that_makes_no_sense(order, change, code):
+def test_malformed_callback_is_refused(order, change, code):
     body, _ = gateway.callback(payment=start_payment(order=order), approved=True)
     said = json.dumps({**json.loads(body), **change} if change else [1]).encode()
     assert call_back(Client(), said, gateway._sign(said)).status_code == code
     assert (Payment.objects.get().status, status(order)) == ("started", "pending")
 
 
-def test_another_customers_payment_is_like_none(order):
+def test_payment_of_another_customer_is_not_found(order):
     payment = start_payment(order=order)
     other = signed_in()
     for reference in (payment.reference, "0" * 16):
@@ -244,14 +244,14 @@ def test_another_customers_payment_is_like_none(order):
     assert Payment.objects.get().status == "started"
 
 
-def test_a_choice_that_does_not_exist(shop, order):
+def test_unknown_choice_is_refused(shop, order):
     there = start_payment(order=order).get_absolute_url()
     for form in ({}, {"choice": "steal"}):
         assert shop.post(f"{there}answer/", form).status_code == 400
     assert Payment.objects.get().status == "started"
 
 
-def test_an_order_page_costs_one_more_query(shop, order):
+def test_payment_adds_one_query_to_the_order_page(shop, order):
     from django.test.utils import CaptureQueriesContext
 
     start_payment(order=order)

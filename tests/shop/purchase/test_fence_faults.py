@@ -1,4 +1,4 @@
-"""FAULTS rows 1, 2, 4 to 8 and 25: two believe that they hold the lock; what the stock does then.
+"""FAULTS rows 1, 2, 4 to 8 and 25: two holders of one lock, and the effect on the stock.
 
 XF: in each, a second buyer gets the last piece under a lock that the first, between look and write,
 still believes to hold. naive is the control and sells it twice; fenced and conditional do not.
@@ -48,7 +48,7 @@ def _end() -> Iterator[None]:
 def buyers(
     database_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[LateBuyer]]:
-    """Four processes of the shop, used again by the next test if this one left them in order."""
+    """Four processes of the shop, reused by the next test if they are intact."""
     folder = tmp_path_factory.mktemp("buyers")
     four = _buyers[:] or [LateBuyer(database_url, folder) for _ in range(4)]
     _buyers.clear()
@@ -69,7 +69,7 @@ def overlap(
     strike: Callable[[], object] = lambda: None,
     heal: Callable[[], object] = lambda: None,
 ) -> None:
-    """Let the fault strike three holders, one a strategy, and another buy behind their backs."""
+    """Inject the fault into three holders, one per strategy, while another customer buys."""
     *late, second = buyers
     has_token = locks[backend].capabilities.fencing
     # Where a token alone can refuse the late write, nothing else may: there is a piece left.
@@ -104,7 +104,7 @@ def overlap(
 
 
 def history_of(sale: Sale, customers: list[int], folder: Path) -> list[Event]:
-    """Of all that the buyers did, what belongs to one sale."""
+    """Return the events of one sale."""
     wanted: dict[str, list[object]] = {"name": [lock_name(sale.pk)], "user": [*customers]}
     return [
         event
@@ -128,8 +128,8 @@ def test_row_1_stopped_between_read_and_write(
 
 @pytest.mark.faults(row=1, backend="mysql_session")
 @pytest.mark.only("mysql")
-def test_row_1_a_session_whose_connection_lives_outlasts_a_stop(buyers: list[LateBuyer]) -> None:
-    """No overlap: the second is told that the shop is busy, and sold out afterwards."""
+def test_row_1_session_with_live_connection_survives_a_stop(buyers: list[LateBuyer]) -> None:
+    """No overlap: the second purchase is overloaded, and sold out afterwards."""
     first, second, *_ = buyers
     put_in_force("mysql_session", "naive")
     sale, customer = a_sale(stock=1), a_customer()
@@ -151,7 +151,7 @@ def test_row_2_gil_held_longer_than_the_lease(buyers: list[LateBuyer], backend: 
 
 
 @pytest.mark.faults(row=2, backend="redis", fired="as long, GIL free")
-def test_row_2_a_watchdog_that_runs_keeps_the_lock(buyers: list[LateBuyer]) -> None:
+def test_row_2_running_watchdog_keeps_the_lock(buyers: list[LateBuyer]) -> None:
     """The control: the holder waits as long, but its other threads run."""
     first, second, *_ = buyers
     put_in_force("redis", "naive")
@@ -169,7 +169,7 @@ def test_row_2_a_watchdog_that_runs_keeps_the_lock(buyers: list[LateBuyer]) -> N
 def served_by(
     buyers: list[LateBuyer], alias: str, *servers: Redis, through: str = ""
 ) -> Iterator[None]:
-    """The buyers' locks are on servers of the test's own, and their leases outlast it."""
+    """Put the locks on private servers, with leases that outlast the test."""
     urls = [through or server.url for server in servers]
     before = {"LOCATION": locks[alias].location, "TTL": TTL}
     start_all(servers)
@@ -220,7 +220,7 @@ def test_row_5_redis_restarts_empty(buyers: list[LateBuyer]) -> None:
 
 @pytest.mark.faults(row=6, backend="redlock", xf=True)
 def test_row_6_redlock_masters_restart_empty(buyers: list[LateBuyer]) -> None:
-    """F4: two are down, three grant, and one of these forgets when the two come back."""
+    """F4: two are down, three grant, and one of these restarts empty when the two return."""
     servers = [Redis() for _ in range(5)]
     with served_by(buyers, "redlock", *servers):
         for server in servers[3:]:
@@ -239,7 +239,7 @@ def test_row_6_redlock_masters_restart_empty(buyers: list[LateBuyer]) -> None:
 def test_row_7_clocks_of_three_redlock_masters_jump(
     buyers: list[LateBuyer], tmp_path: Path
 ) -> None:
-    """F5: nothing in Redis repairs it, the token of the stock row does."""
+    """F5: nothing in Redis prevents it; the token on the stock row does."""
     clock = Clock(tmp_path)
     servers = [Redis() for _ in range(5)]
     for server in servers[:3]:
@@ -251,7 +251,7 @@ def test_row_7_clocks_of_three_redlock_masters_jump(
 
 
 @pytest.mark.faults(row=8, backend="redis", xf=True)
-def test_row_8_the_clock_of_redis_jumps(buyers: list[LateBuyer], tmp_path: Path) -> None:
+def test_row_8_clock_of_redis_jumps(buyers: list[LateBuyer], tmp_path: Path) -> None:
     clock, server = Clock(tmp_path), Redis()
     clock.drive(server)
     ahead = count(31, 31)
@@ -261,8 +261,8 @@ def test_row_8_the_clock_of_redis_jumps(buyers: list[LateBuyer], tmp_path: Path)
 
 @pytest.mark.faults(row=25, backend="redlock to redis", fired="switched by force")
 @pytest.mark.parametrize("strategy", ["fenced", "conditional"])
-def test_row_25_away_from_a_dead_backend_under_load(buyers: list[LateBuyer], strategy: str) -> None:
-    """Three of five masters die in mid-sale; nobody can buy until staff force the switch."""
+def test_row_25_forced_switch_under_load(buyers: list[LateBuyer], strategy: str) -> None:
+    """Three of five masters die during a sale; no purchase succeeds until a forced switch."""
     put_in_force("redlock", strategy)
     sale = a_sale(stock=40)
     User.objects.bulk_create(User(username=f"crowd-{number}") for number in range(60))

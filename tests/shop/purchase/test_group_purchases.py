@@ -1,4 +1,4 @@
-"""Buyers of one process who wait for the lock together, and are written in one transaction."""
+"""Purchases of one process that wait for the lock and are written in one transaction."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def _shared(guard: ScriptedBackend, settings) -> Iterator[None]:
     reach = replace(guard.capabilities, exclusion="machines")  # others are not shared
     with patch.object(guard, "capabilities", reach):
         yield
-    assert not group_commit._queues, "somebody is still said to lead"
+    assert not group_commit._queues, "a thread is still registered as leader"
 
 
 def together(sale: Sale, forms: Sequence[tuple[User, str]], shared: bool = True) -> Counter[str]:
-    """What these buyers are told who all stand before the lock when it becomes free."""
+    """Count the outcomes of purchases that all wait for the lock when it is released."""
     sale, name = fresh(sale), lock_name(sale.pk)
 
     def buy(form: tuple[User, str]) -> Placed | ShopError:
@@ -65,20 +65,20 @@ def together(sale: Sale, forms: Sequence[tuple[User, str]], shared: bool = True)
         return Counter(code_of(each.result(10)) for each in told)
 
 
-def strangers(count: int) -> list[tuple[User, str]]:
+def new_customers(count: int) -> list[tuple[User, str]]:
     return [(a_customer(), "k") for _ in range(count)]
 
 
 def grants(sale: Sale) -> list[int]:
-    """How many orders each grant wrote."""
+    """Return the number of orders that each grant wrote."""
     rows = StockMovement.objects.filter(stock=sale.stock_id, reason="reserved")
     return sorted(Counter(rows.values_list("fence_token", flat=True)).values())
 
 
 @EVERY
 @pytest.mark.parametrize("shared", [True, False])
-def test_all_who_wait_are_written_at_once(strategy, shared, settings) -> None:
-    """The control lets each ask for himself: as many grants as orders."""
+def test_waiting_purchases_share_a_transaction(strategy, shared, settings) -> None:
+    """In the control each purchase acquires the lock: as many grants as orders."""
     settings.PURCHASES_PER_GRANT = 8 if shared else 1
     put_in_force("scripted", strategy)
     sale, points = a_sale(stock=7), Counter[str]()
@@ -86,7 +86,7 @@ def test_all_who_wait_are_written_at_once(strategy, shared, settings) -> None:
         armed("purchase.check", lambda: points.update(["check"])),
         armed("purchase.committed", lambda: points.update(["committed"])),
     ):
-        assert together(sale, strangers(6), shared) == {"ok": 6}
+        assert together(sale, new_customers(6), shared) == {"ok": 6}
     assert grants(sale) == ([6] if shared else [1] * 6)
     writes = 1 if shared else 6
     assert points == {"check": writes, "committed": writes}, "once for each transaction"
@@ -95,10 +95,10 @@ def test_all_who_wait_are_written_at_once(strategy, shared, settings) -> None:
 
 
 @EVERY
-def test_too_few_pieces_go_to_those_in_front(strategy) -> None:
+def test_too_few_units_go_to_the_first_waiters(strategy) -> None:
     put_in_force("scripted", strategy)
     sale = a_sale(stock=3)
-    assert together(sale, strangers(6)) == {"ok": 3, "sold_out": 3}
+    assert together(sale, new_customers(6)) == {"ok": 3, "sold_out": 3}
     audit = audit_sale(sale=sale)
     assert audit.ok
     assert (audit.available, audit.held, audit.stale_writes_refused) == (0, 3, 0)
@@ -112,32 +112,32 @@ def test_too_few_pieces_go_to_those_in_front(strategy) -> None:
         (1, ("a", "b"), {"ok": 4, "limit": 1}),
     ],
 )
-def test_two_forms_of_one_buyer_in_one_group(limit, keys, told) -> None:
+def test_two_forms_of_one_customer_in_one_group(limit, keys, told) -> None:
     sale, customer = a_sale(limit=limit), a_customer()
-    forms = [*strangers(2), *((customer, key) for key in keys), *strangers(1)]
+    forms = [*new_customers(2), *((customer, key) for key in keys), *new_customers(1)]
     assert together(sale, forms) == told
     assert audit_sale(sale=sale).ok
     assert Order.objects.filter(customer=customer).count() == told["ok"] - 3
 
 
-def test_a_group_whose_commit_was_not_answered_is_found_again() -> None:
-    """All orders are there when the connection breaks: no second ones, and no error."""
+def test_group_is_found_after_a_lost_commit_reply() -> None:
+    """All orders are committed when the connection breaks: no duplicates, and no error."""
     sale, lost = a_sale(), []
 
-    def strike() -> None:
+    def lose_reply() -> None:
         if not lost:
             lost.append(True)
             raise OperationalError(2013, "Lost connection to server during query")
 
-    with armed("purchase.committed", strike):
-        told = together(sale, strangers(4))
+    with armed("purchase.committed", lose_reply):
+        told = together(sale, new_customers(4))
     assert lost
     assert told == {"replayed": 4}
     assert (Order.objects.count(), audit_sale(sale=sale).ok) == (4, True)
 
 
-def test_the_row_refuses_a_group_with_an_old_fence(guard) -> None:
-    """Each of them then asks again under a newer grant."""
+def test_group_with_a_stale_fence_is_retried(guard) -> None:
+    """Each purchase is retried under a newer grant."""
     sale, taken = a_sale(), []
 
     def take_over() -> None:
@@ -149,24 +149,24 @@ def test_the_row_refuses_a_group_with_an_old_fence(guard) -> None:
 
     guard.raise_token_floor = lambda name, token: setattr(guard, "tokens", max(guard.tokens, token))
     with armed("purchase.check", take_over):
-        assert together(sale, strangers(4)) == {"ok": 4}
+        assert together(sale, new_customers(4)) == {"ok": 4}
     assert taken
     audit = audit_sale(sale=sale)
     assert audit.ok
     assert 1 <= audit.stale_writes_refused <= 4
 
 
-def test_a_leader_killed_at_work_loses_nobodys_order() -> None:
-    """SystemExit ends his thread alone."""
+def test_killed_leader_loses_no_order() -> None:
+    """SystemExit ends only the leader's thread."""
     sale, killed = a_sale(), []
 
-    def strike() -> None:
+    def lose_reply() -> None:
         if not killed:
             killed.append(True)
             raise SystemExit
 
-    forms = strangers(4)
-    with armed("purchase.committed", strike), pytest.raises(SystemExit):
+    forms = new_customers(4)
+    with armed("purchase.committed", lose_reply), pytest.raises(SystemExit):
         together(sale, forms)
     assert Order.objects.filter(sale=sale).count() == 4
     assert together(sale, forms) == {"replayed": 4}

@@ -1,4 +1,4 @@
-"""Pay and cancel count once for each key, and say the same every time (REQUIREMENTS U2)."""
+"""Pay and cancel count once for each key, with equal responses (REQUIREMENTS U2)."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def send(client: Client, order: Order, verb: str, key: str = "k", **headers: str
 
 
 def said(response: HttpResponse) -> tuple[object, ...]:
-    """All of an answer but the time at which it was given."""
+    """Return a response without its date."""
     headers = {name: value for name, value in response.items() if name != "Expires"}
     return response.status_code, headers, response.content
 
 
 @pytest.mark.parametrize("headers", [{}, JSON], ids=["page", "JSON"])
 @pytest.mark.parametrize(("verb", "status"), STEPS)
-def test_a_step_sent_again_is_answered_byte_for_byte(verb, status, headers, sale) -> None:
+def test_repeated_step_gets_an_equal_response(verb, status, headers, sale) -> None:
     order = an_order(sale)
     client = browser(order)
     first = send(client, order, verb, **headers)
@@ -71,7 +71,7 @@ def test_a_step_sent_again_is_answered_byte_for_byte(verb, status, headers, sale
     assert audit_sale(sale=sale).ok
 
 
-def test_a_key_stands_for_one_step_of_one_order_of_one_customer(sale) -> None:
+def test_key_belongs_to_one_step_order_and_customer(sale) -> None:
     mine, other = an_order(sale), an_order(sale)
     second = place_order(customer=mine.customer, sale=fresh(sale), quantity=1, key="l").order
     assert send(browser(mine), mine, "pay").status_code == 303
@@ -84,7 +84,7 @@ def test_a_key_stands_for_one_step_of_one_order_of_one_customer(sale) -> None:
     assert second.status == "pending"
 
 
-def test_a_key_in_flight_is_409_and_may_be_sent_again(sale, settings) -> None:
+def test_key_in_flight_is_409_and_can_be_retried(sale, settings) -> None:
     order = an_order(sale)
     client = browser(order)
     attempt = Attempt(user=order.customer_id, key="k", request=b"")
@@ -102,7 +102,7 @@ def test_a_key_in_flight_is_409_and_may_be_sent_again(sale, settings) -> None:
     assert Order.objects.get().status == "paid"
 
 
-def test_what_was_not_decided_is_not_kept(guard, sale) -> None:
+def test_undecided_response_is_not_stored(guard, sale) -> None:
     order = an_order(sale)
     client = browser(order)
     guard.then("acquire", unavailable)
@@ -113,7 +113,7 @@ def test_what_was_not_decided_is_not_kept(guard, sale) -> None:
     assert send(client, order, "cancel", **JSON).json()["status"] == "cancelled"
 
 
-def test_a_commit_whose_reply_was_lost_is_found_again(sale) -> None:
+def test_step_is_found_after_a_lost_commit_reply(sale) -> None:
     order = an_order(sale)
     client = browser(order)
     commit = orders.commit
@@ -136,15 +136,15 @@ def test_paying_needs_no_lock_service(sale, settings) -> None:
     assert said(send(browser(order), order, "pay")) == said(first)
 
 
-def test_the_page_keeps_the_key_of_what_may_be_sent_again(guard, sale) -> None:
+def test_page_keeps_the_key_of_a_retryable_form(guard, sale) -> None:
     order = an_order(sale)
     guard.then("acquire", unavailable)
     page = send(browser(order), order, "cancel", "my-own-key").text
     assert page.count("my-own-key") == 1
 
 
-def test_two_keys_that_pay_with_one_payment_are_not_both_told_that_they_paid(sale) -> None:
-    """The second one's answer could not be given again: it was written by nobody."""
+def test_two_keys_for_one_payment_do_not_both_succeed(sale) -> None:
+    """The response to the second key could not be repeated: no transaction stored it."""
     order = an_order(sale)
     client = browser(order)
 

@@ -1,4 +1,4 @@
-"""One purchase: what is answered, what is written, what is refused."""
+"""Direct purchases: outcomes, writes and refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures
 
 @EVERY
 @pytest.mark.parametrize("backend", ["scripted", "process", "none"])
-def test_a_purchase_makes_an_order_and_its_books_add_up(backend, strategy) -> None:
+def test_purchase_writes_order_stock_and_ledger(backend, strategy) -> None:
     put_in_force(backend, strategy)
     sale, customer = a_sale(stock=5), a_customer()
     placed = buy(sale, customer=customer, quantity=2)
@@ -46,7 +46,7 @@ def test_a_purchase_makes_an_order_and_its_books_add_up(backend, strategy) -> No
     assert (audit.initial, audit.available, audit.held, audit.sold) == (5, 3, 2, 0)
 
 
-def test_the_ledger_and_the_row_carry_the_locks_fence() -> None:
+def test_ledger_and_stock_row_carry_the_fence() -> None:
     put_in_force("scripted", epoch=4)
     sale = a_sale()
     buy(sale)
@@ -57,8 +57,8 @@ def test_the_ledger_and_the_row_carry_the_locks_fence() -> None:
     assert (row.fence_epoch, row.fence_token) == (4, token)
 
 
-def test_the_order_is_committed_before_the_lock_is_released(guard) -> None:
-    """F8, seen from inside; the race that the other order of things loses is in races/."""
+def test_order_is_committed_before_the_lock_is_released(guard) -> None:
+    """F8 from inside; the race with an early release is in races/."""
     sale, seen = a_sale(), []
 
     def at_release() -> None:
@@ -93,7 +93,7 @@ def is_bracket(sql: str) -> bool:
 # --- the same form again ----------------------------------------------------------------------
 
 
-def test_the_same_form_again_is_the_same_order_and_takes_nothing() -> None:
+def test_replay_returns_the_order_and_takes_no_unit() -> None:
     sale, customer = a_sale(limit=5), a_customer()
     first = buy(sale, customer=customer, quantity=2)
     sale = fresh(sale)
@@ -103,7 +103,7 @@ def test_the_same_form_again_is_the_same_order_and_takes_nothing() -> None:
     assert nothing_changed(sale, orders=1)
 
 
-def test_a_replay_is_answered_when_nothing_could_be_bought_any_more() -> None:
+def test_replay_succeeds_after_the_sale_is_over() -> None:
     sale, customer = a_sale(stock=1, limit=1), a_customer()
     order = buy(sale, customer=customer).order
     Sale.objects.update(closes_at=timezone.now() - timedelta(seconds=1))
@@ -112,7 +112,7 @@ def test_a_replay_is_answered_when_nothing_could_be_bought_any_more() -> None:
     assert buy(sale, customer=customer).order.status == Order.Status.CANCELLED
 
 
-def test_a_replay_needs_no_lock(guard) -> None:
+def test_replay_needs_no_lock(guard) -> None:
     sale, customer = a_sale(), a_customer()
     buy(sale, customer=customer)
     asked = len(guard.calls)
@@ -120,7 +120,7 @@ def test_a_replay_needs_no_lock(guard) -> None:
     assert len(guard.calls) == asked
 
 
-def test_the_key_with_another_form_is_refused() -> None:
+def test_key_with_another_form_is_refused() -> None:
     sale, other, customer = a_sale(), a_sale(), a_customer()
     buy(sale, customer=customer, quantity=2)
     for changed, quantity in ((sale, 1), (other, 2)):
@@ -129,7 +129,7 @@ def test_the_key_with_another_form_is_refused() -> None:
     assert nothing_changed(other)
 
 
-def test_another_customers_equal_key_is_another_form() -> None:
+def test_equal_keys_of_two_customers_are_independent() -> None:
     sale = a_sale()
     assert buy(sale).order != buy(sale).order
 
@@ -142,8 +142,8 @@ def test_keys_are_compared_exactly() -> None:
     assert len(orders) == len(keys)
 
 
-def test_a_form_overtaken_by_itself_finds_the_order_of_the_other(guard) -> None:
-    """Both passed the first look at the key; the unique key decides, and the loser replays."""
+def test_concurrent_replay_returns_the_committed_order(guard) -> None:
+    """Both passed the first check of the key; the unique key decides, and the loser replays."""
     sale, customer, first = a_sale(), a_customer(), []
     guard.then("acquire", lambda: first.append(buy(sale, customer=customer)))
     second = buy(sale, customer=customer)
@@ -157,7 +157,7 @@ def test_a_form_overtaken_by_itself_finds_the_order_of_the_other(guard) -> None:
 
 
 @EVERY
-def test_a_customer_who_is_new_costs_no_look_for_earlier_orders(strategy) -> None:
+def test_first_purchase_reads_no_earlier_orders(strategy) -> None:
     put_in_force("scripted", strategy)
     sale = a_sale()
     with patch.object(checkout, "_orders_of", side_effect=AssertionError):
@@ -166,8 +166,8 @@ def test_a_customer_who_is_new_costs_no_look_for_earlier_orders(strategy) -> Non
 
 
 @EVERY
-def test_a_customer_wrongly_believed_to_be_new(strategy) -> None:
-    """The hint spares a look; the unique keys do not believe it."""
+def test_wrong_hint_is_first_is_corrected(strategy) -> None:
+    """The hint saves a query; the unique keys detect that it is wrong."""
     put_in_force("scripted", strategy)
     sale, customer = a_sale(stock=5, limit=2), a_customer()
     first = buy(sale, customer=customer).order
@@ -188,8 +188,8 @@ def test_a_customer_wrongly_believed_to_be_new(strategy) -> None:
 
 
 @EVERY
-def test_a_replay_of_the_last_piece_by_a_customer_believed_to_be_new(strategy) -> None:
-    """Seen when there was still one left; by now the form itself has bought it."""
+def test_replay_of_the_last_unit_with_a_wrong_hint(strategy) -> None:
+    """The cached sale has one unit left; the first request has bought it since."""
     put_in_force("scripted", strategy)
     sale, customer = a_sale(stock=1), a_customer()
     seen = fresh(sale)
@@ -204,7 +204,7 @@ def test_a_replay_of_the_last_piece_by_a_customer_believed_to_be_new(strategy) -
 
 
 @pytest.mark.parametrize("times", [{"opens_in": 60}, {"opens_in": -60, "lasts": 59}])
-def test_before_and_after_the_sale_nothing_is_sold(times, guard) -> None:
+def test_nothing_is_sold_before_or_after_the_sale(times, guard) -> None:
     sale = a_sale(**times)
     with pytest.raises(NotOpen):
         buy(sale)
@@ -212,7 +212,7 @@ def test_before_and_after_the_sale_nothing_is_sold(times, guard) -> None:
     assert not guard.calls, "it was refused before it cost a lock"
 
 
-def test_the_limit_counts_what_the_customer_has_and_not_what_was_returned() -> None:
+def test_limit_counts_live_orders_only() -> None:
     sale, customer = a_sale(limit=3), a_customer()
     first = buy(sale, customer=customer, quantity=2, key="1").order
     for quantity in (2, 3, 4):
@@ -229,7 +229,7 @@ def test_the_limit_counts_what_the_customer_has_and_not_what_was_returned() -> N
     assert audit_sale(sale=sale).ok
 
 
-def test_the_limit_holds_for_a_form_that_passed_the_first_look(guard) -> None:
+def test_limit_holds_after_the_first_check_passed(guard) -> None:
     sale, customer = a_sale(limit=2), a_customer()
     guard.then("acquire", lambda: buy(sale, customer=customer, quantity=2, key="1"))
     with pytest.raises(LimitReached):
@@ -238,8 +238,8 @@ def test_the_limit_holds_for_a_form_that_passed_the_first_look(guard) -> None:
     assert audit_sale(sale=sale).ok
 
 
-def test_a_second_first_form_within_the_limit_is_served_too(guard) -> None:
-    """Both believed to be the customer's first; both want to make the row that counts."""
+def test_two_concurrent_first_purchases_succeed(guard) -> None:
+    """Both have the hint that they are the first; both insert the quota row."""
     sale, customer = a_sale(limit=3), a_customer()
     guard.then("acquire", lambda: buy(sale, customer=customer, quantity=2, key="1"))
     buy(sale, customer=customer, quantity=1, key="2")
@@ -247,7 +247,7 @@ def test_a_second_first_form_within_the_limit_is_served_too(guard) -> None:
     assert audit_sale(sale=sale).ok
 
 
-def test_sold_out_is_answered_before_the_lock(guard) -> None:
+def test_sold_out_is_refused_before_the_lock(guard) -> None:
     sale = a_sale(stock=1)
     buy(sale)
     asked = len(guard.calls)
@@ -268,7 +268,7 @@ def test_sold_out_while_waiting_for_the_lock(strategy, guard) -> None:
     assert (audit.available, audit.held) == (0, 1)
 
 
-def test_what_comes_back_can_be_bought() -> None:
+def test_returned_units_can_be_bought() -> None:
     sale = a_sale(stock=1)
     order = buy(sale).order
     with pytest.raises(SoldOut):
@@ -279,7 +279,7 @@ def test_what_comes_back_can_be_bought() -> None:
 
 
 @pytest.mark.parametrize("quantity", [0, -1])
-def test_no_order_for_nothing_reaches_the_books(quantity) -> None:
+def test_quantity_below_one_is_refused(quantity) -> None:
     sale = a_sale()
     with pytest.raises(BadInput):
         buy(sale, quantity=quantity)

@@ -37,7 +37,7 @@ def held_by_another(guard: ScriptedBackend, sale: Sale) -> Iterator[None]:
         other.submit(held.release).result(10)
 
 
-def test_a_lock_that_stays_held_is_busy(guard, settings) -> None:
+def test_held_lock_is_overloaded(guard, settings) -> None:
     sale = a_sale()
     settings.LOCK_TIMEOUT = 0.01
     with held_by_another(guard, sale), pytest.raises(Overloaded) as caught:
@@ -47,8 +47,8 @@ def test_a_lock_that_stays_held_is_busy(guard, settings) -> None:
     buy(sale)  # the same key may be sent again
 
 
-def test_the_wait_for_the_lock_began_with_the_request(guard, settings) -> None:
-    """Else this would take a minute."""
+def test_lock_timeout_counts_from_the_request(guard, settings) -> None:
+    """Otherwise this would take a minute."""
     sale = a_sale()
     settings.LOCK_TIMEOUT, settings.HARD_DEADLINE = 60.0, 90.0
     with held_by_another(guard, sale):
@@ -60,7 +60,7 @@ def test_the_wait_for_the_lock_began_with_the_request(guard, settings) -> None:
 
 
 @pytest.mark.parametrize("at", ["the door", "the lock"])
-def test_after_the_last_call_nothing_is_written(at, guard, settings) -> None:
+def test_nothing_is_written_after_the_hard_deadline(at, guard, settings) -> None:
     sale = a_sale()
     late = partial(setattr, settings, "HARD_DEADLINE", -1.0)
     if at == "the door":
@@ -75,7 +75,7 @@ def test_after_the_last_call_nothing_is_written(at, guard, settings) -> None:
     buy(sale)  # it was given back
 
 
-def test_a_silent_lock_store_is_store_down(guard) -> None:
+def test_unavailable_lock_store_is_service_unavailable(guard) -> None:
     sale = a_sale()
     guard.then("acquire", unavailable)
     with pytest.raises(ServiceUnavailable):
@@ -85,7 +85,7 @@ def test_a_silent_lock_store_is_store_down(guard) -> None:
 
 
 @pytest.mark.parametrize("fault", ["broken", "silent"])
-def test_an_order_outlives_the_loss_of_its_lock(fault, guard, caplog) -> None:
+def test_committed_order_survives_the_loss_of_its_lock(fault, guard, caplog) -> None:
     sale = a_sale()
 
     def strike() -> None:
@@ -97,12 +97,12 @@ def test_an_order_outlives_the_loss_of_its_lock(fault, guard, caplog) -> None:
     with armed("purchase.committed", strike):
         order = buy(sale).order
     assert order.status == Order.Status.PENDING
-    assert "stands" in caplog.text
+    assert "is committed; its lock was" in caplog.text
     assert audit_sale(sale=sale).ok
 
 
 def taken_over(guard: ScriptedBackend, sale: Sale, others: list[Order]):
-    """A hook that lets another buyer have the lock once, while this one believes to hold it."""
+    """Return a hook that once grants the lock to another customer while the lease seems valid."""
 
     def strike() -> None:
         if others:
@@ -119,8 +119,8 @@ def taken_over(guard: ScriptedBackend, sale: Sale, others: list[Order]):
 
 
 @EVERY
-def test_a_holder_that_was_overtaken_writes_nothing_stale(strategy, guard) -> None:
-    """Two holders at one stock row. Naive is the control: it sells the last piece twice."""
+def test_overtaken_holder_writes_nothing_stale(strategy, guard) -> None:
+    """Two holders write one stock row. Naive is the control: it sells the last unit twice."""
     put_in_force("scripted", strategy)
     sale, others = a_sale(stock=1), []
     with armed("purchase.check", taken_over(guard, sale, others)):
@@ -138,7 +138,7 @@ def test_a_holder_that_was_overtaken_writes_nothing_stale(strategy, guard) -> No
 
 
 @pytest.mark.parametrize("strategy", ["fenced", "conditional"])
-def test_a_refused_stale_write_is_tried_again_under_a_new_lock(strategy, guard) -> None:
+def test_refused_stale_write_is_retried_with_a_new_lease(strategy, guard) -> None:
     put_in_force("scripted", strategy)
     sale, others = a_sale(stock=2), []
     with armed("purchase.check", taken_over(guard, sale, others)):
@@ -149,8 +149,8 @@ def test_a_refused_stale_write_is_tried_again_under_a_new_lock(strategy, guard) 
     assert (audit.available, audit.held, audit.stale_writes_refused) == (0, 2, 1)
 
 
-def test_a_backend_learns_the_fence_that_refused_it(guard, monkeypatch) -> None:
-    """A store that came back empty gives out old numbers until it is told."""
+def test_refused_fence_raises_the_token_floor(guard, monkeypatch) -> None:
+    """A store that restarted empty grants old tokens until its token floor is raised."""
     sale = a_sale()
     Stock.objects.update(fence_epoch=1, fence_token=1000)
 
@@ -164,7 +164,7 @@ def test_a_backend_learns_the_fence_that_refused_it(guard, monkeypatch) -> None:
     assert Stock.objects.get().stale_writes_refused == 1
 
 
-def test_a_fence_that_always_refuses_ends_as_busy(guard, settings) -> None:
+def test_repeated_refusals_of_the_fence_are_overloaded(guard, settings) -> None:
     sale = a_sale()
     Stock.objects.update(fence_epoch=9)
     with pytest.raises(Overloaded):
@@ -173,7 +173,7 @@ def test_a_fence_that_always_refuses_ends_as_busy(guard, settings) -> None:
     assert nothing_changed(sale)
 
 
-def test_a_policy_that_cannot_be_read_is_store_down(monkeypatch) -> None:
+def test_unreadable_policy_is_service_unavailable(monkeypatch) -> None:
     sale = a_sale()
 
     def gone():
@@ -186,7 +186,7 @@ def test_a_policy_that_cannot_be_read_is_store_down(monkeypatch) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_deadlock_is_tried_again(monkeypatch) -> None:
+def test_deadlock_is_retried(monkeypatch) -> None:
     sale, faults = a_sale(), [OperationalError(1213, "Deadlock found"), None]
     take = checkout.stock.reserve
 
@@ -203,8 +203,8 @@ def test_a_deadlock_is_tried_again(monkeypatch) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_commit_whose_answer_was_lost_is_found_again(monkeypatch) -> None:
-    """The order is there, the connection broke before it said so: no second order, no error."""
+def test_order_is_found_after_a_lost_commit_reply(monkeypatch) -> None:
+    """The order is committed, the reply is lost: no second order, no error."""
     sale, customer, lost = a_sale(), a_customer(), []
 
     def strike() -> None:
@@ -225,7 +225,7 @@ LOST = OperationalError(2013, "Lost connection to server during query")
 @pytest.mark.parametrize(("timeout", "then"), [(0.0, LOST), (60.0, LOST), (60.0, Overloaded())])
 @pytest.mark.django_db(transaction=True)
 def test_lost_commit_reply_is_not_reported_as_refusal(timeout, then, monkeypatch, settings) -> None:
-    """The answer to the COMMIT is lost, and with it the database, or the place in the line."""
+    """The reply to the COMMIT is lost, and then the database or the waiting slot."""
     sale, customer = a_sale(), a_customer()
 
     def gone(*asked: object, **also: object) -> None:

@@ -1,4 +1,4 @@
-"""FAULTS rows 16 and 17 as a buyer meets them: a bounded 503, nothing changed, and it ends."""
+"""FAULTS rows 16 and 17 for a customer: a 503 in bounded time, no change, and recovery."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["processes"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 BOUND = 30.0
-"""Seconds, on a loaded machine, after which a buyer must have been answered."""
+"""Seconds, on a loaded machine, within which a customer must have a response."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,12 +43,12 @@ def sale() -> Sale:
 
 @pytest.fixture
 def li() -> Client:
-    """The browser of a customer who has signed in."""
+    """Return the browser of a signed-in customer."""
     return signed_in(raise_request_exception=False)
 
 
 def told_to_come_back(sale: Sale, client: Client) -> None:
-    """503 in time, with the seconds to wait, and nothing has changed."""
+    """Expect a 503 in time, with Retry-After, and no change."""
     began = time.monotonic()
     response = buy(client, sale)
     assert time.monotonic() - began < BOUND
@@ -62,7 +62,7 @@ def told_to_come_back(sale: Sale, client: Client) -> None:
 
 
 def sold_after_all(sale: Sale, client: Client) -> None:
-    """The very same form, once the fault is over."""
+    """Send the same form after the fault."""
     assert buy(client, sale).status_code == 303
     assert audit_sale(sale=sale).ok
     assert Order.objects.count() == 1
@@ -72,7 +72,7 @@ def sold_after_all(sale: Sale, client: Client) -> None:
 
 
 @pytest.mark.faults(row=16, backend="database")
-def test_row_16_a_client_stopped_inside_its_transaction(processes, sale, li, monkeypatch) -> None:
+def test_row_16_client_stopped_inside_its_transaction(processes, sale, li, monkeypatch) -> None:
     (stopped,) = processes(1)
     stopped.start({"do": "sit_on_the_row", "sale": sale.pk}, pause_at="row.held")
     stopped.reached()
@@ -105,7 +105,7 @@ CODES = {
 
 @contextmanager
 def answering(code: int, condition: str = "TRUE") -> Iterator[None]:
-    """The insert of an order meets this error of the server."""
+    """Make the INSERT of an order raise this error of the server."""
     body = f"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = '{CODES[code]}'"
     with connection.cursor() as cursor:
         cursor.execute("SET @met = NULL")
@@ -124,7 +124,7 @@ def answering(code: int, condition: str = "TRUE") -> Iterator[None]:
 @pytest.mark.only("mysql")
 @pytest.mark.faults(row=17, backend="database")
 @pytest.mark.parametrize("code", CODES)
-def test_row_17_the_shops_database_refuses(sale, li, code, caplog) -> None:
+def test_row_17_database_refuses(sale, li, code, caplog) -> None:
     with answering(code):
         told_to_come_back(sale, li)
     assert f"({code}, '{CODES[code]}')" in caplog.text, "it was another error"
@@ -133,7 +133,7 @@ def test_row_17_the_shops_database_refuses(sale, li, code, caplog) -> None:
 
 @pytest.mark.only("mysql")
 @pytest.mark.faults(row=17, backend="database")
-def test_row_17_a_deadlock_is_tried_again(sale, li, caplog) -> None:
+def test_row_17_deadlock_is_retried(sale, li, caplog) -> None:
     with answering(1213, "@met IS NULL"):
         assert buy(li, sale).status_code == 303
     assert caplog.text.count("Purchase failed and will be retried: (1213") == 1
@@ -142,7 +142,7 @@ def test_row_17_a_deadlock_is_tried_again(sale, li, caplog) -> None:
 
 @pytest.mark.only("sqlite")
 @pytest.mark.faults(row=17, backend="database", fired="disk full")
-def test_row_17_the_disk_is_full(li) -> None:
+def test_row_17_disk_is_full(li) -> None:
     sale = a_sale(stock=3000, limit=3000)
     with connection.cursor() as cursor:
         cursor.execute("CREATE TABLE padding (x BLOB)")
@@ -200,7 +200,7 @@ def in_force(settings, backend: str, location: object) -> None:
     # A string is no WRONGTYPE for RedLock: its keys are strings.
     [(backend, refusal) for backend in ("redis", "redlock") for refusal in REFUSALS][:-1],
 )
-def test_row_17_the_locks_store_refuses(settings, locking, sale, li, backend, refusal) -> None:
+def test_row_17_lock_store_refuses(settings, locking, sale, li, backend, refusal) -> None:
     servers = locking[:1] if backend == "redis" else locking
     urls = [server.url for server in servers]
     in_force(settings, backend, urls[0] if backend == "redis" else urls)
@@ -225,7 +225,7 @@ def test_row_17_the_locks_store_refuses(settings, locking, sale, li, backend, re
 @pytest.mark.faults(row=17)
 @pytest.mark.parametrize("how", ["kill", "pause"])
 @pytest.mark.parametrize("backend", ["redis", "redlock", "zookeeper"])
-def test_row_17_the_locks_store_is_gone_or_silent(settings, sale, li, backend, how) -> None:
+def test_row_17_lock_store_is_down_or_unresponsive(settings, sale, li, backend, how) -> None:
     servers = (
         ZooKeeper(nodes=1).nodes
         if backend == "zookeeper"

@@ -1,4 +1,4 @@
-"""Purchase tokens: for whom they are good, and how a page keeps its own fresh."""
+"""Purchase tokens: validity, and their renewal by the sale page."""
 
 import re
 import time
@@ -13,7 +13,7 @@ from tests.shop.making import a_sale, signed_in
 SOLD_TO = {"customer_id": 7, "sale_id": 3, "key": "k", "session": "cookie", "is_first": True}
 
 
-def test_a_token_says_what_it_was_issued_for() -> None:
+def test_token_contains_what_it_was_issued_for() -> None:
     text, expires = tokens.issue(**SOLD_TO)
     token = tokens.read(text, key="k", session="cookie")
     assert token is not None
@@ -22,36 +22,36 @@ def test_a_token_says_what_it_was_issued_for() -> None:
 
 
 @pytest.mark.parametrize("other", [{"key": "l"}, {"session": "other"}, {"session": ""}])
-def test_it_is_good_for_its_key_and_its_session_alone(other) -> None:
+def test_token_is_valid_for_its_key_and_session_only(other) -> None:
     text, _ = tokens.issue(**SOLD_TO)
     assert tokens.read(text, **{"key": "k", "session": "cookie", **other}) is None
 
 
 @pytest.mark.parametrize("place", range(4))
-def test_nobody_can_change_what_it_says(place) -> None:
+def test_changed_token_is_invalid(place) -> None:
     parts = tokens.issue(**SOLD_TO)[0].split(".")
     parts[place] = str(1 - int(parts[place])) if place == 2 else str(int(parts[place]) + 1)
     assert tokens.read(".".join(parts), key="k", session="cookie") is None
 
 
 @pytest.mark.parametrize("text", ["", "1.2.3", "1.2.1.9999999999." + "x" * 43, "٣.2.1.9.x", "\0"])
-def test_what_is_no_token(text) -> None:
+def test_malformed_token_is_invalid(text) -> None:
     assert tokens.read(text, key="k", session="cookie") is None
 
 
-def test_no_two_tokens_are_signed_alike() -> None:
-    """What stands in the cookie cannot move into the key."""
+def test_cookie_and_key_cannot_be_exchanged() -> None:
+    """A part of the cookie cannot pass for a part of the key."""
     text, _ = tokens.issue(**{**SOLD_TO, "session": "a", "key": "b\nc"})
     assert tokens.read(text, session="a\nb", key="c") is None
 
 
-def test_another_secret_signs_otherwise(settings) -> None:
+def test_token_of_another_secret_key_is_invalid(settings) -> None:
     text, _ = tokens.issue(**SOLD_TO)
     settings.SECRET_KEY += "another"
     assert tokens.read(text, key="k", session="cookie") is None
 
 
-def test_it_expires(monkeypatch, settings) -> None:
+def test_token_expires(monkeypatch, settings) -> None:
     text, expires = tokens.issue(**SOLD_TO)
     assert expires == pytest.approx(time.time() + settings.PURCHASE_TOKEN_SECONDS, abs=5)
     monkeypatch.setattr(tokens.time, "time", lambda: expires + 0.5)
@@ -84,18 +84,18 @@ def is_good(client: Client, form: dict[str, str]) -> bool:
 
 
 @pytest.mark.parametrize("opens_in", [600, -60], ids=["before", "open"])
-def test_a_buyers_page_has_one_and_a_strangers_has_none(buyer, client, opens_in) -> None:
+def test_sale_page_has_a_token_for_customers_only(buyer, client, opens_in) -> None:
     sale = a_sale(opens_in=opens_in)
     assert is_good(buyer, fields(buyer.get(f"/sales/{sale.slug}/").text))
     assert "purchase_token" not in client.get(f"/sales/{sale.slug}/").text
 
 
-def test_a_waiting_page_gets_a_new_one_for_the_same_key(buyer, settings) -> None:
-    """Whoever waits an hour for the opening still has a good token then."""
+def test_polling_page_gets_a_new_token_for_its_key(buyer, settings) -> None:
+    """A customer who waits an hour for the opening still has a valid token."""
     page = buyer.get(f"/sales/{a_sale(opens_in=3600).slug}/").text
     form, poll = fields(page), poll_of(page)
     bar = buyer.get(poll).text
-    assert "purchase_token" not in fields(bar), "the one it has is good for long"
+    assert "purchase_token" not in fields(bar), "the current one is valid for long"
     assert poll_of(bar) == poll
     settings.PURCHASE_TOKEN_SECONDS *= 3  # as if time had passed
     bar = buyer.get(poll).text
@@ -106,11 +106,11 @@ def test_a_waiting_page_gets_a_new_one_for_the_same_key(buyer, settings) -> None
 
 
 @pytest.mark.parametrize("query", ["expires=1&key=k", "expires=x&key=k", "expires=1", "key=k"])
-def test_strangers_get_none_by_polling(client, db, query) -> None:
+def test_anonymous_poll_gets_no_token(client, db, query) -> None:
     assert "purchase_token" not in client.get(f"/sales/{a_sale().slug}/stock/?{query}").text
 
 
-def test_a_key_that_is_none_gets_no_token(buyer) -> None:
+def test_invalid_key_gets_no_token(buyer) -> None:
     path = f"/sales/{a_sale().slug}/stock/?expires=1&key="
     assert buyer.get(path + "x" * 256).status_code == 400
     assert buyer.get(path + "%00").status_code == 400

@@ -1,4 +1,4 @@
-"""What a process of a race can do; each returns what it was told."""
+"""The calls that a process of a race can make; each returns its outcome."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def buy(
     quantity: int = 1,
     patient: bool = True,
 ) -> Any:
-    """Send one form; a patient buyer sends it again while the shop is busy."""
+    """Send one form; a patient customer sends it again while the shop is overloaded."""
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
         try:
@@ -62,7 +62,7 @@ def buy(
 
 
 def reserve(*, sale: int, customer: int, key: str, quantity: int = 1) -> dict[str, Any]:
-    """One form for a queued sale."""
+    """Send one form for a queued sale."""
     queued = reserving.reserve(
         customer_id=customer, sale=Sale.objects.get(pk=sale), quantity=quantity, key=key
     )
@@ -70,14 +70,14 @@ def reserve(*, sale: int, customer: int, key: str, quantity: int = 1) -> dict[st
 
 
 def consume() -> dict[str, Any]:
-    """Write orders until told that it is enough; what others left is claimed at once."""
+    """Write orders until stopped; claim abandoned entries at once."""
     with patch.multiple(consumer, CLAIM_AFTER=0.3, REFRESH_INTERVAL=0.1):
         consumer.Consumer(proceed).run()
     return {"ok": "told"}
 
 
 def buy_until_told(*, sale: int) -> dict[str, Any]:
-    """One patient new customer after the other; how many got something."""
+    """Buy as one patient new customer after the other; return how many succeeded."""
     bought = 0
     while not proceed.is_set():
         customer = User.objects.create(username=secrets.token_hex(8))
@@ -87,7 +87,7 @@ def buy_until_told(*, sale: int) -> dict[str, Any]:
 
 
 def buy_on_an_old_policy(*, sale: int, customer: int, key: str) -> dict[str, Any]:
-    """As a process that was about to read the policy again when it changed."""
+    """Act as a process whose policy is outdated."""
     with patch("locking.policy.FRESH", 60), patch("locking.policy.MAX_AGE", 60):
         policy.current()
         reach("looked")
@@ -95,7 +95,7 @@ def buy_on_an_old_policy(*, sale: int, customer: int, key: str) -> dict[str, Any
 
 
 def buy_releasing_early(*, sale: int, customer: int, key: str) -> dict[str, Any]:
-    """The wrong order of things (F8): the lock is given back before the commit."""
+    """Release the lock before the commit (F8)."""
     row = Sale.objects.select_related("stock").get(pk=sale)
     guard = lock(lock_name(sale), timeout=5)
     guard.acquire()
@@ -120,13 +120,13 @@ def buy_releasing_early(*, sale: int, customer: int, key: str) -> dict[str, Any]
 
 
 def pay(*, order: str) -> dict[str, Any]:
-    """As the pay button."""
+    """Pay like the pay button."""
     orders.pay_order(order=Order.objects.get(number=order))
     return {"ok": "paid"}
 
 
 def cancel(*, order: str) -> dict[str, Any]:
-    """As the cancel button, by a patient customer."""
+    """Cancel like the cancel button, as a patient customer."""
     while True:
         try:
             orders.cancel_order(order=Order.objects.get(number=order))
@@ -136,12 +136,12 @@ def cancel(*, order: str) -> dict[str, Any]:
 
 
 def expire() -> dict[str, Any]:
-    """As the beat's task."""
+    """Expire orders like the scheduled task."""
     return {"ok": orders.expire_unpaid_orders()}
 
 
 def pay_checking_first(*, order: str) -> dict[str, Any]:
-    """The control: check, then act, in two statements."""
+    """Check, then act, in two statements (the control)."""
     row = Order.objects.get(number=order)
     assert row.status == Order.Status.PENDING
     reach("pay.checked")
@@ -151,7 +151,7 @@ def pay_checking_first(*, order: str) -> dict[str, Any]:
 
 
 def act(*, key: str, wait: float = 0.05, is_guarded: bool = True) -> dict[str, Any]:
-    """A service with an effect that nothing but its key guards: a new group, whose id it tells."""
+    """Create a group and return its id: an effect that only the idempotency key guards."""
 
     def once(attempt: Attempt | None) -> StoredResponse:
         with transaction.atomic():
@@ -181,7 +181,7 @@ def act(*, key: str, wait: float = 0.05, is_guarded: bool = True) -> dict[str, A
 
 
 def send(*, path: str, session: str, form: dict[str, Any], patient: bool = True) -> dict[str, Any]:
-    """A form of a browser that has signed in; told to try again, a patient one does."""
+    """Send a form of a signed-in browser; a patient one retries."""
     client = Client(headers={"host": "127.0.0.1", "accept": "application/json"})
     client.cookies[settings.SESSION_COOKIE_NAME] = session
     deadline = time.monotonic() + RETRY_SECONDS
@@ -194,7 +194,7 @@ def send(*, path: str, session: str, form: dict[str, Any], patient: bool = True)
 
 
 def hold(*, name: str, timeout: float = 10.0) -> dict[str, Any]:
-    """Hold a lock of the policy until told to go on."""
+    """Hold a lock of the policy until the test continues."""
     with lock(name, timeout=timeout) as lease:
         reach("holding")
         told = {"backend": lease.backend.alias, "epoch": lease.fence[0], "lost": lease.lost}
@@ -202,7 +202,7 @@ def hold(*, name: str, timeout: float = 10.0) -> dict[str, Any]:
 
 
 def look_at_policy(*, until: int, seconds: float = 10.0) -> dict[str, Any]:
-    """Look as every request does until the epoch is `until`; when this process saw it."""
+    """Read the policy until its epoch is `until`; return when this process saw it."""
     deadline = time.monotonic() + seconds
     policy.current()
     reach("looked")
@@ -214,7 +214,7 @@ def look_at_policy(*, until: int, seconds: float = 10.0) -> dict[str, Any]:
 
 
 def watch_door(*, slug: str, remembers: float = admission.MAX_AGE) -> dict[str, Any]:
-    """Ask again and again until a sold out sale is open; when it was last said to be sold out."""
+    """Read a sold-out sale until it is open; return when it was last sold out."""
     deadline = time.monotonic() + RETRY_SECONDS
     last = 0.0
     with patch.multiple(admission, MAX_AGE=remembers, FRESH=remembers / 2):
@@ -229,7 +229,7 @@ def watch_door(*, slug: str, remembers: float = admission.MAX_AGE) -> dict[str, 
 
 
 def sit_on_the_row(*, sale: int) -> dict[str, Any]:
-    """A client that stops inside its transaction, with the stock row in its hand."""
+    """Stop inside a transaction that has locked the stock row."""
     with transaction.atomic():
         Sale.objects.get(pk=sale)
         Stock.objects.filter(sale=sale).update(quantity=F("quantity"))

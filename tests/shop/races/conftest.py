@@ -1,4 +1,4 @@
-"""Processes that the races of one session share; a test gets as many as it asks for."""
+"""Worker processes that the races of one session share."""
 
 from __future__ import annotations
 

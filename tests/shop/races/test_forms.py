@@ -45,7 +45,7 @@ def test_fifty_parallel_sends(processes, has_key, backend) -> None:
 
 
 def meet(processes, *forms: dict, without: tuple[str, ...] = ()) -> list[dict]:
-    """Both past every look, before either writes."""
+    """Both have passed every check before either writes."""
     both = processes(len(forms))
     for process, each in zip(both, forms, strict=True):
         process.start(each, pause_at="purchase.check", without=without)
@@ -58,7 +58,7 @@ def meet(processes, *forms: dict, without: tuple[str, ...] = ()) -> list[dict]:
 
 
 @pytest.mark.parametrize("keys", [("k", "k"), ("k", "l")], ids=["one key", "control: a key each"])
-def test_two_sends_that_both_passed_the_look_at_the_key(processes, keys) -> None:
+def test_two_equal_forms_past_the_key_check(processes, keys) -> None:
     put_in_force("none")
     sale, customer = a_sale(limit=2), a_customer()
     first, second = meet(processes, *(form(sale, customer, key) for key in keys))
@@ -70,9 +70,7 @@ def test_two_sends_that_both_passed_the_look_at_the_key(processes, keys) -> None
 
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "control: no allowance"])
 @pytest.mark.parametrize("has_bought", [False, True])
-def test_two_forms_that_both_passed_the_look_at_the_limit(
-    processes, is_guarded, has_bought
-) -> None:
+def test_two_forms_past_the_limit_check(processes, is_guarded, has_bought) -> None:
     put_in_force("none")
     sale, customer = a_sale(limit=1 + has_bought), a_customer()
     if has_bought:
@@ -88,7 +86,7 @@ def test_two_forms_that_both_passed_the_look_at_the_limit(
     assert audit_sale(sale=sale).ok
 
 
-def test_two_forms_for_one_piece_each_within_the_limit(processes) -> None:
+def test_two_forms_within_the_limit_both_succeed(processes) -> None:
     put_in_force("none")
     sale, customer = a_sale(limit=2), a_customer()
     answers = meet(processes, form(sale, customer, "a"), form(sale, customer, "b"))
@@ -100,7 +98,7 @@ def test_two_forms_for_one_piece_each_within_the_limit(processes) -> None:
 
 
 @pytest.mark.parametrize("backend", ["redis", "none"])
-def test_pay_cancel_and_expiry_at_once_end_in_one_state(processes, backend) -> None:
+def test_concurrent_pay_cancel_and_expiry_end_in_one_state(processes, backend) -> None:
     put_in_force(backend)
     sale = a_sale(stock=20, limit=20)
     customer = a_customer()
@@ -133,7 +131,7 @@ def test_pay_cancel_and_expiry_at_once_end_in_one_state(processes, backend) -> N
     assert audit_sale(sale=sale).ok
 
 
-def test_a_payment_that_checks_and_then_acts_pays_a_cancelled_order(processes) -> None:
+def test_check_then_act_pays_a_cancelled_order(processes) -> None:
     """Control for the conditional UPDATE in shop.orders: the unit is sold and returned."""
     put_in_force("redis")
     sale = a_sale()
@@ -147,8 +145,8 @@ def test_a_payment_that_checks_and_then_acts_pays_a_cancelled_order(processes) -
     assert not audit_sale(sale=sale).ok
 
 
-def test_a_payment_and_a_cancellation_of_a_paused_canceller(processes) -> None:
-    """The same schedule with the shop's own steps: whoever comes second is told so."""
+def test_payment_wins_over_a_paused_cancellation(processes) -> None:
+    """The same schedule with the shop's own functions: the second one is refused."""
     put_in_force("redis")
     sale = a_sale()
     order = place_order(customer=a_customer(), sale=fresh(sale), quantity=1, key="k").order

@@ -47,7 +47,7 @@ PLACES = ["idempotency.loaded", "act.acted", "act.committed"]
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_key_whose_process_was_killed_in_flight_is_finished_by_the_next(processes, place) -> None:
+def test_next_request_finishes_the_key_of_a_killed_process(processes, place) -> None:
     first, other = processes(2)
     first.start({"do": "act", "key": "k"}, pause_at=place)
     first.reached()
@@ -66,7 +66,7 @@ def test_a_key_whose_process_was_killed_in_flight_is_finished_by_the_next(proces
     assert IdempotencyKey.objects.count() == Group.objects.count() == 1
 
 
-def test_without_a_key_the_send_after_a_kill_doubles_the_effect(processes) -> None:
+def test_retry_after_a_kill_without_key_has_two_effects(processes) -> None:
     """The control of the test above."""
     first, other = processes(2)
     call = {"do": "act", "key": "k", "is_guarded": False}
@@ -78,8 +78,8 @@ def test_without_a_key_the_send_after_a_kill_doubles_the_effect(processes) -> No
     assert Group.objects.count() == 2
 
 
-def test_the_row_alone_stops_two_that_nobody_told_of_each_other(database_url) -> None:
-    """No lock service: both are past the look at the key before either writes."""
+def test_row_alone_stops_a_second_effect(database_url) -> None:
+    """Without a lock store: both have passed the check of the key before either writes."""
     nobody = "redis://127.0.0.1:1/0"
     both = [RaceWorker(database_url, nobody), RaceWorker(database_url, nobody)]
     try:
@@ -123,7 +123,7 @@ def test_fifty_parallel_sends_of_a_step(processes, verb, status, has_key) -> Non
 
 
 @pytest.mark.parametrize(("verb", "status"), [("pay", "paid"), ("cancel", "cancelled")])
-def test_a_step_in_flight_is_409_and_finished_after_a_kill(processes, verb, status) -> None:
+def test_step_in_flight_is_409_and_finished_after_a_kill(processes, verb, status) -> None:
     put_in_force("redis")
     sale, customer = a_sale(), a_customer()
     order = place_order(customer=customer, sale=fresh(sale), quantity=1, key="k").order
@@ -194,7 +194,7 @@ def test_purchase_in_flight_is_503_and_is_finished_after_a_kill(processes, backe
 
 
 @pytest.mark.parametrize("backend", ["redis", "none"])
-def test_a_purchase_that_was_committed_when_it_was_killed_is_answered(processes, backend) -> None:
+def test_purchase_killed_after_commit_is_replayed(processes, backend) -> None:
     put_in_force(backend)
     sale = a_sale()
     call = form_of(sale, a_customer())
@@ -207,7 +207,7 @@ def test_a_purchase_that_was_committed_when_it_was_killed_is_answered(processes,
 
 
 @pytest.mark.parametrize("others", ["same customer", "another customer"])
-def test_without_a_lock_nobody_waits_and_a_key_still_counts_once(processes, others) -> None:
+def test_key_counts_once_without_a_lock(processes, others) -> None:
     put_in_force("none")
     sale, customer = a_sale(), a_customer()
     is_same = others == "same customer"

@@ -1,4 +1,4 @@
-"""Queued sales in real processes: sold exactly, written once, whoever dies in between."""
+"""Queued sales in real processes: sold exactly, written once, whichever process dies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def a_form(sale: Sale, **what: object) -> dict[str, object]:
 
 
 def assert_sound(sale: Sale, *, sold: int) -> None:
-    """The books add up, Redis agrees with them, and nothing is under way."""
+    """Expect a consistent sale, in agreement with Redis, and an empty stream."""
     audit = audit_sale(sale=fresh(sale))
     assert audit.ok, audit.breaches
     assert (audit.held, audit.reserved, audit.drift) == (sold, 0, 0)
@@ -43,7 +43,7 @@ def assert_sound(sale: Sale, *, sold: int) -> None:
 
 
 @pytest.mark.parametrize(("backend", "strategy"), [("redis", "naive"), ("none", "conditional")])
-def test_a_crowd_gets_every_piece_once(processes, backend, strategy) -> None:
+def test_concurrent_customers_get_every_unit_once(processes, backend, strategy) -> None:
     """Two consumers write while two processes sell; naive relies on the lock alone."""
     put_in_force(backend, strategy)
     sale = a_queued_sale(stock=30)
@@ -62,8 +62,8 @@ def test_a_crowd_gets_every_piece_once(processes, backend, strategy) -> None:
     assert_sound(sale, sold=30)
 
 
-def test_two_consumers_without_a_lock_write_naively_over_each_other(processes) -> None:
-    """The control: what the lock is for."""
+def test_two_consumers_without_a_lock_lose_naive_writes(processes) -> None:
+    """The control without the lock."""
     put_in_force("none", "naive")
     sale = a_queued_sale(stock=10)
     first, second = processes(2)
@@ -78,7 +78,7 @@ def test_two_consumers_without_a_lock_write_naively_over_each_other(processes) -
     assert (audit.held, audit.available, audit.ok) == (2, 9, False)
 
 
-def test_one_form_sent_often_is_one_order(processes) -> None:
+def test_repeated_form_is_one_order(processes) -> None:
     put_in_force("redis")
     sale = a_queued_sale(stock=5)
     form = a_form(sale)
@@ -92,7 +92,7 @@ def test_one_form_sent_often_is_one_order(processes) -> None:
     assert store.left(sale=sale) == 4
 
 
-def test_a_customer_gets_no_more_than_the_limit(processes) -> None:
+def test_customer_gets_no_more_than_the_limit(processes) -> None:
     put_in_force("redis")
     sale = a_queued_sale(stock=9, limit=2)
     customer = a_customer().pk
@@ -110,7 +110,7 @@ STEPS = {"queued.read": (0, 3), "queued.committed": (3, 3), "queued.settled": (3
 
 @pytest.mark.faults(row=20, backend="all")
 @pytest.mark.parametrize("step", STEPS)
-def test_a_killed_consumers_batch_is_written_once(processes, step) -> None:
+def test_batch_of_a_killed_consumer_is_written_once(processes, step) -> None:
     put_in_force("database")
     sale = a_queued_sale(stock=5)
     killed, heir = processes(2)
@@ -132,8 +132,8 @@ def test_a_killed_consumers_batch_is_written_once(processes, step) -> None:
 
 
 @pytest.mark.faults(row=20, backend="database")
-def test_without_a_look_for_its_order_a_batch_comes_twice(processes) -> None:
-    """The control: the heir does not look, so the buyer is told that there is no order."""
+def test_batch_is_decided_twice_without_the_check(processes) -> None:
+    """The control: the next consumer does not check, so the reservation is rejected."""
     put_in_force("database")
     sale = a_queued_sale(stock=5)
     killed, heir = processes(2)
@@ -150,8 +150,8 @@ def test_without_a_look_for_its_order_a_batch_comes_twice(processes) -> None:
     assert audit_sale(sale=fresh(sale)).drift == 1
 
 
-def test_the_reconciler_settles_for_a_killed_consumer(processes) -> None:
-    """Also where nobody claims its entries: Redis is right before another consumer comes."""
+def test_reconciliation_settles_for_a_killed_consumer(processes) -> None:
+    """Redis is correct before another consumer claims the entries."""
     put_in_force("database")
     sale = a_queued_sale(stock=5)
     (killed,) = processes(1)
@@ -164,7 +164,7 @@ def test_the_reconciler_settles_for_a_killed_consumer(processes) -> None:
     assert_sound(sale, sold=2)
 
 
-def test_a_consumer_outlives_its_redis(database_url, settings) -> None:
+def test_consumer_survives_the_loss_of_redis(database_url, settings) -> None:
     put_in_force("database")
     with Redis() as redis:
         settings.REDIS_URL = redis.url
@@ -183,8 +183,8 @@ def test_a_consumer_outlives_its_redis(database_url, settings) -> None:
             consumer.close()
 
 
-def test_reconciled_while_a_crowd_buys(processes) -> None:
-    """Nothing is counted twice: what is reserved, what is being written, what is written."""
+def test_reconciliation_during_purchases_counts_once(processes) -> None:
+    """Reserved, unwritten and written units are each counted once."""
     put_in_force("redis")
     sale = a_queued_sale(stock=200)
     seller, consumer = processes(2)
@@ -199,7 +199,7 @@ def test_reconciled_while_a_crowd_buys(processes) -> None:
     assert_sound(sale, sold=100)
 
 
-def test_one_process_loads(processes) -> None:
+def test_only_one_process_loads(processes) -> None:
     put_in_force("redis")
     sale = a_sale(stock=5, fulfilment=Sale.Fulfilment.QUEUED)
     sellers = processes(3)
@@ -211,8 +211,8 @@ def test_one_process_loads(processes) -> None:
     assert store.left(sale=fresh(sale)) == 0
 
 
-def test_loaded_by_all_at_once_a_piece_is_offered_twice() -> None:
-    """The control: without a look under the lock, the second loading forgets the first's sales."""
+def test_unlocked_load_offers_a_unit_twice() -> None:
+    """The control: without a check under the lock, the second load drops reservations."""
     put_in_force("redis")
     sale = a_queued_sale(stock=1)
     reserve(customer_id=a_customer().pk, sale=sale, quantity=1, key="k")

@@ -1,4 +1,4 @@
-"""The last piece, raced for by real processes. Every guard has a control that oversells."""
+"""Races of real processes for the last unit. Every guard has a control that oversells."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def outcomes(*results: dict) -> Counter[str]:
         ("process", "fenced", 1),
     ],
 )
-def test_two_processes_between_look_and_write(processes, backend, strategy, sold) -> None:
-    """No lock that reaches both: naive is the control and sells the last piece twice."""
+def test_two_processes_between_read_and_write(processes, backend, strategy, sold) -> None:
+    """No lock spans both: naive is the control and sells the last unit twice."""
     put_in_force(backend, strategy)
     sale = a_sale(stock=1)
     both = processes(2)
@@ -56,7 +56,7 @@ def test_two_processes_between_look_and_write(processes, backend, strategy, sold
 
 
 @pytest.mark.parametrize("backend", ["database", "redis"])
-def test_a_lock_between_machines_keeps_the_second_from_looking(processes, backend) -> None:
+def test_distributed_lock_delays_the_second_read(processes, backend) -> None:
     put_in_force(backend, "naive")
     sale = a_sale(stock=1)
     first, second = processes(2)
@@ -73,7 +73,7 @@ def test_a_lock_between_machines_keeps_the_second_from_looking(processes, backen
 
 
 def told_in_a_crowd(processes, sale: Sale) -> Counter[str]:
-    """Forty buyers in four processes."""
+    """Forty purchases in four processes."""
     crowd = processes(4)
     for process in crowd:
         process.prepare(*(a_form(sale) for _ in range(10)))
@@ -82,8 +82,8 @@ def told_in_a_crowd(processes, sale: Sale) -> Counter[str]:
 
 
 @pytest.mark.parametrize("backend", ["database", "redis"])
-def test_a_crowd_buys_exactly_what_there_is(processes, backend) -> None:
-    """With nothing but the lock."""
+def test_concurrent_customers_buy_exactly_the_stock(processes, backend) -> None:
+    """Only the lock guards the stock."""
     put_in_force(backend, "naive")
     sale = a_sale(stock=10)
     assert told_in_a_crowd(processes, sale) == {"order": 10, "SoldOut": 30}
@@ -93,7 +93,7 @@ def test_a_crowd_buys_exactly_what_there_is(processes, backend) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["fenced", "conditional"])
-def test_a_crowd_without_any_lock_buys_exactly_what_there_is(processes, strategy) -> None:
+def test_stock_is_exact_without_any_lock(processes, strategy) -> None:
     put_in_force("none", strategy)
     sale = a_sale(stock=10)
     assert told_in_a_crowd(processes, sale) == {"order": 10, "SoldOut": 30}
@@ -104,7 +104,7 @@ def test_a_crowd_without_any_lock_buys_exactly_what_there_is(processes, strategy
 
 
 @pytest.mark.faults(row="F8", backend="redis", xf=True)
-def test_a_lock_released_before_the_commit_oversells(processes) -> None:
+def test_lock_released_before_the_commit_oversells(processes) -> None:
     """Control for the order of steps in place_order: the same lock, released too early.
 
     Not with `database`: on SQLite its release would wait for the open transaction.
@@ -126,7 +126,7 @@ def test_a_lock_released_before_the_commit_oversells(processes) -> None:
 
 @pytest.mark.faults(row="F8")
 @pytest.mark.parametrize("backend", ["database", "redis"])
-def test_a_lock_released_after_the_commit_does_not(processes, backend) -> None:
+def test_lock_released_after_the_commit_does_not_oversell(processes, backend) -> None:
     put_in_force(backend, "naive")
     sale = a_sale(stock=2)
     first, second = processes(2)
@@ -146,7 +146,7 @@ def test_a_lock_released_after_the_commit_does_not(processes, backend) -> None:
 
 @pytest.mark.faults(row=3)
 @pytest.mark.parametrize("backend", ["database", "redis"])
-def test_when_a_holder_is_killed_the_others_are_served_after_its_lease(processes, backend) -> None:
+def test_waiters_are_served_after_a_killed_holders_lease(processes, backend) -> None:
     put_in_force(backend, "naive")
     sale = a_sale(stock=2)
     victim, other = processes(2)
@@ -164,8 +164,8 @@ def test_when_a_holder_is_killed_the_others_are_served_after_its_lease(processes
 
 
 @pytest.mark.parametrize("point", ["purchase.check", "purchase.committed"])
-def test_a_form_whose_process_was_killed_can_be_sent_again(processes, point) -> None:
-    """Before the commit there is no order yet, after it there is one: never two, never none."""
+def test_form_of_a_killed_process_can_be_sent_again(processes, point) -> None:
+    """Before the commit there is no order, after it one: never two, never none."""
     put_in_force("redis")
     sale = a_sale(stock=2)
     victim, other = processes(2)
@@ -188,8 +188,8 @@ def test_a_form_whose_process_was_killed_can_be_sent_again(processes, point) -> 
 @pytest.mark.parametrize(
     ("strategy", "oversold"), [("naive", 1), ("fenced", 0), ("conditional", 0)]
 )
-def test_a_holder_whose_lock_was_taken_over(processes, strategy, oversold) -> None:
-    """Its lock is broken in mid-work and another buys the last piece. Naive is the control."""
+def test_holder_whose_lock_was_taken_over(processes, strategy, oversold) -> None:
+    """Its lock is broken and another customer buys the last unit. Naive is the control."""
     from locking import locks
     from shop.sales.stock_lock import lock_name
 
@@ -208,7 +208,7 @@ def test_a_holder_whose_lock_was_taken_over(processes, strategy, oversold) -> No
     assert Stock.objects.get().stale_writes_refused == 1 - oversold
 
 
-def test_an_order_outlives_the_loss_of_its_lock(processes) -> None:
+def test_committed_order_survives_the_loss_of_its_lock(processes) -> None:
     from locking import locks
     from shop.sales.stock_lock import lock_name
 
@@ -229,7 +229,7 @@ def test_an_order_outlives_the_loss_of_its_lock(processes) -> None:
 
 @pytest.mark.parametrize("remembers", [MAX_AGE, 4.0], ids=["as it is", "control: too long"])
 def test_every_process_sees_stock_return_within_a_tenth_of_a_second(processes, remembers) -> None:
-    """Whoever asks 100 ms after the return is told so, however slow the machine is."""
+    """A request 100 ms after the return sees it, however slow the machine is."""
     put_in_force("redis")
     sale = a_sale(stock=1)
     order = place_order(customer=a_customer(), sale=fresh(sale), quantity=1, key="k").order

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 @pytest.fixture
 def switching() -> Iterator[object]:
-    """Switch in a thread of its own; the future knows when it is done."""
+    """Switch in another thread, and return its future."""
     with ThreadPoolExecutor(1) as pool:
 
         def work(**wish):
@@ -40,7 +40,7 @@ def a_form(sale: Sale, do: str = "buy") -> dict[str, object]:
     return {"do": do, "sale": sale.pk, "customer": a_customer().pk, "key": "k"}
 
 
-def test_every_process_obeys_within_a_second(processes) -> None:
+def test_every_process_follows_a_switch_within_a_second(processes) -> None:
     put_in_force("none")
     policy.current()
     both = processes(2)
@@ -56,8 +56,8 @@ def test_every_process_obeys_within_a_second(processes) -> None:
         assert told["at"] - switched <= policy.MAX_AGE + 0.5  # the rest is the machine's
 
 
-def test_a_drain_waits_for_a_holder_in_another_process(processes, switching) -> None:
-    """It renews, so no time that is written anywhere says when it will be gone."""
+def test_drain_waits_for_a_holder_in_another_process(processes, switching) -> None:
+    """The holder renews its lease, so no stored time limits the drain."""
     put_in_force("redis")
     holder, buyer = processes(2)
     holder.start({"do": "hold", "name": "sale:0"}, pause_at="holding")
@@ -79,7 +79,7 @@ def test_a_drain_waits_for_a_holder_in_another_process(processes, switching) -> 
     assert (bought["backend"], bought["epoch"]) == ("database", 2)
 
 
-def test_a_killed_holder_holds_a_drain_up_for_its_lease_only(processes, switching) -> None:
+def test_killed_holder_delays_a_drain_by_its_lease_only(processes, switching) -> None:
     put_in_force("redis")
     (holder,) = processes(1)
     holder.start({"do": "hold", "name": "sale:0"}, pause_at="holding")
@@ -100,7 +100,7 @@ def test_a_killed_holder_holds_a_drain_up_for_its_lease_only(processes, switchin
     ],
 )
 @pytest.mark.parametrize("way", [("redis", "database"), ("database", "redis")])
-def test_a_holder_between_look_and_write(
+def test_switch_with_a_holder_between_read_and_write(
     processes, switching, strategy, force, oversold, way
 ) -> None:
     old, new = way
@@ -130,8 +130,8 @@ def test_a_holder_between_look_and_write(
 
 
 @pytest.mark.parametrize(("strategy", "refused"), [("naive", 0), ("fenced", 1), ("conditional", 1)])
-def test_a_process_with_an_old_policy_is_refused_by_the_epoch(processes, strategy, refused) -> None:
-    """Forced, nobody waits for it: it takes the old backend's lock beside a buyer of the new."""
+def test_epoch_refuses_a_process_with_an_old_policy(processes, strategy, refused) -> None:
+    """A forced switch does not wait: it acquires the old lock beside a holder of the new one."""
     put_in_force("redis", strategy)
     sale = a_sale(stock=5)
     late, other = processes(2)
@@ -150,7 +150,7 @@ def test_a_process_with_an_old_policy_is_refused_by_the_epoch(processes, strateg
 
 
 def start_a_crowd(crowd: list[RaceWorker]) -> Sale:
-    """Two buyers at a time in each process, until told that it is enough."""
+    """Buy in two threads of each process until stopped."""
     sale = a_sale(stock=30_000)
     for process in crowd:
         process.prepare(*[{"do": "buy_until_told", "sale": sale.pk}] * 2)
@@ -159,7 +159,7 @@ def start_a_crowd(crowd: list[RaceWorker]) -> Sale:
 
 
 def end(crowd: list[RaceWorker], sale: Sale) -> None:
-    """Whoever was told to have bought has an order, and the books add up."""
+    """Expect an order for each success, and a consistent sale."""
     for process in crowd:
         process.proceed()
     results = [result for process in crowd for result in process.results()]
@@ -175,7 +175,7 @@ def sold_under(epoch: int) -> int:
 
 @pytest.mark.faults(row=25, backend="redis, database", fired="switched twice")
 @pytest.mark.parametrize(("strategy", "force"), [("naive", False), ("fenced", True)])
-def test_switched_there_and_back_under_load(processes, strategy, force) -> None:
+def test_switch_there_and_back_under_load(processes, strategy, force) -> None:
     put_in_force("redis", strategy)
     crowd = processes(4)
     sale = start_a_crowd(crowd)
@@ -186,8 +186,8 @@ def test_switched_there_and_back_under_load(processes, strategy, force) -> None:
     end(crowd, sale)
 
 
-def test_a_crowd_without_a_lock_between_machines_loses_writes(processes) -> None:
-    """The control: the same crowd and the same books, and a lock that ends at the process."""
+def test_process_lock_loses_writes_of_several_processes(processes) -> None:
+    """The control: the same load with a lock that does not span processes."""
     put_in_force("process", "naive")
     crowd = processes(4)
     sale = start_a_crowd(crowd)
@@ -198,8 +198,8 @@ def test_a_crowd_without_a_lock_between_machines_loses_writes(processes) -> None
 
 
 @pytest.mark.faults(row=25, backend="redis to database", fired="switched by force")
-def test_away_from_a_dead_backend_under_load(database_url) -> None:
-    """Redis is killed in mid-sale; buyers are told to try again until staff force the switch."""
+def test_forced_switch_from_a_dead_backend_under_load(database_url) -> None:
+    """Redis is killed during a sale; purchases are overloaded until a forced switch."""
     put_in_force("redis", "fenced")
     with Redis() as redis:
         crowd = [RaceWorker(database_url, redis.url) for _ in range(2)]

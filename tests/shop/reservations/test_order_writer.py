@@ -1,4 +1,4 @@
-"""What becomes of an entry in a queued sale, and of pieces that return."""
+"""Outcomes of the entries of a queued sale, and units that are released."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 # --- What becomes of an entry ----------------------------------------------------------------
 
 
-def test_an_entry_that_cannot_be_read_holds_up_nobody() -> None:
+def test_malformed_entry_delays_no_other() -> None:
     sale = a_queued_sale(stock=5)
     before = ask(sale)
     orders = store.keys_of(sale.pk, fresh(sale).generation)[3]
@@ -54,7 +54,7 @@ def test_an_entry_that_cannot_be_read_holds_up_nobody() -> None:
     assert_sound(sale, held=2, left=3)
 
 
-def test_an_order_that_cannot_be_written_is_set_aside_and_its_pieces_return(admin_client) -> None:
+def test_unwritable_order_is_rejected_and_its_units_released(admin_client) -> None:
     sale, gone = a_queued_sale(stock=5), a_customer()
     lost, other = ask(sale, gone, quantity=2), ask(sale)
     gone.delete()
@@ -81,7 +81,7 @@ def _without_customers(commit: Callable[..., object]) -> Callable[..., object]:
     return checked
 
 
-def test_a_key_of_another_sale_is_told_so() -> None:
+def test_key_of_another_sale_is_rejected_as_reused() -> None:
     customer, sale = a_customer(), a_queued_sale(stock=5)
     place_order(customer=customer, sale=fresh(a_sale()), quantity=1, key="k")
     queued = ask(sale, customer)
@@ -90,7 +90,7 @@ def test_a_key_of_another_sale_is_told_so() -> None:
     assert_sound(sale, held=0, left=5)
 
 
-def test_a_limit_lowered_meanwhile_is_kept_where_it_is_written() -> None:
+def test_lowered_limit_is_enforced_when_written() -> None:
     sale, customer = a_queued_sale(stock=5, limit=2), a_customer()
     both = [ask(sale, customer, key=key) for key in "ab"]
     Sale.objects.update(limit_per_customer=1)
@@ -99,7 +99,7 @@ def test_a_limit_lowered_meanwhile_is_kept_where_it_is_written() -> None:
     assert_sound(sale, held=1, left=4)
 
 
-def test_what_redis_promised_too_much_is_sold_out_after_all(browser) -> None:
+def test_excess_reservations_are_rejected_as_sold_out(browser) -> None:
     sale = a_queued_sale(stock=2)
     load(sale=sale)
     store._command("HINCRBY", store.keys_of(sale.pk, sale.generation)[0], "left", 2)
@@ -109,7 +109,7 @@ def test_what_redis_promised_too_much_is_sold_out_after_all(browser) -> None:
     assert_sound(sale, held=2, left=0)
 
 
-def test_a_database_that_fails_leaves_the_entry_for_later() -> None:
+def test_database_failure_leaves_the_entry() -> None:
     from django.db import OperationalError
 
     sale = a_queued_sale()
@@ -123,7 +123,7 @@ def test_a_database_that_fails_leaves_the_entry_for_later() -> None:
     assert_sound(sale, held=1, left=9)
 
 
-def test_one_sale_whose_lock_is_held_keeps_no_other_waiting(monkeypatch) -> None:
+def test_held_lock_delays_no_other_sale(monkeypatch) -> None:
     monkeypatch.setattr(writing, "BATCH_LOCK_TIMEOUT", 0.05)
     stuck, free = a_queued_sale(), a_queued_sale()
     both = [ask(stuck), ask(free)]
@@ -145,7 +145,7 @@ def test_one_sale_whose_lock_is_held_keeps_no_other_waiting(monkeypatch) -> None
     assert status(both[0]) == "won"
 
 
-def test_an_entry_at_which_the_database_fails_again_and_again_is_set_aside(monkeypatch) -> None:
+def test_repeatedly_failing_entry_is_rejected(monkeypatch) -> None:
     from django.db import OperationalError
 
     sale = a_queued_sale()
@@ -161,8 +161,8 @@ def test_an_entry_at_which_the_database_fails_again_and_again_is_set_aside(monke
 
 @pytest.mark.only("mysql")
 @pytest.mark.django_db(transaction=True)
-def test_no_reservation_is_set_aside_while_somebody_is_stopped_in_his_transaction(settings) -> None:
-    """Which may take hours: those who have a place keep it."""
+def test_no_entry_is_rejected_while_the_row_is_blocked(settings) -> None:
+    """Which may take hours: reservations keep their units."""
     sale = a_queued_sale()
     all_ = [ask(sale) for _ in range(2 * settings.MAX_ATTEMPTS)]
     let_go, held = threading.Event(), threading.Event()
@@ -199,19 +199,19 @@ def test_no_reservation_is_set_aside_while_somebody_is_stopped_in_his_transactio
 
 
 @pytest.mark.parametrize("how", ["cancelled", "expired"])
-@pytest.mark.parametrize("is_silent", [False, True])
-def test_pieces_of_a_closed_order_can_be_reserved_again(how, is_silent) -> None:
+@pytest.mark.parametrize("is_down", [False, True])
+def test_units_of_a_closed_order_can_be_reserved_again(how, is_down) -> None:
     sale, customer = a_queued_sale(stock=2, limit=2), a_customer()
     ask(sale, customer, quantity=2)
     consume()
     assert told(sale, 1) == {"SoldOut": 1}
-    silence = patch.object(store, "release", side_effect=ServiceUnavailable)
-    with silence if is_silent else nullcontext():
+    outage = patch.object(store, "release", side_effect=ServiceUnavailable)
+    with outage if is_down else nullcontext():
         if how == "cancelled":
             cancel_order(order=Order.objects.select_related("sale").get())
         else:
             assert expire_unpaid_orders(now=timezone.now() + timedelta(days=1)) == 1
-    if is_silent:
+    if is_down:
         assert told(sale, 1) == {"SoldOut": 1}
         repair = reconcile(sale=fresh(sale))
         assert (repair.drift, repair.customers) == (-2, 1)
@@ -221,7 +221,9 @@ def test_pieces_of_a_closed_order_can_be_reserved_again(how, is_silent) -> None:
     assert_sound(sale, held=2, left=0)
 
 
-def test_restocked_in_the_admin(admin_client, django_capture_on_commit_callbacks) -> None:
+def test_restock_in_the_admin_reaches_redis(
+    admin_client, django_capture_on_commit_callbacks
+) -> None:
     sale = a_queued_sale(stock=1)
     ask(sale)
     form = {"action": "restock", "units": 3, "_selected_action": sale.pk}

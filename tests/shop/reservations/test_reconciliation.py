@@ -1,4 +1,4 @@
-"""Redis loses what a queued sale knew, and nobody is lied to."""
+"""Redis loses data of a queued sale, and every status stays true."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 @pytest.mark.faults(row=5, backend="redis", fired="Redis emptied")
 @pytest.mark.parametrize("how", ["flushed", "restarted"])
-def test_emptied_in_mid_sale(redis, how) -> None:
+def test_emptied_redis_is_loaded_again(redis, how) -> None:
     sale, customer = a_queued_sale(stock=10, limit=1), a_customer()
     written = ask(sale, customer)
     consume()
@@ -63,8 +63,8 @@ def test_emptied_in_mid_sale(redis, how) -> None:
     assert_sound(sale, held=10, left=0)
 
 
-def test_a_batch_read_before_redis_was_emptied_is_written_once(redis) -> None:
-    """A consumer has it in hand; the buyer, told that it is lost, sends the form again."""
+def test_batch_read_before_a_loss_is_written_once(redis) -> None:
+    """A consumer has the batch; the customer, whose reservation is lost, sends the form again."""
     sale, customer = a_queued_sale(stock=3), a_customer()
     first = ask(sale, customer)
     old = fresh(sale)
@@ -79,8 +79,8 @@ def test_a_batch_read_before_redis_was_emptied_is_written_once(redis) -> None:
 
 
 @pytest.mark.faults(row=5, backend="redis", fired="reseeded")
-def test_reseeded_while_entries_are_under_way_it_offers_them_twice() -> None:
-    """The control: what others do after a restart, and what the reconciler does instead."""
+def test_loading_without_the_stream_offers_units_twice() -> None:
+    """The control: loading only from the database after a restart, unlike the reconciliation."""
     sale = a_queued_sale(stock=5)
     assert told(sale, 3) == {"queued": 3}
     state = store.keys_of(sale.pk, fresh(sale).generation)[0]
@@ -95,7 +95,7 @@ def test_reseeded_while_entries_are_under_way_it_offers_them_twice() -> None:
 
 
 @pytest.mark.faults(row=4, backend="redis")
-def test_failed_over_to_an_old_replica(redis, settings) -> None:
+def test_failover_to_an_old_replica_is_repaired(redis, settings) -> None:
     sale, customer = a_queued_sale(stock=10), a_customer()
     with Redis(replica_of=redis) as replica:
         early = ask(sale, customer)
@@ -120,7 +120,7 @@ def test_failed_over_to_an_old_replica(redis, settings) -> None:
         assert_sound(sale, held=10, left=0)
 
 
-def test_the_first_loading_is_no_loss(redis, caplog) -> None:
+def test_first_load_is_not_reported_as_repair(redis, caplog) -> None:
     sale = a_queued_sale()
     assert reconcile(sale=sale).loaded
     assert "Repaired sale" not in caplog.text
@@ -129,7 +129,7 @@ def test_the_first_loading_is_no_loss(redis, caplog) -> None:
     assert "Repaired sale" in caplog.text
 
 
-def test_a_reservation_that_waits_for_its_order_is_seen_in_the_metrics(client, monkeypatch) -> None:
+def test_waiting_reservation_is_in_the_metrics(client, monkeypatch) -> None:
     ask(a_queued_sale())
     in_a_while = SimpleNamespace(time=lambda: time.time() + 90)
     monkeypatch.setattr("shop.administration.audit.time", in_a_while)
@@ -144,7 +144,7 @@ def test_a_reservation_that_waits_for_its_order_is_seen_in_the_metrics(client, m
     assert waited() == 0
 
 
-def test_a_ticket_whose_entry_is_gone_may_be_sent_again() -> None:
+def test_reservation_without_entry_can_be_sent_again() -> None:
     sale, customer = a_queued_sale(stock=2), a_customer()
     queued = ask(sale, customer)
     store._command("DEL", store.keys_of(sale.pk, fresh(sale).generation)[3])
@@ -153,7 +153,7 @@ def test_a_ticket_whose_entry_is_gone_may_be_sent_again() -> None:
     assert status(queued) == "lost"
 
 
-def test_the_lost_page_sends_the_same_form_again(browser) -> None:
+def test_page_of_a_lost_reservation_sends_the_form_again(browser) -> None:
     sale = a_queued_sale()
     url = ask(sale, User.objects.get(), key="k-17").url
     store._command("DEL", *store.keys_of(sale.pk, fresh(sale).generation))
@@ -167,7 +167,7 @@ def test_the_lost_page_sends_the_same_form_again(browser) -> None:
     assert_sound(sale, held=1, left=9)
 
 
-def test_the_command_and_the_audit_say_what_they_found(capsys) -> None:
+def test_command_and_audit_report_the_repair(capsys) -> None:
     sale = a_queued_sale(stock=4)
     ask(sale)
     state = store.keys_of(sale.pk, fresh(sale).generation)[0]
@@ -181,7 +181,7 @@ def test_the_command_and_the_audit_say_what_they_found(capsys) -> None:
     assert not Repair(sale=sale.slug)
 
 
-def test_a_sale_that_is_prolonged_is_not_forgotten_in_its_middle() -> None:
+def test_extended_sale_keeps_its_state() -> None:
     sale = a_queued_sale()
     ask(sale)
     ends = timezone.now() + timedelta(days=30)
@@ -191,8 +191,8 @@ def test_a_sale_that_is_prolonged_is_not_forgotten_in_its_middle() -> None:
         assert store._command("PEXPIRETIME", key) / 1000 > ends.timestamp()
 
 
-def test_stock_sold_directly_beside_the_queue_is_noticed() -> None:
-    """Nobody should; the stock row and the reconciler keep it honest."""
+def test_direct_purchase_of_a_queued_sale_is_repaired() -> None:
+    """No code does this; the stock row and the reconciliation correct it."""
     sale = a_queued_sale(stock=2)
     load(sale=sale)
     place_order(customer=a_customer(), sale=fresh(sale), quantity=2, key="k")

@@ -1,4 +1,4 @@
-"""Queued sales: what a buyer is told, by the service and over HTTP."""
+"""Reservations of queued sales, by the service and over HTTP."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["browser", "hasty", "redis"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 
-def test_from_the_form_to_the_order() -> None:
+def test_reservation_becomes_an_order() -> None:
     sale = a_queued_sale(stock=5)
     queued = ask(sale, quantity=2)
     assert status(queued) == "waiting"
@@ -46,7 +46,7 @@ def test_from_the_form_to_the_order() -> None:
     assert_sound(sale, held=2, left=3)
 
 
-def test_a_replay_is_told_the_same_before_and_after_the_order_is_written() -> None:
+def test_replay_is_equal_before_and_after_the_order() -> None:
     sale, customer = a_queued_sale(stock=1), a_customer()
     first = ask(sale, customer)
     again = ask(sale, customer)
@@ -65,7 +65,7 @@ def test_a_replay_is_told_the_same_before_and_after_the_order_is_written() -> No
         ({"quantity": 0}, BadInput),
     ],
 )
-def test_refused(asked, error) -> None:
+def test_invalid_reservation_is_refused(asked, error) -> None:
     sale, customer = a_queued_sale(stock=5, limit=2), a_customer()
     ask(sale, customer)
     with pytest.raises(error):
@@ -74,7 +74,7 @@ def test_refused(asked, error) -> None:
     assert_sound(sale, held=1, left=4)
 
 
-def test_sold_out_at_the_last_piece() -> None:
+def test_sold_out_after_the_last_unit() -> None:
     sale = a_queued_sale(stock=3)
     assert told(sale, 2, quantity=2) == {"queued": 1, "SoldOut": 1}
     assert told(sale, 2) == {"queued": 1, "SoldOut": 1}
@@ -82,7 +82,7 @@ def test_sold_out_at_the_last_piece() -> None:
 
 @pytest.mark.parametrize(("opens_in", "lasts"), [(60, 60), (-60, 30)])
 @pytest.mark.parametrize("is_loaded", [True, False])
-def test_not_open(opens_in, lasts, is_loaded) -> None:
+def test_closed_sale_is_refused(opens_in, lasts, is_loaded) -> None:
     sale = a_queued_sale(opens_in=opens_in, lasts=lasts)
     if is_loaded:
         load(sale=sale)
@@ -91,7 +91,7 @@ def test_not_open(opens_in, lasts, is_loaded) -> None:
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])
-def test_a_replay_after_the_end_still_leads_to_the_order(is_loaded) -> None:
+def test_replay_after_the_end_leads_to_the_order(is_loaded) -> None:
     sale, customer = a_queued_sale(), a_customer()
     first = ask(sale, customer)
     consume()
@@ -102,7 +102,7 @@ def test_a_replay_after_the_end_still_leads_to_the_order(is_loaded) -> None:
     assert (again.receipt, again.replayed, status(again)) == (first.receipt, True, "won")
 
 
-def test_pieces_return_once_although_the_answer_is_lost(monkeypatch) -> None:
+def test_units_are_released_once_after_a_lost_reply(monkeypatch) -> None:
     sale, customer = a_queued_sale(stock=5, limit=2), a_customer()
     queued, ran = ask(sale, customer, quantity=2), []
     consume()
@@ -122,7 +122,7 @@ def test_pieces_return_once_although_the_answer_is_lost(monkeypatch) -> None:
     assert_sound(sale, held=0, left=5)
 
 
-def test_scripts_are_taught_again_to_a_server_that_forgot_them() -> None:
+def test_scripts_are_loaded_again_after_a_flush() -> None:
     sale = a_queued_sale()
     ask(sale)
     store._command("SCRIPT", "FLUSH")
@@ -130,7 +130,7 @@ def test_scripts_are_taught_again_to_a_server_that_forgot_them() -> None:
     assert consume() == 2
 
 
-def test_a_silent_redis_is_waited_for_in_bounded_time(redis) -> None:
+def test_unresponsive_redis_is_refused_in_bounded_time(redis) -> None:
     sale, customer = a_queued_sale(), a_customer()
     first = ask(sale, customer)
     redis.pause()
@@ -147,7 +147,7 @@ def test_a_silent_redis_is_waited_for_in_bounded_time(redis) -> None:
     assert ask(sale, customer).receipt == first.receipt
 
 
-def test_over_http(browser) -> None:
+def test_reservation_over_http(browser) -> None:
     sale = a_queued_sale()
     buy, form = f"/sales/{sale.slug}/buy/", {"quantity": 1, "idempotency_key": "k" * 36}
     response = browser.post(buy, form)
@@ -182,7 +182,7 @@ def test_polls_back_off(browser) -> None:
     assert (delays[0], delays[-1]) == (750, 5000)
 
 
-def test_a_ticket_is_its_buyers_own(browser) -> None:
+def test_reservation_page_is_private(browser) -> None:
     url = ask(a_queued_sale()).url
     assert browser.get(url).status_code == 404
     assert Client().get(url).status_code == 302
