@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -38,6 +39,11 @@ def redis(settings) -> Iterator[Redis]:
     with Redis() as server:
         settings.REDIS_URL = server.url
         yield server
+
+
+def redis_command(*command: object) -> Any:
+    """Send a command on the connection of the reservation store."""
+    return store._command(*command)
 
 
 def a_queued_sale(**what: float) -> Sale:

@@ -30,6 +30,7 @@ from tests.shop.queueing import (
     browser,
     consume,
     hasty,
+    redis_command,
     status,
     told,
 )
@@ -45,7 +46,7 @@ def test_malformed_entry_delays_no_other() -> None:
     sale = a_queued_sale(stock=5)
     before = ask(sale)
     orders = store.keys_of(sale.pk, fresh(sale).generation)[3]
-    store._command("XADD", orders, "*", "n", "ABC", "c", "nobody", "q", "1", "k", "x")
+    redis_command("XADD", orders, "*", "n", "ABC", "c", "nobody", "q", "1", "k", "x")
     after = ask(sale)
     assert consume() == 3
     assert [status(before), status(after)] == ["won", "won"]
@@ -102,7 +103,7 @@ def test_lowered_limit_is_enforced_when_written() -> None:
 def test_excess_reservations_are_rejected_as_sold_out(browser) -> None:
     sale = a_queued_sale(stock=2)
     load(sale=sale)
-    store._command("HINCRBY", store.keys_of(sale.pk, sale.generation)[0], "left", 2)
+    redis_command("HINCRBY", store.keys_of(sale.pk, sale.generation)[0], "left", 2)
     queued = [ask(sale, User.objects.get()), *(ask(sale) for _ in range(3))]
     consume()
     assert [status(one) for one in queued] == ["won", "won", "sold_out", "sold_out"]

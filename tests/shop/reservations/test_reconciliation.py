@@ -30,6 +30,7 @@ from tests.shop.queueing import (
     consume,
     hasty,
     redis,
+    redis_command,
     status,
     told,
 )
@@ -46,7 +47,7 @@ def test_emptied_redis_is_loaded_again(redis, how) -> None:
     consume()
     lost = ask(sale)
     if how == "flushed":
-        store._command("FLUSHALL")
+        redis_command("FLUSHALL")
     else:
         redis.kill()
         redis.start()
@@ -69,7 +70,7 @@ def test_batch_read_before_a_loss_is_written_once(redis) -> None:
     first = ask(sale, customer)
     old = fresh(sale)
     entries = store.entries(sale=old)
-    store._command("FLUSHALL")
+    redis_command("FLUSHALL")
     again = ask(sale, customer)
     assert first.receipt == again.receipt
     writing.write(sale=old, entries=entries)
@@ -84,10 +85,10 @@ def test_loading_without_the_stream_offers_units_twice() -> None:
     sale = a_queued_sale(stock=5)
     assert told(sale, 3) == {"queued": 3}
     state = store.keys_of(sale.pk, fresh(sale).generation)[0]
-    store._command("HSET", state, "left", fresh(sale).stock.quantity)
+    redis_command("HSET", state, "left", fresh(sale).stock.quantity)
     assert reconcile(sale=fresh(sale)).drift == 3
     assert told(sale, 3) == {"queued": 2, "SoldOut": 1}
-    store._command("HSET", state, "left", fresh(sale).stock.quantity)
+    redis_command("HSET", state, "left", fresh(sale).stock.quantity)
     assert told(sale, 3) == {"queued": 3}
     consume()
     assert RejectedReservation.objects.filter(reason="sold_out").count() == 3
@@ -99,9 +100,9 @@ def test_failover_to_an_old_replica_is_repaired(redis, settings) -> None:
     sale, customer = a_queued_sale(stock=10), a_customer()
     with Redis(replica_of=redis) as replica:
         early = ask(sale, customer)
-        store._command("WAIT", 1, 5000)
+        redis_command("WAIT", 1, 5000)
         settings.REDIS_URL = replica.url
-        store._command("REPLICAOF", "NO", "ONE")
+        redis_command("REPLICAOF", "NO", "ONE")
         settings.REDIS_URL = redis.url
         written = ask(sale)
         consume()
@@ -124,7 +125,7 @@ def test_first_load_is_not_reported_as_repair(redis, caplog) -> None:
     sale = a_queued_sale()
     assert reconcile(sale=sale).loaded
     assert "Repaired sale" not in caplog.text
-    store._command("FLUSHALL")
+    redis_command("FLUSHALL")
     assert reconcile(sale=fresh(sale)).loaded
     assert "Repaired sale" in caplog.text
 
@@ -147,7 +148,7 @@ def test_waiting_reservation_is_in_the_metrics(client, monkeypatch) -> None:
 def test_reservation_without_entry_can_be_sent_again() -> None:
     sale, customer = a_queued_sale(stock=2), a_customer()
     queued = ask(sale, customer)
-    store._command("DEL", store.keys_of(sale.pk, fresh(sale).generation)[3])
+    redis_command("DEL", store.keys_of(sale.pk, fresh(sale).generation)[3])
     repair = reconcile(sale=fresh(sale))
     assert (repair.drift, repair.customers, repair.forgotten) == (-1, 1, 1)
     assert status(queued) == "lost"
@@ -156,7 +157,7 @@ def test_reservation_without_entry_can_be_sent_again() -> None:
 def test_page_of_a_lost_reservation_sends_the_form_again(browser) -> None:
     sale = a_queued_sale()
     url = ask(sale, User.objects.get(), key="k-17").url
-    store._command("DEL", *store.keys_of(sale.pk, fresh(sale).generation))
+    redis_command("DEL", *store.keys_of(sale.pk, fresh(sale).generation))
     page = browser.get(url)
     assert 'value="k-17"' in page.text
     assert (
@@ -171,7 +172,7 @@ def test_command_and_audit_report_the_repair(capsys) -> None:
     sale = a_queued_sale(stock=4)
     ask(sale)
     state = store.keys_of(sale.pk, fresh(sale).generation)[0]
-    store._command("HINCRBY", state, "left", -2)
+    redis_command("HINCRBY", state, "left", -2)
     audit = audit_sale(sale=fresh(sale))
     assert (audit.ok, audit.reserved, audit.drift) == (True, 1, -2)
     call_command("reconcile_queued")
@@ -188,7 +189,7 @@ def test_extended_sale_keeps_its_state() -> None:
     Sale.objects.filter(pk=sale.pk).update(closes_at=ends)
     reconcile(sale=fresh(sale))
     for key in store.keys_of(sale.pk, fresh(sale).generation):
-        assert store._command("PEXPIRETIME", key) / 1000 > ends.timestamp()
+        assert redis_command("PEXPIRETIME", key) / 1000 > ends.timestamp()
 
 
 def test_direct_purchase_of_a_queued_sale_is_repaired() -> None:

@@ -26,6 +26,7 @@ from tests.shop.queueing import (
     consume,
     hasty,
     redis,
+    redis_command,
     status,
     told,
 )
@@ -125,7 +126,7 @@ def test_units_are_released_once_after_a_lost_reply(monkeypatch) -> None:
 def test_scripts_are_loaded_again_after_a_flush() -> None:
     sale = a_queued_sale()
     ask(sale)
-    store._command("SCRIPT", "FLUSH")
+    redis_command("SCRIPT", "FLUSH")
     ask(sale)
     assert consume() == 2
 
