@@ -1,9 +1,9 @@
-"""The demo's supervisor: embedded stores, web, worker, consumer and beat in one foreground process.
+"""Supervise the demo: embedded stores, web, worker, consumer and beat in one foreground process.
 
     PORT=8000 REDLOCK=1 .venv/bin/python tools/demo.py
 
-Everything it keeps is in SHOP_VAR (default: var/). Whatever ends it ends what it started: Ctrl-C,
-SIGTERM, a closed terminal, one part's failure and, through the kernel on Linux, even SIGKILL.
+All data is in SHOP_VAR (default: var/). When the supervisor ends, all processes that it started
+end: after Ctrl-C, SIGTERM, a closed terminal, the failure of one process and, on Linux, SIGKILL.
 """
 
 import fcntl
@@ -42,13 +42,13 @@ STOP_SECONDS = 8.0
 FIRST_PAGE_SECONDS = 60.0
 SPACE_MB = 100
 KEEP = ("--appendonly", "yes", "--maxmemory-policy", "noeviction")
-# Celery's warning to root, eight lines long: here root is somebody who tries it in a container.
+# Celery's warning to root, eight lines long; root is usual in a container.
 QUIET = "ignore:You're running the worker with superuser privileges"
 COLOURS = {"web": 36, "worker": 33, "consumer": 32, "beat": 35}
 
 
 class DemoError(Exception):
-    """Why the demo cannot start, in one sentence."""
+    """The demo cannot start; the message is one sentence."""
 
 
 def say(text: str) -> None:
@@ -56,8 +56,8 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
-# A process that is killed while it starts leaves children that nobody ends: they go by their group.
-UNDERTAKER = """
+# Children of a process that was killed while starting: the reaper ends them by process group.
+REAPER = """
 import contextlib, os, signal, sys
 for group in [int(line) for line in sys.stdin]:
     with contextlib.suppress(ProcessLookupError):
@@ -66,10 +66,10 @@ for group in [int(line) for line in sys.stdin]:
 
 
 @contextmanager
-def undertaker() -> Iterator[Callable[[int], None]]:
-    """Tell it of each part's group: if we die without a word, it kills them all."""
+def reaper() -> Iterator[Callable[[int], None]]:
+    """Yield a function that registers process groups; all are killed if this process dies."""
     process = subprocess.Popen(
-        [sys.executable, "-ISc", UNDERTAKER],
+        [sys.executable, "-ISc", REAPER],
         stdin=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -85,7 +85,7 @@ def undertaker() -> Iterator[Callable[[int], None]]:
 
 
 class Part:
-    """One process of the demo; its lines are printed with its name, its end is put in a queue."""
+    """One process of the demo; prints its lines with its name, and reports its end to a queue."""
 
     def __init__(
         self,
@@ -120,13 +120,13 @@ class Part:
         ended.put(f"{self.name} ended with exit code {self.process.wait()}")
 
     def signal(self, how: signal.Signals) -> None:
-        """Signal the whole session, children that lost their parent included."""
+        """Signal the whole session, including children that lost their parent."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, how)
 
 
 def stop_parts(parts: list[Part], ended: "queue.SimpleQueue[str]") -> None:
-    """Ask, wait, then kill; a second Ctrl-C shortens the waiting."""
+    """Send SIGTERM, wait, then SIGKILL; a second Ctrl-C ends the wait."""
     for part in parts:
         with suppress(ProcessLookupError):
             part.process.terminate()
@@ -144,7 +144,7 @@ def stop_parts(parts: list[Part], ended: "queue.SimpleQueue[str]") -> None:
 
 @contextmanager
 def claim(var: Path, port: int) -> Iterator[None]:
-    """The folder is ours alone, and nothing known stands in the way of this start."""
+    """Lock the directory, and check the disk space and the port."""
     try:
         var.mkdir(parents=True, exist_ok=True)
         lock = (var / "demo.lock").open("a")
@@ -172,7 +172,7 @@ def claim(var: Path, port: int) -> Iterator[None]:
 
 
 def embed(stack: ExitStack, var: Path) -> None:
-    """Start the Redis for cache, broker and locks, and five masters more if RedLock is wanted."""
+    """Start Redis for cache, broker and locks, and five masters for RedLock if requested."""
     if any(name in os.environ for name in STORE_VARIABLES):
         say("Using the stores that the environment names.")
         return
@@ -185,7 +185,7 @@ def embed(stack: ExitStack, var: Path) -> None:
     urls = {"REDIS_URL": servers[0].url, "CELERY_BROKER_URL": servers[0].url}
     if len(servers) > 1:
         urls["REDLOCK_URLS"] = ",".join(server.url for server in servers[1:])
-    # For `manage.py` in another terminal; our own processes inherit the environment.
+    # For `manage.py` in another terminal; the demo's processes inherit the environment.
     embedded = var / "embedded.env"
     embedded.write_text("".join(f"{name}={url}\n" for name, url in urls.items()))
     stack.callback(embedded.unlink, missing_ok=True)
@@ -193,7 +193,7 @@ def embed(stack: ExitStack, var: Path) -> None:
 
 
 def gather_metrics(var: Path) -> None:
-    """Let /metrics count what all processes did, from this start on."""
+    """Make /metrics count the work of all processes since this start."""
     folder = var / "metrics"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -201,7 +201,7 @@ def gather_metrics(var: Path) -> None:
 
 
 def prepare() -> list[str]:
-    """Bring database and static files up to date; what to tell about the demo accounts."""
+    """Update database and static files, and return the lines about the demo accounts."""
     import django
     from django.contrib.auth import get_user_model
     from django.core.management import CommandError, call_command
@@ -224,7 +224,7 @@ def prepare() -> list[str]:
 
 
 def wait_for_first_page(url: str, ended: "queue.SimpleQueue[str]") -> str | None:
-    """None once the page is served, else why it is not."""
+    """Return None once the page is served, or the reason why it is not."""
     deadline = time.monotonic() + FIRST_PAGE_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -233,7 +233,7 @@ def wait_for_first_page(url: str, ended: "queue.SimpleQueue[str]") -> str | None
         except urllib.error.HTTPError as error:
             return f"the first page answered {error.code}"
         except OSError:
-            pass  # Nobody listens yet.
+            pass  # the server does not listen yet
         with suppress(queue.Empty):
             return ended.get(timeout=0.1)
     return f"no page in {FIRST_PAGE_SECONDS:g} s"
@@ -248,11 +248,11 @@ def serve(port: int, accounts: list[str], started: float) -> int:
     gunicorn += ["--graceful-timeout", "3", "--max-requests", "0"]
     celery = ["-W", QUIET, "-m", "celery", "--quiet", "-A", "shop"]
     parts: list[Part] = []
-    with undertaker() as tell:
+    with reaper() as watch_group:
 
         def start(name: str, command: list[str]) -> None:
             parts.append(Part(name, [sys.executable, *command], ended))
-            tell(parts[-1].process.pid)
+            watch_group(parts[-1].process.pid)
 
         try:
             start("web", gunicorn)

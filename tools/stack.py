@@ -1,10 +1,10 @@
-"""`make stack`: docker-compose.yml as processes of this machine, for want of a container engine.
+"""`make stack`: run docker-compose.yml as processes of this machine, without a container engine.
 
     PORT=8000 .venv/bin/python tools/stack.py [--check]
 
-Commands, environments and health checks are those of the file; what stands in for Docker is here:
-names become addresses, MariaDB stands in for MySQL, the servers are those of the tests. --check
-ends once every health check passes. Everything is fresh at every start and gone at the end.
+Commands, environments and health checks are those of the file. This module replaces Docker: names
+become addresses, MariaDB replaces MySQL, the servers are those of the tests. --check ends once
+every health check passes. Each start begins without data, and the end removes all data.
 """
 
 import json
@@ -45,7 +45,7 @@ from devservers import (  # noqa: E402
     stop_all,
 )
 from devservers.programs import required  # noqa: E402
-from tools.demo import Part, say, stop_parts, undertaker  # noqa: E402
+from tools.demo import Part, reaper, say, stop_parts  # noqa: E402
 
 READY_SECONDS = 90.0
 CHECK_SECONDS = 30.0
@@ -53,11 +53,11 @@ VARIABLE = re.compile(r"\$\$|\$\{(\w+)(?::([-+?])((?:[^{}]|\{[^{}]*\})*))?\}")
 
 
 class StackError(Exception):
-    """Why the stack cannot start, in one sentence."""
+    """The stack cannot start; the message is one sentence."""
 
 
 def interpolate(text: str, variables: Mapping[str, str]) -> str:
-    """As Compose does: $$, ${A}, ${A:-otherwise}, ${A:+instead}, ${A:?why it is needed}."""
+    """Interpolate as Compose does: $$, ${A}, ${A:-otherwise}, ${A:+instead}, ${A:?reason}."""
 
     def value(match: re.Match[str]) -> str:
         name, how, rest = match.groups()
@@ -74,7 +74,7 @@ def interpolate(text: str, variables: Mapping[str, str]) -> str:
 
 
 class Proxy(Server):
-    """nginx with deploy/nginx.conf, where addresses and folders are replaced."""
+    """nginx with deploy/nginx.conf, with other addresses and directories."""
 
     def __init__(self, port: int, web_port: int, names: str) -> None:
         super().__init__()
@@ -86,13 +86,13 @@ class Proxy(Server):
 
     def command(self) -> list[str]:
         text = (ROOT / "deploy/nginx.conf").read_text()
-        for said, here in (
+        for theirs, ours in (
             ("listen 8080;", f"listen {HOST}:{self.listen};"),
             ("web:8000;", f"web:{self.web_port};"),
             ("127.0.0.11 ", f"{self.names} "),
         ):
-            assert said in text
-            text = text.replace(said, here)
+            assert theirs in text
+            text = text.replace(theirs, ours)
         kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         folders = "".join(f"{kind}_temp_path {self.data / kind};\n" for kind in kinds)
         file = self.folder / "nginx.conf"
@@ -111,29 +111,29 @@ class Proxy(Server):
         ]
 
     def is_ready(self) -> bool:
-        return True  # asked by the health check
+        return True  # the health check decides
 
 
 class Names(UDPServer):
-    """Docker's name server: the addresses of all containers of a service."""
+    """A name server like Docker's: returns the addresses of all containers of a service."""
 
     def __init__(self, addresses: Callable[[str], list[str]]) -> None:
         super().__init__((HOST, 0), BaseRequestHandler)
         self.addresses = addresses
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """One question, of a name without dots, for A records."""
-        query, wire = request
+        """Answer one query for the A records of a name without dots."""
+        query, connection = request
         end = 13 + query[12]
         found = self.addresses(query[13:end].decode())
         head = query[:2] + struct.pack(">5H", 0x8180, 1, len(found), 0, 0) + query[12 : end + 5]
         record = b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 5, 4)
         answers = b"".join(record + socket.inet_aton(address) for address in found)
-        wire.sendto(head + answers, client_address)
+        connection.sendto(head + answers, client_address)
 
 
 class Stack:
-    """The services of the file that `profiles` asks for; `parts` are the shop's own processes."""
+    """The services of the selected profiles; `parts` are the processes of the shop."""
 
     def __init__(self, port: int = 0, variables: Mapping[str, str] | None = None) -> None:
         self._stack = ExitStack()
@@ -175,7 +175,7 @@ class Stack:
         with self._stack:
             self.folder = Path(tempfile.mkdtemp(prefix="seckill-stack-"))
             self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
-            self._tell = self._stack.enter_context(undertaker())
+            self._watch_group = self._stack.enter_context(reaper())
             self._start_stores()
             self._stack.callback(lambda: stop_parts(list(self.parts.values()), self.ended))
             self._prepare()
@@ -196,7 +196,7 @@ class Stack:
         self._stack.close()
 
     def named(self, service: str) -> list[str]:
-        """The parts of a service: web-1, web-2."""
+        """Return the parts of a service: web-1, web-2."""
         return [name for name in self._commands if name.rpartition("-")[0] == service]
 
     def _hosts(self, service: str) -> list[str]:
@@ -234,17 +234,17 @@ class Stack:
         connection.close()
 
     def _local(self, text: object) -> str:
-        told = interpolate(str(text), self.variables)
+        local = interpolate(str(text), self.variables)
         for name, address in self.addresses.items():
-            told = re.sub(rf"(?<![\w.-]){re.escape(name)}\b", address, told)
-        return told
+            local = re.sub(rf"(?<![\w.-]){re.escape(name)}\b", address, local)
+        return local
 
     def _environment(self, name: str) -> dict[str, str]:
         given = self.services[name].get("environment", {})
         return {variable: self._local(value) for variable, value in given.items()}
 
-    def _around(self, name: str, service: str) -> dict[str, str]:
-        """The environment of a part: the service's and what the image sets."""
+    def _part_environment(self, name: str, service: str) -> dict[str, str]:
+        """Return the environment of a part: that of the service and of the image."""
         own = self._environment(service)
         return {
             **{key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ},
@@ -265,7 +265,7 @@ class Stack:
             done = subprocess.run(
                 ["sh", "deploy/entrypoint.sh", *command],
                 cwd=ROOT,
-                env=self._around(name, "migrate"),
+                env=self._part_environment(name, "migrate"),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -275,7 +275,7 @@ class Stack:
                 raise StackError(f"{name} failed:\n{done.stdout[-2000:]}")
 
     def _command(self, service: str) -> list[str]:
-        """The service's own, or the image's."""
+        """Return the command of the service, or that of the image."""
         command = self.services[service].get("command")
         if command is None:
             image = (ROOT / "Dockerfile").read_text()
@@ -284,7 +284,7 @@ class Stack:
 
     def _place(self, service: str, number: int) -> None:
         name = f"{service}-{number}"
-        command, env = self._command(service), self._around(name, service)
+        command, env = self._command(service), self._part_environment(name, service)
         if service != "web":
             port = self._reserve()
             self.addresses[name] = f"{HOST}:{port}"
@@ -296,21 +296,21 @@ class Stack:
         self._commands[name] = ["sh", "deploy/entrypoint.sh", *command], env
 
     def environment(self, name: str) -> dict[str, str]:
-        """What a part is started with, for a command beside it."""
+        """Return the environment of a part, for another command."""
         return dict(self._commands[name][1])
 
     def start(self, name: str) -> None:
-        """Start a part, or start it again; a web has a new address every time, as in Docker."""
+        """Start a part; a web process gets a new address each time, as in Docker."""
         command, env = self._commands[name]
         if name in self.named("web"):
             host = f"127.0.0.{next(self._last_bytes)}"
             self.addresses[name] = env["BIND"] = f"{host}:{self._web_port}"
             env["ALLOWED_HOSTS"] += f",{host}"
         self.parts[name] = Part(name, command, self.ended, env)
-        self._tell(self.parts[name].process.pid)
+        self._watch_group(self.parts[name].process.pid)
 
     def restart(self, *names: str, seconds: float = 60.0) -> list[int]:
-        """SIGTERM, as an engine does, until they have ended, then new ones; the exit codes."""
+        """Stop parts with SIGTERM and start them again; return their exit codes."""
         processes = [self.parts[name].process for name in names]
         for process in processes:
             process.terminate()
@@ -320,28 +320,28 @@ class Stack:
         return codes
 
     def checks(self) -> Iterator[tuple[str, list[str], dict[str, str]]]:
-        """The health check of each of our parts: name, command, environment."""
+        """Yield the health check of each part: name, command, environment."""
         for name in [*self._commands, "proxy"]:
             service = name.partition("-")[0]
             how, *words = self.services[service]["healthcheck"]["test"]
             inner = {"web": "8000", "proxy": "8080"}.get(service, "")
             address = f"{HOST}:{self.port}" if name == "proxy" else self.addresses[name]
-            told = [interpolate(word, self.variables) for word in words]
+            command = [interpolate(word, self.variables) for word in words]
             if inner:
-                told = [word.replace(f"127.0.0.1:{inner}", address) for word in told]
-            told = [word.replace("celerybeat@", f"{name}@") for word in told]
+                command = [word.replace(f"127.0.0.1:{inner}", address) for word in command]
+            command = [word.replace("celerybeat@", f"{name}@") for word in command]
             env = dict(os.environ) if name == "proxy" else self._commands[name][1]
-            yield name, told if how == "CMD" else ["sh", "-c", *told], env
+            yield name, command if how == "CMD" else ["sh", "-c", *command], env
 
     def wait_healthy(self, names: set[str] | None = None, seconds: float = READY_SECONDS) -> None:
-        """Until every part's health check passes; StackError names those that do not."""
+        """Wait until all health checks pass; raise StackError with those that do not."""
         deadline = time.monotonic() + seconds
         waiting = [check for check in self.checks() if names is None or check[0] in names]
         while waiting:
             waiting = [check for check in waiting if not _passes(*check[1:])]
             if waiting and time.monotonic() > deadline:
-                sick = ", ".join(name for name, *_ in waiting)
-                raise StackError(f"not healthy after {seconds:g} s: {sick}")
+                failing = ", ".join(name for name, *_ in waiting)
+                raise StackError(f"not healthy after {seconds:g} s: {failing}")
             time.sleep(0.5 if waiting else 0)
 
 

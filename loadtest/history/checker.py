@@ -1,10 +1,10 @@
-"""Whether a recorded history, and the database after it, kept what a guard promises.
+"""Check a recorded history, and the database after it, against the promises of a guard.
 
     findings = check(history(folder), dump(sale), Promise.of(locks["redis"].capabilities))
     findings.ok; findings.breaches; findings.facts
 
-Pure, and O(n log n) in the events. What is not promised is counted and not held against the run:
-with a fault that makes two holders, `facts["overlaps"]` says whether it really did.
+The check has no side effects and takes O(n log n) for n events. Facts are counted even where the
+guard promises nothing: after a fault that leads to two holders, `facts["overlaps"]` proves it.
 """
 
 import bisect
@@ -23,31 +23,31 @@ SECOND = 1_000_000_000
 LIVE = ("pending", "paid")
 ENDED = ("cancelled", "expired")
 INVERSION = SECOND // 4
-"""A machine may keep a claim this long between its note and its sending; less is no overtaking."""
+"""Two claims closer than this may have been sent in the other order than recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What is held against the run."""
+    """The rules that a run must not break."""
 
     exclusive: bool = True
-    """No two leases of a name are in force at once, by their holders' own deadlines."""
+    """No two leases of a name overlap, by their holders' own deadlines."""
     fencing: bool = True
     """Tokens are unique and grow with the grants, and those in the ledger never fall."""
     fair: bool = False
-    """Who asked first is served first."""
+    """Claims are granted in the order of their arrival."""
     recovery: float | None = None
     """Seconds from the end of a fault to the next success."""
 
     @classmethod
     def of(cls, declared: Capabilities, *, recovery: float | None = None) -> Self:
-        """What a backend declares; but fairness cannot be told on a machine that is busy."""
+        """Return the promises of a backend, without fairness: a busy machine distorts it."""
         is_exclusive = declared.exclusion == "machines"
         return cls(exclusive=is_exclusive, fencing=declared.fencing, recovery=recovery)
 
 
 class Hold(NamedTuple):
-    """One grant, from `begin` to `end`; a holder that has not noticed believes until `believed`."""
+    """One grant, from `begin` to `end`; its holder assumed to have it until `believed`."""
 
     name: str
     backend: str
@@ -61,19 +61,19 @@ class Hold(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What was found; `facts` are numbers, `breaches` sentences, each led by its rule's name."""
+    """The result: `facts` are numbers, `breaches` sentences that start with the rule's name."""
 
     breaches: list[str]
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        """Whether every promise was kept."""
+        """Return True if no promise was broken."""
         return not self.breaches
 
 
 def check(events: Sequence[Event], dump: Dump | None, promise: Promise) -> Findings:
-    """Judge a history (in order of time) and the sale's rows, or a history alone."""
+    """Check a history in order of time, and the rows of the sale if they are given."""
     grants = holds(events)
     overlapping = overlaps(grants)
     believing = overlaps(hold._replace(end=hold.believed) for hold in grants)
@@ -96,7 +96,7 @@ def check(events: Sequence[Event], dump: Dump | None, promise: Promise) -> Findi
     if promise.fencing:
         breaches += _tokens(grants)
     if promise.fair and facts["inversions"]:
-        breaches.append(f"fairness: {facts['inversions']} were served before an earlier one")
+        breaches.append(f"fairness: {facts['inversions']} were served before an earlier claim")
     if promise.recovery is not None:
         breaches += _recovery(events, promise.recovery)
     if dump is not None:
@@ -106,11 +106,11 @@ def check(events: Sequence[Event], dump: Dump | None, promise: Promise) -> Findi
     return Findings(breaches, facts)
 
 
-# --- who held what, when ------------------------------------------------------------------------
+# --- holders and their times ------------------------------------------------------------------
 
 
 def holds(events: Iterable[Event]) -> list[Hold]:
-    """Every grant, in the order in which they were heard of."""
+    """Return all grants, in the order in which their holders received them."""
     asked: dict[str, int] = {}
     live: dict[str, Hold] = {}
     deadlines: dict[str, int | None] = {}
@@ -151,12 +151,12 @@ def holds(events: Iterable[Event]) -> list[Hold]:
                     if dead in live:
                         end(dead, last)
     for owner in list(live):
-        end(owner, last + 1)  # the last grant of all lives a moment, too
+        end(owner, last + 1)  # the last grant of all needs a duration, too
     return sorted(done, key=lambda hold: hold.begin)
 
 
 def overlaps(grants: Iterable[Hold]) -> list[tuple[Hold, Hold, int]]:
-    """Each hold beside the longest-lived of those before it of the same name that it met."""
+    """Return each overlap of a grant with the longest of the earlier grants of its name."""
     longest: dict[str, Hold] = {}
     found = []
     for hold in grants:
@@ -169,7 +169,7 @@ def overlaps(grants: Iterable[Hold]) -> list[tuple[Hold, Hold, int]]:
 
 
 def inversions(grants: Sequence[Hold]) -> int:
-    """Grants that came while somebody waited who had asked `INVERSION` before."""
+    """Count the grants that overtook a claim which was `INVERSION` older."""
     by_name: dict[str, list[Hold]] = defaultdict(list)
     for hold in grants:
         by_name[hold.name].append(hold)
@@ -183,7 +183,10 @@ def inversions(grants: Sequence[Hold]) -> int:
 
 
 def _tokens(grants: Sequence[Hold]) -> list[str]:
-    """Unique, and above those of every grant that was heard of, or over, before this one."""
+    """Check that tokens are unique and above those of earlier grants.
+
+    Earlier means: received before this one was requested, or over before this one began.
+    """
     tally = Counter((hold.backend, hold.name, hold.token) for hold in grants)
     breaches = [
         f"tokens: {token} of {name} was given {times} times"
@@ -194,9 +197,9 @@ def _tokens(grants: Sequence[Hold]) -> list[str]:
     for hold in grants:
         by_name[hold.backend, hold.name].append(hold)
     for line in by_name.values():
-        heard = sorted((hold.begin, hold.token) for hold in line)
+        received = sorted((hold.begin, hold.token) for hold in line)
         ended = sorted((hold.end, hold.token) for hold in line)
-        wrong = [*_falling(line, heard, "asked"), *_falling(line, ended, "begin")]
+        wrong = [*_falling(line, received, "asked"), *_falling(line, ended, "begin")]
         breaches += [f"tokens: {hold.token} of {hold.name} after {top}" for hold, top in wrong[:3]]
     return breaches
 
@@ -204,7 +207,7 @@ def _tokens(grants: Sequence[Hold]) -> list[str]:
 def _falling(
     line: Iterable[Hold], marks: Sequence[tuple[int, int]], since: str
 ) -> Iterator[tuple[Hold, int]]:
-    """Holds with a token below one that was marked before `since`."""
+    """Yield the grants with a token below one that was marked before `since`."""
     times = [at for at, _ in marks]
     tops = list(itertools.accumulate((token for _, token in marks), max))
     for hold in line:
@@ -214,19 +217,24 @@ def _falling(
 
 
 def _recovery(events: Sequence[Event], seconds: float) -> list[str]:
-    """The first success after each fault's end; nothing is asked where nobody tried."""
+    """Check that each fault is followed by a success in time, if there was any attempt."""
     tried = [e["t"] for e in events if e["do"] in ("buy", "acquire") and e["type"] == "invoke"]
     good = [e["t"] for e in events if e["do"] in ("buy", "acquire") and e["type"] == "ok"]
     breaches = []
-    for heal in (e for e in events if e["do"] == "fault" and e.get("type") == "end"):
-        place, limit = bisect.bisect_left(good, heal["t"]), heal["t"] + round(seconds * SECOND)
+    for recovery in (e for e in events if e["do"] == "fault" and e.get("type") == "end"):
+        place, limit = (
+            bisect.bisect_left(good, recovery["t"]),
+            recovery["t"] + round(seconds * SECOND),
+        )
         is_late = place == len(good) or good[place] > limit
-        if is_late and bisect.bisect_left(tried, heal["t"]) < len(tried):
-            breaches.append(f"recovery: no success within {seconds:g} s of {heal['what']} ending")
+        if is_late and bisect.bisect_left(tried, recovery["t"]) < len(tried):
+            breaches.append(
+                f"recovery: no success within {seconds:g} s of {recovery['what']} ending"
+            )
     return breaches
 
 
-# --- what the shop said, and what it has --------------------------------------------------------
+# --- replies of the shop, and its rows ----------------------------------------------------------
 
 
 def _stock(dump: Dump) -> list[str]:
@@ -245,7 +253,7 @@ def _stock(dump: Dump) -> list[str]:
 
 
 def _answers(events: Iterable[Event], dump: Dump) -> list[str]:
-    """Every ok has its one row, no fail has one, unknown has none or one; replays are identical."""
+    """Check that each ok has one order, a fail none, unknown at most one, and replays agree."""
     rows: dict[tuple[int, str], list[str]] = defaultdict(list)
     taken: Counter[int] = Counter()
     for order in dump.orders:
@@ -257,45 +265,43 @@ def _answers(events: Iterable[Event], dump: Dump) -> list[str]:
         if len(numbers) > 1
     ]
     breaches += [
-        f"limit: customer {who} has {pieces}, {dump.limit} allowed"
-        for who, pieces in taken.items()
-        if pieces > dump.limit
+        f"limit: customer {who} has {units}, {dump.limit} allowed"
+        for who, units in taken.items()
+        if units > dump.limit
     ]
-    told: dict[tuple[int, str], str] = {}
+    answers: dict[tuple[int, str], str] = {}
     fresh: Counter[tuple[int, str]] = Counter()
-    maybe = _unended(events)
+    undecided = _unended(events)
     for event in events:
         if event["do"] != "buy":
             continue
         form = event["user"], event["key"]
         number = event["order"] if event["type"] == "ok" else ""
-        before = told.setdefault(form, number)
+        before = answers.setdefault(form, number)
         if number:
-            told[form] = number
+            answers[form] = number
             fresh[form] += not event.get("replayed", False)
             if before not in ("", number):
                 breaches.append(f"replays: customer {form[0]} was told two orders")
         elif event["type"] == "unknown":
-            maybe.add(form)
+            undecided.add(form)
     breaches += [
         f"replays: customer {who}'s form was new {times} times"
         for (who, _), times in fresh.items()
         if times > 1
     ]
-    for (who, key), number in told.items():
+    for (who, key), number in answers.items():
         found = rows.pop((who, digest(key)), [])
         if number and number not in found:
             breaches.append(f"lost: customer {who} was told an order that does not exist")
-        if not number and found and (who, key) not in maybe:
+        if not number and found and (who, key) not in undecided:
             breaches.append(f"phantom: customer {who} was refused, and has {found[0]}")
-    breaches += [
-        f"phantom: order {numbers[0]}, for which nobody asked" for numbers in rows.values()
-    ]
+    breaches += [f"phantom: order {numbers[0]} has no purchase" for numbers in rows.values()]
     return breaches
 
 
 def _unended(events: Iterable[Event]) -> set[tuple[int, str]]:
-    """Purchases that were begun and of which nothing more was heard."""
+    """Return the forms of purchases without an end."""
     open_: dict[tuple[str, int], tuple[int, str]] = {}
     for event in events:
         if event["do"] == "buy":
@@ -308,7 +314,7 @@ def _unended(events: Iterable[Event]) -> set[tuple[int, str]]:
 
 
 def _returns(dump: Dump) -> list[str]:
-    """Pieces go out once for each order, and come back once for each that ended."""
+    """Check that units leave once for each order, and return once for each cancelled order."""
     out: Counter[str] = Counter()
     back: Counter[str] = Counter()
     for line in dump.movements:
@@ -327,7 +333,7 @@ def _returns(dump: Dump) -> list[str]:
 
 
 def _ledger(dump: Dump) -> list[str]:
-    """The fences of the writers never fall; 0 stands for a lock without tokens."""
+    """Check that fences in the ledger never fall; token 0 means a lock without tokens."""
     newest = (0, 0)
     for line in dump.movements:
         fence = (line.epoch, line.token)
