@@ -55,6 +55,8 @@ def test_named_files_exist(page: Path) -> None:
     for path in re.findall(rf"`((?:{folders})/[\w./*-]*)`", page.read_text()):
         start = page.parent if page.parent.name == "tests" else ROOT
         assert [*start.glob(path), *ROOT.glob(path)], path
+    for name in re.findall(r"`(test_[\w*]+\.py)`", page.read_text()):
+        assert [*(ROOT / "tests").rglob(name)], name
 
 
 @pytest.mark.parametrize("page", CURRENT, ids=page_id)
