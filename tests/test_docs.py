@@ -52,9 +52,8 @@ def test_links_lead_to_pages_and_headings(page: Path) -> None:
 @pytest.mark.parametrize("page", CURRENT, ids=page_id)
 def test_named_files_exist(page: Path) -> None:
     folders = "deploy|devservers|docs|inventory|loadtest|locking|requirements|shop|tests|tools"
-    for path in re.findall(rf"`((?:{folders})/[\w./*-]*)`", page.read_text()):
-        start = page.parent if page.parent.name == "tests" else ROOT
-        assert [*start.glob(path), *ROOT.glob(path)], path
+    for path in re.findall(rf"(?<![\w/.])((?:{folders})/[\w./*-]*[\w*/])", page.read_text()):
+        assert [*ROOT.glob(path), *(ROOT / "tests").glob(path)], path
     for name in re.findall(r"`(test_[\w*]+\.py)`", page.read_text()):
         assert [*(ROOT / "tests").rglob(name)], name
 
