@@ -24,7 +24,7 @@ from locking.backends.zookeeper.backend import ZooKeeperBackend
 from shop.models import Order
 from shop.sales.stock_lock import lock_name
 from tests.fault_rows import audit_sale
-from tests.loadtest.recorded import Shop, shop
+from tests.loadtest.history.recorded import Shop, shop
 from tests.shop.making import a_sale, put_in_force
 
 __all__ = ["shop"]

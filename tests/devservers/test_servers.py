@@ -1,4 +1,4 @@
-"""The private servers: they start, crash, come back, and never outlive whoever started them."""
+"""Private servers start, crash, come back, and end with the process that started them."""
 
 import os
 import signal
@@ -31,13 +31,11 @@ from loadtest.faults.waiting import until
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs; one that nobody has waited for yet is dead."""
+    """Return True if the process runs; a zombie does not."""
     return process_state(pid) not in ("", "Z")
 
 
-def test_settings_lead_to_the_private_servers_of_this_process(
-    redis_server: Redis, mariadb: MariaDb
-) -> None:
+def test_settings_name_the_private_servers(redis_server: Redis, mariadb: MariaDb) -> None:
     assert redis_server.is_running
     assert (redis_server.url, redis_server.url) == (settings.REDIS_URL, settings.CELERY_BROKER_URL)
     if os.environ.get("TEST_STORE") == "mariadb":
@@ -55,7 +53,7 @@ def test_redis_serves_and_leaves_nothing(prefer: str) -> None:
     assert not folder.exists()
 
 
-def test_redis_forgets_in_a_crash_unless_told_to_append() -> None:
+def test_redis_loses_data_in_a_crash_unless_it_appends() -> None:
     durable = ("--appendonly", "yes", "--appendfsync", "always")
     for config, kept in (((), None), (durable, b"1")):
         with Redis(config=config) as server:
@@ -78,7 +76,7 @@ def test_restart_without_data_is_empty() -> None:
             assert connection.get("key") is None
 
 
-def test_paused_server_is_silent_until_resumed() -> None:
+def test_paused_server_does_not_reply_until_resumed() -> None:
     with Redis() as server, client.Redis.from_url(server.url, socket_timeout=0.2) as connection:
         server.pause()
         with pytest.raises(client.TimeoutError):
@@ -134,14 +132,14 @@ def test_single_zookeeper() -> None:
         assert b"standalone" in alone.nodes[0].send(b"srvr")
 
 
-def test_what_cannot_start_says_why_and_leaves_nothing() -> None:
+def test_failed_start_reports_the_log_and_leaves_nothing() -> None:
     server = Redis(config=("--no-such-setting", "1"))
     with pytest.raises(ServerFailed, match="no-such-setting"), server:
         pass
     assert not server.folder.exists()
 
 
-def test_one_that_fails_takes_the_others_down() -> None:
+def test_start_all_stops_all_if_one_fails() -> None:
     servers = [Redis(), Redis(config=("--no-such-setting", "1"))]
     with pytest.raises(ServerFailed):
         start_all(servers)
@@ -163,8 +161,8 @@ def test_debian_redis_tools_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
         assert connection.ping()
 
 
-def test_a_server_outlives_the_thread_that_started_it() -> None:
-    """The kernel ties a child to the thread that made it; `_spawner` is there for this."""
+def test_server_outlives_the_thread_that_started_it() -> None:
+    """The kernel ties a child to the thread that started it; a thread of its own starts servers."""
     with Redis() as server:
         server.kill()
         with ThreadPoolExecutor(1) as thread:
@@ -175,7 +173,7 @@ def test_a_server_outlives_the_thread_that_started_it() -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the kernel's death signal")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_servers_die_with_their_starter(how: signal.Signals, tmp_path: Path) -> None:
+def test_server_ends_with_the_process_that_started_it(how: signal.Signals, tmp_path: Path) -> None:
     code = (
         "import pathlib, sys; from devservers import Redis;"
         "s = Redis(folder=pathlib.Path(sys.argv[1])); s.start(); print(s.pid, flush=True); input()"
@@ -185,7 +183,7 @@ def test_servers_die_with_their_starter(how: signal.Signals, tmp_path: Path) -> 
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parent.parent,
+        cwd=settings.BASE_DIR,
     )
     with starter:
         assert starter.stdout is not None
@@ -195,7 +193,7 @@ def test_servers_die_with_their_starter(how: signal.Signals, tmp_path: Path) -> 
         until(lambda: not alive(pid))
 
 
-def test_reserved_ports_are_free_and_never_given_twice() -> None:
+def test_reserved_ports_are_free_and_unique() -> None:
     reserved = [reserve_port() for _ in range(200)]
     try:
         assert len({port for port, _ in reserved}) == 200
@@ -206,7 +204,7 @@ def test_reserved_ports_are_free_and_never_given_twice() -> None:
             mark.close()
 
 
-def test_stop_all_stops_the_paused_and_the_dead_too() -> None:
+def test_stop_all_stops_paused_and_killed_servers() -> None:
     servers: list[Server] = [Redis(), Redis(), Redis()]
     start_all(servers)
     pids = [server.pid for server in servers]

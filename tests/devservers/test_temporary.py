@@ -1,4 +1,4 @@
-"""A folder is removed after its owner's death, and never before."""
+"""A temporary directory is removed after the end of its owner, and never before."""
 
 import os
 import subprocess
@@ -41,15 +41,15 @@ def owner(temporary):
         process.kill()
 
 
-def test_the_next_server_removes_what_a_killed_owner_left(owner, temporary):
+def test_directory_of_a_killed_owner_is_removed(owner, temporary):
     left = temporary / owner.stdout.readline().strip()
     remove_abandoned()
     assert (left / "log").exists(), "its owner lives"
     owner.kill()
     owner.wait()
-    assert left.exists(), "nobody could remove it: the test proves nothing"
+    assert left.exists(), "it was removed too early: the test proves nothing"
 
-    def is_gone():  # at once, unless its server, which dies too, has just written something
+    def is_gone():  # at once, unless the ending server has just written a file
         with Redis() as next_one:
             assert next_one.is_running
         return not left.exists()
@@ -58,7 +58,7 @@ def test_the_next_server_removes_what_a_killed_owner_left(owner, temporary):
     assert list(temporary.iterdir()) == []
 
 
-def test_one_that_has_the_pid_of_a_dead_owner_does_not_own_its_folders(temporary):
+def test_process_with_a_reused_pid_is_not_the_owner(temporary):
     mine = temporary_directory("mine")
     started = process_identity(os.getpid()).rpartition(".")[2]
     before = temporary / mine.name.replace(f".{started}-", ".1-")
@@ -68,7 +68,7 @@ def test_one_that_has_the_pid_of_a_dead_owner_does_not_own_its_folders(temporary
     assert not before.exists()
 
 
-def test_what_names_no_owner_of_here_stays(temporary):
+def test_other_directories_stay(temporary):
     here, pid, started = process_identity(os.getpid()).split(".")
     others = [f"seckill-redis-{int(here) + 1}.{pid}.1-abc", f"seckill-{here}.x", "seckill-redis-a"]
     for name in others:

@@ -19,7 +19,7 @@ from locking import LockError, lock, locks
 from locking.policy.lock import PolicyLock
 from shop.sales.stock_lock import lock_name
 from tests.fault_rows import check
-from tests.loadtest.recorded import Shop, shop
+from tests.loadtest.history.recorded import Shop, shop
 from tests.shop.making import put_in_force
 
 __all__ = ["shop"]
