@@ -14,8 +14,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from datetime import timedelta
-from decimal import Decimal
 from typing import Any
 
 import django
@@ -23,25 +21,21 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import connection, connections
-from django.utils import timezone
 from redis import Redis
 
 from devservers import HOST
 from devservers.base import START_TIMEOUT
-from inventory.models import Product
 from loadtest.faults.worker import emit
 from loadtest.history.checker import Promise, check
 from loadtest.history.recorder import dump, history
 from loadtest.load.fault_plan import FAULTS, TTL, marks
 from loadtest.load.plan import Plan
+from loadtest.load.sale import open_sale
 from loadtest.load.sale_run import run_sale
 from loadtest.load.verdict import curve, expected, judge, not_run
 from locking import LockError, locks, policy
 from shop.administration.audit import audit_sale
 from shop.models import Sale, User
-from shop.sales.queries import create_sale
-
-OPEN_FOR = timedelta(days=1)
 
 
 def main(asked: dict[str, Any]) -> None:
@@ -51,7 +45,6 @@ def main(asked: dict[str, Any]) -> None:
         _shorten_leases()
     call_command("migrate", verbosity=0, interactive=False)
     emit("versions", versions=versions())
-    product = Product.objects.create(slug="lab", name="Lab product", price=Decimal(1))
     customers = _make_customers(plan)
     for repeat in range(1, plan.repeats + 1):
         for discipline in plan.disciplines:
@@ -61,7 +54,7 @@ def main(asked: dict[str, Any]) -> None:
                 if why := asked["missing"].get(backend) or _switch(backend, discipline):
                     emit("run", run={**names, **not_run(plan, why)})
                     continue
-                sale = _open_sale(plan, product, "-".join(map(str, names.values())))
+                sale = open_sale("-".join(map(str, names.values())), plan.stock)
                 emit("run", run={**names, **_run(plan, sale, customers, names)})
 
 
@@ -117,18 +110,6 @@ def _switch(backend: str, discipline: str) -> str:
     except (LockError, ImproperlyConfigured) as error:
         return str(error)
     return ""
-
-
-def _open_sale(plan: Plan, product: Product, slug: str) -> Sale:
-    now = timezone.now()
-    return create_sale(
-        product=product,
-        slug=slug,
-        price=product.price,
-        quantity=plan.stock,
-        opens_at=now - OPEN_FOR,
-        closes_at=now + OPEN_FOR,
-    )
 
 
 def _run(

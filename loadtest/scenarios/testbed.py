@@ -4,28 +4,24 @@ import shutil
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import timedelta
-from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
 import environ
 from django.conf import settings
 from django.db import connections
-from django.utils import timezone
 
 from devservers import MariaDb, Redis, ZooKeeper, start_all, stop_all
 from devservers.temporary import temporary_directory
-from inventory.models import Product
 from loadtest.faults.injectors import Fault
 from loadtest.faults.waiting import FaultFailed
 from loadtest.history.checker import Promise, check
 from loadtest.history.recorder import Event, Recorder, history
+from loadtest.load.sale import open_sale
 from loadtest.load.shop_worker import ShopWorker, add_database
 from locking import locks, policy
 from locking.models import LockPolicy, LockRow
 from shop.models import Sale, User
-from shop.sales.queries import create_sale
 
 TTL = 1.0
 """Seconds of a lease, and of a ZooKeeper session, which cannot be shorter here."""
@@ -145,16 +141,7 @@ class Testbed:
 
     def open_sale(self, stock: int = 1) -> Sale:
         """Create a sale that is open now."""
-        slug = f"scene-{time.monotonic_ns()}"
-        now = timezone.now()
-        return create_sale(
-            product=Product.objects.create(slug=slug, name="Phone X", price=Decimal(999)),
-            slug=slug,
-            price=Decimal(999),
-            quantity=stock,
-            opens_at=now - timedelta(hours=1),
-            closes_at=now + timedelta(hours=1),
-        )
+        return open_sale(f"scene-{time.monotonic_ns()}", stock)
 
     def create_customer(self) -> int:
         """Create a customer; return the primary key."""

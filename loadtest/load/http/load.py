@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from decimal import Decimal
 from html import unescape
 from http.client import HTTPConnection
 from multiprocessing.sharedctypes import RawArray
@@ -25,16 +24,15 @@ from urllib.parse import urlencode
 from django.db import DatabaseError, connections, transaction
 from django.utils import timezone
 
-from inventory.models import Product
 from loadtest.load.http.buyers import Buyer, sign_out, signed_in
 from loadtest.load.http.client import RESPONSE_TIMEOUT, send_requests
 from loadtest.load.plan import PlanError, keep_within
 from loadtest.load.process_pool import ProcessPool
+from loadtest.load.sale import open_sale
 from loadtest.load.verdict import percentile, verdict_of
 from locking import locks
 from shop.administration.audit import StockAudit, audit_sale
 from shop.models import Sale, User
-from shop.sales.queries import create_sale
 
 LOCAL = ("127.0.0.1", "localhost")
 OPEN_FOR = timedelta(hours=1)
@@ -107,18 +105,12 @@ def run_http_load(asked: HttpLoad, progress: Callable[[str, int, int], object]) 
 
 
 def _open_sale(asked: HttpLoad) -> Sale:
-    now = timezone.now()
-    product, _ = Product.objects.get_or_create(
-        slug="lab-http", defaults={"name": "Load test", "price": Decimal(1)}
-    )
     with transaction.atomic():
-        sale = create_sale(
-            product=product,
-            slug=f"lab-http-{time.time_ns():x}",
-            price=product.price,
-            quantity=asked.stock,
-            opens_at=now,
-            closes_at=now + OPEN_FOR,
+        sale = open_sale(
+            f"lab-http-{time.time_ns():x}",
+            asked.stock,
+            product="lab-http",
+            open_for=OPEN_FOR,
             fulfilment=asked.fulfilment,
         )
     where = f"http://{asked.host}:{asked.port}"

@@ -16,7 +16,7 @@ MANAGE = Path(__file__).parents[3] / "manage.py"
 
 
 @pytest.mark.parametrize("store", ["sqlite", "mariadb"])
-def test_controls_oversell_and_locks_sell_exactly_what_there_is(store):
+def test_controls_oversell_and_locks_sell_exactly_the_stock(store):
     names = ["none", "process", "database", "redis"]
     report, code = lab("run", *guards(*names), f"--store={store}")
     found = {run["backend"]: (run["verdict"], run["undersold"]) for run in report["runs"]}
@@ -30,7 +30,7 @@ def test_controls_oversell_and_locks_sell_exactly_what_there_is(store):
     assert code == 0
 
 
-def test_the_report_is_the_one_that_was_promised():
+def test_keys_of_the_report():
     report, code = lab(
         "run", "--backend=none", "--buyers=20", "--stock=5", "--discipline=conditional"
     )
@@ -45,8 +45,7 @@ def test_the_report_is_the_one_that_was_promised():
     assert run["answers"] == {"order": 5, "sold_out": 15}
 
 
-def test_a_control_that_fails_to_oversell_is_a_failure(monkeypatch):
-    """Whoever makes the control hold has broken the experiment."""
+def test_control_that_does_not_oversell_fails(monkeypatch):
     monkeypatch.setattr("loadtest.load.report.met", lambda run: run["verdict"] == "ok")
     report, code = lab("run", "--backend=none", "--buyers=20", "--stock=5")
     assert report["runs"][0]["verdict"] == "oversold"
@@ -58,7 +57,7 @@ def test_a_control_that_fails_to_oversell_is_a_failure(monkeypatch):
     [("devservers.programs._PATH", ""), ("devservers.mariadb.find_spec", lambda package: None)],
     ids=["mariadbd", "mysqlclient"],
 )
-def test_a_missing_server_makes_the_verdict_not_run(monkeypatch, gone, instead):
+def test_verdict_without_the_server_is_not_run(monkeypatch, gone, instead):
     monkeypatch.setattr(gone, instead)
     report, code = lab("run", *guards("none", "process"), "--store=mariadb")
     assert [run["verdict"] for run in report["runs"]] == ["not-run", "not-run"]
@@ -69,7 +68,7 @@ def test_a_missing_server_makes_the_verdict_not_run(monkeypatch, gone, instead):
 @pytest.mark.parametrize(
     "wrong", ["--buyers=0", "--processes=0", "--backend=no", "--stock=-1", "--csv=/no/x.csv"]
 )
-def test_bad_arguments_end_with_two(wrong):
+def test_bad_arguments_exit_with_two(wrong):
     with pytest.raises(CommandError) as refused:
         call_command("lab", "run", wrong)
     assert refused.value.returncode == 2
@@ -79,23 +78,23 @@ def test_bad_arguments_end_with_two(wrong):
 @pytest.mark.parametrize(
     ("signum", "asked", "most"),
     [
-        # A Redis, the director and four workers.
+        # A Redis, the runner and four workers.
         (signal.SIGINT, ["run", "--backend=redis", "--repeats=100"], 6),
         (signal.SIGTERM, ["run", "--backend=redis", "--repeats=100"], 6),
-        # A Redis, the director and two buyers.
+        # A Redis, the runner and two worker processes.
         (signal.SIGINT, ["scenario", "holder-paused"], 4),
     ],
 )
-def test_an_interrupted_run_leaves_nothing(signum, asked, most, tmp_path):
+def test_interrupted_run_leaves_no_process_or_file(signum, asked, most, tmp_path):
     command = [sys.executable, str(MANAGE), "lab", *asked]
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=-1) as run:
         try:
-            until(lambda: len(family(tmp_path)) >= most, "the family", seconds=30)
+            until(lambda: len(family(tmp_path)) >= most, "the processes", seconds=30)
             run.send_signal(signum)
             assert b"interrupted" in run.communicate(timeout=30)[1]
             assert run.returncode == 130
         finally:
             run.kill()
-    until(lambda: not family(tmp_path), "its end", seconds=30)
+    until(lambda: not family(tmp_path), "their end", seconds=30)
     assert list(tmp_path.iterdir()) == []

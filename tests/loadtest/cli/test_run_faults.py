@@ -1,4 +1,4 @@
-"""`lab run --fault` strikes whoever holds the lock; a run that it missed is no run."""
+"""`lab run --fault`: the fault hits the holder; a run that it missed does not count."""
 
 from tests.loadtest.lab import guards, lab
 
@@ -7,13 +7,13 @@ def by_guard(report):
     return {(run["backend"], run["discipline"]): run for run in report["runs"]}
 
 
-def said(report):
-    """One text, which pytest does not shorten in its middle."""
+def verdicts(report):
+    """Return one text, which pytest does not shorten in the middle."""
     runs = by_guard(report).items()
     return "\n".join(f"{guard}: {run['verdict']}, {run['why']}" for guard, run in runs)
 
 
-def test_a_paused_holder_oversells_unless_the_row_refuses_it():
+def test_paused_holder_oversells_unless_the_row_refuses_its_write():
     report, code = lab(
         "run",
         *guards("none", "redis"),
@@ -23,29 +23,29 @@ def test_a_paused_holder_oversells_unless_the_row_refuses_it():
         "--threads=2",
     )
     runs = by_guard(report)
-    assert code == 0, said(report)
+    assert code == 0, verdicts(report)
     assert runs["redis", "naive"]["verdict"] == "oversold"
     assert runs["redis", "naive"]["checked"]["facts"]["faults"] == 1
     assert runs["redis", "conditional"]["sold"] == 50
     (at, word), (back, resumed) = runs["redis", "naive"]["marks"]
     assert (word, resumed) == ("pause-holder", "resumed")
     assert back - at > 2.9
-    # It fired where it was told to: when half of the stock was sold.
+    # The fault was injected when half of the stock was sold.
     before = [sold for when, sold in runs["redis", "naive"]["sold_at"] if when <= at]
     assert 20 <= max(before) <= 33
 
 
-def test_a_killed_holder_is_replaced_and_its_buyers_are_served():
+def test_killed_holder_is_replaced_and_its_buyers_are_served():
     report, code = lab("run", *guards("none", "redis"), "--fault=kill-holder", "--processes=2")
     runs = by_guard(report)
-    assert code == 0, said(report)
+    assert code == 0, verdicts(report)
     killed = runs["redis", "naive"]
     assert (killed["sold"], killed["checked"]["facts"]["faults"]) == (50, 1)
     assert sum(killed["answers"].values()) == 200
-    assert killed["wait_ms"]["p99"] > 1000  # they waited for the dead holder's lease
+    assert killed["wait_ms"]["p99"] > 1000  # the others waited for the dead holder's lease
 
 
-def test_a_killed_server_comes_back_and_nothing_is_oversold():
+def test_killed_server_comes_back_and_nothing_is_oversold():
     report, code = lab(
         "run",
         *guards("none", "redis"),
@@ -53,20 +53,20 @@ def test_a_killed_server_comes_back_and_nothing_is_oversold():
         "--fault=kill-redis",
         "--repeats=2",
     )
-    assert code == 0, said(report)
+    assert code == 0, verdicts(report)
     assert [run["sold"] for run in report["runs"]] == [50] * 4
     redis = by_guard(report)["redis", "conditional"]
-    assert redis["attempts"] > 200  # somebody was told that the store is down
+    assert redis["attempts"] > 200  # some attempts met an unavailable store
 
 
-def test_a_fault_that_did_not_fire_is_no_run():
+def test_fault_that_did_not_fire_is_not_run():
     report, code = lab("run", "--backend=redis", "--fault=kill-holder", "--buyers=5", "--at=0.5")
     (run,) = report["runs"]
     assert (run["verdict"], run["why"]) == ("not-run", "kill-holder did not fire")
     assert code == 1
 
 
-def test_it_can_be_taken_away_as_files(tmp_path):
+def test_report_is_exported_as_files(tmp_path):
     files = {suffix: tmp_path / f"run.{suffix}" for suffix in ("html", "csv", "png", "svg")}
     options = [f"--{suffix}={file}" for suffix, file in files.items()]
     lab("run", "--backend=none", "--backend=redis", "--buyers=60", "--stock=5", *options)
@@ -74,7 +74,7 @@ def test_it_can_be_taken_away_as_files(tmp_path):
     assert "redis sold exactly 5." in page
     assert page.count("<svg") == 3
     assert len(page) < 300_000
-    # Offline: it asks nobody for anything.
+    # The page works offline.
     assert [one for one in ("src=", "<script", "<link", "url(http") if one in page] == []
     assert files["png"].read_bytes().startswith(b"\x89PNG")
     assert len(files["csv"].read_text().splitlines()) == 3

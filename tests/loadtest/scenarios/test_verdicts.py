@@ -86,7 +86,7 @@ def test_fault_at_unreached_fail_point_is_not_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["holder-pused"], "no scenario 'holder-pused'; there are: holder-killed,"),
         ([], "name a scenario, or all"),
@@ -94,8 +94,8 @@ def test_fault_at_unreached_fail_point_is_not_run() -> None:
         (["holder-paused", "--html", "/no/page.html"], "html: /no/page.html cannot be written"),
     ],
 )
-def test_bad_arguments(words: list[str], said: str) -> None:
-    with pytest.raises(CommandError, match=said) as caught:
+def test_bad_arguments_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(CommandError, match=message) as caught:
         call_command("lab", "scenario", *words)
     assert caught.value.returncode == 2
 
@@ -117,9 +117,9 @@ def test_scenario_writes_page_and_charts(
         call_command(
             "lab", "scenario", "release-before-commit", "--html", str(page), "--svg", str(tmp_path)
         )
-    said = capsys.readouterr().out
-    assert "release-before-commit  ok" in said
-    assert "2 were sold of 1" in said.replace("\n", " ")
+    output = capsys.readouterr().out
+    assert "release-before-commit  ok" in output
+    assert "2 were sold of 1" in output.replace("\n", " ")
     html = page.read_text()
     assert html.count("<svg") == 2
     assert "http://" not in html.replace("http://www.w3.org/2000/svg", "")

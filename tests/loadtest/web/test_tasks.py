@@ -31,7 +31,7 @@ def worker(database_url, monkeypatch, tmp_path):
     process.wait()
 
 
-def test_what_a_killed_worker_was_running_ends(worker, tmp_path):
+def test_run_of_a_killed_worker_ends(worker, tmp_path):
     run = runs.start(plan=LONG, user=User.objects.create(username="amy", is_staff=True))
     tasks.execute.delay(str(run.pk))
     until(lambda: runs.get_run(run.pk).progress.get("done", 0) > 0, "sales", seconds=30)
@@ -40,7 +40,5 @@ def test_what_a_killed_worker_was_running_ends(worker, tmp_path):
     os.killpg(worker.pid, signal.SIGKILL)
     until(lambda: runs.get_run(run.pk).state == LabRun.State.FAILED, "the verdict")
     assert runs.get_run(run.pk).error == "Its worker died."
-    until(
-        lambda: not family(tmp_path), "their end", seconds=30
-    )  # its servers and buyers went with it
+    until(lambda: not family(tmp_path), "their end", seconds=30)
     runs.start(plan=LONG, user=run.created_by)

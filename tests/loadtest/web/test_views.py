@@ -1,4 +1,4 @@
-"""/lab/: staff start a load test, anybody who has its address reads it."""
+"""/lab/: staff start load tests; anyone who has the address reads the result."""
 
 import uuid
 from datetime import timedelta
@@ -22,7 +22,7 @@ FORM = {
 
 @pytest.fixture
 def staff(db):
-    """Somebody who may start load tests."""
+    """A user who may start load tests."""
     user = User.objects.create(username="amy", is_staff=True)
     user.user_permissions.add(Permission.objects.get(codename="add_labrun"))
     return User.objects.get(pk=user.pk)
@@ -30,7 +30,7 @@ def staff(db):
 
 @pytest.fixture
 def finished(staff):
-    """A load test that was really run."""
+    """A finished load test."""
     run = runs.start(plan=SMALL, user=staff)
     tasks.execute(str(run.pk))
     return runs.get_run(run.pk)
@@ -38,37 +38,39 @@ def finished(staff):
 
 @pytest.fixture
 def sent(monkeypatch):
-    """The ids of the load tests that were given to a worker."""
+    """The ids of the load tests that were sent to a worker."""
     ids = []
     monkeypatch.setattr(tasks.execute, "delay", ids.append)
     return ids
 
 
-def test_who_may_do_what(client, db, sent):
+def test_permissions_of_staff_and_customers(client, db, sent):
     run = LabRun.objects.create(plan=SMALL.settings())
-    acts = [
+    actions = [
         reverse("lab-start"),
         reverse("lab-play", args=["holder-paused"]),
         *(reverse(f"lab-{name}", args=[run.pk]) for name in ("stop", "again")),
     ]
-    looks = [reverse(name) for name in ("lab", "lab-scenarios", "lab-command")]
+    pages = [reverse(name) for name in ("lab", "lab-scenarios", "lab-command")]
 
-    def told() -> list[int]:
-        answers = [*map(client.post, acts), *map(client.get, looks)]
+    def statuses() -> list[int]:
+        answers = [*map(client.post, actions), *map(client.get, pages)]
         return [answer.status_code for answer in answers]
 
-    assert told() == [302] * 7
+    assert statuses() == [302] * 7
     client.force_login(User.objects.create(username="li"))
-    assert told() == [403] * 7
-    # Staff look; those with the permission start.
+    assert statuses() == [403] * 7
+    # All staff may view the lab; only those with the permission may start a run.
     client.force_login(User.objects.create(username="bo", is_staff=True))
-    assert told() == [403] * 4 + [200, 200, 403]
+    assert statuses() == [403] * 4 + [200, 200, 403]
     assert "Oversell now" not in client.get(reverse("lab")).text
     run.refresh_from_db()
     assert (run.state, LabRun.objects.count(), sent) == (LabRun.State.WAITING, 1, [])
 
 
-def test_one_at_a_time(client, staff, sent, django_capture_on_commit_callbacks):
+def test_second_run_is_refused_while_one_is_active(
+    client, staff, sent, django_capture_on_commit_callbacks
+):
     client.force_login(staff)
     with django_capture_on_commit_callbacks(execute=True):
         first = client.post(reverse("lab-start"))
@@ -80,12 +82,12 @@ def test_one_at_a_time(client, staff, sent, django_capture_on_commit_callbacks):
     assert LabRun.objects.get() == run
 
 
-def test_the_form_makes_a_plan(client, staff, sent):
+def test_form_builds_a_plan(client, staff, sent):
     client.force_login(staff)
     assert client.post(reverse("lab-start"), FORM).status_code == 302
     assert Plan(**LabRun.objects.get().plan).command() == SMALL.command()
-    said = client.get(reverse("lab-command"), FORM).text
-    assert SMALL.command() in said
+    command = client.get(reverse("lab-command"), FORM).text
+    assert SMALL.command() in command
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_the_form_makes_a_plan(client, staff, sent):
     ],
     ids=str,
 )
-def test_a_form_that_cannot_be_run_says_why(client, staff, wrong):
+def test_invalid_form_shows_the_reason(client, staff, wrong):
     client.force_login(staff)
     page = client.post(reverse("lab-start"), {**FORM, **wrong})
     assert page.status_code == 400
@@ -112,14 +114,14 @@ def test_a_form_that_cannot_be_run_says_why(client, staff, wrong):
     assert not LabRun.objects.exists()
 
 
-def test_it_says_why_in_the_language_of_who_reads_it(client, staff):
+def test_reason_is_translated(client, staff):
     client.force_login(staff)
     wrong = {**FORM, "processes": 32, "threads": 32}
     page = client.post(reverse("lab-start"), wrong, headers={"accept-language": "zh-hans"})
     assert "进程数 × 线程数：最多 150" in page.text
 
 
-def test_a_run_whose_worker_died_is_not_shown_as_running(client, staff):
+def test_run_of_a_dead_worker_is_shown_as_failed(client, staff):
     dead = runs.start(plan=SMALL, user=staff)
     alive = runs.lock_of(dead.pk)
     assert alive.acquire(blocking=False)
@@ -132,17 +134,17 @@ def test_a_run_whose_worker_died_is_not_shown_as_running(client, staff):
     runs.start(plan=SMALL, user=staff)
 
 
-def test_a_run_that_no_worker_takes_up_makes_room(staff):
-    lonely = runs.start(plan=SMALL, user=staff)
+def test_run_that_no_worker_starts_fails_after_the_limit(staff):
+    waiting = runs.start(plan=SMALL, user=staff)
     with pytest.raises(runs.RunUnderWay):
         runs.start(plan=SMALL, user=staff)
     LabRun.objects.update(created_at=timezone.now() - timedelta(seconds=runs.WAIT_LIMIT + 1))
     runs.start(plan=SMALL, user=staff)
-    assert runs.get_run(lonely.pk).error == "No worker took it up."
+    assert runs.get_run(waiting.pk).error == "No worker took it up."
 
 
 @pytest.mark.parametrize("scenario", [None, "holder-paused"])
-def test_results_of_long_ago_go(scenario, db):
+def test_old_runs_are_deleted_except_the_newest_scenario(scenario, db):
     kind = LabRun.Kind.SCENARIO if scenario else LabRun.Kind.RUN
     of = {"kind": kind, "plan": {"scenario": scenario}, "state": LabRun.State.DONE, "slot": None}
     ages = (runs.KEEP * 0.9, runs.KEEP * 1.1, runs.KEEP * 1.2)
@@ -156,7 +158,7 @@ def test_results_of_long_ago_go(scenario, db):
     assert LabRun.objects.count() == (1 if scenario else 0), "the scenario list keeps the last"
 
 
-def test_a_waiting_run_can_be_stopped(client, staff):
+def test_waiting_run_can_be_stopped(client, staff):
     run = runs.start(plan=SMALL, user=staff)
     client.force_login(staff)
     assert client.post(reverse("lab-stop", args=[run.pk])).status_code == 302
@@ -165,7 +167,7 @@ def test_a_waiting_run_can_be_stopped(client, staff):
     runs.start(plan=SMALL, user=staff)
 
 
-def test_a_running_one_stops_where_it_is(staff, monkeypatch):
+def test_running_run_stops_at_its_next_progress(staff, monkeypatch):
     monkeypatch.setattr(runs, "PROGRESS_SECONDS", 0)
     plan = Plan(backends=("redis",), disciplines=("naive",), repeats=100)
     run = runs.start(plan=plan, user=staff)
@@ -184,7 +186,7 @@ def test_a_running_one_stops_where_it_is(staff, monkeypatch):
     assert (stopped.state, stopped.report, stopped.slot) == (LabRun.State.STOPPED, None, None)
 
 
-def test_the_result_opens_with_the_verdict_and_needs_no_account(client, staff):
+def test_result_shows_the_verdict_without_an_account(client, staff):
     run = runs.start(plan=SMALL, user=staff)
     waiting = client.get(run.get_absolute_url()).content.decode()
     assert 'http-equiv="refresh"' in waiting
@@ -200,7 +202,7 @@ def test_the_result_opens_with_the_verdict_and_needs_no_account(client, staff):
     assert "redis sold exactly 5." in client.get(reverse("lab")).content.decode()
 
 
-def test_a_message_that_comes_twice_runs_once(staff, monkeypatch):
+def test_message_that_is_delivered_twice_runs_once(staff, monkeypatch):
     run = runs.start(plan=SMALL, user=staff)
     calls = []
     monkeypatch.setattr(
@@ -211,7 +213,7 @@ def test_a_message_that_comes_twice_runs_once(staff, monkeypatch):
     assert calls == [SMALL.command()]
 
 
-def test_a_run_that_broke_off_says_so_and_makes_room(client, staff, monkeypatch):
+def test_failed_run_shows_its_error_and_frees_the_slot(client, staff, monkeypatch):
     def broken(plan, show):
         raise RuntimeError("the disk is full")
 
@@ -232,7 +234,7 @@ def test_exports_need_no_account(client, finished):
     assert client.get(reverse("lab-file", args=[finished.pk, "exe"])).status_code == 404
 
 
-def test_two_runs_beside_each_other(client, finished, staff, sent):
+def test_two_runs_can_be_compared(client, finished, staff, sent):
     client.force_login(staff)
     client.post(reverse("lab-again", args=[finished.pk]))
     other = LabRun.objects.exclude(pk=finished.pk).get()
@@ -244,38 +246,43 @@ def test_two_runs_beside_each_other(client, finished, staff, sent):
     client.logout()
     page = client.get(compare)
     assert page.text.count("redis sold exactly 5.") >= 2
-    # Whoever has one link does not learn the others'.
+    # The page of one run does not reveal the others.
     assert str(other.pk) not in client.get(finished.get_absolute_url()).text
     assert client.get(f"{reverse('lab-compare')}?a=1&b=2").status_code == 404
 
 
 @pytest.fixture
-def played(staff):
-    """A scenario that was really played."""
+def scenario_run(staff):
+    """A finished run of a scenario."""
     run = runs.start_scenario(name="setnx-without-expiry", user=staff)
     tasks.execute(str(run.pk))
     return runs.get_run(run.pk)
 
 
-def test_a_scenario_is_played_and_read_by_anybody(client, played, staff):
-    assert (played.state, played.report["scenarios"][0]["verdict"]) == (LabRun.State.DONE, "ok")
-    page = client.get(played.get_absolute_url()).text
+def test_scenario_result_needs_no_account(client, scenario_run, staff):
+    assert (scenario_run.state, scenario_run.report["scenarios"][0]["verdict"]) == (
+        LabRun.State.DONE,
+        "ok",
+    )
+    page = client.get(scenario_run.get_absolute_url()).text
     assert page.count('<svg xmlns="http://www.w3.org/2000/svg" viewBox') >= 2
     assert "SETNX without an expiry" in page.split("<h1")[1].split("</h1>")[0]
-    assert client.get(reverse("lab-file", args=[played.pk, "json"])).json() == played.report
-    assert client.get(reverse("lab-file", args=[played.pk, "html"])).content.startswith(b"<!doc")
-    assert client.get(reverse("lab-file", args=[played.pk, "csv"])).status_code == 404
+    assert (
+        client.get(reverse("lab-file", args=[scenario_run.pk, "json"])).json()
+        == scenario_run.report
+    )
+    assert client.get(reverse("lab-file", args=[scenario_run.pk, "html"])).content.startswith(
+        b"<!doc"
+    )
+    assert client.get(reverse("lab-file", args=[scenario_run.pk, "csv"])).status_code == 404
     assert client.get(reverse("lab-scenarios")).status_code == 302
     client.force_login(staff)
-    assert played.get_absolute_url() in client.get(reverse("lab-scenarios")).text
+    assert scenario_run.get_absolute_url() in client.get(reverse("lab-scenarios")).text
     assert "SETNX without an expiry: ok" in client.get(reverse("lab")).text
 
 
-def test_who_may_play(client, staff, sent, django_capture_on_commit_callbacks):
+def test_scenario_is_enqueued_once(client, staff, sent, django_capture_on_commit_callbacks):
     play = reverse("lab-play", args=["holder-paused"])
-    assert client.post(play).status_code == 302
-    client.force_login(User.objects.create(username="bo", is_staff=True))
-    assert client.post(play).status_code == 403
     client.force_login(staff)
     assert client.post(reverse("lab-play", args=["earthquake"])).status_code == 404
     with django_capture_on_commit_callbacks(execute=True):
@@ -284,5 +291,5 @@ def test_who_may_play(client, staff, sent, django_capture_on_commit_callbacks):
     assert client.post(play).status_code == 409
 
 
-def test_an_unknown_address_is_not_found(client, db):
+def test_unknown_run_is_not_found(client, db):
     assert client.get(reverse("lab-run", args=[uuid.uuid4()])).status_code == 404
