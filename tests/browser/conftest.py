@@ -51,7 +51,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def live_server(chromium: Browser, live_server: LiveServer) -> LiveServer:
-    """The shop as gunicorn serves it, with the turnstile in front."""
+    """The shop as gunicorn serves it, including the purchase fast path."""
     live_server.thread.httpd.set_app(StaticFilesHandler(application))
     return live_server
 
@@ -60,7 +60,7 @@ def live_server(chromium: Browser, live_server: LiveServer) -> LiveServer:
 def people(chromium: Browser, live_server, settings, transactional_db) -> Iterator[Callable]:
     """`people("li")` opens a window on the seeded shop; in the end, no script may have complained.
 
-    Signed in, unless nobody is named; further options are Playwright's.
+    Signed in, unless the name is empty; further options are Playwright's.
     """
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     put_in_force("redis")
@@ -82,7 +82,9 @@ def people(chromium: Browser, live_server, settings, transactional_db) -> Iterat
             )
         page = context.new_page()
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda said: said.type == "error" and complaints.append(said.text))
+        page.on(
+            "console", lambda message: message.type == "error" and complaints.append(message.text)
+        )
         return page
 
     window.complaints = complaints
@@ -90,7 +92,7 @@ def people(chromium: Browser, live_server, settings, transactional_db) -> Iterat
     for context in contexts:
         context.close()
     # A refusal is an answer; the browser logs it as an error all the same.
-    assert [said for said in complaints if "Failed to load resource" not in said] == []
+    assert [message for message in complaints if "Failed to load resource" not in message] == []
 
 
 def sign_in(page: Page, name: str = "li") -> None:

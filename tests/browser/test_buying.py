@@ -27,7 +27,7 @@ with_and_without_script = pytest.mark.parametrize(
 
 
 def empty(slug: str) -> None:
-    """Somebody else buys all that is left."""
+    """Sell all units that are left."""
     Stock.objects.filter(sale__slug=slug).update(quantity=0)
 
 
@@ -103,12 +103,12 @@ def test_button_opens_by_the_server_clock(people):
 
 def test_countdown_is_announced_only_near_the_end(people):
     page = people("li")
-    for seconds, said in ((3600, "off"), (9, "polite")):
+    for seconds, expected in ((3600, "off"), (9, "polite")):
         sale = Sale.objects.get(slug="camera")
         sale.opens_at = timezone.now() + timedelta(seconds=seconds)
         sale.save()
         page.goto("/sales/camera/")
-        expect(page.get_by_role("timer")).to_have_attribute("aria-live", said)
+        expect(page.get_by_role("timer")).to_have_attribute("aria-live", expected)
 
 
 def test_page_updates_when_the_sale_is_sold_out(people):
@@ -141,7 +141,7 @@ def test_503_keeps_the_form(people, script):
     page.goto("/sales/teapot/")
     key = page.locator("[name=idempotency_key]").input_value()
     page.get_by_label("Quantity").select_option("2")
-    policy.switch(backend="database", wait=False)  # and nobody may buy while it drains
+    policy.switch(backend="database", wait=False)  # no purchase succeeds during the drain
     page.get_by_role("button", name="Buy now").click()
     again = page.get_by_role("button", name="Try again")
     expect(again).to_be_enabled()

@@ -1,4 +1,4 @@
-"""Staff look after a running sale: the lock table moves, the switch drains, force asks first."""
+"""Staff watch an open sale: the lock table updates, a switch drains, force asks first."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_page_fits_and_is_accessible(people):
         ):
             viewport = {"width": width, "height": 780}
             page = people("amy", viewport=viewport, color_scheme=scheme, locale=locale)
-            for path in ("/ops/", "/ops/?rate=0"):  # the second look has rates
+            for path in ("/ops/", "/ops/?rate=0"):  # rates need two samples
                 page.goto(path)
                 expect(page.locator("#table")).to_contain_text("teapot")
             page.screenshot(path=SHOTS / f"ops-{width}-{scheme}-{locale}.png", full_page=True)

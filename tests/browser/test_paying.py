@@ -33,8 +33,10 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize(("button", "said", "status", "payment"), WAYS, ids=[w[0] for w in WAYS])
-def test_four_payment_outcomes(people, button, said, status, payment):
+@pytest.mark.parametrize(
+    ("button", "expected", "status", "payment"), WAYS, ids=[w[0] for w in WAYS]
+)
+def test_four_payment_outcomes(people, button, expected, status, payment):
     """Without script, which could only help."""
     page = people("li", **PHONE, java_script_enabled=False)
     order = order_of(page)
@@ -42,7 +44,7 @@ def test_four_payment_outcomes(people, button, said, status, payment):
     expect(page.get_by_text("Stand-in: no money moves")).to_be_visible()
     page.get_by_role("button", name=button, exact=True).click()
     expect(page).to_have_url(re.compile("/orders/"))
-    expect(page.get_by_role("status").filter(has_text=said)).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text=expected)).to_be_visible()
     page.screenshot(path=SHOTS / f"payment-{payment}.png", full_page=True)
     order.refresh_from_db()
     assert (order.status, Payment.objects.get().status) == (status, payment)
@@ -54,7 +56,7 @@ def test_payment_succeeds_after_a_gateway_timeout(people, settings):
     order = order_of(page)
     page.get_by_role("button", name="Pay ¥149").click()
     page.get_by_role("button", name="Do not respond").click()
-    expect(page.get_by_text("did not answer in time")).to_be_visible()  # nobody reloads it
+    expect(page.get_by_text("did not answer in time")).to_be_visible()  # without a reload
     page.get_by_role("button", name="Pay ¥149").click()
     page.get_by_role("button", name="Approve", exact=True).click()
     expect(page.get_by_role("status")).to_contain_text("Paid")

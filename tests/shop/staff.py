@@ -1,4 +1,4 @@
-"""A policy row, staff and holders of locks, for the tests of the operations page."""
+"""Lock backends, staff and lock holders for the tests of the operations page."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.shop.making import put_in_force, signed_in
 
 seen_by_threads = pytest.mark.django_db(transaction=True)
 
-NOBODY = "redis://127.0.0.1:9/0"
+CLOSED_PORT = "redis://127.0.0.1:9/0"
 SWITCH = {"backend": "database", "strategy": "conditional", "reason": "maintenance"}
 
 
 @pytest.fixture(autouse=True)
 def few_backends(settings):
-    """Those that answer at once; `redis` is in force."""
+    """Keep only backends that respond at once; `redis` is active."""
     settings.LOCKS = {
         name: settings.LOCKS[name] for name in ("none", "process", "database", "redis")
     }
@@ -35,7 +35,7 @@ def few_backends(settings):
 
 @pytest.fixture
 def ben() -> Client:
-    """Staff who may only look."""
+    """Return the browser of staff without permissions."""
     return signed_in(User.objects.create(username="ben", is_staff=True))
 
 

@@ -1,4 +1,4 @@
-"""Django's admin: what staff may write there is counted, and none of it breaks the books."""
+"""Everything that staff can write in the admin is listed, and keeps the ledger consistent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from inventory.batch import commit
 from inventory.models import Product, Stock, StockMovement
 from locking import lock, locks
 from locking.models import JobRun, LockPolicy, WriteStrategy
-from shop.administration import sale_management as running
+from shop.administration import sale_management
 from shop.administration.audit import audit_sale
 from shop.errors import Overloaded
 from shop.models import Order, Sale, User
@@ -42,7 +42,7 @@ WRITABLE = {
     "user": PERSON | RIGHTS,
     "lockpolicy": {"backend", "strategy", "reason", "step"},  # through locking.policy alone
 }
-"""All that a form of an existing row offers. Whoever adds to it adds a test that the books hold."""
+"""The writable fields of existing rows. A new one needs a test that the ledger stays consistent."""
 ACTIONS = {
     "product": {"delete_selected"},
     "sale": {"restock", "open_now", "close_now", "clone"},
@@ -57,7 +57,7 @@ def policy_in_force():
 
 @pytest.fixture
 def sale() -> Sale:
-    """One with a pending and a paid order, a cancelled one, and pieces left."""
+    """Return a sale with a pending, a paid and a cancelled order, and units left."""
     sale = a_sale(stock=10)
     orders = [
         place_order(customer=a_customer(), sale=fresh(sale), quantity=2, key="k").order
@@ -200,8 +200,8 @@ def test_clone_opens_a_form_with_the_values_of_the_sale(amy, sale):
     assert audit_sale(sale=fresh(sale)).ok
     again = amy.get(where).context["adminform"].form.initial
     assert again["slug"] == f"{sale.slug}-3"
-    for nobody in ("0", "x", "9" * 30):
-        assert amy.get(f"/admin/shop/sale/add/?clone={nobody}").status_code == 200
+    for missing in ("0", "x", "9" * 30):
+        assert amy.get(f"/admin/shop/sale/add/?clone={missing}").status_code == 200
 
 
 def test_only_changed_fields_are_saved(amy, sale):
@@ -218,11 +218,11 @@ def test_only_changed_fields_are_saved(amy, sale):
     assert (fresh(sale).limit_per_customer, fresh(sale).generation) == (3, 77)
 
 
-# --- Restocking while a naive buyer is between look and write --------------------------------
+# --- Restocking between the read and the write of a naive purchase ---------------------------
 
 
-def _restock_between_look_and_write(sale: Sale, restock) -> None:
-    """The restock begins after the look; the write waits until it is over, or stands in line."""
+def _restock_between_read_and_write(sale: Sale, restock) -> None:
+    """Restock after the read; write once the restock is done or waits for the lock."""
     name = lock_name(sale.pk)
     staff = threading.Thread(target=lambda: (restock(), connection.close()))
     with lock(name) as lease:
@@ -240,7 +240,9 @@ def _restock_between_look_and_write(sale: Sale, restock) -> None:
 @seen_by_threads
 def test_restock_waits_for_the_purchase(sale):
     before = audit_sale(sale=sale).available
-    _restock_between_look_and_write(sale, lambda: running.restock_sale(sale=sale, quantity=5))
+    _restock_between_read_and_write(
+        sale, lambda: sale_management.restock_sale(sale=sale, quantity=5)
+    )
     assert Stock.objects.get().quantity == before - 1 + 5
 
 
@@ -248,7 +250,7 @@ def test_restock_waits_for_the_purchase(sale):
 def test_restock_without_the_lock_loses_units(sale):
     """The control."""
     before = audit_sale(sale=sale).available
-    _restock_between_look_and_write(sale, lambda: stock.restock(stock_id=sale.stock_id, quantity=5))
+    _restock_between_read_and_write(sale, lambda: stock.restock(stock_id=sale.stock_id, quantity=5))
     assert Stock.objects.get().quantity == before - 1
 
 
@@ -260,7 +262,7 @@ def test_restock_without_a_lock_grant_changes_nothing(amy, sale, settings):
 
         def restock() -> None:
             try:
-                running.restock_sale(sale=sale, quantity=5)
+                sale_management.restock_sale(sale=sale, quantity=5)
             except Overloaded as error:
                 refused.append(error)
             connection.close()
@@ -271,9 +273,9 @@ def test_restock_without_a_lock_grant_changes_nothing(amy, sale, settings):
     assert len(refused) == 1
     assert StockMovement.objects.filter(reason="stocked").count() == 1
     with patch("shop.admin.restock_sale", side_effect=Overloaded):
-        told = messages(act(amy, "restock", sale, units=5))
-    assert sale.slug in told
-    assert "0 sales restocked" in told
+        shown = messages(act(amy, "restock", sale, units=5))
+    assert sale.slug in shown
+    assert "0 sales restocked" in shown
 
 
 # --- Who may ---------------------------------------------------------------------------------

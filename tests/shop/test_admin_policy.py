@@ -35,8 +35,8 @@ def test_staff_switch_the_lock(amy):
 
 def test_failed_switch_shows_its_cause(amy):
     form = {"backend": "redis", "strategy": "fenced", "reason": "x", "step": "force"}
-    with patch.object(locks["redis"], "probe", side_effect=LockUnavailable("redis is silent")):
-        assert "edis is silent" in amy.post(POLICY, form, follow=True).text
+    with patch.object(locks["redis"], "probe", side_effect=LockUnavailable("redis is down")):
+        assert "edis is down" in amy.post(POLICY, form, follow=True).text
     assert amy.post(POLICY, {**form, "backend": "nonsense"}).status_code == 200
     assert amy.post(POLICY, {**form, "reason": ""}).status_code == 200
     assert LockPolicy.objects.get().backend == "process"

@@ -78,15 +78,15 @@ def test_missing_sale_is_looked_up_once():
     """Made-up names leave no lock, and nothing in the cache that outlives a second or two."""
     client = Client()
     with (
-        patch("shop.catalogue.page_cache.has_sale", side_effect=page_cache.has_sale) as looks,
+        patch("shop.catalogue.page_cache.has_sale", side_effect=page_cache.has_sale) as lookups,
         patch.object(cache, "set", side_effect=cache.set) as kept,
         patch.object(single_flight.default, "_lock") as taken,
     ):
         for _ in range(3):
             assert client.get("/sales/nothing/").status_code == 404
-        assert looks.call_count == 1
+        assert lookups.call_count == 1
         assert client.get(f"/sales/{'long' * 100}/").status_code == 404
-        assert looks.call_count == 1
+        assert lookups.call_count == 1
     (entry,) = (call for call in kept.call_args_list if "nothing" in call.args[0])
     assert entry.kwargs["timeout"] == page_cache.TTL
     assert not taken.called
@@ -116,12 +116,12 @@ def test_change_by_staff_invalidates_the_pages(amy, is_told):
     for page in pages:
         assert "Kettle" in viewer.get(page).text
     form = {"name": "Teapot", "slug": product.slug, "price": "77", "is_listed": "on"}
-    with patch.object(single_flight, "invalidate", wraps=single_flight.invalidate) as told:
+    with patch.object(single_flight, "invalidate", wraps=single_flight.invalidate) as invalidations:
         if not is_told:
-            told.side_effect = lambda *families: None
+            invalidations.side_effect = lambda *families: None
         change = f"/admin/inventory/product/{product.pk}/change/"
         assert amy.post(change, form).status_code == 302
-    assert told.called
+    assert invalidations.called
     for page in pages:  # as the control shows, they were kept
         assert ("Teapot" in viewer.get(page).text) is is_told
 

@@ -25,7 +25,7 @@ from shop.operations.live import get_live_state
 from shop.operations.probes import probe_all
 from shop.operations.rates import read_traffic
 from tests.shop.making import a_sale, put_in_force, signed_in
-from tests.shop.staff import NOBODY, few_backends, holder, seen_by_threads
+from tests.shop.staff import CLOSED_PORT, few_backends, holder, seen_by_threads
 
 __all__ = ["few_backends", "holder"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -87,7 +87,7 @@ def test_filters_and_search(amy, holder):
     assert names("show=held") == ["sale:1", "job:audit"]
     assert names("show=stale") == ["job:audit"]
     assert names("q=AUDIT") == ["job:audit"]
-    assert names("q=nobody") == []
+    assert names("q=missing") == []
 
 
 def test_poll_rate_and_pause(amy):
@@ -112,12 +112,12 @@ def test_rates_cover_the_time_since_the_last_sample():
 
 
 def test_page_does_not_wait_for_a_hanging_backend(amy, monkeypatch):
-    """A black hole: the others are told within a second or two, with who did not answer."""
+    """The page names the backend that did not respond within the probe's limit."""
     hole = threading.Event()
     monkeypatch.setattr(locks["database"], "probe", lambda: hole.wait(30))
-    begun = time.monotonic()
+    began = time.monotonic()
     page = amy.get("/ops/").text
-    took = time.monotonic() - begun
+    took = time.monotonic() - began
     hole.set()
     assert "no answer in 1.5 s" in page
     assert "DOWN" in page
@@ -133,9 +133,9 @@ def test_page_does_not_wait_for_a_stopped_redis():
         live.invalidate()
         server.pause()
         try:
-            begun = time.monotonic()
+            began = time.monotonic()
             page = client.get("/ops/")
-            took = time.monotonic() - begun
+            took = time.monotonic() - began
         finally:
             server.resume()
     assert page.status_code == 200
@@ -152,7 +152,7 @@ def _caches_on(server: Redis) -> dict[str, dict]:
 
 
 def test_responding_nodes_are_counted(settings, amy):
-    settings.REDLOCK_URLS = [settings.REDIS_URL, NOBODY]
+    settings.REDLOCK_URLS = [settings.REDIS_URL, CLOSED_PORT]
     settings.LOCKS = {
         **settings.LOCKS,
         "redlock": {
@@ -166,12 +166,12 @@ def test_responding_nodes_are_counted(settings, amy):
 
 def test_each_zookeeper_server_is_probed(zookeeper, settings):
     settings.REDLOCK_URLS, settings.ZOOKEEPER_HOSTS = [], f"{zookeeper.hosts},127.0.0.1:9/locks"
-    *good, (_, _, ask_nobody) = live._nodes()
+    *good, (_, _, probe_closed_port) = live._nodes()
     for _, _, ask in good:
         ask()
     assert len(good) == 3
     with pytest.raises(OSError):  # noqa: PT011 - refused
-        ask_nobody()
+        probe_closed_port()
     settings.ZOOKEEPER_HOSTS = "one,two:2182"
     assert [address for _, address, _ in live._nodes()] == ["one:2181", "two:2182"]
 
@@ -199,7 +199,7 @@ def test_audit_and_jobs_are_shown(amy):
     )
     assert amy.post("/ops/audit/")["Location"] == "/ops/#stock-audit"
     page = amy.get("/ops/").text
-    for told in (
+    for text in (
         sound.slug,
         wrong.slug,
         "WRONG",
@@ -207,7 +207,7 @@ def test_audit_and_jobs_are_shown(amy):
         "shop.tasks.audit_stock",
         "web-7",
     ):
-        assert told in page
+        assert text in page
 
 
 def test_queued_sales_are_shown(amy):

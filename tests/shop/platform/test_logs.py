@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def asked(given: str | None) -> tuple[str, str, dict[str, str]]:
     """The id in the answer, in the logs meanwhile, and a line that was logged."""
-    told: dict[str, str] = {}
+    sent: dict[str, str] = {}
     seen: list[str] = []
 
     def application(environ, start_response):
@@ -28,8 +28,8 @@ def asked(given: str | None) -> tuple[str, str, dict[str, str]]:
         return []
 
     environ = {"wsgi.input": BytesIO(), **({} if given is None else {"HTTP_X_REQUEST_ID": given})}
-    RequestId(application)(environ, lambda status, headers: told.update(headers))
-    return told["X-Request-ID"], seen[0], json.loads(seen[1])
+    RequestId(application)(environ, lambda status, headers: sent.update(headers))
+    return sent["X-Request-ID"], seen[0], json.loads(seen[1])
 
 
 def test_well_formed_request_id_is_kept() -> None:

@@ -53,14 +53,14 @@ class ShortLived(WebServer):
 def test_counters_survive_worker_replacement(monkeypatch, tmp_path) -> None:
     """What was counted stays so, and there are no more files than places."""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    seen, told = set(), 0.0
+    seen, last = set(), 0.0
     with ShortLived(2) as web:
         deadline = time.monotonic() + 60
         while len(seen) < 9 and time.monotonic() < deadline:
             if answer := web.ask_who():
                 seen.add(answer[0])
-                assert float(answer[1]) > told
-                told = float(answer[1])
+                assert float(answer[1]) > last
+                last = float(answer[1])
                 if len(seen) == 4:
                     web.hang_up()
     assert len(seen) >= 9

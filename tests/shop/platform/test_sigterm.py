@@ -106,7 +106,7 @@ def sale() -> Sale:
     return a_sale(stock=3)
 
 
-def purchase(port: int, sale: Sale, buyer: User, told: list[str]) -> threading.Thread:
+def purchase(port: int, sale: Sale, buyer: User, outcomes: list[str]) -> threading.Thread:
     """A buyer who waits for an answer."""
     (browser,) = signed_in([buyer])
     form = browser.request(f"{sale.get_absolute_url()}buy/", sale)
@@ -118,10 +118,10 @@ def purchase(port: int, sale: Sale, buyer: User, told: list[str]) -> threading.T
                 [form],
                 connections=1,
                 seconds=PATIENCE,
-                on_reply=lambda _, kind: told.append(kind),
+                on_reply=lambda _, kind: outcomes.append(kind),
             )
         except (ConnectionError, TimeoutError) as error:
-            told.append(type(error).__name__)
+            outcomes.append(type(error).__name__)
 
     thread = threading.Thread(target=buy)
     thread.start()
@@ -136,25 +136,25 @@ def test_web_server_finishes_the_purchase(
     database_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A purchase in mid-lock, since somebody else's transaction keeps it waiting."""
+    """The purchase holds its lock and waits for another transaction."""
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    name, told = f"sale:{sale.pk}", []
+    name, outcomes = f"sale:{sale.pk}", []
     buyer = a_customer()
     with WebServer(1) as web:
         (worker,) = Path(f"/proc/{web.pid}/task/{web.pid}/children").read_text().split()
         with transaction.atomic():
             sale.stock.save()  # takes the write lock, or the row's
-            thread = purchase(web.port, sale, buyer, told)
+            thread = purchase(web.port, sale, buyer, outcomes)
             until(lambda: is_held(name), "the lock")
             for pid in (web.pid, int(worker)) if left else (web.pid,):
                 os.kill(pid, how)
             if left:
-                until(lambda: told, "the end of the connection")
+                until(lambda: outcomes, "the end of the connection")
                 assert is_held(name)
         thread.join(PATIENCE)
         until(lambda: not web.is_running, "the end of the web")
     if not left:
         assert not is_held(name)
-        assert told == ["ok"]
+        assert outcomes == ["ok"]
         assert audit_sale(sale=sale).held == 1

@@ -119,8 +119,8 @@ def test_refusals_from_memory_use_no_store(code, accept, monkeypatch):
         monkeypatch.setattr(module, "FRESH", 60)
         monkeypatch.setattr(module, "MAX_AGE", 60)
     monkeypatch.setattr(cached_responses, "MAX_AGE", 60)
-    silent = patch("redis.connection.Connection.send_packed_command", side_effect=AssertionError)
-    with CaptureQueriesContext(connection) as queries, silent:
+    no_redis = patch("redis.connection.Connection.send_packed_command", side_effect=AssertionError)
+    with CaptureQueriesContext(connection) as queries, no_redis:
         for buyer in buyers[1:]:
             assert buyer.send(sale, accept=accept).status == 409
             assert buyer.django.asked == 0
@@ -182,10 +182,10 @@ def test_held_lock_is_503_and_purchase_can_be_repeated(li, settings):
     held = locks["process"].lock(lock_name(sale.pk))
     with ThreadPoolExecutor(1) as first:
         first.submit(held.acquire).result()
-        told = li.send(sale, form)
+        response = li.send(sale, form)
         first.submit(held.release).result()
-    assert (told.status, told.headers["Retry-After"]) == (503, "1")
-    assert fields(told.text)["idempotency_key"] == "k"
+    assert (response.status, response.headers["Retry-After"]) == (503, "1")
+    assert fields(response.text)["idempotency_key"] == "k"
     assert li.send(sale, form).status == 303
     assert li.django.asked == 0
 
@@ -202,9 +202,9 @@ def test_no_store_is_used_past_the_hard_deadline(way, li, settings):
         patch("shop.web.fast_path.read_sale", side_effect=AssertionError),
         patch("shop.web.purchase.read_sale", side_effect=AssertionError),
     ):
-        told = li.send(sale, form) if way == "fast path" else li.send_without_token(sale, form)
-    assert (told.status, told.headers["Retry-After"]) == (503, "2")
-    assert "a form counts only once" in told.text, "the first request has bought"
+        response = li.send(sale, form) if way == "fast path" else li.send_without_token(sale, form)
+    assert (response.status, response.headers["Retry-After"]) == (503, "2")
+    assert "a form counts only once" in response.text, "the first request has bought"
     assert li.django.asked == (way == "view")
 
 

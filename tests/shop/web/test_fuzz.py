@@ -202,7 +202,7 @@ ALLOWED = {201, 202, 302, 303, 400, 401, 403, 404, 405, 409, 415, 422, 429}
 def fuzz(li: Browser, sale: Sale, examples: int) -> None:
     """Send arbitrary requests; assert that orders exist only where a response reports one."""
     li.json(sale, b"")
-    told: set[str] = set()
+    locations: set[str] = set()
     statuses: dict[int, int] = {}
 
     @seed(int(os.environ.get("SEED", "42")))
@@ -230,13 +230,13 @@ def fuzz(li: Browser, sale: Sale, examples: int) -> None:
         assert answer.status in ALLOWED, (answer.status, sent, environ)
         statuses[answer.status] = statuses.get(answer.status, 0) + 1
         if answer.status in (201, 202, 303):
-            told.add(answer.headers["Location"])
+            locations.add(answer.headers["Location"])
         if not sale.is_queued:
-            assert Order.objects.count() == len(told), (sent, environ)
+            assert Order.objects.count() == len(locations), (sent, environ)
 
     one()
     if sale.is_queued:
-        assert store.left(sale=fresh(sale)) + len(told) <= sale.stock.quantity
+        assert store.left(sale=fresh(sale)) + len(locations) <= sale.stock.quantity
     assert audit_sale(sale=fresh(sale)).ok
     assert {303, 400, 403} <= set(statuses), "the requests reached too few outcomes"
     assert sum(statuses.values()) >= examples

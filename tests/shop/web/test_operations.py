@@ -12,7 +12,7 @@ from shop.models import User
 from shop.operations import live
 from tests.shop.making import a_customer, signed_in
 from tests.shop.staff import (
-    NOBODY,
+    CLOSED_PORT,
     SWITCH,
     backend_in_force,
     ben,
@@ -146,8 +146,8 @@ def test_invalid_switch_is_400(amy):
 
 
 def test_unavailable_target_is_reported(amy, settings):
-    dead = {**settings.LOCKS["redis"], "LOCATION": NOBODY}
-    settings.LOCKS = {**settings.LOCKS, "dead": dead}
+    unavailable = {**settings.LOCKS["redis"], "LOCATION": CLOSED_PORT}
+    settings.LOCKS = {**settings.LOCKS, "dead": unavailable}
     for step in ("check", "drain"):
         page = amy.post("/ops/switch/", {**SWITCH, "backend": "dead", "step": step}).text
         assert "Nothing was changed:" in page

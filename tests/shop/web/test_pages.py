@@ -31,7 +31,7 @@ def _read_anew(in_force: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def button(page: str) -> str:
-    """The text of the main button or of the link that looks like one, and whether it is dead."""
+    """Return the text of the main button or link, in parentheses if it is disabled."""
     action = page.split('<div class="action">')[1]
     found = re.search(r'<(?:button|a)\b[^>]*class="wide[^>]*>.*?</(?:button|a)>', action, re.S)
     assert found
@@ -271,10 +271,12 @@ def test_metrics_count_the_locks(shop):
 
 @pytest.fixture
 def no_redis(settings) -> None:
-    """An address at which nobody answers, for cache, sessions and rate limits."""
-    nobody = "redis://127.0.0.1:1/0"
-    settings.REDIS_URL = nobody
-    settings.CACHES = {name: {**conf, "LOCATION": nobody} for name, conf in settings.CACHES.items()}
+    """Point cache, sessions and rate limits to a closed port."""
+    closed_port = "redis://127.0.0.1:1/0"
+    settings.REDIS_URL = closed_port
+    settings.CACHES = {
+        name: {**conf, "LOCATION": closed_port} for name, conf in settings.CACHES.items()
+    }
 
 
 def test_without_redis_the_shop_still_sells(no_redis, shop, li):

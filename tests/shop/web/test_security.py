@@ -16,7 +16,7 @@ from tests.shop.making import a_customer, a_sale, signed_in
 
 pytestmark = pytest.mark.django_db
 PASSWORD = "a-red-kettle-9"  # noqa: S105
-NOBODY = {"username": "nobody-of-that-name", "password": "wrong"}
+UNKNOWN_USER = {"username": "unknown", "password": "wrong"}
 
 
 @pytest.fixture
@@ -60,12 +60,12 @@ def test_staff_sign_in_shares_the_password_limit(amy: User, settings) -> None:
 def test_wrong_passwords_are_limited_per_name(amy: User, settings) -> None:
     settings.SIGN_IN_NAME_LIMIT = "3/minute"
     form = {"username": "amy", "password": "wrong"}
-    told = [
+    statuses = [
         Client(REMOTE_ADDR=f"203.0.113.{n}").post("/admin/login/", form).status_code
         for n in range(5)
     ]
-    assert told == [400, 400, 400, 429, 429]
-    assert Client().post("/admin/login/", NOBODY).status_code == 400
+    assert statuses == [400, 400, 400, 429, 429]
+    assert Client().post("/admin/login/", UNKNOWN_USER).status_code == 400
 
 
 def test_parallel_sign_ins_do_not_exceed_the_limit(amy: User, settings) -> None:
@@ -93,8 +93,8 @@ def test_spellings_of_a_name_share_a_limit(amy: User, settings) -> None:
     """The form treats all but the last as "amy", MariaDB also the last."""
     settings.SIGN_IN_NAME_LIMIT = "4/minute"
     spellings = ["amy ", " " * 200 + "amy", "AMY", "\uff41my", "\U0001d41amy"]
-    told = [sign_in_as(name, "wrong") for name in spellings]
-    assert told == [400, 400, 400, 400, 429]
+    statuses = [sign_in_as(name, "wrong") for name in spellings]
+    assert statuses == [400, 400, 400, 400, 429]
     assert [sign_in_as("\u00e1my"), sign_in_as("amy")] == [400, 429]
 
 
@@ -106,8 +106,8 @@ def sign_in_as(name: str, password: str = PASSWORD) -> int:
 def test_customer_cannot_sign_in_to_the_admin() -> None:
     User.objects.create_user("li", password=PASSWORD)
     client = Client()
-    told = client.post("/admin/login/", {"username": "li", "password": PASSWORD})
-    assert told.status_code == 400
+    response = client.post("/admin/login/", {"username": "li", "password": PASSWORD})
+    assert response.status_code == 400
     assert "_auth_user_id" not in client.session
 
 
@@ -118,7 +118,7 @@ def test_sign_in_does_not_reveal_accounts(path: str, hashes: list[str]) -> None:
     User.objects.create_user("closed", password=PASSWORD, is_active=False)
     User.objects.create_user("guest", password=None)
     seen = set()
-    for name in ("known", "closed", "guest", "nobody"):
+    for name in ("known", "closed", "guest", "unknown"):
         hashes.clear()
         response = Client().post(path, {"username": name, "password": "wrong"})
         seen.add((response.status_code, without_secret(response).replace(name, ""), len(hashes)))
@@ -131,7 +131,7 @@ def test_sign_up_reveals_few_taken_names(settings) -> None:
     settings.SIGN_UP_TAKEN_LIMIT = "3/hour"
     User.objects.create_user("li", password=PASSWORD)
 
-    def told(name: str, password: str = PASSWORD, address: str = "203.0.113.1") -> int:
+    def sign_up(name: str, password: str = PASSWORD, address: str = "203.0.113.1") -> int:
         form = {"username": name, "password1": password, "password2": password}
         forged = {"X-Forwarded-For": f"203.0.113.{next(numbers)}"}
         client = Client(REMOTE_ADDR=address)
@@ -139,11 +139,16 @@ def test_sign_up_reveals_few_taken_names(settings) -> None:
 
     numbers = count(9)
     # Other errors do not count; a taken name counts even with a bad password.
-    assert [told("new", "short") for _ in range(5)] == [400] * 5
-    assert [told("li"), told("li", "short"), told("wang"), told("LI")] == [400, 400, 302, 400]
-    assert [told("li"), told("zhang")] == [429, 429]
+    assert [sign_up("new", "short") for _ in range(5)] == [400] * 5
+    assert [sign_up("li"), sign_up("li", "short"), sign_up("wang"), sign_up("LI")] == [
+        400,
+        400,
+        302,
+        400,
+    ]
+    assert [sign_up("li"), sign_up("zhang")] == [429, 429]
     assert not User.objects.filter(username="zhang").exists()
-    assert told("zhang", address="203.0.113.2") == 302
+    assert sign_up("zhang", address="203.0.113.2") == 302
 
 
 def test_order_numbers_are_random() -> None:

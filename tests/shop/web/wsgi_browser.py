@@ -55,14 +55,14 @@ class Browser:
         self.shop = PurchaseFastPath(self.django)
 
     def form(self, sale: Sale, key: str = "k", quantity: int = 1, *, is_first: bool = True) -> dict:
-        ticket, _ = tokens.issue(
+        token, _ = tokens.issue(
             customer_id=self.user.pk,
             sale_id=sale.pk,
             key=key,
             session=self.session,
             is_first=is_first,
         )
-        return {"idempotency_key": key, "quantity": quantity, "purchase_token": ticket}
+        return {"idempotency_key": key, "quantity": quantity, "purchase_token": token}
 
     def send(self, sale: Sale, form: Any = None, *, accept: str = "text/html", **environ: Any):
         form = self.form(sale) if form is None else form
@@ -81,11 +81,11 @@ class Browser:
             "wsgi.input": BytesIO(body),
             **environ,
         }
-        told: list[Any] = []
-        sent = self.shop(asked, lambda status, headers, *_: told.extend((status, headers)))
+        started: list[Any] = []
+        sent = self.shop(asked, lambda status, headers, *_: started.extend((status, headers)))
         text = b"".join(sent).decode()
         getattr(sent, "close", lambda: None)()
-        return SimpleNamespace(status=int(told[0][:3]), headers=dict(told[1]), text=text)
+        return SimpleNamespace(status=int(started[0][:3]), headers=dict(started[1]), text=text)
 
     def json(self, sale: Sale, form: Any = None, **environ: Any):
         answer = self.send(sale, form, accept="application/json", **environ)
