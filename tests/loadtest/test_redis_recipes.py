@@ -57,7 +57,7 @@ def is_free_after_the_ttl(backend: Backend) -> bool:
 
 
 @pytest.mark.parametrize("recipe", ALL)
-def test_it_excludes_and_is_polled(recipe: type[Backend], server: Redis) -> None:
+def test_recipe_excludes_and_polls(recipe: type[Backend], server: Redis) -> None:
     backend, holder = recipe("recipe", location=server.url), claim(ttl=30)
     assert backend.acquire(holder, 0) is not None
     assert backend.acquire(claim(), 0) is None
@@ -80,7 +80,7 @@ def test_it_excludes_and_is_polled(recipe: type[Backend], server: Redis) -> None
         (RedisBackend, True),
     ],
 )
-def test_a_crash_while_taking_it(recipe: type[Backend], recovers: bool, server: Redis) -> None:
+def test_crash_during_acquire(recipe: type[Backend], recovers: bool, server: Redis) -> None:
     """L5 and L6 block for ever; the others go on at the end of the ttl."""
     backend = recipe("recipe", location=server.url)
     crash_between(backend)
@@ -89,7 +89,7 @@ def test_a_crash_while_taking_it(recipe: type[Backend], recovers: bool, server: 
     backend.close()
 
 
-def test_setnx_expire_goes_on_when_the_crash_comes_later(server: Redis) -> None:
+def test_setnx_expire_recovers_from_a_later_crash(server: Redis) -> None:
     backend = SetnxExpireBackend("recipe", location=server.url)
     assert backend.acquire(claim(), 0) is not None
     assert is_free_after_the_ttl(backend)
@@ -97,7 +97,7 @@ def test_setnx_expire_goes_on_when_the_crash_comes_later(server: Redis) -> None:
 
 
 @pytest.mark.parametrize(("recipe", "keeps"), [(SetExpireBackend, False), (RedisBackend, True)])
-def test_a_late_release(recipe: type[Backend], keeps: bool, server: Redis) -> None:
+def test_late_release(recipe: type[Backend], keeps: bool, server: Redis) -> None:
     """L7: the late holder deletes the lock of its successor, and a third one gets in."""
     backend: Any = recipe("recipe", location=server.url)
     late, successor = claim(), claim(ttl=30)

@@ -78,14 +78,14 @@ class TestHerd:
         return sum(told(b"mntr", "zk_watch_count")) >= number
 
     @pytest.mark.faults(row="F7", backend="zookeeper's recipe", fired="waiters counted")
-    def test_the_recipe_wakes_everybody(self, zookeeper: ZooKeeper, name: str) -> None:
+    def test_recipe_wakes_every_waiter(self, zookeeper: ZooKeeper, name: str) -> None:
         assert self.events(HERD, zookeeper, name) == [6, 5, 4, 3, 2, 1]
 
     @pytest.mark.faults(row="F7", backend="zookeeper", fired="waiters counted")
-    def test_the_queue_wakes_one(self, zookeeper: ZooKeeper, name: str) -> None:
+    def test_queue_wakes_one_waiter(self, zookeeper: ZooKeeper, name: str) -> None:
         assert self.events(PATH, zookeeper, name) == [1] * self.WAITERS
 
-    def test_the_recipe_excludes_all_the_same(self, zookeeper: ZooKeeper, name: str) -> None:
+    def test_recipe_excludes(self, zookeeper: ZooKeeper, name: str) -> None:
         backends = [connected(zookeeper.hosts, HERD) for _ in range(3)]
         inside: list[int] = []
         tokens = []

@@ -32,7 +32,7 @@ class Contract(Ends):
 
     # --- the four calls -------------------------------------------------------------------
 
-    def test_a_free_lock_is_granted_at_once(self, backend: Backend, name: str) -> None:
+    def test_free_lock_is_acquired_at_once(self, backend: Backend, name: str) -> None:
         lock = backend.lock(name)
         assert lock.acquire(blocking=False)
         lease = lock.lease
@@ -43,7 +43,7 @@ class Contract(Ends):
         lock.release()
         assert lock.lease is None
 
-    def test_a_held_lock_is_refused_at_once(
+    def test_held_lock_is_refused_at_once(
         self, backend: Backend, can: Capabilities, name: str
     ) -> None:
         with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as other:
@@ -51,7 +51,7 @@ class Contract(Ends):
             assert got is (can.exclusion == "none")
 
     @needs(lambda can: can.exclusion != "none")
-    def test_a_wait_ends_with_its_time(self, backend: Backend, name: str) -> None:
+    def test_wait_ends_at_its_timeout(self, backend: Backend, name: str) -> None:
 
         def wait() -> float:
             started = time.monotonic()
@@ -65,7 +65,7 @@ class Contract(Ends):
         assert backend.lock(name).acquire(timeout=5), "an abandoned wait must not hold the lock"
         backend.lock(name).release()
 
-    def test_a_wait_for_ever_ends_with_the_release(self, backend: Backend, name: str) -> None:
+    def test_wait_without_timeout_ends_with_the_release(self, backend: Backend, name: str) -> None:
         lock = backend.lock(name)
         lock.acquire(timeout=5)
         with ThreadPoolExecutor(1) as other:
@@ -73,7 +73,7 @@ class Contract(Ends):
             lock.release()
             assert waiter.result(WAIT_TIMEOUT)
 
-    def test_what_is_held_can_be_seen(
+    def test_inspect_lists_held_locks(
         self, backend: Backend, can: Capabilities, another: Another, name: str
     ) -> None:
         if can.exclusion == "none":
@@ -97,7 +97,7 @@ class Contract(Ends):
 
     # --- mutual exclusion -----------------------------------------------------------------
 
-    def test_processes_exclude_each_other_as_far_as_declared(
+    def test_exclusion_between_processes_as_declared(
         self, can: Capabilities, another: Another, name: str, tmp_path: Path
     ) -> None:
         path, processes, times = tmp_path / "number", 3, 40
@@ -141,9 +141,7 @@ class Contract(Ends):
     # --- re-entry -------------------------------------------------------------------------
 
     @pytest.mark.faults(row=24, fired="re-entry")
-    def test_a_holder_may_take_it_again(
-        self, backend: Backend, can: Capabilities, name: str
-    ) -> None:
+    def test_holder_can_enter_again(self, backend: Backend, can: Capabilities, name: str) -> None:
         assert can.reentrant
         with backend.lock(name, timeout=5) as lease:
             with backend.lock(name, timeout=5) as again:
@@ -178,11 +176,11 @@ class Contract(Ends):
         assert all(0 < token < 2**63 for token in tokens)
 
     @needs(lambda can: can.fair)
-    def test_a_fair_lock_serves_in_order(self, backend: Backend, name: str) -> None:
+    def test_fair_lock_is_granted_in_order(self, backend: Backend, name: str) -> None:
         order = served(backend, name, 6, lambda: self.waiting(backend, name))
         assert order == [0, 1, 2, 3, 4, 5]
 
-    def test_everyone_who_waits_is_served(self, backend: Backend, name: str) -> None:
+    def test_every_waiter_gets_the_lock(self, backend: Backend, name: str) -> None:
         with ThreadPoolExecutor(12) as pool:
             waits = [
                 pool.submit(self._take_and_give_back, backend, name, WAIT_TIMEOUT)
@@ -194,7 +192,7 @@ class Contract(Ends):
     # --- misuse ---------------------------------------------------------------------------
 
     @pytest.mark.faults(row=24, fired="foreign and double release")
-    def test_releasing_what_is_not_held_is_an_error(self, backend: Backend, name: str) -> None:
+    def test_release_without_lock_is_misuse(self, backend: Backend, name: str) -> None:
         lock = backend.lock(name)
         with pytest.raises(LockMisuse):
             lock.release()
@@ -208,7 +206,7 @@ class Contract(Ends):
             lock.release()
 
     @pytest.mark.parametrize("bad", ["", "x" * 300, "line\nbreak", "nul\0"])
-    def test_a_bad_name_is_refused(self, backend: Backend, bad: str) -> None:
+    def test_bad_name_is_refused(self, backend: Backend, bad: str) -> None:
         with pytest.raises(LockMisuse):
             backend.lock(bad)
 
@@ -224,7 +222,7 @@ class Contract(Ends):
         assert name not in {held.name for held in backend.inspect()}
 
     @needs(lambda can: can.exclusion != "none")
-    def test_names_are_taken_literally(self, backend: Backend, name: str) -> None:
+    def test_names_are_not_patterns(self, backend: Backend, name: str) -> None:
         odd = [name.upper(), f"{name} ", f"{name}/../%2F", f"{name}{{*}}?[x]", f"{name}é限"]
         with backend.lock(name.lower(), timeout=5):
             for other in odd:

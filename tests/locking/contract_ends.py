@@ -25,7 +25,7 @@ class Ends(ContractBase):
     # --- ends of a grant ------------------------------------------------------------------
 
     @needs(lambda can: can.exclusion == "machines")
-    def test_a_killed_holder_is_replaced(
+    def test_killed_holder_is_replaced(
         self, backend: Backend, can: Capabilities, another: Another, name: str
     ) -> None:
         assert can.expires or can.session_bound
@@ -37,9 +37,7 @@ class Ends(ContractBase):
             backend.lock(name).release()
 
     @needs(lambda can: can.exclusion == "machines")
-    def test_a_killed_waiter_is_passed_over(
-        self, backend: Backend, another: Another, name: str
-    ) -> None:
+    def test_killed_waiter_is_skipped(self, backend: Backend, another: Another, name: str) -> None:
         with another() as other:
             with backend.lock(name, timeout=5):
                 other.send("acquire", name=name, timeout=60, ttl=self.TTL)
@@ -51,9 +49,7 @@ class Ends(ContractBase):
 
     @pytest.mark.faults(row=24, fired="release after expiry")
     @needs(lambda can: can.expires)
-    def test_an_expired_holder_cannot_touch_its_successor(
-        self, backend: Backend, name: str
-    ) -> None:
+    def test_expired_holder_cannot_change_its_successor(self, backend: Backend, name: str) -> None:
         old = backend.lock(name, ttl=0.3, renew=False)
         old.acquire(timeout=5)
         lease = old.lease
@@ -76,7 +72,7 @@ class Ends(ContractBase):
             other.submit(successor.release).result(WAIT_TIMEOUT)
 
     @needs(lambda can: can.expires)
-    def test_an_extended_lease_lives_longer(self, backend: Backend, name: str) -> None:
+    def test_extended_lease_lasts_longer(self, backend: Backend, name: str) -> None:
         lock = backend.lock(name, ttl=self.TTL, renew=False)
         lock.acquire(timeout=5)
         lease = lock.lease
@@ -92,7 +88,7 @@ class Ends(ContractBase):
 
     @pytest.mark.faults(row="F6", fired="work for longer than the lease")
     @needs(lambda can: can.expires)
-    def test_the_watchdog_keeps_it(self, backend: Backend, name: str) -> None:
+    def test_watchdog_renews_the_lease(self, backend: Backend, name: str) -> None:
         with backend.lock(name, ttl=self.TTL, timeout=5) as lease:
             first_end = lease.deadline
             until(lambda: time.monotonic() > first_end + self.TTL / 2, "work outlasting the lease")
@@ -102,7 +98,7 @@ class Ends(ContractBase):
 
     @pytest.mark.faults(row="F6", fired="the same, not renewed")
     @needs(lambda can: can.expires)
-    def test_without_the_watchdog_it_ends(self, backend: Backend, name: str) -> None:
+    def test_lease_ends_without_the_watchdog(self, backend: Backend, name: str) -> None:
         with (
             ThreadPoolExecutor(1) as other,
             pytest.raises(LockLost),
@@ -112,7 +108,7 @@ class Ends(ContractBase):
                 WAIT_TIMEOUT
             )
 
-    def test_the_error_of_the_body_is_the_one_that_shows(
+    def test_error_of_the_body_is_not_replaced(
         self, backend: Backend, can: Capabilities, name: str
     ) -> None:
         ttl = 0.2 if can.expires else None
@@ -191,7 +187,7 @@ class Ends(ContractBase):
     # --- asyncio, fork, a store that is down ----------------------------------------------------
 
     @needs(lambda can: can.exclusion != "none")
-    def test_a_cancelled_task_leaves_no_trace(self, backend: Backend, name: str) -> None:
+    def test_cancelled_task_leaves_no_trace(self, backend: Backend, name: str) -> None:
 
         async def main() -> None:
             lock = backend.lock(name)
@@ -215,9 +211,7 @@ class Ends(ContractBase):
 
         asyncio.run(main())
 
-    def test_a_lock_made_before_a_fork_works_after_it(
-        self, backend: Backend, can: Capabilities, name: str
-    ) -> None:
+    def test_lock_works_after_a_fork(self, backend: Backend, can: Capabilities, name: str) -> None:
         lock = backend.lock(name)
         lock.acquire(timeout=5)  # opens the client, too
         free = backend.lock(f"{name}-free")
@@ -239,7 +233,7 @@ class Ends(ContractBase):
         lock.release()
 
     @needs(lambda can: can.exclusion == "machines")
-    def test_a_store_that_is_down_says_so_in_bounded_time(self) -> None:
+    def test_unreachable_store_fails_in_bounded_time(self) -> None:
         backend = create("down", {"BACKEND": self.path, "LOCATION": self.down})
         started = time.monotonic()
         try:
@@ -252,12 +246,12 @@ class Ends(ContractBase):
             backend.close()
         assert time.monotonic() - started < WAIT_TIMEOUT
 
-    def test_a_live_store_answers_a_probe(self, backend: Backend) -> None:
+    def test_probe_succeeds(self, backend: Backend) -> None:
         backend.probe()
 
     # --- operators --------------------------------------------------------------------------
 
-    def test_a_broken_lock_is_lost_by_its_holder(self, backend: Backend, name: str) -> None:
+    def test_broken_lock_is_lost_by_its_holder(self, backend: Backend, name: str) -> None:
         lock = backend.lock(name)
         lock.acquire(timeout=5)
         try:
@@ -275,7 +269,7 @@ class Ends(ContractBase):
 
     # --- leaks ------------------------------------------------------------------------------
 
-    def test_nothing_stays_behind(self, backend: Backend, name: str) -> None:
+    def test_100_locks_leave_nothing_behind(self, backend: Backend, name: str) -> None:
         def run(times: int) -> None:
             for number in range(times):
                 with backend.lock(f"{name}:{number}", timeout=5):

@@ -6,7 +6,7 @@ from tests.locking.contract import Contract
 
 
 class OnDatabase(Contract):
-    test_a_store_that_is_down_says_so_in_bounded_time = None
+    test_unreachable_store_fails_in_bounded_time = None
 
     @pytest.fixture
     def location(self, database_url: str) -> str:

@@ -22,7 +22,7 @@ class TestUnfairRedis(TestRedis):
     def options(self) -> dict[str, object]:
         return {"FAIR": False}
 
-    test_a_fair_lock_serves_in_order = None
+    test_fair_lock_is_granted_in_order = None
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def claim(name: str, owner: str, ttl: float = 30.0) -> Claim:
     return Claim(name=name, owner=owner, ttl=ttl)
 
 
-def test_the_row_tells_who_and_how_deep(backend: DatabaseBackend) -> None:
+def test_row_records_owner_and_depth(backend: DatabaseBackend) -> None:
     with backend.lock("deep", timeout=5) as lease, backend.lock("deep", timeout=5):
         row = LockRow.objects.get(name="deep")
         assert (row.owner, row.token, row.lock_count) == (lease.owner, lease.token, 2)
@@ -48,7 +48,7 @@ def test_the_row_tells_who_and_how_deep(backend: DatabaseBackend) -> None:
     assert (row.owner, row.token, row.lock_count) == ("", lease.token, 0)
 
 
-def test_the_sweep_deletes_the_dead_and_nothing_else(backend: DatabaseBackend) -> None:
+def test_sweep_deletes_expired_rows_only(backend: DatabaseBackend) -> None:
     tokens = {}
     for name, ttl in (("idle", 30), ("crashed", 0.05)):
         grant = backend.acquire(claim(name, name, ttl), 0)
@@ -67,7 +67,7 @@ def test_the_sweep_deletes_the_dead_and_nothing_else(backend: DatabaseBackend) -
     locks.close()
 
 
-def test_an_end_further_away_than_the_lease_is_brought_near(backend: DatabaseBackend) -> None:
+def test_end_beyond_the_lease_is_corrected(backend: DatabaseBackend) -> None:
     """What a clock that was set back leaves behind; with a real clock in test_database_faults."""
     grant = backend.acquire(claim("future", "dead", ttl=0.2), 0)
     assert grant is not None
@@ -78,7 +78,7 @@ def test_an_end_further_away_than_the_lease_is_brought_near(backend: DatabaseBac
 
 
 @pytest.mark.only("sqlite")
-def test_a_turn_reserved_in_the_future_is_void(backend: DatabaseBackend) -> None:
+def test_reservation_in_the_future_is_ignored(backend: DatabaseBackend) -> None:
     with backend.lock("turn", timeout=5):
         pass
     LockRow.objects.update(waiter="dead", waiter_until=LockRow.objects.get().token + HOUR)
@@ -96,7 +96,7 @@ def test_tokens_grow_while_the_clock_is_behind(backend: DatabaseBackend) -> None
 
 
 @pytest.mark.only("sqlite")
-def test_inside_a_transaction_on_sqlite_it_says_what_is_wrong(backend: DatabaseBackend) -> None:
+def test_transaction_on_sqlite_is_reported_as_misuse(backend: DatabaseBackend) -> None:
     with (
         transaction.atomic(),
         pytest.raises(LockMisuse, match="before the transaction"),
@@ -108,7 +108,7 @@ def test_inside_a_transaction_on_sqlite_it_says_what_is_wrong(backend: DatabaseB
 
 
 @pytest.mark.only("mysql")
-def test_the_callers_rollback_does_not_give_the_lock_back(backend: DatabaseBackend) -> None:
+def test_rollback_does_not_release_the_lock(backend: DatabaseBackend) -> None:
     lock = backend.lock("mine")
     with transaction.atomic():
         assert lock.acquire(timeout=5)
@@ -119,7 +119,7 @@ def test_the_callers_rollback_does_not_give_the_lock_back(backend: DatabaseBacke
     lock.release()
 
 
-def test_a_database_in_memory_is_refused() -> None:
+def test_in_memory_database_is_refused() -> None:
     with alias_for("sqlite://:memory:", "memory") as alias:
         with pytest.raises(LockMisuse, match="memory"):
             database(alias).probe()
@@ -127,7 +127,7 @@ def test_a_database_in_memory_is_refused() -> None:
             database("nowhere").probe()
 
 
-def test_bad_locations_are_found_by_the_checks() -> None:
+def test_checks_report_bad_locations() -> None:
     from locking.handler import backend_class
 
     def ids(path: str, location: str) -> list[str | None]:
@@ -151,7 +151,7 @@ def test_bad_locations_are_found_by_the_checks() -> None:
 
 
 @pytest.mark.only("sqlite")
-def test_a_busy_file_is_waited_for(backend: DatabaseBackend) -> None:
+def test_wait_for_a_locked_file(backend: DatabaseBackend) -> None:
     with backend.lock("warm", timeout=5):
         pass
     held, done = threading.Event(), threading.Event()
@@ -266,7 +266,7 @@ class Machine(RuleBasedStateMachine):
 
 
 @pytest.mark.only("sqlite")
-def test_any_interleaving_keeps_the_invariants(
+def test_any_order_of_calls_keeps_the_invariants(
     tmp_path: Path, django_db_blocker: DjangoDbBlocker
 ) -> None:
     with alias_for(f"sqlite:///{tmp_path / 'm.sqlite3'}", "machine", django_db_blocker) as alias:

@@ -92,14 +92,14 @@ class TestWaiting:
             assert root.questions() - before == 1, "only the question itself"
             assert not any(wait.result(WAIT_TIMEOUT) for wait in waits)
 
-    def test_longer_than_a_statement_may_be_silent(
+    def test_wait_may_be_longer_than_the_response_timeout(
         self, backend: DatabaseBackend, short_response_timeout: None
     ) -> None:
         with backend.lock("long", ttl=60, timeout=5), ThreadPoolExecutor(1) as pool:
             waiter = pool.submit(backend.lock("long").acquire, timeout=3.5)
             assert not waiter.result(WAIT_TIMEOUT)
 
-    def test_a_holder_without_its_connection_still_holds_and_still_wakes(
+    def test_holder_without_connection_keeps_the_lock(
         self, backend: DatabaseBackend, root: Root
     ) -> None:
         lock = backend.lock("cut", ttl=30)
@@ -114,7 +114,7 @@ class TestWaiting:
             lock.release()
             assert waiter.result(WAIT_TIMEOUT)
 
-    def test_a_stopped_first_waiter_is_passed_after_a_lease(
+    def test_stopped_first_waiter_is_skipped_after_a_lease(
         self, backend: DatabaseBackend, another: Callable[[], LockWorker], root: Root
     ) -> None:
         with another() as other:
@@ -145,7 +145,7 @@ class TestLostReplies:
             made.close()
 
     @pytest.mark.faults(row=10, backend="database on MariaDB")
-    def test_a_grant_whose_reply_was_lost_is_ours(
+    def test_grant_with_lost_reply_is_kept(
         self, far: DatabaseBackend, proxy: Proxy, root: Root
     ) -> None:
         with far.lock("lost-reply", timeout=5) as first:
@@ -163,7 +163,7 @@ class TestLostReplies:
         assert 28 < grant.deadline - time.monotonic() <= 30
         far.release(claim, grant.token)
 
-    def test_a_release_whose_reply_was_lost_is_done(
+    def test_release_with_lost_reply_succeeds(
         self, far: DatabaseBackend, proxy: Proxy, root: Root
     ) -> None:
         claim = Claim(name="lost-release", owner="me", ttl=30)
@@ -177,7 +177,7 @@ class TestLostReplies:
             proxy.resume()
             asked.result(WAIT_TIMEOUT)
 
-    def test_a_silent_server_is_given_up(
+    def test_stalled_server_fails_in_bounded_time(
         self, far: DatabaseBackend, proxy: Proxy, short_response_timeout: None
     ) -> None:
         far.probe()
@@ -226,9 +226,7 @@ class TestRefusals:
         assert taken_by_another(app, "crowd", 5)
 
     @pytest.mark.faults(row=17, backend="database on MariaDB", fired="row locked by a transaction")
-    def test_1205_the_row_is_locked_by_a_transaction(
-        self, app: DatabaseBackend, root: Root
-    ) -> None:
+    def test_1205_row_locked_by_a_transaction(self, app: DatabaseBackend, root: Root) -> None:
         assert taken_by_another(app, "row", 5)
         root("START TRANSACTION")
         root("SELECT * FROM locking_lockrow WHERE name = 'row' FOR UPDATE")
@@ -241,7 +239,7 @@ class TestRefusals:
             assert patient.result(WAIT_TIMEOUT)
 
     @pytest.mark.faults(row=17, backend="database on MariaDB")
-    def test_1213_a_deadlock_is_tried_again(self, app: DatabaseBackend, root: Root) -> None:
+    def test_1213_deadlock_is_retried(self, app: DatabaseBackend, root: Root) -> None:
         assert taken_by_another(app, "dead", 5)
         root(
             "CREATE TRIGGER deadlock BEFORE UPDATE ON locking_lockrow FOR EACH ROW "
@@ -283,7 +281,7 @@ class TestTheServerItself:
         with server, alias_for(server.url, "own", django_db_blocker):
             yield server
 
-    def test_killed_it_is_unavailable_and_then_remembers(self, own: MariaDb) -> None:
+    def test_locks_survive_a_killed_server(self, own: MariaDb) -> None:
         backend = database("own")
         kept = Claim(name="kept", owner="holder", ttl=4)
         grant = backend.acquire(kept, 5)
@@ -300,9 +298,7 @@ class TestTheServerItself:
         backend.close()
 
     @pytest.mark.faults(row=8, backend="database on MariaDB", xf=True)
-    def test_a_clock_ahead_makes_two_holders_with_growing_tokens(
-        self, own: MariaDb, clock: Clock
-    ) -> None:
+    def test_clock_ahead_makes_two_holders(self, own: MariaDb, clock: Clock) -> None:
         """Row 8, XF: no lease lock survives it, and the fence must."""
         backend = database("own")
         old, new = (Claim(name="ahead", owner=owner, ttl=30) for owner in ("old", "new"))
@@ -319,9 +315,7 @@ class TestTheServerItself:
         backend.close()
 
     @pytest.mark.faults(row=8, backend="database on MariaDB")
-    def test_a_clock_set_back_keeps_waits_bounded_and_tokens_growing(
-        self, own: MariaDb, clock: Clock
-    ) -> None:
+    def test_clock_set_back_keeps_waits_bounded(self, own: MariaDb, clock: Clock) -> None:
         backend = database("own")
         clock.shift(120)
         dead = Claim(name="back", owner="dead", ttl=1.0)
@@ -337,7 +331,7 @@ class TestTheServerItself:
         backend.close()
 
 
-def test_nobody_listens() -> None:
+def test_server_that_is_down() -> None:
     server = MariaDb()
     with alias_for(server.url, "down") as alias:
         backend = database(alias)
@@ -350,6 +344,6 @@ def test_nobody_listens() -> None:
     server.stop()
 
 
-def test_a_held_lock_times_out(backend: DatabaseBackend) -> None:
+def test_held_lock_times_out(backend: DatabaseBackend) -> None:
     with backend.lock("held", timeout=5), pytest.raises(LockTimeout):
         in_thread(lambda: backend.lock("held", timeout=0.3).__enter__())

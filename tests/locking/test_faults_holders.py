@@ -32,7 +32,7 @@ def name() -> str:
 
 @pytest.mark.faults(row=1, xf=True)
 @pytest.mark.parametrize("store", LEASED, indirect=True)
-def test_row_1_stopped_past_twice_its_lease(store: Store, name: str) -> None:
+def test_row_1_stopped_for_two_leases(store: Store, name: str) -> None:
     """XF: the second is granted while the first, once it runs again, would go on writing."""
     second = store.backend.lock(name, ttl=30)
     with store.another() as first:

@@ -45,7 +45,7 @@ def name() -> str:
     ["redis", "zookeeper", pytest.param("database", marks=pytest.mark.only("mysql"))],
     indirect=True,
 )
-def test_row_23_a_queue_has_no_inversions(store: Store, name: str, contenders: int) -> None:
+def test_row_23_queue_keeps_the_order(store: Store, name: str, contenders: int) -> None:
     """Threads of this process, and a few other processes among them, in a known order."""
     assert store.backend.capabilities.fair
     served: list[int] = []
@@ -101,7 +101,7 @@ def jain(shares: list[int]) -> float:
     ],
     indirect=True,
 )
-def test_row_23_without_a_queue_everyone_gets_a_share(
+def test_row_23_every_contender_gets_a_share(
     store: Store,
     name: str,
     contenders: int,
@@ -160,7 +160,7 @@ def commands_each(redis: client.Redis, contenders: int, lock: Callable[[], Any])
 
 
 @pytest.mark.faults(row="F7", backend="redis", fired="waiters counted")
-def test_f7_a_queue_costs_the_same_however_many_wait_and_polling_does_not(
+def test_f7_cost_per_waiter_is_constant_in_a_queue(
     redis: client.Redis,
 ) -> None:
     """Counted at the server; redis-py's Lock is the control that polls."""

@@ -55,9 +55,7 @@ def claim(name: str, owner: str) -> Claim:
 
 
 @pytest.mark.faults(row=12, backend="mysql_session")
-def test_the_holder_hears_that_its_session_was_ended(
-    backend: MySQLSessionBackend, root: Root
-) -> None:
+def test_lease_is_lost_when_its_session_is_killed(backend: MySQLSessionBackend, root: Root) -> None:
     heard = threading.Event()
     lock = backend.lock("ended", on_lost=lambda lease: heard.set())
     assert lock.acquire(timeout=5)
@@ -81,9 +79,7 @@ def test_the_holder_hears_that_its_session_was_ended(
         other.submit(successor.release).result(WAIT_TIMEOUT)
 
 
-def test_a_session_that_ended_a_moment_ago_is_found_out_by_the_release(
-    backend: MySQLSessionBackend, root: Root
-) -> None:
+def test_release_reports_a_killed_session(backend: MySQLSessionBackend, root: Root) -> None:
     mine = claim("moment", "me")
     grant = backend.acquire(mine, 5)
     assert grant is not None
@@ -92,9 +88,7 @@ def test_a_session_that_ended_a_moment_ago_is_found_out_by_the_release(
         backend.release(mine, grant.token)
 
 
-def test_a_lock_freed_behind_its_back_is_found_out(
-    backend: MySQLSessionBackend, root: Root
-) -> None:
+def test_lock_released_by_a_proxy_is_lost(backend: MySQLSessionBackend, root: Root) -> None:
     """What a proxy that swaps sessions does: the connection lives, and the lock is gone."""
     mine = claim("swapped", "me")
     for ask in (lambda: backend.extend(mine, 0, 5), lambda: backend.release(mine, 0)):
@@ -104,11 +98,11 @@ def test_a_lock_freed_behind_its_back_is_found_out(
             ask()
 
 
-def test_waiters_are_served_in_order(backend: MySQLSessionBackend, root: Root) -> None:
+def test_waiters_are_granted_in_order(backend: MySQLSessionBackend, root: Root) -> None:
     assert served(backend, "order", 8, root.waits) == list(range(8))
 
 
-def test_a_wait_may_be_longer_than_the_connections_read_timeout(
+def test_wait_may_be_longer_than_the_read_timeout(
     backend: MySQLSessionBackend, root: Root, short_response_timeout: None
 ) -> None:
     with backend.lock("long", timeout=5), ThreadPoolExecutor(1) as pool:
@@ -140,7 +134,7 @@ def test_tokens_grow_through_a_restart(alias: str) -> None:
         backend.close()
 
 
-def test_an_operator_ends_the_session_that_has_it(
+def test_break_lock_kills_the_holders_session(
     backend: MySQLSessionBackend, another: Callable[[], LockWorker]
 ) -> None:
     with another() as other:
@@ -153,7 +147,7 @@ def test_an_operator_ends_the_session_that_has_it(
     assert not backend.break_lock("broken")
 
 
-def test_the_watch_outlives_a_session_that_is_closed_under_it(
+def test_watching_thread_survives_a_closed_session(
     backend: MySQLSessionBackend, root: Root
 ) -> None:
     """As a holder does that finds out first."""
@@ -163,7 +157,7 @@ def test_the_watch_outlives_a_session_that_is_closed_under_it(
             until(lambda lease=lease: lease.lost, "the holder being told")
 
 
-def test_what_a_dead_thread_held_is_free(backend: MySQLSessionBackend) -> None:
+def test_lock_of_an_ended_thread_is_released(backend: MySQLSessionBackend) -> None:
     thread = threading.Thread(target=backend.lock("dead").acquire)
     thread.start()
     thread.join()

@@ -60,7 +60,7 @@ def calls(raw: client.Redis) -> int:
 # --- who is served ------------------------------------------------------------------------
 
 
-def test_a_killed_waiter_is_passed_over_at_once(
+def test_killed_waiter_is_skipped_at_once(
     backend: RedisBackend, another: Callable[[], LockWorker]
 ) -> None:
     holder, next_one, doomed = claim(), claim(), another()
@@ -77,7 +77,7 @@ def test_a_killed_waiter_is_passed_over_at_once(
     backend.release(next_one, 0)
 
 
-def test_a_stopped_waiter_is_passed_over_when_its_grant_ends(
+def test_stopped_waiter_is_skipped_when_its_grant_ends(
     backend: RedisBackend, another: Callable[[], LockWorker]
 ) -> None:
     holder, next_one, stopped = claim(ttl=1.0), claim(), another()
@@ -100,7 +100,7 @@ def test_a_stopped_waiter_is_passed_over_when_its_grant_ends(
     assert stopped.receive()["ok"]
 
 
-def test_a_stopped_process_costs_one_lease_however_many_of_it_wait(
+def test_stopped_process_costs_one_lease(
     backend: RedisBackend, another: Callable[[], LockWorker]
 ) -> None:
     holder, next_one, stopped = claim(ttl=2.5), claim(), another()
@@ -121,7 +121,7 @@ def test_a_stopped_process_costs_one_lease_however_many_of_it_wait(
     until(lambda: not backend.inspect(), "each of them being served")
 
 
-def test_a_killed_holder_blocks_until_its_grant_ends(
+def test_killed_holder_blocks_until_its_grant_ends(
     backend: RedisBackend, another: Callable[[], LockWorker], raw: client.Redis
 ) -> None:
     """Also when the first waiter dies with it: they may be threads of one process."""
@@ -139,7 +139,7 @@ def test_a_killed_holder_blocks_until_its_grant_ends(
     backend.release(second, 0)
 
 
-def test_a_lock_that_expired_goes_to_who_waits_longest(backend: RedisBackend) -> None:
+def test_expired_lock_goes_to_the_first_waiter(backend: RedisBackend) -> None:
     first, second = claim(), claim()
     backend.acquire(claim(ttl=0.3), 0)
     with waiters(backend, first, second) as (one, other):
@@ -151,7 +151,7 @@ def test_a_lock_that_expired_goes_to_who_waits_longest(backend: RedisBackend) ->
     backend.release(second, 0)
 
 
-def test_a_newcomer_does_not_overtake_in_a_fair_lock_but_may_in_an_unfair_one(
+def test_newcomer_overtakes_only_in_an_unfair_lock(
     server: Redis,
 ) -> None:
     for fair in (True, False):
@@ -178,7 +178,7 @@ def test_a_newcomer_does_not_overtake_in_a_fair_lock_but_may_in_an_unfair_one(
 # --- what it costs ------------------------------------------------------------------------
 
 
-def test_a_waiter_sleeps(backend: RedisBackend, raw: client.Redis) -> None:
+def test_waiter_sends_two_commands(backend: RedisBackend, raw: client.Redis) -> None:
     lock = backend.lock("n")  # the watchdog renews it
     lock.acquire()
     with ThreadPoolExecutor(1) as pool:
@@ -191,7 +191,7 @@ def test_a_waiter_sleeps(backend: RedisBackend, raw: client.Redis) -> None:
     lock.release()
 
 
-def test_a_wait_may_outlast_the_socket_timeout(server: Redis) -> None:
+def test_wait_may_be_longer_than_the_socket_timeout(server: Redis) -> None:
     backend = RedisBackend("redis", location=server.url, options={"SOCKET_TIMEOUT": 0.2})
     holder, patient = claim(), claim()
     backend.acquire(holder, 0)
@@ -205,7 +205,7 @@ def test_a_wait_may_outlast_the_socket_timeout(server: Redis) -> None:
 
 
 @pytest.mark.parametrize("count", [8, 64])
-def test_a_contended_lock_costs_two_commands(
+def test_contended_lock_costs_two_commands(
     backend: RedisBackend, raw: client.Redis, count: int
 ) -> None:
     holder, others = claim(), [claim() for _ in range(count)]
@@ -222,9 +222,7 @@ def test_a_contended_lock_costs_two_commands(
     assert calls(raw) - before == 2 * count + 1, "to queue up, to release; and the holder's own"
 
 
-def test_nothing_leaks_over_twenty_thousand_acquisitions(
-    backend: RedisBackend, raw: client.Redis
-) -> None:
+def test_20000_acquisitions_leak_nothing(backend: RedisBackend, raw: client.Redis) -> None:
     assert_nothing_leaks(backend)
     kept = set(raw.scan_iter())
     assert kept == {f"lock:{{leak:{number}}}:clock" for number in range(100)}
@@ -234,7 +232,7 @@ def test_nothing_leaks_over_twenty_thousand_acquisitions(
 # --- giving up ----------------------------------------------------------------------------
 
 
-def test_grants_that_cross_a_withdrawal_are_not_lost(backend: RedisBackend) -> None:
+def test_grant_during_a_withdrawal_is_not_lost(backend: RedisBackend) -> None:
     """Waiters that give up just when they are served: the lock goes on, no place stays behind."""
     random_ = random.Random(42)
     waits = [random_.uniform(0, 0.004) for _ in range(600)]
@@ -259,7 +257,7 @@ def test_grants_that_cross_a_withdrawal_are_not_lost(backend: RedisBackend) -> N
 # --- connections --------------------------------------------------------------------------
 
 
-def test_idle_connections_that_broke_are_replaced(backend: RedisBackend, raw: client.Redis) -> None:
+def test_broken_idle_connections_are_replaced(backend: RedisBackend, raw: client.Redis) -> None:
     lock = backend.lock("n")
     lock.acquire()
     raw.client_kill_filter(_type="normal", skipme=True)
@@ -268,7 +266,7 @@ def test_idle_connections_that_broke_are_replaced(backend: RedisBackend, raw: cl
     assert not backend.inspect()
 
 
-def test_a_waiter_whose_connection_breaks_keeps_its_place(
+def test_waiter_keeps_its_place_after_a_lost_connection(
     backend: RedisBackend, raw: client.Redis
 ) -> None:
     holder, first, second = claim(), claim(), claim()
@@ -285,7 +283,7 @@ def test_a_waiter_whose_connection_breaks_keeps_its_place(
     backend.release(second, 0)
 
 
-def test_a_fork_leaves_the_parents_wait_alone(backend: RedisBackend) -> None:
+def test_fork_does_not_disturb_the_parents_wait(backend: RedisBackend) -> None:
     holder, patient = claim(), claim()
     backend.acquire(holder, 0)
     with waiters(backend, patient) as (waiter,):

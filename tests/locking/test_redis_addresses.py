@@ -24,7 +24,7 @@ def hand_over(url: str) -> None:
     backend.close()
 
 
-def test_passwords_unix_sockets_and_databases(tmp_path: Path) -> None:
+def test_password_unix_socket_and_database(tmp_path: Path) -> None:
     path = tmp_path / "redis.sock"
     with Redis(config=["--unixsocket", str(path)]) as server:
         with client.Redis.from_url(server.url) as raw:

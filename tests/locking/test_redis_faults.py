@@ -38,7 +38,7 @@ def both_believe(first: Lease, second: Lease) -> None:
 
 
 @pytest.mark.faults(row=4, backend="redis", xf=True)
-def test_a_promoted_replica_that_missed_the_lock(connect: Connect) -> None:
+def test_promoted_replica_without_the_lock(connect: Connect) -> None:
     """XF, row 4: the tokens still grow."""
     with (
         Redis() as master,
@@ -58,7 +58,7 @@ def test_a_promoted_replica_that_missed_the_lock(connect: Connect) -> None:
 
 
 @pytest.mark.faults(row=5, backend="redis", xf=True)
-def test_a_crash_without_persistence(server: Redis, connect: Connect) -> None:
+def test_crash_without_persistence(server: Redis, connect: Connect) -> None:
     """XF, row 5: the tokens still grow, though nothing remembers the last one."""
     first = take(connect(server.url))
     server.kill()
@@ -71,7 +71,7 @@ def test_a_crash_without_persistence(server: Redis, connect: Connect) -> None:
 
 @pytest.mark.faults(row=5, backend="redis", xf=True)
 @pytest.mark.parametrize("step", [-60, 60])
-def test_a_crash_and_a_clock_that_steps(step: int, tmp_path: Path, connect: Connect) -> None:
+def test_crash_and_clock_step(step: int, tmp_path: Path, connect: Connect) -> None:
     """XF: the clients' clocks make up for the server's."""
     clock, server = Clock(tmp_path), Redis()
     clock.drive(server)
@@ -83,7 +83,7 @@ def test_a_crash_and_a_clock_that_steps(step: int, tmp_path: Path, connect: Conn
         both_believe(first, take(connect(server.url)))
 
 
-def test_an_observed_token_is_never_given_again(server: Redis, connect: Connect) -> None:
+def test_tokens_stay_above_the_raised_floor(server: Redis, connect: Connect) -> None:
     """What the stock row has seen counts, even when every clock is behind it."""
     backend = connect(server.url)
     seen = take(backend).token + (3600 * 1_000_000 // 16 << 15)
@@ -93,9 +93,7 @@ def test_an_observed_token_is_never_given_again(server: Redis, connect: Connect)
     assert take(other).token > seen
 
 
-def test_the_last_token_is_kept_until_the_servers_clock_has_passed_it(
-    tmp_path: Path, connect: Connect
-) -> None:
+def test_last_token_is_kept_until_the_clock_has_passed_it(tmp_path: Path, connect: Connect) -> None:
     """A client's clock was ahead, by more than the hour for which a clock may be set back."""
     clock, server, hour = Clock(tmp_path), Redis(), 3600
     clock.drive(server)
@@ -116,7 +114,7 @@ def test_the_last_token_is_kept_until_the_servers_clock_has_passed_it(
 
 
 @pytest.mark.faults(row=8, backend="redis", xf=True)
-def test_redis_clock_forward_ends_leases_early(tmp_path: Path, connect: Connect) -> None:
+def test_clock_forward_ends_leases_early(tmp_path: Path, connect: Connect) -> None:
     """XF, row 8."""
     clock, server = Clock(tmp_path), Redis()
     clock.drive(server)
@@ -127,9 +125,7 @@ def test_redis_clock_forward_ends_leases_early(tmp_path: Path, connect: Connect)
 
 
 @pytest.mark.faults(row=8, backend="redis")
-def test_redis_clock_back_does_not_prolong_a_dead_holders_lease(
-    tmp_path: Path, connect: Connect
-) -> None:
+def test_clock_back_does_not_prolong_a_lease(tmp_path: Path, connect: Connect) -> None:
     """Row 8: waits stay bounded, and tokens grow."""
     clock, server = Clock(tmp_path), Redis()
     clock.drive(server)
@@ -144,9 +140,7 @@ def test_redis_clock_back_does_not_prolong_a_dead_holders_lease(
     assert second.token > first.token
 
 
-def test_a_hand_over_is_believed_in_spite_of_the_servers_clock(
-    tmp_path: Path, connect: Connect
-) -> None:
+def test_grant_to_a_waiter_is_valid_after_a_clock_step(tmp_path: Path, connect: Connect) -> None:
     for step in (-60, 60):
         folder = tmp_path / str(step)
         folder.mkdir()
@@ -175,7 +169,7 @@ def proxy(server: Redis) -> Iterator[Proxy]:
 
 
 @pytest.mark.faults(row=10, backend="redis", fired="answer cut off")
-def test_lost_answers_are_resolved_by_reading_the_owner_back(
+def test_lost_replies_are_resolved_by_the_owner(
     server: Redis, connect: Connect, proxy: Proxy
 ) -> None:
     """Row 10: to take, to extend, to re-enter and to release; the server has done each."""
@@ -204,7 +198,7 @@ def test_lost_answers_are_resolved_by_reading_the_owner_back(
     assert not proxy.replies_to_lose
 
 
-def test_a_lost_answer_to_a_waiter_leaves_one_place(
+def test_lost_reply_to_a_waiter_leaves_one_queue_entry(
     server: Redis, connect: Connect, proxy: Proxy
 ) -> None:
     backend, direct, holder = connect(f"redis://{proxy.url}/0"), connect(server.url), claim()
@@ -220,7 +214,7 @@ def test_a_lost_answer_to_a_waiter_leaves_one_place(
 
 
 @pytest.mark.faults(row=11, backend="redis", xf=True, fired="command held back")
-def test_a_command_that_arrives_long_after_its_time(
+def test_command_that_arrives_after_its_timeout(
     server: Redis, connect: Connect, proxy: Proxy
 ) -> None:
     """XF, row 11: nobody's grant, that ends with its ttl, and the next token is above it."""
@@ -245,7 +239,7 @@ def test_a_command_that_arrives_long_after_its_time(
     assert time.monotonic() - started < 1.0 + 1.0 + SLACK
 
 
-def test_who_gives_up_while_redis_is_silent_leaves_no_place(
+def test_waiter_that_gives_up_during_a_stall_leaves_no_entry(
     server: Redis, connect: Connect
 ) -> None:
     """Its wire lives on: who is named there is nobody, and would have the lock for a ttl."""
@@ -267,7 +261,7 @@ def test_who_gives_up_while_redis_is_silent_leaves_no_place(
     assert not backend.inspect()
 
 
-def test_a_silent_redis_is_given_up(server: Redis, connect: Connect) -> None:
+def test_stalled_redis_fails_in_bounded_time(server: Redis, connect: Connect) -> None:
     backend = connect(server.url, SOCKET_TIMEOUT=0.3, CONNECT_TIMEOUT=0.3)
     lease = take(backend)
     waiter = claim()

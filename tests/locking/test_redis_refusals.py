@@ -31,7 +31,7 @@ def refuses(backend: RedisBackend, word: str) -> None:
 
 
 @pytest.mark.faults(row=17, backend="redis", fired="refusal by CONFIG SET and REPLICAOF")
-def test_settings_under_which_redis_refuses(server: Redis, connect: Connect) -> None:
+def test_error_replies_never_grant(server: Redis, connect: Connect) -> None:
     with client.Redis.from_url(server.url) as raw:
         for setting, value, usual, word in (
             ("min-replicas-to-write", 1, 0, "NOREPLICAS"),
@@ -61,7 +61,7 @@ def test_settings_under_which_redis_refuses(server: Redis, connect: Connect) -> 
         assert take(connect(server.url))
 
 
-def test_an_instance_that_turns_read_only_is_left(server: Redis, connect: Connect) -> None:
+def test_connections_to_a_read_only_server_are_closed(server: Redis, connect: Connect) -> None:
     """After a failover the same address may be another server: no connection is kept."""
     backend = connect(server.url)
     with client.Redis.from_url(server.url) as raw:
@@ -84,7 +84,7 @@ def test_too_many_connections(connect: Connect) -> None:
         until(lambda: take(connect(server.url)), "room for a connection")
 
 
-def test_a_script_that_does_not_end(server: Redis, connect: Connect) -> None:
+def test_endless_script_fails_in_bounded_time(server: Redis, connect: Connect) -> None:
     backend = connect(server.url)
     backend.probe()
     with client.Redis.from_url(server.url, socket_timeout=60) as raw, ThreadPoolExecutor(1) as pool:
@@ -111,7 +111,7 @@ def is_busy(server: Redis) -> bool:
         return False
 
 
-def test_scripts_that_the_server_forgot_are_taught_again(server: Redis, connect: Connect) -> None:
+def test_flushed_scripts_are_loaded_again(server: Redis, connect: Connect) -> None:
     backend = connect(server.url)
     with client.Redis.from_url(server.url) as raw:
         raw.script_flush()
@@ -123,7 +123,7 @@ def test_scripts_that_the_server_forgot_are_taught_again(server: Redis, connect:
     assert not backend.inspect()
 
 
-def test_check_refuses_an_evicting_redis(server: Redis) -> None:
+def test_check_reports_an_evicting_redis(server: Redis) -> None:
     def ids(**conf: Any) -> list[str | None]:
         return [message.id for message in RedisBackend.check("redis", conf)]
 

@@ -64,14 +64,14 @@ class TestAmnesia:
         return grant.deadline
 
     @pytest.mark.faults(row=6, backend="redlock", xf=True)
-    def test_an_empty_master_votes_twice(self, masters: Masters) -> None:
+    def test_restarted_master_votes_twice(self, masters: Masters) -> None:
         """XF: two claims have a majority at once."""
         deadline = self.strike(masters)
         take(connected(masters.client(NODE_TIMEOUT=1)), self.TTL, timeout=0)
         assert time.monotonic() < deadline, "the first lease was over: nothing overlapped"
 
     @pytest.mark.faults(row=6, backend="redlock")
-    def test_a_delayed_restart_repairs_it(self, masters: Masters) -> None:
+    def test_restart_delay_prevents_a_second_vote(self, masters: Masters) -> None:
         """The same, but nobody asks the restarted master until the first lease must be over."""
         second = masters.client(RESTART_DELAY=self.TTL)
         until(lambda: self.votes(second), "five young masters coming of age")
@@ -89,7 +89,7 @@ class TestAmnesia:
             return False
         return True
 
-    def test_a_fleet_of_young_masters_grants_nothing(self, masters: Masters) -> None:
+    def test_restarted_masters_grant_nothing(self, masters: Masters) -> None:
         backend = masters.client(RESTART_DELAY=60)
         with pytest.raises(LockUnavailable, match=r"0 of 5 .*60 s ago"):
             backend.acquire(claim(), 0)
@@ -148,7 +148,9 @@ class TestMastersDown:
     @pytest.mark.faults(row=9, backend="redlock")
     @pytest.mark.parametrize("how", ["kill", "pause"])
     @pytest.mark.parametrize("when", ["before", "while"])
-    def test_two_are_survived(self, masters: Masters, how: str, when: str) -> None:
+    def test_two_unavailable_masters_are_tolerated(
+        self, masters: Masters, how: str, when: str
+    ) -> None:
         backend = masters.client()
         if when == "while":
             connected(backend)
@@ -170,7 +172,7 @@ class TestMastersDown:
         assert masters.client().acquire(claim(), 0) is None
         backend.release(*held[:1], held[1].token)
 
-    def test_the_slowest_are_not_waited_for(self, masters: Masters) -> None:
+    def test_slow_masters_are_not_waited_for(self, masters: Masters) -> None:
         backend = connected(masters.client(NODE_TIMEOUT=10))
         for server in masters.servers[:2]:
             server.pause()
@@ -179,7 +181,7 @@ class TestMastersDown:
     @pytest.mark.faults(row=9, backend="redlock")
     @pytest.mark.parametrize("how", ["kill", "pause"])
     @pytest.mark.parametrize("when", ["before", "while"])
-    def test_three_are_not_and_nothing_stays_locked(
+    def test_three_unavailable_masters_leave_no_votes(
         self, masters: Masters, how: str, when: str
     ) -> None:
         backend = masters.client()
@@ -199,7 +201,7 @@ class TestMastersDown:
         asked, grant = take(backend)
         backend.release(asked, grant.token)
 
-    def test_a_holder_hears_that_nobody_answers(self, masters: Masters) -> None:
+    def test_extend_fails_without_a_majority(self, masters: Masters) -> None:
         backend = masters.client()
         asked, grant = take(backend)
         for server in masters.servers[:3]:
@@ -211,7 +213,7 @@ class TestMastersDown:
         backend.extend(asked, grant.token, 60)
         backend.release(asked, grant.token)
 
-    def test_a_holder_hears_that_a_majority_has_forgotten(self, masters: Masters) -> None:
+    def test_extend_reports_a_majority_without_the_key(self, masters: Masters) -> None:
         backend = masters.client()
         asked, grant = take(backend)
         for number in FIRST_THREE:
@@ -222,14 +224,14 @@ class TestMastersDown:
             backend.release(asked, grant.token)
         until(lambda: masters.values() == [None] * 5, "the release at the other two")
 
-    def test_masters_that_restarted_meanwhile_are_found_again(self, masters: Masters) -> None:
+    def test_restarted_masters_are_reconnected(self, masters: Masters) -> None:
         """Every connection has died unnoticed; a single try works all the same."""
         backend = connected(masters.client(NODE_TIMEOUT=1))
         for number in ALL:
             masters.restart_empty(number)
         take(backend, timeout=0)
 
-    def test_a_master_that_comes_back_is_asked_again(self, masters: Masters) -> None:
+    def test_recovered_master_votes_again(self, masters: Masters) -> None:
         masters.servers[4].kill()
         backend = masters.client()
         asked, grant = take(backend)
@@ -255,7 +257,7 @@ class TestRefusals:
 
     @pytest.mark.faults(row=17, backend="redlock", fired="masters refuse")
     @pytest.mark.parametrize("command", [READONLY, FULL, LOCKED], ids=lambda words: words[-2])
-    def test_two_are_survived_and_three_are_not(
+    def test_error_replies_of_two_masters_are_tolerated(
         self, masters: Masters, command: tuple[str, ...]
     ) -> None:
         backend = connected(masters.client(NODE_TIMEOUT=1))
@@ -281,7 +283,7 @@ class TestLateSet:
     """Row 11: a SET that is carried out long after its time-out is undone, or expires."""
 
     @pytest.mark.faults(row=11, backend="redlock")
-    def test_it_is_undone_by_what_follows_it(self, masters: Masters) -> None:
+    def test_late_vote_is_withdrawn(self, masters: Masters) -> None:
         backend = connected(masters.client(NODE_TIMEOUT=1))
         masters.servers[4].pause()
         asked, grant = take(backend)
@@ -296,7 +298,7 @@ class TestLateSet:
             calls: int = direct.info("commandstats").get("cmdstat_set", {"calls": 0})["calls"]
             return calls
 
-    def test_undoing_an_early_attempt_leaves_a_later_one_alone(
+    def test_late_undo_does_not_affect_a_later_attempt(
         self, masters: Masters, proxy: Callable[[int], Proxy]
     ) -> None:
         """The first SET and its undoing hang on a connection that breaks; a second one votes."""
@@ -322,7 +324,7 @@ class TestLateSet:
         assert masters.value(4) == mine
 
     @pytest.mark.faults(row=10, backend="redlock", fired="answers cut off")
-    def test_a_vote_that_was_given_but_never_heard_is_taken_back(
+    def test_vote_with_lost_reply_is_withdrawn(
         self, masters: Masters, proxy: Callable[[int], Proxy]
     ) -> None:
         """Row 10: three masters did SET, and the connections ended before they could say so."""

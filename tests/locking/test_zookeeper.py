@@ -41,13 +41,11 @@ class TestSettings:
             ({"OPTIONS": {"SESION_TIMEOUT": 6}}, ["locking.E045"]),
         ],
     )
-    def test_bad_ones_are_found(self, entry: dict[str, Any], found: list[str]) -> None:
+    def test_bad_settings_are_reported(self, entry: dict[str, Any], found: list[str]) -> None:
         whole = {"BACKEND": PATH, "LOCATION": "127.0.0.1:1", **entry}
         assert [message.id for message in ZooKeeperBackend.check("zk", whole)] == found
 
-    def test_the_prefix_and_the_chroot_keep_locks_apart(
-        self, zookeeper: ZooKeeper, name: str
-    ) -> None:
+    def test_prefix_and_chroot_separate_locks(self, zookeeper: ZooKeeper, name: str) -> None:
         one = connected(zookeeper.hosts)
         other = connected(f"{zookeeper.hosts}/elsewhere", PREFIX="/a/b")
         try:
@@ -60,9 +58,7 @@ class TestSettings:
             one.close()
             other.close()
 
-    def test_what_the_server_grants_counts_and_not_what_was_asked(
-        self, zookeeper: ZooKeeper
-    ) -> None:
+    def test_session_timeout_is_the_granted_one(self, zookeeper: ZooKeeper) -> None:
         for asked, granted in ((60.0, 10.0), (0.1, 1.0), (3.0, 3.0)):  # two to twenty ticks
             backend = connected(zookeeper.hosts, SESSION_TIMEOUT=asked)
             assert session_of(backend).timeout == pytest.approx(granted)
@@ -70,16 +66,12 @@ class TestSettings:
 
 
 class TestQueue:
-    def test_the_token_is_the_zxid_of_the_nodes_creation(
-        self, backend: ZooKeeperBackend, name: str
-    ) -> None:
+    def test_token_is_the_zxid_of_the_creation(self, backend: ZooKeeperBackend, name: str) -> None:
         with backend.lock(name, timeout=5) as lease:
             path = session_of(backend).nodes[lease.owner]
             assert session_of(backend).client.exists(path).czxid == lease.token
 
-    def test_waits_that_end_in_vain_leave_nothing(
-        self, backend: ZooKeeperBackend, name: str
-    ) -> None:
+    def test_timed_out_waits_leave_nothing(self, backend: ZooKeeperBackend, name: str) -> None:
         with backend.lock(name, timeout=5), ThreadPoolExecutor(8) as others:
             before = backend.queue(name)
             waits = [others.submit(backend.lock(name).acquire, timeout=0.01) for _ in range(80)]
@@ -91,7 +83,7 @@ class TestQueue:
             assert sum(len(of_path) for of_path in watchers.values()) <= 1 + len(waits) // 8
         until(lambda: not any(watchers.values()), "the holder's node taking its watch along")
 
-    def test_a_waiter_asks_and_then_waits(
+    def test_waiter_sends_no_requests_while_it_waits(
         self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
     ) -> None:
         other = connected(zookeeper.hosts)
@@ -105,7 +97,7 @@ class TestQueue:
         assert kinds == ["Create2", "GetChildren", "GetData", "GetChildren", "Delete"]
         other.close()
 
-    def test_twenty_thousand_names_leave_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_20000_names_leave_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         flags = ["-Dznode.container.checkIntervalMs=500", "-Dznode.container.maxPerMinute=1000000"]
         monkeypatch.setenv("JAVA_TOOL_OPTIONS", " ".join(flags))
         with ZooKeeper(1) as server:
@@ -140,9 +132,7 @@ class TestQueue:
 
 
 class TestSession:
-    def test_a_breach_is_seen_by_the_holder_while_it_works(
-        self, backend: ZooKeeperBackend, name: str
-    ) -> None:
+    def test_broken_lock_is_marked_as_lost(self, backend: ZooKeeperBackend, name: str) -> None:
         lost = threading.Event()
         lock = backend.lock(name, on_lost=lambda lease: lost.set())
         lock.acquire(timeout=5)
@@ -156,7 +146,7 @@ class TestSession:
         with pytest.raises(LockLost):
             lock.release()
 
-    def test_a_lease_always_ends_within_a_session(
+    def test_lease_never_exceeds_the_session_timeout(
         self, backend: ZooKeeperBackend, name: str
     ) -> None:
         """So a process that was stopped for longer knows at once that it holds nothing."""
@@ -168,7 +158,7 @@ class TestSession:
             until(lambda: time.monotonic() > first + 0.2, "the first deadline passing")
             lease.check()
 
-    def test_a_holder_that_ended_without_release_is_freed(
+    def test_lock_of_an_ended_thread_is_released(
         self, backend: ZooKeeperBackend, name: str
     ) -> None:
         holder = threading.Thread(target=backend.lock(name).acquire)
@@ -177,7 +167,7 @@ class TestSession:
         assert backend.lock(name).acquire(timeout=WAIT_TIMEOUT)
         backend.lock(name).release()
 
-    def test_a_closed_backend_gives_its_locks_back_and_opens_again(
+    def test_close_releases_locks_and_use_opens_again(
         self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
     ) -> None:
         other = connected(zookeeper.hosts)
@@ -193,7 +183,7 @@ class TestSession:
             assert not pool.submit(other.lock(name).acquire, False).result(WAIT_TIMEOUT)
         other.close()
 
-    def test_an_ensemble_that_is_down_is_waited_for_once(self, name: str) -> None:
+    def test_second_call_to_a_down_ensemble_fails_at_once(self, name: str) -> None:
         server = ZooKeeper(1)
         backend = ZooKeeperBackend("down", location=server.hosts, options={"CONNECT_TIMEOUT": 0.5})
         try:

@@ -68,7 +68,9 @@ class TestHolder:
         finally:
             other.close()
 
-    def test_cut_off(self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str) -> None:
+    def test_lease_of_a_partitioned_holder_ends_in_time(
+        self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
+    ) -> None:
         """Packets vanish: the holder stops believing before the next one is granted."""
         with Proxy(zookeeper.nodes[0].port) as proxy:
             other = connected(proxy.url)
@@ -90,9 +92,7 @@ class TestHolder:
                 lock.release()
             other.close()
 
-    def test_a_connection_lost_for_a_moment_loses_nothing(
-        self, zookeeper: ZooKeeper, name: str
-    ) -> None:
+    def test_lease_survives_a_reconnect(self, zookeeper: ZooKeeper, name: str) -> None:
         with Proxy(zookeeper.nodes[0].port) as proxy:
             other = connected(proxy.url)
             with other.lock(name, timeout=5) as lease:
@@ -103,7 +103,7 @@ class TestHolder:
             assert not other.queue(name)
             other.close()
 
-    def test_the_answer_to_its_release_lost(
+    def test_release_with_lost_reply_succeeds(
         self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
     ) -> None:
         with Proxy(zookeeper.nodes[0].port) as proxy:
@@ -120,7 +120,7 @@ class TestHolder:
                 releasing.result(WAIT_TIMEOUT)
             other.close()
 
-    def test_its_release_is_done_later_when_nobody_answers(
+    def test_failed_release_is_repeated_later(
         self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
     ) -> None:
         with Proxy(zookeeper.nodes[0].port) as proxy:
@@ -153,7 +153,7 @@ class TestWaiter:
         made.close()
 
     @pytest.mark.faults(row=13, backend="zookeeper")
-    def test_a_release_missed_while_cut_off_is_seen_afterwards(
+    def test_release_during_a_disconnect_is_noticed(
         self, proxy: Proxy, waiter: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
     ) -> None:
         served = []
@@ -182,7 +182,7 @@ class TestWaiter:
         assert not backend.queue(name)
 
     @pytest.mark.faults(row=10, backend="zookeeper")
-    def test_a_node_whose_creation_got_no_answer_is_found_again(
+    def test_node_with_lost_creation_reply_is_found(
         self, proxy: Proxy, waiter: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
     ) -> None:
         with backend.lock(name, timeout=5):
@@ -205,7 +205,7 @@ class TestWaiter:
         assert not backend.queue(name)
 
     @pytest.mark.faults(row=10, backend="zookeeper", fired="answers lost")
-    def test_a_place_told_of_whose_queue_was_not_still_has_its_token(
+    def test_token_survives_a_lost_queue_reply(
         self, backend: ZooKeeperBackend, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The connection breaks between two answers: the node's creation, and the queue."""
@@ -237,7 +237,7 @@ class TestWaiter:
         lock.release()
         assert not backend.queue(name)
 
-    def test_one_that_gives_up_while_cut_off_leaves_no_node(
+    def test_waiter_that_gives_up_offline_leaves_no_node(
         self, proxy: Proxy, waiter: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
     ) -> None:
         with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as pool:
@@ -252,7 +252,7 @@ class TestWaiter:
             until(lambda: len(backend.queue(name)) == 1, "the orphan being deleted")
             assert time.monotonic() - healed < 6, "deleted by the session's end only"
 
-    def test_one_whose_creation_is_silent_leaves_no_node(
+    def test_late_creation_leaves_no_node(
         self, proxy: Proxy, waiter: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
     ) -> None:
         """The creation arrives after its caller has given up."""
@@ -264,7 +264,7 @@ class TestWaiter:
             until(lambda: waiter.session and not waiter.session.pending_deletes, "the clearing up")
             assert len(backend.queue(name)) == 1
 
-    def test_a_lost_session_means_the_end_of_the_queue_and_is_logged(
+    def test_waiter_with_expired_session_queues_again(
         self,
         zookeeper: ZooKeeper,
         waiter: ZooKeeperBackend,
@@ -351,7 +351,9 @@ class TestClock:
 
     @pytest.mark.faults(row=8, backend="zookeeper")
     @pytest.mark.parametrize("seconds", [3600, -3600])
-    def test_the_servers_clock_jumps(self, seconds: float, tmp_path: Path, name: str) -> None:
+    def test_server_clock_jump_changes_nothing(
+        self, seconds: float, tmp_path: Path, name: str
+    ) -> None:
         clock = Clock(tmp_path)
         server = ZooKeeper(1)
         clock.drive(server.nodes[0])
