@@ -16,9 +16,9 @@ from devservers import Redis
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.redis.backend import RedisBackend
 from locking.handler import create
-from tests.locking.contract_base import assert_nothing_leaks
+from tests.locking.backends.contract_base import assert_nothing_leaks
+from tests.locking.backends.redis.redis_tools import claim, waiters, waiting
 from tests.locking.lock_worker import LockWorker
-from tests.locking.redis_tools import claim, waiters, waiting
 
 PATH = "locking.backends.redis.RedisBackend"
 LATE = 0.5

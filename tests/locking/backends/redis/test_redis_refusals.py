@@ -15,7 +15,7 @@ from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.pool import redis_breaker
-from tests.locking.redis_tools import BOUND, Connect, claim, connect, server, take
+from tests.locking.backends.redis.redis_tools import BOUND, Connect, claim, connect, server, take
 
 __all__ = ["connect", "server"]
 

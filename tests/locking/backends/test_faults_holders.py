@@ -18,7 +18,7 @@ from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
 from locking.backends.mysql_session import MySQLSessionBackend
 from tests.fault_rows import SLACK
-from tests.locking.fault_stores import LEASED, TTL, Store, idle, mysql_session, store
+from tests.locking.backends.fault_stores import LEASED, TTL, Store, idle, mysql_session, store
 
 __all__ = ["idle", "store"]
 

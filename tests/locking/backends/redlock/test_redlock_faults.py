@@ -18,7 +18,7 @@ from loadtest.faults.proxy import Proxy
 from loadtest.faults.waiting import until
 from locking import LockLost, LockUnavailable
 from locking.backends.redlock.master import CONNECT_TIMEOUT
-from tests.locking.redlock_masters import (
+from tests.locking.backends.redlock.redlock_masters import (
     NAME,
     Masters,
     claim,

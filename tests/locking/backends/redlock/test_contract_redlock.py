@@ -3,7 +3,7 @@
 import pytest
 
 from devservers import Redis
-from tests.locking.contract import Contract
+from tests.locking.backends.contract import Contract
 
 
 class TestRedLock(Contract):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.locking.contract import Contract
+from tests.locking.backends.contract import Contract
 
 
 class OnDatabase(Contract):

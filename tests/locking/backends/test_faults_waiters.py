@@ -16,7 +16,7 @@ import redis as client
 from devservers import Redis
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.redis.backend import RedisBackend
-from tests.locking.fault_stores import Store, idle, mysql_session, store
+from tests.locking.backends.fault_stores import Store, idle, mysql_session, store
 from tests.locking.lock_worker import CONTEND_TIMEOUT
 
 __all__ = ["idle", "store"]

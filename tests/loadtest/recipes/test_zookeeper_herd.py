@@ -11,7 +11,7 @@ import pytest
 
 from devservers import ZooKeeper
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
-from tests.locking.zookeeper_tools import PATH, connected, name
+from tests.locking.backends.zookeeper.zookeeper_tools import PATH, connected, name
 
 __all__ = ["name"]
 

@@ -21,8 +21,8 @@ from locking.backends.base import Claim
 from locking.backends.database.backend import DatabaseBackend
 from locking.jobs.tasks import sweep_dead_locks
 from locking.models import LockRow
-from tests.locking.contract_base import assert_nothing_leaks
-from tests.locking.database_tools import DATABASE, SESSION, alias_for, database
+from tests.locking.backends.contract_base import assert_nothing_leaks
+from tests.locking.backends.database.database_tools import DATABASE, SESSION, alias_for, database
 
 pytestmark = [pytest.mark.stores, pytest.mark.django_db(transaction=True)]
 HOUR = 3_600_000_000

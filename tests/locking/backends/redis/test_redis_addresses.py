@@ -11,7 +11,7 @@ from devservers import HOST, Redis, reserve_port
 from devservers.programs import required
 from loadtest.faults.waiting import WAIT_TIMEOUT
 from locking.backends.redis.backend import RedisBackend
-from tests.locking.redis_tools import claim, waiters
+from tests.locking.backends.redis.redis_tools import claim, waiters
 
 
 def hand_over(url: str) -> None:

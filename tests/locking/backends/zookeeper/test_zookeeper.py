@@ -15,7 +15,7 @@ from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from locking.backends.zookeeper.session import Session
-from tests.locking.zookeeper_tools import PATH, backend, connected, name
+from tests.locking.backends.zookeeper.zookeeper_tools import PATH, backend, connected, name
 
 __all__ = ["backend", "name"]
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.locking.contract import Contract
+from tests.locking.backends.contract import Contract
 from tests.locking.scripted import ScriptedBackend
 
 
@@ -21,4 +21,4 @@ class TestProcess(Contract):
 
 
 class TestThirdParty(Contract):
-    path = "tests.locking.test_contract_local.InMemoryBackend"
+    path = "tests.locking.backends.test_contract_local.InMemoryBackend"

@@ -20,7 +20,7 @@ from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from tests.fault_rows import SLACK
-from tests.locking.zookeeper_tools import backend, connected, elapsed, name
+from tests.locking.backends.zookeeper.zookeeper_tools import backend, connected, elapsed, name
 
 __all__ = ["backend", "name"]
 

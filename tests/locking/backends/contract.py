@@ -23,8 +23,8 @@ import pytest
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockMisuse, LockTimeout
 from locking.backends.base import Backend, Capabilities
-from tests.locking.contract_base import Another, needs, served
-from tests.locking.contract_ends import Ends
+from tests.locking.backends.contract_base import Another, needs, served
+from tests.locking.backends.contract_ends import Ends
 
 
 class Contract(Ends):

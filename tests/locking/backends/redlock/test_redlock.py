@@ -18,8 +18,8 @@ from django.test import override_settings
 from loadtest.faults.waiting import until
 from locking import LockLost, LockMisuse
 from locking.backends.redlock.backend import RedLockBackend
-from tests.locking.contract_base import assert_nothing_leaks
-from tests.locking.redlock_masters import (
+from tests.locking.backends.contract_base import assert_nothing_leaks
+from tests.locking.backends.redlock.redlock_masters import (
     KEY,
     NAME,
     Masters,

@@ -19,8 +19,8 @@ from locking import LockLost, LockTimeout, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.database.backend import DatabaseBackend
 from tests.fault_rows import SLACK
-from tests.locking.contract_base import served
-from tests.locking.database_tools import (
+from tests.locking.backends.contract_base import served
+from tests.locking.backends.database.database_tools import (
     DATABASE,
     Root,
     alias_for,

@@ -22,7 +22,15 @@ from locking import LockLost, LockUnavailable
 from locking.backends.redis.pool import redis_breaker
 from locking.lease import Lease
 from tests.fault_rows import SLACK
-from tests.locking.redis_tools import BOUND, Connect, claim, connect, server, take, waiting
+from tests.locking.backends.redis.redis_tools import (
+    BOUND,
+    Connect,
+    claim,
+    connect,
+    server,
+    take,
+    waiting,
+)
 
 __all__ = ["connect", "server"]
 

@@ -16,7 +16,7 @@ from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, LockUnavailable
 from locking.backends.base import Backend, Capabilities, Claim
 from locking.handler import create
-from tests.locking.contract_base import Another, ContractBase, needs
+from tests.locking.backends.contract_base import Another, ContractBase, needs
 
 
 class Ends(ContractBase):

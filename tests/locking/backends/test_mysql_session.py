@@ -15,8 +15,8 @@ from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.mysql_session import MySQLSessionBackend
-from tests.locking.contract_base import assert_nothing_leaks, served
-from tests.locking.database_tools import (
+from tests.locking.backends.contract_base import assert_nothing_leaks, served
+from tests.locking.backends.database.database_tools import (
     SESSION,
     Root,
     alias_for,

@@ -15,7 +15,7 @@ from loadtest.faults.proxy import Proxy
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable
 from shop.platform.mysql import base
-from tests.locking.database_tools import Root, database, session
+from tests.locking.backends.database.database_tools import Root, database, session
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from devservers import Redis
-from tests.locking.contract import Contract
+from tests.locking.backends.contract import Contract
 
 
 class TestRedis(Contract):
