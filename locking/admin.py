@@ -22,6 +22,22 @@ from locking.models import IdempotencyKey, JobRun, LockPolicy, LockPolicyChange,
 REACH = {"none": _("none"), "process": _("process"), "machines": _("machines")}
 
 
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Rows that only services write, because a change by hand would break the ledger."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Return False."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return False."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return False."""
+        return False
+
+
 class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
     """The backend and strategy to activate; `locking.policy` carries the switch out."""
 
@@ -50,7 +66,7 @@ class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 @admin.register(LockPolicy)
-class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class LockPolicyAdmin(ReadOnlyAdmin):
     """The page of the lock policy; switching needs the permission `locking.switch_lock`."""
 
     form = SwitchForm
@@ -60,14 +76,6 @@ class LockPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         (_("Switch to"), {"fields": ("backend", "strategy", "reason", "step")}),
         (_("Properties of the backends"), {"fields": ("backends",)}),
     )
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False: there is exactly one policy."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False: there is exactly one policy."""
-        return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return whether the user may switch, which can make the shop oversell."""
@@ -167,22 +175,6 @@ def _row(alias: str) -> tuple[str, str, str, str]:
     marks = ((gettext("yes") if getattr(declared, name) else "–",) for name in PROPERTIES)
     cells = format_html_join("", "<td>{}</td>", marks)
     return alias, str(REACH[declared.exclusion]), cells, gettext(declared.summary)
-
-
-class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Rows that only services write, because a change by hand would break the ledger."""
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False."""
-        return False
 
 
 @admin.register(LockPolicyChange)

@@ -92,14 +92,9 @@ def acquired(backend: str, name: str, seconds: float) -> None:
     _times(backend, kind)[0].observe(seconds)
 
 
-def timed_out(backend: str, name: str) -> None:
-    """Count an attempt without a grant in the caller's time."""
-    _outcome(backend, kind_of(name), "timeout").inc()
-
-
-def unavailable(backend: str, name: str) -> None:
-    """Count an attempt to which the store did not reply."""
-    _outcome(backend, kind_of(name), "unavailable").inc()
+def not_acquired(backend: str, name: str, outcome: str) -> None:
+    """Count an attempt without a grant; the outcome is timeout or unavailable."""
+    _outcome(backend, kind_of(name), outcome).inc()
 
 
 def released(backend: str, name: str, seconds: float) -> None:

@@ -28,9 +28,12 @@ class Lease:
         "count",
         "epoch",
         "granted_at",
+        "name",
         "on_lost",
+        "owner",
         "renew_at",
         "strategy",
+        "token",
     )
 
     def __init__(
@@ -42,6 +45,11 @@ class Lease:
     ) -> None:
         self.backend = backend
         self.claim = claim
+        self.name = claim.name
+        self.owner = claim.owner
+        """Name of the holder in the store: host:process:thread:secret."""
+        self.token = grant.token
+        """Number that grows with every grant of this name."""
         claim.token = grant.token
         claim.deadline = grant.deadline
         claim.report_lost = self.mark_lost
@@ -57,24 +65,9 @@ class Lease:
         self._marked_lost = False
 
     @property
-    def name(self) -> str:
-        """Name of the lock."""
-        return self.claim.name
-
-    @property
-    def owner(self) -> str:
-        """Name of the holder in the store: host:process:thread:secret."""
-        return self.claim.owner
-
-    @property
-    def token(self) -> int:
-        """Number that grows with every grant of this name."""
-        return self.claim.token
-
-    @property
     def fence(self) -> tuple[int, int]:
         """Policy epoch and token: grows with every grant, also when the backend is switched."""
-        return (self.epoch, self.claim.token)
+        return (self.epoch, self.token)
 
     @property
     def deadline(self) -> float:

@@ -135,11 +135,11 @@ class Lock(BaseLock):
         try:
             grant = self.backend.acquire(claim, wait)
         except LockUnavailable:
-            metrics.unavailable(alias, self.name)
+            metrics.not_acquired(alias, self.name, "unavailable")
             raise
         waited = time.monotonic() - started
         if grant is None:
-            metrics.timed_out(alias, self.name)
+            metrics.not_acquired(alias, self.name, "timeout")
             return None
         lease = Lease(self.backend, claim, grant, self.on_lost)
         self.backend.held[(self.name, claim.caller)] = lease

@@ -156,16 +156,15 @@ def switch(
     return finish_switch(force=force) if wait else _row()
 
 
-def cancel_switch() -> bool:
-    """Stop draining and keep the old backend; return False if no switch was in progress."""
-    return _cancel()
+def cancel_switch(begun_at: datetime | None = None) -> bool:
+    """Stop draining and keep the old backend; return False if no switch was in progress.
 
-
-def _cancel(**only: object) -> bool:
-    """Cancel the switch in progress if its row matches `only`."""
-    cancelled = LockPolicy.objects.filter(pk=1, state=LockPolicy.State.DRAINING, **only).update(
-        state=LockPolicy.State.STEADY, next_backend="", next_strategy=""
-    )
+    With `begun_at`, cancel only the switch that began at this time.
+    """
+    switching = LockPolicy.objects.filter(pk=1, state=LockPolicy.State.DRAINING)
+    if begun_at is not None:
+        switching = switching.filter(changed_at=begun_at)
+    cancelled = switching.update(state=LockPolicy.State.STEADY, next_backend="", next_strategy="")
     invalidate()
     return bool(cancelled)
 
@@ -180,7 +179,7 @@ def finish_switch(*, force: bool = False) -> LockPolicy:
         if force or drained(row):
             _activate(row, forced=force)
         elif timezone.now() > latest_end(row):
-            _cancel(changed_at=row.changed_at)
+            cancel_switch(row.changed_at)
             raise LockTimeout(
                 f"Switch cancelled: a lock in {row.backend!r} is still held and being renewed. "
                 "Find the holder with 'manage.py locks', then try again or force the switch."
@@ -192,18 +191,30 @@ def finish_switch(*, force: bool = False) -> LockPolicy:
     return row
 
 
+def finish_overdue_switch() -> None:
+    """Finish or cancel a switch whose process died. Called by processes that see it draining."""
+    row = _row()
+    if row.state == LockPolicy.State.DRAINING and timezone.now() > latest_end(row):
+        _finish_quietly()
+
+
 def finish_in_background() -> None:
     """Run `finish_switch` in a thread. If this process dies, another one finishes the switch."""
-    threading.Thread(target=_finish_quietly, name="finish-switch", daemon=True).start()
+
+    def run() -> None:
+        try:
+            _finish_quietly()
+        finally:
+            connections.close_all()  # only the connections of this thread
+
+    threading.Thread(target=run, name="finish-switch", daemon=True).start()
 
 
 def _finish_quietly() -> None:
     try:
         finish_switch()
-    except (LockError, DatabaseError) as error:
+    except (LockError, DatabaseError, RuntimeError) as error:  # RuntimeError: in a transaction
         logger.warning("Switch not finished by this process: %s", error)
-    finally:
-        connections.close_all()  # only the connections of this thread
 
 
 def drained(row: LockPolicy) -> bool:
@@ -253,17 +264,3 @@ def _activate(row: LockPolicy, *, forced: bool) -> None:
                 forced=forced,
                 drained_ms=waited // timedelta(milliseconds=1),
             )
-
-
-def finish_overdue_switch() -> None:
-    """Finish or cancel a switch whose process died. Called by processes that see it draining."""
-    row = _row()
-    if row.state == LockPolicy.State.DRAINING and timezone.now() > latest_end(row):
-        try:
-            if drained(row):
-                _activate(row, forced=False)
-            else:
-                _cancel(changed_at=row.changed_at)
-        except (DatabaseError, RuntimeError) as error:  # RuntimeError: in a caller's transaction
-            logger.warning("Switch not finished by this process: %s", error)
-        invalidate()
