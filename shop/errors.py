@@ -42,7 +42,7 @@ class ShopError(Exception):
 
     status = HTTPStatus.CONFLICT
     code = "refused"
-    title = _("That did not work")
+    title = _("The request failed")
     advice: str | Promise = _("Please go back and try again.")
     retry_after: int | None = None
 
@@ -57,7 +57,7 @@ class BadInput(ShopError):
 
     status = HTTPStatus.BAD_REQUEST
     code = "bad_input"
-    title = _("The form cannot be read")
+    title = _("The form is not valid")
 
 
 class UnsupportedType(BadInput):
@@ -73,7 +73,7 @@ class SignInFirst(ShopError):
     status = HTTPStatus.UNAUTHORIZED
     code = "sign_in"
     title = _("Please sign in")
-    advice = _("Sign in, then send it again.")
+    advice = _("Sign in and send the form again.")
 
 
 class Forgery(ShopError):
@@ -81,8 +81,8 @@ class Forgery(ShopError):
 
     status = HTTPStatus.FORBIDDEN
     code = "forgery"
-    title = _("This form did not come from our pages")
-    advice = _("Allow cookies, open the page again and send the form from there.")
+    title = _("The form could not be verified")
+    advice = _("Allow cookies, reload the page and send the form again.")
 
 
 class NotAllowed(ShopError):
@@ -90,8 +90,8 @@ class NotAllowed(ShopError):
 
     status = HTTPStatus.FORBIDDEN
     code = "not_allowed"
-    title = _("That is not for you")
-    advice = _("Sign in with an account that may do that.")
+    title = _("You don't have permission to do that")
+    advice = _("Sign in with an account that has permission.")
 
 
 class WrongMethod(ShopError):
@@ -99,8 +99,8 @@ class WrongMethod(ShopError):
 
     status = HTTPStatus.METHOD_NOT_ALLOWED
     code = "wrong_method"
-    title = _("This address only takes forms")
-    advice = _("Open the page before it and press the button there.")
+    title = _("This address only accepts forms")
+    advice = _("Go back to the previous page and use its button.")
 
 
 class NotFound(ShopError):
@@ -108,8 +108,8 @@ class NotFound(ShopError):
 
     status = HTTPStatus.NOT_FOUND
     code = "not_found"
-    title = _("There is nothing here")
-    advice = _("The page may have moved, or the address is mistyped.")
+    title = _("Page not found")
+    advice = _("The page may have moved, or the address may be wrong.")
 
 
 class NotOpen(ShopError):
@@ -125,23 +125,23 @@ class SoldOut(ShopError):
 
     code = "sold_out"
     title = _("Sold out")
-    advice = _("A few pieces may return if orders stay unpaid.")
+    advice = _("More may become available if orders are not paid.")
 
 
 class LimitReached(ShopError):
     """The customer has reached the limit of the sale."""
 
     code = "limit"
-    title = _("You have your share")
-    advice = _("Each customer may buy only so many in this sale.")
+    title = _("Purchase limit reached")
+    advice = _("You have reached this sale's limit per customer.")
 
 
 class InvalidTransition(ShopError):
     """The order's state does not allow the transition."""
 
     code = "wrong_step"
-    title = _("The order is past that")
-    advice = _("It has been paid, cancelled or has expired already.")
+    title = _("This order can no longer be changed")
+    advice = _("It has already been paid or cancelled, or it has expired.")
 
 
 class KeyReused(ShopError):
@@ -149,16 +149,16 @@ class KeyReused(ShopError):
 
     status = HTTPStatus.UNPROCESSABLE_ENTITY
     code = "key_reused"
-    title = _("This form was sent before with other contents")
-    advice = _("Open the sale page again for a fresh form.")
+    title = _("This form was already sent with different contents")
+    advice = _("Reload the sale page to get a new form.")
 
 
 class InFlight(ShopError):
     """An earlier request with the same key has not finished yet."""
 
     code = "in_flight"
-    title = _("This form is being worked on")
-    advice = _("You sent it a moment ago. Try again: the same form counts only once.")
+    title = _("This form is still being processed")
+    advice = _("You sent it a moment ago. You can safely try again; it counts only once.")
     retry_after = KeyInFlight.retry_after
 
 
@@ -167,7 +167,7 @@ class TooMany(ShopError):
 
     status = HTTPStatus.TOO_MANY_REQUESTS
     code = "too_many"
-    title = _("Too many tries")
+    title = _("Too many requests")
     advice = _("Please wait a moment before you try again.")
     retry_after = 10
 
@@ -177,8 +177,8 @@ class Overloaded(ShopError):
 
     status = HTTPStatus.SERVICE_UNAVAILABLE
     code = "busy"
-    title = _("Everyone is buying at once")
-    advice = _("Nothing was bought and nothing is lost. Try again: the same form counts only once.")
+    title = _("The shop is very busy")
+    advice = _("Nothing was bought. You can safely try again; you won't be charged twice.")
     retry_after = 1
 
 
@@ -193,9 +193,9 @@ class ServiceUnavailable(Overloaded):
     """A store is unavailable."""
 
     code = "store_down"
-    title = _("The shop has to catch its breath")
+    title = _("The shop is temporarily unavailable")
     # The lost reply may have been that of a COMMIT.
-    advice = _("Try again in a moment: a form counts only once, however often it is sent.")
+    advice = _("Try again in a moment. It is safe; you won't be charged twice.")
     retry_after = 2
 
 

@@ -34,8 +34,8 @@ class Sale(models.Model):
     class Fulfilment(models.TextChoices):
         """Whether the order is written before the response or after it."""
 
-        DIRECT = "direct", _("direct: the order is written before the answer")
-        QUEUED = "queued", _("queued: reserved in Redis, the order is written in a batch")
+        DIRECT = "direct", _("direct: the order is written before the response")
+        QUEUED = "queued", _("queued: reserved in Redis, orders are written in batches")
 
     slug = models.SlugField(_("slug"), unique=True)
     product = models.ForeignKey(
@@ -60,7 +60,7 @@ class Sale(models.Model):
     generation = models.PositiveIntegerField(
         default=0,
         editable=False,
-        help_text=_("Names its state in Redis, anew with every load; 0 before the first."),
+        help_text=_("Identifies its state in Redis; every load changes it. 0 before the first."),
     )
 
     class Meta:
@@ -210,9 +210,9 @@ class RejectedReservation(models.Model):
     class Reason(models.TextChoices):
         """The reason why there is no order."""
 
-        SOLD_OUT = "sold_out", _("sold out after all")
-        LIMIT = "limit", _("over the customer's limit")
-        KEY_REUSED = "key_reused", _("its key belongs to another order")
+        SOLD_OUT = "sold_out", _("sold out when the order was written")
+        LIMIT = "limit", _("limit per customer exceeded")
+        KEY_REUSED = "key_reused", _("the key belongs to another order")
         FAILED = "failed", _("could not be written")
 
     number = models.CharField(_("number"), max_length=32, unique=True)

@@ -22,7 +22,7 @@ def test_refusal_for_own_orders_comes_from_the_view(li):
         sale, {**li.form(sale, "l"), "csrfmiddlewaretoken": li.cookies["csrftoken"].value}
     )
     assert (page.status, li.django.asked) == (409, 1)
-    assert "You have your share" in page.text
+    assert "Purchase limit reached" in page.text
     assert Order.objects.get().get_absolute_url() in page.text
 
 

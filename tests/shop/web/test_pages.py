@@ -294,7 +294,7 @@ def test_unavailable_database_is_503(shop):
     with patch("shop.catalogue.page_cache.current_sales", side_effect=OperationalError("gone")):
         response = shop.get("/")
     assert (response.status_code, response["Retry-After"]) == (503, "2")
-    assert "catch its breath" in response.text
+    assert "temporarily unavailable" in response.text
 
 
 def test_exception_is_a_static_500_page(shop):
