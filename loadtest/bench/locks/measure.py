@@ -2,10 +2,11 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from loadtest.bench.locks.systems import Handle, System
 from loadtest.bench.services import Requests, Usage
@@ -169,37 +170,50 @@ def hammer(
     )
 
 
-def killed_holder(system: System, name: str) -> float:
-    """Return the seconds from the end of a killed holder's lease or session to the next grant.
-
-    Negative if the service dropped the holder earlier: a session's timeout counts from its last
-    message, before the kill.
-    """
+@contextmanager
+def _held(
+    system: System, name: str, ttl: float, wait: Callable[[Handle], object]
+) -> Iterator[tuple[ProcessPool, ProcessPool, Any]]:
+    """Let one process hold the lock and another call `wait`; yield them and the grant's time."""
     gate = StartGate(3)
     granted_at = shared_time()
 
     def hold(number: int) -> None:
-        handle = ready(system, name, SHORT_TTL)
+        handle = ready(system, name, ttl)
         gate()
         handle.acquire(WAIT)
         granted_at.value = time.monotonic()
         gate()
         threading.Event().wait()
 
-    def follow(number: int) -> float:
-        handle = ready(system, name, SHORT_TTL)
+    def follow(number: int) -> object:
+        handle = ready(system, name, ttl)
         gate()
         gate()
+        return wait(handle)
+
+    with ProcessPool(hold) as holder, ProcessPool(follow) as waiter:
+        gate()
+        gate()
+        yield holder, waiter, granted_at
+
+
+def killed_holder(system: System, name: str) -> float:
+    """Return the seconds from the end of a killed holder's lease or session to the next grant.
+
+    Negative if the service dropped the holder earlier: a session's timeout counts from its last
+    message, before the kill.
+    """
+
+    def follow(handle: Handle) -> float:
         handle.acquire(WAIT)
         return time.monotonic()
 
-    with ProcessPool(hold) as holder, ProcessPool(follow) as follower:
-        gate()
-        gate()
+    with _held(system, name, SHORT_TTL, follow) as (holder, waiter, granted_at):
         time.sleep(QUEUE_UP)
         killed_at = time.monotonic()
         holder.kill()
-        next_at = float(follower.results()[0])
+        next_at = float(waiter.results()[0])
     if system.session is None:
         return next_at - float(granted_at.value + SHORT_TTL)
     return next_at - (killed_at + system.session)
@@ -207,25 +221,12 @@ def killed_holder(system: System, name: str) -> float:
 
 def patient_waiter(system: System, name: str, requests: Requests) -> Usage:
     """Return the requests of one waiter in `LONG_WAIT` seconds without a release."""
-    gate = StartGate(3)
 
-    def hold(number: int) -> None:
-        handle = ready(system, name, LONG_TTL)
-        gate()
-        handle.acquire(WAIT)
-        gate()
-        threading.Event().wait()
-
-    def wait(number: int) -> None:
-        handle = ready(system, name, LONG_TTL)
-        gate()
-        gate()
+    def wait(handle: Handle) -> None:
         if handle.acquire(LONG_WAIT):
             raise PoolFailed("a held lock was granted")
 
-    with ProcessPool(hold), ProcessPool(wait) as waiter:
-        gate()
-        gate()
+    with _held(system, name, LONG_TTL, wait) as (_holder, waiter, _granted_at):
         before = requests()
         waiter.results()
         return requests().since(before)

@@ -1,6 +1,7 @@
 """The three flawed Redis locks of the textbooks."""
 
 import time
+from functools import partial
 from typing import Any
 
 import redis
@@ -15,15 +16,21 @@ RECIPES = "loadtest.recipes.redis_textbook"
 SHORT_TTL, LONG_TTL, HOLD_SECONDS = 0.5, 30.0, 0.4
 
 
-def _no_expiry(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
-    """Kill a holder that took the key with SETNX alone."""
+def _crash(
+    recipe: type[SetnxBackend | SetnxExpireBackend],
+    alias: str,
+    at: str,
+    testbed: Testbed,
+    is_repaired: bool,
+) -> dict[str, Any]:
+    """Kill a holder of the recipe, or a process at the fail point `at`; then one of the lock."""
     if is_repaired:
         testbed.add_redis_lock()
         return crash_and_wait(testbed, "redis", ttl=TTL)
     url = testbed.shared.redis.url
-    testbed.add_lock("setnx", f"{RECIPES}.SetnxBackend", url)
-    facts = crash_and_wait(testbed, "setnx", ttl=TTL)
-    return facts | {"pttl": _delete(url, SetnxBackend.prefix + LOCK)}
+    testbed.add_lock(alias, f"{RECIPES}.{recipe.__name__}", url)
+    facts = crash_and_wait(testbed, alias, ttl=TTL, at=at)
+    return facts | {"pttl": _delete(url, recipe.prefix + LOCK)}
 
 
 def _delete(url: str, key: str) -> int:
@@ -53,20 +60,9 @@ NO_EXPIRY = Scenario(
     ),
     repair=_("An expiry, in the same command as the key."),
     immune=IMMUNE_TO_RECIPE,
-    run=_no_expiry,
+    run=partial(_crash, SetnxBackend, "setnx", ""),
     requires_overlap=False,
 )
-
-
-def _crash_before_expire(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
-    """Kill a process between SETNX and EXPIRE; then a holder whose one command did both."""
-    if is_repaired:
-        testbed.add_redis_lock()
-        return crash_and_wait(testbed, "redis", ttl=TTL)
-    url = testbed.shared.redis.url
-    testbed.add_lock("setnx_expire", f"{RECIPES}.SetnxExpireBackend", url)
-    facts = crash_and_wait(testbed, "setnx_expire", ttl=TTL, at="redis_setnx_expire.between")
-    return facts | {"pttl": _delete(url, SetnxExpireBackend.prefix + LOCK)}
 
 
 CRASH_BEFORE_EXPIRE = Scenario(
@@ -88,7 +84,7 @@ CRASH_BEFORE_EXPIRE = Scenario(
     ),
     repair=_("One command that sets key and expiry: SET NX PX, or a script."),
     immune=IMMUNE_TO_RECIPE,
-    run=_crash_before_expire,
+    run=partial(_crash, SetnxExpireBackend, "setnx_expire", "redis_setnx_expire.between"),
     requires_overlap=False,
 )
 
