@@ -33,52 +33,54 @@ class Watchdog:
 
     def reset(self) -> None:
         """Start without leases and without a thread, as in a forked child."""
-        self._leases: set[Lease] = set()
+        self.leases: set[Lease] = set()
+        """The leases that are renewed."""
         self._wake = threading.Condition()
-        self._next = math.inf
-        self._thread: threading.Thread | None = None
+        self.next_renewal = math.inf
+        """Monotonic time at which the thread wakes; a lease that is due earlier must wake it."""
+        self.thread: threading.Thread | None = None
 
     def add(self, lease: Lease) -> None:
         """Renew `lease` until it is removed or lost."""
-        self._leases.add(lease)
-        if self._thread is None or lease.renew_at < self._next:
+        self.leases.add(lease)
+        if self.thread is None or lease.renew_at < self.next_renewal:
             with self._wake:
-                if self._thread is None:
+                if self.thread is None:
                     thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
                     thread.start()  # if this fails, the next lease must try again
-                    self._thread = thread
+                    self.thread = thread
                 self._wake.notify()
 
     def remove(self, lease: Lease) -> None:
         """Stop renewing `lease`."""
-        self._leases.discard(lease)
+        self.leases.discard(lease)
 
     def clear(self) -> None:
         """Stop renewing the leases added so far."""
-        self._leases.clear()
+        self.leases.clear()
 
     def reschedule(self, lease: Lease) -> None:
         """Wake the thread if the lease's next renewal is now the first one due."""
-        if lease in self._leases and lease.renew_at < self._next:
+        if lease in self.leases and lease.renew_at < self.next_renewal:
             self.add(lease)
 
     def __len__(self) -> int:
-        return len(self._leases)
+        return len(self.leases)
 
     def _run(self) -> None:
         while True:
             with self._wake:
-                self._next = math.inf  # from here on, `add` wakes this thread
-                leases = list(self._leases.copy())
+                self.next_renewal = math.inf  # from here on, `add` wakes this thread
+                leases = list(self.leases.copy())
                 # Without leases, check now and then instead of being woken by every new one.
                 idle = time.monotonic() + IDLE
-                self._next = min((lease.renew_at for lease in leases), default=idle)
-                pause = self._next - time.monotonic()
+                self.next_renewal = min((lease.renew_at for lease in leases), default=idle)
+                pause = self.next_renewal - time.monotonic()
                 if pause > 0:
                     self._wake.wait(min(pause, threading.TIMEOUT_MAX))
                     continue
             for lease in leases:
-                if lease.renew_at <= time.monotonic() and lease in self._leases:
+                if lease.renew_at <= time.monotonic() and lease in self.leases:
                     self._renew(lease)
 
     def _renew(self, lease: Lease) -> None:

@@ -77,7 +77,7 @@ def current(max_age: float | None = None) -> Policy:
 
 def _read() -> Policy:
     read_at = time.monotonic()
-    row = _row()
+    row = stored_policy()
     return Policy(
         backend=row.backend,
         strategy=row.strategy,
@@ -87,7 +87,11 @@ def _read() -> Policy:
     )
 
 
-def _row() -> LockPolicy:
+def stored_policy() -> LockPolicy:
+    """Return the policy row, created from LOCK_POLICY if it does not exist.
+
+    Raise LockUnavailable if the database does not reply.
+    """
     start = {
         "backend": settings.LOCK_POLICY["BACKEND"],
         "strategy": settings.LOCK_POLICY["STRATEGY"],
@@ -129,7 +133,7 @@ def switch(
     """
     if backend not in locks:
         raise LockMisuse(f"There is no lock backend {backend!r}; there are: {', '.join(locks)}.")
-    row = _row()
+    row = stored_policy()
     strategy = strategy or row.strategy
     if strategy not in WriteStrategy.values:
         raise LockMisuse(f"Unknown strategy {strategy!r}; there are: {WriteStrategy.values}.")
@@ -153,7 +157,7 @@ def switch(
             "Another switch is in progress: wait for it, cancel it, or force this one."
         )
     invalidate()
-    return finish_switch(force=force) if wait else _row()
+    return finish_switch(force=force) if wait else stored_policy()
 
 
 def cancel_switch(begun_at: datetime | None = None) -> bool:
@@ -174,7 +178,7 @@ def finish_switch(*, force: bool = False) -> LockPolicy:
 
     Any process may do this, not only the one that began the switch.
     """
-    row = _row()
+    row = stored_policy()
     while row.state == LockPolicy.State.DRAINING:
         if force or drained(row):
             _activate(row, forced=force)
@@ -186,14 +190,14 @@ def finish_switch(*, force: bool = False) -> LockPolicy:
             )
         else:
             time.sleep(DRAIN_POLL)
-        row = _row()
+        row = stored_policy()
     invalidate()
     return row
 
 
 def finish_overdue_switch() -> None:
     """Finish or cancel a switch whose process died. Called by processes that see it draining."""
-    row = _row()
+    row = stored_policy()
     if row.state == LockPolicy.State.DRAINING and timezone.now() > latest_end(row):
         _finish_quietly()
 

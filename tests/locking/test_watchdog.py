@@ -119,7 +119,7 @@ def test_shorter_extension_reschedules_the_renewal() -> None:
     backend = scripted()
     lock = backend.lock("a", ttl=60)
     with lock as lease:
-        until(lambda: watchdog._next == lease.renew_at, "the thread sleeping until then")
+        until(lambda: watchdog.next_renewal == lease.renew_at, "the thread sleeping until then")
         lock.extend(TTL)
         until(lambda: len(backend.times("extend")) > 2, "renewals by the new ttl")
         lease.check()
@@ -143,10 +143,10 @@ def test_lease_added_while_the_thread_goes_to_sleep_is_renewed() -> None:
             return seen
 
     lock.lease_of_test = lock.lease
-    dog._leases = Leases()
-    dog._next = time.monotonic() - 1  # as after the renewal of a lease that was removed since
-    dog._thread = threading.Thread(target=dog._run, name="watchdog of a test", daemon=True)
-    dog._thread.start()
+    dog.leases = Leases()
+    dog.next_renewal = time.monotonic() - 1  # as after the renewal of a removed lease
+    dog.thread = threading.Thread(target=dog._run, name="watchdog of a test", daemon=True)
+    dog.thread.start()
     until(lambda: len(backend.times("extend")) > 1, "the renewal of the added lease")
     lock.release()
     dog.remove(lock.lease_of_test)
@@ -169,8 +169,8 @@ def test_failed_start_of_the_thread_holds_nothing_and_is_repeated(
     assert not backend.inspect()
     with backend.lock("a", ttl=TTL):
         until(lambda: len(backend.times("extend")) > 1, "renewals")
-    assert dog._thread is not None
-    dog._thread.name = "watchdog of a test"
+    assert dog.thread is not None
+    dog.thread.name = "watchdog of a test"
 
 
 def test_renewal_in_progress_does_not_undo_a_longer_extension() -> None:

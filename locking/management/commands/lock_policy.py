@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from locking import policy
 from locking.exceptions import LockError
-from locking.models import LockPolicy, LockPolicyChange, WriteStrategy
+from locking.models import LockPolicyChange, WriteStrategy
 
 
 class Command(BaseCommand):
@@ -51,7 +51,7 @@ class Command(BaseCommand):
         now = policy.current(max_age=0)
         self.stdout.write(f"{now.backend} + {now.strategy}, epoch {now.epoch}")
         if now.draining:
-            row = LockPolicy.objects.get()
+            row = policy.stored_policy()
             self.stdout.write(f"switching to {row.next_backend} + {row.next_strategy}")
         if not now.is_safe:
             self.stdout.write(

@@ -76,7 +76,7 @@ def test_grant_that_arrives_during_the_drain_is_released(apart, old, new) -> Non
 def test_grant_after_a_slow_policy_read_is_released(old, monkeypatch) -> None:
     """The database took longer to reply than a policy may be used."""
     policy.current()
-    read, slow = policy._row, [True]
+    read, slow = policy.stored_policy, [True]
 
     def answer():
         found = read()
@@ -86,7 +86,7 @@ def test_grant_after_a_slow_policy_read_is_released(old, monkeypatch) -> None:
         return found
 
     old.then("acquire", policy.invalidate)
-    monkeypatch.setattr(policy, "_row", answer)
+    monkeypatch.setattr(policy, "stored_policy", answer)
     with lock("a", timeout=WAIT_TIMEOUT):
         asked = len(old.times("acquire"))
         assert asked >= 2  # more often if the machine is as slow as this database

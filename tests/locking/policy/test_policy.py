@@ -49,14 +49,14 @@ def test_one_reads_while_the_others_go_on(apart, monkeypatch) -> None:
     until(lambda: time.monotonic() - stale.read_at > AGE / 2, "it being worth another look")
     monkeypatch.setattr(policy, "MAX_AGE", 60)
     reading, answer = threading.Event(), threading.Event()
-    read = policy._row
+    read = policy.stored_policy
 
     def slow():
         reading.set()
         assert answer.wait(WAIT_TIMEOUT)
         return read()
 
-    monkeypatch.setattr(policy, "_row", slow)
+    monkeypatch.setattr(policy, "stored_policy", slow)
     reader = apart(policy.current, 60)
     assert reading.wait(WAIT_TIMEOUT)
     assert policy.current(60) is stale, "it waited for somebody else's reading"
