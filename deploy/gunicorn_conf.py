@@ -22,18 +22,20 @@ control_socket_disable = True
 # nginx writes the access log.
 accesslog = None
 
-# Who replaces a worker takes its place, and counts on in the same file of figures. A file for every
-# process that ever was would fill the folder, and each look reads them all.
-# Once: HUP reads this file again, and keeps what was counted.
+# A worker that replaces another takes its place and continues its metrics file. One per process
+# would fill the directory, and each scrape reads all of them.
+# Only once: HUP reads this module again, and the counts continue.
 if "PROMETHEUS_MULTIPROC_DIR" in os.environ and not hasattr(values, "place"):
     values.place, parent = 0, os.getpid()
     values.ValueClass = values.MultiProcessValue(lambda: f"{parent}-{values.place}")
 
 
 def pre_fork(server: Any, worker: Any) -> None:
+    """Assign the lowest free place to a new worker."""
     taken = {other.place for other in server.WORKERS.values()}
     worker.place = next(number for number in count(1) if number not in taken)
 
 
 def post_fork(server: Any, worker: Any) -> None:
+    """Count in the file of the worker's place."""
     values.place = worker.place

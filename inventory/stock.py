@@ -50,7 +50,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StockReading:
-    """What a writer knows of a stock row before it writes."""
+    """The state of a stock row that a writer has read before it writes."""
 
     stock_id: int
     strategy: str

@@ -32,7 +32,7 @@ class Sale(models.Model):
         ENDED = "ended", _("Ended")
 
     class Fulfilment(models.TextChoices):
-        """Whether the order is written before the response or after it."""
+        """The order is written before the response (direct) or after it (queued)."""
 
         DIRECT = "direct", _("direct: the order is written before the response")
         QUEUED = "queued", _("queued: reserved in Redis, orders are written in batches")

@@ -36,7 +36,7 @@ PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 780}, "timezone_id
 
 @contextmanager
 def demo() -> Iterator[str]:
-    """A demo with stores of its own; its address."""
+    """Run a demo with private stores and yield its URL."""
     with socket.socket() as free, tempfile.TemporaryDirectory(prefix="screenshots-") as var:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -59,13 +59,13 @@ def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            sys.exit("The demo ended; start it by hand to see why: make demo")
+            sys.exit("The demo ended; run `make demo` to see the reason.")
         try:
             urllib.request.urlopen(url, timeout=5)  # noqa: S310 - our own
             return
         except (urllib.error.URLError, ConnectionError):
             time.sleep(0.2)
-    sys.exit("The demo does not answer.")
+    sys.exit("The demo does not respond.")
 
 
 def window(browser: Browser, address: str, name: str, **options: Any) -> Page:

@@ -62,7 +62,7 @@ def fail(sentence: str) -> NoReturn:
 
 
 def fail_with(output: str, sentence: str) -> NoReturn:
-    """End with the sentence and the reason behind the output, or the output if it is a new one."""
+    """Exit with the sentence and the known reason for the output, or with the output."""
     why = next((REASONS[said] for said in REASONS if said in output), None)
     fail(f"{sentence} {why}" if why else f"{output[-3000:]}\n{sentence}")
 
@@ -89,7 +89,7 @@ def check_space(megabytes: int) -> None:
 
 
 def install_debian_packages() -> None:
-    """Those that are missing, if this is Debian and we may; else say which they are."""
+    """Install the missing packages, or name them if this system or user cannot."""
     if shutil.which("dpkg-query") is None:
         say(f"Not a Debian system; the tests need what Debian calls {DEBIAN}.")
         return
@@ -130,7 +130,7 @@ def sha256(file: Path) -> str:
 
 
 def install(name: str) -> None:
-    """The packages of the set, unless the stamp says that they are the pinned ones already."""
+    """Install the packages of the set, unless its stamp has the hash of the pins."""
     pins = {part: ROOT / "requirements" / f"{part}.txt" for part in SETS[name]}
     hashes = {part: sha256(file) for part, file in pins.items()}
     first = SETS[name][0]

@@ -1,4 +1,4 @@
-"""Bring locale/ up to date with the code: collect the texts, list what lacks Chinese, compile.
+"""Update locale/: collect the texts of the code, list the untranslated ones, compile.
 
     .venv/bin/python tools/translations.py
 
@@ -22,7 +22,7 @@ msgstr ""
 "Plural-Forms: nplurals=1; plural=0;\\n"
 """
 COLLECT = ["makemessages", "-l", "zh_Hans", "--no-obsolete", "--no-location", "--no-wrap"]
-OUTSIDE = [word for room in (".venv", "tests", "tools", "var") for word in ("--ignore", room)]
+IGNORED = [word for folder in (".venv", "tests", "tools", "var") for word in ("--ignore", folder)]
 
 
 def run(*command: str | Path) -> None:
@@ -30,7 +30,7 @@ def run(*command: str | Path) -> None:
 
 
 def main() -> int:
-    run(sys.executable, "manage.py", *COLLECT, *OUTSIDE)
+    run(sys.executable, "manage.py", *COLLECT, *IGNORED)
     entries = [tidy(entry) for entry in CATALOGUE.read_text("utf-8").strip().split("\n\n")[1:]]
     CATALOGUE.write_text("\n\n".join([HEADER.rstrip(), *entries]) + "\n", "utf-8")
     run("msgfmt", "--check-format", "-o", CATALOGUE.with_suffix(".mo"), CATALOGUE)
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def tidy(entry: str) -> str:
-    """Without the gettext tools' guesses: a text that only looks like another is not translated."""
+    """Remove the guesses of the gettext tools, which reuse the translation of a similar text."""
     if "#, fuzzy" not in entry:
         return entry
     entry = re.sub(r"^#(\|.*|, fuzzy)\n", "", entry, flags=re.M).replace("#, fuzzy, ", "#, ")

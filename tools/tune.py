@@ -31,22 +31,22 @@ VARIANTS: dict[str, tuple[int, int, list[str]]] = {
     "gthread 2 x 16": (2, 16, []),
     "gthread 4 x 8": (4, 8, []),
 }
-RUSH = ["--attempts=4000", "--stock=500", "--buyers=800", "--processes=1", "--connections=32"]
+LOAD = ["--attempts=4000", "--stock=500", "--buyers=800", "--processes=1", "--connections=32"]
 
 
 def megabytes(web: WebServer) -> float:
-    """Of all its processes, what they share counted once."""
+    """Return the memory of all its processes, shared pages counted once."""
     files = [Path(f"/proc/{pid}/smaps_rollup") for pid in (web.pid, *web.children())]
     lines = [line for file in files for line in file.read_text().splitlines()]
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 def measure(variant: str) -> tuple[float, float, float]:
-    """Attempts a second, p99 of the winners in ms, MB."""
+    """Return attempts per second, p99 of the purchases in ms, and memory in MB."""
     workers, threads, options = VARIANTS[variant]
     os.environ["MAX_WAITING"] = str(max(1, min(6, threads - 2)))
     with WebServer(workers, config=["--threads", str(threads), *options]) as web:
-        command = [sys.executable, "manage.py", "lab", "http", "--json", "--url", web.url, *RUSH]
+        command = [sys.executable, "manage.py", "lab", "http", "--json", "--url", web.url, *LOAD]
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
         report = json.loads(done.stdout)
         if report["verdict"] != "ok":

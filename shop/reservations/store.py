@@ -64,7 +64,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
-    """What `repair` found and corrected."""
+    """The result of `repair`: units before and after, customers and reservations corrected."""
 
     left_before: int
     left: int
