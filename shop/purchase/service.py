@@ -1,26 +1,8 @@
 """The one way to buy, for the purchase view and for the purchase fast path."""
 
-from typing import Any, Protocol
-
 from shop.models import Sale, User
-from shop.purchase.place_order import place_order
-from shop.reservations.reserve import reserve
-
-
-class Outcome(Protocol):
-    """A successful purchase: an order, or a reservation of a queued sale."""
-
-    @property
-    def url(self) -> str:
-        """Path of the page of the order or the reservation."""
-
-    @property
-    def status(self) -> int:
-        """HTTP status of the JSON response."""
-
-    @property
-    def receipt(self) -> dict[str, Any]:
-        """Body of the JSON response; the same each time the form is sent."""
+from shop.purchase.place_order import Placed, place_order
+from shop.reservations.reserve import Queued, reserve
 
 
 def buy(
@@ -31,7 +13,7 @@ def buy(
     key: str,
     is_first: bool = False,
     began: float | None = None,
-) -> Outcome:
+) -> Placed | Queued:
     """Place an order, or reserve units of a queued sale, once for each key.
 
     `is_first` is a hint that the customer has no order in this sale yet. `began` is when the

@@ -143,7 +143,7 @@ def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
     reading = stock.read_stock(
         stock_id=sale.stock_id, strategy=lease.strategy, fence=fence_of(lease)
     )
-    reach("queued.looked")
+    reach("queued.stock_read")
     now = timezone.now()
     commit(
         [

@@ -40,8 +40,9 @@ from shop.platform import rate_limits
 from shop.platform.deadline import is_late
 from shop.purchase import service, tokens
 from shop.purchase.admission import admit, cached_sale
-from shop.purchase.service import Outcome
+from shop.purchase.place_order import Placed
 from shop.purchase.tokens import PurchaseToken
+from shop.reservations.reserve import Queued
 from shop.web.cached_responses import TEMPLATE_USER, CachedResponse, CachingHandler, placeholder
 from shop.web.forms import MAX_QUANTITY, TOKEN, Purchase, SeeOther, read_purchase
 from shop.web.pages import stock_context
@@ -118,7 +119,7 @@ class PurchaseFastPath:
             return self._refused(form, ServiceUnavailable())
         return self._bought(form, outcome)
 
-    def _bought(self, form: TokenPurchase, outcome: Outcome) -> CachedResponse:
+    def _bought(self, form: TokenPurchase, outcome: Placed | Queued) -> CachedResponse:
         @never_cache
         def view(request: WSGIRequest) -> HttpResponse:
             is_json = wants_json(request)

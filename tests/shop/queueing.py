@@ -14,8 +14,7 @@ from devservers import Redis
 from shop.administration.audit import audit_sale
 from shop.errors import ShopError
 from shop.models import Sale, User
-from shop.reservations import consumer, store
-from shop.reservations import order_writer as writing
+from shop.reservations import consumer, order_writer, store
 from shop.reservations.reconciliation import reconcile
 from shop.reservations.reserve import Queued, reservation_status, reserve
 from tests.shop.making import a_customer, a_sale, fresh, signed_in
@@ -30,7 +29,7 @@ def hasty(in_force: None, monkeypatch) -> None:
     monkeypatch.setattr(consumer, "CLAIM_AFTER", 0.0)
     # A test's transaction has to last.
     monkeypatch.setattr(consumer, "close_old_connections", lambda: None)
-    monkeypatch.setattr(writing, "_reconnect", lambda: None)
+    monkeypatch.setattr(order_writer, "_reconnect", lambda: None)
 
 
 @pytest.fixture

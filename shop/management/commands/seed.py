@@ -136,33 +136,32 @@ def _wipe() -> None:
 
 def _people() -> list[User]:
     """Create missing accounts and return the guests."""
-    names = {account.username for account in DEMO_ACCOUNTS}
-    missing = names - set(
-        User.objects.filter(username__in=names).values_list("username", flat=True)
-    )
-    if missing:
-        hashed = make_password(PASSWORD or None)
-        User.objects.bulk_create(
-            User(
-                username=name,
-                password=hashed,
-                is_staff=name in (STAFF, READ_ONLY_STAFF),
-                is_superuser=name == STAFF,
-            )
-            for name in sorted(missing)
+    missing = _missing({account.username for account in DEMO_ACCOUNTS})
+    hashed = make_password(PASSWORD or None) if missing else ""
+    User.objects.bulk_create(
+        User(
+            username=name,
+            password=hashed,
+            is_staff=name in (STAFF, READ_ONLY_STAFF),
+            is_superuser=name == STAFF,
         )
+        for name in missing
+    )
     if READ_ONLY_STAFF in missing:
         readable = Permission.objects.filter(
             codename__startswith="view_", content_type__app_label__in=READABLE_APPS
         )
         User.objects.get(username=READ_ONLY_STAFF).user_permissions.set(readable)
     names = {f"guest-{number:02}" for number in range(1, GUESTS + 1)}
-    guests = User.objects.filter(username__in=names).order_by("username")
-    missing = names - set(guests.values_list("username", flat=True))
     User.objects.bulk_create(
-        User(username=name, password=make_password(None)) for name in sorted(missing)
+        User(username=name, password=make_password(None)) for name in _missing(names)
     )
-    return list(guests.all())
+    return list(User.objects.filter(username__in=names).order_by("username"))
+
+
+def _missing(names: set[str]) -> list[str]:
+    existing = User.objects.filter(username__in=names).values_list("username", flat=True)
+    return sorted(names - set(existing))
 
 
 def _catalogue() -> None:

@@ -16,7 +16,6 @@ from shop.administration.audit import audit_sale
 from shop.errors import BadInput, KeyReused, LimitReached, NotOpen, SoldOut
 from shop.models import CustomerQuota, Order, Sale
 from shop.orders.service import cancel_order
-from shop.purchase import place_order as checkout
 from shop.purchase.place_order import place_order
 from shop.sales.stock_lock import lock_name
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
@@ -160,7 +159,7 @@ def test_concurrent_replay_returns_the_committed_order(guard) -> None:
 def test_first_purchase_reads_no_earlier_orders(strategy) -> None:
     put_in_force("scripted", strategy)
     sale = a_sale()
-    with patch.object(checkout, "_orders_of", side_effect=AssertionError):
+    with patch("shop.purchase.place_order._orders_of", side_effect=AssertionError):
         assert not buy(sale, is_first=True).replayed
     assert audit_sale(sale=sale).ok
 

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 from django.db import OperationalError
 
+from inventory import stock
 from inventory.models import Stock
 from locking import LockUnavailable, policy
 from locking.failpoints import armed
@@ -19,7 +20,6 @@ from locking.models import WriteStrategy
 from shop.administration.audit import audit_sale
 from shop.errors import Overloaded, ServiceUnavailable, SoldOut
 from shop.models import Order, Sale
-from shop.purchase import place_order as checkout
 from shop.sales.stock_lock import lock_name
 from tests.locking.scripted import ScriptedBackend, unavailable
 from tests.shop.making import a_customer, a_sale, put_in_force
@@ -188,14 +188,14 @@ def test_unreadable_policy_is_service_unavailable(monkeypatch) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_deadlock_is_retried(monkeypatch) -> None:
     sale, faults = a_sale(), [OperationalError(1213, "Deadlock found"), None]
-    take = checkout.stock.reserve
+    take = stock.reserve
 
     def deadlocked(**what):
         if fault := faults.pop(0):
             raise fault
         return take(**what)
 
-    monkeypatch.setattr(checkout.stock, "reserve", deadlocked)
+    monkeypatch.setattr(stock, "reserve", deadlocked)
     buy(sale)
     assert not faults
     assert Order.objects.count() == 1
@@ -232,7 +232,7 @@ def test_lost_commit_reply_is_not_reported_as_refusal(timeout, then, monkeypatch
         raise then
 
     def strike() -> None:
-        monkeypatch.setattr(checkout, "_write", gone)
+        monkeypatch.setattr("shop.purchase.place_order._write", gone)
         raise LOST
 
     settings.LOCK_TIMEOUT = timeout

@@ -28,7 +28,7 @@ from shop.platform.keys import digest
 from shop.purchase import admission
 from shop.purchase.place_order import place_order
 from shop.reservations import consumer
-from shop.reservations import reserve as reserving
+from shop.reservations.reserve import reserve as reserve_units
 from shop.sales.stock_lock import lock_name
 
 RETRY_SECONDS = 20.0
@@ -63,7 +63,7 @@ def buy(
 
 def reserve(*, sale: int, customer: int, key: str, quantity: int = 1) -> dict[str, Any]:
     """Send one form for a queued sale."""
-    queued = reserving.reserve(
+    queued = reserve_units(
         customer_id=customer, sale=Sale.objects.get(pk=sale), quantity=quantity, key=key
     )
     return {"ticket": queued.url, "replayed": queued.replayed}

@@ -18,8 +18,7 @@ from shop.errors import ServiceUnavailable
 from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order, expire_unpaid_orders
 from shop.purchase.place_order import place_order
-from shop.reservations import consumer, store
-from shop.reservations import order_writer as writing
+from shop.reservations import consumer, order_writer, store
 from shop.reservations.reconciliation import load, reconcile
 from shop.sales.stock_lock import lock_name
 from tests.shop.making import a_customer, a_sale, fresh
@@ -60,7 +59,7 @@ def test_unwritable_order_is_rejected_and_its_units_released(admin_client) -> No
     lost, other = ask(sale, gone, quantity=2), ask(sale)
     gone.delete()
     # Where the database checks foreign keys at the end of a transaction, a test's has none.
-    with patch.object(writing, "commit", _without_customers(writing.commit)):
+    with patch.object(order_writer, "commit", _without_customers(order_writer.commit)):
         consume()
     assert [status(lost), status(other)] == ["failed", "won"]
     assert_sound(sale, held=1, left=4)
@@ -115,7 +114,7 @@ def test_database_failure_leaves_the_entry() -> None:
 
     sale = a_queued_sale()
     queued = ask(sale)
-    with patch.object(writing, "commit", side_effect=OperationalError("gone")):
+    with patch.object(order_writer, "commit", side_effect=OperationalError("gone")):
         consumer.Consumer(threading.Event()).round()
         assert status(queued) == "waiting"
     assert not RejectedReservation.objects.exists()
@@ -125,7 +124,7 @@ def test_database_failure_leaves_the_entry() -> None:
 
 
 def test_held_lock_delays_no_other_sale(monkeypatch) -> None:
-    monkeypatch.setattr(writing, "BATCH_LOCK_TIMEOUT", 0.05)
+    monkeypatch.setattr(order_writer, "BATCH_LOCK_TIMEOUT", 0.05)
     stuck, free = a_queued_sale(), a_queued_sale()
     both = [ask(stuck), ask(free)]
     let_go, held = threading.Event(), threading.Event()
@@ -152,8 +151,8 @@ def test_repeatedly_failing_entry_is_rejected(monkeypatch) -> None:
     sale = a_queued_sale()
     queued = ask(sale)
     one = consumer.Consumer(threading.Event())
-    with patch.object(writing, "commit", side_effect=OperationalError("1366")):
-        for _ in range(writing.DELIVERIES):
+    with patch.object(order_writer, "commit", side_effect=OperationalError("1366")):
+        for _ in range(order_writer.DELIVERIES):
             one.round()
     assert status(queued) == "failed"
     assert "1366" in RejectedReservation.objects.get().detail
@@ -181,15 +180,15 @@ def test_no_entry_is_rejected_while_the_row_is_blocked(settings) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET innodb_lock_wait_timeout = 0")
     try:
-        with patch.object(writing, "commit", wraps=writing.commit) as commit:
-            for _ in range(writing.DELIVERIES + 1):
+        with patch.object(order_writer, "commit", wraps=order_writer.commit) as commit:
+            for _ in range(order_writer.DELIVERIES + 1):
                 one.round()
     finally:
         connection.close()
         let_go.set()
         holder.join()
     assert {status(each) for each in all_} == {"waiting"}
-    rounds = writing.DELIVERIES + 1
+    rounds = order_writer.DELIVERIES + 1
     assert commit.call_count <= rounds * 2 * settings.MAX_ATTEMPTS, "one by one it soon gives up"
     consume()
     assert {status(each) for each in all_} == {"won"}

@@ -17,8 +17,7 @@ from shop.errors import LimitReached
 from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order
 from shop.purchase.place_order import place_order
-from shop.reservations import order_writer as writing
-from shop.reservations import store
+from shop.reservations import order_writer, store
 from shop.reservations.reconciliation import Repair, load, reconcile
 from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, fresh
@@ -73,7 +72,7 @@ def test_batch_read_before_a_loss_is_written_once(redis) -> None:
     redis_command("FLUSHALL")
     again = ask(sale, customer)
     assert first.receipt == again.receipt
-    writing.write(sale=old, entries=entries)
+    order_writer.write(sale=old, entries=entries)
     consume()
     assert Order.objects.count() == 1
     assert_sound(sale, held=1, left=2)
