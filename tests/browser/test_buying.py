@@ -18,7 +18,6 @@ from shop.models import Order, Sale
 from shop.reservations.consumer import Consumer
 from shop.web.fast_path import PurchaseFastPath
 from tests.browser.conftest import SHOTS, TOO_WIDE, sign_in
-from tests.shop.making import put_in_force
 
 PHONE = {"viewport": {"width": 360, "height": 780}}
 with_and_without_script = pytest.mark.parametrize(
@@ -202,11 +201,3 @@ def test_keyboard_reaches_the_content_first(people):
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("#content$"))
-
-
-def test_banner_warns_while_the_shop_can_oversell(people):
-    put_in_force("none", "naive")
-    page = people()
-    put_in_force("none", "naive")
-    page.goto("/")
-    expect(page.locator("aside[role=alert]")).to_contain_text("can sell more than it has")

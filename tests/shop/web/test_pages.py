@@ -67,12 +67,6 @@ def test_each_page_load_has_its_own_key(shop):
     assert "no-store" in first["Cache-Control"]
 
 
-def test_sign_in_link_leads_back_to_the_sale(client):
-    sale = a_sale()
-    page = client.get(f"/sales/{sale.slug}/").text
-    assert f'href="/accounts/sign-in/?next=/sales/{sale.slug}/"' in page
-
-
 @pytest.mark.parametrize(("error", "seconds"), [(LockTimeout, "1"), (LockUnavailable, "2")])
 def test_503_page_keeps_key_and_quantity(error, seconds, shop):
     sale = a_sale()
