@@ -62,10 +62,9 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None]:
-    """What is for one store only belongs to that store's pass, and to no other: nothing skips.
+    """Deselect the tests of the other database, and run long files first.
 
-    Workers take a file at a time, in this order: those that last come first, and none is alone
-    at the end.
+    Workers take a file at a time, in this order, so that no long file is left at the end.
     """
     others = []
     for item in items:
@@ -94,7 +93,7 @@ def pytest_pyfunc_call() -> Generator[None, Any, Any]:
 
 
 def _skip_what_is_missing() -> Generator[None, Any, Any]:
-    """A server that is not installed skips the test and says how to install it; CI has them all."""
+    """Skip a test whose server is not installed, with the command to install it; fail in CI."""
     try:
         return (yield)
     except ServerMissing as missing:
@@ -105,14 +104,14 @@ def _skip_what_is_missing() -> Generator[None, Any, Any]:
 
 @pytest.fixture(scope="session", autouse=True)
 def redis_server() -> Redis:
-    """The Redis of the settings: cache, broker and locks. Always up."""
+    """Return the Redis of the settings, for cache, broker and locks; it always runs."""
     _redis.start()
     return _redis
 
 
 @pytest.fixture(autouse=True)
-def _nothing_remembered() -> None:
-    """A test's process has seen nothing yet: rows come back with the numbers they had in others."""
+def _clear_caches() -> None:
+    """Clear the caches of the process: primary keys repeat in other tests."""
     from locking import metrics, policy
     from shop.platform import rate_limits
     from shop.purchase import admission
@@ -127,28 +126,28 @@ def _nothing_remembered() -> None:
 
 @pytest.fixture(scope="session")
 def redis_five() -> list[Redis]:
-    """The five independent masters of the `redlock` backend."""
+    """Return the five independent masters of the `redlock` backend."""
     start_all(_redis_five)
     return _redis_five
 
 
 @pytest.fixture(scope="session")
 def mariadb() -> MariaDb:
-    """The shop's own database when TEST_STORE=mariadb, a spare one otherwise."""
+    """Return the database of the shop if TEST_STORE=mariadb, otherwise another one."""
     _mariadb.start()
     return _mariadb
 
 
 @pytest.fixture(scope="session")
 def zookeeper() -> ZooKeeper:
-    """The ensemble of three of the `zookeeper` backend."""
+    """Return the ensemble of three of the `zookeeper` backend."""
     _zookeeper.start()
     return _zookeeper
 
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(request: pytest.FixtureRequest) -> None:
-    """The test database is one that other processes can open: a file, or MariaDB."""
+    """Make the test database one that other processes can open: a file, or MariaDB."""
     if _ON_MARIADB:
         request.getfixturevalue("mariadb")
         return
@@ -159,7 +158,7 @@ def django_db_modify_db_settings(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def test_database_url(django_db_setup: None) -> str:
-    """DATABASE_URL of the test database, for processes that live longer than a test."""
+    """Return DATABASE_URL of the test database, for processes that outlive a test."""
     from django.db import connection
 
     name = connection.settings_dict["NAME"]
@@ -168,5 +167,5 @@ def test_database_url(django_db_setup: None) -> str:
 
 @pytest.fixture
 def database_url(transactional_db: None, test_database_url: str) -> str:
-    """DATABASE_URL for processes that a test starts; they see what the test has committed."""
+    """Return DATABASE_URL for processes of one test; they see its committed rows."""
     return test_database_url

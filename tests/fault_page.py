@@ -37,7 +37,7 @@ def page_of(reports: Sequence[dict[str, Any]], machine: str) -> str:
     there = {run["row"] for run in runs}
     missing = ", ".join(row for row in ROWS if row not in there) or "none"
     seconds = sum(report["seconds"] for report in reports)
-    summary = f"{held} of {len(runs)} tests held in {seconds:.0f} s; rows without: {missing}. "
+    summary = f"{held} of {len(runs)} tests passed in {seconds:.0f} s; rows without: {missing}. "
     return "\n".join([*textwrap.wrap(summary + machine, 100), "", *matrix(runs), "", *table(runs)])
 
 

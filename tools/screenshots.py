@@ -1,4 +1,4 @@
-"""Take the README's pictures: start a demo of its own, buy in it, and write docs/img/*.png.
+"""Take the pictures of the README: start a demo, buy in it, and write docs/img/*.png.
 
     .venv/bin/python tools/screenshots.py
 
@@ -78,7 +78,7 @@ def window(browser: Browser, address: str, name: str, **options: Any) -> Page:
     return page
 
 
-def keep(page: Page, name: str) -> None:
+def save(page: Page, name: str) -> None:
     page.evaluate("document.fonts.ready")
     page.screenshot(path=PICTURES / f"{name}.png")
     print(f"docs/img/{name}.png")
@@ -94,17 +94,17 @@ def main() -> None:
         staff.goto("/lab/")
         staff.get_by_role("button", name="Oversell now").click()
         page = window(browser, address, "li", color_scheme="light", **DESKTOP)
-        keep(page, "home")
+        save(page, "home")
         phone = window(browser, address, "wang", color_scheme="dark", **PHONE)
         phone.goto("/sales/teapot/")
-        keep(phone, "sale")
+        save(phone, "sale")
         phone = window(browser, address, "zhang", color_scheme="light", locale="zh-CN", **PHONE)
         phone.goto("/sales/phone-x/")
         phone.locator(".action form button").click()
         phone.locator("main form[action$='/payment/'] button").wait_for()
-        keep(phone, "order")
+        save(phone, "order")
         staff.locator("#run figure, #run table").first.wait_for(timeout=LOAD_TEST_MS)
-        keep(staff, "lab")
+        save(staff, "lab")
         browser.close()
 
 

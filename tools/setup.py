@@ -30,7 +30,7 @@ DEBIAN = (
     "libmariadb-dev pkg-config gcc libc6-dev chromium fonts-wqy-zenhei gettext wrk nginx-light "
     "openssl"
 )
-# apt-get install, where nginx and whatever else brings a service neither starts now nor at boot.
+# apt-get install without starting services, now or at boot.
 INSTALL = r"""
 policy=/usr/sbin/policy-rc.d units=/etc/systemd/system
 if [ ! -e $policy ]; then
@@ -42,7 +42,7 @@ case " $* " in *" nginx-light "*)
 esac
 apt-get install -y --no-install-recommends "$@"
 """
-# What pip and apt-get say, and what it means; the first that fits.
+# Parts of the output of pip and apt-get, and their meaning; the first match counts.
 REASONS = {
     "No space left": "The disk is full.",
     "DO NOT MATCH THE HASHES": "The package index served a package other than the pinned one.",
@@ -63,7 +63,7 @@ def fail(sentence: str) -> NoReturn:
 
 def fail_with(output: str, sentence: str) -> NoReturn:
     """Exit with the sentence and the known reason for the output, or with the output."""
-    why = next((REASONS[said] for said in REASONS if said in output), None)
+    why = next((reason for part, reason in REASONS.items() if part in output), None)
     fail(f"{sentence} {why}" if why else f"{output[-3000:]}\n{sentence}")
 
 
@@ -99,7 +99,9 @@ def install_debian_packages() -> None:
     listed = run(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *wanted]).stdout
     missing = [package for package in wanted if f"{package} installed" not in listed.splitlines()]
     if shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin"):
-        missing = [package for package in missing if package != "nginx-light"]  # an nginx of yours
+        missing = [
+            package for package in missing if package != "nginx-light"
+        ]  # installed in another way
     if not missing:
         return
     sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
@@ -160,7 +162,7 @@ def install(name: str) -> None:
 
 def main(name: str, *command: str) -> None:
     os.environ.setdefault("SETUP_STARTED", str(time.time()))
-    # Raised, so that subprocess ends pip or apt-get on the way out.
+    # SystemExit makes subprocess end pip or apt-get.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if name == "test":
         install_debian_packages()

@@ -2,7 +2,7 @@
 
     .venv/bin/python tools/tune.py [ROUNDS]            # 3, in four minutes on two cores
 
-MariaDB and Redis are private ones; each run is `manage.py lab http`, without the proxy.
+MariaDB and Redis are private; each run is `manage.py lab http`, without the proxy.
 """
 
 import json

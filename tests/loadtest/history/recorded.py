@@ -25,14 +25,14 @@ from tests.shop.making import a_customer, a_sale, fresh
 
 @dataclass
 class Shop:
-    """One piece is for sale, unless a test asks for more."""
+    """A shop with one unit for sale, unless a test needs more."""
 
     folder: Path
     recorder: Recorder
     sale: Sale = field(default_factory=lambda: a_sale(stock=1))
 
     def buy(self) -> str:
-        """What another customer is told: "order", or the code of the refusal."""
+        """Buy as another customer; return "order" or the error code."""
         customer = a_customer()
         form = {"user": customer.pk, "key": "k", "quantity": 1}
         try:
@@ -46,14 +46,17 @@ class Shop:
         return "order"
 
     def buy_meanwhile(
-        self, act: Callable[[], object], *, strike: Callable[[], object] = lambda: None
+        self, act: Callable[[], object], *, inject: Callable[[], object] = lambda: None
     ) -> str:
-        """What one is told who is past his look at the stock, where he is struck, during `act`."""
-        looked, on, told = threading.Event(), threading.Event(), list[str]()
+        """Return the outcome of a purchase that waits between read and write while `act` runs.
+
+        `inject` is called in its thread at that point.
+        """
+        has_read, proceed, outcomes = threading.Event(), threading.Event(), list[str]()
 
         def work() -> None:
             try:
-                told.append(self.buy())
+                outcomes.append(self.buy())
             finally:
                 connections.close_all()
 
@@ -61,19 +64,19 @@ class Shop:
 
         def stop() -> None:
             if threading.current_thread() is first:
-                strike()
-                looked.set()
-                assert on.wait(WAIT_TIMEOUT)
+                inject()
+                has_read.set()
+                assert proceed.wait(WAIT_TIMEOUT)
 
         with armed("purchase.check", stop):
             first.start()
             try:
-                assert looked.wait(WAIT_TIMEOUT)
+                assert has_read.wait(WAIT_TIMEOUT)
                 act()
             finally:
-                on.set()
+                proceed.set()
                 first.join(WAIT_TIMEOUT)
-        return told[0]
+        return outcomes[0]
 
     def findings(self, promise: Promise) -> Findings:
         return check(history(self.folder), dump(self.sale), promise)

@@ -1,6 +1,6 @@
-"""Five ways to break the shop's guards: the checker must find each, and nothing without them.
+"""Five ways to break the guards of the shop: the checker finds each, and nothing otherwise.
 
-One buyer is stopped between look and write while another buys the last piece; on a real Redis.
+One buyer is stopped between read and write while another buys the last unit, on a real Redis.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_no_lock(shop: Shop, is_mutant: bool, monkeypatch: pytest.MonkeyPatch) -
 def test_release_without_owner_check(
     shop: Shop, is_mutant: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A holder is late, its successor holds, and a third one asks."""
+    """A holder is late, its successor holds the lock, and a third one asks for it."""
     backend = locks["redis"]
     if is_mutant:
         monkeypatch.setattr(backend, "release", lambda claim, token: backend.break_lock(claim.name))
@@ -80,7 +80,7 @@ def in_thread(call: Callable[[], object]) -> None:
 @pytest.mark.faults(row="M", backend="redis", fired="mutant; control")
 @mutant
 def test_no_fence(shop: Shop, is_mutant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first one's lock is taken away, so that two hold it: no promise of the lock's is kept."""
+    """The lock of the first holder is broken, so that two hold it: the lock promises nothing."""
     put_in_force("redis", "fenced")
     if is_mutant:
         write, _, where = services.WRITE_CLAIMED.partition("WHERE")
@@ -88,7 +88,7 @@ def test_no_fence(shop: Shop, is_mutant: bool, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(services, "WRITE_CLAIMED", f"{write}WHERE{where}")
     shop.recorder.watch(locks["redis"])
     name = lock_name(shop.sale.pk)
-    shop.buy_meanwhile(shop.buy, strike=lambda: locks["redis"].break_lock(name))
+    shop.buy_meanwhile(shop.buy, inject=lambda: locks["redis"].break_lock(name))
     findings = shop.findings(Promise(exclusive=False))
     assert findings.facts["overlaps"] > 0
     assert rules(findings) >= {"oversold", "fence"} if is_mutant else findings.ok
@@ -119,6 +119,6 @@ def test_released_before_the_commit(
     if is_mutant:
         monkeypatch.setattr(PolicyLock, "__exit__", lambda one, *args: one.lease and one.release())
         strike = lock(lock_name(shop.sale.pk)).release
-    shop.buy_meanwhile(shop.buy, strike=strike)
+    shop.buy_meanwhile(shop.buy, inject=strike)
     found = rules(shop.findings(Promise.of(locks["redis"].capabilities)))
     assert found >= {"oversold"} if is_mutant else not found

@@ -1,7 +1,7 @@
-"""FAULTS rows 1, 3, 5, 6, 14 and 15 on every backend, judged by the audit and the checker.
+"""FAULTS rows 1, 3, 5, 6, 14 and 15 on every backend, checked by the audit and the checker.
 
-A crowd in several real processes sells a sale out while the fault strikes. SEED and ROUNDS make it
-another crowd, and a longer one: `make faults SEED=7 ROUNDS=20`.
+Several real processes sell out a sale while the fault is injected. SEED changes the order of the
+buyers and ROUNDS the number of sales: `make faults SEED=7 ROUNDS=20`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.long
 
 @cache
 def swept(fault: str, strikes: int) -> list[dict[str, Any]]:
-    """Each backend that the fault may strike, with the control; the database is MariaDB."""
+    """Run the fault on each backend that it concerns, and on the control, with MariaDB."""
     server = fault.removeprefix("kill-")
-    struck = (server,) if server in MACHINES and server != "database" else MACHINES
+    targets = (server,) if server in MACHINES and server != "database" else MACHINES
     is_holder = fault.endswith("holder")
     plan = Plan(
-        backends=("none", *struck),
-        # Where a server is killed, nothing is promised of naive.
+        backends=("none", *targets),
+        # The naive strategy promises nothing when a server is killed.
         disciplines=("naive", "conditional") if is_holder else ("conditional",),
         buyers=100,
         stock=60 if strikes > 1 else 40,
