@@ -1,4 +1,4 @@
-"""The textbook Redis locks (REQUIREMENTS L5, L6, L7): each works, and each has its flaw."""
+"""The textbook Redis locks (REQUIREMENTS L5, L6, L7) and their flaws."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALL = (SetnxBackend, SetnxExpireBackend, SetExpireBackend)
 
 
 class Crash(BaseException):
-    """The holder's process ends here."""
+    """Raised where the holder's process ends."""
 
 
 @pytest.fixture
@@ -40,12 +40,12 @@ def claim(ttl: float = 0.3) -> Claim:
 
 
 def crash_between(backend: Backend) -> None:
-    """Take the lock and die; between the two commands, where there are two."""
+    """Acquire the lock and crash, between the two commands if there are two."""
 
-    def strike() -> None:
+    def crash() -> None:
         raise Crash
 
-    with armed("redis_setnx_expire.between", strike):
+    with armed("redis_setnx_expire.between", crash):
         try:
             assert backend.acquire(claim(), 0) is not None
         except Crash:
@@ -81,7 +81,7 @@ def test_recipe_excludes_and_polls(recipe: type[Backend], server: Redis) -> None
     ],
 )
 def test_crash_during_acquire(recipe: type[Backend], recovers: bool, server: Redis) -> None:
-    """L5 and L6 block for ever; the others go on at the end of the ttl."""
+    """L5 and L6 block forever; the others recover at the end of the ttl."""
     backend = recipe("recipe", location=server.url)
     crash_between(backend)
     assert is_free_after_the_ttl(backend) is recovers
@@ -98,7 +98,7 @@ def test_setnx_expire_recovers_from_a_later_crash(server: Redis) -> None:
 
 @pytest.mark.parametrize(("recipe", "keeps"), [(SetExpireBackend, False), (RedisBackend, True)])
 def test_late_release(recipe: type[Backend], keeps: bool, server: Redis) -> None:
-    """L7: the late holder deletes the lock of its successor, and a third one gets in."""
+    """L7: the late holder deletes its successor's lock, and a third claim acquires it."""
     backend: Any = recipe("recipe", location=server.url)
     late, successor = claim(), claim(ttl=30)
     assert backend.acquire(late, 0) is not None
@@ -111,7 +111,7 @@ def test_late_release(recipe: type[Backend], keeps: bool, server: Redis) -> None
 
 
 def test_waiting_costs_commands(server: Redis) -> None:
-    """What polling burns in a wait in which the real lock sends two."""
+    """Polling sends more than ten commands, the real lock two."""
     backend = SetExpireBackend("recipe", location=server.url)
     assert backend.acquire(claim(ttl=30), 0) is not None
     with client.Redis.from_url(server.url) as raw:

@@ -19,12 +19,12 @@ HERD = "loadtest.recipes.zookeeper_herd.ZooKeeperHerdBackend"
 
 
 class TestHerd:
-    """F7: what one release costs when six wait, each in a session of its own."""
+    """F7: watch events per release with six waiters, each in a session of its own."""
 
     WAITERS = 6
 
     def events(self, path: str, zookeeper: ZooKeeper, name: str) -> list[int]:
-        """How many watch events each of the releases caused, all waiters together."""
+        """Return the number of watch events that each release caused."""
         woken: list[int] = []
         releases = 0
         backends = [connected(zookeeper.hosts, path) for _ in range(self.WAITERS + 1)]
@@ -67,15 +67,15 @@ class TestHerd:
         return [woken.count(release) for release in range(1, self.WAITERS + 1)]
 
     def are_watching(self, zookeeper: ZooKeeper, number: int) -> bool:
-        """A server that lags still has the watches that the last release will have used up."""
+        """Return True if all waiters watch a node and no server lags behind."""
 
-        def told(command: bytes, name: str) -> list[int]:
+        def read(command: bytes, name: str) -> list[int]:
             answers = [node.send(command).decode() for node in zookeeper.nodes]
             return [int(re.findall(rf"^{name}\s+(\w+)", answer, re.M)[0], 0) for answer in answers]
 
-        if len(set(told(b"srvr", "Zxid:"))) > 1:
+        if len(set(read(b"srvr", "Zxid:"))) > 1:
             return False
-        return sum(told(b"mntr", "zk_watch_count")) >= number
+        return sum(read(b"mntr", "zk_watch_count")) >= number
 
     @pytest.mark.faults(row="F7", backend="zookeeper's recipe", fired="waiters counted")
     def test_recipe_wakes_every_waiter(self, zookeeper: ZooKeeper, name: str) -> None:

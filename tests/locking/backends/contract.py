@@ -1,4 +1,4 @@
-"""What every lock backend must do, as one suite. A backend's test class names its settings:
+"""The contract of every lock backend. A backend's test class names its settings:
 
     class TestRedis(Contract):
         path = "locking.backends.redis.RedisBackend"
@@ -6,8 +6,8 @@
         @pytest.fixture
         def location(self, redis_server): return redis_server.url
 
-What a backend declares in its `Capabilities` decides which of the tests it has, and each declared
-property is proved here. `none` is the control that must fail to exclude.
+The declared `Capabilities` select the tests, and each declared property is tested. `none` is the
+control, which must fail to exclude.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.locking.backends.contract_ends import Ends
 
 
 class Contract(Ends):
-    """The suite; how grants end is in `contract_ends`."""
+    """All tests of the contract; `contract_ends` has those of the end of a grant."""
 
     # --- the four calls -------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ class Contract(Ends):
         self, backend: Backend, can: Capabilities, name: str
     ) -> None:
         with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as other:
-            got = other.submit(self._take_and_give_back, backend, name, 0).result(WAIT_TIMEOUT)
+            got = other.submit(self._acquire_and_release, backend, name, 0).result(WAIT_TIMEOUT)
             assert got is (can.exclusion == "none")
 
     @needs(lambda can: can.exclusion != "none")
@@ -69,7 +69,7 @@ class Contract(Ends):
         lock = backend.lock(name)
         lock.acquire(timeout=5)
         with ThreadPoolExecutor(1) as other:
-            waiter = other.submit(self._take_and_give_back, backend, name, math.inf)
+            waiter = other.submit(self._acquire_and_release, backend, name, math.inf)
             lock.release()
             assert waiter.result(WAIT_TIMEOUT)
 
@@ -109,12 +109,12 @@ class Contract(Ends):
         assert all(answer["ok"] for answer in answers), answers
         counted = int(path.read_text())
         if can.exclusion != "machines":
-            assert counted < processes * times, "the control lost no update: nothing was raced"
+            assert counted < processes * times, "the control lost no update, so there was no race"
             return
         assert counted == processes * times
         if can.fencing:
             tokens = [token for answer in answers for token in answer["tokens"]]
-            assert len(set(tokens)) == len(tokens), "two grants had one token"
+            assert len(set(tokens)) == len(tokens), "two grants have the same token"
             for answer in answers:
                 assert answer["tokens"] == sorted(answer["tokens"])
 
@@ -151,7 +151,7 @@ class Contract(Ends):
                     assert [h.count for h in backend.inspect() if h.name == name] == [2]
             assert not lease.lost
             with ThreadPoolExecutor(1) as other:
-                got = other.submit(self._take_and_give_back, backend, name, 0).result(WAIT_TIMEOUT)
+                got = other.submit(self._acquire_and_release, backend, name, 0).result(WAIT_TIMEOUT)
                 assert got is (can.exclusion == "none"), "the inner release freed the lock"
             if can.counts_in_store:
                 assert [h.count for h in backend.inspect() if h.name == name] == [1]
@@ -183,7 +183,7 @@ class Contract(Ends):
     def test_every_waiter_gets_the_lock(self, backend: Backend, name: str) -> None:
         with ThreadPoolExecutor(12) as pool:
             waits = [
-                pool.submit(self._take_and_give_back, backend, name, WAIT_TIMEOUT)
+                pool.submit(self._acquire_and_release, backend, name, WAIT_TIMEOUT)
                 for _ in range(36)
             ]
             assert all(wait.result(WAIT_TIMEOUT * 2) for wait in waits)

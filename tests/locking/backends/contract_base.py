@@ -1,4 +1,4 @@
-"""What the contract stands on: a backend made from its settings, and processes that have it too."""
+"""Base of the contract: a backend from its settings, and processes with the same backend."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Another = Callable[[], LockWorker]
 
 
 def needs(declared: Callable[[Capabilities], bool]) -> Callable[[Test], Test]:
-    """The test is only for backends that declare this."""
+    """Restrict a test to backends that declare a capability."""
 
     def mark(test: Test) -> Test:
         test.needs = declared  # type: ignore[attr-defined]
@@ -33,7 +33,7 @@ def needs(declared: Callable[[Capabilities], bool]) -> Callable[[Test], Test]:
 
 
 def served(backend: Backend, name: str, number: int, queued: Callable[[], int | None]) -> list[int]:
-    """Who gets the lock, in that order, when so many queue up one after the other."""
+    """Queue waiters one after the other; return the order in which they acquire the lock."""
     order: list[int] = []
 
     def wait(place: int) -> None:
@@ -85,7 +85,7 @@ class ContractBase:
     path: str
     """The backend under test, as LOCKS names it."""
     down: str | list[str] = ""
-    """A LOCATION where nobody answers."""
+    """A LOCATION without a server."""
 
     def __init_subclass__(cls) -> None:
         if not hasattr(cls, "path"):
@@ -98,7 +98,7 @@ class ContractBase:
 
     @pytest.fixture
     def location(self) -> str | list[str]:
-        """Where the store is; up."""
+        """LOCATION of a running store."""
         return ""
 
     @pytest.fixture
@@ -113,12 +113,12 @@ class ContractBase:
 
     @pytest.fixture
     def env(self) -> dict[str, str]:
-        """What other processes need in their environment to find the same store."""
+        """Environment in which other processes find the same store."""
         return {}
 
     @pytest.fixture
     def another(self, conf: dict[str, Any], env: dict[str, str]) -> Iterator[Another]:
-        """Starts another process with the same backend; killed with the test."""
+        """Start another process with the same backend; it is killed after the test."""
         with ExitStack() as stack:
             yield lambda: stack.enter_context(LockWorker(conf, env=env))
 
@@ -137,13 +137,13 @@ class ContractBase:
         return f"contract:{uuid.uuid4().hex}"
 
     def waiting(self, backend: Backend, name: str) -> int | None:
-        """How many wait for `name`, where that can be seen."""
+        """Return the number of waiters for `name`; None if the store does not record it."""
         for held in backend.inspect():
             if held.name == name:
                 return held.waiters
         return 0
 
-    def _take_and_give_back(self, backend: Backend, name: str, timeout: float) -> bool:
+    def _acquire_and_release(self, backend: Backend, name: str, timeout: float) -> bool:
         lock = backend.lock(name)
         if not lock.acquire(timeout=timeout):
             return False

@@ -1,4 +1,4 @@
-"""How a grant ends: given back, run out, lost with its process, or broken by an operator."""
+"""The end of a grant: release, expiry, a killed process, an operator; and ends of a wait."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.locking.backends.contract_base import Another, ContractBase, needs
 
 
 class Ends(ContractBase):
-    """The part of the suite that goes on once a lock is held."""
+    """The part of the contract about the end of a grant or a wait."""
 
     # --- ends of a grant ------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class Ends(ContractBase):
         async def main() -> None:
             lock = backend.lock(name)
 
-            async def take_and_give_back() -> None:
+            async def acquire_and_release() -> None:
                 assert await lock.aacquire(timeout=WAIT_TIMEOUT)
                 await lock.arelease()
 
@@ -207,7 +207,7 @@ class Ends(ContractBase):
                 with pytest.raises(asyncio.CancelledError):
                     await asyncio.wait_for(waiter, WAIT_TIMEOUT)
                 until(lambda: not self.waiting(backend, name), "the waiter leaving the queue")
-            await asyncio.wait_for(asyncio.create_task(take_and_give_back()), WAIT_TIMEOUT)
+            await asyncio.wait_for(asyncio.create_task(acquire_and_release()), WAIT_TIMEOUT)
 
         asyncio.run(main())
 
@@ -261,7 +261,7 @@ class Ends(ContractBase):
             return
         assert not backend.break_lock(f"{name}-unknown")
         with ThreadPoolExecutor(1) as other:
-            assert other.submit(self._take_and_give_back, backend, name, WAIT_TIMEOUT).result(
+            assert other.submit(self._acquire_and_release, backend, name, WAIT_TIMEOUT).result(
                 WAIT_TIMEOUT
             ), "a broken lock must be free for others"
         with pytest.raises(LockLost):

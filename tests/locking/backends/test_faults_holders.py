@@ -1,4 +1,4 @@
-"""FAULTS rows 1, 2 and 3 on every backend: what becomes of a holder that is stopped or dies.
+"""FAULTS rows 1, 2 and 3 on every backend: a holder that is stopped or killed.
 
 XF: a lease or a session can have two holders who believe in it. The test counts only if it saw
 that, and shows the token that tells them apart; the stock's side of it is in
@@ -47,7 +47,9 @@ def test_row_1_stopped_for_two_leases(store: Store, name: str) -> None:
         assert first.lease(name) == {"ok": True, "lost": True, "token": held["token"]}
         assert first.release(name)["error"] == "LockLost"
         lease.check()
-        assert not first.acquire(name, timeout=0)["ok"], "the late release freed the other's lock"
+        assert not first.acquire(name, timeout=0)["ok"], (
+            "the late release freed the successor's lock"
+        )
         second.release()
     if store.backend.capabilities.fencing:
         assert lease.token > held["token"]
@@ -91,7 +93,9 @@ def test_row_2_gil_held_longer_than_the_lease(store: Store, name: str, is_held: 
         other.send("acquire", name=name, timeout=WAIT_TIMEOUT, ttl=30)
         usleep(int(2.5 * TTL * 1e6))
         assert lease.lost is is_held
-        assert other.is_silent(5 if is_held else 0) is not is_held, "it takes two to overlap"
+        assert other.is_silent(5 if is_held else 0) is not is_held, (
+            "the second grant does not overlap"
+        )
         with pytest.raises(LockLost) if is_held else nullcontext():
             lock.release()
         second = other.receive()

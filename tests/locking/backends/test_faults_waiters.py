@@ -1,4 +1,4 @@
-"""FAULTS row 23 and F7: many who wait for one lock, who is served, and what their waiting costs."""
+"""FAULTS row 23 and F7: many waiters for one lock, their order and their cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["idle", "store"]
 pytestmark = pytest.mark.django_db(transaction=True)
 PROCESSES = 4
 SECONDS = 2.0
-"""How long all want the lock at once, in one round."""
+"""Duration of one round in which all contend for the lock."""
 ROUNDS = 8
 """Chance alone makes unequal shares of few grants: a lottery of m for each has an index of about
 m / (m + 1). More rounds take that away, and leave what is unfair."""
@@ -46,11 +46,11 @@ def name() -> str:
     indirect=True,
 )
 def test_row_23_queue_keeps_the_order(store: Store, name: str, contenders: int) -> None:
-    """Threads of this process, and a few other processes among them, in a known order."""
+    """Threads of this process and of a few others queue in a known order."""
     assert store.backend.capabilities.fair
     served: list[int] = []
 
-    # Whoever waits for longer than his own lease may pass the one before him, who seems to sleep.
+    # A waiter that waits longer than its lease may pass a waiter that seems to be stopped.
     ttl = 3 * WAIT_TIMEOUT
 
     def by_thread(number: int) -> None:
@@ -63,7 +63,7 @@ def test_row_23_queue_keeps_the_order(store: Store, name: str, contenders: int) 
         def by_process(number: int) -> None:
             worker = workers[number % PROCESSES]
             assert worker.acquire(name, ttl=ttl, timeout=WAIT_TIMEOUT)["ok"]
-            served.append(number)  # it still holds it
+            served.append(number)  # it still holds the lock
             assert worker.release(name)["ok"]
 
         pool = stack.enter_context(ThreadPoolExecutor(contenders))
@@ -85,7 +85,7 @@ def test_row_23_queue_keeps_the_order(store: Store, name: str, contenders: int) 
 
 
 def jain(shares: list[int]) -> float:
-    """1 where all have the same, 1/n where one has everything (Jain, Chiu and Hawe 1984)."""
+    """Return 1 for equal shares, 1/n if one has everything (Jain, Chiu and Hawe 1984)."""
     return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
 
 
@@ -137,12 +137,12 @@ def redis() -> Iterator[client.Redis]:
 
 
 SENT = ("eval", "evalsha", "set", "subscribe", "unsubscribe")
-"""What the two locks send; a script of ours also sets something, which is counted, too."""
+"""Commands of the two locks; a SET inside a script counts too."""
 
 
 def commands_each(redis: client.Redis, contenders: int, lock: Callable[[], Any]) -> float:
-    """Commands that Redis got for each of so many that came at once."""
-    with lock():  # teaches the server its scripts
+    """Return the commands per contender that Redis received."""
+    with lock():  # loads the scripts
         pass
     redis.config_resetstat()
     ready = threading.Barrier(contenders)
@@ -163,7 +163,7 @@ def commands_each(redis: client.Redis, contenders: int, lock: Callable[[], Any])
 def test_f7_cost_per_waiter_is_constant_in_a_queue(
     redis: client.Redis,
 ) -> None:
-    """Counted at the server; redis-py's Lock is the control that polls."""
+    """Commands are counted by the server; redis-py's Lock is the control, which polls."""
     port = redis.connection_pool.connection_kwargs["port"]
     backend = RedisBackend("redis", location=f"redis://127.0.0.1:{port}/0")
 

@@ -1,4 +1,4 @@
-"""GET_LOCK on a real MariaDB: sessions that end, queues, long waits (FAULTS rows 3, 17, 24)."""
+"""GET_LOCK on a real MariaDB: killed sessions, queues, long waits (FAULTS rows 3, 17, 24)."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def claim(name: str, owner: str) -> Claim:
 
 @pytest.mark.faults(row=12, backend="mysql_session")
 def test_lease_is_lost_when_its_session_is_killed(backend: MySQLSessionBackend, root: Root) -> None:
-    heard = threading.Event()
-    lock = backend.lock("ended", on_lost=lambda lease: heard.set())
+    lost = threading.Event()
+    lock = backend.lock("ended", on_lost=lambda lease: lost.set())
     assert lock.acquire(timeout=5)
     lease = lock.lease
     assert lease is not None
     root(f"KILL {pinned(backend, lease.owner).id}")
-    assert heard.wait(2), "nobody told the holder"
+    assert lost.wait(2), "on_lost was not called"
     with pytest.raises(LockLost):
         lease.check()
     with ThreadPoolExecutor(1) as other:
@@ -141,7 +141,7 @@ def test_break_lock_kills_the_holders_session(
         assert other.acquire("broken")["ok"]
         assert backend.break_lock("broken")
         assert backend.lock("broken").acquire(timeout=5)
-        until(lambda: other.lease("broken")["lost"], "the holder being told")
+        until(lambda: other.lease("broken")["lost"], "the lease being marked as lost")
         assert other.release("broken")["error"] == "LockLost"
         backend.lock("broken").release()
     assert not backend.break_lock("broken")
@@ -154,7 +154,7 @@ def test_watching_thread_survives_a_closed_session(
     for close in (lambda kept: kept.close(), lambda kept: root(f"KILL {kept.id}")):
         with suppress(LockLost), backend.lock("watched", timeout=5) as lease:
             close(pinned(backend, lease.owner))
-            until(lambda lease=lease: lease.lost, "the holder being told")
+            until(lambda lease=lease: lease.lost, "the lease being marked as lost")
 
 
 def test_lock_of_an_ended_thread_is_released(backend: MySQLSessionBackend) -> None:

@@ -182,7 +182,7 @@ def test_20000_acquisitions_leak_nothing(backend: DatabaseBackend) -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Any interleaving of three owners on one row, against a model of it. `gone` is expiry."""
+    """Any interleaving of three owners on one row, compared with a model."""
 
     backend: DatabaseBackend
 

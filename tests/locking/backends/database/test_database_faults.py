@@ -1,4 +1,4 @@
-"""The database backend on a MariaDB that fails: FAULTS rows 3, 8, 10, 17, and queues that break."""
+"""The database backend on a MariaDB that fails: FAULTS rows 8, 10, 17, and its queue."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def in_thread(call: Callable[[], T]) -> T:
 
 
 def taken_by_another(backend: DatabaseBackend, name: str, timeout: float) -> bool:
-    """Whether another thread gets the lock, which it gives back."""
+    """Acquire and release the lock in another thread; return False if it stays held."""
 
     def attempt() -> bool:
         lock = backend.lock(name)
@@ -89,7 +89,7 @@ class TestWaiting:
             until(lambda: root.waits() == 2, "both waiting")
             before = root.questions()
             time.sleep(2)  # the time that nothing may happen in
-            assert root.questions() - before == 1, "only the question itself"
+            assert root.questions() - before == 1, "a waiter polled"
             assert not any(wait.result(WAIT_TIMEOUT) for wait in waits)
 
     def test_wait_may_be_longer_than_the_response_timeout(
@@ -108,8 +108,8 @@ class TestWaiting:
             waiter = pool.submit(taken_by_another, backend, "cut", WAIT_TIMEOUT)
             until(lambda: root.waits() == 1, "the waiter")
             root(f"KILL {pinned(backend, lock.lease.owner).id}")
-            until(lambda: root.waits() == 0, "the bell ringing")
-            time.sleep(0.3)  # time for a waiter that trusts the bell to go wrong
+            until(lambda: root.waits() == 0, "the holder lock being released")
+            time.sleep(0.3)  # time for a waiter that relies on the holder lock alone
             assert not waiter.done()
             lock.release()
             assert waiter.result(WAIT_TIMEOUT)
@@ -184,7 +184,7 @@ class TestLostReplies:
         proxy.hold()
         started = time.monotonic()
         with pytest.raises(LockUnavailable):
-            far.lock("silent").acquire(timeout=0.5)
+            far.lock("stalled").acquire(timeout=0.5)
         assert time.monotonic() - started < 10
         proxy.cut()
         proxy.resume()
@@ -192,11 +192,11 @@ class TestLostReplies:
 
 
 class TestRefusals:
-    """Row 17: bounded, typed, never taken for a grant, and over when the cause is."""
+    """Row 17: an error in bounded time, never a grant, and recovery afterwards."""
 
     @pytest.fixture
     def app(self, server: MariaDb, root: Root) -> Iterator[DatabaseBackend]:
-        """A user that is no administrator: limits apply to it."""
+        """A user without administrator rights, so limits apply."""
         root("CREATE OR REPLACE USER app@'%' IDENTIFIED BY 'pw'")
         root("GRANT ALL ON shop.* TO app@'%'")
         with alias_for(server.url.replace("root@", "app:pw@"), "app") as alias:
@@ -232,11 +232,11 @@ class TestRefusals:
         root("SELECT * FROM locking_lockrow WHERE name = 'row' FOR UPDATE")
         self.refused(app, 1205, "row")
         with ThreadPoolExecutor(1) as pool:
-            patient = pool.submit(taken_by_another, app, "row", WAIT_TIMEOUT)
+            waiter = pool.submit(taken_by_another, app, "row", WAIT_TIMEOUT)
             time.sleep(1.5)  # longer than one statement waits for the row
-            assert not patient.done()
+            assert not waiter.done()
             root("ROLLBACK")
-            assert patient.result(WAIT_TIMEOUT)
+            assert waiter.result(WAIT_TIMEOUT)
 
     @pytest.mark.faults(row=17, backend="database on MariaDB")
     def test_1213_deadlock_is_retried(self, app: DatabaseBackend, root: Root) -> None:
@@ -247,11 +247,11 @@ class TestRefusals:
         )
         try:
             with ThreadPoolExecutor(1) as pool:
-                patient = pool.submit(taken_by_another, app, "dead", WAIT_TIMEOUT)
+                waiter = pool.submit(taken_by_another, app, "dead", WAIT_TIMEOUT)
                 time.sleep(0.3)  # some of them
-                assert not patient.done()
+                assert not waiter.done()
                 root("DROP TRIGGER deadlock")
-                assert patient.result(WAIT_TIMEOUT)
+                assert waiter.result(WAIT_TIMEOUT)
         finally:
             root("DROP TRIGGER IF EXISTS deadlock")
 
@@ -283,23 +283,23 @@ class TestTheServerItself:
 
     def test_locks_survive_a_killed_server(self, own: MariaDb) -> None:
         backend = database("own")
-        kept = Claim(name="kept", owner="holder", ttl=4)
-        grant = backend.acquire(kept, 5)
+        claim = Claim(name="kept", owner="holder", ttl=4)
+        grant = backend.acquire(claim, 5)
         assert grant is not None
         own.kill()
         with pytest.raises(LockUnavailable):
-            backend.extend(kept, grant.token, 4)
+            backend.extend(claim, grant.token, 4)
         with pytest.raises(LockUnavailable):
             backend.lock("kept").acquire(timeout=1)
         own.start()
         assert backend.lock("kept").acquire(timeout=WAIT_TIMEOUT)
-        assert time.monotonic() >= grant.deadline - 0.01, "the row has outlived the server"
+        assert time.monotonic() >= grant.deadline - 0.01, "the row was lost with the server"
         backend.lock("kept").release()
         backend.close()
 
     @pytest.mark.faults(row=8, backend="database on MariaDB", xf=True)
     def test_clock_ahead_makes_two_holders(self, own: MariaDb, clock: Clock) -> None:
-        """Row 8, XF: no lease lock survives it, and the fence must."""
+        """Row 8, XF: two holders of a lease; the token tells them apart."""
         backend = database("own")
         old, new = (Claim(name="ahead", owner=owner, ttl=30) for owner in ("old", "new"))
         first = backend.acquire(old, 5)

@@ -1,4 +1,4 @@
-"""A Redis to hurt, backends as other processes would have them, and threads that wait."""
+"""A Redis server for faults, backends as in other processes, and waiting threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from locking.lease import Lease
 from locking.types import new_owner
 
 BOUND = 8.0
-"""Seconds in which a Redis that is silent or refuses must have been given up, on a slow machine."""
+"""Upper bound in seconds for an error of a Redis that fails, on a busy machine."""
 Connect = Callable[..., RedisBackend]
 
 
@@ -29,7 +29,7 @@ def server() -> Iterator[Redis]:
 
 @pytest.fixture
 def connect() -> Iterator[Connect]:
-    """Backends as other processes would have them: none knows the others' tokens."""
+    """Create backends that do not know each other's tokens, as in different processes."""
     with ExitStack() as stack:
 
         def make(url: str, **options: Any) -> RedisBackend:
@@ -41,12 +41,12 @@ def connect() -> Iterator[Connect]:
 
 
 def claim(ttl: float = 30.0) -> Claim:
-    """One of a new owner; all of them ask for the same lock."""
+    """Return a claim of a new owner on the same name."""
     return Claim(name="n", owner=new_owner(), ttl=ttl)
 
 
 def take(backend: RedisBackend, ttl: float = 30.0) -> Lease:
-    """A lease that nobody renews."""
+    """Acquire a lease that the watchdog does not renew."""
     lock = backend.lock("n", ttl=ttl, renew=False)
     assert lock.acquire(timeout=WAIT_TIMEOUT)
     assert lock.lease is not None
@@ -54,13 +54,13 @@ def take(backend: RedisBackend, ttl: float = 30.0) -> Lease:
 
 
 def waiting(backend: RedisBackend) -> int:
-    """How many are queued."""
+    """Return the number of waiters."""
     return sum(held.waiters or 0 for held in backend.inspect() if held.name == "n")
 
 
 @contextmanager
 def waiters(backend: RedisBackend, *claims: Claim) -> Iterator[list[Future[Any]]]:
-    """Let each claim wait in a thread, queued in this order."""
+    """Queue the claims in this order, each waiting in a thread."""
     with ThreadPoolExecutor(len(claims)) as pool:
         started, before = [], waiting(backend)
         for number, one in enumerate(claims, before + 1):

@@ -1,4 +1,4 @@
-"""The queue of the Redis lock: who is served, at what cost, and what a waiter leaves behind."""
+"""The queue of the Redis lock: order, cost, early ends of a wait, connections."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.locking.backends.redis.redis_tools import claim, waiters, waiting
 from tests.locking.lock_worker import LockWorker
 
 PATH = "locking.backends.redis.RedisBackend"
-LATE = 0.5
-"""Seconds that a loaded machine may add to what should be immediate."""
+SLACK = 0.5
+"""Seconds that a busy machine may add to an immediate reaction."""
 
 
 @pytest.fixture(scope="module", params=["installed", "embedded"])
@@ -52,28 +52,28 @@ def another(server: Redis) -> Iterator[Callable[[], LockWorker]]:
 
 
 def calls(raw: client.Redis) -> int:
-    """How many commands clients have sent that matter: all of ours are scripts."""
+    """Return the number of scripts that clients have run."""
     stats = raw.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
 
 
-# --- who is served ------------------------------------------------------------------------
+# --- order --------------------------------------------------------------------------------
 
 
 def test_killed_waiter_is_skipped_at_once(
     backend: RedisBackend, another: Callable[[], LockWorker]
 ) -> None:
-    holder, next_one, doomed = claim(), claim(), another()
+    holder, next_one, killed = claim(), claim(), another()
     grant = backend.acquire(holder, 0)
     assert grant is not None
-    doomed.send("acquire", name="n", timeout=60, ttl=30)
+    killed.send("acquire", name="n", timeout=60, ttl=30)
     until(lambda: waiting(backend) == 1)
     with waiters(backend, next_one) as (waiter,):
-        doomed.kill()
+        killed.kill()
         released = time.monotonic()
         backend.release(holder, grant.token)
         assert waiter.result(WAIT_TIMEOUT).token > grant.token
-        assert time.monotonic() - released < LATE, "waited for a dead waiter's lease"
+        assert time.monotonic() - released < SLACK, "it waited for a killed waiter's lease"
     backend.release(next_one, 0)
 
 
@@ -89,13 +89,13 @@ def test_stopped_waiter_is_skipped_when_its_grant_ends(
         try:
             released = time.monotonic()
             backend.release(holder, 0)
-            assert waiting(backend) == 1, "the stopped one was not handed the lock"
+            assert waiting(backend) == 1, "the stopped waiter was not granted the lock"
             assert waiter.result(WAIT_TIMEOUT) is not None
-            assert 0.5 <= time.monotonic() - released < 1.0 + LATE
+            assert 0.5 <= time.monotonic() - released < 1.0 + SLACK
         finally:
             stopped.resume()
-    until(lambda: waiting(backend) == 1, "the one that slept through its grant queueing again")
-    assert stopped.is_silent(0), "it took a grant that was over"
+    until(lambda: waiting(backend) == 1, "the stopped waiter queueing again")
+    assert stopped.is_silent(0), "it used a grant that had expired"
     backend.release(next_one, 0)
     assert stopped.receive()["ok"]
 
@@ -116,26 +116,26 @@ def test_stopped_process_costs_one_lease(
             assert 1.5 <= time.monotonic() - released < 4.0, "a lease for each of them"
         finally:
             stopped.resume()
-    until(lambda: waiting(backend) == 3, "all three asking again")
+    until(lambda: waiting(backend) == 3, "all three queueing again")
     backend.release(next_one, 0)
-    until(lambda: not backend.inspect(), "each of them being served")
+    until(lambda: not backend.inspect(), "each of them acquiring the lock")
 
 
 def test_killed_holder_blocks_until_its_grant_ends(
     backend: RedisBackend, another: Callable[[], LockWorker], raw: client.Redis
 ) -> None:
-    """Also when the first waiter dies with it: they may be threads of one process."""
-    doomed, first, second = another(), another(), claim()
-    assert doomed.acquire("n", ttl=2.0, timeout=0)["ok"]
+    """The first waiter is killed too, as a thread of the same process."""
+    killed, first, second = another(), another(), claim()
+    assert killed.acquire("n", ttl=2.0, timeout=0)["ok"]
     first.send("acquire", name="n", timeout=60)
     until(lambda: waiting(backend) == 1)
     with waiters(backend, second) as (waiter,):
-        doomed.kill()
+        killed.kill()
         first.kill()
         ends = time.monotonic() + raw.pttl("lock:{n}") / 1000
         assert waiter.result(WAIT_TIMEOUT) is not None
         late = time.monotonic() - ends
-    assert -0.05 < late < 0.05 + LATE
+    assert -0.05 < late < 0.05 + SLACK
     backend.release(second, 0)
 
 
@@ -143,7 +143,7 @@ def test_expired_lock_goes_to_the_first_waiter(backend: RedisBackend) -> None:
     first, second = claim(), claim()
     backend.acquire(claim(ttl=0.3), 0)
     with waiters(backend, first, second) as (one, other):
-        until(one.done, "the first waiter being served")
+        until(one.done, "the first waiter acquiring the lock")
         assert backend.acquire(claim(), 0) is None, "a newcomer overtook"
         assert not other.done()
         backend.release(first, 0)
@@ -163,19 +163,19 @@ def test_newcomer_overtakes_only_in_an_unfair_lock(
         overtaken, lock = 0, backend.lock("n")
         for _ in range(20):
             lock.acquire()
-            patient = claim()
-            with waiters(backend, patient) as (waiter,):
+            waiting_claim = claim()
+            with waiters(backend, waiting_claim) as (waiter,):
                 lock.release()
                 overtaken += lock.acquire(blocking=False)
                 if lock.lease is not None:
                     lock.release()
                 assert waiter.result(WAIT_TIMEOUT) is not None
-            backend.release(patient, 0)
+            backend.release(waiting_claim, 0)
         assert (overtaken == 0) is fair
         backend.close()
 
 
-# --- what it costs ------------------------------------------------------------------------
+# --- cost ---------------------------------------------------------------------------------
 
 
 def test_waiter_sends_two_commands(backend: RedisBackend, raw: client.Redis) -> None:
@@ -193,14 +193,14 @@ def test_waiter_sends_two_commands(backend: RedisBackend, raw: client.Redis) -> 
 
 def test_wait_may_be_longer_than_the_socket_timeout(server: Redis) -> None:
     backend = RedisBackend("redis", location=server.url, options={"SOCKET_TIMEOUT": 0.2})
-    holder, patient = claim(), claim()
+    holder, waiting_claim = claim(), claim()
     backend.acquire(holder, 0)
-    with waiters(backend, patient) as (waiter,):
+    with waiters(backend, waiting_claim) as (waiter,):
         started = time.monotonic()
         until(lambda: time.monotonic() - started > 0.7, "the socket timeout passing")
         backend.release(holder, 0)
         assert waiter.result(WAIT_TIMEOUT) is not None
-    backend.release(patient, 0)
+    backend.release(waiting_claim, 0)
     backend.close()
 
 
@@ -209,7 +209,7 @@ def test_contended_lock_costs_two_commands(
     backend: RedisBackend, raw: client.Redis, count: int
 ) -> None:
     holder, others = claim(), [claim() for _ in range(count)]
-    for _ in range(2):  # the first teaches the scripts to the server
+    for _ in range(2):  # the first loads the scripts
         backend.acquire(holder, 0)
         backend.release(holder, 0)
     backend.acquire(holder, 0)
@@ -219,7 +219,9 @@ def test_contended_lock_costs_two_commands(
         for one, grant in zip(others, served, strict=True):
             assert grant.result(WAIT_TIMEOUT) is not None
             backend.release(one, 0)
-    assert calls(raw) - before == 2 * count + 1, "to queue up, to release; and the holder's own"
+    assert calls(raw) - before == 2 * count + 1, (
+        "one to queue and one to release for each waiter, one for the holder"
+    )
 
 
 def test_20000_acquisitions_leak_nothing(backend: RedisBackend, raw: client.Redis) -> None:
@@ -229,11 +231,11 @@ def test_20000_acquisitions_leak_nothing(backend: RedisBackend, raw: client.Redi
     assert all(0 < raw.ttl(key) <= 3601 for key in kept)
 
 
-# --- giving up ----------------------------------------------------------------------------
+# --- early ends ---------------------------------------------------------------------------
 
 
 def test_grant_during_a_withdrawal_is_not_lost(backend: RedisBackend) -> None:
-    """Waiters that give up just when they are served: the lock goes on, no place stays behind."""
+    """Waiters time out while they are granted the lock: no grant and no entry is lost."""
     random_ = random.Random(42)
     waits = [random_.uniform(0, 0.004) for _ in range(600)]
 
@@ -284,9 +286,9 @@ def test_waiter_keeps_its_place_after_a_lost_connection(
 
 
 def test_fork_does_not_disturb_the_parents_wait(backend: RedisBackend) -> None:
-    holder, patient = claim(), claim()
+    holder, waiting_claim = claim(), claim()
     backend.acquire(holder, 0)
-    with waiters(backend, patient) as (waiter,):
+    with waiters(backend, waiting_claim) as (waiter,):
         child = os.fork()
         if child == 0:
             fine = False
@@ -298,4 +300,4 @@ def test_fork_does_not_disturb_the_parents_wait(backend: RedisBackend) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         backend.release(holder, 0)
         assert waiter.result(WAIT_TIMEOUT) is not None
-    backend.release(patient, 0)
+    backend.release(waiting_claim, 0)

@@ -1,7 +1,7 @@
 """FAULTS 3, 4, 5, 8, 10 and 11 on one Redis, at the level of the lock.
 
-XF in a docstring: two holders are expected, the test counts only if it saw both, and it shows the
-token that tells them apart.
+XF in a docstring: two holders are expected. The test requires that both exist and compares their
+tokens.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from tests.locking.backends.redis.redis_tools import (
 __all__ = ["connect", "server"]
 
 
-def both_believe(first: Lease, second: Lease) -> None:
-    """The overlap was seen, and whoever is guarded by the tokens refuses the first."""
+def assert_overlap(first: Lease, second: Lease) -> None:
+    """Check that two leases overlap and that the tokens tell them apart."""
     assert not first.lost
     assert not second.lost
     assert second.token > first.token
@@ -61,18 +61,18 @@ def test_promoted_replica_without_the_lock(connect: Connect) -> None:
         master.kill()
         promoted.replicaof("NO", "ONE")
         second = take(connect(replica.url))
-    both_believe(first, second)
+    assert_overlap(first, second)
     assert first.token > before.token
 
 
 @pytest.mark.faults(row=5, backend="redis", xf=True)
 def test_crash_without_persistence(server: Redis, connect: Connect) -> None:
-    """XF, row 5: the tokens still grow, though nothing remembers the last one."""
+    """XF, row 5: the tokens grow although the last one is lost."""
     first = take(connect(server.url))
     server.kill()
     server.start()
     second = take(connect(server.url))
-    both_believe(first, second)
+    assert_overlap(first, second)
     with pytest.raises(LockLost):
         first.backend.release(first.claim, first.token)
 
@@ -88,11 +88,11 @@ def test_crash_and_clock_step(step: int, tmp_path: Path, connect: Connect) -> No
         server.kill()
         clock.shift(step)
         server.start()
-        both_believe(first, take(connect(server.url)))
+        assert_overlap(first, take(connect(server.url)))
 
 
 def test_tokens_stay_above_the_raised_floor(server: Redis, connect: Connect) -> None:
-    """What the stock row has seen counts, even when every clock is behind it."""
+    """The floor counts even when every clock is behind it."""
     backend = connect(server.url)
     seen = take(backend).token + (3600 * 1_000_000 // 16 << 15)
     backend.break_lock("n")
@@ -129,7 +129,7 @@ def test_clock_forward_ends_leases_early(tmp_path: Path, connect: Connect) -> No
     with server:
         first = take(connect(server.url))
         clock.shift(31)
-        both_believe(first, take(connect(server.url)))
+        assert_overlap(first, take(connect(server.url)))
 
 
 @pytest.mark.faults(row=8, backend="redis")
@@ -167,7 +167,7 @@ def test_grant_to_a_waiter_is_valid_after_a_clock_step(tmp_path: Path, connect: 
             assert 20 < lease.remaining <= 30
 
 
-# --- answers that are lost, late or errors ----------------------------------------------------
+# --- replies that are lost or late ----------------------------------------------------
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def proxy(server: Redis) -> Iterator[Proxy]:
 def test_lost_replies_are_resolved_by_the_owner(
     server: Redis, connect: Connect, proxy: Proxy
 ) -> None:
-    """Row 10: to take, to extend, to re-enter and to release; the server has done each."""
+    """Row 10: the replies to acquire, extend, set_depth and release are lost."""
     backend, direct, asked = connect(f"redis://{proxy.url}/0"), connect(server.url), claim()
     grant = backend.acquire(asked, 0)  # teaches the scripts
     assert grant is not None
@@ -225,22 +225,22 @@ def test_lost_reply_to_a_waiter_leaves_one_queue_entry(
 def test_command_that_arrives_after_its_timeout(
     server: Redis, connect: Connect, proxy: Proxy
 ) -> None:
-    """XF, row 11: nobody's grant, that ends with its ttl, and the next token is above it."""
+    """XF, row 11: a grant without a holder ends with its ttl; the next token is above it."""
     backend, direct = connect(f"redis://{proxy.url}/0", SOCKET_TIMEOUT=0.3), connect(server.url)
-    ghost = claim(ttl=1.0)
-    grant = backend.acquire(ghost, 0)
+    late_claim = claim(ttl=1.0)
+    grant = backend.acquire(late_claim, 0)
     assert grant is not None
-    backend.release(ghost, grant.token)
+    backend.release(late_claim, grant.token)
     proxy.hold_requests()
     with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(backend.acquire, ghost, 0)
+        late = pool.submit(backend.acquire, late_claim, 0)
         with pytest.raises(LockUnavailable):
             late.result(WAIT_TIMEOUT)
     assert not direct.inspect()
     proxy.resume()
     until(direct.inspect, "the late command arriving")
     (held,) = direct.inspect()
-    assert held.owner == ghost.owner
+    assert held.owner == late_claim.owner
     assert held.token is not None
     started = time.monotonic()
     assert take(direct).token > held.token
@@ -250,7 +250,7 @@ def test_command_that_arrives_after_its_timeout(
 def test_waiter_that_gives_up_during_a_stall_leaves_no_entry(
     server: Redis, connect: Connect
 ) -> None:
-    """Its wire lives on: who is named there is nobody, and would have the lock for a ttl."""
+    """A remaining entry would be granted the lock for a ttl without a holder."""
     backend, holder = connect(server.url, SOCKET_TIMEOUT=0.3), claim()
     backend.acquire(holder, 0)
     with ThreadPoolExecutor(1) as pool:
@@ -263,8 +263,8 @@ def test_waiter_that_gives_up_during_a_stall_leaves_no_entry(
                     call()
         finally:
             server.resume()
-    until(lambda: not redis_breaker(server.url).is_open, "being heard")
-    until(lambda: not waiting(backend), "its place being given up")
+    until(lambda: not redis_breaker(server.url).is_open, "the circuit breaker closing")
+    until(lambda: not waiting(backend), "its entry being removed")
     backend.release(holder, 0)
     assert not backend.inspect()
 
@@ -293,5 +293,5 @@ def test_stalled_redis_fails_in_bounded_time(server: Redis, connect: Connect) ->
             assert time.monotonic() - started < BOUND
         finally:
             server.resume()
-    until(lambda: not redis_breaker(server.url).is_open, "being heard")
+    until(lambda: not redis_breaker(server.url).is_open, "the circuit breaker closing")
     backend.probe()

@@ -1,4 +1,4 @@
-"""FAULTS 17 and 18: a Redis that refuses or may evict; never a grant, always an answer."""
+"""FAULTS 17 and 18: a Redis that returns errors or may evict keys never grants a lock."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.locking.backends.redis.redis_tools import BOUND, Connect, claim, conn
 __all__ = ["connect", "server"]
 
 
-def refuses(backend: RedisBackend, word: str) -> None:
-    """No grant, an error that names its cause, in bounded time, at once or after a wait."""
+def assert_refused(backend: RedisBackend, word: str) -> None:
+    """Check for an error that names its cause, in bounded time, with and without a wait."""
     for timeout in (0, 0.5):
         started = time.monotonic()
         with pytest.raises(LockUnavailable, match=word) as caught:
@@ -38,24 +38,24 @@ def test_error_replies_never_grant(server: Redis, connect: Connect) -> None:
             ("maxmemory", 1, 0, "OOM"),
         ):
             raw.config_set(setting, value)
-            refuses(connect(server.url), word)
+            assert_refused(connect(server.url), word)
             raw.config_set(setting, usual)
         lease = take(connect(server.url))
         raw.config_set("maxmemory", 1)
         lease.backend.extend(lease.claim, lease.token, 60)
-        lease.backend.release(lease.claim, lease.token)  # what is held can be given back
+        lease.backend.release(lease.claim, lease.token)  # a held lock can be released
         raw.config_set("maxmemory", 0)
         raw.replicaof("127.0.0.1", "1")
-        refuses(connect(server.url), "READONLY")
+        assert_refused(connect(server.url), "READONLY")
         raw.config_set("replica-serve-stale-data", "no")
-        refuses(connect(server.url), "MASTERDOWN")
+        assert_refused(connect(server.url), "MASTERDOWN")
         raw.replicaof("NO", "ONE")
         raw.set("lock:{n}", "not a lock")
-        refuses(connect(server.url), "WRONGTYPE")
+        assert_refused(connect(server.url), "WRONGTYPE")
         raw.delete("lock:{n}")
         raw.config_set("requirepass", "secret")
-        refuses(connect(server.url), "authenticat")
-        refuses(connect(server.url.replace("//", "//:wrong@")), "password")
+        assert_refused(connect(server.url), "authenticat")
+        assert_refused(connect(server.url.replace("//", "//:wrong@")), "password")
         raw.config_set("requirepass", "")
         assert not raw.exists("lock:{n}")
         assert take(connect(server.url))
@@ -67,7 +67,7 @@ def test_connections_to_a_read_only_server_are_closed(server: Redis, connect: Co
     with client.Redis.from_url(server.url) as raw:
         backend.probe()
         raw.replicaof("127.0.0.1", "1")
-        refuses(backend, "READONLY")
+        assert_refused(backend, "READONLY")
         assert len(backend.pool) == 0
         raw.replicaof("NO", "ONE")
         assert take(backend)
@@ -80,7 +80,7 @@ def test_too_many_connections(connect: Connect) -> None:
             for _ in range(2):
                 raw = stack.enter_context(client.Redis.from_url(server.url))
                 raw.ping()
-            refuses(connect(server.url), "max number of clients|onnection")
+            assert_refused(connect(server.url), "max number of clients|onnection")
         until(lambda: take(connect(server.url)), "room for a connection")
 
 
@@ -92,13 +92,13 @@ def test_endless_script_fails_in_bounded_time(server: Redis, connect: Connect) -
         endless = pool.submit(raw.eval, "while true do end", 0)
         try:
             until(lambda: is_busy(server), "the script running")
-            refuses(backend, "BUSY|silent")
+            assert_refused(backend, "BUSY|reply|respond")
         finally:
             with client.Redis.from_url(server.url) as killer:
                 killer.script_kill()
             with pytest.raises(client.ResponseError):
                 endless.result(WAIT_TIMEOUT)
-    until(lambda: not redis_breaker(server.url).is_open, "being heard")
+    until(lambda: not redis_breaker(server.url).is_open, "the circuit breaker closing")
     assert take(backend)
 
 

@@ -1,4 +1,4 @@
-"""Any order of calls keeps the invariants of the Redis lock (property-based, on a real server)."""
+"""Property-based test of the Redis lock on a real server: any order of calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _names = count(1)
 class RedisLock(RuleBasedStateMachine):
     """The model: one holder with its count, a queue of claims, and the last token.
 
-    Time passes only where a rule says so: an expiry deletes the lock's key, as Redis would.
+    Time passes only where a rule says so: an expiry deletes the lock's key, as Redis does.
     """
 
     backend: RedisBackend
@@ -66,19 +66,19 @@ class RedisLock(RuleBasedStateMachine):
         self.last_token, self.holder, self.count = grant.token, claim, 1
 
     def _next(self) -> None:
-        """The lock was freed: whoever waits longest must have it now."""
+        """The lock was released: the first waiter must have it now."""
         self.holder = None
         if self.queue:
             claim = self.queue.pop(0)
             self.threads.pop(claim.owner).join(WAIT_TIMEOUT)
             self._granted(claim, self.grants.pop(claim.owner))
 
-    def somebody(self) -> Claim:
+    def new_claim(self) -> Claim:
         return Claim(name=self.name, owner=new_owner(), ttl=60.0)
 
     @rule(target=claims)
     def try_once(self) -> Claim:
-        claim = self.somebody()
+        claim = self.new_claim()
         grant = self.backend.acquire(claim, 0)
         if self.holder is None:
             self._granted(claim, grant)
@@ -89,7 +89,7 @@ class RedisLock(RuleBasedStateMachine):
     @precondition(lambda self: self.holder is not None and len(self.queue) < 4)
     @rule(target=claims)
     def wait(self) -> Claim:
-        claim = self.somebody()
+        claim = self.new_claim()
 
         def work() -> None:
             self.grants[claim.owner] = self.backend.acquire(claim, WAIT_TIMEOUT * 3)
@@ -148,17 +148,17 @@ class RedisLock(RuleBasedStateMachine):
     @precondition(lambda self: self.holder is not None)
     @rule()
     def expire(self) -> None:
-        """The grant's end, noticed by whoever asks next: here a stranger who tries once."""
+        """End the grant; the next caller, here a new claim that tries once, notices it."""
         assert self.holder is not None
         lost = self.holder
         self.raw.delete(self.key)
-        stranger = Claim(name=self.name, owner=new_owner(), ttl=60.0)
-        grant = self.backend.acquire(stranger, 0)
+        newcomer = Claim(name=self.name, owner=new_owner(), ttl=60.0)
+        grant = self.backend.acquire(newcomer, 0)
         if self.queue:
             assert grant is None, "a newcomer overtook"
             self._next()
         else:
-            self._granted(stranger, grant)
+            self._granted(newcomer, grant)
         with pytest.raises(LockLost):
             self.backend.extend(lost, 0, 60.0)
 

@@ -47,12 +47,12 @@ def proxy(masters: Masters) -> Iterator[Callable[[int], Proxy]]:
 
 
 class TestAmnesia:
-    """Row 6: two masters stopped, A locks the other three, one of those restarts empty, B asks."""
+    """Row 6: two masters are paused, A locks the other three, one of them restarts empty."""
 
     TTL = 3.0
 
-    def strike(self, masters: Masters, **options: float) -> float:
-        """Do all that up to B; returns A's deadline. Masters 2, 3 and 4 are free then."""
+    def restart_with_lease(self, masters: Masters, **options: float) -> float:
+        """Do all that; return A's deadline. Masters 2, 3 and 4 then have no key."""
         for number in (3, 4):
             masters.servers[number].pause()
         _, grant = take(masters.client(**options), self.TTL)
@@ -66,18 +66,18 @@ class TestAmnesia:
     @pytest.mark.faults(row=6, backend="redlock", xf=True)
     def test_restarted_master_votes_twice(self, masters: Masters) -> None:
         """XF: two claims have a majority at once."""
-        deadline = self.strike(masters)
+        deadline = self.restart_with_lease(masters)
         take(connected(masters.client(NODE_TIMEOUT=1)), self.TTL, timeout=0)
-        assert time.monotonic() < deadline, "the first lease was over: nothing overlapped"
+        assert time.monotonic() < deadline, "the first lease had ended"
 
     @pytest.mark.faults(row=6, backend="redlock")
     def test_restart_delay_prevents_a_second_vote(self, masters: Masters) -> None:
-        """The same, but nobody asks the restarted master until the first lease must be over."""
+        """With a restart delay, the restarted master cannot vote before the lease has ended."""
         second = masters.client(RESTART_DELAY=self.TTL)
-        until(lambda: self.votes(second), "five young masters coming of age")
-        deadline = self.strike(masters, RESTART_DELAY=self.TTL)
+        until(lambda: self.votes(second), "the end of the restart delay")
+        deadline = self.restart_with_lease(masters, RESTART_DELAY=self.TTL)
         second = masters.client(RESTART_DELAY=self.TTL)
-        assert second.acquire(claim(self.TTL), 0) is None, "the masters 3 and 4 are no majority"
+        assert second.acquire(claim(self.TTL), 0) is None, "masters 3 and 4 are not a majority"
         assert masters.value(2) is None, "the restarted master was asked"
         take(second, self.TTL, timeout=self.TTL * 3)
         assert time.monotonic() >= deadline
@@ -124,7 +124,7 @@ class TestClockJump:
     def test_three_clocks_ahead_make_two_holders(
         self, masters: Masters, clocks: list[Clock]
     ) -> None:
-        """XF: nothing in Redis repairs it; what is guarded must guard itself."""
+        """XF: Redis cannot prevent it; the guarded row must protect itself."""
         deadline = self.held_by_all(masters)
         for clock in clocks[:3]:
             clock.shift(31)
@@ -139,11 +139,11 @@ class TestClockJump:
         assert masters.values()[:2] == [None, None], "the clocks did not jump"
         assert masters.client().acquire(claim(ttl=30), 0.3) is None
         assert time.monotonic() < deadline
-        until(lambda: masters.values()[:2] == [None, None], "the two votes being taken back")
+        until(lambda: masters.values()[:2] == [None, None], "the two votes being withdrawn")
 
 
 class TestMastersDown:
-    """Row 9, with masters that are dead, and with masters that are silent."""
+    """Row 9, with masters that were killed, and with masters that were paused."""
 
     @pytest.mark.faults(row=9, backend="redlock")
     @pytest.mark.parametrize("how", ["kill", "pause"])
@@ -163,7 +163,7 @@ class TestMastersDown:
             backend.release(asked, grant.token)
 
         # All three calls; the best of a few, since the machine has other things to do as well. Not
-        # even the first waits until silent masters are given up.
+        # even the first waits until paused masters time out.
         times = [elapsed(once) for _ in range(5)]
         assert times[0] < CONNECT_TIMEOUT
         assert min(times) < 0.1
@@ -194,10 +194,12 @@ class TestMastersDown:
             with pytest.raises(LockUnavailable, match="of 5 masters replied; 3 are required"):
                 backend.acquire(claim(), timeout)
             assert time.monotonic() - started < 5
-        until(lambda: not masters.value(3) and not masters.value(4), "the two votes taken back")
+        until(
+            lambda: not masters.value(3) and not masters.value(4), "the two votes being withdrawn"
+        )
         for server in masters.servers[:3]:
             server.resume() if how == "pause" else server.start()
-        until(lambda: masters.values() == [None] * 5, "what the silent ones were told")
+        until(lambda: masters.values() == [None] * 5, "the withdrawn votes")
         asked, grant = take(backend)
         backend.release(asked, grant.token)
 
@@ -225,7 +227,7 @@ class TestMastersDown:
         until(lambda: masters.values() == [None] * 5, "the release at the other two")
 
     def test_restarted_masters_are_reconnected(self, masters: Masters) -> None:
-        """Every connection has died unnoticed; a single try works all the same."""
+        """All connections are broken; a single attempt succeeds."""
         backend = connected(masters.client(NODE_TIMEOUT=1))
         for number in ALL:
             masters.restart_empty(number)
@@ -249,7 +251,7 @@ class TestMastersDown:
 
 
 class TestRefusals:
-    """Row 17: what a master says instead of yes or no is never taken for a vote."""
+    """Row 17: an error reply is not a vote."""
 
     READONLY = ("REPLICAOF", "127.0.0.1", "1")
     FULL = ("CONFIG", "SET", "maxmemory", "1")
@@ -270,7 +272,7 @@ class TestRefusals:
             with pytest.raises(LockUnavailable) as caught:
                 client.acquire(claim(), 0)
             assert caught.value.__cause__ is not None
-        until(lambda: not masters.value(3) and not masters.value(4), "the undoing")
+        until(lambda: not masters.value(3) and not masters.value(4), "the undo")
 
     def order(self, masters: Masters, number: int, command: tuple[str, ...]) -> None:
         with redis.Redis.from_url(masters.servers[number].url) as direct:
@@ -280,7 +282,7 @@ class TestRefusals:
 
 
 class TestLateSet:
-    """Row 11: a SET that is carried out long after its time-out is undone, or expires."""
+    """Row 11: a SET that runs long after its time-out is undone or expires."""
 
     @pytest.mark.faults(row=11, backend="redlock")
     def test_late_vote_is_withdrawn(self, masters: Masters) -> None:
@@ -291,7 +293,7 @@ class TestLateSet:
         before = self.sets(masters, 3)
         masters.servers[4].resume()
         until(lambda: self.sets(masters, 4) == before == 1, "the late SET")
-        until(lambda: masters.value(4) is None, "its undoing")
+        until(lambda: masters.value(4) is None, "its undo")
 
     def sets(self, masters: Masters, number: int) -> int:
         with redis.Redis.from_url(masters.servers[number].url) as direct:
@@ -301,7 +303,7 @@ class TestLateSet:
     def test_late_undo_does_not_affect_a_later_attempt(
         self, masters: Masters, proxy: Callable[[int], Proxy]
     ) -> None:
-        """The first SET and its undoing hang on a connection that breaks; a second one votes."""
+        """The first SET and its undo are held back; a second SET votes."""
         last = proxy(4)
         for number in FIRST_THREE:
             masters.plant(number)
@@ -320,14 +322,14 @@ class TestLateSet:
         before = self.sets(masters, 4)
         held_back.set()
         until(lambda: self.sets(masters, 4) > before, "the SET that was held back")
-        backend.extend(asked, grant.token, 60)  # comes after the undoing
+        backend.extend(asked, grant.token, 60)  # runs after the undo
         assert masters.value(4) == mine
 
     @pytest.mark.faults(row=10, backend="redlock", fired="answers cut off")
     def test_vote_with_lost_reply_is_withdrawn(
         self, masters: Masters, proxy: Callable[[int], Proxy]
     ) -> None:
-        """Row 10: three masters did SET, and the connections ended before they could say so."""
+        """Row 10: three masters ran SET, and their replies were lost."""
         proxies = [proxy(number) for number in FIRST_THREE]
         backend = connected(masters.client(NODE_TIMEOUT=1))
         for one in proxies:

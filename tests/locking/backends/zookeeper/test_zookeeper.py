@@ -1,4 +1,4 @@
-"""What is ZooKeeper's own: its queue, its sessions, its settings."""
+"""The ZooKeeper backend: its queue, its sessions, its settings."""
 
 from __future__ import annotations
 

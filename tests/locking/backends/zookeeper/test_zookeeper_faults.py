@@ -34,8 +34,8 @@ class TestHolder:
     ) -> None:
         """Row 12: a second client with the same session id ends the session."""
         other = connected(zookeeper.hosts)
-        told = threading.Event()
-        lock = backend.lock(name, on_lost=lambda lease: told.set())
+        lost = threading.Event()
+        lock = backend.lock(name, on_lost=lambda lease: lost.set())
         lock.acquire(timeout=5)
         lease = lock.lease
         assert lease is not None
@@ -51,7 +51,7 @@ class TestHolder:
                 expired = time.monotonic()
                 assert wait.result(WAIT_TIMEOUT)
                 granted_after = time.monotonic() - expired
-                assert told.wait(SESSION)
+                assert lost.wait(SESSION)
                 assert lease.lost
                 with pytest.raises(LockLost):
                     lease.check()
@@ -71,11 +71,11 @@ class TestHolder:
     def test_lease_of_a_partitioned_holder_ends_in_time(
         self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
     ) -> None:
-        """Packets vanish: the holder stops believing before the next one is granted."""
+        """Packets are dropped: the lease ends before the next grant."""
         with Proxy(zookeeper.nodes[0].port) as proxy:
             other = connected(proxy.url)
-            told: list[float] = []
-            lock = other.lock(name, on_lost=lambda lease: told.append(time.monotonic()))
+            lost_at: list[float] = []
+            lock = other.lock(name, on_lost=lambda lease: lost_at.append(time.monotonic()))
             lock.acquire(timeout=5)
             lease = lock.lease
             assert lease is not None
@@ -84,8 +84,8 @@ class TestHolder:
                 granted = time.monotonic()
                 assert lease.lost
                 assert lease.deadline <= granted
-                until(lambda: told, "the holder being told")
-                assert told[0] - granted < SESSION
+                until(lambda: lost_at, "the lease being marked as lost")
+                assert lost_at[0] - granted < SESSION
             proxy.cut()
             proxy.resume()
             with pytest.raises(LockLost):
@@ -131,10 +131,10 @@ class TestHolder:
             with pytest.raises(LockUnavailable):
                 assert elapsed(lock.release) < 1 + SLACK
             assert len(backend.queue(name)) == 1
-            healed = time.monotonic()
+            recovered_at = time.monotonic()
             proxy.accept()
             with backend.lock(name, timeout=WAIT_TIMEOUT):
-                assert time.monotonic() - healed < 6, "freed by the session's end only"
+                assert time.monotonic() - recovered_at < 6, "freed by the session's end only"
             other.close()
 
 
@@ -174,7 +174,7 @@ class TestWaiter:
             assert waiter.session is not None
             until(lambda: not waiter.session.up.is_set(), "the connection being lost")
             lock.release()
-            assert backend.queue(name) == before, "a place was lost"
+            assert backend.queue(name) == before, "a queue position was lost"
             proxy.accept()
             first.result(WAIT_TIMEOUT)
             second.result(WAIT_TIMEOUT)
@@ -191,14 +191,14 @@ class TestWaiter:
         with ThreadPoolExecutor(1) as pool:
             lock = waiter.lock(name)
             taking = pool.submit(lock.acquire, timeout=WAIT_TIMEOUT)
-            until(lambda: backend.queue(name), "the node being made")
+            until(lambda: backend.queue(name), "the node being created")
             (node,) = backend.queue(name)
             assert not taking.done()
             proxy.cut()
             proxy.resume()
             assert taking.result(WAIT_TIMEOUT)
             lease = pool.submit(lambda: lock.lease).result(WAIT_TIMEOUT)
-            assert backend.queue(name) == [node], "it was made twice"
+            assert backend.queue(name) == [node], "a second node was created"
             (seen,) = [held for held in backend.inspect() if held.name == name]
             assert (seen.owner, seen.token) == (lease.owner, lease.token)
             pool.submit(lock.release).result(WAIT_TIMEOUT)
@@ -216,9 +216,9 @@ class TestWaiter:
         def lose(parent: str) -> object:
             reply = ask(parent)
             if not reply.wait(WAIT_TIMEOUT) or not reply.successful():
-                return reply  # nobody has queued here yet
+                return reply  # the queue is still empty
             answers.append(reply.value)
-            if len(answers) not in (1, 3):  # once more when the node was found by its owner
+            if len(answers) not in (1, 3):  # again after the node was found by its owner
                 return reply
             reply = client.handler.async_result()
             reply.set_exception(ConnectionLoss())
@@ -247,10 +247,10 @@ class TestWaiter:
             with pytest.raises(LockUnavailable):
                 waiting.result(WAIT_TIMEOUT)
             assert len(backend.queue(name)) == 2
-            healed = time.monotonic()
+            recovered_at = time.monotonic()
             proxy.accept()
-            until(lambda: len(backend.queue(name)) == 1, "the orphan being deleted")
-            assert time.monotonic() - healed < 6, "deleted by the session's end only"
+            until(lambda: len(backend.queue(name)) == 1, "the node being deleted")
+            assert time.monotonic() - recovered_at < 6, "deleted by the session's end only"
 
     def test_late_creation_leaves_no_node(
         self, proxy: Proxy, waiter: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
@@ -261,7 +261,9 @@ class TestWaiter:
             with pytest.raises(LockUnavailable):
                 pool.submit(waiter.lock(name).acquire, timeout=0.2).result(WAIT_TIMEOUT)
             proxy.resume()
-            until(lambda: waiter.session and not waiter.session.pending_deletes, "the clearing up")
+            until(
+                lambda: waiter.session and not waiter.session.pending_deletes, "the pending delete"
+            )
             assert len(backend.queue(name)) == 1
 
     def test_waiter_with_expired_session_queues_again(
@@ -290,12 +292,12 @@ class TestWaiter:
 
 
 class TestLeader:
-    """Row 14: three sessions want one lock while the leader goes."""
+    """Row 14: three sessions contend for one lock while the leader fails."""
 
     @pytest.mark.faults(row=14, backend="zookeeper")
     @pytest.mark.parametrize(("how", "within"), [("kill", 3.0), ("stop", 6.0), ("cut off", 8.0)])
     def test_one_holder_throughout(self, how: LeaderFailure, within: float, name: str) -> None:
-        """A holder may have been behind the leader: then the next one waits out its session."""
+        """The successor of a holder at the old leader may wait for the end of its session."""
         session = 4.0
         with Partitioned() as ensemble:
             backends = [connected(ensemble.hosts, SESSION_TIMEOUT=session) for _ in range(3)]
@@ -325,9 +327,9 @@ class TestLeader:
                     workers = [pool.submit(work, number) for number in range(3)]
                     try:
                         until(lambda: len(grants) > 20, "the lock going round")
-                        # Through the new leader: not one that the old had still under way.
+                        # A grant by the new leader, not one that the old leader still processed.
                         epoch = grants[-1][1] >> 32
-                        struck = time.monotonic()
+                        failed_at = time.monotonic()
                         fault.inject()
                         assert fault.injected
                         until(lambda: grants[-1][1] >> 32 > epoch, "a grant by a new leader")
@@ -339,7 +341,7 @@ class TestLeader:
                 assert not overlaps
                 tokens = [token for _, token in grants]
                 assert tokens == sorted(set(tokens))
-                assert after - struck < within + session
+                assert after - failed_at < within + session
                 fault.recover()  # the old leader follows the new one
             finally:
                 for backend in backends:
@@ -347,7 +349,7 @@ class TestLeader:
 
 
 class TestClock:
-    """Row 8: a session is counted on a clock that nobody sets."""
+    """Row 8: sessions are measured on a monotonic clock."""
 
     @pytest.mark.faults(row=8, backend="zookeeper")
     @pytest.mark.parametrize("seconds", [3600, -3600])
