@@ -69,9 +69,9 @@ def reserve(*, sale: int, customer: int, key: str, quantity: int = 1) -> dict[st
     return {"ticket": queued.url, "replayed": queued.replayed}
 
 
-def consume() -> dict[str, Any]:
+def consume(*, claim_after: float = 0.3) -> dict[str, Any]:
     """Write orders until stopped; claim abandoned entries at once."""
-    with patch.multiple(consumer, CLAIM_AFTER=0.3, REFRESH_INTERVAL=0.1):
+    with patch.multiple(consumer, CLAIM_AFTER=claim_after, REFRESH_INTERVAL=0.1):
         consumer.Consumer(proceed).run()
     return {"ok": "told"}
 

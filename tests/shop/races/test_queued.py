@@ -68,7 +68,7 @@ def test_two_consumers_without_a_lock_lose_naive_writes(processes) -> None:
     sale = a_queued_sale(stock=10)
     first, second = processes(2)
     for consumer in (first, second):
-        consumer.start({"do": "consume"}, pause_at="queued.stock_read")
+        consumer.start({"do": "consume", "claim_after": 60}, pause_at="queued.stock_read")
         reserve(customer_id=a_customer().pk, sale=sale, quantity=1, key="k")
         consumer.reached()
     for consumer in (first, second):
