@@ -1,4 +1,4 @@
-/* A wall clock that is off by what a file says: see clock.py.
+/* A wall clock with the offset that a file holds: see clock.py.
  *
  * Preloaded into a server, it answers for the C library. CLOCK_OFFSET_FILE names a file of eight
  * bytes, the nanoseconds to add, which may change at any time. The monotonic clock is left alone.

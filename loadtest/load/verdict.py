@@ -86,7 +86,7 @@ def judge(
     seconds = max(ends, default=started) - started
     waits = [(answer.ended - answer.began) * 1000 for answer in answers]
     kinds = Counter(answer.kind for answer in answers)
-    verdict, why = verdict_of(audit, wanted=wanted, told=kinds["order"])
+    verdict, why = verdict_of(audit, wanted=wanted, confirmed=kinds["order"])
     return {
         "stock": plan.stock,
         "attempts": sum(answer.sends for answer in answers),
@@ -104,18 +104,18 @@ def judge(
     }
 
 
-def verdict_of(audit: StockAudit, *, wanted: int, told: int) -> tuple[Verdict, str]:
-    """Return verdict and reason: `wanted` units could be sold, `told` buyers were told of one."""
+def verdict_of(audit: StockAudit, *, wanted: int, confirmed: int) -> tuple[Verdict, str]:
+    """Return verdict and reason: `wanted` units could be sold, `confirmed` buyers were told so."""
     sold = audit.sold + audit.held
     if audit.oversold:
         return "oversold", "; ".join(audit.breaches)
     if sold < wanted:
         why = f"{sold} orders, {wanted} units could be sold"
         return "undersold", "; ".join([*audit.breaches, why])
-    if audit.breaches or sold != told:
+    if audit.breaches or sold != confirmed:
         # Every buyer was served, but units appeared or vanished.
-        why = f"{told} buyers were told that they had bought, {sold} orders exist"
-        verdict: Verdict = "undersold" if audit.lost or sold < told else "oversold"
+        why = f"{confirmed} buyers were told that they had bought, {sold} orders exist"
+        verdict: Verdict = "undersold" if audit.lost or sold < confirmed else "oversold"
         return verdict, "; ".join([*audit.breaches, why])
     return "ok", f"{sold} orders, and the ledger is consistent"
 

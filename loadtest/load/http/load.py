@@ -277,7 +277,7 @@ def _audit_when_written(sale: Sale, winners: int) -> StockAudit:
 def _judge(asked: HttpLoad, report: Report, audit: StockAudit) -> Report:
     wanted = min(asked.stock, asked.buyers)
     verdict: str
-    verdict, why = verdict_of(audit, wanted=wanted, told=report["winners"])
+    verdict, why = verdict_of(audit, wanted=wanted, confirmed=report["winners"])
     slow = list(_missed(asked, report))
     if verdict == "ok" and slow:
         verdict, why = "slow", "; ".join(slow)
