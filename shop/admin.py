@@ -248,7 +248,7 @@ class OrderAdmin(ReadOnlyAdmin):
 
 
 @admin.register(RejectedReservation)
-class SetAsideAdmin(ReadOnlyAdmin):
+class RejectedReservationAdmin(ReadOnlyAdmin):
     """Reservations of queued sales that did not become orders, and why."""
 
     list_display = ("number", "sale", "customer_id", "quantity", "reason", "created_at")

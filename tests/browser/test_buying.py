@@ -66,7 +66,7 @@ def test_signing_up_leads_back_to_the_sale(people):
     page.locator("[name=password1]").fill("a-blue-teapot-7")
     page.locator("[name=password2]").fill("another")
     page.locator("main form button").click()
-    expect(page.locator(".fault")).to_be_visible()
+    expect(page.locator(".field-error")).to_be_visible()
     expect(page.locator("[name=username]")).to_have_value("chen")
     for name in ("password1", "password2"):
         page.locator(f"[name={name}]").fill("a-blue-teapot-7")

@@ -97,4 +97,4 @@ def test_the_form_tells_its_command_line(people):
     for name in ("Processes", "Threads of each"):
         page.get_by_label(name).fill("32")
         page.get_by_label(name).blur()
-    expect(page.locator("#command .fault")).to_contain_text("processes x threads")
+    expect(page.locator("#command .field-error")).to_contain_text("processes x threads")

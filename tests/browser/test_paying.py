@@ -99,7 +99,7 @@ def test_profile_and_password_change(people):
     page.get_by_role("link", name="Signed in: li").click()
     page.get_by_label("Email address").fill("li@nowhere")
     page.locator("main form button").click()
-    expect(page.locator(".fault")).to_be_visible()
+    expect(page.locator(".field-error")).to_be_visible()
     page.get_by_label("Email address").fill("li@example.org")
     page.locator("main form button").click()
     expect(page.get_by_role("status")).to_have_text("Saved.")

@@ -109,8 +109,8 @@ def test_invalid_form_shows_the_reason(client, staff, wrong):
     client.force_login(staff)
     page = client.post(reverse("lab-start"), {**FORM, **wrong})
     assert page.status_code == 400
-    assert 'class="fault"' in page.text or 'role="alert"' in page.text
-    assert 'class="fault"' in client.get(reverse("lab-command"), {**FORM, **wrong}).text
+    assert 'class="field-error"' in page.text or 'role="alert"' in page.text
+    assert 'class="field-error"' in client.get(reverse("lab-command"), {**FORM, **wrong}).text
     assert not LabRun.objects.exists()
 
 

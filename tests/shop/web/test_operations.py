@@ -114,11 +114,11 @@ def test_force_requires_the_name_and_does_not_wait(amy, holder):
     asked = amy.post("/ops/switch/", {**SWITCH, "step": "force"})
     assert asked.status_code == 200
     assert "Type “database”" in asked.text
-    assert "fault" not in asked.text
+    assert "field-error" not in asked.text
     for typed in ("", "redis", "Database"):
         refused = amy.post("/ops/switch/", {**SWITCH, "step": "force", "confirm": typed})
         assert refused.status_code == 400
-        assert "fault" in refused.text
+        assert "field-error" in refused.text
         assert backend_in_force() == "redis"
     sent = {**SWITCH, "step": "force", "confirm": "database"}
     assert amy.post("/ops/switch/", sent).status_code == 302
