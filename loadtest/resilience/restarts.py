@@ -12,7 +12,7 @@ from django.db.models import Count, Sum
 from devservers import Server
 from loadtest.faults.waiting import FaultFailed, until
 from loadtest.load.http.client import DISCONNECTED
-from loadtest.load.http.load import HttpLoad, run_http_load
+from loadtest.load.http.load import SENDING, HttpLoad, run_http_load
 from loadtest.resilience.shop import Shop
 from loadtest.resilience.verdicts import TIMEOUT, Report, verdict
 from locking.models import JobRun
@@ -37,11 +37,11 @@ def restarts(asked: dict[str, Any]) -> Report:
             hang_ups=True,
         )
         over = False
-        progress = {"run_http_load": 0}
+        progress = {SENDING: 0}
 
         def restart() -> None:
             for share in (0.002, 0.3):  # the first while most units are unsold
-                while progress["run_http_load"] < share * plan.attempts and not over:
+                while progress[SENDING] < share * plan.attempts and not over:
                     time.sleep(0.02)
                 if not over:
                     _restart(shop.servers)

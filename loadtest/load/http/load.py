@@ -35,6 +35,8 @@ from shop.administration.audit import StockAudit, audit_sale
 from shop.models import Sale, User
 
 LOCAL = ("127.0.0.1", "localhost")
+SENDING = "sending"
+"""The step in which the attempts are sent, as `progress` receives it."""
 OPEN_FOR = timedelta(hours=1)
 BATCH = 200
 """Customers created per transaction, because the shop writes at the same time."""
@@ -96,7 +98,7 @@ def run_http_load(asked: HttpLoad, progress: Callable[[str, int, int], object]) 
         # The processes fork: they must not share connections.
         connections.close_all()
         locks.close()
-        report = _drive(asked, forms, lambda done: progress("load", done, asked.attempts))
+        report = _drive(asked, forms, lambda done: progress(SENDING, done, asked.attempts))
         audit = _audit_when_written(sale, report["winners"])
         return {"settings": asdict(asked), **_judge(asked, report, audit)}
     finally:
