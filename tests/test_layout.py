@@ -10,7 +10,7 @@ PACKAGES = ("loadtest", "shop", "inventory", "locking", "devservers")
 MODULES_PER_FOLDER = 14
 MODULES_AT_ROOT = {"locking": 16, "shop": 10, "loadtest": 4, "inventory": 9}
 LINES_PER_MODULE = 400
-PRIVATE_NAMES_IN_TESTS = 40
+PRIVATE_NAMES_IN_TESTS = 30
 QUESTION = re.compile(
     r"(What|Whether|Who|Whoever|Whatever|Nobody|Somebody|Where|That|How|As for)\b"
 )
