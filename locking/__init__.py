@@ -5,25 +5,26 @@
     with lock("sale:42", timeout=2) as lease:  # LockTimeout if it stays held for 2 s
         ...                                    # lease.token grows with every grant
 
-Names are imported on first use, because Django imports this package before settings are ready.
+Most names are imported on first use: Django imports this package before settings are ready.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from locking.exceptions import (
+    IdempotencyError,
+    KeyInFlight,
+    KeyReused,
+    KeyUnusable,
+    LockError,
+    LockLost,
+    LockMisuse,
+    LockTimeout,
+    LockUnavailable,
+)
+
 if TYPE_CHECKING:
     from locking import single_flight
-    from locking.exceptions import (
-        IdempotencyError,
-        KeyInFlight,
-        KeyReused,
-        KeyUnusable,
-        LockError,
-        LockLost,
-        LockMisuse,
-        LockTimeout,
-        LockUnavailable,
-    )
     from locking.handler import locks
     from locking.idempotency import Attempt, StoredResponse
     from locking.idempotency.views import idempotent
@@ -32,17 +33,6 @@ if TYPE_CHECKING:
     from locking.policy.lock import lock
 
 _MODULES = {
-    "exceptions": (
-        "IdempotencyError",
-        "KeyInFlight",
-        "KeyReused",
-        "KeyUnusable",
-        "LockError",
-        "LockLost",
-        "LockMisuse",
-        "LockTimeout",
-        "LockUnavailable",
-    ),
     "handler": ("locks",),
     "idempotency": ("Attempt", "StoredResponse"),
     "idempotency.views": ("idempotent",),

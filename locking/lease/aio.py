@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
@@ -47,24 +48,14 @@ async def _finish(future: asyncio.Future[T]) -> T:
 
 
 def _start(call: Callable[[], T]) -> asyncio.Future[T]:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if future.cancelled():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
+    future = Future[T]()
+    future.set_running_or_notify_cancel()  # from here on, it cannot be cancelled
 
     def run() -> None:
-        result, error = None, None
         try:
-            result = call()
-        except BaseException as caught:  # noqa: BLE001 - raised again in the task
-            error = caught
-        loop.call_soon_threadsafe(settle, result, error)
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised again in the task
+            future.set_exception(error)
 
     threading.Thread(target=run, name="lock-wait", daemon=True).start()
-    return future
+    return asyncio.wrap_future(future)

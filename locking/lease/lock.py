@@ -16,7 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
+from typing import TypedDict, Unpack
 
 from locking import metrics
 from locking.backends.base import Backend, Claim
@@ -27,11 +27,38 @@ from locking.types import check_name, check_timeout, check_ttl, check_wait, curr
 from locking.watchdog import watchdog
 
 
+class LockOptions(TypedDict, total=False):
+    """The options of a lock; None takes the backend's setting."""
+
+    ttl: float | None
+    """Seconds a grant lasts unless extended."""
+    timeout: float | None
+    """Seconds for which the `with` statement waits."""
+    renew: bool
+    """Whether the watchdog extends the grant every third of its ttl while it is held."""
+    on_lost: Callable[[Lease], object] | None
+    """Called once with the lease when its loss is noticed."""
+
+
 class BaseLock(ABC):
     """The operations of a lock that are the same for every way of choosing the backend."""
 
-    name: str
-    timeout: float | None
+    def __init__(
+        self,
+        name: str,
+        *,
+        ttl: float | None = None,
+        timeout: float | None = None,
+        renew: bool = True,
+        on_lost: Callable[[Lease], object] | None = None,
+    ) -> None:
+        check_name(name)
+        check_timeout(timeout)
+        self.name = name
+        self.ttl = ttl
+        self.timeout = timeout
+        self.renew = renew
+        self.on_lost = on_lost
 
     @property
     @abstractmethod
@@ -39,8 +66,8 @@ class BaseLock(ABC):
         """The caller's lease, or None if it holds none."""
 
     @abstractmethod
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Acquire the lock; return False if it stayed held."""
+    def _grant(self, wait: float) -> Lease | None:
+        """Return a new lease, or None if the lock stayed held for `wait` seconds."""
 
     @abstractmethod
     def _with_timeout(self) -> float:
@@ -52,6 +79,28 @@ class BaseLock(ABC):
             raise LockMisuse(f"{self.name!r} is not held by this thread or task: acquire it first.")
         return lease
 
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        """Acquire the lock; return False if it stayed held.
+
+        Wait for `timeout` seconds, by default the lock's timeout, else forever. Raise
+        LockUnavailable if the store does not reply, LockLost if the caller's own lease was lost.
+        """
+        return self._enter(check_wait(blocking, timeout, self.timeout)) is not None
+
+    def _enter(self, wait: float) -> Lease | None:
+        lease = self.lease
+        if lease is None:
+            return self._grant(wait)
+        lease.enter_again()
+        return lease
+
+    def extend(self, ttl: float | None = None) -> None:
+        """Move the deadline to `ttl` seconds from now (default: the lock's ttl)."""
+        lease = self._own()
+        if ttl is None:
+            ttl = lease.backend.ttl if self.ttl is None else self.ttl
+        lease.extend(ttl)
+
     def release(self) -> None:
         """Undo one acquisition; the last release frees the lock.
 
@@ -61,19 +110,15 @@ class BaseLock(ABC):
 
     def __enter__(self) -> Lease:
         timeout = self._with_timeout()
-        if not self.acquire(timeout=timeout):
+        lease = self._enter(timeout)
+        if lease is None:
             raise self._timed_out(timeout)
-        return self._own()
+        return lease
 
     def _timed_out(self, timeout: float) -> LockTimeout:
         return LockTimeout(f"{self.name!r} was still held by another caller after {timeout:g} s.")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             self.release()
         except LockError:
@@ -83,54 +128,25 @@ class BaseLock(ABC):
 
 
 class Lock(BaseLock):
-    """A lock on one name in one backend.
+    """A lock on one name in one backend."""
 
-    ttl: seconds a grant lasts unless extended. timeout: seconds for which the `with` statement
-    waits. renew: whether the watchdog extends the grant every third of its ttl while it is held.
-    on_lost: called once with the lease when its loss is noticed. An argument of None takes the
-    backend's setting.
-    """
+    ttl: float
 
-    def __init__(
-        self,
-        backend: Backend,
-        name: str,
-        *,
-        ttl: float | None = None,
-        timeout: float | None = None,
-        renew: bool = True,
-        on_lost: Callable[[Lease], object] | None = None,
-    ) -> None:
-        check_name(name)
+    def __init__(self, backend: Backend, name: str, **options: Unpack[LockOptions]) -> None:
+        super().__init__(name, **options)
         self.backend = backend
-        self.name = name
-        self.ttl = backend.ttl if ttl is None else ttl
+        self.ttl = backend.ttl if self.ttl is None else self.ttl
         check_ttl(self.ttl)
-        check_timeout(timeout)
-        self.timeout = timeout
-        self.renew = renew
-        self.on_lost = on_lost
 
     @property
     def lease(self) -> Lease | None:
         """The caller's lease, or None if it holds none."""
         return self.backend.held.get((self.name, current_caller()))
 
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Acquire the lock; return False if it stayed held.
+    def _grant(self, wait: float) -> Lease | None:
+        return self._grant_claim(Claim(name=self.name, ttl=self.ttl), wait)
 
-        Wait for `timeout` seconds, by default the lock's timeout, else forever. Raise
-        LockUnavailable if the store does not reply, LockLost if the caller's own lease was lost.
-        """
-        wait = check_wait(blocking, timeout, self.timeout)
-        caller = current_caller()
-        lease = self.backend.held.get((self.name, caller))
-        if lease is not None:
-            lease.enter_again()
-            return True
-        return self._grant(Claim(name=self.name, ttl=self.ttl, caller=caller), wait) is not None
-
-    def _grant(self, claim: Claim, wait: float) -> Lease | None:
+    def _grant_claim(self, claim: Claim, wait: float) -> Lease | None:
         alias, started = self.backend.alias, time.monotonic()
         try:
             grant = self.backend.acquire(claim, wait)
@@ -156,10 +172,6 @@ class Lock(BaseLock):
             raise
         return lease
 
-    def extend(self, ttl: float | None = None) -> None:
-        """Move the deadline to `ttl` seconds from now (default: the lock's ttl)."""
-        self._own().extend(self.ttl if ttl is None else ttl)
-
     def locked(self) -> bool:
         """Return whether any caller that this process can see holds the lock."""
         mine = [lease.name for lease in list(self.backend.held.values()) if not lease.lost]
@@ -179,7 +191,7 @@ class Lock(BaseLock):
 
         def enter() -> Lease | None:
             if lease is None:
-                return self._grant(claim, wait)
+                return self._grant_claim(claim, wait)
             lease.enter_again()
             return lease
 
@@ -195,12 +207,7 @@ class Lock(BaseLock):
             raise self._timed_out(timeout)
         return self._own()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             await self.arelease()
         except LockError:
