@@ -25,33 +25,26 @@ REACH = {"none": _("none"), "process": _("process"), "machines": _("machines")}
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Rows that only services write, because a change by hand would break the ledger."""
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False."""
-        return False
-
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False."""
+        """Return False; rows cannot be added or deleted either."""
         return False
+
+    has_add_permission = has_delete_permission = has_change_permission
 
 
 class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
     """The backend and strategy to activate; `locking.policy` carries the switch out."""
 
-    STEPS = [
-        ("drain", _("Switch after the current holders have finished")),
-        ("force", _("Switch at once, because the old backend is unavailable")),
-        ("cancel", _("Cancel the switch in progress")),
-    ]
     backend = forms.ChoiceField(label=_("lock backend"), choices=lambda: [(a, a) for a in locks])
     strategy = forms.ChoiceField(label=_("write strategy"), choices=WriteStrategy.choices)
     reason = forms.CharField(label=_("reason"), max_length=200)
     step = forms.ChoiceField(
         label=_("how"),
-        choices=STEPS,
+        choices=[
+            ("drain", _("Switch after the current holders have finished")),
+            ("force", _("Switch at once, because the old backend is unavailable")),
+            ("cancel", _("Cancel the switch in progress")),
+        ],
         initial="drain",
         widget=forms.RadioSelect({"class": "radiolist"}),
     )
@@ -156,12 +149,10 @@ class LockPolicyAdmin(ReadOnlyAdmin):
     @admin.display(description=_("backends"))
     def backends(self, row: LockPolicy) -> str:
         """Return a table of the properties that the backends declare."""
-        head = format_html_join(
-            "", "<th>{}</th>", ((gettext(title),) for title in PROPERTIES.values())
-        )
-        body = format_html_join(
-            "", "<tr><th>{}</th><td>{}</td>{}<td>{}</td></tr>", map(_row, locks)
-        )
+        titles = ((gettext(title),) for title in PROPERTIES.values())
+        head = format_html_join("", "<th>{}</th>", titles)
+        line = "<tr><th>{}</th><td>{}</td>{}<td>{}</td></tr>"
+        body = format_html_join("", line, map(_row, locks))
         return format_html(
             "<table><thead><tr><th></th><th>{}</th>{}<th></th></tr></thead><tbody>{}</tbody></table>",
             _("excludes"),

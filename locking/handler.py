@@ -41,29 +41,21 @@ class LockHandler:
         if backend is not None:
             return backend
         with self._guard:
+            if alias not in settings.LOCKS:
+                known = ", ".join(self) or "none"
+                raise LockMisuse(
+                    f"There is no lock backend {alias!r} in LOCKS; there are: {known}."
+                )
             if alias not in self._backends:
-                self._backends[alias] = self._create(alias)
+                self._backends[alias] = create(alias, settings.LOCKS[alias])
             return self._backends[alias]
 
     def __iter__(self) -> Iterator[str]:
         return iter(settings.LOCKS)
 
-    def __contains__(self, alias: object) -> bool:
-        return alias in settings.LOCKS
-
-    def __len__(self) -> int:
-        return len(settings.LOCKS)
-
     def opened(self) -> list[Backend]:
         """Return the backends that this process has used."""
         return list(self._backends.values())
-
-    def _create(self, alias: str) -> Backend:
-        conf: dict[str, Any] | None = settings.LOCKS.get(alias)
-        if conf is None:
-            known = ", ".join(settings.LOCKS) or "none"
-            raise LockMisuse(f"There is no lock backend {alias!r} in LOCKS; there are: {known}.")
-        return create(alias, conf)
 
     def close(self) -> None:
         """Close all clients of this process; a backend that is used again opens new ones."""

@@ -16,33 +16,27 @@ from prometheus_client.multiprocess import MultiProcessCollector
 MAX_KINDS = 32
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
-OUTCOMES = Counter(
-    "locking_attempts_total", "Attempts to acquire a lock", ["backend", "kind", "outcome"]
-)
+PLACE = ["backend", "kind"]
+
+OUTCOMES = Counter("locking_attempts_total", "Attempts to acquire a lock", [*PLACE, "outcome"])
 KEYS = Counter("locking_idempotency_total", "Requests with an idempotency key", ["outcome"])
-LOST = Counter("locking_lost_total", "Leases that ended before their release", ["backend", "kind"])
+LOST = Counter("locking_lost_total", "Leases that ended before their release", PLACE)
 WAIT = Histogram(
-    "locking_wait_seconds",
-    "Time from the request to the grant",
-    ["backend", "kind"],
-    buckets=BUCKETS,
+    "locking_wait_seconds", "Time from the request to the grant", PLACE, buckets=BUCKETS
 )
 HOLD = Histogram(
-    "locking_hold_seconds",
-    "Time from the grant to the release",
-    ["backend", "kind"],
-    buckets=BUCKETS,
+    "locking_hold_seconds", "Time from the grant to the release", PLACE, buckets=BUCKETS
 )
 LOOKUPS = Counter(
     "locking_single_flight_total", "Calls of single_flight.get_or_build", ["kind", "outcome"]
 )
 BUILD = Histogram("locking_build_seconds", "Builds of a cached value", ["kind"], buckets=BUCKETS)
-
 JOBS = Counter("locking_job_runs_total", "Runs of run_once tasks", ["task", "outcome"])
 
 Totals = dict[str, dict[tuple[str, ...], float]]
 
-_kinds: set[str] = set()
+kinds: set[str] = set()
+"""The namespaces that have a label of their own."""
 
 
 def registry() -> CollectorRegistry:
@@ -54,20 +48,15 @@ def registry() -> CollectorRegistry:
     return combined
 
 
-def clear() -> None:
-    """Forget the namespaces seen so far, so that others may take their labels."""
-    _kinds.clear()
-
-
 def kind_of(name: str) -> str:
     """Return the label for a lock name."""
     kind, colon, _ = name.partition(":")
     if not colon:
         return "plain"
-    if kind not in _kinds:
-        if len(_kinds) >= MAX_KINDS:
+    if kind not in kinds:
+        if len(kinds) >= MAX_KINDS:
             return "other"
-        _kinds.add(kind)
+        kinds.add(kind)
     return kind
 
 
@@ -79,9 +68,8 @@ def _outcome(backend: str, kind: str, outcome: str) -> Counter:
 
 @lru_cache(maxsize=1024)
 def _times(backend: str, kind: str) -> tuple[Histogram, Histogram]:
-    LOST.labels(
-        backend, kind
-    )  # create it at 0: Prometheus sees no increase in a series that starts at 1
+    # Create it at 0: Prometheus sees no increase in a series that starts at 1.
+    LOST.labels(backend, kind)
     return WAIT.labels(backend, kind), HOLD.labels(backend, kind)
 
 

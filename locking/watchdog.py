@@ -55,17 +55,10 @@ class Watchdog:
         """Stop renewing `lease`."""
         self.leases.discard(lease)
 
-    def clear(self) -> None:
-        """Stop renewing the leases added so far."""
-        self.leases.clear()
-
     def reschedule(self, lease: Lease) -> None:
         """Wake the thread if the lease's next renewal is now the first one due."""
         if lease in self.leases and lease.renew_at < self.next_renewal:
             self.add(lease)
-
-    def __len__(self) -> int:
-        return len(self.leases)
 
     def _run(self) -> None:
         while True:

@@ -117,7 +117,7 @@ def _clear_caches() -> None:
     from shop.purchase import admission
     from shop.sales import waiting_slots
 
-    metrics.clear()
+    metrics.kinds.clear()
     policy.invalidate()
     admission.clear()
     waiting_slots.clear()

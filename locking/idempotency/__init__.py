@@ -24,7 +24,6 @@ import unicodedata
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from django.conf import settings
@@ -61,12 +60,6 @@ class StoredResponse:
     body: bytes
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, response: HttpResponse) -> StoredResponse:
-        """Return a view's response without cookies; middleware adds its headers to replays too."""
-        headers = dict(response.items())
-        return cls(body=response.content, status=response.status_code, headers=headers)
 
     def to_http(self) -> HttpResponse:
         """Return an equal HttpResponse."""
@@ -132,7 +125,9 @@ class Attempt:
     def row(self, response: StoredResponse | HttpResponse) -> dict[str, Any]:
         """Return the columns of the IdempotencyKey, for a caller that inserts it itself."""
         if isinstance(response, HttpResponse):
-            response = StoredResponse.of(response)
+            # Cookies are not among the items. Middleware adds its headers to replays too.
+            headers, status = dict(response.items()), response.status_code
+            response = StoredResponse(body=response.content, status=status, headers=headers)
         self.response = response
         return {
             "digest": self.digest,
@@ -155,25 +150,16 @@ class Attempt:
         IdempotencyKey.objects.create(**self.row(response))
         return response
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         try:
-            if self.is_replay or not isinstance(error, Exception) or not self._is_stored():
-                return False
-            logger.warning("Returning the stored response of a key in spite of %r", error)
-            return True
+            if isinstance(error, Exception) and not self.is_replay:
+                with suppress(DatabaseError):
+                    if self.load():
+                        logger.warning("Returning the stored response of a key after %r", error)
+                        return True
+            return False
         finally:
             self._release()
-
-    def _is_stored(self) -> bool:
-        try:
-            return self.load()
-        except DatabaseError:
-            return False
 
     def _release(self) -> None:
         if self._lock is not None:

@@ -21,21 +21,6 @@ _marking = threading.Lock()
 class Lease:
     """A granted lock as its holder sees it, until it is released or lost."""
 
-    __slots__ = (
-        "_marked_lost",
-        "backend",
-        "claim",
-        "count",
-        "epoch",
-        "granted_at",
-        "name",
-        "on_lost",
-        "owner",
-        "renew_at",
-        "strategy",
-        "token",
-    )
-
     def __init__(
         self,
         backend: Backend,

@@ -21,7 +21,7 @@ TTL = 1.2
 @pytest.fixture(autouse=True)
 def _only_its_own_leases() -> None:
     """Drop the leases that other tests left held on purpose."""
-    watchdog.clear()
+    watchdog.leases.clear()
 
 
 def watchdogs() -> list[threading.Thread]:
@@ -201,8 +201,8 @@ def test_one_thread_renews_the_leases_of_all_backends() -> None:
     with first.lock("a", ttl=TTL), first.lock("b", ttl=TTL), second.lock("a", ttl=TTL):
         until(lambda: len(first.times("extend")) > 1 and second.times("extend"), "renewals")
         assert len(watchdogs()) == 1
-        assert len(watchdog) == 3
-    assert len(watchdog) == 0
+        assert len(watchdog.leases) == 3
+    assert len(watchdog.leases) == 0
 
 
 def test_leases_that_do_not_expire_are_not_renewed() -> None:
@@ -210,7 +210,7 @@ def test_leases_that_do_not_expire_are_not_renewed() -> None:
 
     backend = create("process", {"BACKEND": "locking.backends.process.ProcessBackend"})
     with backend.lock("a", ttl=0.1):
-        assert len(watchdog) == 0
+        assert len(watchdog.leases) == 0
 
 
 def test_forked_child_renews_only_its_own_leases() -> None:
@@ -222,7 +222,7 @@ def test_forked_child_renews_only_its_own_leases() -> None:
             code = 1
             try:
                 backend.calls.clear()
-                left_alone = len(watchdog) == 0 and not watchdogs()
+                left_alone = len(watchdog.leases) == 0 and not watchdogs()
                 with backend.lock("b", ttl=TTL) as lease:
                     until(lambda: len(backend.times("extend")) > 1, "renewals in the child")
                     code = 0 if left_alone and not lease.lost and len(watchdogs()) == 1 else 2
@@ -238,5 +238,5 @@ def test_failed_release_ends_the_renewal() -> None:
     backend.then("release", unavailable)
     with pytest.raises(LockUnavailable), backend.lock("a"):
         pass
-    assert len(watchdog) == 0
+    assert len(watchdog.leases) == 0
     assert not backend.held
