@@ -1,7 +1,5 @@
 """Statements that are committed together: all of them or none."""
 
-from __future__ import annotations
-
 import pytest
 from django.db import IntegrityError
 from django.utils import timezone

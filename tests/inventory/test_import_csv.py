@@ -1,7 +1,5 @@
 """`manage.py import_products`: all rows or none, each fault with its line."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from decimal import Decimal

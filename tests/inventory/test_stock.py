@@ -1,7 +1,5 @@
 """Units are taken and put back under each write strategy; older fences are refused."""
 
-from __future__ import annotations
-
 import pytest
 from django.db import IntegrityError, transaction
 from django.db.models import F

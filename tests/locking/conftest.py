@@ -1,7 +1,5 @@
 """A backend without a store."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A function whose calls last until the test ends them."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -5,8 +5,6 @@ with LockWorker(conf) as other:
     other.kill()                            # SIGKILL while it holds the lock
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping
@@ -70,17 +68,12 @@ class LockCommands:
 
     def __init__(self) -> None:
         self.held: dict[str, Lock] = {}
-        self._backend: Backend | None = None
-
-    @property
-    def backend(self) -> Backend:
-        assert self._backend is not None
-        return self._backend
+        self.backend: Backend | None = None
 
     def configure(self, conf: dict[str, Any]) -> dict[str, Any]:
-        if self._backend is not None:
-            self._backend.close()
-        self._backend = create("worker", conf)
+        if self.backend is not None:
+            self.backend.close()
+        self.backend = create("worker", conf)
         return {"ok": True}
 
     def acquire(
@@ -94,7 +87,6 @@ class LockCommands:
         if not lock.acquire(timeout=timeout):
             return {"ok": False}
         self.held[name] = lock
-        assert lock.lease is not None
         return {"ok": True, "owner": lock.lease.owner, "token": lock.lease.token}
 
     def release(self, name: str) -> dict[str, Any]:
@@ -103,7 +95,6 @@ class LockCommands:
 
     def lease(self, name: str) -> dict[str, Any]:
         lease = self.held[name].lease
-        assert lease is not None
         return {"ok": True, "lost": lease.lost, "token": lease.token}
 
     def queue_up(self, name: str, size: int, ttl: float) -> dict[str, Any]:
@@ -122,7 +113,6 @@ class LockCommands:
         for _ in range(times):
             lock = self.backend.lock(name)
             lock.acquire()
-            assert lock.lease is not None
             tokens.append(lock.lease.token)
             with Path(path).open("r+") as file:
                 number = int(file.read())

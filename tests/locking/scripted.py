@@ -4,8 +4,6 @@ It is named by its dotted path, as in settings, and nothing in `locking` knows i
 the contract of `locking.backends.base` is enough to write a backend.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """System checks of the lock settings, each with its own id."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

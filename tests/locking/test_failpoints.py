@@ -1,7 +1,5 @@
 """Fail points: armed hooks and observers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """docs/reference/faults.md has every test that is marked with a row, and every row has a test."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """FAULTS row 18: a Redis that may evict locks is rejected at start-up."""
 
-from __future__ import annotations
-
 import pytest
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError

@@ -1,17 +1,14 @@
 """The registry of callbacks that run in a forked child."""
 
-from __future__ import annotations
-
 import gc
-import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from locking import fork
+from tests.locking.forked import passes_in_child
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,13 +26,6 @@ class Client:
 
     def reset(self) -> None:
         self.resets.append(self)
-
-
-def passes_in_child(check: Callable[[], bool]) -> bool:
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if check() else 1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_callbacks_run_in_the_child_in_the_order_of_registration() -> None:

@@ -1,7 +1,5 @@
 """`locking.idempotent` and `locking.Attempt`: one effect and one response for each key."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The public names of `locking`, and the imports that they do not cause."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

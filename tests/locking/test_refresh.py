@@ -1,8 +1,5 @@
 """Values in the memory of one process, read once for all of its threads."""
 
-from __future__ import annotations
-
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from unittest.mock import patch
@@ -11,6 +8,7 @@ import pytest
 
 from loadtest.faults.waiting import until
 from locking.refresh import RefreshingCache, SharedCalls
+from tests.locking.forked import passes_in_child
 from tests.locking.held_call import TIMEOUT, HeldCall, unexpected
 
 LONG = 60.0
@@ -113,8 +111,5 @@ def test_forked_child_does_not_wait_for_its_parent(cache, pool) -> None:
     read = HeldCall("parent")
     pool.submit(get, cache, read)
     read.wait_until_started()
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if get(cache, lambda: "child") == "child" else 1)
+    assert passes_in_child(lambda: get(cache, lambda: "child") == "child")
     read.end()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,7 +1,5 @@
 """`locking.single_flight`: which caller builds, which ones wait, and what each of them gets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial

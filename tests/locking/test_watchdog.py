@@ -1,8 +1,5 @@
 """The thread that renews leases, on a scripted backend."""
 
-from __future__ import annotations
-
-import os
 import threading
 import time
 from itertools import pairwise
@@ -12,6 +9,7 @@ import pytest
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.watchdog import Watchdog, watchdog
+from tests.locking.forked import passes_in_child
 from tests.locking.scripted import scripted, unavailable
 
 TTL = 1.2
@@ -169,7 +167,6 @@ def test_failed_start_of_the_thread_holds_nothing_and_is_repeated(
     assert not backend.inspect()
     with backend.lock("a", ttl=TTL):
         until(lambda: len(backend.times("extend")) > 1, "renewals")
-    assert dog.thread is not None
     dog.thread.name = "watchdog of a test"
 
 
@@ -215,20 +212,17 @@ def test_leases_that_do_not_expire_are_not_renewed() -> None:
 
 def test_forked_child_renews_only_its_own_leases() -> None:
     backend = scripted()
+
+    def renews_only_its_own() -> bool:
+        backend.calls.clear()
+        left_alone = len(watchdog.leases) == 0 and not watchdogs()
+        with backend.lock("b", ttl=TTL) as lease:
+            until(lambda: len(backend.times("extend")) > 1, "renewals in the child")
+            return left_alone and not lease.lost and len(watchdogs()) == 1
+
     with backend.lock("a", ttl=TTL):
         until(lambda: watchdogs(), "the thread starting")
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                backend.calls.clear()
-                left_alone = len(watchdog.leases) == 0 and not watchdogs()
-                with backend.lock("b", ttl=TTL) as lease:
-                    until(lambda: len(backend.times("extend")) > 1, "renewals in the child")
-                    code = 0 if left_alone and not lease.lost and len(watchdogs()) == 1 else 2
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert passes_in_child(renews_only_its_own)
         before = len(backend.times("extend"))
         until(lambda: len(backend.times("extend")) > before, "renewals in the parent")
 

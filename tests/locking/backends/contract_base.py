@@ -1,7 +1,5 @@
 """Base of the contract: a backend from its settings, and processes with the same backend."""
 
-from __future__ import annotations
-
 import os
 import threading
 import uuid

@@ -1,7 +1,5 @@
 """The end of a grant: release, expiry, a killed process, an operator; and ends of a wait."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -17,6 +15,7 @@ from locking import LockLost, LockMisuse, LockUnavailable
 from locking.backends.base import Backend, Capabilities, Claim
 from locking.handler import create
 from tests.locking.backends.contract_base import Another, ContractBase, needs
+from tests.locking.forked import passes_in_child
 
 
 class Ends(ContractBase):
@@ -53,7 +52,6 @@ class Ends(ContractBase):
         old = backend.lock(name, ttl=0.3, renew=False)
         old.acquire(timeout=5)
         lease = old.lease
-        assert lease is not None
         until(lambda: lease.lost, "the lease ending")
         with ThreadPoolExecutor(1) as other:
             successor = backend.lock(name, ttl=30)
@@ -65,7 +63,6 @@ class Ends(ContractBase):
             with pytest.raises(LockLost):
                 old.release()
             taken = other.submit(lambda: successor.lease).result(WAIT_TIMEOUT)
-            assert taken is not None
             assert not taken.lost
             assert taken.token > lease.token
             assert not backend.lock(name).acquire(blocking=False), "the successor lost its lock"
@@ -76,7 +73,6 @@ class Ends(ContractBase):
         lock = backend.lock(name, ttl=self.TTL, renew=False)
         lock.acquire(timeout=5)
         lease = lock.lease
-        assert lease is not None
         first_end = lease.deadline
         lock.extend(30)
         assert lease.deadline > first_end + 20
@@ -128,7 +124,6 @@ class Ends(ContractBase):
     ) -> None:
         holder, other = Claim(name=name, ttl=30), Claim(name=name, ttl=30)
         grant = backend.acquire(holder, 5)
-        assert grant is not None
 
         def held() -> list[tuple[str, int | None]]:
             return [(held.owner, held.count) for held in backend.inspect() if held.name == name]
@@ -215,20 +210,15 @@ class Ends(ContractBase):
         lock = backend.lock(name)
         lock.acquire(timeout=5)  # opens the client, too
         free = backend.lock(f"{name}-free")
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                held_here = lock.lease is not None
-                refused = not lock.acquire(timeout=0.1) or can.exclusion != "machines"
-                works = free.acquire(timeout=5)
-                free.release()
-                code = 0 if not held_here and refused and works else 2
-            finally:
-                os._exit(code)
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 0
-        assert lock.lease is not None
+
+        def works_in_child() -> bool:
+            held_here = lock.lease is not None
+            refused = not lock.acquire(timeout=0.1) or can.exclusion != "machines"
+            works = free.acquire(timeout=5)
+            free.release()
+            return not held_here and refused and works
+
+        assert passes_in_child(works_in_child)
         lock.lease.check()
         lock.release()
 

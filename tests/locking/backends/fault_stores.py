@@ -1,7 +1,5 @@
 """The backends under test and processes that have them too, for the tests of faults."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass

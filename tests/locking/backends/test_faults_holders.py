@@ -5,8 +5,6 @@ that, and shows the token that tells them apart; the stock's side of it is in
 tests/shop/purchase/test_fence_faults.py.
 """
 
-from __future__ import annotations
-
 import ctypes
 import time
 import uuid
@@ -41,7 +39,6 @@ def test_row_1_stopped_for_two_leases(store: Store, name: str) -> None:
         stopped = time.monotonic()
         assert second.acquire(timeout=WAIT_TIMEOUT), "the watchdog renewed although it was stopped"
         lease = second.lease
-        assert lease is not None
         until(lambda: time.monotonic() - stopped > 2 * TTL, "twice the lease passing")
         first.resume()
         assert first.lease(name) == {"ok": True, "lost": True, "token": held["token"]}
@@ -89,7 +86,6 @@ def test_row_2_gil_held_longer_than_the_lease(store: Store, name: str, is_held: 
     with store.another() as other:
         lock.acquire(timeout=5)
         lease = lock.lease
-        assert lease is not None
         other.send("acquire", name=name, timeout=WAIT_TIMEOUT, ttl=30)
         usleep(int(2.5 * TTL * 1e6))
         assert lease.lost is is_held

@@ -1,7 +1,5 @@
 """FAULTS row 23 and F7: many waiters for one lock, their order and their cost."""
 
-from __future__ import annotations
-
 import threading
 import time
 import uuid

@@ -1,7 +1,5 @@
 """All beats send messages for the same scheduled times."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 

@@ -1,7 +1,5 @@
 """`run_once` in one process: duplicates, takeovers, failed attempts and lost messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any

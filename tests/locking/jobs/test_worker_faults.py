@@ -3,8 +3,6 @@
 The control is the same task without `run_once`: on the same messages it doubles its effects.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Tasks that are cancelled while they acquire a lock leave nothing behind."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

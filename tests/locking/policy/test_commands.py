@@ -1,7 +1,5 @@
 """`manage.py lock_policy` and `manage.py locks`."""
 
-from __future__ import annotations
-
 import re
 from io import StringIO
 

@@ -1,7 +1,5 @@
 """A switch waits for the holders of the old backend; new callers wait for the switch."""
 
-from __future__ import annotations
-
 import threading
 import time
 from datetime import timedelta

@@ -1,8 +1,5 @@
 """`locking.lock` under a policy that does not change."""
 
-from __future__ import annotations
-
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +7,7 @@ import pytest
 
 from loadtest.faults.waiting import WAIT_TIMEOUT
 from locking import LockLost, LockMisuse, LockTimeout, lock, locks, policy
+from tests.locking.forked import passes_in_child
 from tests.locking.scripted import PATH, ScriptedBackend
 
 
@@ -121,20 +119,16 @@ def test_interrupt_after_the_grant_releases_it(backend, monkeypatch) -> None:
 
 def test_forked_child_does_not_hold_its_parents_locks(backend) -> None:
     held = lock("a")
+
+    def holds_nothing() -> bool:
+        mine = held.lease is not None
+        with pytest.raises(LockMisuse):
+            held.release()
+        took = held.acquire(timeout=1)  # it is free in the memory of the child
+        return not mine and took and held.lease is not lease
+
     with held as lease:
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                mine = held.lease is not None
-                try:
-                    held.release()
-                except LockMisuse:
-                    took = held.acquire(timeout=1)  # it is free in the memory of the child
-                    code = 0 if not mine and took and held.lease is not lease else 2
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert passes_in_child(holds_nothing)
         lease.check()
 
 

@@ -1,7 +1,5 @@
 """Reading the active policy, and the effects of a switch."""
 
-from __future__ import annotations
-
 import threading
 import time
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Two lock backends for the tests of switching: `old` is active, `new` is the other one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 

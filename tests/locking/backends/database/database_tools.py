@@ -1,7 +1,5 @@
 """A database beside the shop's own, for tests that break its server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

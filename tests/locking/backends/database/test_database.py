@@ -1,7 +1,5 @@
 """The database backend on the shop's own database: SQLite, and MariaDB in the second pass."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Iterator
@@ -52,7 +50,6 @@ def test_sweep_deletes_expired_rows_only(backend: DatabaseBackend) -> None:
     tokens = {}
     for name, ttl in (("idle", 30), ("crashed", 0.05)):
         grant = backend.acquire(claim(name, name, ttl), 0)
-        assert grant is not None
         tokens[name] = grant.token
     backend.release(claim("idle", "idle"), tokens["idle"])
     until(lambda: not backend.inspect(), "the crashed holder's lease ending")
@@ -70,7 +67,6 @@ def test_sweep_deletes_expired_rows_only(backend: DatabaseBackend) -> None:
 def test_end_beyond_the_lease_is_corrected(backend: DatabaseBackend) -> None:
     """What a clock that was set back leaves behind; with a real clock in test_database_faults."""
     grant = backend.acquire(claim("future", "dead", ttl=0.2), 0)
-    assert grant is not None
     row = LockRow.objects.get(name="future")
     LockRow.objects.update(expires_at=row.expires_at + HOUR)
     with backend.lock("future", timeout=5) as lease:

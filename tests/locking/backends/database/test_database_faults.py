@@ -1,7 +1,5 @@
 """The database backend on a MariaDB that fails: FAULTS rows 8, 10, 17, and its queue."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -158,7 +156,6 @@ class TestLostReplies:
             proxy.cut()
             proxy.resume()
             grant = asked.result(WAIT_TIMEOUT)
-        assert grant is not None
         assert grant.token == root(ROW % "lost-reply")[0][1] > first.token
         assert 28 < grant.deadline - time.monotonic() <= 30
         far.release(claim, grant.token)
@@ -168,7 +165,6 @@ class TestLostReplies:
     ) -> None:
         claim = Claim(name="lost-release", owner="me", ttl=30)
         grant = far.acquire(claim, 5)
-        assert grant is not None
         with ThreadPoolExecutor(1) as pool:
             proxy.hold_replies()
             asked = pool.submit(far.release, claim, grant.token)
@@ -285,7 +281,6 @@ class TestTheServerItself:
         backend = database("own")
         claim = Claim(name="kept", owner="holder", ttl=4)
         grant = backend.acquire(claim, 5)
-        assert grant is not None
         own.kill()
         with pytest.raises(LockUnavailable):
             backend.extend(claim, grant.token, 4)
@@ -305,8 +300,6 @@ class TestTheServerItself:
         first = backend.acquire(old, 5)
         clock.shift(60)
         second = backend.acquire(new, 0)
-        assert first is not None
-        assert second is not None
         assert time.monotonic() < first.deadline, "they overlap"
         assert second.token > first.token
         with pytest.raises(LockLost):
@@ -320,7 +313,6 @@ class TestTheServerItself:
         clock.shift(120)
         dead = Claim(name="back", owner="dead", ttl=1.0)
         grant = backend.acquire(dead, 5)
-        assert grant is not None
         clock.shift(0)
         started = time.monotonic()
         with backend.lock("back", timeout=WAIT_TIMEOUT) as lease:

@@ -1,7 +1,5 @@
 """A Redis server for faults, backends as in other processes, and waiting threads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager

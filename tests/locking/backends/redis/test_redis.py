@@ -1,8 +1,5 @@
 """The queue of the Redis lock: order, cost, early ends of a wait, connections."""
 
-from __future__ import annotations
-
-import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +15,7 @@ from locking.backends.redis.backend import RedisBackend
 from locking.handler import create
 from tests.locking.backends.contract_base import assert_nothing_leaks
 from tests.locking.backends.redis.redis_tools import claim, waiters, waiting
+from tests.locking.forked import passes_in_child
 from tests.locking.lock_worker import LockWorker
 
 PATH = "locking.backends.redis.RedisBackend"
@@ -65,7 +63,6 @@ def test_killed_waiter_is_skipped_at_once(
 ) -> None:
     holder, next_one, killed = claim(), claim(), another()
     grant = backend.acquire(holder, 0)
-    assert grant is not None
     killed.send("acquire", name="n", timeout=60, ttl=30)
     until(lambda: waiting(backend) == 1)
     with waiters(backend, next_one) as (waiter,):
@@ -289,15 +286,9 @@ def test_fork_does_not_disturb_the_parents_wait(backend: RedisBackend) -> None:
     holder, waiting_claim = claim(), claim()
     backend.acquire(holder, 0)
     with waiters(backend, waiting_claim) as (waiter,):
-        child = os.fork()
-        if child == 0:
-            fine = False
-            try:
-                mine = claim()
-                fine = backend.acquire(mine, 0.05) is None and len(backend.pool.connections) == 1
-            finally:
-                os._exit(0 if fine else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert passes_in_child(
+            lambda: backend.acquire(claim(), 0.05) is None and len(backend.pool.connections) == 1
+        )
         backend.release(holder, 0)
         assert waiter.result(WAIT_TIMEOUT) is not None
     backend.release(waiting_claim, 0)

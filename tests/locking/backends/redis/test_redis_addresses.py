@@ -1,7 +1,5 @@
 """Where a Redis can be: behind a password, a Unix socket, a database number, TLS."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """FAULTS 17 and 18: a Redis that returns errors or may evict keys never grants a lock."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack

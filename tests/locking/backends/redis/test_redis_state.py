@@ -1,7 +1,5 @@
 """Property-based test of the Redis lock on a real server: any order of calls."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from itertools import count
@@ -111,20 +109,17 @@ class RedisLock(RuleBasedStateMachine):
     @precondition(lambda self: self.holder is not None)
     @rule(depth=st.integers(1, 3))
     def enter_again(self, depth: int) -> None:
-        assert self.holder is not None
         self.backend.set_depth(self.holder, 0, depth)
         self.count = depth
 
     @precondition(lambda self: self.holder is not None)
     @rule()
     def extend(self) -> None:
-        assert self.holder is not None
         self.backend.extend(self.holder, 0, 120.0)
 
     @precondition(lambda self: self.holder is not None)
     @rule()
     def release(self) -> None:
-        assert self.holder is not None
         self.backend.release(self.holder, 0)
         self._next()
 
@@ -149,7 +144,6 @@ class RedisLock(RuleBasedStateMachine):
     @rule()
     def expire(self) -> None:
         """End the grant; the next caller, here a new claim that tries once, notices it."""
-        assert self.holder is not None
         lost = self.holder
         self.raw.delete(self.key)
         newcomer = Claim(name=self.name, owner=new_owner(), ttl=60.0)

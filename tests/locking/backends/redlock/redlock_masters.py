@@ -1,7 +1,5 @@
 """Five RedLock masters for a test, and clients for them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -95,7 +93,6 @@ def connected(backend: RedLockBackend) -> RedLockBackend:
     def all_five() -> bool:
         backend.probe()
         quorum = backend.pool.take()
-        assert quorum is not None
         backend.pool.give(quorum)
         return len(quorum.voters()) == 5
 

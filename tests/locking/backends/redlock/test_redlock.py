@@ -1,7 +1,5 @@
 """RedLock on five healthy masters: votes, undo, waiting, leaks, settings."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -29,6 +27,7 @@ from tests.locking.backends.redlock.redlock_masters import (
     masters,
     take,
 )
+from tests.locking.forked import passes_in_child
 
 __all__ = ["masters"]
 
@@ -124,7 +123,6 @@ class TestLostMajority:
         lock = backend.lock(NAME, ttl=1, on_lost=lambda lease: lost.set())
         assert lock.acquire(timeout=5)
         lease = lock.lease
-        assert lease is not None
         for server in masters.servers[:3]:
             server.pause()
         assert lost.wait(10), "on_lost was not called"
@@ -249,7 +247,6 @@ class TestLeaks:
             expired = claim(ttl=0.1)
             expired.name = f"{NAME}:{number}"
             grant = backend.acquire(expired, 5)
-            assert grant is not None
             until(lambda end=grant.deadline: time.monotonic() > end)
         take(backend)
         assert len(backend.pool.connections) <= 2
@@ -272,16 +269,13 @@ class TestLeaks:
         self, masters: Masters, backend: RedLockBackend
     ) -> None:
         asked, grant = take(backend)
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                refused = backend.acquire(claim(), 0.1) is None
-                backend.close()
-                code = 0 if refused else 2
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+        def is_refused() -> bool:
+            refused = backend.acquire(claim(), 0.1) is None
+            backend.close()
+            return refused
+
+        assert passes_in_child(is_refused)
         (quorum,) = backend.pool.connections
         connections = quorum.connections()
         backend.extend(asked, grant.token, 90)

@@ -1,7 +1,5 @@
 """FAULTS rows 6, 7, 9, 10 and 11 at the level of the lock, on five real masters."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -316,7 +314,6 @@ class TestLateSet:
             for number in FIRST_THREE:
                 masters.uproot(number)
             grant = attempts.result(30)
-        assert grant is not None
         mine = f"{asked.owner} {grant.token}"
         until(lambda: masters.value(4) == mine, "its vote")
         before = self.sets(masters, 4)

@@ -1,7 +1,5 @@
 """The ZooKeeper backend: its queue, its sessions, its settings."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time
@@ -14,15 +12,9 @@ from devservers import ZooKeeper
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
-from locking.backends.zookeeper.session import Session
 from tests.locking.backends.zookeeper.zookeeper_tools import PATH, backend, connected, name
 
 __all__ = ["backend", "name"]
-
-
-def session_of(backend: ZooKeeperBackend) -> Session:
-    assert backend.session is not None
-    return backend.session
 
 
 class TestSettings:
@@ -50,7 +42,7 @@ class TestSettings:
         other = connected(f"{zookeeper.hosts}/elsewhere", PREFIX="/a/b")
         try:
             with one.lock(name, timeout=5), other.lock(name, timeout=5):
-                client, path = session_of(one).client, f"/elsewhere/a/b/{name}"
+                client, path = one.session.client, f"/elsewhere/a/b/{name}"
                 client.sync(path)  # the server that this one asks may lag behind the other's
                 assert client.exists(path)
             assert not other.inspect()
@@ -61,15 +53,15 @@ class TestSettings:
     def test_session_timeout_is_the_granted_one(self, zookeeper: ZooKeeper) -> None:
         for asked, granted in ((60.0, 10.0), (0.1, 1.0), (3.0, 3.0)):  # two to twenty ticks
             backend = connected(zookeeper.hosts, SESSION_TIMEOUT=asked)
-            assert session_of(backend).timeout == pytest.approx(granted)
+            assert backend.session.timeout == pytest.approx(granted)
             backend.close()
 
 
 class TestQueue:
     def test_token_is_the_zxid_of_the_creation(self, backend: ZooKeeperBackend, name: str) -> None:
         with backend.lock(name, timeout=5) as lease:
-            path = session_of(backend).nodes[lease.owner]
-            assert session_of(backend).client.exists(path).czxid == lease.token
+            path = backend.session.nodes[lease.owner]
+            assert backend.session.client.exists(path).czxid == lease.token
 
     def test_timed_out_waits_leave_nothing(self, backend: ZooKeeperBackend, name: str) -> None:
         with backend.lock(name, timeout=5), ThreadPoolExecutor(8) as others:
@@ -77,7 +69,7 @@ class TestQueue:
             waits = [others.submit(backend.lock(name).acquire, timeout=0.01) for _ in range(80)]
             assert not any(wait.result(WAIT_TIMEOUT) for wait in waits)
             assert backend.queue(name) == before
-            session = session_of(backend)
+            session = backend.session
             assert not session._waiting
             watchers = session.client._data_watchers
             assert sum(len(of_path) for of_path in watchers.values()) <= 1 + len(waits) // 8
@@ -87,7 +79,7 @@ class TestQueue:
         self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
     ) -> None:
         other = connected(zookeeper.hosts)
-        client, asked = session_of(other).client, []
+        client, asked = other.session.client, []
         call = client._call
         client._call = lambda request, reply: asked.append(request) or call(request, reply)
         with backend.lock(name, timeout=5):
@@ -118,7 +110,7 @@ class TestQueue:
                 files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
                 with ThreadPoolExecutor(24) as pool:
                     list(pool.map(take, range(20_000)))
-                session = session_of(backend)
+                session = backend.session
                 assert not backend.held
                 assert not session.nodes
                 assert not session.pending_deletes
@@ -137,7 +129,6 @@ class TestSession:
         lock = backend.lock(name, on_lost=lambda lease: lost.set())
         lock.acquire(timeout=5)
         lease = lock.lease
-        assert lease is not None
         assert backend.break_lock(name)
         assert lost.wait(WAIT_TIMEOUT)
         assert lease.lost
@@ -175,7 +166,6 @@ class TestSession:
         lock.acquire(timeout=5)
         lease = lock.lease
         other.close()
-        assert lease is not None
         until(lambda: lease.lost, "the lease ending with the session")
         with pytest.raises(LockLost):
             lock.release()

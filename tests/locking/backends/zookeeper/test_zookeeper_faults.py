@@ -1,7 +1,5 @@
 """FAULTS rows 1, 3, 8, 12, 13 and 14 at the level of the lock, on real ensembles."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator
@@ -38,13 +36,11 @@ class TestHolder:
         lock = backend.lock(name, on_lost=lambda lease: lost.set())
         lock.acquire(timeout=5)
         lease = lock.lease
-        assert lease is not None
         try:
             with ThreadPoolExecutor(1) as pool:
                 successor = other.lock(name)
                 wait = pool.submit(successor.acquire, timeout=WAIT_TIMEOUT)
                 until(lambda: len(other.queue(name)) == 2, "the other one queueing")
-                assert backend.session is not None
                 fault = ExpireSession(zookeeper.hosts, backend.session.client.client_id)
                 fault.inject()
                 assert fault.injected
@@ -58,7 +54,6 @@ class TestHolder:
                 with pytest.raises(LockLost):
                     lock.release()
                 taken = pool.submit(lambda: successor.lease).result(WAIT_TIMEOUT)
-                assert taken is not None
                 assert taken.token > lease.token
                 assert not taken.lost
                 pool.submit(successor.release).result(WAIT_TIMEOUT)
@@ -78,7 +73,6 @@ class TestHolder:
             lock = other.lock(name, on_lost=lambda lease: lost_at.append(time.monotonic()))
             lock.acquire(timeout=5)
             lease = lock.lease
-            assert lease is not None
             proxy.hold()
             with backend.lock(name, timeout=WAIT_TIMEOUT):
                 granted = time.monotonic()
@@ -171,7 +165,6 @@ class TestWaiter:
             until(lambda: len(backend.queue(name)) == 3, "the second one queueing")
             before = backend.queue(name)[1:]
             proxy.cut(refuse=True)
-            assert waiter.session is not None
             until(lambda: not waiter.session.up.is_set(), "the connection being lost")
             lock.release()
             assert backend.queue(name) == before, "a queue position was lost"
@@ -209,7 +202,6 @@ class TestWaiter:
         self, backend: ZooKeeperBackend, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The connection breaks between two answers: the node's creation, and the queue."""
-        assert backend.session is not None
         client, answers = backend.session.client, []
         ask = client.get_children_async
 
@@ -229,7 +221,6 @@ class TestWaiter:
             lock = backend.lock(name)
             lock.acquire(timeout=5)
         lease = lock.lease
-        assert lease is not None
         (node,) = backend.queue(name)
         made = client.exists(f"{backend._parent(name)}/{node}")
         assert lease.token == made.czxid
@@ -280,7 +271,6 @@ class TestWaiter:
             waiting = pool.submit(waiter.lock(name).acquire, timeout=WAIT_TIMEOUT)
             until(lambda: len(backend.queue(name)) == 2, "the other one queueing")
             before = backend.queue(name)
-            assert waiter.session is not None
             ExpireSession(zookeeper.hosts, waiter.session.client.client_id).inject()
             until(
                 lambda: len(now := backend.queue(name)) == 2 and now[1] > before[1],
@@ -371,7 +361,6 @@ class TestClock:
                     lease.check()
                 with other.lock(name, timeout=5) as next_lease:
                     assert next_lease.token > lease.token
-                    assert other.session is not None
                     path = other.session.nodes[next_lease.owner]
                     made_at = other.session.client.exists(path).ctime / 1000
                 assert abs(made_at - time.time()) > 3000, "the clock did not jump"

@@ -1,7 +1,5 @@
 """Backends on real ensembles."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Callable, Iterator
