@@ -1,9 +1,7 @@
 """`locking.idempotent` and `locking.Attempt`: one effect and one response for each key."""
 
 import logging
-from collections.abc import Callable
 from datetime import timedelta
-from threading import Thread
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -29,6 +27,7 @@ from locking import (
 from locking.idempotency import IDEMPOTENCY_PREFIX, KEPT_FOR, is_key, prune
 from locking.jobs.tasks import prune_idempotency_keys
 from locking.models import IdempotencyKey
+from tests.locking.calls import in_thread
 from tests.locking.scripted import PATH, ScriptedBackend, unavailable
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -142,16 +141,9 @@ def test_error_during_replay_is_raised() -> None:
         raise ValueError("mine")
 
 
-def meanwhile(action: Callable[[], object]) -> None:
-    """Run the action in another thread, which is another lock owner."""
-    thread = Thread(target=action)
-    thread.start()
-    thread.join()
-
-
 def test_key_in_flight_is_refused(backend) -> None:
     digest = Attempt(user=1, key="k", request=b"r").digest
-    meanwhile(backend.lock(IDEMPOTENCY_PREFIX + digest).acquire)
+    in_thread(backend.lock(IDEMPOTENCY_PREFIX + digest).acquire)
     for request in (b"r", b"another"):
         with pytest.raises(KeyInFlight):
             do(request=request)
@@ -288,7 +280,7 @@ def test_json_body_is_part_of_the_request(user) -> None:
 
 def test_view_with_a_key_in_flight_returns_409(user, backend) -> None:
     held = backend.lock(IDEMPOTENCY_PREFIX + Attempt(user=user.pk, key="k", request=b"").digest)
-    meanwhile(held.acquire)
+    in_thread(held.acquire)
     refused = send(user, headers=KEY)
     assert (refused.status_code, refused["Retry-After"], effects()) == (409, "1", 0)
     backend.reset_after_fork()

@@ -9,7 +9,7 @@ import pytest
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.watchdog import Watchdog, watchdog
-from tests.locking.forked import passes_in_child
+from tests.locking.calls import acquire_and_release, passes_in_child
 from tests.locking.scripted import scripted, unavailable
 
 TTL = 1.2
@@ -188,8 +188,7 @@ def test_lease_of_an_ended_thread_is_not_renewed() -> None:
     thread = threading.Thread(target=backend.lock("a", ttl=0.45).acquire)
     thread.start()
     thread.join()
-    assert backend.lock("a").acquire(timeout=WAIT_TIMEOUT)
-    backend.lock("a").release()
+    assert acquire_and_release(backend, "a")
     assert not backend.held
 
 

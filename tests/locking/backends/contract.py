@@ -23,6 +23,7 @@ from locking import LockMisuse, LockTimeout
 from locking.backends.base import Backend, Capabilities
 from tests.locking.backends.contract_base import Another, needs, served
 from tests.locking.backends.contract_ends import Ends
+from tests.locking.calls import acquire_and_release, in_thread
 
 
 class Contract(Ends):
@@ -43,9 +44,8 @@ class Contract(Ends):
     def test_held_lock_is_refused_at_once(
         self, backend: Backend, can: Capabilities, name: str
     ) -> None:
-        with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as other:
-            got = other.submit(self._acquire_and_release, backend, name, 0).result(WAIT_TIMEOUT)
-            assert got is (can.exclusion == "none")
+        with backend.lock(name, timeout=5):
+            assert in_thread(acquire_and_release, backend, name, 0) is (can.exclusion == "none")
 
     @needs(lambda can: can.exclusion != "none")
     def test_wait_ends_at_its_timeout(self, backend: Backend, name: str) -> None:
@@ -56,17 +56,16 @@ class Contract(Ends):
                 pass
             return time.monotonic() - started
 
-        with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as other:
-            assert 0.2 <= other.submit(wait).result(WAIT_TIMEOUT) < 5
+        with backend.lock(name, timeout=5):
+            assert 0.2 <= in_thread(wait) < 5
             until(lambda: not self.waiting(backend, name), "the waiter leaving the queue")
-        assert backend.lock(name).acquire(timeout=5), "an abandoned wait must not hold the lock"
-        backend.lock(name).release()
+        assert acquire_and_release(backend, name, 5), "an abandoned wait must not hold the lock"
 
     def test_wait_without_timeout_ends_with_the_release(self, backend: Backend, name: str) -> None:
         lock = backend.lock(name)
         lock.acquire(timeout=5)
         with ThreadPoolExecutor(1) as other:
-            waiter = other.submit(self._acquire_and_release, backend, name, math.inf)
+            waiter = other.submit(acquire_and_release, backend, name, math.inf)
             lock.release()
             assert waiter.result(WAIT_TIMEOUT)
 
@@ -146,9 +145,8 @@ class Contract(Ends):
                 if can.counts_in_store:
                     assert [h.count for h in backend.inspect() if h.name == name] == [2]
             assert not lease.lost
-            with ThreadPoolExecutor(1) as other:
-                got = other.submit(self._acquire_and_release, backend, name, 0).result(WAIT_TIMEOUT)
-                assert got is (can.exclusion == "none"), "the inner release freed the lock"
+            got = in_thread(acquire_and_release, backend, name, 0)
+            assert got is (can.exclusion == "none"), "the inner release freed the lock"
             if can.counts_in_store:
                 assert [h.count for h in backend.inspect() if h.name == name] == [1]
         assert not backend.lock(name).locked()
@@ -178,10 +176,7 @@ class Contract(Ends):
 
     def test_every_waiter_gets_the_lock(self, backend: Backend, name: str) -> None:
         with ThreadPoolExecutor(12) as pool:
-            waits = [
-                pool.submit(self._acquire_and_release, backend, name, WAIT_TIMEOUT)
-                for _ in range(36)
-            ]
+            waits = [pool.submit(acquire_and_release, backend, name) for _ in range(36)]
             assert all(wait.result(WAIT_TIMEOUT * 2) for wait in waits)
         assert not self.waiting(backend, name)
 
@@ -193,8 +188,8 @@ class Contract(Ends):
         with pytest.raises(LockMisuse):
             lock.release()
         lock.acquire(timeout=5)
-        with ThreadPoolExecutor(1) as other, pytest.raises(LockMisuse):
-            other.submit(lock.release).result(WAIT_TIMEOUT)
+        with pytest.raises(LockMisuse):
+            in_thread(lock.release)
         lock.lease.check()
         lock.release()
         with pytest.raises(LockMisuse):
@@ -221,7 +216,6 @@ class Contract(Ends):
         odd = [name.upper(), f"{name} ", f"{name}/../%2F", f"{name}{{*}}?[x]", f"{name}é限"]
         with backend.lock(name.lower(), timeout=5):
             for other in odd:
-                assert backend.lock(other).acquire(blocking=False), other
-                backend.lock(other).release()
+                assert acquire_and_release(backend, other, 0), other
         with backend.lock(odd[-1], timeout=5):
             assert odd[-1] in {held.name for held in backend.inspect()}

@@ -140,10 +140,3 @@ class ContractBase:
             if held.name == name:
                 return held.waiters
         return 0
-
-    def _acquire_and_release(self, backend: Backend, name: str, timeout: float) -> bool:
-        lock = backend.lock(name)
-        if not lock.acquire(timeout=timeout):
-            return False
-        lock.release()
-        return True

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 
 import pytest
 
@@ -15,7 +15,7 @@ from locking import LockLost, LockMisuse, LockUnavailable
 from locking.backends.base import Backend, Capabilities, Claim
 from locking.handler import create
 from tests.locking.backends.contract_base import Another, ContractBase, needs
-from tests.locking.forked import passes_in_child
+from tests.locking.calls import acquire_and_release, in_thread, passes_in_child, within
 
 
 class Ends(ContractBase):
@@ -32,8 +32,7 @@ class Ends(ContractBase):
             assert other.acquire(name, timeout=5, ttl=self.TTL)["ok"]
             assert not backend.lock(name).acquire(blocking=False)
             other.kill()
-            assert backend.lock(name).acquire(timeout=WAIT_TIMEOUT)
-            backend.lock(name).release()
+            assert acquire_and_release(backend, name)
 
     @needs(lambda can: can.exclusion == "machines")
     def test_killed_waiter_is_skipped(self, backend: Backend, another: Another, name: str) -> None:
@@ -43,8 +42,7 @@ class Ends(ContractBase):
                 if self.waiting(backend, name) is not None:
                     until(lambda: self.waiting(backend, name) == 1, "the other one queueing")
                 other.kill()
-            assert backend.lock(name).acquire(timeout=WAIT_TIMEOUT)
-            backend.lock(name).release()
+            assert acquire_and_release(backend, name)
 
     @pytest.mark.faults(row=24, fired="release after expiry")
     @needs(lambda can: can.expires)
@@ -77,8 +75,7 @@ class Ends(ContractBase):
         lock.extend(30)
         assert lease.deadline > first_end + 20
         until(lambda: time.monotonic() > first_end + 0.1, "the first end passing")
-        with ThreadPoolExecutor(1) as other:
-            assert not other.submit(backend.lock(name).acquire, False).result(WAIT_TIMEOUT)
+        assert not in_thread(backend.lock(name).acquire, False)
         assert not lease.lost
         lock.release()
 
@@ -89,20 +86,13 @@ class Ends(ContractBase):
             first_end = lease.deadline
             until(lambda: time.monotonic() > first_end + self.TTL / 2, "work outlasting the lease")
             assert not lease.lost
-            with ThreadPoolExecutor(1) as other:
-                assert not other.submit(backend.lock(name).acquire, False).result(WAIT_TIMEOUT)
+            assert not in_thread(backend.lock(name).acquire, False)
 
     @pytest.mark.faults(row="F6", fired="the same, not renewed")
     @needs(lambda can: can.expires)
     def test_lease_ends_without_the_watchdog(self, backend: Backend, name: str) -> None:
-        with (
-            ThreadPoolExecutor(1) as other,
-            pytest.raises(LockLost),
-            backend.lock(name, ttl=0.3, timeout=5, renew=False),
-        ):
-            assert other.submit(backend.lock(name).acquire, timeout=WAIT_TIMEOUT).result(
-                WAIT_TIMEOUT
-            )
+        with pytest.raises(LockLost), backend.lock(name, ttl=0.3, timeout=5, renew=False):
+            assert in_thread(acquire_and_release, backend, name)
 
     def test_error_of_the_body_is_not_replaced(
         self, backend: Backend, can: Capabilities, name: str
@@ -115,8 +105,7 @@ class Ends(ContractBase):
             if can.expires:
                 until(lambda: lease.lost, "the lease ending")
             raise KeyError(name)
-        assert backend.lock(name).acquire(timeout=5)
-        backend.lock(name).release()
+        assert acquire_and_release(backend, name, 5)
 
     @needs(lambda can: can.exclusion != "none")
     def test_other_claims_cannot_change_the_grant(
@@ -155,8 +144,7 @@ class Ends(ContractBase):
                 claim.cancel()
             assert waiter.result(WAIT_TIMEOUT) is None
             until(lambda: not self.waiting(backend, name), "the waiter leaving the queue")
-        assert backend.lock(name).acquire(timeout=5)
-        backend.lock(name).release()
+        assert acquire_and_release(backend, name, 5)
 
     @needs(lambda can: can.exclusion != "none")
     def test_interrupted_wait_leaves_no_trace(self, backend: Backend, name: str) -> None:
@@ -176,8 +164,7 @@ class Ends(ContractBase):
                 other.submit(lock.release).result(WAIT_TIMEOUT)
         finally:
             signal.signal(signal.SIGALRM, previous)
-        assert backend.lock(name).acquire(timeout=5)
-        backend.lock(name).release()
+        assert acquire_and_release(backend, name, 5)
 
     # --- asyncio, fork, a store that is down ----------------------------------------------------
 
@@ -225,16 +212,12 @@ class Ends(ContractBase):
     @needs(lambda can: can.exclusion == "machines")
     def test_unreachable_store_fails_in_bounded_time(self) -> None:
         backend = create("down", {"BACKEND": self.path, "LOCATION": self.down})
-        started = time.monotonic()
-        try:
+        with within(WAIT_TIMEOUT), closing(backend):
             with pytest.raises(LockUnavailable):
                 backend.probe()
             with pytest.raises(LockUnavailable):
                 backend.lock("contract:down").acquire(timeout=0.5)
             assert backend.lock("contract:down").lease is None
-        finally:
-            backend.close()
-        assert time.monotonic() - started < WAIT_TIMEOUT
 
     def test_probe_succeeds(self, backend: Backend) -> None:
         backend.probe()
@@ -250,10 +233,8 @@ class Ends(ContractBase):
             lock.release()
             return
         assert not backend.break_lock(f"{name}-unknown")
-        with ThreadPoolExecutor(1) as other:
-            assert other.submit(self._acquire_and_release, backend, name, WAIT_TIMEOUT).result(
-                WAIT_TIMEOUT
-            ), "a broken lock must be free for others"
+        free = in_thread(acquire_and_release, backend, name)
+        assert free, "a broken lock must be free for others"
         with pytest.raises(LockLost):
             lock.release()
 

@@ -17,6 +17,7 @@ from locking import LockLost
 from locking.backends.mysql_session import MySQLSessionBackend
 from tests.fault_rows import SLACK
 from tests.locking.backends.fault_stores import LEASED, TTL, Store, idle, mysql_session, store
+from tests.locking.calls import acquire_and_release
 
 __all__ = ["idle", "store"]
 
@@ -63,8 +64,7 @@ def test_row_1_session_with_live_connection_survives_a_stop(store: Store, name: 
         first.resume()
         assert not first.lease(name)["lost"]
         assert first.release(name)["ok"]
-    assert second.acquire(timeout=WAIT_TIMEOUT)
-    second.release()
+    assert acquire_and_release(store.backend, name)
 
 
 @pytest.mark.faults(row=2, xf=True, fired="GIL held for 2.5 leases; control: not")

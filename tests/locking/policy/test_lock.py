@@ -7,7 +7,7 @@ import pytest
 
 from loadtest.faults.waiting import WAIT_TIMEOUT
 from locking import LockLost, LockMisuse, LockTimeout, lock, locks, policy
-from tests.locking.forked import passes_in_child
+from tests.locking.calls import passes_in_child
 from tests.locking.scripted import PATH, ScriptedBackend
 
 

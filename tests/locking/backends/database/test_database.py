@@ -21,6 +21,7 @@ from locking.jobs.tasks import sweep_dead_locks
 from locking.models import LockRow
 from tests.locking.backends.contract_base import assert_nothing_leaks
 from tests.locking.backends.database.database_tools import DATABASE, SESSION, alias_for, database
+from tests.locking.calls import in_thread
 
 pytestmark = [pytest.mark.stores, pytest.mark.django_db(transaction=True)]
 HOUR = 3_600_000_000
@@ -110,8 +111,7 @@ def test_rollback_does_not_release_the_lock(backend: DatabaseBackend) -> None:
         assert lock.acquire(timeout=5)
         assert LockRow.objects.filter(name="mine").exists()
         transaction.set_rollback(True)
-    with ThreadPoolExecutor(1) as other:
-        assert not other.submit(backend.lock("mine").acquire, False).result()
+    assert not in_thread(backend.lock("mine").acquire, False)
     lock.release()
 
 

@@ -15,7 +15,7 @@ from locking.backends.redis.backend import RedisBackend
 from locking.handler import create
 from tests.locking.backends.contract_base import assert_nothing_leaks
 from tests.locking.backends.redis.redis_tools import claim, waiters, waiting
-from tests.locking.forked import passes_in_child
+from tests.locking.calls import passes_in_child
 from tests.locking.lock_worker import LockWorker
 
 PATH = "locking.backends.redis.RedisBackend"

@@ -1,7 +1,6 @@
 """Five RedLock masters for a test, and clients for them."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -98,10 +97,3 @@ def connected(backend: RedLockBackend) -> RedLockBackend:
 
     until(all_five, "five connections")
     return backend
-
-
-def elapsed(call: Callable[[], object]) -> float:
-    """Return the duration of a call in seconds."""
-    started = time.monotonic()
-    call()
-    return time.monotonic() - started

@@ -23,11 +23,10 @@ from tests.locking.backends.redlock.redlock_masters import (
     Masters,
     claim,
     connected,
-    elapsed,
     masters,
     take,
 )
-from tests.locking.forked import passes_in_child
+from tests.locking.calls import elapsed, passes_in_child
 
 __all__ = ["masters"]
 

@@ -1,8 +1,7 @@
 """Backends on real ensembles."""
 
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -37,10 +36,3 @@ def backend(zookeeper: ZooKeeper) -> Iterator[ZooKeeperBackend]:
 @pytest.fixture
 def name() -> str:
     return f"zookeeper:{uuid.uuid4().hex}"
-
-
-def elapsed(call: Callable[[], object]) -> float:
-    """How long a call takes, in seconds."""
-    started = time.monotonic()
-    call()
-    return time.monotonic() - started
