@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from unittest.mock import Mock
+
 import pytest
+from django.db import OperationalError
 
 from inventory.models import StockMovement
+from locking.backends.base import Backend
+from locking.failpoints import armed
 from locking.models import WriteStrategy
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
 from shop.purchase.place_order import place_order
 from tests.shop.making import a_customer, fresh
 
+LOST = OperationalError(2013, "Lost connection to server during query")
 EVERY = pytest.mark.parametrize("strategy", WriteStrategy.values)
 
 
@@ -19,6 +28,36 @@ def buy(sale: Sale, *, customer=None, quantity: int = 1, key: str = "k", **more)
     return place_order(
         customer=customer or a_customer(), sale=fresh(sale), quantity=quantity, key=key, **more
     )
+
+
+@contextmanager
+def armed_once(point: str, act: Callable[[], object]) -> Iterator[None]:
+    """Act at the first arrival at a fail point, which must occur."""
+    arrivals = []
+
+    def arrive() -> None:
+        arrivals.append(point)
+        if len(arrivals) == 1:
+            act()
+
+    with armed(point, arrive):
+        yield
+    assert arrivals
+
+
+@contextmanager
+def held_by_another(backend: Backend, name: str) -> Iterator[None]:
+    """Hold a lock in another thread."""
+    with ThreadPoolExecutor(1) as other:
+        held = backend.lock(name)
+        other.submit(held.acquire).result(10)
+        yield
+        other.submit(held.release).result(10)
+
+
+def failing_once(error: BaseException) -> AbstractContextManager[None]:
+    """Raise the error after the first COMMIT."""
+    return armed_once("purchase.committed", Mock(side_effect=error))
 
 
 def nothing_changed(sale: Sale, orders: int = 0) -> bool:

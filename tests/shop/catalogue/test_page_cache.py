@@ -36,9 +36,6 @@ def queries(client: Client, page: str) -> int:
     return len(queries)
 
 
-# --- how often ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("page", ["/", "/products/", "/products/{}/", "/sales/{}/"])
 def test_cached_page_needs_few_queries(page):
     page = page.format(a_sale().slug)
@@ -102,9 +99,6 @@ def test_any_page_number_shows_a_page(number):
         is_first = number in ("1", "x", "", "\0", "1" * 5000)
         assert (page.number, page.paginator.num_pages) == (1 if is_first else 2, 2)
         assert len(page.object_list) == (page_cache.PAGE if is_first else page_cache.PAGE - 1)
-
-
-# --- that it does not lie -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_told", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.db import OperationalError
@@ -15,10 +16,10 @@ from shop.errors import InvalidTransition, NotFound, Overloaded, ServiceUnavaila
 from shop.models import CustomerQuota, Order, Sale
 from shop.orders import service as orders
 from shop.orders.service import cancel_order, expire_unpaid_orders, get_order, orders_of, pay_order
-from shop.purchase.place_order import place_order
 from shop.sales.stock_lock import lock_name
 from tests.locking.scripted import unavailable
-from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+from tests.shop.making import a_customer, a_sale, put_in_force
+from tests.shop.purchases import buy, held_by_another
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("guard")]
 
@@ -36,11 +37,11 @@ def order(sale: Sale) -> Order:
 
 
 def an_order(sale: Sale, *, quantity: int = 2, overdue: bool = False) -> Order:
-    placed = place_order(customer=a_customer(), sale=fresh(sale), quantity=quantity, key="k")
+    order = buy(sale, quantity=quantity).order
     if overdue:
-        Order.objects.filter(pk=placed.order.pk).update(pay_by=timezone.now() - LATER)
-        placed.order.refresh_from_db()
-    return placed.order
+        order.pay_by = timezone.now() - LATER
+        order.save()
+    return order
 
 
 def count(sale: Sale) -> tuple[int, int, int]:
@@ -140,9 +141,6 @@ def test_order_of_another_customer_is_not_found(order) -> None:
             get_order(customer=customer, number=number)
 
 
-# --- locks that fail --------------------------------------------------------------------------
-
-
 def test_unavailable_lock_store_changes_nothing(guard, sale, order) -> None:
     guard.then("acquire", unavailable)
     with pytest.raises(ServiceUnavailable):
@@ -151,19 +149,16 @@ def test_unavailable_lock_store_changes_nothing(guard, sale, order) -> None:
     cancel_order(order=order)
 
 
-def test_expiry_skips_a_sale_whose_lock_is_held(guard, sale, monkeypatch, settings) -> None:
+def test_expiry_skips_a_sale_whose_lock_is_held(guard, sale, settings) -> None:
     settings.LOCK_TIMEOUT = 0.01
     an_order(sale, overdue=True)
     other = a_sale()
     an_order(other, overdue=True)
-    held = guard.lock(lock_name(sale.pk))
-    monkeypatch.setattr("locking.lease.lock.current_caller", lambda: "another thread")
-    held.acquire()
-    monkeypatch.undo()
-    assert expire_unpaid_orders() == 1
-    assert (count(sale), count(other)) == ((3, 2, 0), (10, 0, 0))
-    with pytest.raises(Overloaded):
-        cancel_order(order=Order.objects.get(sale=sale))
+    with held_by_another(guard, lock_name(sale.pk)):
+        assert expire_unpaid_orders() == 1
+        assert (count(sale), count(other)) == ((3, 2, 0), (10, 0, 0))
+        with pytest.raises(Overloaded):
+            cancel_order(order=Order.objects.get(sale=sale))
 
 
 def test_unwritable_row_does_not_delay_other_sales(sale, monkeypatch, settings) -> None:
@@ -189,10 +184,8 @@ def test_unwritable_row_does_not_delay_other_sales(sale, monkeypatch, settings) 
 
 @pytest.mark.parametrize("fault", ["broken", "silent"])
 def test_committed_return_survives_the_loss_of_its_lock(fault, guard, sale, order) -> None:
-    if fault == "silent":
-        guard.then("release", unavailable)
-    else:
-        guard.then("release", lambda: guard.break_lock(lock_name(sale.pk)))
+    broken = partial(guard.break_lock, lock_name(sale.pk))
+    guard.then("release", broken if fault == "broken" else unavailable)
     cancel_order(order=order)
     assert (order.status, count(sale)) == ("cancelled", (5, 0, 0))
 

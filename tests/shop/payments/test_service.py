@@ -43,9 +43,6 @@ def status(order: Order) -> str:
     return Order.objects.values_list("status", flat=True).get(pk=order.pk)
 
 
-# --- the four ways, through the pages ---------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("choice", "ends", "paid", "said"),
     [
@@ -97,9 +94,6 @@ def test_immediate_payment_creates_a_payment(shop, order):
     assert shop.post(f"{order.get_absolute_url()}pay/", keyed).status_code == 409
     assert shop.post(f"{order.get_absolute_url()}payment/").status_code == 409
     assert Payment.objects.count() == 1
-
-
-# --- what comes late, twice or crosswise ------------------------------------------------------
 
 
 @pytest.mark.parametrize("closed", ["cancelled", "expired"])
@@ -180,9 +174,6 @@ def test_eight_concurrent_equal_callbacks_pay_once(order):
 
     with armed("payment.approve", lambda: all_eight.wait(10)), ThreadPoolExecutor(8) as pool:
         assert set(pool.map(call, range(8))) == {"approved"}
-
-
-# --- the callback's address -------------------------------------------------------------------
 
 
 def call_back(client: Client, body: bytes, signature: str):

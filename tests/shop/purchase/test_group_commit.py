@@ -128,22 +128,14 @@ def test_error_is_raised_for_its_item_only(group) -> None:
     assert group.grants == 3, "after an error the next waiter is promoted"
 
 
-def test_waiter_is_promoted_after_an_error_of_the_leader(group) -> None:
+@pytest.mark.parametrize("error", [ValueError(), SystemExit()], ids=repr)
+def test_waiters_are_written_after_the_leader_fails(group, error) -> None:
+    """The exception, even one that ends the leader's thread, does not reach the waiters."""
     leader = group.lead()
-    bad, other = group.wait(ValueError("its own"), 1)
+    failed, *waiters = group.wait(error, 1, 2)
     group.go_on.set()
-    with pytest.raises(ValueError, match="its own"):
-        bad.result(10)
-    assert [leader.result(10), other.result(10)] == ["first", 1]
-
-
-def test_waiters_are_written_after_the_leader_dies(group) -> None:
-    """The exception that ends the leader's thread does not reach the waiters."""
-    leader = group.lead()
-    dead, *waiters = group.wait(SystemExit(), 1, 2)
-    group.go_on.set()
-    with pytest.raises(SystemExit):
-        dead.result(10)
+    with pytest.raises(type(error)):
+        failed.result(10)
     assert [each.result(10) for each in (leader, *waiters)] == ["first", 1, 2]
     assert group.written == [["first"], [1, 2]]
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
-from django.db import OperationalError, connections
+from django.db import connections
 
-from inventory.models import StockMovement
+from inventory.models import Stock, StockMovement
 from loadtest.faults.waiting import until
 from locking import locks
 from locking.failpoints import armed
@@ -23,7 +23,7 @@ from shop.purchase.place_order import Placed, place_order
 from shop.sales.stock_lock import lock_name
 from tests.locking.scripted import ScriptedBackend
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
-from tests.shop.purchases import EVERY
+from tests.shop.purchases import EVERY, LOST, armed_once, failing_once
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
@@ -100,8 +100,7 @@ def test_too_few_units_go_to_the_first_waiters(strategy) -> None:
     sale = a_sale(stock=3)
     assert together(sale, new_customers(6)) == {"ok": 3, "sold_out": 3}
     audit = audit_sale(sale=sale)
-    assert audit.ok
-    assert (audit.available, audit.held, audit.stale_writes_refused) == (0, 3, 0)
+    assert (audit.ok, audit.available, audit.held, audit.stale_writes_refused) == (True, 0, 3, 0)
 
 
 @pytest.mark.parametrize(
@@ -122,35 +121,22 @@ def test_two_forms_of_one_customer_in_one_group(limit, keys, told) -> None:
 
 def test_group_is_found_after_a_lost_commit_reply() -> None:
     """All orders are committed when the connection breaks: no duplicates, and no error."""
-    sale, lost = a_sale(), []
-
-    def lose_reply() -> None:
-        if not lost:
-            lost.append(True)
-            raise OperationalError(2013, "Lost connection to server during query")
-
-    with armed("purchase.committed", lose_reply):
-        told = together(sale, new_customers(4))
-    assert lost
-    assert told == {"replayed": 4}
+    sale = a_sale()
+    with failing_once(LOST):
+        assert together(sale, new_customers(4)) == {"replayed": 4}
     assert (Order.objects.count(), audit_sale(sale=sale).ok) == (4, True)
 
 
 def test_group_with_a_stale_fence_is_retried(guard) -> None:
     """Each purchase is retried under a newer grant."""
-    sale, taken = a_sale(), []
+    sale = a_sale()
 
     def take_over() -> None:
-        if not taken:
-            taken.append(True)
-            row = fresh(sale).stock
-            row.fence_epoch, row.fence_token = 1, guard.tokens + 100
-            row.save()
+        Stock.objects.update(fence_epoch=1, fence_token=guard.tokens + 100)
 
     guard.raise_token_floor = lambda name, token: setattr(guard, "tokens", max(guard.tokens, token))
-    with armed("purchase.check", take_over):
+    with armed_once("purchase.check", take_over):
         assert together(sale, new_customers(4)) == {"ok": 4}
-    assert taken
     audit = audit_sale(sale=sale)
     assert audit.ok
     assert 1 <= audit.stale_writes_refused <= 4
@@ -158,15 +144,8 @@ def test_group_with_a_stale_fence_is_retried(guard) -> None:
 
 def test_killed_leader_loses_no_order() -> None:
     """SystemExit ends only the leader's thread."""
-    sale, killed = a_sale(), []
-
-    def lose_reply() -> None:
-        if not killed:
-            killed.append(True)
-            raise SystemExit
-
-    forms = new_customers(4)
-    with armed("purchase.committed", lose_reply), pytest.raises(SystemExit):
+    sale, forms = a_sale(), new_customers(4)
+    with failing_once(SystemExit()), pytest.raises(SystemExit):
         together(sale, forms)
     assert Order.objects.filter(sale=sale).count() == 4
     assert together(sale, forms) == {"replayed": 4}

@@ -16,10 +16,10 @@ from locking.models import IdempotencyKey
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
 from shop.orders import service as orders
-from shop.purchase.place_order import place_order
 from tests.locking.lock_worker import LockWorker
 from tests.locking.scripted import unavailable
-from tests.shop.making import a_customer, a_sale, fresh, signed_in
+from tests.shop.making import a_sale, signed_in
+from tests.shop.purchases import buy
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("guard")]
 
@@ -32,8 +32,9 @@ def sale() -> Sale:
     return a_sale()
 
 
-def an_order(sale: Sale) -> Order:
-    return place_order(customer=a_customer(), sale=fresh(sale), quantity=1, key="k").order
+@pytest.fixture
+def order(sale: Sale) -> Order:
+    return buy(sale).order
 
 
 def browser(order: Order) -> Client:
@@ -53,8 +54,7 @@ def said(response: HttpResponse) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("headers", [{}, JSON], ids=["page", "JSON"])
 @pytest.mark.parametrize(("verb", "status"), STEPS)
-def test_repeated_step_gets_an_equal_response(verb, status, headers, sale) -> None:
-    order = an_order(sale)
+def test_repeated_step_gets_an_equal_response(verb, status, headers, sale, order) -> None:
     client = browser(order)
     first = send(client, order, verb, **headers)
     assert first.status_code == (200 if headers else 303)
@@ -72,8 +72,8 @@ def test_repeated_step_gets_an_equal_response(verb, status, headers, sale) -> No
 
 
 def test_key_belongs_to_one_step_order_and_customer(sale) -> None:
-    mine, other = an_order(sale), an_order(sale)
-    second = place_order(customer=mine.customer, sale=fresh(sale), quantity=1, key="l").order
+    mine, other = buy(sale).order, buy(sale).order
+    second = buy(sale, customer=mine.customer, key="l").order
     assert send(browser(mine), mine, "pay").status_code == 303
     assert send(browser(other), other, "pay").status_code == 303, "a key is the customer's own"
     for order, verb in ((mine, "cancel"), (second, "pay")):
@@ -84,8 +84,7 @@ def test_key_belongs_to_one_step_order_and_customer(sale) -> None:
     assert second.status == "pending"
 
 
-def test_key_in_flight_is_409_and_can_be_retried(sale, settings) -> None:
-    order = an_order(sale)
+def test_key_in_flight_is_409_and_can_be_retried(settings, order) -> None:
     client = browser(order)
     attempt = Attempt(user=order.customer_id, key="k", request=b"")
     conf = settings.LOCKS["redis"]
@@ -102,8 +101,7 @@ def test_key_in_flight_is_409_and_can_be_retried(sale, settings) -> None:
     assert Order.objects.get().status == "paid"
 
 
-def test_undecided_response_is_not_stored(guard, sale) -> None:
-    order = an_order(sale)
+def test_undecided_response_is_not_stored(guard, order) -> None:
     client = browser(order)
     guard.then("acquire", unavailable)
     down = send(client, order, "cancel", **JSON)
@@ -113,8 +111,7 @@ def test_undecided_response_is_not_stored(guard, sale) -> None:
     assert send(client, order, "cancel", **JSON).json()["status"] == "cancelled"
 
 
-def test_step_is_found_after_a_lost_commit_reply(sale) -> None:
-    order = an_order(sale)
+def test_step_is_found_after_a_lost_commit_reply(order) -> None:
     client = browser(order)
     commit = orders.commit
 
@@ -126,9 +123,8 @@ def test_step_is_found_after_a_lost_commit_reply(sale) -> None:
         assert send(client, order, "pay", **JSON).json()["status"] == "paid"
 
 
-def test_paying_needs_no_lock_service(sale, settings) -> None:
+def test_paying_needs_no_lock_service(settings, order) -> None:
     settings.LOCK_POLICY = {**settings.LOCK_POLICY, "BACKEND": "scripted"}
-    order = an_order(sale)
     locks["scripted"].then("acquire", unavailable)
     first = send(browser(order), order, "pay")
     assert first.status_code == 303
@@ -136,16 +132,14 @@ def test_paying_needs_no_lock_service(sale, settings) -> None:
     assert said(send(browser(order), order, "pay")) == said(first)
 
 
-def test_page_keeps_the_key_of_a_retryable_form(guard, sale) -> None:
-    order = an_order(sale)
+def test_page_keeps_the_key_of_a_retryable_form(guard, order) -> None:
     guard.then("acquire", unavailable)
     page = send(browser(order), order, "cancel", "my-own-key").text
     assert page.count("my-own-key") == 1
 
 
-def test_two_keys_for_one_payment_do_not_both_succeed(sale) -> None:
+def test_two_keys_for_one_payment_do_not_both_succeed(order) -> None:
     """The response to the second key could not be repeated: no transaction stored it."""
-    order = an_order(sale)
     client = browser(order)
 
     def pay_first() -> None:

@@ -24,9 +24,6 @@ from tests.shop.purchases import EVERY, buy, nothing_changed
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("guard")]
 
 
-# --- what a purchase writes -------------------------------------------------------------------
-
-
 @EVERY
 @pytest.mark.parametrize("backend", ["scripted", "process", "none"])
 def test_purchase_writes_order_stock_and_ledger(backend, strategy) -> None:
@@ -41,8 +38,7 @@ def test_purchase_writes_order_stock_and_ledger(backend, strategy) -> None:
     assert fresh(sale).stock.quantity == 3
     assert CustomerQuota.objects.get(customer=customer, sale=sale).taken == 2
     audit = audit_sale(sale=sale)
-    assert audit.ok
-    assert (audit.initial, audit.available, audit.held, audit.sold) == (5, 3, 2, 0)
+    assert (audit.ok, audit.initial, audit.available, audit.held, audit.sold) == (True, 5, 3, 2, 0)
 
 
 def test_ledger_and_stock_row_carry_the_fence() -> None:
@@ -77,9 +73,7 @@ def test_purchase_needs_at_most_eight_queries(strategy) -> None:
     sale, customer = fresh(a_sale()), a_customer()
     policy.invalidate()  # the dearest case: the policy has to be read, too
     for key in ("first", "second"):
-        with CaptureQueriesContext(
-            connection,
-        ) as queries:
+        with CaptureQueriesContext(connection) as queries:
             place_order(customer=customer, sale=sale, quantity=1, key=key)
         told = [query["sql"] for query in queries if not is_bracket(query["sql"])]
         assert len(told) <= 8, "\n".join(told)
@@ -87,9 +81,6 @@ def test_purchase_needs_at_most_eight_queries(strategy) -> None:
 
 def is_bracket(sql: str) -> bool:
     return sql.startswith(("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE SAVEPOINT"))
-
-
-# --- the same form again ----------------------------------------------------------------------
 
 
 def test_replay_returns_the_order_and_takes_no_unit() -> None:
@@ -128,31 +119,12 @@ def test_key_with_another_form_is_refused() -> None:
     assert nothing_changed(other)
 
 
-def test_equal_keys_of_two_customers_are_independent() -> None:
-    sale = a_sale()
-    assert buy(sale).order != buy(sale).order
-
-
 def test_keys_are_compared_exactly() -> None:
     """Databases disagree on capitals, accents and trailing spaces; the shop does not."""
     sale, customer = a_sale(stock=10, limit=10), a_customer()
     keys = ["key", "KEY", "kéy", "key ", "key\t", "k" * 255]
     orders = {buy(sale, customer=customer, key=key).order.pk for key in keys}
     assert len(orders) == len(keys)
-
-
-def test_concurrent_replay_returns_the_committed_order(guard) -> None:
-    """Both passed the first check of the key; the unique key decides, and the loser replays."""
-    sale, customer, first = a_sale(), a_customer(), []
-    guard.then("acquire", lambda: first.append(buy(sale, customer=customer)))
-    second = buy(sale, customer=customer)
-    assert second.replayed
-    assert second.order == first[0].order
-    assert Order.objects.count() == 1
-    assert audit_sale(sale=sale).ok
-
-
-# --- a customer believed to be new --------------------------------------------------------------
 
 
 @EVERY
@@ -199,9 +171,6 @@ def test_replay_of_the_last_unit_with_a_wrong_hint(strategy) -> None:
         place_order(customer=a_customer(), sale=seen, quantity=1, key="k", is_first=True)
 
 
-# --- what is refused --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("times", [{"opens_in": 60}, {"opens_in": -60, "lasts": 59}])
 def test_nothing_is_sold_before_or_after_the_sale(times, guard) -> None:
     sale = a_sale(**times)
@@ -225,15 +194,6 @@ def test_limit_counts_live_orders_only() -> None:
     with pytest.raises(LimitReached):
         buy(sale, customer=customer, key="4")
     buy(sale, quantity=3)  # somebody else's limit
-    assert audit_sale(sale=sale).ok
-
-
-def test_limit_holds_after_the_first_check_passed(guard) -> None:
-    sale, customer = a_sale(limit=2), a_customer()
-    guard.then("acquire", lambda: buy(sale, customer=customer, quantity=2, key="1"))
-    with pytest.raises(LimitReached):
-        buy(sale, customer=customer, quantity=1, key="2")
-    assert Order.objects.count() == 1
     assert audit_sale(sale=sale).ok
 
 
@@ -263,18 +223,7 @@ def test_sold_out_while_waiting_for_the_lock(strategy, guard) -> None:
     with pytest.raises(SoldOut):
         buy(sale)
     audit = audit_sale(sale=sale)
-    assert audit.ok
-    assert (audit.available, audit.held) == (0, 1)
-
-
-def test_returned_units_can_be_bought() -> None:
-    sale = a_sale(stock=1)
-    order = buy(sale).order
-    with pytest.raises(SoldOut):
-        buy(sale)
-    cancel_order(order=order)
-    buy(sale)
-    assert audit_sale(sale=sale).ok
+    assert (audit.ok, audit.available, audit.held) == (True, 0, 1)
 
 
 @pytest.mark.parametrize("quantity", [0, -1])

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
-from unittest.mock import patch
+from types import SimpleNamespace
+from unittest.mock import DEFAULT, Mock, patch
 
 import pytest
 from django.db import OperationalError
@@ -23,24 +21,23 @@ from shop.models import Order, Sale
 from shop.sales.stock_lock import lock_name
 from tests.locking.scripted import ScriptedBackend, unavailable
 from tests.shop.making import a_customer, a_sale, put_in_force
-from tests.shop.purchases import EVERY, buy, nothing_changed
+from tests.shop.purchases import (
+    EVERY,
+    LOST,
+    armed_once,
+    buy,
+    failing_once,
+    held_by_another,
+    nothing_changed,
+)
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("guard")]
-
-
-@contextmanager
-def held_by_another(guard: ScriptedBackend, sale: Sale) -> Iterator[None]:
-    with ThreadPoolExecutor(1) as other:
-        held = guard.lock(lock_name(sale.pk))
-        other.submit(held.acquire).result(10)
-        yield
-        other.submit(held.release).result(10)
 
 
 def test_held_lock_is_overloaded(guard, settings) -> None:
     sale = a_sale()
     settings.LOCK_TIMEOUT = 0.01
-    with held_by_another(guard, sale), pytest.raises(Overloaded) as caught:
+    with held_by_another(guard, lock_name(sale.pk)), pytest.raises(Overloaded) as caught:
         buy(sale)
     assert caught.value.code == "busy"
     assert nothing_changed(sale)
@@ -51,7 +48,7 @@ def test_lock_timeout_counts_from_the_request(guard, settings) -> None:
     """Otherwise this would take a minute."""
     sale = a_sale()
     settings.LOCK_TIMEOUT, settings.HARD_DEADLINE = 60.0, 90.0
-    with held_by_another(guard, sale):
+    with held_by_another(guard, lock_name(sale.pk)):
         began = time.monotonic()
         with pytest.raises(Overloaded):
             buy(sale, began=began - 60)
@@ -102,20 +99,15 @@ def test_committed_order_survives_the_loss_of_its_lock(fault, guard, caplog) -> 
 
 
 def taken_over(guard: ScriptedBackend, sale: Sale, others: list[Order]):
-    """Return a hook that once grants the lock to another customer while the lease seems valid."""
+    """Grant the lock to another customer once, while the lease seems valid."""
 
-    def strike() -> None:
-        if others:
-            return
-        others.append(None)
+    def take_over() -> None:
         guard.break_lock(lock_name(sale.pk))
-        with (
-            patch("locking.lease.lock.current_caller", lambda: "another thread"),
-            patch("locking.policy.lock.current_caller", lambda: "another thread"),
-        ):
-            others[0] = buy(sale).order
+        other = SimpleNamespace(current_task=lambda: "another caller")
+        with patch("locking.types.asyncio", other):
+            others.append(buy(sale).order)
 
-    return strike
+    return armed_once("purchase.check", take_over)
 
 
 @EVERY
@@ -123,7 +115,7 @@ def test_overtaken_holder_writes_nothing_stale(strategy, guard) -> None:
     """Two holders write one stock row. Naive is the control: it sells the last unit twice."""
     put_in_force("scripted", strategy)
     sale, others = a_sale(stock=1), []
-    with armed("purchase.check", taken_over(guard, sale, others)):
+    with taken_over(guard, sale, others):
         if strategy == WriteStrategy.NAIVE:
             buy(sale)
             audit = audit_sale(sale=sale)
@@ -132,8 +124,7 @@ def test_overtaken_holder_writes_nothing_stale(strategy, guard) -> None:
         with pytest.raises(SoldOut):
             buy(sale)
     audit = audit_sale(sale=sale)
-    assert audit.ok
-    assert audit.stale_writes_refused == 1
+    assert (audit.ok, audit.stale_writes_refused) == (True, 1)
     assert Order.objects.get() == others[0]
 
 
@@ -141,12 +132,11 @@ def test_overtaken_holder_writes_nothing_stale(strategy, guard) -> None:
 def test_refused_stale_write_is_retried_with_a_new_lease(strategy, guard) -> None:
     put_in_force("scripted", strategy)
     sale, others = a_sale(stock=2), []
-    with armed("purchase.check", taken_over(guard, sale, others)):
+    with taken_over(guard, sale, others):
         order = buy(sale).order
     assert order != others[0]
     audit = audit_sale(sale=sale)
-    assert audit.ok
-    assert (audit.available, audit.held, audit.stale_writes_refused) == (0, 2, 1)
+    assert (audit.ok, audit.available, audit.held, audit.stale_writes_refused) == (True, 0, 2, 1)
 
 
 def test_refused_fence_raises_the_token_floor(guard, monkeypatch) -> None:
@@ -175,51 +165,31 @@ def test_repeated_refusals_of_the_fence_are_overloaded(guard, settings) -> None:
 
 def test_unreadable_policy_is_service_unavailable(monkeypatch) -> None:
     sale = a_sale()
-
-    def gone():
-        raise LockUnavailable
-
     policy.invalidate()
-    monkeypatch.setattr(policy, "_row", gone)
+    monkeypatch.setattr(policy, "stored_policy", Mock(side_effect=LockUnavailable))
     with pytest.raises(ServiceUnavailable):
         buy(sale)
 
 
 @pytest.mark.django_db(transaction=True)
 def test_deadlock_is_retried(monkeypatch) -> None:
-    sale, faults = a_sale(), [OperationalError(1213, "Deadlock found"), None]
-    take = stock.reserve
-
-    def deadlocked(**what):
-        if fault := faults.pop(0):
-            raise fault
-        return take(**what)
-
-    monkeypatch.setattr(stock, "reserve", deadlocked)
+    sale, deadlock = a_sale(), OperationalError(1213, "Deadlock found")
+    reserve = Mock(wraps=stock.reserve, side_effect=[deadlock, DEFAULT])
+    monkeypatch.setattr(stock, "reserve", reserve)
     buy(sale)
-    assert not faults
+    assert reserve.call_count == 2
     assert Order.objects.count() == 1
     assert audit_sale(sale=sale).ok
 
 
 @pytest.mark.django_db(transaction=True)
-def test_order_is_found_after_a_lost_commit_reply(monkeypatch) -> None:
+def test_order_is_found_after_a_lost_commit_reply() -> None:
     """The order is committed, the reply is lost: no second order, no error."""
-    sale, customer, lost = a_sale(), a_customer(), []
-
-    def strike() -> None:
-        if not lost:
-            lost.append(True)
-            raise OperationalError(2013, "Lost connection to server during query")
-
-    with armed("purchase.committed", strike):
-        placed = buy(sale, customer=customer)
-    assert placed.replayed
+    sale = a_sale()
+    with failing_once(LOST):
+        assert buy(sale).replayed
     assert Order.objects.count() == 1
     assert audit_sale(sale=sale).ok
-
-
-LOST = OperationalError(2013, "Lost connection to server during query")
 
 
 @pytest.mark.parametrize(("timeout", "then"), [(0.0, LOST), (60.0, LOST), (60.0, Overloaded())])
@@ -228,11 +198,8 @@ def test_lost_commit_reply_is_not_reported_as_refusal(timeout, then, monkeypatch
     """The reply to the COMMIT is lost, and then the database or the waiting slot."""
     sale, customer = a_sale(), a_customer()
 
-    def gone(*asked: object, **also: object) -> None:
-        raise then
-
     def strike() -> None:
-        monkeypatch.setattr("shop.purchase.place_order._write", gone)
+        monkeypatch.setattr("shop.purchase.place_order._write", Mock(side_effect=then))
         raise LOST
 
     settings.LOCK_TIMEOUT = timeout

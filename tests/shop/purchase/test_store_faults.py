@@ -68,14 +68,10 @@ def sold_after_all(sale: Sale, client: Client) -> None:
     assert Order.objects.count() == 1
 
 
-# --- row 16 -----------------------------------------------------------------------------------
-
-
 @pytest.mark.faults(row=16, backend="database")
 def test_row_16_client_stopped_inside_its_transaction(processes, sale, li, monkeypatch) -> None:
     (stopped,) = processes(1)
-    stopped.start({"do": "sit_on_the_row", "sale": sale.pk}, pause_at="row.held")
-    stopped.reached()
+    stopped.run_until("row.held", {"do": "sit_on_the_row", "sale": sale.pk})
     with monkeypatch.context() as hasty:
         if connection.vendor == "sqlite":  # ten seconds are the shop's
             hasty.setitem(connection.settings_dict["OPTIONS"], "timeout", 0.3)
@@ -85,13 +81,10 @@ def test_row_16_client_stopped_inside_its_transaction(processes, sale, li, monke
     assert response.status_code == 503
     assert time.monotonic() - began < BOUND
     record_outcome("503")
-    stopped.proceed()
-    stopped.results()
+    stopped.finish()
     connection.close()
     sold_after_all(sale, li)
 
-
-# --- row 17: what MariaDB says --------------------------------------------------------------------
 
 CODES = {
     1021: "disk full",
@@ -167,8 +160,6 @@ def test_row_17_disk_is_full(li) -> None:
     assert buy(li, sale, key=f"k{number}").status_code == 303
     assert audit_sale(sale=sale).ok
 
-
-# --- row 17: what the lock's store says -----------------------------------------------------------
 
 REFUSALS = {
     "READONLY": ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),

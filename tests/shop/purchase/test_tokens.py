@@ -58,9 +58,6 @@ def test_token_expires(monkeypatch, settings) -> None:
     assert tokens.read(text, key="k", session="cookie") is None
 
 
-# --- on the page ------------------------------------------------------------------------------
-
-
 def fields(page: str) -> dict[str, str]:
     found = re.findall(r'<input type="hidden" name="(\w+)"[^>]*? value="([^"]*)"', page)
     return {name: unescape(value) for name, value in found}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 from django.conf import settings
@@ -26,46 +27,44 @@ from shop.models import CustomerQuota, Order, Sale, User
 from shop.orders import service as orders
 from shop.platform.keys import digest
 from shop.purchase import admission
-from shop.purchase.place_order import place_order
+from shop.purchase.place_order import Placed, place_order
 from shop.reservations import consumer
 from shop.reservations.reserve import reserve as reserve_units
 from shop.sales.stock_lock import lock_name
+from tests.shop.making import fresh
 
+T = TypeVar("T")
 RETRY_SECONDS = 20.0
 proceed = threading.Event()
 """Set by the parent; the worker replaces it by the event of its batch."""
 
 
-def buy(
-    *,
-    sale: int,
-    customer: int,
-    key: str,
-    quantity: int = 1,
-    patient: bool = True,
-) -> Any:
-    """Send one form; a patient customer sends it again while the shop is overloaded."""
+def retried(refusal: type[Exception], call: Callable[[], T]) -> T:
+    """Call again after each refusal, for some seconds."""
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
         try:
-            placed = place_order(
-                customer=User(pk=customer),
-                sale=Sale.objects.select_related("stock").get(pk=sale),
-                quantity=quantity,
-                key=key,
-            )
-        except Overloaded:
-            if not patient or time.monotonic() > deadline:
+            return call()
+        except refusal:
+            if time.monotonic() > deadline:
                 raise
-        else:
-            return {"order": placed.order.number, "replayed": placed.replayed}
 
 
-def reserve(*, sale: int, customer: int, key: str, quantity: int = 1) -> dict[str, Any]:
+def buy(*, sale: int, customer: int, key: str) -> dict[str, Any]:
+    """Send one form, again while the shop is overloaded."""
+
+    def send_form() -> Placed:
+        form = {"sale": fresh(Sale(pk=sale)), "quantity": 1, "key": key}
+        return place_order(customer=User(pk=customer), **form)
+
+    placed = retried(Overloaded, send_form)
+    return {"order": placed.order.number, "replayed": placed.replayed}
+
+
+def reserve(*, sale: int, customer: int, key: str) -> dict[str, Any]:
     """Send one form for a queued sale."""
-    queued = reserve_units(
-        customer_id=customer, sale=Sale.objects.get(pk=sale), quantity=quantity, key=key
-    )
+    row = Sale.objects.get(pk=sale)
+    queued = reserve_units(customer_id=customer, sale=row, quantity=1, key=key)
     return {"ticket": queued.url, "replayed": queued.replayed}
 
 
@@ -96,23 +95,17 @@ def buy_on_an_old_policy(*, sale: int, customer: int, key: str) -> dict[str, Any
 
 def buy_releasing_early(*, sale: int, customer: int, key: str) -> dict[str, Any]:
     """Release the lock before the commit (F8)."""
-    row = Sale.objects.select_related("stock").get(pk=sale)
+    row = fresh(Sale(pk=sale))
     guard = lock(lock_name(sale), timeout=5)
     guard.acquire()
-    reading = stock.read_stock(
-        stock_id=row.stock_id, strategy="naive", fence=Fence(epoch=1, token=0)
-    )
+    fence = Fence(epoch=1, token=0)
+    reading = stock.read_stock(stock_id=row.stock_id, strategy="naive", fence=fence)
     reach("early.looked")
     with transaction.atomic():
-        order = Order.objects.create(
-            customer_id=customer,
-            sale=row,
-            quantity=1,
-            unit_price=row.price,
-            key=digest(key),
-            pay_by=timezone.now(),
-        )
-        CustomerQuota.objects.create(customer_id=customer, sale=row, taken=1)
+        of: dict[str, Any] = {"customer_id": customer, "sale": row}
+        form = {"quantity": 1, "unit_price": row.price, "key": digest(key)}
+        order = Order.objects.create(**of, **form, pay_by=timezone.now())
+        CustomerQuota.objects.create(**of, taken=1)
         execute(stock.reserve(reading=reading, orders=[(order.number, 1)]))
         guard.release()
         reach("early.released")
@@ -126,13 +119,9 @@ def pay(*, order: str) -> dict[str, Any]:
 
 
 def cancel(*, order: str) -> dict[str, Any]:
-    """Cancel like the cancel button, as a patient customer."""
-    while True:
-        try:
-            orders.cancel_order(order=Order.objects.get(number=order))
-        except Overloaded:
-            continue
-        return {"ok": "cancelled"}
+    """Cancel like the cancel button, again while the shop is overloaded."""
+    retried(Overloaded, lambda: orders.cancel_order(order=Order.objects.get(number=order)))
+    return {"ok": "cancelled"}
 
 
 def expire() -> dict[str, Any]:
@@ -150,7 +139,7 @@ def pay_checking_first(*, order: str) -> dict[str, Any]:
     return {"ok": "paid"}
 
 
-def act(*, key: str, wait: float = 0.05, is_guarded: bool = True) -> dict[str, Any]:
+def act(*, key: str, is_guarded: bool = True) -> dict[str, Any]:
     """Create a group and return its id: an effect that only the idempotency key guards."""
 
     def once(attempt: Attempt | None) -> StoredResponse:
@@ -165,19 +154,14 @@ def act(*, key: str, wait: float = 0.05, is_guarded: bool = True) -> dict[str, A
 
     if not is_guarded:
         return {"answer": once(None).body.decode(), "is_replay": False}
-    deadline = time.monotonic() + RETRY_SECONDS
-    while True:
-        try:
-            with Attempt(user=1, key=key, request=b"act", wait=wait) as attempt:
-                response = attempt.response or once(attempt)
-        except KeyInFlight:
-            if time.monotonic() > deadline:
-                raise
-        else:
-            return {
-                "answer": (attempt.response or response).body.decode(),
-                "is_replay": attempt.is_replay,
-            }
+
+    def guarded() -> dict[str, Any]:
+        with Attempt(user=1, key=key, request=b"act", wait=0.05) as attempt:
+            response = attempt.response or once(attempt)
+        response = attempt.response or response
+        return {"answer": response.body.decode(), "is_replay": attempt.is_replay}
+
+    return retried(KeyInFlight, guarded)
 
 
 def send(*, path: str, session: str, form: dict[str, Any], patient: bool = True) -> dict[str, Any]:
@@ -193,17 +177,16 @@ def send(*, path: str, session: str, form: dict[str, Any], patient: bool = True)
             return {"status": told.status_code, "headers": headers, "body": told.content.decode()}
 
 
-def hold(*, name: str, timeout: float = 10.0) -> dict[str, Any]:
+def hold(*, name: str) -> dict[str, Any]:
     """Hold a lock of the policy until the test continues."""
-    with lock(name, timeout=timeout) as lease:
+    with lock(name, timeout=10.0) as lease:
         reach("holding")
-        told = {"backend": lease.backend.alias, "epoch": lease.fence[0], "lost": lease.lost}
-    return told
+        return {"backend": lease.backend.alias, "epoch": lease.fence[0], "lost": lease.lost}
 
 
-def look_at_policy(*, until: int, seconds: float = 10.0) -> dict[str, Any]:
+def look_at_policy(*, until: int) -> dict[str, Any]:
     """Read the policy until its epoch is `until`; return when this process saw it."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 10
     policy.current()
     reach("looked")
     while policy.current().epoch < until:

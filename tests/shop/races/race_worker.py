@@ -39,45 +39,57 @@ class RaceWorker(WorkerProcess):
         return line[key]
 
     def prepare(
-        self,
-        *calls: dict[str, Any],
-        pause_at: str | None = None,
-        times: int = 1,
-        without: Sequence[str] = (),
+        self, *calls: dict[str, Any], pause_at: str | None = None, without: Sequence[str] = ()
     ) -> None:
         """Bring calls to the start line; `without` names functions that do nothing there."""
         self.is_done = False
-        self.call("prepare", calls=calls, pause_at=pause_at, times=times, without=without)
+        self.call("prepare", calls=calls, pause_at=pause_at, without=without)
 
     def go(self) -> None:
-        """Start the prepared calls."""
         self.send("go")
 
     def start(self, *calls: dict[str, Any], **options: Any) -> None:
-        """Prepare calls and start them."""
         self.prepare(*calls, **options)
         self.go()
 
+    def run_until(self, point: str, *calls: dict[str, Any], **options: Any) -> None:
+        """Start calls and wait until one has come to the fail point."""
+        self.start(*calls, pause_at=point, **options)
+        self.reached()
+
     def reached(self) -> None:
-        """Wait until a call has come to the fail point."""
         self._receive("reached")
         injected_faults["RaceWorker held at a fail point"] += 1
 
     def proceed(self) -> None:
-        """Let all calls that wait at the fail point continue."""
         self.send("proceed")
 
     def results(self) -> list[dict[str, Any]]:
-        """Wait for the results of all calls."""
         results: list[dict[str, Any]] = self._receive("done")
         self.is_done = True
         return results
+
+    def run(self, *calls: dict[str, Any]) -> list[dict[str, Any]]:
+        self.start(*calls)
+        return self.results()
+
+    def finish(self) -> list[dict[str, Any]]:
+        self.proceed()
+        return self.results()
 
 
 def together(*workers: RaceWorker) -> None:
     """Start the prepared calls of all workers."""
     for worker in workers:
         worker.go()
+
+
+def at_once(workers: list[RaceWorker], calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Start the calls together, spread over the workers; return their results."""
+    for place, worker in enumerate(workers):
+        worker.prepare(*calls[place :: len(workers)])
+    together(*workers)
+    return [result for worker in workers for result in worker.results()]
 
 
 class RaceCommands:
@@ -94,15 +106,14 @@ class RaceCommands:
             conf["TTL"] = TTL
 
     def prepare(
-        self, calls: list[dict[str, Any]], pause_at: str | None, times: int, without: list[str]
+        self, calls: list[dict[str, Any]], pause_at: str | None, without: list[str]
     ) -> dict[str, Any]:
         from locking import failpoints, policy
         from tests.shop.races import actions
 
         policy.invalidate()
         self._go, self._proceed = threading.Event(), threading.Event()
-        self._pause_at, self._pauses_left = pause_at, times
-        self._guard = threading.Lock()
+        self._pause_at, self._first = pause_at, threading.Lock()
         self._results: list[dict[str, Any]] = [{}] * len(calls)
         patches = ExitStack()
         for name in without:
@@ -110,10 +121,7 @@ class RaceCommands:
         patches.enter_context(patch.object(actions, "proceed", self._proceed))
         if pause_at:
             patches.enter_context(failpoints.armed(pause_at, self._pause))
-        threads = [
-            threading.Thread(target=self._run, args=(place, call))
-            for place, call in enumerate(calls)
-        ]
+        threads = [threading.Thread(target=self._run, args=each) for each in enumerate(calls)]
         for thread in threads:
             thread.start()
 
@@ -133,13 +141,10 @@ class RaceCommands:
         self._proceed.set()
 
     def _pause(self) -> None:
-        """Make the first `times` calls at the fail point wait for the parent."""
-        with self._guard:
-            self._pauses_left -= 1
-            if self._pauses_left < 0:
-                return
-        send_to_parent({"reached": self._pause_at})
-        self._proceed.wait(TIMEOUT)
+        """Make the first call at the fail point wait for the parent."""
+        if self._first.acquire(blocking=False):
+            send_to_parent({"reached": self._pause_at})
+            self._proceed.wait(TIMEOUT)
 
     def _run(self, place: int, call: dict[str, Any]) -> None:
         from django.db import connections

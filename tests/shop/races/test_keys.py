@@ -9,60 +9,41 @@ from django.contrib.auth.models import Group
 from inventory.models import StockMovement
 from locking.models import IdempotencyKey
 from shop.administration.audit import audit_sale
-from shop.models import Order, Sale, User
+from shop.models import CustomerQuota, Order, Sale, User
 from shop.purchase.place_order import place_order
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
-from tests.shop.races.race_worker import RaceWorker, together
+from tests.shop.races.race_worker import RaceWorker, at_once
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 MYSQL = pytest.param("mysql_session", marks=pytest.mark.only("mysql"))
-
-
-def at_once(processes, calls: list[dict]) -> list[dict]:
-    """All of them together, from four processes."""
-    senders = processes(4)
-    for place, process in enumerate(senders):
-        process.prepare(*calls[place::4])
-    together(*senders)
-    return [answer for process in senders for answer in process.results()]
 
 
 def session_of(customer: User) -> str:
     return signed_in(customer).cookies[settings.SESSION_COOKIE_NAME].value
 
 
-# --- a service whose effect nothing else guards ---------------------------------------------------
-
-
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["one key", "control: no key"])
 def test_fifty_parallel_sends_to_a_service(processes, is_guarded) -> None:
-    answers = at_once(processes, [{"do": "act", "key": "k", "is_guarded": is_guarded}] * 50)
+    answers = at_once(processes(4), [{"do": "act", "key": "k", "is_guarded": is_guarded}] * 50)
     assert not [answer for answer in answers if "error" in answer]
     assert len({answer["answer"] for answer in answers}) == (1 if is_guarded else 50)
     assert Group.objects.count() == (1 if is_guarded else 50)
     assert sum(not answer["is_replay"] for answer in answers) == Group.objects.count()
 
 
-PLACES = ["idempotency.loaded", "act.acted", "act.committed"]
-
-
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ["idempotency.loaded", "act.acted", "act.committed"])
 def test_next_request_finishes_the_key_of_a_killed_process(processes, place) -> None:
     first, other = processes(2)
-    first.start({"do": "act", "key": "k"}, pause_at=place)
-    first.reached()
+    first.run_until(place, {"do": "act", "key": "k"})
     has_committed = place == "act.committed"
     other.start({"do": "act", "key": "k"})
     assert other.is_silent(0.3), "the first is still at work"
     assert Group.objects.count() == has_committed
     first.kill()
     (answer,) = other.results()
-    assert (answer["answer"], answer["is_replay"]) == (
-        str(Group.objects.get().pk),
-        has_committed,
-    )
-    other.start({"do": "act", "key": "k"})
-    assert other.results()[0]["answer"] == answer["answer"]
+    written = str(Group.objects.get().pk)
+    assert (answer["answer"], answer["is_replay"]) == (written, has_committed)
+    assert other.run({"do": "act", "key": "k"})[0]["answer"] == answer["answer"]
     assert IdempotencyKey.objects.count() == Group.objects.count() == 1
 
 
@@ -70,11 +51,9 @@ def test_retry_after_a_kill_without_key_has_two_effects(processes) -> None:
     """The control of the test above."""
     first, other = processes(2)
     call = {"do": "act", "key": "k", "is_guarded": False}
-    first.start(call, pause_at="act.committed")
-    first.reached()
+    first.run_until("act.committed", call)
     first.kill()
-    other.start(call)
-    other.results()
+    other.run(call)
     assert Group.objects.count() == 2
 
 
@@ -84,20 +63,13 @@ def test_row_alone_stops_a_second_effect(database_url) -> None:
     both = [RaceWorker(database_url, nobody), RaceWorker(database_url, nobody)]
     try:
         for process in both:
-            process.start({"do": "act", "key": "k"}, pause_at="idempotency.loaded")
-            process.reached()
-        answers = []
-        for process in both:
-            process.proceed()
-            answers += process.results()
+            process.run_until("idempotency.loaded", {"do": "act", "key": "k"})
+        answers = [answer for process in both for answer in process.finish()]
     finally:
         for process in both:
             process.close()
     assert [answer["is_replay"] for answer in answers] == [False, True]
     assert answers[0]["answer"] == answers[1]["answer"] == str(Group.objects.get().pk)
-
-
-# --- the shop's steps -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("has_key", [True, False], ids=["one key", "control: a key each"])
@@ -109,7 +81,7 @@ def test_fifty_parallel_sends_of_a_step(processes, verb, status, has_key) -> Non
     call = {"do": "send", "path": f"{order.get_absolute_url()}{verb}/"}
     call["session"] = session_of(customer)
     keys = ["same" if has_key else str(number) for number in range(50)]
-    answers = at_once(processes, [{**call, "form": {"idempotency_key": key}} for key in keys])
+    answers = at_once(processes(4), [{**call, "form": {"idempotency_key": key}} for key in keys])
     said = [(answer["status"], answer["headers"], answer["body"]) for answer in answers]
     if has_key:
         assert [one for one in said if one != said[0]] == []
@@ -130,21 +102,15 @@ def test_step_in_flight_is_409_and_finished_after_a_kill(processes, verb, status
     call = {"do": "send", "path": f"{order.get_absolute_url()}{verb}/", "form": {}}
     call |= {"session": session_of(customer), "form": {"idempotency_key": "k"}}
     first, other = processes(2)
-    first.start(call, pause_at="idempotency.loaded")
-    first.reached()
-    other.start({**call, "patient": False})
-    (told,) = other.results()
+    first.run_until("idempotency.loaded", call)
+    (told,) = other.run({**call, "patient": False})
     assert (told["status"], told["headers"]["Retry-After"]) == (409, "1")
     assert '"in_flight"' in told["body"]
     first.kill()
-    other.start(call)
-    assert other.results()[0]["status"] == 200
+    assert other.run(call)[0]["status"] == 200
     order.refresh_from_db()
     assert order.status == status
     assert audit_sale(sale=sale).ok
-
-
-# --- the shop's purchases -------------------------------------------------------------------------
 
 
 def form_of(sale: Sale, customer: User, key: str = "k") -> dict:
@@ -154,24 +120,25 @@ def form_of(sale: Sale, customer: User, key: str = "k") -> dict:
 
 
 @pytest.mark.parametrize("has_key", [True, False], ids=["one key", "control: a key each"])
-def test_fifty_parallel_sends_of_a_purchase(processes, has_key) -> None:
-    put_in_force("redis")
+@pytest.mark.parametrize("backend", ["redis", "none"])
+def test_fifty_parallel_sends_of_a_purchase(processes, has_key, backend) -> None:
+    put_in_force(backend)
     sale = a_sale(stock=60, limit=60)
     call = form_of(sale, a_customer())
     keys = ["same" if has_key else str(number) for number in range(50)]
     calls = [{**call, "form": {**call["form"], "idempotency_key": key}} for key in keys]
     answers = {
         (answer["status"], answer["headers"]["Location"], answer["body"])
-        for answer in at_once(processes, calls)
+        for answer in at_once(processes(4), calls)
     }
     assert len(answers) == Order.objects.count() == (1 if has_key else 50)
+    assert CustomerQuota.objects.get().taken == len(answers)
     assert {status for status, _, _ in answers} == {201}
     assert audit_sale(sale=sale).ok
 
 
 def assert_told_the_order(process: RaceWorker, call: dict) -> None:
-    process.start(call)
-    (told,) = process.results()
+    (told,) = process.run(call)
     order = Order.objects.get()
     assert (told["status"], told["headers"]["Location"]) == (201, order.get_absolute_url())
 
@@ -182,10 +149,8 @@ def test_purchase_in_flight_is_503_and_is_finished_after_a_kill(processes, backe
     sale = a_sale()
     call = form_of(sale, a_customer())
     first, other = processes(2)
-    first.start(call, pause_at="purchase.check")
-    first.reached()
-    other.start({**call, "patient": False})
-    (told,) = other.results()
+    first.run_until("purchase.check", call)
+    (told,) = other.run({**call, "patient": False})
     assert (told["status"], told["headers"]["Retry-After"]) == (503, "1")
     assert not Order.objects.exists()
     first.kill()
@@ -199,11 +164,10 @@ def test_purchase_killed_after_commit_is_replayed(processes, backend) -> None:
     sale = a_sale()
     call = form_of(sale, a_customer())
     first, other = processes(2)
-    first.start(call, pause_at="purchase.committed")
-    first.reached()
-    for strike in (lambda: None, first.kill):
-        strike()
-        assert_told_the_order(other, call)  # waits for no lock: the order is there
+    first.run_until("purchase.committed", call)
+    assert_told_the_order(other, call)  # waits for no lock: the order is there
+    first.kill()
+    assert_told_the_order(other, call)
 
 
 @pytest.mark.parametrize("others", ["same customer", "another customer"])
@@ -212,12 +176,9 @@ def test_key_counts_once_without_a_lock(processes, others) -> None:
     sale, customer = a_sale(), a_customer()
     is_same = others == "same customer"
     first, other = processes(2)
-    first.start(form_of(sale, customer), pause_at="purchase.check")
-    first.reached()
-    other.start(form_of(sale, customer if is_same else a_customer()))
-    (told,) = other.results()
-    first.proceed()
-    (late,) = first.results()
+    first.run_until("purchase.check", form_of(sale, customer))
+    (told,) = other.run(form_of(sale, customer if is_same else a_customer()))
+    (late,) = first.finish()
     assert told["status"] == late["status"] == 201
     assert (told["body"] == late["body"]) is is_same
     assert Order.objects.count() == (1 if is_same else 2)

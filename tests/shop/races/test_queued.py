@@ -13,10 +13,10 @@ from loadtest.faults import waiting
 from shop.models import Order, RejectedReservation, Sale
 from shop.reservations import store
 from shop.reservations.reconciliation import load, reconcile
-from shop.reservations.reserve import reservation_status, reserve
 from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
-from tests.shop.races.race_worker import TIMEOUT, RaceWorker, together
+from tests.shop.queued import ask, assert_sound, status
+from tests.shop.races.race_worker import TIMEOUT, RaceWorker, at_once
 from tests.shop.races.test_stock import outcomes
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
@@ -34,14 +34,6 @@ def a_form(sale: Sale, **what: object) -> dict[str, object]:
     return {"do": "reserve", "sale": sale.pk, "customer": a_customer().pk, "key": "k", **what}
 
 
-def assert_sound(sale: Sale, *, sold: int) -> None:
-    """Expect a consistent sale, in agreement with Redis, and an empty stream."""
-    audit = audit_sale(sale=fresh(sale))
-    assert audit.ok, audit.breaches
-    assert (audit.held, audit.reserved, audit.drift) == (sold, 0, 0)
-    assert not reconcile(sale=fresh(sale), thoroughly=True)
-
-
 @pytest.mark.parametrize(("backend", "strategy"), [("redis", "naive"), ("none", "conditional")])
 def test_concurrent_customers_get_every_unit_once(processes, backend, strategy) -> None:
     """Two consumers write while two processes sell; naive relies on the lock alone."""
@@ -50,16 +42,12 @@ def test_concurrent_customers_get_every_unit_once(processes, backend, strategy) 
     *sellers, first, second = processes(4)
     for consumer in (first, second):
         consumer.start({"do": "consume"})
-    for seller in sellers:
-        seller.prepare(*(a_form(sale) for _ in range(30)))
-    together(*sellers)
-    told = [result for seller in sellers for result in seller.results()]
-    assert Counter(one.get("error", "ticket") for one in told) == {"ticket": 30, "SoldOut": 30}
+    told = at_once(sellers, [a_form(sale) for _ in range(60)])
+    assert outcomes(*told) == {"order": 30, "SoldOut": 30}
     until(lambda: Order.objects.filter(sale=sale).count() == 30, "all orders")
     for consumer in (first, second):
-        consumer.proceed()
-        consumer.results()
-    assert_sound(sale, sold=30)
+        consumer.finish()
+    assert_sound(sale, held=30, left=0)
 
 
 def test_two_consumers_without_a_lock_lose_naive_writes(processes) -> None:
@@ -69,11 +57,10 @@ def test_two_consumers_without_a_lock_lose_naive_writes(processes) -> None:
     first, second = processes(2)
     for consumer in (first, second):
         consumer.start({"do": "consume", "claim_after": 60}, pause_at="queued.stock_read")
-        reserve(customer_id=a_customer().pk, sale=sale, quantity=1, key="k")
+        ask(sale)
         consumer.reached()
     for consumer in (first, second):
-        consumer.proceed()
-        consumer.results()
+        consumer.finish()
     audit = audit_sale(sale=sale)
     assert (audit.held, audit.available, audit.ok) == (2, 9, False)
 
@@ -81,12 +68,7 @@ def test_two_consumers_without_a_lock_lose_naive_writes(processes) -> None:
 def test_repeated_form_is_one_order(processes) -> None:
     put_in_force("redis")
     sale = a_queued_sale(stock=5)
-    form = a_form(sale)
-    sellers = processes(2)
-    for seller in sellers:
-        seller.prepare(*[form] * 25)
-    together(*sellers)
-    told = [result for seller in sellers for result in seller.results()]
+    told = at_once(processes(2), [a_form(sale)] * 50)
     assert len({one["ticket"] for one in told}) == 1
     assert Counter(one["replayed"] for one in told) == {False: 1, True: 49}
     assert store.left(sale=sale) == 4
@@ -96,12 +78,8 @@ def test_customer_gets_no_more_than_the_limit(processes) -> None:
     put_in_force("redis")
     sale = a_queued_sale(stock=9, limit=2)
     customer = a_customer().pk
-    sellers = processes(2)
-    for number, seller in enumerate(sellers):
-        seller.prepare(*(a_form(sale, customer=customer, key=f"{number}-{n}") for n in range(5)))
-    together(*sellers)
-    told = [result for seller in sellers for result in seller.results()]
-    assert Counter(one.get("error", "ticket") for one in told) == {"ticket": 2, "LimitReached": 8}
+    forms = [a_form(sale, customer=customer, key=str(n)) for n in range(10)]
+    assert outcomes(*at_once(processes(2), forms)) == {"order": 2, "LimitReached": 8}
 
 
 # Where a consumer is killed: what is in the database and in the stream then.
@@ -114,21 +92,17 @@ def test_batch_of_a_killed_consumer_is_written_once(processes, step) -> None:
     put_in_force("database")
     sale = a_queued_sale(stock=5)
     killed, heir = processes(2)
-    queued = [reserve(customer_id=a_customer().pk, sale=sale, quantity=1, key="k") for _ in "abc"]
-    killed.start({"do": "consume"}, pause_at=step)
-    killed.reached()
+    queued = [ask(sale) for _ in "abc"]
+    killed.run_until(step, {"do": "consume"})
     killed.kill()
     written = Order.objects.filter(sale=sale).count()
     assert (written, len(store.entries(sale=sale))) == STEPS[step]
     heir.start({"do": "consume"})
     until(lambda: not store.entries(sale=sale), "the heir")
-    heir.proceed()
-    assert "ok" in heir.results()[0]
+    assert "ok" in heir.finish()[0]
     for one in queued:
-        asked = one.reservation
-        token = one.url.split("/")[2]
-        assert reservation_status(customer_id=asked.customer_id, token=token).status == "won"
-    assert_sound(sale, sold=3)
+        assert status(one) == "won"
+    assert_sound(sale, held=3, left=2)
 
 
 @pytest.mark.faults(row=20, backend="database")
@@ -137,14 +111,12 @@ def test_batch_is_decided_twice_without_the_check(processes) -> None:
     put_in_force("database")
     sale = a_queued_sale(stock=5)
     killed, heir = processes(2)
-    reserve(customer_id=a_customer().pk, sale=sale, quantity=1, key="k")
-    killed.start({"do": "consume"}, pause_at="queued.committed")
-    killed.reached()
+    ask(sale)
+    killed.run_until("queued.committed", {"do": "consume"})
     killed.kill()
     heir.start({"do": "consume"}, without=["shop.reservations.order_writer.decided_in"])
     until(lambda: not store.entries(sale=sale), "the heir")
-    heir.proceed()
-    heir.results()
+    heir.finish()
     order = Order.objects.get(sale=sale)
     assert RejectedReservation.objects.filter(number=order.number).exists()
     assert audit_sale(sale=fresh(sale)).drift == 1
@@ -155,13 +127,12 @@ def test_reconciliation_settles_for_a_killed_consumer(processes) -> None:
     put_in_force("database")
     sale = a_queued_sale(stock=5)
     (killed,) = processes(1)
-    reserve(customer_id=a_customer().pk, sale=sale, quantity=2, key="k")
-    killed.start({"do": "consume"}, pause_at="queued.committed")
-    killed.reached()
+    ask(sale, quantity=2)
+    killed.run_until("queued.committed", {"do": "consume"})
     killed.kill()
     repair = reconcile(sale=sale)
     assert (repair.settled, repair.drift) == (1, 0)
-    assert_sound(sale, sold=2)
+    assert_sound(sale, held=2, left=3)
 
 
 def test_consumer_survives_the_loss_of_redis(database_url, settings) -> None:
@@ -173,12 +144,11 @@ def test_consumer_survives_the_loss_of_redis(database_url, settings) -> None:
         try:
             consumer.start({"do": "consume"})
             for number in (1, 2):
-                reserve(customer_id=a_customer().pk, sale=fresh(sale), quantity=1, key="k")
+                ask(sale)
                 until(lambda number=number: Order.objects.count() == number, "its order")
                 redis.kill()
                 redis.start()
-            consumer.proceed()
-            assert "ok" in consumer.results()[0]
+            assert "ok" in consumer.finish()[0]
         finally:
             consumer.close()
 
@@ -194,20 +164,15 @@ def test_reconciliation_during_purchases_counts_once(processes) -> None:
     assert outcomes(*seller.results()) == {"order": 100}
     assert set(drifts) == {0}
     until(lambda: Order.objects.filter(sale=sale).count() == 100, "all orders")
-    consumer.proceed()
-    consumer.results()
-    assert_sound(sale, sold=100)
+    consumer.finish()
+    assert_sound(sale, held=100, left=100)
 
 
 def test_only_one_process_loads(processes) -> None:
     put_in_force("redis")
     sale = a_sale(stock=5, fulfilment=Sale.Fulfilment.QUEUED)
-    sellers = processes(3)
-    for seller in sellers:
-        seller.prepare(*(a_form(sale) for _ in range(2)))
-    together(*sellers)
-    told = outcomes(*(result for seller in sellers for result in seller.results()))
-    assert told == {"order": 5, "SoldOut": 1}
+    told = at_once(processes(3), [a_form(sale) for _ in range(6)])
+    assert outcomes(*told) == {"order": 5, "SoldOut": 1}
     assert store.left(sale=fresh(sale)) == 0
 
 
@@ -215,8 +180,8 @@ def test_unlocked_load_offers_a_unit_twice() -> None:
     """The control: without a check under the lock, the second load drops reservations."""
     put_in_force("redis")
     sale = a_queued_sale(stock=1)
-    reserve(customer_id=a_customer().pk, sale=sale, quantity=1, key="k")
+    ask(sale)
     with patch("shop.reservations.reconciliation.store.left", return_value=None):
         load(sale=sale)
-    again = reserve(customer_id=a_customer().pk, sale=fresh(sale), quantity=1, key="k")
+    again = ask(sale)
     assert not again.replayed

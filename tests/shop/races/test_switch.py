@@ -60,19 +60,16 @@ def test_drain_waits_for_a_holder_in_another_process(processes, switching) -> No
     """The holder renews its lease, so no stored time limits the drain."""
     put_in_force("redis")
     holder, buyer = processes(2)
-    holder.start({"do": "hold", "name": "sale:0"}, pause_at="holding")
-    holder.reached()
+    holder.run_until("holding", {"do": "hold", "name": "sale:0"})
     began = time.monotonic()
     done: Future = switching(backend="database")
     until(lambda: policy.current(0).draining, "the drain beginning")
     buyer.start({"do": "hold", "name": "sale:1"})
-    until(
-        lambda: time.monotonic() - began > policy.MAX_AGE + TTL + 0.5, "the longest lease passing"
-    )
+    longest = policy.MAX_AGE + TTL + 0.5
+    until(lambda: time.monotonic() - began > longest, "the longest lease passing")
     assert not done.done()
     assert buyer.is_silent(0)
-    holder.proceed()
-    (held,) = holder.results()
+    (held,) = holder.finish()
     assert (held["backend"], held["epoch"], held["lost"]) == ("redis", 1, False)
     assert done.result(TIMEOUT).backend == "database"
     (bought,) = buyer.results()
@@ -82,8 +79,7 @@ def test_drain_waits_for_a_holder_in_another_process(processes, switching) -> No
 def test_killed_holder_delays_a_drain_by_its_lease_only(processes, switching) -> None:
     put_in_force("redis")
     (holder,) = processes(1)
-    holder.start({"do": "hold", "name": "sale:0"}, pause_at="holding")
-    holder.reached()
+    holder.run_until("holding", {"do": "hold", "name": "sale:0"})
     holder.kill()
     assert switching(backend="database").result(TIMEOUT).backend == "database"
     assert LockPolicyChange.objects.get().drained_ms < (policy.MAX_AGE + TTL + 1 + SLACK) * 1000
@@ -107,20 +103,16 @@ def test_switch_with_a_holder_between_read_and_write(
     put_in_force(old, strategy)
     sale = a_sale(stock=1)
     first, second = processes(2)
-    first.start(a_form(sale), pause_at="purchase.check")
-    first.reached()
+    first.run_until("purchase.check", a_form(sale))
     done = switching(backend=new, force=force)
     if force:
         done.result(TIMEOUT)
-        second.start(a_form(sale))
-        assert "order" in second.results()[0]
-        first.proceed()
+        assert "order" in second.run(a_form(sale))[0]
     else:
         until(lambda: policy.current(0).draining, "the drain beginning")
         second.start(a_form(sale))
         assert second.is_silent(policy.MAX_AGE + 0.2)
-        first.proceed()
-    (told,) = first.results()
+    (told,) = first.finish()
     assert ("order" in told) is (not force or bool(oversold))
     if not force:
         assert second.results()[0]["error"] == "SoldOut"
@@ -135,16 +127,12 @@ def test_epoch_refuses_a_process_with_an_old_policy(processes, strategy, refused
     put_in_force("redis", strategy)
     sale = a_sale(stock=5)
     late, other = processes(2)
-    late.start(a_form(sale, "buy_on_an_old_policy"), pause_at="looked")
-    late.reached()
+    late.run_until("looked", a_form(sale, "buy_on_an_old_policy"))
     policy.switch(backend="database", force=True)
-    other.start(a_form(sale))
-    assert "order" in other.results()[0]
-    late.proceed()
-    assert "order" in late.results()[0]
+    assert "order" in other.run(a_form(sale))[0]
+    assert "order" in late.finish()[0]
     audit = audit_sale(sale=sale)
-    assert audit.ok
-    assert audit.stale_writes_refused == refused
+    assert (audit.ok, audit.stale_writes_refused) == (True, refused)
     late_line = StockMovement.objects.filter(reason="reserved").last()
     assert late_line.fence_epoch == 1 + refused
 
@@ -160,9 +148,7 @@ def start_a_crowd(crowd: list[RaceWorker]) -> Sale:
 
 def end(crowd: list[RaceWorker], sale: Sale) -> None:
     """Expect an order for each success, and a consistent sale."""
-    for process in crowd:
-        process.proceed()
-    results = [result for process in crowd for result in process.results()]
+    results = [result for process in crowd for result in process.finish()]
     assert not [result for result in results if "error" in result]
     audit = audit_sale(sale=sale)
     assert audit.ok, audit.breaches
@@ -193,8 +179,7 @@ def test_process_lock_loses_writes_of_several_processes(processes) -> None:
     sale = start_a_crowd(crowd)
     until(lambda: not audit_sale(sale=sale).ok, "a lost write")
     for process in crowd:
-        process.proceed()
-        process.results()
+        process.finish()
 
 
 @pytest.mark.faults(row=25, backend="redis to database", fired="switched by force")

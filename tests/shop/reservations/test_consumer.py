@@ -14,9 +14,9 @@ import pytest
 
 from loadtest.faults import waiting
 from shop.administration.audit import audit_sale
-from shop.models import Order, Sale
-from shop.reservations.reserve import reserve
-from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+from shop.models import Order
+from tests.shop.making import fresh, put_in_force
+from tests.shop.queued import a_queued_sale, ask
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
@@ -45,17 +45,13 @@ def start(database_url, tmp_path) -> Iterator[Callable[[], subprocess.Popen[byte
 
 def test_orders_are_written_after_a_consumer_was_killed(start) -> None:
     put_in_force("redis")
-    sale = fresh(a_sale(fulfilment=Sale.Fulfilment.QUEUED))
-
-    def buy() -> None:
-        reserve(customer_id=a_customer().pk, sale=fresh(sale), quantity=1, key="k")
-
-    buy()
+    sale = a_queued_sale()
+    ask(sale)
     first = start()
     until(lambda: Order.objects.count() == 1, "the first order")
     first.kill()
     first.wait()
-    buy()
+    ask(sale)
     start()
     until(lambda: Order.objects.count() == 2, "the second order")
     assert audit_sale(sale=fresh(sale)).ok
@@ -63,8 +59,7 @@ def test_orders_are_written_after_a_consumer_was_killed(start) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_a_consumer_within_seconds(start, how) -> None:
-    sale = fresh(a_sale(fulfilment=Sale.Fulfilment.QUEUED))
-    reserve(customer_id=a_customer().pk, sale=sale, quantity=1, key="k")
+    ask(a_queued_sale())
     consumer = start()
     until(lambda: Order.objects.count() == 1, "the order")
     began = time.monotonic()

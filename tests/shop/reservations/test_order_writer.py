@@ -9,7 +9,7 @@ from datetime import timedelta
 from unittest.mock import patch
 
 import pytest
-from django.db import connection, transaction
+from django.db import IntegrityError, OperationalError, connection, transaction
 from django.utils import timezone
 
 from inventory.models import Stock
@@ -22,23 +22,10 @@ from shop.reservations import consumer, order_writer, store
 from shop.reservations.reconciliation import load, reconcile
 from shop.sales.stock_lock import lock_name
 from tests.shop.making import a_customer, a_sale, fresh
-from tests.shop.queueing import (
-    a_queued_sale,
-    ask,
-    assert_sound,
-    browser,
-    consume,
-    hasty,
-    redis_command,
-    status,
-    told,
-)
+from tests.shop.purchases import held_by_another
+from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, redis_command, status, told
 
-__all__ = ["browser", "hasty"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
-
-
-# --- What becomes of an entry ----------------------------------------------------------------
 
 
 def test_malformed_entry_delays_no_other() -> None:
@@ -68,12 +55,9 @@ def test_unwritable_order_is_rejected_and_its_units_released(admin_client) -> No
 
 
 def _without_customers(commit: Callable[..., object]) -> Callable[..., object]:
-    from django.db import IntegrityError
-
     def checked(statements):
         rows = statements[0].params
-        width = len(rows) // statements[0].sql.count("(%s")
-        customers = rows[1::width]
+        customers = rows[1 :: len(rows) // statements[0].sql.count("(%s")]
         if User.objects.filter(pk__in=customers).count() < len(set(customers)):
             raise IntegrityError("a foreign key constraint fails")
         return commit(statements)
@@ -99,7 +83,7 @@ def test_lowered_limit_is_enforced_when_written() -> None:
     assert_sound(sale, held=1, left=4)
 
 
-def test_excess_reservations_are_rejected_as_sold_out(browser) -> None:
+def test_excess_reservations_are_rejected_as_sold_out(shop) -> None:
     sale = a_queued_sale(stock=2)
     load(sale=sale)
     redis_command("HINCRBY", store.keys_of(sale.pk, sale.generation)[0], "left", 2)
@@ -110,8 +94,6 @@ def test_excess_reservations_are_rejected_as_sold_out(browser) -> None:
 
 
 def test_database_failure_leaves_the_entry() -> None:
-    from django.db import OperationalError
-
     sale = a_queued_sale()
     queued = ask(sale)
     with patch.object(order_writer, "commit", side_effect=OperationalError("gone")):
@@ -127,27 +109,14 @@ def test_held_lock_delays_no_other_sale(monkeypatch) -> None:
     monkeypatch.setattr(order_writer, "BATCH_LOCK_TIMEOUT", 0.05)
     stuck, free = a_queued_sale(), a_queued_sale()
     both = [ask(stuck), ask(free)]
-    let_go, held = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with locks["process"].lock(lock_name(stuck.pk)):
-            held.set()
-            let_go.wait(20)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    held.wait(20)
-    consumer.Consumer(threading.Event()).round()
-    assert [status(one) for one in both] == ["waiting", "won"]
-    let_go.set()
-    holder.join()
+    with held_by_another(locks["process"], lock_name(stuck.pk)):
+        consumer.Consumer(threading.Event()).round()
+        assert [status(one) for one in both] == ["waiting", "won"]
     consume()
     assert status(both[0]) == "won"
 
 
 def test_repeatedly_failing_entry_is_rejected(monkeypatch) -> None:
-    from django.db import OperationalError
-
     sale = a_queued_sale()
     queued = ask(sale)
     one = consumer.Consumer(threading.Event())
@@ -193,9 +162,6 @@ def test_no_entry_is_rejected_while_the_row_is_blocked(settings) -> None:
     consume()
     assert {status(each) for each in all_} == {"won"}
     assert not RejectedReservation.objects.exists()
-
-
-# --- Pieces return ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["cancelled", "expired"])

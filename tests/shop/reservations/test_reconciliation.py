@@ -20,21 +20,9 @@ from shop.purchase.place_order import place_order
 from shop.reservations import order_writer, store
 from shop.reservations.reconciliation import Repair, load, reconcile
 from tests.fault_rows import audit_sale
-from tests.shop.making import a_customer, fresh
-from tests.shop.queueing import (
-    a_queued_sale,
-    ask,
-    assert_sound,
-    browser,
-    consume,
-    hasty,
-    redis,
-    redis_command,
-    status,
-    told,
-)
+from tests.shop.making import a_customer, buy, fresh
+from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, redis_command, status, told
 
-__all__ = ["browser", "hasty", "redis"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 
@@ -153,16 +141,13 @@ def test_reservation_without_entry_can_be_sent_again() -> None:
     assert status(queued) == "lost"
 
 
-def test_page_of_a_lost_reservation_sends_the_form_again(browser) -> None:
+def test_page_of_a_lost_reservation_sends_the_form_again(shop) -> None:
     sale = a_queued_sale()
     url = ask(sale, User.objects.get(), key="k-17").url
     redis_command("DEL", *store.keys_of(sale.pk, fresh(sale).generation))
-    page = browser.get(url)
+    page = shop.get(url)
     assert 'value="k-17"' in page.text
-    assert (
-        browser.post(f"/sales/{sale.slug}/buy/", {"quantity": 1, "idempotency_key": "k-17"}).url
-        == url
-    )
+    assert buy(shop, sale, key="k-17").url == url
     consume()
     assert_sound(sale, held=1, left=9)
 

@@ -18,20 +18,8 @@ from shop.orders.service import cancel_order
 from shop.reservations import store
 from shop.reservations.reconciliation import load
 from tests.shop.making import a_customer
-from tests.shop.queueing import (
-    a_queued_sale,
-    ask,
-    assert_sound,
-    browser,
-    consume,
-    hasty,
-    redis,
-    redis_command,
-    status,
-    told,
-)
+from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, redis_command, status, told
 
-__all__ = ["browser", "hasty", "redis"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 
@@ -148,46 +136,46 @@ def test_unresponsive_redis_is_refused_in_bounded_time(redis) -> None:
     assert ask(sale, customer).receipt == first.receipt
 
 
-def test_reservation_over_http(browser) -> None:
+def test_reservation_over_http(shop) -> None:
     sale = a_queued_sale()
     buy, form = f"/sales/{sale.slug}/buy/", {"quantity": 1, "idempotency_key": "k" * 36}
-    response = browser.post(buy, form)
+    response = shop.post(buy, form)
     assert response.status_code == 303
-    page = browser.get(response.url)
+    page = shop.get(response.url)
     assert "Keep this page" in page.text
     assert "hx-get" in page.text
     assert '<noscript><meta http-equiv="refresh"' in page.text
-    polled = browser.get(response.url, headers={"HX-Request": "true"})
+    polled = shop.get(response.url, headers={"HX-Request": "true"})
     assert "<html" not in polled.text
-    as_json = browser.post(buy, form, headers={"Accept": "application/json"})
+    as_json = shop.post(buy, form, headers={"Accept": "application/json"})
     assert (as_json.status_code, as_json["Location"]) == (202, response.url)
     assert as_json.json() == {"status": "queued", "url": response.url}
     accept = {"Accept": "application/json"}
-    assert browser.get(response.url, headers=accept).json() == {"status": "waiting", "order": None}
+    assert shop.get(response.url, headers=accept).json() == {"status": "waiting", "order": None}
     consume()
     order = Order.objects.get().get_absolute_url()
-    assert browser.get(response.url).url == order
-    assert browser.get(response.url, headers={"HX-Request": "true"})["HX-Redirect"] == order
-    assert browser.get(response.url, headers=accept).json() == {"status": "won", "order": order}
-    assert browser.post(buy, form).url == response.url
+    assert shop.get(response.url).url == order
+    assert shop.get(response.url, headers={"HX-Request": "true"})["HX-Redirect"] == order
+    assert shop.get(response.url, headers=accept).json() == {"status": "won", "order": order}
+    assert shop.post(buy, form).url == response.url
 
 
-def test_polls_back_off(browser) -> None:
+def test_polls_back_off(shop) -> None:
     url = ask(a_queued_sale(), User.objects.get()).url
     delays, waited = [], "?waited=x"
     for _ in range(9):
-        page = browser.get(url + waited, headers={"HX-Request": "true"})
+        page = shop.get(url + waited, headers={"HX-Request": "true"})
         waited = "?waited=" + page.text.partition("?waited=")[2].partition('"')[0]
         delays.append(int(waited[8:]))
     assert delays == sorted(delays)
     assert (delays[0], delays[-1]) == (750, 5000)
 
 
-def test_reservation_page_is_private(browser) -> None:
+def test_reservation_page_is_private(shop) -> None:
     url = ask(a_queued_sale()).url
-    assert browser.get(url).status_code == 404
+    assert shop.get(url).status_code == 404
     assert Client().get(url).status_code == 302
     own = ask(a_queued_sale(), User.objects.order_by("pk").first()).url
-    assert browser.get(own).status_code == 200
+    assert shop.get(own).status_code == 200
     for text in (own[9:-1][:-1] + "A", own[9:-2], own[10:-1], "x" * 22, "", own[9:31] + "ä"):
-        assert browser.get(f"/reservations/{text}/").status_code == 404
+        assert shop.get(f"/reservations/{text}/").status_code == 404

@@ -4,40 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-from django.test import Client
-
-from devservers import Redis
-from shop.administration.audit import audit_sale
 from shop.errors import ShopError
 from shop.models import Sale, User
-from shop.reservations import consumer, order_writer, store
+from shop.reservations import consumer, store
 from shop.reservations.reconciliation import reconcile
 from shop.reservations.reserve import Queued, reservation_status, reserve
-from tests.shop.making import a_customer, a_sale, fresh, signed_in
-
-
-@pytest.fixture(autouse=True)
-def hasty(in_force: None, monkeypatch) -> None:
-    """Remove the waits of consumers."""
-    monkeypatch.setattr(consumer, "BLOCK", 0.01)
-    monkeypatch.setattr(consumer, "BATCH_WINDOW", 0.0)
-    monkeypatch.setattr(consumer, "REFRESH_INTERVAL", 0.0)
-    monkeypatch.setattr(consumer, "CLAIM_AFTER", 0.0)
-    # A test's transaction has to last.
-    monkeypatch.setattr(consumer, "close_old_connections", lambda: None)
-    monkeypatch.setattr(order_writer, "_reconnect", lambda: None)
-
-
-@pytest.fixture
-def redis(settings) -> Iterator[Redis]:
-    """A private Redis that the test may destroy."""
-    with Redis() as server:
-        settings.REDIS_URL = server.url
-        yield server
+from tests.fault_rows import audit_sale
+from tests.shop.making import a_customer, a_sale, fresh
 
 
 def redis_command(*command: object) -> Any:
@@ -47,8 +22,7 @@ def redis_command(*command: object) -> Any:
 
 def a_queued_sale(**what: float) -> Sale:
     """Create a queued sale, as a request would read it."""
-    sale = a_sale(fulfilment=Sale.Fulfilment.QUEUED, **what)
-    return fresh(sale)
+    return fresh(a_sale(fulfilment=Sale.Fulfilment.QUEUED, **what))
 
 
 def ask(sale: Sale, customer: User | None = None, quantity: int = 1, key: str = "k") -> Queued:
@@ -71,9 +45,8 @@ def told(sale: Sale, times: int, **what: object) -> Counter[str]:
 
 def status(queued: Queued) -> str:
     """Return the current status of a reservation."""
-    asked = queued.reservation
-    token = queued.url.split("/")[2]
-    return reservation_status(customer_id=asked.customer_id, token=token).status
+    customer, token = queued.reservation.customer_id, queued.url.split("/")[2]
+    return reservation_status(customer_id=customer, token=token).status
 
 
 def consume() -> int:
@@ -93,9 +66,3 @@ def assert_sound(sale: Sale, *, held: int, left: int) -> None:
     assert (audit.held, audit.reserved, audit.drift) == (held, 0, 0)
     assert store.left(sale=fresh(sale)) == left
     assert not reconcile(sale=fresh(sale), thoroughly=True)
-
-
-@pytest.fixture
-def browser() -> Client:
-    """The test client of a signed-in customer."""
-    return signed_in()
