@@ -8,7 +8,7 @@ by one. A statement that has to change a row but changes none rolls the transact
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db import DatabaseError, connection, connections, transaction
 from django.db.backends.utils import CursorWrapper
@@ -120,15 +120,15 @@ def insert_all(
     model: type[Model], varying: Sequence[str], rows: Iterable[Sequence[object]], **same: object
 ) -> Statement:
     """Return the INSERT of several rows: each has its own `varying` columns and the `same` ones."""
-    plan = _plan(model, (*varying, *same), connection.vendor)
+    insert, marks, conversions = _plan(model, (*varying, *same), connection.vendor)
     database, common = connections[connection.alias], tuple(same.values())
-    params: list[object] = []
-    marks = []
-    for row in rows:
-        columns = zip(plan.preparations, (*row, *common), strict=True)
-        params += [prepare(value, database) for prepare, value in columns]
-        marks.append(plan.marks)
-    return Statement(plan.insert + ", ".join(marks), params)
+    full_rows = [(*row, *common) for row in rows]
+    params = [
+        convert(value, database)
+        for row in full_rows
+        for convert, value in zip(conversions, row, strict=True)
+    ]
+    return Statement(insert + ", ".join([marks] * len(full_rows)), params)
 
 
 def as_stored(model: type[Model], name: str, value: object) -> object:
@@ -137,18 +137,15 @@ def as_stored(model: type[Model], name: str, value: object) -> object:
     return field.get_db_prep_save(value, connection)
 
 
-class _Plan(NamedTuple):
-    insert: str
-    marks: str
-    preparations: list[Callable[[object, Any], object]]
-
-
 @cache
-def _plan(model: type[Model], names: tuple[str, ...], vendor: str) -> _Plan:
+def _plan(
+    model: type[Model], names: tuple[str, ...], vendor: str
+) -> tuple[str, str, list[Callable[[object, Any], object]]]:
+    """Return the INSERT up to VALUES, the placeholders of a row and the conversion per column."""
     quote = connection.ops.quote_name
     fields: list[Any] = [model._meta.get_field(name) for name in names]
     columns = ", ".join(quote(field.column) for field in fields)
     # The names come from the model, not from input.
     insert = f"INSERT INTO {quote(model._meta.db_table)} ({columns}) VALUES "  # noqa: S608
     marks = f"({', '.join(['%s'] * len(names))})"
-    return _Plan(insert, marks, [field.get_db_prep_save for field in fields])
+    return insert, marks, [field.get_db_prep_save for field in fields]

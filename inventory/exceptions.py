@@ -5,12 +5,11 @@ InventoryError
 └── StaleFence    a newer holder of the lock has already written the row
 """
 
+from locking.exceptions import DocumentedError
 
-class InventoryError(Exception):
+
+class InventoryError(DocumentedError):
     """Base class of all errors of the stock."""
-
-    def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or self.__doc__)
 
 
 class OutOfStock(InventoryError):

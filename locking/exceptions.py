@@ -15,11 +15,15 @@ The errors of client libraries never leave a backend; they are the `__cause__` o
 """
 
 
-class LockError(Exception):
-    """A lock operation failed."""
+class DocumentedError(Exception):
+    """An error whose default message is its docstring."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or self.__doc__)
+
+
+class LockError(DocumentedError):
+    """A lock operation failed."""
 
 
 class LockTimeout(LockError):
@@ -38,13 +42,10 @@ class LockMisuse(LockError, ValueError):
     """The arguments or the order of calls are wrong."""
 
 
-class IdempotencyError(Exception):
+class IdempotencyError(DocumentedError):
     """The idempotency key does not allow the request."""
 
     status: int
-
-    def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or self.__doc__)
 
 
 class KeyUnusable(IdempotencyError):

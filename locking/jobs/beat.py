@@ -93,14 +93,12 @@ class Scheduler(DatabaseScheduler):
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
         """Send one message for each scheduled time of the entry since its last run."""
-        for scheduled_for in scheduled_times(entry.schedule, entry.last_run_at, datetime.now(UTC)):
+        for moment in scheduled_times(entry.schedule, entry.last_run_at, datetime.now(UTC)):
             if is_run_once(self.app.tasks.get(entry.task)):
                 try:
-                    register(entry.task, entry.args, entry.kwargs, scheduled_for)
+                    register(entry.task, entry.args, entry.kwargs, moment)
                 except DatabaseError as error:
-                    logger.warning(
-                        "job %s @ %s: no row created: %s", entry.task, scheduled_for, error
-                    )
-            headers = {**entry.options["headers"], HEADER: scheduled_for.isoformat()}
+                    logger.warning("job %s @ %s: no row created: %s", entry.task, moment, error)
+            headers = {**entry.options["headers"], HEADER: moment.isoformat()}
             entry.options = {**entry.options, "headers": headers}
             super().apply_entry(entry, producer=producer)

@@ -144,7 +144,8 @@ class Lock(BaseLock):
         return self.backend.held.get((self.name, current_caller()))
 
     def _grant(self, wait: float) -> Lease | None:
-        return self._grant_claim(Claim(name=self.name, ttl=self.ttl), wait)
+        claim = Claim(name=self.name, ttl=self.ttl, caller=current_caller())
+        return self._grant_claim(claim, wait)
 
     def _grant_claim(self, claim: Claim, wait: float) -> Lease | None:
         alias, started = self.backend.alias, time.monotonic()

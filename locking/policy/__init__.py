@@ -92,17 +92,12 @@ def stored_policy() -> LockPolicy:
 
     Raise LockUnavailable if the database does not reply.
     """
-    start = {
-        "backend": settings.LOCK_POLICY["BACKEND"],
-        "strategy": settings.LOCK_POLICY["STRATEGY"],
-    }
+    start = {name: settings.LOCK_POLICY[name.upper()] for name in ("backend", "strategy")}
     try:
-        row = LockPolicy.objects.filter(pk=1).first()
-        return row or LockPolicy.objects.get_or_create(pk=1, defaults=start)[0]
+        return LockPolicy.objects.get_or_create(pk=1, defaults=start)[0]
     except DatabaseError as error:
-        raise LockUnavailable(
-            "The lock policy cannot be read: the database is unavailable."
-        ) from error
+        problem = "The lock policy cannot be read: the database is unavailable."
+        raise LockUnavailable(problem) from error
 
 
 def invalidate() -> None:
@@ -153,9 +148,8 @@ def switch(
             changed_at=timezone.now(),
         )
     if not started:
-        raise LockMisuse(
-            "Another switch is in progress: wait for it, cancel it, or force this one."
-        )
+        problem = "Another switch is in progress: wait for it, cancel it, or force this one."
+        raise LockMisuse(problem)
     invalidate()
     return finish_switch(force=force) if wait else stored_policy()
 
@@ -227,14 +221,14 @@ def drained(row: LockPolicy) -> bool:
     A lease that is renewed never ends, so a backend that lists its holders must list none. For
     other backends, and for a store that does not reply and so renews nothing, the ttl decides.
     """
-    age = timezone.now() - row.changed_at
-    if age < timedelta(seconds=MAX_AGE):
+    age = (timezone.now() - row.changed_at).total_seconds()
+    if age < MAX_AGE:
         return False
     old = locks[row.backend]
     if old.capabilities.lists_holders:
         with suppress(LockUnavailable):
             return all(held.name.startswith(DRAIN_EXEMPT) for held in old.inspect())
-    return age >= timedelta(seconds=MAX_AGE + old.ttl)
+    return age >= MAX_AGE + old.ttl
 
 
 def latest_end(row: LockPolicy) -> datetime:

@@ -66,7 +66,7 @@ def test_unavailable_database_raises_lock_unavailable(monkeypatch) -> None:
     def gone(**which):
         raise DatabaseError("away")
 
-    monkeypatch.setattr(LockPolicy.objects, "filter", gone)
+    monkeypatch.setattr(LockPolicy.objects, "get_or_create", gone)
     with pytest.raises(LockUnavailable), lock("a"):
         pass
 
