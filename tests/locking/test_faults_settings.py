@@ -28,3 +28,4 @@ def test_row_18_check_refuses_stores_that_evict(settings, evicts: bool) -> None:
         stop_all(servers)
     assert str(refused.value).count("(locking.E021)") == 1
     assert str(refused.value).count("(locking.E037)") == 3
+    assert all(str(server.port) in str(refused.value) for server in servers)

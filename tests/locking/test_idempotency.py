@@ -64,9 +64,6 @@ def do(
     return attempt.response
 
 
-# --- services -----------------------------------------------------------------------------------
-
-
 def test_second_request_gets_the_stored_response() -> None:
     first = do()
     assert first == StoredResponse(body=b"effect 1", status=200, headers={"X-Way": "out"})
@@ -185,9 +182,6 @@ def test_prune_deletes_only_expired_keys(monkeypatch) -> None:
     assert prune_idempotency_keys() == 5
     assert IdempotencyKey.objects.count() == 1
     assert prune() == 0
-
-
-# --- views --------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -78,9 +78,6 @@ def counted(key: str) -> dict[str, int]:
     return metrics.lookups(metrics.totals()).get(key.partition(":")[0], {})
 
 
-# --- one process ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("value", [{"a": 1}, None, 0, ()])
 def test_built_value_is_kept_even_if_it_is_none(flight, value):
     assert flight.get_or_build("kept:1", lambda: value, **KEPT) == value
@@ -277,9 +274,6 @@ def test_invalid_durations_are_refused(flight, options_):
 def test_unknown_options_are_refused():
     with pytest.raises(LockMisuse, match="CAHCE"):
         SingleFlight(CAHCE="default")
-
-
-# --- without cache or lock --------------------------------------------------------------------
 
 
 @pytest.fixture

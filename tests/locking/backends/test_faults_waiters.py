@@ -33,9 +33,6 @@ def name() -> str:
     return f"faults:{uuid.uuid4().hex}"
 
 
-# --- row 23: fairness -------------------------------------------------------------------------
-
-
 @pytest.mark.faults(row=23, fired="contenders in line")
 @pytest.mark.parametrize("contenders", [8, 64])
 @pytest.mark.parametrize(
@@ -123,9 +120,6 @@ def test_row_23_every_contender_gets_a_share(
             if jain(shares) >= 0.9 and min(shares) > 0:
                 return
     pytest.fail(f"Jain index {jain(shares):.2f} of {shares}")
-
-
-# --- F7: what waiting costs -------------------------------------------------------------------
 
 
 @pytest.fixture

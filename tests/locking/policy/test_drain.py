@@ -19,8 +19,13 @@ __all__ = ["apart", "new", "old", "two_backends"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 
-def test_new_callers_wait_for_the_new_backend(apart, old, new) -> None:
+@pytest.fixture(autouse=True)
+def _first_read(db: None, two_backends: None) -> None:
+    """Create the policy row, and cache it as a process in use has it."""
     policy.current()
+
+
+def test_new_callers_wait_for_the_new_backend(apart, old, new) -> None:
     switch(backend="new", wait=False)
 
     def acquire():
@@ -42,7 +47,6 @@ def test_switch_does_not_wait_for_keys_in_flight_and_rebuilds(old) -> None:
 
 
 def test_new_callers_time_out_during_a_long_drain() -> None:
-    policy.current()
     switch(backend="new", wait=False)
     began = time.monotonic()
     with pytest.raises(LockTimeout), lock("a", timeout=0.2):
@@ -53,7 +57,6 @@ def test_new_callers_time_out_during_a_long_drain() -> None:
 
 def test_grant_that_arrives_during_the_drain_is_released(apart, old, new) -> None:
     """It was requested under the old policy and arrived under the next one."""
-    policy.current()
     asked, answer = threading.Event(), threading.Event()
     old.then("acquire", lambda: (asked.set(), answer.wait(WAIT_TIMEOUT)))
 
@@ -73,7 +76,6 @@ def test_grant_that_arrives_during_the_drain_is_released(apart, old, new) -> Non
 
 def test_grant_after_a_slow_policy_read_is_released(old, monkeypatch) -> None:
     """The database took longer to reply than a policy may be used."""
-    policy.current()
     read, slow = policy.stored_policy, [True]
 
     def answer():
@@ -92,7 +94,6 @@ def test_grant_after_a_slow_policy_read_is_released(old, monkeypatch) -> None:
 
 
 def test_switch_waits_for_holders_that_renew(apart, old, new) -> None:
-    policy.current()
     old.ttl = 0.5
     held = lock("a", ttl=1.5)
     held.acquire()
@@ -108,7 +109,6 @@ def test_switch_waits_for_holders_that_renew(apart, old, new) -> None:
 def test_holder_that_stays_cancels_the_switch(apart, old, monkeypatch) -> None:
     monkeypatch.setattr(policy, "SWITCH_GRACE", 0.3)
     old.ttl = 0.1
-    policy.current()
     with lock("a", ttl=30):
         with pytest.raises(LockTimeout, match="still held"):
             apart(switch, backend="new").result(WAIT_TIMEOUT)
@@ -132,7 +132,7 @@ def test_holder_may_acquire_more_locks_during_the_drain(apart, old, new) -> None
 
 
 def test_holder_in_a_backend_without_a_list_waits_too() -> None:
-    LockPolicy.objects.create(pk=1, backend="blind")
+    LockPolicy.objects.update(backend="blind")
     policy.invalidate()
     with lock("job"):
         switch(backend="new", wait=False)
@@ -149,7 +149,6 @@ def test_switch_from_a_backend_without_a_list_waits_for_its_ttl() -> None:
 
 
 def test_switch_from_an_unavailable_backend_waits_for_its_ttl(old) -> None:
-    policy.current()
     old.ttl = 0.5
     old.then("inspect", *[unavailable] * 1000)
     began = time.monotonic()
@@ -158,7 +157,6 @@ def test_switch_from_an_unavailable_backend_waits_for_its_ttl(old) -> None:
 
 
 def test_forced_switch_does_not_wait(old, new, monkeypatch) -> None:
-    policy.current()
     with lock("a") as before:
         monkeypatch.setattr(policy, "MAX_AGE", WAIT_TIMEOUT)
         began = time.monotonic()
@@ -184,7 +182,6 @@ def test_holder_releases_in_the_backend_that_granted(old, new) -> None:
 
 def test_cancelled_switch_keeps_the_old_backend(apart, old) -> None:
     assert cancel_switch() is False
-    policy.current()
     held = lock("a")
     held.acquire()
     switching = apart(switch, backend="new")
@@ -198,7 +195,6 @@ def test_cancelled_switch_keeps_the_old_backend(apart, old) -> None:
 
 
 def test_second_switch_at_the_same_time_is_refused(apart) -> None:
-    policy.current()
     start = threading.Barrier(2)
 
     def race(backend: str) -> str:
@@ -217,7 +213,6 @@ def test_second_switch_at_the_same_time_is_refused(apart) -> None:
 
 
 def test_forced_switch_replaces_one_in_progress(apart) -> None:
-    policy.current()
     with lock("a"):
         waiting = apart(switch, backend="new")
         until(lambda: policy.current().draining, "the drain")
@@ -227,7 +222,6 @@ def test_forced_switch_replaces_one_in_progress(apart) -> None:
 
 
 def test_switch_of_a_dead_process_is_finished_by_others(new) -> None:
-    policy.current()
     switch(backend="new", changed_by="ann", wait=False)
     with pytest.raises(LockTimeout), lock("a", timeout=0.01):
         pass
@@ -241,7 +235,6 @@ def test_switch_of_a_dead_process_is_finished_by_others(new) -> None:
 
 
 def test_overdue_switch_is_cancelled_if_a_lock_is_held(old) -> None:
-    policy.current()
     with lock("a"):
         switch(backend="new", wait=False)
         LockPolicy.objects.update(changed_at=timezone.now() - timedelta(hours=1))
@@ -251,7 +244,6 @@ def test_overdue_switch_is_cancelled_if_a_lock_is_held(old) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_caller_in_a_transaction_does_not_finish_a_switch(caplog) -> None:
-    policy.current()
     switch(backend="new", wait=False)
     LockPolicy.objects.update(changed_at=timezone.now() - timedelta(minutes=2))
     with transaction.atomic():

@@ -12,7 +12,6 @@ import redis as client
 from devservers import Redis
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.redis.backend import RedisBackend
-from locking.handler import create
 from tests.locking.backends.contract_base import assert_nothing_leaks
 from tests.locking.backends.redis.redis_tools import claim, waiters, waiting
 from tests.locking.calls import passes_in_child
@@ -53,9 +52,6 @@ def calls(raw: client.Redis) -> int:
     """Return the number of scripts that clients have run."""
     stats = raw.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
-
-
-# --- order --------------------------------------------------------------------------------
 
 
 def test_killed_waiter_is_skipped_at_once(
@@ -136,26 +132,9 @@ def test_killed_holder_blocks_until_its_grant_ends(
     backend.release(second, 0)
 
 
-def test_expired_lock_goes_to_the_first_waiter(backend: RedisBackend) -> None:
-    first, second = claim(), claim()
-    backend.acquire(claim(ttl=0.3), 0)
-    with waiters(backend, first, second) as (one, other):
-        until(one.done, "the first waiter acquiring the lock")
-        assert backend.acquire(claim(), 0) is None, "a newcomer overtook"
-        assert not other.done()
-        backend.release(first, 0)
-        assert other.result(WAIT_TIMEOUT) is not None
-    backend.release(second, 0)
-
-
-def test_newcomer_overtakes_only_in_an_unfair_lock(
-    server: Redis,
-) -> None:
+def test_newcomer_overtakes_only_in_an_unfair_lock(server: Redis) -> None:
     for fair in (True, False):
-        backend = create(
-            "redis", {"BACKEND": PATH, "LOCATION": server.url, "OPTIONS": {"FAIR": fair}}
-        )
-        assert isinstance(backend, RedisBackend)
+        backend = RedisBackend("redis", location=server.url, options={"FAIR": fair})
         assert backend.capabilities.fair is fair
         overtaken, lock = 0, backend.lock("n")
         for _ in range(20):
@@ -172,16 +151,11 @@ def test_newcomer_overtakes_only_in_an_unfair_lock(
         backend.close()
 
 
-# --- cost ---------------------------------------------------------------------------------
-
-
 def test_waiter_sends_two_commands(backend: RedisBackend, raw: client.Redis) -> None:
     lock = backend.lock("n")  # the watchdog renews it
     lock.acquire()
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(backend.acquire, claim(), 0.01).result(
-            WAIT_TIMEOUT
-        )  # the server has the scripts
+        pool.submit(backend.acquire, claim(), 0.01).result(WAIT_TIMEOUT)  # loads the scripts
         before = calls(raw)
         assert pool.submit(backend.acquire, claim(), 1.5).result(WAIT_TIMEOUT) is None
     assert calls(raw) - before == 2, "one to queue up, one to leave"
@@ -228,9 +202,6 @@ def test_20000_acquisitions_leak_nothing(backend: RedisBackend, raw: client.Redi
     assert all(0 < raw.ttl(key) <= 3601 for key in kept)
 
 
-# --- early ends ---------------------------------------------------------------------------
-
-
 def test_grant_during_a_withdrawal_is_not_lost(backend: RedisBackend) -> None:
     """Waiters time out while they are granted the lock: no grant and no entry is lost."""
     random_ = random.Random(42)
@@ -251,9 +222,6 @@ def test_grant_during_a_withdrawal_is_not_lost(backend: RedisBackend) -> None:
         results = list(pool.map(work, [waits[i::6] for i in range(6)]))
     assert all(sum(column) for column in zip(*results, strict=True)), results
     assert not backend.inspect()
-
-
-# --- connections --------------------------------------------------------------------------
 
 
 def test_broken_idle_connections_are_replaced(backend: RedisBackend, raw: client.Redis) -> None:

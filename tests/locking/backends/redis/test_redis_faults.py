@@ -33,14 +33,25 @@ from tests.locking.backends.redis.redis_tools import (
 __all__ = ["connect", "server"]
 
 
+@pytest.fixture
+def clock(tmp_path: Path) -> Clock:
+    return Clock(tmp_path)
+
+
+@pytest.fixture
+def driven(clock: Clock) -> Iterator[Redis]:
+    """A server whose clock is set by the test."""
+    server = Redis()
+    clock.drive(server)
+    with server:
+        yield server
+
+
 def assert_overlap(first: Lease, second: Lease) -> None:
     """Check that two leases overlap and that the tokens tell them apart."""
     assert not first.lost
     assert not second.lost
     assert second.token > first.token
-
-
-# --- what Redis can lose --------------------------------------------------------------------
 
 
 @pytest.mark.faults(row=4, backend="redis", xf=True)
@@ -77,16 +88,13 @@ def test_crash_without_persistence(server: Redis, connect: Connect) -> None:
 
 @pytest.mark.faults(row=5, backend="redis", xf=True)
 @pytest.mark.parametrize("step", [-60, 60])
-def test_crash_and_clock_step(step: int, tmp_path: Path, connect: Connect) -> None:
+def test_crash_and_clock_step(step: int, clock: Clock, driven: Redis, connect: Connect) -> None:
     """XF: the clients' clocks make up for the server's."""
-    clock, server = Clock(tmp_path), Redis()
-    clock.drive(server)
-    with server:
-        first = take(connect(server.url))
-        server.kill()
-        clock.shift(step)
-        server.start()
-        assert_overlap(first, take(connect(server.url)))
+    first = take(connect(driven.url))
+    driven.kill()
+    clock.shift(step)
+    driven.start()
+    assert_overlap(first, take(connect(driven.url)))
 
 
 def test_tokens_stay_above_the_raised_floor(server: Redis, connect: Connect) -> None:
@@ -99,73 +107,58 @@ def test_tokens_stay_above_the_raised_floor(server: Redis, connect: Connect) -> 
     assert take(other).token > seen
 
 
-def test_last_token_is_kept_until_the_clock_has_passed_it(tmp_path: Path, connect: Connect) -> None:
+def test_last_token_is_kept_until_the_clock_has_passed_it(
+    clock: Clock, driven: Redis, connect: Connect
+) -> None:
     """A client's clock was ahead, by more than the hour for which a clock may be set back."""
-    clock, server, hour = Clock(tmp_path), Redis(), 3600
-    clock.drive(server)
-    with server, client.Redis.from_url(server.url) as raw:
-        ahead = connect(server.url)
+    hour = 3600
+    with client.Redis.from_url(driven.url) as raw:
+        ahead = connect(driven.url)
         ahead.raise_token_floor("n", (time.time_ns() // 16000 + 2 * hour * 1_000_000 // 16) << 15)
         token = 0
         for later, is_kept in ((0, False), (1.5, True), (4.5, False)):
             clock.shift(later * hour)
             assert raw.exists("lock:{n}:clock") == is_kept
-            lease = take(ahead if not token else connect(server.url))
+            lease = take(ahead if not token else connect(driven.url))
             assert lease.token > token
             token = lease.token
             lease.backend.release(lease.claim, token)
 
 
-# --- clocks -----------------------------------------------------------------------------------
-
-
 @pytest.mark.faults(row=8, backend="redis", xf=True)
-def test_clock_forward_ends_leases_early(tmp_path: Path, connect: Connect) -> None:
-    """XF, row 8."""
-    clock, server = Clock(tmp_path), Redis()
-    clock.drive(server)
-    with server:
-        first = take(connect(server.url))
-        clock.shift(31)
-        assert_overlap(first, take(connect(server.url)))
+def test_clock_forward_ends_leases_early(clock: Clock, driven: Redis, connect: Connect) -> None:
+    first = take(connect(driven.url))
+    clock.shift(31)
+    assert_overlap(first, take(connect(driven.url)))
 
 
 @pytest.mark.faults(row=8, backend="redis")
-def test_clock_back_does_not_prolong_a_lease(tmp_path: Path, connect: Connect) -> None:
+def test_clock_back_does_not_prolong_a_lease(clock: Clock, driven: Redis, connect: Connect) -> None:
     """Row 8: waits stay bounded, and tokens grow."""
-    clock, server = Clock(tmp_path), Redis()
-    clock.drive(server)
-    with server:
-        first = take(connect(server.url), ttl=1.0)
-        with ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(take, connect(server.url))
-            until(lambda: waiting(first.backend) == 1, "queueing")
-            clock.shift(-60)
-            assert first.backend.inspect()[0].expires_in > 30, "the clock did not step"  # type: ignore[operator]
-            second = waiter.result(WAIT_TIMEOUT)
+    first = take(connect(driven.url), ttl=1.0)
+    with ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(take, connect(driven.url))
+        until(lambda: waiting(first.backend) == 1, "queueing")
+        clock.shift(-60)
+        assert first.backend.inspect()[0].expires_in > 30, "the clock did not step"
+        second = waiter.result(WAIT_TIMEOUT)
     assert second.token > first.token
 
 
-def test_grant_to_a_waiter_is_valid_after_a_clock_step(tmp_path: Path, connect: Connect) -> None:
-    for step in (-60, 60):
-        folder = tmp_path / str(step)
-        folder.mkdir()
-        clock, server = Clock(folder), Redis()
-        clock.drive(server)
-        with server, ThreadPoolExecutor(1) as pool:
-            backend = connect(server.url)
-            holder = claim(ttl=600)
-            backend.acquire(holder, 0)
-            waiter = pool.submit(take, connect(server.url))
-            until(lambda b=backend: waiting(b) == 1, "queueing")
-            clock.shift(step)
-            backend.release(holder, 0)
-            lease = waiter.result(WAIT_TIMEOUT)
-            assert not lease.lost
-            assert 20 < lease.remaining <= 30
-
-
-# --- replies that are lost or late ----------------------------------------------------
+@pytest.mark.parametrize("step", [-60, 60])
+def test_grant_to_a_waiter_is_valid_after_a_clock_step(
+    step: int, clock: Clock, driven: Redis, connect: Connect
+) -> None:
+    backend, holder = connect(driven.url), claim(ttl=600)
+    backend.acquire(holder, 0)
+    with ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(take, connect(driven.url))
+        until(lambda: waiting(backend) == 1, "queueing")
+        clock.shift(step)
+        backend.release(holder, 0)
+        lease = waiter.result(WAIT_TIMEOUT)
+    assert not lease.lost
+    assert 20 < lease.remaining <= 30
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from locking.types import new_owner
 
 NAME = "redlock-test"
 KEY = f"redlock:{NAME}"
+FIRST_THREE = (0, 1, 2)
 
 
 class Masters:
@@ -31,25 +32,36 @@ class Masters:
         self._backends.append(backend)
         return backend
 
-    def value(self, number: int, key: str = KEY) -> str | None:
-        """Return the value of a key on one master, read without the backend."""
+    def value(self, number: int) -> str | None:
+        """Return the value of the lock's key on one master, read without the backend."""
         with redis.Redis.from_url(self.servers[number].url, decode_responses=True) as direct:
-            kept: str | None = direct.get(key)
-            return kept
+            return direct.get(KEY)
 
-    def values(self, key: str = KEY) -> list[str | None]:
-        """Return the value of a key on each master."""
-        return [self.value(number, key) for number in range(5)]
+    def values(self) -> list[str | None]:
+        """Return the value of the lock's key on each master."""
+        return [self.value(number) for number in range(5)]
 
-    def plant(self, number: int, value: str = "another client", key: str = KEY) -> None:
-        """Set the lock's key on one master for another client."""
-        with redis.Redis.from_url(self.servers[number].url) as direct:
-            direct.set(key, value)
+    def plant(self, *numbers: int, value: str = "another client") -> None:
+        """Set the lock's key on some masters for another client."""
+        for number in numbers:
+            with redis.Redis.from_url(self.servers[number].url) as direct:
+                direct.set(KEY, value)
 
-    def uproot(self, number: int, key: str = KEY) -> None:
-        """Delete the lock's key on one master."""
-        with redis.Redis.from_url(self.servers[number].url) as direct:
-            direct.delete(key)
+    def uproot(self, *numbers: int) -> None:
+        """Delete the lock's key on some masters."""
+        for number in numbers:
+            with redis.Redis.from_url(self.servers[number].url) as direct:
+                direct.delete(KEY)
+
+    def pause(self, count: int) -> None:
+        """Stop the first `count` masters."""
+        for server in self.servers[:count]:
+            server.pause()
+
+    def resume(self, count: int) -> None:
+        """Continue the first `count` masters."""
+        for server in self.servers[:count]:
+            server.resume()
 
     def restart_empty(self, number: int) -> None:
         """Restart a master without its data."""

@@ -4,20 +4,18 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import redis
-from django.core.checks import run_checks
-from django.test import override_settings
 
 from loadtest.faults.waiting import until
 from locking import LockLost, LockMisuse
 from locking.backends.redlock.backend import RedLockBackend
 from tests.locking.backends.contract_base import assert_nothing_leaks
 from tests.locking.backends.redlock.redlock_masters import (
+    FIRST_THREE,
     KEY,
     NAME,
     Masters,
@@ -63,8 +61,7 @@ class TestVotes:
     def test_majority_is_required(
         self, masters: Masters, backend: RedLockBackend, others: int
     ) -> None:
-        for number in range(others):
-            masters.plant(number)
+        masters.plant(*range(others))
         grant = backend.acquire(claim(), 0)
         assert (grant is not None) is (others < 3)
         if grant is None:
@@ -72,10 +69,9 @@ class TestVotes:
         assert masters.values()[:others] == ["another client"] * others
 
     def test_inspect_ignores_a_minority(self, masters: Masters, backend: RedLockBackend) -> None:
-        for number in range(2):
-            masters.plant(number, "host:1:1:left over 17")
+        masters.plant(0, 1, value="host:1:1:left over 17")
         assert backend.inspect() == []
-        masters.plant(2, "host:1:1:left over 17")
+        masters.plant(2, value="host:1:1:left over 17")
         (held,) = backend.inspect()
         assert (held.name, held.owner, held.token) == (NAME, "host:1:1:left over", 17)
 
@@ -107,11 +103,9 @@ class TestVotes:
             asked, grant = take(backend)
             backend.release(asked, grant.token)
             paused.resume()
-            for other in range(5):
-                masters.plant(other)
+            masters.plant(*range(5))
             assert backend.acquire(claim(), 0) is None, "a late yes was counted"
-            for other in range(5):
-                masters.uproot(other)
+            masters.uproot(*range(5))
 
 
 class TestLostMajority:
@@ -122,13 +116,11 @@ class TestLostMajority:
         lock = backend.lock(NAME, ttl=1, on_lost=lambda lease: lost.set())
         assert lock.acquire(timeout=5)
         lease = lock.lease
-        for server in masters.servers[:3]:
-            server.pause()
+        masters.pause(3)
         assert lost.wait(10), "on_lost was not called"
         assert lease.lost
         assert time.monotonic() >= lease.deadline
-        for server in masters.servers[:3]:
-            server.resume()
+        masters.resume(3)
         with pytest.raises(LockLost):
             lock.release()
 
@@ -137,8 +129,7 @@ class TestLostMajority:
     ) -> None:
         with backend.lock(NAME, ttl=0.6, timeout=5) as lease:
             first_end = lease.deadline
-            for server in masters.servers[:2]:
-                server.pause()
+            masters.pause(2)
             until(lambda: time.monotonic() > first_end + 1, "work outlasting the lease")
             assert not lease.lost
             assert masters.client().acquire(claim(), 0) is None
@@ -148,8 +139,7 @@ class TestWaiting:
     def test_cancelled_wait_leaves_no_votes(
         self, masters: Masters, backend: RedLockBackend
     ) -> None:
-        for number in range(3):
-            masters.plant(number)
+        masters.plant(*FIRST_THREE)
         asked = claim()
         with ThreadPoolExecutor(1) as other:
             wait = other.submit(backend.acquire, asked, float("inf"))
@@ -163,8 +153,7 @@ class TestWaiting:
         self, masters: Masters, backend: RedLockBackend, step: str
     ) -> None:
         """A signal handler raises it after the step was done."""
-        for number in range(3):
-            masters.plant(number)
+        masters.plant(*FIRST_THREE)
         (quorum,) = backend.pool.connections
         connection = next(c for c in quorum.connections() if c.master.url == masters.urls[4])
         raised: list[Interrupted] = []
@@ -199,8 +188,7 @@ class TestWaiting:
             raise Interrupted
 
         monkeypatch.setattr("locking.backends.redlock.backend.RETRY_DELAY", (0.0, 0.0001))
-        for number in range(3):
-            masters.plant(number)
+        masters.plant(*FIRST_THREE)
         before = signal.signal(signal.SIGALRM, interrupt)
         try:
             for number in range(40):
@@ -212,8 +200,7 @@ class TestWaiting:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
-        for number in range(3):
-            masters.uproot(number)
+        masters.uproot(*FIRST_THREE)
         take(backend)
 
     def test_connects_later_when_no_thread_can_be_started(
@@ -285,17 +272,8 @@ class TestLeaks:
 class TestSettings:
     URLS = [f"redis://127.0.0.1:{port}/0" for port in (7001, 7002, 7003)]
 
-    @pytest.fixture
-    def found(self, request: pytest.FixtureRequest) -> Iterator[list[str]]:
-        conf = {"BACKEND": "locking.backends.redlock.RedLockBackend", "LOCATION": self.URLS}
-        locks = {"redlock": {**conf, **request.param}}
-        policy = {"BACKEND": "redlock", "STRATEGY": "conditional"}
-        flight = {"LOCK": "redlock"}
-        with override_settings(LOCKS=locks, LOCK_POLICY=policy, LOCK_SINGLE_FLIGHT=flight):
-            yield [str(message.id) for message in run_checks() if "locking" in str(message.id)]
-
     @pytest.mark.parametrize(
-        ("found", "expected"),
+        ("entry", "expected"),
         [
             ({}, []),
             ({"OPTIONS": {"RESTART_DELAY": 6.0, "NODE_TIMEOUT": 0.6}}, []),
@@ -310,18 +288,10 @@ class TestSettings:
             ({"OPTIONS": {"RESTART_DELAY": 5.0}}, ["locking.E035"]),
             ({"OPTIONS": {"QUORUM": 2}}, ["locking.E036"]),
         ],
-        indirect=["found"],
     )
-    def test_bad_settings_are_reported(self, found: list[str], expected: list[str]) -> None:
-        assert found == expected
-
-    def test_evicting_master_is_reported(self, masters: Masters) -> None:
-        with redis.Redis.from_url(masters.urls[3]) as direct:
-            direct.config_set("maxmemory-policy", "allkeys-lru")
-            direct.config_set("maxmemory", "100mb")
-        (error,) = RedLockBackend.check("redlock", {"LOCATION": masters.urls})
-        assert error.id == "locking.E037"
-        assert str(masters.servers[3].port) in error.msg
+    def test_bad_settings_are_reported(self, entry: dict[str, Any], expected: list[str]) -> None:
+        conf = {"LOCATION": self.URLS, **entry}
+        assert [message.id for message in RedLockBackend.check("redlock", conf)] == expected
 
     def test_ttl_above_the_restart_delay_is_refused(self, masters: Masters) -> None:
         backend = masters.client(RESTART_DELAY=6)
@@ -331,9 +301,3 @@ class TestSettings:
     def test_ttl_below_the_clock_drift_is_refused(self, backend: RedLockBackend) -> None:
         with pytest.raises(LockMisuse, match="drift"):
             backend.acquire(claim(ttl=0.002), 0)
-
-
-def test_declared_capabilities() -> None:
-    can = RedLockBackend.capabilities
-    assert (can.fencing, can.fair, can.wakes_waiters) == (False, False, False)
-    assert (can.survives_minority, can.expires, can.reentrant) == (True, True, True)

@@ -17,6 +17,7 @@ from loadtest.faults.waiting import until
 from locking import LockLost, LockUnavailable
 from locking.backends.redlock.master import CONNECT_TIMEOUT
 from tests.locking.backends.redlock.redlock_masters import (
+    FIRST_THREE,
     NAME,
     Masters,
     claim,
@@ -28,7 +29,7 @@ from tests.locking.calls import elapsed, within
 
 __all__ = ["masters"]
 
-FIRST_THREE, ALL = (0, 1, 2), (0, 1, 2, 3, 4)
+ALL = (0, 1, 2, 3, 4)
 
 
 @pytest.fixture
@@ -172,8 +173,7 @@ class TestMastersDown:
 
     def test_slow_masters_are_not_waited_for(self, masters: Masters) -> None:
         backend = connected(masters.client(NODE_TIMEOUT=10))
-        for server in masters.servers[:2]:
-            server.pause()
+        masters.pause(2)
         assert elapsed(lambda: take(backend)) < 5
 
     @pytest.mark.faults(row=9, backend="redlock")
@@ -203,12 +203,10 @@ class TestMastersDown:
     def test_extend_fails_without_a_majority(self, masters: Masters) -> None:
         backend = masters.client()
         asked, grant = take(backend)
-        for server in masters.servers[:3]:
-            server.pause()
+        masters.pause(3)
         with pytest.raises(LockUnavailable):
             backend.extend(asked, grant.token, 60)
-        for server in masters.servers[:3]:
-            server.resume()
+        masters.resume(3)
         backend.extend(asked, grant.token, 60)
         backend.release(asked, grant.token)
 
@@ -302,16 +300,14 @@ class TestLateSet:
     ) -> None:
         """The first SET and its undo are held back; a second SET votes."""
         last = proxy(4)
-        for number in FIRST_THREE:
-            masters.plant(number)
+        masters.plant(*FIRST_THREE)
         backend = connected(masters.client(NODE_TIMEOUT=1))
         held_back = last.hold_open_connections()
         asked = claim()
         with ThreadPoolExecutor(1) as other:
             attempts = other.submit(backend.acquire, asked, 30)
             until(lambda: self.sets(masters, 4), "an attempt by a new connection")
-            for number in FIRST_THREE:
-                masters.uproot(number)
+            masters.uproot(*FIRST_THREE)
             grant = attempts.result(30)
         mine = f"{asked.owner} {grant.token}"
         until(lambda: masters.value(4) == mine, "its vote")
