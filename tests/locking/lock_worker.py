@@ -77,11 +77,7 @@ class LockCommands:
         return {"ok": True}
 
     def acquire(
-        self,
-        name: str,
-        timeout: float | None = None,
-        ttl: float | None = None,
-        renew: bool = True,
+        self, name: str, timeout: float | None = None, ttl: float | None = None, renew: bool = True
     ) -> dict[str, Any]:
         lock = self.backend.lock(name, ttl=ttl, renew=renew)
         if not lock.acquire(timeout=timeout):

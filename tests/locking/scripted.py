@@ -145,9 +145,7 @@ def unavailable() -> None:
 
 def scripted(**settings: Any) -> ScriptedBackend:
     """Return a new backend, created as for an entry of LOCKS."""
-    backend = create("scripted", {"BACKEND": PATH, **settings})
-    assert isinstance(backend, ScriptedBackend)
-    return backend
+    return create("scripted", {"BACKEND": PATH, **settings})
 
 
 def waiters(backend: Backend) -> int:

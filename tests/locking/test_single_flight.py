@@ -16,6 +16,7 @@ from locking import LockMisuse, LockTimeout, locks, metrics
 from locking.single_flight import SingleFlight
 from tests.locking.held_call import HeldCall, unexpected
 
+LOCMEM = "django.core.cache.backends.locmem.LocMemCache"
 UNREACHABLE = "redis://127.0.0.1:1/0"
 AT_ONCE = 1e-6
 """A ttl that has expired when the call returns."""
@@ -23,21 +24,15 @@ KEPT = {"ttl": 60.0, "stale": 60.0}
 EXPIRED = {"ttl": AT_ONCE, "stale": 60.0}
 
 
-@pytest.fixture(params=["locmem", "redis"])
+@pytest.fixture(params=[("local", "process"), ("default", "redis")], ids=["locmem", "redis"])
 def options(request: pytest.FixtureRequest, settings: Any) -> Iterator[dict[str, str]]:
     """A cache, and a lock of the same reach."""
-    local = {
-        "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
-        "LOCATION": "single flight",
-    }
+    local = {"BACKEND": LOCMEM, "LOCATION": "single flight"}
     settings.CACHES = {**settings.CACHES, "local": local}
-    caches["local"].clear()
-    caches["default"].clear()
-    yield {
-        "locmem": {"CACHE": "local", "LOCK": "process"},
-        "redis": {"CACHE": "default", "LOCK": "redis"},
-    }[request.param]
-    caches["local"].clear()
+    cache, lock = request.param
+    caches[cache].clear()
+    yield {"CACHE": cache, "LOCK": lock}
+    caches[cache].clear()
 
 
 @pytest.fixture
@@ -332,8 +327,7 @@ def test_failed_cache_is_not_used_for_a_second(settings):
 
 
 def test_value_is_stored_while_the_lock_is_down(gone, settings):
-    local = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "no lock"}
-    settings.CACHES = {"local": local}
+    settings.CACHES = {"local": {"BACKEND": LOCMEM, "LOCATION": "no lock"}}
     flight = SingleFlight(CACHE="local", LOCK="gone")
     assert flight.get_or_build("lone:1", lambda: "built", **KEPT) == "built"
     assert flight.get_or_build("lone:1", unexpected, **KEPT) == "built"

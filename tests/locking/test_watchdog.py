@@ -9,7 +9,7 @@ import pytest
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.watchdog import Watchdog, watchdog
-from tests.locking.calls import acquire_and_release, passes_in_child
+from tests.locking.calls import acquire_and_release, in_thread, passes_in_child
 from tests.locking.scripted import scripted, unavailable
 
 TTL = 1.2
@@ -185,9 +185,7 @@ def test_renewal_in_progress_does_not_undo_a_longer_extension() -> None:
 
 def test_lease_of_an_ended_thread_is_not_renewed() -> None:
     backend = scripted()
-    thread = threading.Thread(target=backend.lock("a", ttl=0.45).acquire)
-    thread.start()
-    thread.join()
+    in_thread(backend.lock("a", ttl=0.45).acquire)
     assert acquire_and_release(backend, "a")
     assert not backend.held
 

@@ -29,8 +29,6 @@ from tests.locking.calls import acquire_and_release, in_thread
 class Contract(Ends):
     """All tests of the contract; `contract_ends` has those of the end of a grant."""
 
-    # --- the four calls -------------------------------------------------------------------
-
     def test_free_lock_is_acquired_at_once(self, backend: Backend, name: str) -> None:
         lock = backend.lock(name)
         assert lock.acquire(blocking=False)
@@ -90,8 +88,6 @@ class Contract(Ends):
                 assert {held.name: held.owner for held in backend.inspect()}[name] == taken["owner"]
                 assert backend.lock(name).locked()
 
-    # --- mutual exclusion -----------------------------------------------------------------
-
     def test_exclusion_between_processes_as_declared(
         self, can: Capabilities, another: Another, name: str, tmp_path: Path
     ) -> None:
@@ -133,8 +129,6 @@ class Contract(Ends):
                 done.result(WAIT_TIMEOUT * 2)
         assert bool(overlaps) is (can.exclusion == "none")
 
-    # --- re-entry -------------------------------------------------------------------------
-
     @pytest.mark.faults(row=24, fired="re-entry")
     def test_holder_can_enter_again(self, backend: Backend, can: Capabilities, name: str) -> None:
         assert can.reentrant
@@ -150,8 +144,6 @@ class Contract(Ends):
             if can.counts_in_store:
                 assert [h.count for h in backend.inspect() if h.name == name] == [1]
         assert not backend.lock(name).locked()
-
-    # --- tokens and order -----------------------------------------------------------------
 
     def test_tokens_grow_with_every_grant(
         self, backend: Backend, can: Capabilities, another: Another, name: str
@@ -179,8 +171,6 @@ class Contract(Ends):
             waits = [pool.submit(acquire_and_release, backend, name) for _ in range(36)]
             assert all(wait.result(WAIT_TIMEOUT * 2) for wait in waits)
         assert not self.waiting(backend, name)
-
-    # --- misuse ---------------------------------------------------------------------------
 
     @pytest.mark.faults(row=24, fired="foreign and double release")
     def test_release_without_lock_is_misuse(self, backend: Backend, name: str) -> None:

@@ -96,17 +96,14 @@ class ContractBase:
 
     @pytest.fixture
     def location(self) -> str | list[str]:
-        """LOCATION of a running store."""
         return ""
 
     @pytest.fixture
     def options(self) -> dict[str, Any]:
-        """The backend's own OPTIONS."""
         return {}
 
     @pytest.fixture
     def conf(self, location: str | list[str], options: dict[str, Any]) -> dict[str, Any]:
-        """The entry in LOCKS."""
         return {"BACKEND": self.path, "LOCATION": location, "OPTIONS": options}
 
     @pytest.fixture

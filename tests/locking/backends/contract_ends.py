@@ -21,8 +21,6 @@ from tests.locking.calls import acquire_and_release, in_thread, passes_in_child,
 class Ends(ContractBase):
     """The part of the contract about the end of a grant or a wait."""
 
-    # --- ends of a grant ------------------------------------------------------------------
-
     @needs(lambda can: can.exclusion == "machines")
     def test_killed_holder_is_replaced(
         self, backend: Backend, can: Capabilities, another: Another, name: str
@@ -129,8 +127,6 @@ class Ends(ContractBase):
         with pytest.raises(LockLost):
             backend.release(holder, grant.token)
 
-    # --- waits that end early ---------------------------------------------------------------
-
     @needs(lambda can: can.exclusion != "none")
     @pytest.mark.parametrize("when", ["before", "during"])
     def test_cancelled_wait_leaves_no_trace(self, backend: Backend, name: str, when: str) -> None:
@@ -165,8 +161,6 @@ class Ends(ContractBase):
         finally:
             signal.signal(signal.SIGALRM, previous)
         assert acquire_and_release(backend, name, 5)
-
-    # --- asyncio, fork, a store that is down ----------------------------------------------------
 
     @needs(lambda can: can.exclusion != "none")
     def test_cancelled_task_leaves_no_trace(self, backend: Backend, name: str) -> None:
@@ -222,8 +216,6 @@ class Ends(ContractBase):
     def test_probe_succeeds(self, backend: Backend) -> None:
         backend.probe()
 
-    # --- operators --------------------------------------------------------------------------
-
     def test_broken_lock_is_lost_by_its_holder(self, backend: Backend, name: str) -> None:
         lock = backend.lock(name)
         lock.acquire(timeout=5)
@@ -237,8 +229,6 @@ class Ends(ContractBase):
         assert free, "a broken lock must be free for others"
         with pytest.raises(LockLost):
             lock.release()
-
-    # --- leaks ------------------------------------------------------------------------------
 
     def test_100_locks_leave_nothing_behind(self, backend: Backend, name: str) -> None:
         def run(times: int) -> None:

@@ -11,9 +11,9 @@ from django.core.cache import caches
 from loadtest.faults.proxy import Proxy
 from loadtest.faults.waiting import until
 from locking.backends.circuit_breaker import CircuitBreaker
+from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.connection import Connection, Disconnected
 from locking.backends.redis.pool import ConnectionPool, RetryOnce, redis_breaker
-from locking.handler import create
 
 TIMEOUT = 0.3
 
@@ -111,15 +111,8 @@ def test_an_interrupted_open_leaves_it_closed(monkeypatch: pytest.MonkeyPatch) -
 def test_first_command_is_sent_without_a_handshake(client, proxy, redis_server, settings) -> None:
     """The server runs the command although no reply of the handshake has arrived."""
     near, far = (
-        create(
-            "any",
-            {
-                "BACKEND": "locking.backends.redis.RedisBackend",
-                "LOCATION": f"redis://127.0.0.1:{port}/0",
-                "OPTIONS": {"SOCKET_TIMEOUT": 9.0},
-            },
-        )
-        for port in (redis_server.port, proxy.port)
+        RedisBackend("any", location=f"redis://{url}/0", options={"SOCKET_TIMEOUT": 9.0})
+        for url in (f"127.0.0.1:{redis_server.port}", proxy.url)
     )
     ours = settings.CACHES["default"]
     options = {**ours["OPTIONS"], "socket_timeout": 9.0}

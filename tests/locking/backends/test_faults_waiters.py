@@ -96,11 +96,7 @@ def jain(shares: list[int]) -> float:
     ],
     indirect=True,
 )
-def test_row_23_every_contender_gets_a_share(
-    store: Store,
-    name: str,
-    contenders: int,
-) -> None:
+def test_row_23_every_contender_gets_a_share(store: Store, name: str, contenders: int) -> None:
     assert not store.backend.capabilities.fair
     shares = [0] * contenders
     with ExitStack() as stack:
@@ -152,9 +148,7 @@ def commands_each(redis: client.Redis, contenders: int, lock: Callable[[], Any])
 
 
 @pytest.mark.faults(row="F7", backend="redis", fired="waiters counted")
-def test_f7_cost_per_waiter_is_constant_in_a_queue(
-    redis: client.Redis,
-) -> None:
+def test_f7_cost_per_waiter_is_constant_in_a_queue(redis: client.Redis) -> None:
     """Commands are counted by the server; redis-py's Lock is the control, which polls."""
     port = redis.connection_pool.connection_kwargs["port"]
     backend = RedisBackend("redis", location=f"redis://127.0.0.1:{port}/0")

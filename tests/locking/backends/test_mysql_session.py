@@ -18,12 +18,12 @@ from tests.locking.backends.database.database_tools import (
     SESSION,
     Root,
     alias_for,
-    pinned,
     root,
     server,
     session,
     short_response_timeout,
 )
+from tests.locking.calls import in_thread
 from tests.locking.lock_worker import LockWorker
 
 __all__ = ["root", "server", "short_response_timeout"]
@@ -58,7 +58,7 @@ def test_lease_is_lost_when_its_session_is_killed(backend: MySQLSessionBackend, 
     lock = backend.lock("ended", on_lost=lambda lease: lost.set())
     assert lock.acquire(timeout=5)
     lease = lock.lease
-    root(f"KILL {pinned(backend, lease.owner).id}")
+    root(f"KILL {backend.pinned[lease.owner].id}")
     assert lost.wait(2), "on_lost was not called"
     with pytest.raises(LockLost):
         lease.check()
@@ -78,7 +78,7 @@ def test_lease_is_lost_when_its_session_is_killed(backend: MySQLSessionBackend, 
 def test_release_reports_a_killed_session(backend: MySQLSessionBackend, root: Root) -> None:
     mine = claim("moment", "me")
     grant = backend.acquire(mine, 5)
-    root(f"KILL {pinned(backend, 'me').id}")
+    root(f"KILL {backend.pinned['me'].id}")
     with pytest.raises(LockLost):
         backend.release(mine, grant.token)
 
@@ -88,7 +88,7 @@ def test_lock_released_by_a_proxy_is_lost(backend: MySQLSessionBackend, root: Ro
     mine = claim("swapped", "me")
     for ask in (lambda: backend.extend(mine, 0, 5), lambda: backend.release(mine, 0)):
         assert backend.acquire(mine, 5)
-        pinned(backend, "me").change("DO RELEASE_ALL_LOCKS()")
+        backend.pinned["me"].change("DO RELEASE_ALL_LOCKS()")
         with pytest.raises(LockLost):
             ask()
 
@@ -146,14 +146,12 @@ def test_watching_thread_survives_a_closed_session(
     """As a holder does that finds out first."""
     for close in (lambda kept: kept.close(), lambda kept: root(f"KILL {kept.id}")):
         with suppress(LockLost), backend.lock("watched", timeout=5) as lease:
-            close(pinned(backend, lease.owner))
+            close(backend.pinned[lease.owner])
             until(lambda lease=lease: lease.lost, "the lease being marked as lost")
 
 
 def test_lock_of_an_ended_thread_is_released(backend: MySQLSessionBackend) -> None:
-    thread = threading.Thread(target=backend.lock("dead").acquire)
-    thread.start()
-    thread.join()
+    in_thread(backend.lock("dead").acquire)
     with backend.lock("dead", timeout=WAIT_TIMEOUT) as lease:
         assert [held.owner for held in backend.inspect()] == [lease.owner]
 

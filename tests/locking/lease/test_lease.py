@@ -5,37 +5,25 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable
+from tests.locking.calls import in_thread
 from tests.locking.scripted import ScriptedBackend, scripted, unavailable
 
 
-@pytest.fixture
-def other() -> Iterator[ThreadPoolExecutor]:
-    """Return a pool of one other thread."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
-
-
-def test_acquire_waits_for_the_timeout_of_the_lock(process, other) -> None:
+def test_acquire_waits_for_the_timeout_of_the_lock(process) -> None:
     with process.lock("a"):
-        assert other.submit(process.lock("a", timeout=0.01).acquire).result(WAIT_TIMEOUT) is False
+        assert in_thread(process.lock("a", timeout=0.01).acquire) is False
 
 
-def test_with_statement_waits_for_the_timeout_of_the_backend(other) -> None:
+def test_with_statement_waits_for_the_timeout_of_the_backend() -> None:
     backend = scripted(TIMEOUT=0.01)
-
-    def enter() -> None:
-        with backend.lock("a"):
-            pass
-
     with backend.lock("a"), pytest.raises(LockTimeout, match=r"0\.01 s"):
-        other.submit(enter).result(WAIT_TIMEOUT)
+        in_thread(backend.lock("a").__enter__)
 
 
 def test_unavailable_store_leaves_nothing_held() -> None:

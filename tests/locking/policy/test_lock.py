@@ -18,11 +18,7 @@ def backend(settings, monkeypatch) -> ScriptedBackend:
 
     def in_force(max_age: float = 1.0) -> policy.Policy:
         return policy.Policy(
-            backend="only",
-            strategy="naive",
-            epoch=3,
-            draining=False,
-            read_at=time.monotonic(),
+            backend="only", strategy="naive", epoch=3, draining=False, read_at=time.monotonic()
         )
 
     monkeypatch.setattr(policy, "current", in_force)

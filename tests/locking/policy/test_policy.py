@@ -21,12 +21,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 def test_first_read_creates_the_row_from_the_settings() -> None:
     now = policy.current()
-    assert (now.backend, now.strategy, now.epoch, now.draining) == (
-        "old",
-        "conditional",
-        1,
-        False,
-    )
+    assert (now.backend, now.strategy, now.epoch, now.draining) == ("old", "conditional", 1, False)
     assert (row().backend, row().pk) == ("old", 1)
 
 

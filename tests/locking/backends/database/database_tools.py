@@ -13,7 +13,6 @@ from pytest_django import DjangoDbBlocker
 from devservers import HOST, MariaDb
 from devservers.base import injected_faults
 from locking.backends.database.backend import DatabaseBackend
-from locking.backends.database.session import MySQLSession
 from locking.backends.mysql_session import MySQLSessionBackend
 from locking.handler import create
 from locking.models import LockRow
@@ -42,24 +41,11 @@ def alias_for(url: str, alias: str, blocker: DjangoDbBlocker | None = None) -> I
 
 
 def database(alias: str, **settings: Any) -> DatabaseBackend:
-    """A backend of its own connections."""
-    made = create("database", {"BACKEND": DATABASE, "LOCATION": alias, **settings})
-    assert isinstance(made, DatabaseBackend)
-    return made
+    return create("database", {"BACKEND": DATABASE, "LOCATION": alias, **settings})
 
 
 def session(alias: str, **settings: Any) -> MySQLSessionBackend:
-    """A backend of its own connections."""
-    made = create("mysql_session", {"BACKEND": SESSION, "LOCATION": alias, **settings})
-    assert isinstance(made, MySQLSessionBackend)
-    return made
-
-
-def pinned(backend: DatabaseBackend | MySQLSessionBackend, owner: str) -> MySQLSession:
-    """Return the connection that belongs to a lock held by `owner`."""
-    session = backend.pinned[owner]
-    assert isinstance(session, MySQLSession)
-    return session
+    return create("mysql_session", {"BACKEND": SESSION, "LOCATION": alias, **settings})
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from tests.locking.backends.database.database_tools import (
     Root,
     alias_for,
     database,
-    pinned,
     root,
     server,
     short_response_timeout,
@@ -79,7 +78,7 @@ class TestWaiting:
         with ThreadPoolExecutor(1) as pool:
             waiter = pool.submit(acquire_and_release, backend, "cut")
             until(lambda: root.waits() == 1, "the waiter")
-            root(f"KILL {pinned(backend, lock.lease.owner).id}")
+            root(f"KILL {backend.pinned[lock.lease.owner].id}")
             until(lambda: root.waits() == 0, "the holder lock being released")
             time.sleep(0.3)  # time for a waiter that relies on the holder lock alone
             assert not waiter.done()

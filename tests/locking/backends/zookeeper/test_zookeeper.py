@@ -153,9 +153,7 @@ class TestSession:
     def test_lock_of_an_ended_thread_is_released(
         self, backend: ZooKeeperBackend, name: str
     ) -> None:
-        holder = threading.Thread(target=backend.lock(name).acquire)
-        holder.start()
-        holder.join()
+        in_thread(backend.lock(name).acquire)
         assert acquire_and_release(backend, name)
 
     def test_close_releases_locks_and_use_opens_again(

@@ -26,6 +26,20 @@ __all__ = ["backend", "name"]
 SESSION = 2.0
 
 
+@pytest.fixture
+def proxy(zookeeper: ZooKeeper) -> Iterator[Proxy]:
+    with Proxy(zookeeper.nodes[0].port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def far(proxy: Proxy) -> Iterator[ZooKeeperBackend]:
+    """A client that reaches the ensemble through the proxy."""
+    made = connected(proxy.url)
+    yield made
+    made.close()
+
+
 class TestHolder:
     @pytest.mark.faults(row=12, backend="zookeeper", xf=True)
     def test_session_expired(
@@ -65,55 +79,48 @@ class TestHolder:
             other.close()
 
     def test_lease_of_a_partitioned_holder_ends_in_time(
-        self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
+        self, proxy: Proxy, far: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
     ) -> None:
         """Packets are dropped: the lease ends before the next grant."""
-        with Proxy(zookeeper.nodes[0].port) as proxy:
-            other = connected(proxy.url)
-            lost_at: list[float] = []
-            lock = other.lock(name, on_lost=lambda lease: lost_at.append(time.monotonic()))
-            lock.acquire(timeout=5)
-            lease = lock.lease
-            proxy.hold()
-            with backend.lock(name, timeout=WAIT_TIMEOUT):
-                granted = time.monotonic()
-                assert lease.lost
-                assert lease.deadline <= granted
-                until(lambda: lost_at, "the lease being marked as lost")
-                assert lost_at[0] - granted < SESSION
-            proxy.cut()
-            proxy.resume()
-            with pytest.raises(LockLost):
-                lock.release()
-            other.close()
+        lost_at: list[float] = []
+        lock = far.lock(name, on_lost=lambda lease: lost_at.append(time.monotonic()))
+        lock.acquire(timeout=5)
+        lease = lock.lease
+        proxy.hold()
+        with backend.lock(name, timeout=WAIT_TIMEOUT):
+            granted = time.monotonic()
+            assert lease.lost
+            assert lease.deadline <= granted
+            until(lambda: lost_at, "the lease being marked as lost")
+            assert lost_at[0] - granted < SESSION
+        proxy.cut()
+        proxy.resume()
+        with pytest.raises(LockLost):
+            lock.release()
 
-    def test_lease_survives_a_reconnect(self, zookeeper: ZooKeeper, name: str) -> None:
-        with Proxy(zookeeper.nodes[0].port) as proxy:
-            other = connected(proxy.url)
-            with other.lock(name, timeout=5) as lease:
-                proxy.cut()
-                first = lease.deadline
-                until(lambda: lease.deadline > first or lease.lost, "the session going on")
-                lease.check()
-            assert not other.queue(name)
-            other.close()
+    def test_lease_survives_a_reconnect(
+        self, proxy: Proxy, far: ZooKeeperBackend, name: str
+    ) -> None:
+        with far.lock(name, timeout=5) as lease:
+            proxy.cut()
+            first = lease.deadline
+            until(lambda: lease.deadline > first or lease.lost, "the session going on")
+            lease.check()
+        assert not far.queue(name)
 
     def test_release_with_lost_reply_succeeds(
-        self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
+        self, proxy: Proxy, far: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
     ) -> None:
-        with Proxy(zookeeper.nodes[0].port) as proxy:
-            other = connected(proxy.url)
-            with ThreadPoolExecutor(1) as pool:
-                lock = other.lock(name)
-                assert pool.submit(lock.acquire, timeout=5).result(WAIT_TIMEOUT)
-                proxy.hold_replies()
-                releasing = pool.submit(lock.release)
-                until(lambda: not backend.queue(name), "the release being applied")
-                assert not releasing.done()
-                proxy.cut()
-                proxy.resume()
-                releasing.result(WAIT_TIMEOUT)
-            other.close()
+        lock = far.lock(name)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(lock.acquire, timeout=5).result(WAIT_TIMEOUT)
+            proxy.hold_replies()
+            releasing = pool.submit(lock.release)
+            until(lambda: not backend.queue(name), "the release being applied")
+            assert not releasing.done()
+            proxy.cut()
+            proxy.resume()
+            releasing.result(WAIT_TIMEOUT)
 
     def test_failed_release_is_repeated_later(
         self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
@@ -135,11 +142,6 @@ class TestHolder:
 
 class TestWaiter:
     """Row 13."""
-
-    @pytest.fixture
-    def proxy(self, zookeeper: ZooKeeper) -> Iterator[Proxy]:
-        with Proxy(zookeeper.nodes[0].port) as proxy:
-            yield proxy
 
     @pytest.fixture
     def waiter(self, proxy: Proxy) -> Iterator[ZooKeeperBackend]:

@@ -21,7 +21,6 @@ def conf(hosts: str, **options: Any) -> dict[str, Any]:
 def connected(hosts: str, path: str = PATH, **options: Any) -> ZooKeeperBackend:
     """A backend with a session of its own."""
     backend = create("zookeeper", {**conf(hosts, **options), "BACKEND": path})
-    assert isinstance(backend, ZooKeeperBackend)
     backend.probe()
     return backend
 
