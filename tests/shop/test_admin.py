@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from decimal import Decimal
@@ -28,6 +27,7 @@ from shop.errors import Overloaded
 from shop.models import Order, Sale, User
 from shop.orders.service import cancel_order
 from shop.sales.stock_lock import fence_of, lock_name
+from tests.locking.calls import in_thread
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
 from tests.shop.purchases import buy
 
@@ -255,8 +255,8 @@ def test_restock_without_a_lock_grant_changes_nothing(amy, sale, settings):
         with pytest.raises(Overloaded), closing(connection):
             sale_management.restock_sale(sale=sale, quantity=5)
 
-    with locks["redis"].lock(lock_name(sale.pk)), ThreadPoolExecutor(1) as pool:
-        pool.submit(restock).result(20)
+    with locks["redis"].lock(lock_name(sale.pk)):
+        in_thread(restock)
     assert StockMovement.objects.filter(reason="stocked").count() == 1
     with patch("shop.admin.restock_sale", side_effect=Overloaded):
         shown = messages(act(amy, "restock", sale, units=5))

@@ -11,6 +11,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection, connections
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from inventory.batch import Statement, commit
@@ -37,6 +38,13 @@ def order(li: User) -> Order:
 def told(payment: Payment, approved: bool = True) -> str:
     """Return the payment's status after the callbacks."""
     return receive(*gateway.callback(payment=payment, approved=approved)).status
+
+
+def told_in_thread(payment: Payment) -> str:
+    try:
+        return told(payment)
+    finally:
+        connections.close_all()
 
 
 def status(order: Order) -> str:
@@ -146,18 +154,12 @@ def test_two_concurrent_approvals_pay_once(order, monkeypatch, guarded):
         Order.objects.update(status="paid")
         commit(also)
 
-    def call(payment: Payment) -> str:
-        try:
-            return told(payment)
-        finally:
-            connections.close_all()
-
     tries = [order.payments.create(amount=order.total, answer_by=order.pay_by) for _ in range(2)]
     if not guarded:
         monkeypatch.setattr(payments, "pay_order", check_then_act)
     meet = (lambda: both.wait(10)) if guarded else (lambda: None)
     with armed("payment.approve", meet), ThreadPoolExecutor(2) as pool:
-        ends = sorted(pool.map(call, tries))
+        ends = sorted(pool.map(told_in_thread, tries))
     assert status(order) == "paid"
     assert ends == ["approved", "refunded" if guarded else "approved"]
 
@@ -165,15 +167,8 @@ def test_two_concurrent_approvals_pay_once(order, monkeypatch, guarded):
 @pytest.mark.django_db(transaction=True)
 def test_eight_concurrent_equal_callbacks_pay_once(order):
     payment, all_eight = start_payment(order=order), threading.Barrier(8)
-
-    def call(_number: int) -> str:
-        try:
-            return told(payment)
-        finally:
-            connections.close_all()
-
     with armed("payment.approve", lambda: all_eight.wait(10)), ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(call, range(8))) == {"approved"}
+        assert set(pool.map(told_in_thread, [payment] * 8)) == {"approved"}
 
 
 def call_back(client: Client, body: bytes, signature: str):
@@ -243,8 +238,6 @@ def test_unknown_choice_is_refused(shop, order):
 
 
 def test_payment_adds_one_query_to_the_order_page(shop, order):
-    from django.test.utils import CaptureQueriesContext
-
     start_payment(order=order)
     shop.get(order.get_absolute_url())
     with CaptureQueriesContext(connection) as seen:
