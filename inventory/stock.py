@@ -25,7 +25,6 @@ from locking.models import WriteStrategy
 
 Reason = StockMovement.Reason
 
-# The token is NULL if the lock has no sound tokens: the row then increments its own.
 CHANGE = """
     UPDATE inventory_stock
     SET quantity = quantity + %s, fence_epoch = %s, fence_token = COALESCE(%s, fence_token + 1)

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 from django.core.checks import CheckMessage
 from django.utils.translation import gettext_noop
@@ -24,7 +24,7 @@ from locking.fork import after_fork_in_child
 from locking.types import current_caller, new_owner
 
 if TYPE_CHECKING:
-    from locking.lease import Lease, Lock
+    from locking.lease import Lease, Lock, LockOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,17 +191,9 @@ class Backend(ABC):
         """The leases of this process, by name and thread or task."""
         after_fork_in_child(self.reset_after_fork)
 
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: float | None = None,
-        timeout: float | None = None,
-        renew: bool = True,
-        on_lost: Callable[[Lease], object] | None = None,
-    ) -> Lock:
-        """Return a lock on `name`; see `locking.lease.Lock`."""
-        return self.lock_class(self, name, ttl=ttl, timeout=timeout, renew=renew, on_lost=on_lost)
+    def lock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
+        """Return a lock on `name`; see `locking.lease.LockOptions`."""
+        return self.lock_class(self, name, **options)
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:

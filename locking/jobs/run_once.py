@@ -173,10 +173,8 @@ def _run(run: Run, attempts: int, backoff: float, body: Callable[[], R]) -> R | 
     return result
 
 
+@before_task_publish.connect  # type: ignore[untyped-decorator]
 def _add_scheduled_time(sender: str, headers: dict[str, Any], **kwargs: Any) -> None:
     """Add the current time to a message without a scheduled time; its duplicates carry the same."""
     if is_run_once(current_app.tasks.get(sender)):
         headers.setdefault(HEADER, timezone.now().isoformat())
-
-
-before_task_publish.connect(_add_scheduled_time)

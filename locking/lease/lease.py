@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeAlias
 
 from locking import metrics
 from locking.backends.base import Backend, Claim, Grant
@@ -15,19 +16,15 @@ from locking.watchdog import watchdog
 
 logger = logging.getLogger("locking")
 
+OnLost: TypeAlias = "Callable[[Lease], object] | None"
+
 _marking = threading.Lock()
 
 
 class Lease:
     """A granted lock as its holder sees it, until it is released or lost."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        claim: Claim,
-        grant: Grant,
-        on_lost: Callable[[Lease], object] | None,
-    ) -> None:
+    def __init__(self, backend: Backend, claim: Claim, grant: Grant, on_lost: OnLost) -> None:
         self.backend = backend
         self.claim = claim
         self.name = claim.name

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TypedDict, Unpack
 
@@ -22,7 +21,7 @@ from locking import metrics
 from locking.backends.base import Backend, Claim
 from locking.exceptions import LockError, LockMisuse, LockTimeout, LockUnavailable
 from locking.lease.aio import enter_in_thread, run_in_thread
-from locking.lease.lease import Lease, logger
+from locking.lease.lease import Lease, OnLost, logger
 from locking.types import check_name, check_timeout, check_ttl, check_wait, current_caller
 from locking.watchdog import watchdog
 
@@ -36,7 +35,7 @@ class LockOptions(TypedDict, total=False):
     """Seconds for which the `with` statement waits."""
     renew: bool
     """Whether the watchdog extends the grant every third of its ttl while it is held."""
-    on_lost: Callable[[Lease], object] | None
+    on_lost: OnLost
     """Called once with the lease when its loss is noticed."""
 
 
@@ -50,7 +49,7 @@ class BaseLock(ABC):
         ttl: float | None = None,
         timeout: float | None = None,
         renew: bool = True,
-        on_lost: Callable[[Lease], object] | None = None,
+        on_lost: OnLost = None,
     ) -> None:
         check_name(name)
         check_timeout(timeout)
