@@ -1,4 +1,4 @@
-"""The locks and the people that tests of the shop ask for; what they build is in `making`."""
+"""Locks and users for the tests of the shop; their factories are in `making`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ def guard(db: None, settings) -> ScriptedBackend:
 
 @pytest.fixture
 def li(db: None) -> User:
-    """A customer."""
     return a_customer()
 
 
@@ -42,5 +41,5 @@ def shop(li: User) -> Client:
 
 @pytest.fixture
 def amy(db: None) -> Client:
-    """The browser of somebody who may do everything."""
+    """The browser of a superuser."""
     return signed_in(User.objects.create_superuser("amy"))

@@ -1,4 +1,4 @@
-"""A process that buys, and that a fault strikes between its look at the stock and its write."""
+"""A process that buys; a fault holds it between its read of the stock and its write."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ class LateBuyer(ShopWorker):
     def buy(
         self, sale: Sale, customer: int, *, fault: str = "", patience: float = PATIENCE
     ) -> None:
-        """Buy a piece; told that the shop is busy, try again for `patience` seconds."""
+        """Buy a unit; try again for `patience` seconds while the shop is overloaded."""
         self.start("buy", sale=sale.pk, user=customer, fault=fault, patience=patience)
 
     def locks(self, **changes: dict[str, Any]) -> None:
-        """Change its LOCKS."""
         for alias, change in changes.items():
             self._locks[alias].update(change)
         self.open(self.folder, f"buyer {self.pid}", self._locks, timeout=2.0)

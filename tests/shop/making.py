@@ -41,7 +41,6 @@ def a_sale(
 
 
 def a_customer() -> User:
-    """Create a customer."""
     return User.objects.create(username=f"buyer-{secrets.token_hex(4)}")
 
 

@@ -102,18 +102,18 @@ def forget_an_order(sale: Sale) -> None:
     order_of(sale, "pending").delete()
 
 
-def return_a_live_orders_pieces(sale: Sale) -> None:
+def return_a_live_orders_units(sale: Sale) -> None:
     number = order_of(sale, "pending").number
     movement(sale, delta=3, reason="returned", order_number=number)
     Stock.objects.update(quantity=8)
 
 
-def keep_a_cancelled_orders_pieces(sale: Sale) -> None:
+def keep_a_cancelled_orders_units(sale: Sale) -> None:
     StockMovement.objects.filter(reason="returned").delete()
     Stock.objects.update(quantity=4)
 
 
-def swap_two_orders_pieces(sale: Sale) -> None:
+def swap_two_orders_units(sale: Sale) -> None:
     """The sums agree; only the comparison by order shows it."""
     paid, held = order_of(sale, "paid"), order_of(sale, "pending")
     StockMovement.objects.filter(order_number=paid.number).update(delta=-3)
@@ -129,9 +129,9 @@ def swap_two_orders_pieces(sale: Sale) -> None:
         (find, "the ledger leaves 5, the row says 6", 0, 0),
         (forget_a_movement, "the ledger tells otherwise", 0, 0),
         (forget_an_order, "10 initial != 5 available + 0 held + 2 sold", 0, 3),
-        (return_a_live_orders_pieces, "10 initial != 8 available", 0, 0),
-        (keep_a_cancelled_orders_pieces, "the ledger tells otherwise", 0, 1),
-        (swap_two_orders_pieces, "the ledger tells otherwise", 0, 0),
+        (return_a_live_orders_units, "10 initial != 8 available", 0, 0),
+        (keep_a_cancelled_orders_units, "the ledger tells otherwise", 0, 1),
+        (swap_two_orders_units, "the ledger tells otherwise", 0, 0),
     ],
 )
 def test_each_breach_is_found(sale, harm, says, oversold, lost) -> None:

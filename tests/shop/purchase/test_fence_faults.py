@@ -1,6 +1,6 @@
 """FAULTS rows 1, 2, 4 to 8 and 25: two holders of one lock, and the effect on the stock.
 
-XF: in each, a second buyer gets the last piece under a lock that the first, between look and write,
+XF: in each, a second buyer gets the last unit under a lock that the first, between read and write,
 still believes to hold. naive is the control and sells it twice; fenced and conditional do not.
 """
 
@@ -66,31 +66,31 @@ def overlap(
     backend: str,
     *,
     fault: str,
-    strike: Callable[[], object] = lambda: None,
-    heal: Callable[[], object] = lambda: None,
+    inject: Callable[[], object] = lambda: None,
+    recover: Callable[[], object] = lambda: None,
 ) -> None:
     """Inject the fault into three holders, one per strategy, while another customer buys."""
     *late, second = buyers
     has_token = locks[backend].capabilities.fencing
-    # Where a token alone can refuse the late write, nothing else may: there is a piece left.
-    pieces = {"naive": 1, "fenced": 1, "conditional": 1 + has_token}
-    struck: list[tuple[str, LateBuyer, Sale, list[int]]] = []
-    for (strategy, stock), first in zip(pieces.items(), late, strict=True):
+    # Where a token alone can refuse the late write, nothing else may: there is a unit left.
+    units = {"naive": 1, "fenced": 1, "conditional": 1 + has_token}
+    held: list[tuple[str, LateBuyer, Sale, list[int]]] = []
+    for (strategy, stock), first in zip(units.items(), late, strict=True):
         put_in_force(backend, strategy)
         sale, customers = a_sale(stock=stock), [a_customer().pk, a_customer().pk]
         first.buy(sale, customers[0], fault=fault)
         first.wait_for_fault()
-        struck.append((strategy, first, sale, customers))
-    for strategy, _, sale, customers in struck:
-        strike()
+        held.append((strategy, first, sale, customers))
+    for strategy, _, sale, customers in held:
+        inject()
         put_in_force(backend, strategy)
         second.buy(sale, customers[1])
         assert "order" in second.receive(), "the lock was still held: the fault did not fire"
-    heal()
-    for strategy, first, sale, customers in struck:
+    recover()
+    for strategy, first, sale, customers in held:
         put_in_force(backend, strategy)
         first.end_fault()
-        is_naive, is_left = strategy == "naive", pieces[strategy] == 2
+        is_naive, is_left = strategy == "naive", units[strategy] == 2
         told = first.receive()
         assert told.get("error") == (None if is_naive or is_left else "sold_out"), strategy
         audit = audit_sale(sale=sale)
@@ -123,7 +123,7 @@ def test_row_1_stopped_between_read_and_write(
     def past_twice_the_lease() -> None:
         until(lambda: time.monotonic() - stopped > 2 * TTL, "twice the lease passing")
 
-    overlap(buyers, backend, fault="stop", heal=past_twice_the_lease)
+    overlap(buyers, backend, fault="stop", recover=past_twice_the_lease)
 
 
 @pytest.mark.faults(row=1, backend="mysql_session")
@@ -195,7 +195,7 @@ def test_row_4_failover_to_a_replica_without_the_lock(buyers: list[LateBuyer]) -
         redis.Redis.from_url(replica.url) as promoted,
     ):
         until(lambda: promoted.info("replication")["master_link_status"] == "up", "replication")
-        promoted.replicaof("127.0.0.1", "1")  # the cut
+        promoted.replicaof("127.0.0.1", "1")  # cuts the replication
 
         def fail_over() -> None:
             if master.is_running:
@@ -203,7 +203,7 @@ def test_row_4_failover_to_a_replica_without_the_lock(buyers: list[LateBuyer]) -
                 promoted.replicaof("NO", "ONE")
                 address.redirect(replica.port)
 
-        overlap(buyers, "redis", fault="wait", strike=fail_over)
+        overlap(buyers, "redis", fault="wait", inject=fail_over)
 
 
 @pytest.mark.faults(row=5, backend="redis", xf=True)
@@ -215,7 +215,7 @@ def test_row_5_redis_restarts_empty(buyers: list[LateBuyer]) -> None:
         server.start()
 
     with served_by(buyers, "redis", server):
-        overlap(buyers, "redis", fault="wait", strike=crash)
+        overlap(buyers, "redis", fault="wait", inject=crash)
 
 
 @pytest.mark.faults(row=6, backend="redlock", xf=True)
@@ -232,7 +232,7 @@ def test_row_6_redlock_masters_restart_empty(buyers: list[LateBuyer]) -> None:
                     server.kill()
                 server.start()
 
-        overlap(buyers, "redlock", fault="wait", strike=come_back)
+        overlap(buyers, "redlock", fault="wait", inject=come_back)
 
 
 @pytest.mark.faults(row=7, backend="redlock", xf=True)
@@ -247,7 +247,7 @@ def test_row_7_clocks_of_three_redlock_masters_jump(
     # Again for each sale, which also ends a vote that came too late for the first jump.
     ahead = count(31, 31)
     with served_by(buyers, "redlock", *servers):
-        overlap(buyers, "redlock", fault="wait", strike=lambda: clock.shift(next(ahead)))
+        overlap(buyers, "redlock", fault="wait", inject=lambda: clock.shift(next(ahead)))
 
 
 @pytest.mark.faults(row=8, backend="redis", xf=True)
@@ -256,7 +256,7 @@ def test_row_8_clock_of_redis_jumps(buyers: list[LateBuyer], tmp_path: Path) -> 
     clock.drive(server)
     ahead = count(31, 31)
     with served_by(buyers, "redis", server):
-        overlap(buyers, "redis", fault="wait", strike=lambda: clock.shift(next(ahead)))
+        overlap(buyers, "redis", fault="wait", inject=lambda: clock.shift(next(ahead)))
 
 
 @pytest.mark.faults(row=25, backend="redlock to redis", fired="switched by force")

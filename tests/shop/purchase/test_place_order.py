@@ -193,7 +193,7 @@ def test_limit_counts_live_orders_only() -> None:
     buy(sale, customer=customer, quantity=2, key="3")
     with pytest.raises(LimitReached):
         buy(sale, customer=customer, key="4")
-    buy(sale, quantity=3)  # somebody else's limit
+    buy(sale, quantity=3)  # another customer has a limit of its own
     assert audit_sale(sale=sale).ok
 
 

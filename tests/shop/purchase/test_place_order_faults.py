@@ -56,11 +56,11 @@ def test_lock_timeout_counts_from_the_request(guard, settings) -> None:
     assert nothing_changed(sale)
 
 
-@pytest.mark.parametrize("at", ["the door", "the lock"])
+@pytest.mark.parametrize("at", ["the start", "the lock"])
 def test_nothing_is_written_after_the_hard_deadline(at, guard, settings) -> None:
     sale = a_sale()
     late = partial(setattr, settings, "HARD_DEADLINE", -1.0)
-    if at == "the door":
+    if at == "the start":
         late()
     else:
         guard.then("acquire", late)
@@ -85,13 +85,13 @@ def test_unavailable_lock_store_is_service_unavailable(guard) -> None:
 def test_committed_order_survives_the_loss_of_its_lock(fault, guard, caplog) -> None:
     sale = a_sale()
 
-    def strike() -> None:
+    def inject() -> None:
         if fault == "broken":
             assert guard.break_lock(lock_name(sale.pk))
         else:
             guard.then("release", unavailable)
 
-    with armed("purchase.committed", strike):
+    with armed("purchase.committed", inject):
         order = buy(sale).order
     assert order.status == Order.Status.PENDING
     assert "is committed; its lock was" in caplog.text
@@ -198,12 +198,12 @@ def test_lost_commit_reply_is_not_reported_as_refusal(timeout, then, monkeypatch
     """The reply to the COMMIT is lost, and then the database or the waiting slot."""
     sale, customer = a_sale(), a_customer()
 
-    def strike() -> None:
+    def inject() -> None:
         monkeypatch.setattr("shop.purchase.place_order._write", Mock(side_effect=then))
         raise LOST
 
     settings.LOCK_TIMEOUT = timeout
-    with armed("purchase.committed", strike), pytest.raises(ServiceUnavailable) as told:
+    with armed("purchase.committed", inject), pytest.raises(ServiceUnavailable) as told:
         buy(sale, customer=customer)
     assert Order.objects.count() == 1
     assert "othing was bought" not in str(told.value.advice)

@@ -59,8 +59,8 @@ def test_retry_after_a_kill_without_key_has_two_effects(processes) -> None:
 
 def test_row_alone_stops_a_second_effect(database_url) -> None:
     """Without a lock store: both have passed the check of the key before either writes."""
-    nobody = "redis://127.0.0.1:1/0"
-    both = [RaceWorker(database_url, nobody), RaceWorker(database_url, nobody)]
+    closed_port = "redis://127.0.0.1:1/0"
+    both = [RaceWorker(database_url, closed_port), RaceWorker(database_url, closed_port)]
     try:
         for process in both:
             process.run_until("idempotency.loaded", {"do": "act", "key": "k"})

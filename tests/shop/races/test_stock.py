@@ -142,7 +142,7 @@ def test_every_process_sees_stock_return_within_a_tenth_of_a_second(processes, r
     cancel_order(order=order)
     returned = time.monotonic()
     lasts = [process.results()[0]["last"] for process in doors]
-    assert any(lasts), "nobody was ever told that it is sold out"
+    assert any(lasts), "no process ever saw the sale sold out"
     assert all(last <= returned + 0.1 for last in lasts) is (remembers == MAX_AGE)
     doors[0].start(a_form(sale))
     assert outcomes(*doors[0].results()) == {"order": 1}

@@ -32,12 +32,12 @@ def test_malformed_entry_delays_no_other() -> None:
     sale = a_queued_sale(stock=5)
     before = ask(sale)
     orders = store.keys_of(sale.pk, fresh(sale).generation)[3]
-    redis_command("XADD", orders, "*", "n", "ABC", "c", "nobody", "q", "1", "k", "x")
+    redis_command("XADD", orders, "*", "n", "ABC", "c", "no-id", "q", "1", "k", "x")
     after = ask(sale)
     assert consume() == 3
     assert [status(before), status(after)] == ["won", "won"]
     kept = RejectedReservation.objects.get()
-    assert (kept.number, kept.reason, "nobody" in kept.detail) == ("ABC", "failed", True)
+    assert (kept.number, kept.reason, "no-id" in kept.detail) == ("ABC", "failed", True)
     assert_sound(sale, held=2, left=3)
 
 
