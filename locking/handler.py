@@ -21,6 +21,7 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from django.dispatch import receiver
 from django.utils.module_loading import import_string
 
 from locking.backends.base import Backend
@@ -96,9 +97,7 @@ locks = LockHandler()
 atexit.register(locks.close)
 
 
+@receiver(setting_changed)
 def _settings_changed(*, setting: str, **kwargs: object) -> None:
     if setting == "LOCKS":
         locks.close()
-
-
-setting_changed.connect(_settings_changed)
