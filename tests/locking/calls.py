@@ -9,6 +9,8 @@ from typing import Any
 
 from loadtest.faults.waiting import WAIT_TIMEOUT
 from locking.backends.base import Backend
+from locking.lease import Lease
+from locking.lease.lock import BaseLock
 
 
 def in_thread(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -27,6 +29,12 @@ def passes_in_child(check: Callable[[], object]) -> bool:
         finally:
             os._exit(0 if passed else 1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def acquired(lock: BaseLock, **options: Any) -> Lease:
+    """Acquire a free lock; return its lease."""
+    assert lock.acquire(**options)
+    return lock.lease
 
 
 def acquire_and_release(backend: Backend, name: str, timeout: float = WAIT_TIMEOUT) -> bool:

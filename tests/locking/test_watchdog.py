@@ -9,7 +9,7 @@ import pytest
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.watchdog import Watchdog, watchdog
-from tests.locking.calls import acquire_and_release, in_thread, passes_in_child
+from tests.locking.calls import acquire_and_release, acquired, in_thread, passes_in_child
 from tests.locking.scripted import scripted, unavailable
 
 TTL = 1.2
@@ -70,8 +70,7 @@ def test_lease_without_a_reply_is_lost_at_its_deadline() -> None:
     backend.then("extend", *[unavailable] * 1000)
     lost = []
     lock = backend.lock("a", ttl=TTL, on_lost=lambda lease: lost.append(time.monotonic()))
-    lock.acquire()
-    lease = lock.lease
+    lease = acquired(lock)
     until(lambda: lost, "on_lost")
     assert lease.lost
     assert 0 <= lost[0] - lease.deadline < TTL
@@ -87,8 +86,7 @@ def test_lease_is_lost_at_once_if_the_store_says_so() -> None:
     backend = scripted()
     lost = []
     lock = backend.lock("a", ttl=TTL, on_lost=lost.append)
-    lock.acquire()
-    lease = lock.lease
+    lease = acquired(lock)
     backend.break_lock("a")
     until(lambda: lease.lost, "the loss showing")
     assert time.monotonic() < lease.deadline

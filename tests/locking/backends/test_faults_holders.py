@@ -17,7 +17,7 @@ from locking import LockLost
 from locking.backends.mysql_session import MySQLSessionBackend
 from tests.fault_rows import SLACK
 from tests.locking.backends.fault_stores import LEASED, TTL, Store, idle, mysql_session, store
-from tests.locking.calls import acquire_and_release
+from tests.locking.calls import acquire_and_release, acquired
 
 __all__ = ["idle", "store"]
 
@@ -84,8 +84,7 @@ def test_row_2_gil_held_longer_than_the_lease(store: Store, name: str, is_held: 
     usleep = (ctypes.PyDLL if is_held else ctypes.CDLL)(None).usleep
     lock = store.backend.lock(name)
     with store.another() as other:
-        lock.acquire(timeout=5)
-        lease = lock.lease
+        lease = acquired(lock, timeout=5)
         other.send("acquire", name=name, timeout=WAIT_TIMEOUT, ttl=30)
         usleep(int(2.5 * TTL * 1e6))
         assert lease.lost is is_held

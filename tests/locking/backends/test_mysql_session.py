@@ -23,7 +23,7 @@ from tests.locking.backends.database.database_tools import (
     session,
     short_response_timeout,
 )
-from tests.locking.calls import in_thread
+from tests.locking.calls import acquired, in_thread
 from tests.locking.lock_worker import LockWorker
 
 __all__ = ["root", "server", "short_response_timeout"]
@@ -56,8 +56,7 @@ def claim(name: str, owner: str) -> Claim:
 def test_lease_is_lost_when_its_session_is_killed(backend: MySQLSessionBackend, root: Root) -> None:
     lost = threading.Event()
     lock = backend.lock("ended", on_lost=lambda lease: lost.set())
-    assert lock.acquire(timeout=5)
-    lease = lock.lease
+    lease = acquired(lock, timeout=5)
     root(f"KILL {backend.pinned[lease.owner].id}")
     assert lost.wait(2), "on_lost was not called"
     with pytest.raises(LockLost):

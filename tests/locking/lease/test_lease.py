@@ -11,7 +11,7 @@ import pytest
 
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable
-from tests.locking.calls import in_thread
+from tests.locking.calls import acquired, in_thread
 from tests.locking.scripted import ScriptedBackend, scripted, unavailable
 
 
@@ -102,8 +102,7 @@ def test_error_of_the_block_hides_the_error_of_the_release(fault: str) -> None:
 def test_expired_lease_is_lost_even_without_a_new_holder() -> None:
     backend = scripted()
     lock = backend.lock("a", ttl=0.02, renew=False)
-    lock.acquire()
-    lease = lock.lease
+    lease = acquired(lock)
     until(lambda: lease.lost, "the lease ending")
     assert lease.remaining == 0
     for call in (lease.check, lock.extend, lock.release):
@@ -131,8 +130,7 @@ def test_on_lost_runs_once_and_its_error_is_logged(caplog) -> None:
         raise ValueError("from the callback")
 
     lock = backend.lock("a", on_lost=on_lost)
-    lock.acquire()
-    lease = lock.lease
+    lease = acquired(lock)
     backend.break_lock("a")
     for call in (lock.extend, lock.acquire, lock.release):
         with pytest.raises(LockLost):

@@ -7,7 +7,7 @@ import pytest
 
 from loadtest.faults.waiting import WAIT_TIMEOUT
 from locking import LockLost, LockMisuse, LockTimeout, lock, locks, policy
-from tests.locking.calls import passes_in_child
+from tests.locking.calls import acquired, passes_in_child
 from tests.locking.scripted import PATH, ScriptedBackend
 
 
@@ -65,8 +65,7 @@ def test_reentry_ends_with_the_last_release(backend) -> None:
 def test_options_are_passed_to_the_backend(backend) -> None:
     lost = []
     held = lock("a", ttl=60, renew=False, on_lost=lost.append)
-    held.acquire()
-    lease = held.lease
+    lease = acquired(held)
     assert 59 < lease.remaining <= 60
     held.extend()
     held.extend(90)

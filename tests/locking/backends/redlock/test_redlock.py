@@ -24,7 +24,7 @@ from tests.locking.backends.redlock.redlock_masters import (
     masters,
     take,
 )
-from tests.locking.calls import elapsed, passes_in_child
+from tests.locking.calls import acquired, elapsed, passes_in_child
 
 __all__ = ["masters"]
 
@@ -114,8 +114,7 @@ class TestLostMajority:
     ) -> None:
         lost = threading.Event()
         lock = backend.lock(NAME, ttl=1, on_lost=lambda lease: lost.set())
-        assert lock.acquire(timeout=5)
-        lease = lock.lease
+        lease = acquired(lock, timeout=5)
         masters.pause(3)
         assert lost.wait(10), "on_lost was not called"
         assert lease.lost

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -12,10 +13,10 @@ from devservers import ZooKeeper
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
-from tests.locking.backends.zookeeper.zookeeper_tools import PATH, backend, connected, name
-from tests.locking.calls import acquire_and_release, in_thread, within
+from tests.locking.backends.zookeeper.zookeeper_tools import PATH, backend, connected, name, other
+from tests.locking.calls import acquire_and_release, acquired, in_thread, within
 
-__all__ = ["backend", "name"]
+__all__ = ["backend", "name", "other"]
 
 
 class TestSettings:
@@ -38,18 +39,15 @@ class TestSettings:
         whole = {"BACKEND": PATH, "LOCATION": "127.0.0.1:1", **entry}
         assert [message.id for message in ZooKeeperBackend.check("zk", whole)] == found
 
-    def test_prefix_and_chroot_separate_locks(self, zookeeper: ZooKeeper, name: str) -> None:
-        one = connected(zookeeper.hosts)
-        other = connected(f"{zookeeper.hosts}/elsewhere", PREFIX="/a/b")
-        try:
-            with one.lock(name, timeout=5), other.lock(name, timeout=5):
-                client, path = one.session.client, f"/elsewhere/a/b/{name}"
+    def test_prefix_and_chroot_separate_locks(
+        self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        with closing(connected(f"{zookeeper.hosts}/elsewhere", PREFIX="/a/b")) as other:
+            with backend.lock(name, timeout=5), other.lock(name, timeout=5):
+                client, path = backend.session.client, f"/elsewhere/a/b/{name}"
                 client.sync(path)  # the server that this one asks may lag behind the other's
                 assert client.exists(path)
             assert not other.inspect()
-        finally:
-            one.close()
-            other.close()
 
     def test_session_timeout_is_the_granted_one(self, zookeeper: ZooKeeper) -> None:
         for asked, granted in ((60.0, 10.0), (0.1, 1.0), (3.0, 3.0)):  # two to twenty ticks
@@ -77,9 +75,8 @@ class TestQueue:
         until(lambda: not any(watchers.values()), "the holder's node taking its watch along")
 
     def test_waiter_sends_no_requests_while_it_waits(
-        self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
+        self, backend: ZooKeeperBackend, other: ZooKeeperBackend, name: str
     ) -> None:
-        other = connected(zookeeper.hosts)
         client, asked = other.session.client, []
         call = client._call
         client._call = lambda request, reply: asked.append(request) or call(request, reply)
@@ -88,7 +85,6 @@ class TestQueue:
         kinds = [type(request).__name__ for request in asked]
         kinds = [kind for kind in kinds if kind != "Exists"]  # the session's sign of life
         assert kinds == ["Create2", "GetChildren", "GetData", "GetChildren", "Delete"]
-        other.close()
 
     def test_20000_names_leave_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         flags = ["-Dznode.container.checkIntervalMs=500", "-Dznode.container.maxPerMinute=1000000"]
@@ -128,8 +124,7 @@ class TestSession:
     def test_broken_lock_is_marked_as_lost(self, backend: ZooKeeperBackend, name: str) -> None:
         lost = threading.Event()
         lock = backend.lock(name, on_lost=lambda lease: lost.set())
-        lock.acquire(timeout=5)
-        lease = lock.lease
+        lease = acquired(lock, timeout=5)
         assert backend.break_lock(name)
         assert lost.wait(WAIT_TIMEOUT)
         assert lease.lost
@@ -157,19 +152,16 @@ class TestSession:
         assert acquire_and_release(backend, name)
 
     def test_close_releases_locks_and_use_opens_again(
-        self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
+        self, backend: ZooKeeperBackend, other: ZooKeeperBackend, name: str
     ) -> None:
-        other = connected(zookeeper.hosts)
         lock = other.lock(name)
-        lock.acquire(timeout=5)
-        lease = lock.lease
+        lease = acquired(lock, timeout=5)
         other.close()
         until(lambda: lease.lost, "the lease ending with the session")
         with pytest.raises(LockLost):
             lock.release()
         with backend.lock(name, timeout=1):
             assert not in_thread(other.lock(name).acquire, False)
-        other.close()
 
     def test_second_call_to_a_down_ensemble_fails_at_once(self, name: str) -> None:
         server = ZooKeeper(1)

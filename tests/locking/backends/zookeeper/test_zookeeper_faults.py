@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,10 @@ from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from tests.fault_rows import SLACK
-from tests.locking.backends.zookeeper.zookeeper_tools import backend, connected, name
-from tests.locking.calls import elapsed, within
+from tests.locking.backends.zookeeper.zookeeper_tools import backend, connected, name, other
+from tests.locking.calls import acquired, elapsed, within
 
-__all__ = ["backend", "name"]
+__all__ = ["backend", "name", "other"]
 
 SESSION = 2.0
 
@@ -43,40 +44,35 @@ def far(proxy: Proxy) -> Iterator[ZooKeeperBackend]:
 class TestHolder:
     @pytest.mark.faults(row=12, backend="zookeeper", xf=True)
     def test_session_expired(
-        self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
+        self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, other: ZooKeeperBackend, name: str
     ) -> None:
         """Row 12: a second client with the same session id ends the session."""
-        other = connected(zookeeper.hosts)
         lost = threading.Event()
         lock = backend.lock(name, on_lost=lambda lease: lost.set())
-        lock.acquire(timeout=5)
-        lease = lock.lease
-        try:
-            with ThreadPoolExecutor(1) as pool:
-                successor = other.lock(name)
-                wait = pool.submit(successor.acquire, timeout=WAIT_TIMEOUT)
-                until(lambda: len(other.queue(name)) == 2, "the other one queueing")
-                fault = ExpireSession(zookeeper.hosts, backend.session.client.client_id)
-                fault.inject()
-                assert fault.injected
-                expired = time.monotonic()
-                assert wait.result(WAIT_TIMEOUT)
-                granted_after = time.monotonic() - expired
-                assert lost.wait(SESSION)
-                assert lease.lost
-                with pytest.raises(LockLost):
-                    lease.check()
-                with pytest.raises(LockLost):
-                    lock.release()
-                taken = pool.submit(lambda: successor.lease).result(WAIT_TIMEOUT)
-                assert taken.token > lease.token
-                assert not taken.lost
-                pool.submit(successor.release).result(WAIT_TIMEOUT)
-            assert granted_after < SESSION
-            with backend.lock(name, timeout=WAIT_TIMEOUT) as again:  # in a new session
-                assert again.token > taken.token
-        finally:
-            other.close()
+        lease = acquired(lock, timeout=5)
+        with ThreadPoolExecutor(1) as pool:
+            successor = other.lock(name)
+            wait = pool.submit(successor.acquire, timeout=WAIT_TIMEOUT)
+            until(lambda: len(other.queue(name)) == 2, "the other one queueing")
+            fault = ExpireSession(zookeeper.hosts, backend.session.client.client_id)
+            fault.inject()
+            assert fault.injected
+            expired = time.monotonic()
+            assert wait.result(WAIT_TIMEOUT)
+            granted_after = time.monotonic() - expired
+            assert lost.wait(SESSION)
+            assert lease.lost
+            with pytest.raises(LockLost):
+                lease.check()
+            with pytest.raises(LockLost):
+                lock.release()
+            taken = pool.submit(lambda: successor.lease).result(WAIT_TIMEOUT)
+            assert taken.token > lease.token
+            assert not taken.lost
+            pool.submit(successor.release).result(WAIT_TIMEOUT)
+        assert granted_after < SESSION
+        with backend.lock(name, timeout=WAIT_TIMEOUT) as again:  # in a new session
+            assert again.token > taken.token
 
     def test_lease_of_a_partitioned_holder_ends_in_time(
         self, proxy: Proxy, far: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
@@ -84,8 +80,7 @@ class TestHolder:
         """Packets are dropped: the lease ends before the next grant."""
         lost_at: list[float] = []
         lock = far.lock(name, on_lost=lambda lease: lost_at.append(time.monotonic()))
-        lock.acquire(timeout=5)
-        lease = lock.lease
+        lease = acquired(lock, timeout=5)
         proxy.hold()
         with backend.lock(name, timeout=WAIT_TIMEOUT):
             granted = time.monotonic()
@@ -222,8 +217,7 @@ class TestWaiter:
         with monkeypatch.context() as patched:
             patched.setattr(client, "get_children_async", lose)
             lock = backend.lock(name)
-            lock.acquire(timeout=5)
-        lease = lock.lease
+        lease = acquired(lock, timeout=5)
         (node,) = backend.queue(name)
         made = client.exists(f"{backend._parent(name)}/{node}")
         assert lease.token == made.czxid
@@ -352,21 +346,20 @@ class TestClock:
         clock = Clock(tmp_path)
         server = ZooKeeper(1)
         clock.drive(server.nodes[0])
-        with server:
-            holder, other = connected(server.hosts), connected(server.hosts)
-            try:
-                with holder.lock(name, timeout=5) as lease:
-                    clock.shift(seconds)
-                    jumped = time.monotonic()
-                    assert elapsed(lambda: other.lock(name).acquire(timeout=0.5)) < 1 + SLACK
-                    until(lambda: time.monotonic() - jumped > SESSION * 1.5, "a session's length")
-                    assert not other.lock(name).acquire(blocking=False)
-                    lease.check()
-                with other.lock(name, timeout=5) as next_lease:
-                    assert next_lease.token > lease.token
-                    path = other.session.nodes[next_lease.owner]
-                    made_at = other.session.client.exists(path).ctime / 1000
-                assert abs(made_at - time.time()) > 3000, "the clock did not jump"
-            finally:
-                holder.close()
-                other.close()
+        with (
+            server,
+            closing(connected(server.hosts)) as holder,
+            closing(connected(server.hosts)) as other,
+        ):
+            with holder.lock(name, timeout=5) as lease:
+                clock.shift(seconds)
+                jumped = time.monotonic()
+                assert elapsed(lambda: other.lock(name).acquire(timeout=0.5)) < 1 + SLACK
+                until(lambda: time.monotonic() - jumped > SESSION * 1.5, "a session's length")
+                assert not other.lock(name).acquire(blocking=False)
+                lease.check()
+            with other.lock(name, timeout=5) as next_lease:
+                assert next_lease.token > lease.token
+                path = other.session.nodes[next_lease.owner]
+                made_at = other.session.client.exists(path).ctime / 1000
+            assert abs(made_at - time.time()) > 3000, "the clock did not jump"

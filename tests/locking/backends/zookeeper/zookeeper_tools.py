@@ -33,5 +33,13 @@ def backend(zookeeper: ZooKeeper) -> Iterator[ZooKeeperBackend]:
 
 
 @pytest.fixture
+def other(zookeeper: ZooKeeper) -> Iterator[ZooKeeperBackend]:
+    """A second client, with a session of its own."""
+    made = connected(zookeeper.hosts)
+    yield made
+    made.close()
+
+
+@pytest.fixture
 def name() -> str:
     return f"zookeeper:{uuid.uuid4().hex}"
