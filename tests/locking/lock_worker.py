@@ -38,7 +38,6 @@ class LockWorker(WorkerProcess):
         return self.call("acquire", name=name, **options)
 
     def release(self, name: str) -> dict[str, Any]:
-        """Release a lock."""
         return self.call("release", name=name)
 
     def lease(self, name: str) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 import math
 
 import pytest
+from django.core.checks import Error
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 
 from locking.checks import check_locks, check_single_flight
-from tests.locking.scripted import PATH
+from tests.locking.scripted import PATH, ScriptedBackend
 
 GOOD = {"BACKEND": PATH}
 POLICY = {"BACKEND": "a", "STRATEGY": "conditional"}
@@ -56,10 +57,6 @@ def test_wrong_policy_settings_are_reported(settings, policy, id) -> None:
 
 
 def test_check_of_the_backend_is_run(settings, monkeypatch) -> None:
-    from django.core.checks import Error
-
-    from tests.locking.scripted import ScriptedBackend
-
     def check(cls, alias, conf):
         return [Error(f"{alias} has no {conf.get('LOCATION')}", id="mine.E001")]
 

@@ -15,7 +15,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start each test with an empty registry."""
     monkeypatch.setattr(fork, "_callbacks", {})
 
 

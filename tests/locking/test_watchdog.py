@@ -197,11 +197,8 @@ def test_one_thread_renews_the_leases_of_all_backends() -> None:
     assert len(watchdog.leases) == 0
 
 
-def test_leases_that_do_not_expire_are_not_renewed() -> None:
-    from locking.handler import create
-
-    backend = create("process", {"BACKEND": "locking.backends.process.ProcessBackend"})
-    with backend.lock("a", ttl=0.1):
+def test_leases_that_do_not_expire_are_not_renewed(process) -> None:
+    with process.lock("a", ttl=0.1):
         assert len(watchdog.leases) == 0
 
 

@@ -52,12 +52,9 @@ class Ends(ContractBase):
         with ThreadPoolExecutor(1) as other:
             successor = backend.lock(name, ttl=30)
             assert other.submit(successor.acquire, timeout=WAIT_TIMEOUT).result(WAIT_TIMEOUT)
-            with pytest.raises(LockLost):
-                lease.check()
-            with pytest.raises(LockLost):
-                old.extend()
-            with pytest.raises(LockLost):
-                old.release()
+            for call in (lease.check, old.extend, old.release):
+                with pytest.raises(LockLost):
+                    call()
             taken = other.submit(lambda: successor.lease).result(WAIT_TIMEOUT)
             assert not taken.lost
             assert taken.token > lease.token

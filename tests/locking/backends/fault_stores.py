@@ -1,5 +1,6 @@
 """The backends under test and processes that have them too, for the tests of faults."""
 
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,11 @@ def idle() -> Iterator[list[LockWorker]]:
     yield workers
     for worker in workers:
         worker.kill()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"faults:{uuid.uuid4().hex}"
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ tests/shop/purchase/test_fence_faults.py.
 
 import ctypes
 import time
-import uuid
 from contextlib import nullcontext
 
 import pytest
@@ -16,17 +15,12 @@ from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
 from locking.backends.mysql_session import MySQLSessionBackend
 from tests.fault_rows import SLACK
-from tests.locking.backends.fault_stores import LEASED, TTL, Store, idle, mysql_session, store
+from tests.locking.backends.fault_stores import LEASED, TTL, Store, idle, mysql_session, name, store
 from tests.locking.calls import acquire_and_release, acquired
 
-__all__ = ["idle", "store"]
+__all__ = ["idle", "name", "store"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def name() -> str:
-    return f"faults:{uuid.uuid4().hex}"
 
 
 @pytest.mark.faults(row=1, xf=True)

@@ -2,7 +2,6 @@
 
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -14,10 +13,10 @@ import redis as client
 from devservers import Redis
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.redis.backend import RedisBackend
-from tests.locking.backends.fault_stores import Store, idle, mysql_session, store
+from tests.locking.backends.fault_stores import Store, idle, mysql_session, name, store
 from tests.locking.lock_worker import CONTEND_TIMEOUT
 
-__all__ = ["idle", "store"]
+__all__ = ["idle", "name", "store"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PROCESSES = 4
@@ -26,11 +25,6 @@ SECONDS = 2.0
 ROUNDS = 8
 """Chance alone makes unequal shares of few grants: a lottery of m for each has an index of about
 m / (m + 1). More rounds take that away, and leave what is unfair."""
-
-
-@pytest.fixture
-def name() -> str:
-    return f"faults:{uuid.uuid4().hex}"
 
 
 @pytest.mark.faults(row=23, fired="contenders in line")

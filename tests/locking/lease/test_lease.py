@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable
+from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable, locks
 from tests.locking.calls import acquired, in_thread
-from tests.locking.scripted import ScriptedBackend, scripted, unavailable
+from tests.locking.scripted import PATH, ScriptedBackend, scripted, unavailable
 
 
 def test_acquire_waits_for_the_timeout_of_the_lock(process) -> None:
@@ -145,17 +145,16 @@ def test_threads_that_notice_a_loss_together_report_it_once() -> None:
     reported = []
     lock = backend.lock("a", on_lost=reported.append)
     lock.acquire()
-    start = threading.Barrier(8)
+    lease, start = lock.lease, threading.Barrier(8)
 
     def notice() -> None:
         start.wait(WAIT_TIMEOUT)
-        lock_lease.mark_lost()
+        lease.mark_lost()
 
-    lock_lease = lock.lease
     with ThreadPoolExecutor(8) as pool:
         for found in [pool.submit(notice) for _ in range(8)]:
             found.result(WAIT_TIMEOUT)
-    assert reported == [lock_lease]
+    assert reported == [lease]
 
 
 def test_log_lines_contain_name_owner_and_token(caplog) -> None:
@@ -239,9 +238,7 @@ def test_extension_sets_the_deadline_from_now_on() -> None:
 
 
 def test_third_party_backend_is_named_by_its_path(settings) -> None:
-    from locking import locks
-
-    settings.LOCKS = {"mine": {"BACKEND": "tests.locking.scripted.ScriptedBackend", "TTL": 3}}
+    settings.LOCKS = {"mine": {"BACKEND": PATH, "TTL": 3}}
     assert isinstance(locks["mine"], ScriptedBackend)
     with locks["mine"].lock("a") as first, locks["mine"].lock("b") as second:
         assert second.token > first.token

@@ -17,6 +17,7 @@ from loadtest.faults.waiting import until
 from locking import LockLost, LockMisuse, locks
 from locking.backends.base import Claim
 from locking.backends.database.backend import DatabaseBackend
+from locking.handler import backend_class
 from locking.jobs.tasks import sweep_dead_locks
 from locking.models import LockRow
 from tests.locking.backends.contract_base import assert_nothing_leaks
@@ -124,8 +125,6 @@ def test_in_memory_database_is_refused() -> None:
 
 
 def test_checks_report_bad_locations() -> None:
-    from locking.handler import backend_class
-
     def ids(path: str, location: str) -> list[str | None]:
         conf = {"BACKEND": path, "LOCATION": location}
         return [found.id for found in backend_class(conf).check("x", conf)]

@@ -71,7 +71,6 @@ class TestAmnesia:
 
     @pytest.mark.faults(row=6, backend="redlock")
     def test_restart_delay_prevents_a_second_vote(self, masters: Masters) -> None:
-        """With a restart delay, the restarted master cannot vote before the lease has ended."""
         second = masters.client(RESTART_DELAY=self.TTL)
         until(lambda: self.votes(second), "the end of the restart delay")
         deadline = self.restart_with_lease(masters, RESTART_DELAY=self.TTL)

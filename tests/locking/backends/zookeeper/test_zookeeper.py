@@ -128,10 +128,9 @@ class TestSession:
         assert backend.break_lock(name)
         assert lost.wait(WAIT_TIMEOUT)
         assert lease.lost
-        with pytest.raises(LockLost):
-            lock.extend()
-        with pytest.raises(LockLost):
-            lock.release()
+        for call in (lock.extend, lock.release):
+            with pytest.raises(LockLost):
+                call()
 
     def test_lease_never_exceeds_the_session_timeout(
         self, backend: ZooKeeperBackend, name: str

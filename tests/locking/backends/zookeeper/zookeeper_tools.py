@@ -13,14 +13,10 @@ from locking.handler import create
 PATH = "locking.backends.zookeeper.ZooKeeperBackend"
 
 
-def conf(hosts: str, **options: Any) -> dict[str, Any]:
-    """An entry of LOCKS, with a short session."""
-    return {"BACKEND": PATH, "LOCATION": hosts, "OPTIONS": {"SESSION_TIMEOUT": 2.0, **options}}
-
-
 def connected(hosts: str, path: str = PATH, **options: Any) -> ZooKeeperBackend:
-    """A backend with a session of its own."""
-    backend = create("zookeeper", {**conf(hosts, **options), "BACKEND": path})
+    """A backend with a short session of its own."""
+    options = {"SESSION_TIMEOUT": 2.0, **options}
+    backend = create("zookeeper", {"BACKEND": path, "LOCATION": hosts, "OPTIONS": options})
     backend.probe()
     return backend
 
