@@ -5,7 +5,7 @@ from shop.settings.base import CELERY_BEAT_SCHEDULE, CELERY_IMPORTS, INSTALLED_A
 
 INSTALLED_APPS = ["loadtest", *INSTALLED_APPS]
 CELERY_IMPORTS = [*CELERY_IMPORTS, "loadtest.web.tasks"]
-CELERY_BEAT_SCHEDULE["prune-load-tests"] = {
-    "task": "loadtest.web.tasks.prune_runs",
-    "schedule": 3600.0,
+CELERY_BEAT_SCHEDULE = {
+    **CELERY_BEAT_SCHEDULE,
+    "prune-load-tests": {"task": "loadtest.web.tasks.prune_runs", "schedule": 3600.0},
 }

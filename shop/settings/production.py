@@ -15,7 +15,8 @@ PRODUCTION = True
 
 if "redlock" in LOCKS:
     # A master that restarted without its data votes again only after all earlier leases expired.
-    LOCKS["redlock"].update(TTL=6.0, OPTIONS={"RESTART_DELAY": 6.0})
+    delayed = {**LOCKS["redlock"], "TTL": 6.0, "OPTIONS": {"RESTART_DELAY": 6.0}}
+    LOCKS = {**LOCKS, "redlock": delayed}
 
 HTTPS = env.bool("HTTPS", default=True)
 """Disable only to try the stack on one machine: passwords are then sent in plain text."""
