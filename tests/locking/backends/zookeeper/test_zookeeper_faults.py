@@ -216,7 +216,7 @@ class TestWaiter:
         with monkeypatch.context() as patched:
             patched.setattr(client, "get_children_async", lose)
             lock = backend.lock(name)
-        lease = acquired(lock, timeout=5)
+            lease = acquired(lock, timeout=5)
         (node,) = backend.queue(name)
         made = client.exists(f"{backend._parent(name)}/{node}")
         assert lease.token == made.czxid
