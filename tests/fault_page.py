@@ -104,7 +104,7 @@ def _tally(runs: Sequence[Run], what: str) -> str:
 def machine() -> str:
     """Return the date, the cores and the versions."""
     versions = [f"Python {platform.python_version()}", f"Django {django.get_version()}"]
-    for name, program in (("MariaDB", "mariadbd"), ("Redis", "redis-server")):
+    for name, program in (("MariaDB", "mariadbd"), ("Redis", "redis-check-rdb")):
         if path := installed(program):
             version = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
             versions += [
