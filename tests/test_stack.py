@@ -104,7 +104,7 @@ def test_a_request_has_one_name_which_nginx_gives(stack: Stack) -> None:
 
 
 def test_a_forged_address_moves_no_limit(stack: Stack) -> None:
-    """A name is locked for an address: it stays locked whatever the header claims."""
+    """A name is locked for an address: it stays locked for every header value."""
 
     def sign_in(address: str) -> int:
         page = f"{stack.url}accounts/sign-in/"

@@ -113,7 +113,7 @@ class WorkerProcess:
         self._process.wait(REPLY_TIMEOUT)
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process, even if it is busy or stopped."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

@@ -127,7 +127,7 @@ def test_sign_in_does_not_reveal_accounts(path: str, hashes: list[str]) -> None:
 
 
 def test_sign_up_reveals_few_taken_names(settings) -> None:
-    """Above the limit, free and taken names get the same response, whatever the header claims."""
+    """Above the limit, free and taken names get the same response for every header value."""
     settings.SIGN_UP_TAKEN_LIMIT = "3/hour"
     User.objects.create_user("li", password=PASSWORD)
 
