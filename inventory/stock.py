@@ -1,4 +1,4 @@
-"""The only module that writes stock.
+"""The only module that writes stock, and the transaction that writes it together with orders.
 
 A purchase takes units in two steps, so that the effect of a lock can be observed: `read_stock` runs
 before the transaction, the statements of `reserve` run inside it. The write strategy decides what
@@ -9,18 +9,26 @@ each of them does:
                  claim is still on the row (a fence without a token cannot claim: reserve then
                  writes only if the row has not changed since read_stock)
     conditional  read_stock does nothing; reserve is one UPDATE that checks quantity and fence
+
+`commit` executes the statements. MariaDB and MySQL receive BEGIN, the statements and COMMIT in one
+message: the whole transaction takes one round trip, and no row lock is held during one. Other
+databases receive them one by one. A statement that has to change a row but changes none rolls the
+transaction back.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+from django.db import DatabaseError, connection, transaction
+from django.db.backends.utils import CursorWrapper
 from django.db.models import F, Q
 from django.utils import timezone
 
-from inventory.batch import MakeError, Statement, insert_all
 from inventory.exceptions import InventoryError, OutOfStock, StaleFence
 from inventory.models import Product, Stock, StockMovement
+from inventory.statements import MakeError, Statement, insert_all
 from locking.models import WriteStrategy
 
 Reason = StockMovement.Reason
@@ -36,6 +44,10 @@ WRITE_CLAIMED = """
     UPDATE inventory_stock SET quantity = %s, fence_epoch = %s, fence_token = %s
     WHERE id = %s AND fence_epoch = %s AND fence_token = %s
 """
+# Fails after a statement that changed no row, so that the server does not execute the rest of the
+# message. DO would ignore the error, and SELECT would add a result set to be read.
+CHECK = "SET @changed = EXP(IF(ROW_COUNT() > 0, 0, 9999))"
+OUT_OF_RANGE = 1690
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +149,85 @@ def release(*, stock_id: int, quantity: int, order_number: str, fence: Fence) ->
     """
     update = _change(stock_id, quantity, fence, if_unchanged=StaleFence)
     return [update, _record(stock_id, [(quantity, order_number, None)], Reason.RETURNED, fence)]
+
+
+class _Unchanged(Exception):
+    def __init__(self, make_error: MakeError) -> None:
+        self.make_error = make_error
+
+
+def commit(statements: Sequence[Statement]) -> list[int]:
+    """Execute the statements as one durable transaction; return the id that each one inserted.
+
+    Raise the error of a statement's `if_unchanged`, or the database's. Nothing is written then,
+    with one exception: if the COMMIT gets no reply (OperationalError), its outcome is unknown.
+    """
+    try:
+        if connection.vendor == "mysql" and not connection.in_atomic_block:
+            with connection.cursor() as cursor:
+                return _in_one_message(cursor, statements)
+        with transaction.atomic(durable=True):
+            return _one_by_one(statements)
+    except _Unchanged as error:
+        raise error.make_error() from None
+
+
+def execute(statements: Sequence[Statement]) -> None:
+    """Execute the statements inside the caller's transaction, which an error must roll back."""
+    try:
+        _one_by_one(statements)
+    except _Unchanged as error:
+        raise error.make_error() from None
+
+
+def _one_by_one(statements: Sequence[Statement]) -> list[int]:
+    ids = []
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement.sql, statement.params)
+            if statement.if_unchanged is not None and not cursor.rowcount:
+                raise _Unchanged(statement.if_unchanged)
+            ids.append(int(cursor.lastrowid or 0))
+    return ids
+
+
+def _in_one_message(cursor: CursorWrapper, statements: Sequence[Statement]) -> list[int]:
+    # Django's atomic() would send SET autocommit before and after: three more round trips.
+    parts, params = ["START TRANSACTION"], list[Any]()
+    for statement in statements:
+        parts += [statement.sql, CHECK] if statement.if_unchanged else [statement.sql]
+        params += statement.params
+    try:
+        cursor.execute("; ".join([*parts, "COMMIT"]), params)
+        ids = []
+        for statement in statements:
+            cursor.nextset()
+            ids.append(int(cursor.lastrowid or 0))
+            if statement.if_unchanged:
+                _read_check(cursor, statement.if_unchanged)
+        cursor.nextset()
+        return ids
+    except BaseException:
+        _roll_back(cursor)
+        raise
+
+
+def _read_check(cursor: CursorWrapper, if_unchanged: MakeError) -> None:
+    try:
+        cursor.nextset()
+    except DatabaseError as error:
+        if error.args[0] == OUT_OF_RANGE:
+            raise _Unchanged(if_unchanged) from None
+        raise
+
+
+def _roll_back(cursor: CursorWrapper) -> None:
+    try:
+        while cursor.nextset():
+            pass
+        cursor.execute("ROLLBACK")
+    except Exception:  # noqa: BLE001 - a connection in an unknown state is unusable
+        connection.close()
 
 
 def create_stock(*, product: Product, quantity: int) -> Stock:

@@ -17,8 +17,9 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from inventory import stock
-from inventory.batch import Statement, as_stored, commit
 from inventory.exceptions import StaleFence
+from inventory.statements import Statement, as_stored
+from inventory.stock import commit
 from locking import LockError
 from shop.errors import InvalidTransition, NotFound, Overloaded, ServiceUnavailable, lock_refusal
 from shop.models import Order, Sale, User

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from inventory.batch import Statement, as_stored
+from inventory.statements import Statement, as_stored
 from locking.failpoints import reach
 from shop.errors import BadInput, Forgery, InvalidTransition, NotFound
 from shop.models import Order, Payment, User

@@ -21,8 +21,9 @@ from django.db import IntegrityError, OperationalError, connection
 from django.utils import timezone
 
 from inventory import stock
-from inventory.batch import Statement, commit, insert
 from inventory.exceptions import OutOfStock, StaleFence
+from inventory.statements import Statement, insert
+from inventory.stock import commit
 from locking import Lease, LockLost, LockTimeout, LockUnavailable, policy
 from locking.failpoints import reach
 from shop.errors import (

@@ -15,8 +15,9 @@ from django.db import DatabaseError, OperationalError, connection
 from django.utils import timezone
 
 from inventory import stock
-from inventory.batch import Statement, commit, insert_all
 from inventory.exceptions import OutOfStock, StaleFence
+from inventory.statements import Statement, insert_all
+from inventory.stock import commit
 from locking import Lease, lock
 from locking.failpoints import reach
 from shop.errors import LimitReached

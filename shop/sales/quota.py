@@ -1,6 +1,6 @@
 """Statements that change customer quotas; they enforce the limit per customer without any lock."""
 
-from inventory.batch import Statement
+from inventory.statements import Statement
 from shop.errors import LimitReached
 from shop.models import Sale
 

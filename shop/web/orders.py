@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 
-from inventory.batch import insert
+from inventory.statements import insert
 from locking import Attempt, IdempotencyError
 from locking.models import IdempotencyKey
 from shop.errors import BadInput, ShopError, answer, key_refusal, wants_json

@@ -4,12 +4,12 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.db.models import F
 
-from inventory.batch import commit
 from inventory.exceptions import OutOfStock, StaleFence
 from inventory.models import Product, Stock, StockMovement
 from inventory.stock import (
     Fence,
     StockReading,
+    commit,
     count_stale_write,
     create_stock,
     read_stock,

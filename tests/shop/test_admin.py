@@ -17,8 +17,8 @@ from django.test import Client, RequestFactory
 from django.utils import timezone
 
 from inventory import stock
-from inventory.batch import commit
 from inventory.models import Product, Stock, StockMovement
+from inventory.stock import commit
 from locking import lock, locks
 from locking.models import JobRun, LockPolicy, WriteStrategy
 from shop.administration import sale_management

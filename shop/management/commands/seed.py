@@ -14,9 +14,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from inventory import stock
-from inventory.batch import execute
 from inventory.import_csv import import_products
 from inventory.models import Product, Stock, StockMovement
+from inventory.stock import execute
 from locking.models import WriteStrategy
 from shop.models import CustomerQuota, Order, Payment, RejectedReservation, Sale, User
 from shop.platform.keys import digest

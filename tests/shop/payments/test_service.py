@@ -14,7 +14,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from inventory.batch import Statement, commit
+from inventory.statements import Statement
+from inventory.stock import commit
 from locking.failpoints import armed
 from shop.errors import InvalidTransition
 from shop.models import Order, Payment, User

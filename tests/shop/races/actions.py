@@ -17,9 +17,8 @@ from django.test import Client
 from django.utils import timezone
 
 from inventory import stock
-from inventory.batch import execute
 from inventory.models import Stock
-from inventory.stock import Fence
+from inventory.stock import Fence, execute
 from locking import Attempt, KeyInFlight, LockError, StoredResponse, lock, policy
 from locking.failpoints import reach
 from shop.errors import Overloaded

@@ -1,13 +1,13 @@
-"""Statements that are committed together: all of them or none."""
+"""Statements that one transaction executes."""
 
 import pytest
 from django.db import IntegrityError
 from django.utils import timezone
 
-from inventory.batch import Statement, commit, insert
 from inventory.exceptions import OutOfStock
 from inventory.models import Product, Stock, StockMovement
-from inventory.stock import Fence, create_stock, read_stock, reserve
+from inventory.statements import Statement, insert
+from inventory.stock import Fence, commit, create_stock, read_stock, reserve
 from locking.models import WriteStrategy
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]

@@ -1,0 +1,61 @@
+"""SQL statements that one transaction executes together; `inventory.stock.commit` executes them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from django.db import connection, connections
+from django.db.models import Model
+
+MakeError = Callable[[], Exception]
+"""Returns the error to raise; called after the rollback, so that it may query the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """An SQL statement; if it changes no row, the error of `if_unchanged` is raised."""
+
+    sql: str
+    params: Sequence[Any]
+    if_unchanged: MakeError | None = None
+
+
+def insert(model: type[Model], **values: object) -> Statement:
+    """Return the INSERT of one row; give every column that has no database default."""
+    return insert_all(model, tuple(values), [tuple(values.values())])
+
+
+def insert_all(
+    model: type[Model], varying: Sequence[str], rows: Iterable[Sequence[object]], **same: object
+) -> Statement:
+    """Return the INSERT of several rows: each has its own `varying` columns and the `same` ones."""
+    insert, marks, conversions = _plan(model, (*varying, *same), connection.vendor)
+    database, common = connections[connection.alias], tuple(same.values())
+    full_rows = [(*row, *common) for row in rows]
+    params = [
+        convert(value, database)
+        for row in full_rows
+        for convert, value in zip(conversions, row, strict=True)
+    ]
+    return Statement(insert + ", ".join([marks] * len(full_rows)), params)
+
+
+def as_stored(model: type[Model], name: str, value: object) -> object:
+    """Return the value of a column in the form that the database adapter takes."""
+    field: Any = model._meta.get_field(name)
+    return field.get_db_prep_save(value, connection)
+
+
+@cache
+def _plan(
+    model: type[Model], names: tuple[str, ...], vendor: str
+) -> tuple[str, str, list[Callable[[object, Any], object]]]:
+    """Return the INSERT up to VALUES, the placeholders of a row and the conversion per column."""
+    quote = connection.ops.quote_name
+    fields: list[Any] = [model._meta.get_field(name) for name in names]
+    columns = ", ".join(quote(field.column) for field in fields)
+    # The names come from the model, not from input.
+    insert = f"INSERT INTO {quote(model._meta.db_table)} ({columns}) VALUES "  # noqa: S608
+    marks = f"({', '.join(['%s'] * len(names))})"
+    return insert, marks, [field.get_db_prep_save for field in fields]
