@@ -113,8 +113,6 @@ def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
         _reconnect()
         return _reject(sale, entry, Reason.FAILED, repr(error)) if is_cause else None
     except (DatabaseError, ValueError) as error:
-        if decided := decided_in(sale=sale, numbers=[entry.number]):
-            return decided[entry.number][1]
         sent = Order.objects.filter(customer_id=entry.customer_id, key=entry.key)
         reason = Reason.KEY_REUSED if sent.exists() else Reason.FAILED
         return _reject(sale, entry, reason, repr(error))
@@ -122,6 +120,9 @@ def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
 
 
 def _reject(sale: Sale, entry: Entry, reason: Reason, detail: str = "") -> str:
+    """Reject an entry unless a COMMIT whose reply was lost decided it; return the outcome."""
+    if decided := decided_in(sale=sale, numbers=[entry.number]):
+        return decided[entry.number][1]
     if reason == Reason.FAILED:
         logger.error("Order %s was not written: %s %s", entry.number, detail, entry.content)
     rejected, _ = RejectedReservation.objects.get_or_create(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from unittest.mock import patch
@@ -12,6 +12,7 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 from django.utils import timezone
 
+from inventory.statements import Statement
 from inventory.models import Stock
 from locking import locks
 from shop.errors import ServiceUnavailable
@@ -21,8 +22,8 @@ from shop.purchase.place_order import place_order
 from shop.reservations import consumer, order_writer, store
 from shop.reservations.reconciliation import load, reconcile
 from shop.sales.stock_lock import lock_name
-from tests.shop.making import a_customer, a_sale, fresh
-from tests.shop.purchases import held_by_another
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+from tests.shop.purchases import EVERY, LOST, held_by_another
 from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, redis_command, status, told
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -103,6 +104,26 @@ def test_database_failure_leaves_the_entry() -> None:
     consume()
     assert status(queued) == "won"
     assert_sound(sale, held=1, left=9)
+
+
+@EVERY
+def test_order_of_an_unanswered_commit_is_not_rejected(strategy, settings) -> None:
+    """C2: the last attempt commits the batch, and its reply is lost."""
+    put_in_force("process", strategy)
+    sale = a_queued_sale(stock=1)
+    queued, commit = ask(sale), order_writer.commit
+
+    def commit_without_reply(statements: Sequence[Statement]) -> None:
+        if unanswered.call_count >= settings.MAX_ATTEMPTS:
+            commit(statements)
+        raise LOST
+
+    with patch.object(order_writer, "commit", side_effect=commit_without_reply) as unanswered:
+        consumer.Consumer(threading.Event()).round()
+    assert unanswered.call_count >= settings.MAX_ATTEMPTS
+    assert status(queued) == "won"
+    assert not RejectedReservation.objects.exists()
+    assert_sound(sale, held=1, left=0)
 
 
 def test_held_lock_delays_no_other_sale(monkeypatch) -> None:
