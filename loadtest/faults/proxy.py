@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import threading
 import time
@@ -12,12 +13,38 @@ from typing import Any, Self
 from devservers import HOST
 from devservers.base import injected_faults
 
+HOLD_POLL = 0.005
+"""Seconds between two reads from a connection whose traffic is held."""
+
+
+class HeldRequest:
+    """A request that a proxy holds until `deliver`, even if its client gives up meanwhile."""
+
+    def __init__(self, containing: bytes) -> None:
+        self.containing = containing
+        self.is_held = threading.Event()
+        self.gate, self._is_sent = threading.Event(), threading.Event()
+        self.bytes_delivered = 0
+        """Bytes that the server's connection accepted; 0 if the server has closed it."""
+
+    def deliver(self) -> int:
+        """Send the request to the server now; return the bytes that its connection accepted."""
+        self.gate.set()
+        self._is_sent.wait()
+        return self.bytes_delivered
+
+    def finish(self, size: int) -> None:
+        """Record the end of the delivery."""
+        self.bytes_delivered = size
+        injected_faults["Proxy request delivered late"] += size > 0
+        self._is_sent.set()
+
 
 class Proxy:
     """Forwards connections to a port; each direction can be held, and all connections be cut.
 
-    Held traffic arrives after `resume`, as on a network that loses packets for a while; cut
-    traffic is lost.
+    Held traffic arrives after `resume`, as on a network that loses packets for a while, also if the
+    sender has closed its connection by then; cut traffic is lost.
     """
 
     def __init__(
@@ -35,6 +62,7 @@ class Proxy:
         """How many of the next replies are lost, each with its connection."""
         self.request_count = 0
         """Requests so far; those that arrive together count once."""
+        self._held: list[HeldRequest] = []
         self.resume()
         self._open: list[socket.socket] = []
         self._is_refusing = False
@@ -66,6 +94,12 @@ class Proxy:
         held.clear()
         return held
 
+    def hold_request(self, containing: bytes) -> HeldRequest:
+        """Hold the next request that contains these bytes, with what follows it."""
+        held = HeldRequest(containing)
+        self._held.append(held)
+        return held
+
     def stop_traffic(self) -> None:
         """Hold traffic in both directions without counting it as a fault."""
         self._requests.clear()
@@ -75,6 +109,8 @@ class Proxy:
         """Release what is held."""
         self._requests.set()
         self._replies.set()
+        for held in self._held:
+            held.gate.set()
 
     def cut(self, *, refuse: bool = False) -> None:
         """Reset all connections with their traffic; `refuse` new ones until `accept`."""
@@ -152,16 +188,59 @@ class Proxy:
             end.close()
 
     def _pump(self, source: socket.socket, sink: socket.socket, gate: threading.Event) -> None:
-        with contextlib.suppress(OSError):
+        is_request = gate is not self._replies
+        # ValueError: the socket was closed by this process.
+        with contextlib.suppress(OSError, ValueError):
             while data := source.recv(65536):
-                self.request_count += gate is not self._replies
-                gate.wait()
-                if gate is self._replies and self.replies_to_lose:
+                self.request_count += is_request
+                data += _arriving(source, gate)
+                if not is_request and self.replies_to_lose:
                     self.replies_to_lose -= 1
                     injected_faults["Proxy reply lost"] += 1
                     break
                 time.sleep(self.delay)
-                sink.sendall(data.replace(*self._rewrite) if self._rewrite[0] else data)
+                data = data.replace(*self._rewrite) if self._rewrite[0] else data
+                held = self._held_request(data) if is_request else None
+                if held is None:
+                    sink.sendall(data)
+                else:
+                    _deliver_late(held, source, sink, data)
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def _held_request(self, data: bytes) -> HeldRequest | None:
+        waiting = (held for held in self._held if not held.is_held.is_set())
+        return next((held for held in waiting if held.containing in data), None)
+
+
+def _deliver_late(
+    held: HeldRequest, source: socket.socket, sink: socket.socket, data: bytes
+) -> None:
+    injected_faults["Proxy request held"] += 1
+    held.is_held.set()
+    size = 0
+    try:
+        data += _arriving(source, held.gate)
+        sink.sendall(data)
+        size = len(data)
+    finally:
+        held.finish(size)
+
+
+def _arriving(source: socket.socket, gate: threading.Event) -> bytes:
+    """Wait until the gate is open; return what arrives meanwhile.
+
+    A sender that closes its connection would otherwise withdraw what is not read yet.
+    """
+    arrived = bytearray()
+    pause: float | None = HOLD_POLL
+    while not gate.wait(pause):
+        pause = HOLD_POLL
+        if select.select([source], [], [], 0)[0]:
+            more = b""
+            with contextlib.suppress(OSError):  # the sender has reset the connection
+                more = source.recv(65536)
+            arrived += more
+            pause = 0.0 if more else None
+    return bytes(arrived)

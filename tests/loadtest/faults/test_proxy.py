@@ -1,0 +1,96 @@
+"""The proxy delivers what it held, also after the client has closed its connection."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+import redis as client
+
+from devservers import HOST, Redis
+from devservers.base import injected_faults
+from loadtest.faults.proxy import Proxy
+from loadtest.faults.waiting import until
+
+REQUEST = b"SET k v\r\n"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Redis]:
+    with Redis() as server:
+        yield server
+
+
+@pytest.fixture
+def direct(server: Redis) -> Iterator[client.Redis]:
+    """Return a connection to the server that does not pass through the proxy."""
+    with client.Redis.from_url(server.url) as direct:
+        direct.flushall()
+        yield direct
+
+
+@pytest.fixture
+def proxy(server: Redis) -> Iterator[Proxy]:
+    with Proxy(server.port) as proxy:
+        yield proxy
+
+
+def open_connection(proxy: Proxy) -> socket.socket:
+    connection = socket.create_connection((HOST, proxy.port))
+    connection.sendall(b"PING\r\n")
+    assert connection.recv(100) == b"+PONG\r\n"
+    return connection
+
+
+def reset(connection: socket.socket) -> None:
+    """Close the connection so that its peer loses what it has not read yet."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def test_held_request_arrives_after_its_client_has_gone(proxy: Proxy, direct: client.Redis) -> None:
+    connection = open_connection(proxy)
+    held = proxy.hold_request(containing=b"SET k")
+    connection.sendall(REQUEST)
+    assert held.is_held.wait(10)
+    reset(connection)
+    with socket.create_connection((HOST, proxy.port)) as other:  # only that request is held
+        other.sendall(b"PING\r\n")
+        assert other.recv(100) == b"+PONG\r\n"
+    assert direct.get("k") is None
+    injected_faults.clear()
+    assert held.deliver() == len(REQUEST)
+    assert injected_faults["Proxy request delivered late"] == 1
+    assert until(lambda: direct.get("k"), "the late request") == b"v"
+
+
+def test_delivery_to_a_connection_that_the_server_closed(
+    proxy: Proxy, direct: client.Redis
+) -> None:
+    connection = open_connection(proxy)
+    held = proxy.hold_request(containing=b"SET k")
+    connection.sendall(REQUEST)
+    assert held.is_held.wait(10)
+    direct.client_kill_filter(_type="normal", skipme=True)
+    assert connection.recv(100) == b"", "the proxy passes on that the server closed"
+    assert held.deliver() == 0
+    assert direct.get("k") is None
+    connection.close()
+
+
+@pytest.mark.parametrize("direction", ["requests", "both"])
+def test_held_traffic_arrives_whole_after_its_client_has_gone(
+    proxy: Proxy, direct: client.Redis, direction: str
+) -> None:
+    """The request exceeds the buffers of the sockets: the proxy has to read it while it holds."""
+    value = b"v" * 16_000_000
+    with open_connection(proxy) as connection:
+        proxy.hold_requests() if direction == "requests" else proxy.hold()
+        connection.settimeout(20)
+        request = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n%s\r\n"
+        connection.sendall(request % (len(value), value))
+    assert direct.get("k") is None
+    proxy.resume()
+    assert until(lambda: direct.get("k"), "the late request") == value
