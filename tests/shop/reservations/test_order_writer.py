@@ -12,8 +12,8 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 from django.utils import timezone
 
-from inventory.statements import Statement
 from inventory.models import Stock
+from inventory.statements import Statement
 from locking import locks
 from shop.errors import ServiceUnavailable
 from shop.models import Order, RejectedReservation, Sale, User
