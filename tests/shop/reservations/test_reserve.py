@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from datetime import timedelta
 
@@ -44,6 +45,21 @@ def test_replay_is_equal_before_and_after_the_order() -> None:
     assert first.receipt == again.receipt == later.receipt
     assert [first.replayed, again.replayed, later.replayed] == [False, True, True]
     assert_sound(sale, held=1, left=0)
+
+
+def test_replay_and_page_survive_a_rotated_secret_key(redis, settings) -> None:
+    """C6: also once the order is written and the sale has left Redis."""
+    sale, customer = a_queued_sale(stock=2), a_customer()
+    first = ask(sale, customer)
+    settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
+    settings.SECRET_KEY = secrets.token_hex()
+    assert ask(sale, customer).replayed
+    assert status(first) == "waiting"
+    consume()
+    redis_command("FLUSHALL")
+    again = ask(sale, customer)
+    assert (again.replayed, status(again), status(first)) == (True, "won", "won")
+    assert_sound(sale, held=1, left=1)
 
 
 @pytest.mark.parametrize(
