@@ -12,9 +12,11 @@ class ShopConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Refuse demo secrets in production and invalidate cached pages when staff change them."""
+        """Refuse demo secrets in production; connect the signals of rows that staff change."""
         from shop.catalogue.page_cache import connect_invalidation
+        from shop.purchase.revocation import connect_revocation
         from shop.settings.checks import refuse_insecure_settings
 
         refuse_insecure_settings()
         connect_invalidation()
+        connect_revocation()

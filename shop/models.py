@@ -20,6 +20,20 @@ class User(AbstractUser):
     """A customer or a member of staff."""
 
 
+class TokenRevocation(models.Model):
+    """The end of a web session, or a change of an account, that ends purchase tokens.
+
+    See `shop.purchase.revocation`.
+    """
+
+    # "customer:<id>" or "session:<digest>"; not a foreign key, since both may be deleted.
+    subject = models.CharField(max_length=64)
+    revoked_at = models.DateTimeField(default=timezone.now, db_index=True)
+
+    def __str__(self) -> str:
+        return self.subject
+
+
 class Sale(models.Model):
     """A product at a price for a limited time, with stock of its own."""
 

@@ -7,6 +7,7 @@ from locking import current_run, run_once
 from shop.administration import alerts, sale_schedule
 from shop.orders import service as orders
 from shop.payments import service as payments
+from shop.purchase import revocation
 from shop.reservations.reconciliation import reconcile_all
 
 
@@ -42,8 +43,9 @@ def open_and_close_sales() -> str:
 @shared_task(time_limit=60, soft_time_limit=50)
 @run_once
 def prune_sessions() -> None:
-    """Delete the rows of sessions that have expired."""
+    """Delete the rows of expired sessions, and the revocations of expired purchase tokens."""
     SessionStore.clear_expired()
+    revocation.delete_expired()
 
 
 @shared_task(time_limit=120, soft_time_limit=110)

@@ -114,12 +114,13 @@ def _clear_caches() -> None:
     """Clear the caches of the process: primary keys repeat in other tests."""
     from locking import metrics, policy
     from shop.platform import rate_limits
-    from shop.purchase import admission
+    from shop.purchase import admission, revocation
     from shop.sales import waiting_slots
 
     metrics.kinds.clear()
     policy.invalidate()
     admission.clear()
+    revocation.clear()
     waiting_slots.clear()
     rate_limits.clear()
 

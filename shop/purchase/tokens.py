@@ -3,7 +3,8 @@
 The sale page of a signed-in customer contains one in its form. A token names customer, sale and
 expiry. Its signature also covers the form's idempotency key, so that a used token buys nothing
 twice, and the session cookie, so that it is worthless in another browser and no other site can send
-one. A form without a valid token is not refused: the view then checks session, user and CSRF token.
+one. `shop.purchase.revocation` ends a token with its session. A form without a valid token is not
+refused: the view then checks session, user and CSRF token.
 """
 
 import hashlib
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 
 from django.conf import settings
 from django.core.signing import BadSignature, Signer
+
+from shop.purchase.revocation import is_revoked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,10 @@ def read(text: str, *, key: str, session: str) -> PurchaseToken | None:
     except BadSignature:
         return None
     customer_id, sale_id, is_first, expires = map(int, content.split("."))
-    if expires < time.time():
+    issued_at = expires - settings.PURCHASE_TOKEN_SECONDS
+    if expires < time.time() or is_revoked(
+        customer_id=customer_id, session=session, issued_at=issued_at
+    ):
         return None
     return PurchaseToken(
         customer_id=customer_id, sale_id=sale_id, is_first=bool(is_first), expires=expires

@@ -128,7 +128,7 @@ CACHES = {
     # For optional values: an unavailable Redis is a miss.
     "optional": {**_redis_cache, "BACKEND": "shop.platform.cache.OptionalRedisCache"},
 }
-SESSION_ENGINE = "django.contrib.sessions.backends.cached_db"
+SESSION_ENGINE = "shop.purchase.sessions"
 SESSION_CACHE_ALIAS = "optional"
 
 # --- Locks -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from django.test import Client
 from shop.purchase import tokens
 from tests.shop.making import a_sale, signed_in
 
+pytestmark = pytest.mark.django_db
 SOLD_TO = {"customer_id": 7, "sale_id": 3, "key": "k", "session": "cookie", "is_first": True}
 
 

@@ -1,0 +1,113 @@
+"""Revocation of purchase tokens, which keeps a token from outliving its web session.
+
+The end of a session revokes that session's tokens. A saved password or `is_active` and the deletion
+of an account revoke all tokens of the customer. The rows are in the database, where sessions and
+accounts are: a change that cannot record its revocation fails itself. A process that cannot read
+the rows accepts no token, and the view then checks session and user.
+
+Without a signal there is no revocation: call `revoke_customer` after `QuerySet.update` or SQL.
+"""
+
+import hashlib
+import time
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.conf import settings
+from django.db.models.signals import post_delete, post_save
+from django.utils import timezone
+
+from locking.refresh import RefreshingCache
+from shop.errors import STORE_ERRORS
+from shop.models import TokenRevocation, User
+
+FRESH = 0.5
+"""Seconds after which one thread of a process reads the revocations again."""
+MAX_AGE = 0.9
+"""Seconds for which a process may use what it has read; a revocation has effect within one."""
+MARGIN = 60
+"""Seconds by which the clocks of web processes may differ, or a page may be late: a token issued
+up to this long after a change of its account counts as issued before it."""
+ENDS_TOKENS = frozenset({"password", "is_active"})
+"""Fields of a user; saving one of them revokes the user's tokens."""
+
+
+class Revocations(NamedTuple):
+    """The revocations that matter to tokens which have not expired."""
+
+    read_at: float
+    """Monotonic time at which the read began."""
+    times: dict[str, float]
+    """Unix time of the newest revocation of each subject."""
+
+
+_revocations: RefreshingCache[None, Revocations] = RefreshingCache()
+clear = _revocations.clear
+
+
+def is_revoked(*, customer_id: int, session: str, issued_at: float) -> bool:
+    """Return True if a token issued at this Unix time is revoked, or if that is unknown."""
+    try:
+        known = _revocations.get(None, _read, fresh=FRESH, max_age=MAX_AGE)
+    except STORE_ERRORS:
+        return True
+    if time.monotonic() - known.read_at > MAX_AGE:
+        return True  # the database took longer than that to reply
+    changed_at = known.times.get(_customer(customer_id))
+    changed = changed_at is not None and issued_at <= changed_at + MARGIN
+    return changed or _session(session) in known.times
+
+
+def _read() -> Revocations:
+    read_at = time.monotonic()
+    rows = TokenRevocation.objects.filter(revoked_at__gt=_oldest()).order_by("revoked_at")
+    times = {
+        subject: revoked_at.timestamp()
+        for subject, revoked_at in rows.values_list("subject", "revoked_at")
+    }
+    return Revocations(read_at, times)
+
+
+def revoke_session(session: str) -> None:
+    """Revoke the tokens of a web session; `session` is the session cookie's value."""
+    TokenRevocation.objects.create(subject=_session(session))
+
+
+def revoke_customer(customer_id: int) -> None:
+    """Revoke all tokens that a customer has now."""
+    TokenRevocation.objects.create(subject=_customer(customer_id))
+
+
+def delete_expired() -> int:
+    """Delete the revocations whose tokens have all expired; return their number."""
+    return TokenRevocation.objects.filter(revoked_at__lte=_oldest()).delete()[0]
+
+
+def connect_revocation() -> None:
+    """Revoke the tokens of a customer whose account is changed or deleted."""
+    post_save.connect(_on_save, sender=User, dispatch_uid="shop.purchase.revocation")
+    post_delete.connect(_on_delete, sender=User, dispatch_uid="shop.purchase.revocation")
+
+
+def _on_save(
+    *, instance: User, created: bool, update_fields: frozenset[str] | None, **signal: Any
+) -> None:
+    if not created and (update_fields is None or update_fields & ENDS_TOKENS):
+        revoke_customer(instance.pk)
+
+
+def _on_delete(*, instance: User, **signal: Any) -> None:
+    revoke_customer(instance.pk)
+
+
+def _oldest() -> datetime:
+    return timezone.now() - timedelta(seconds=settings.PURCHASE_TOKEN_SECONDS + 2 * MARGIN)
+
+
+def _customer(customer_id: int) -> str:
+    return f"customer:{customer_id}"
+
+
+def _session(session: str) -> str:
+    digest = hashlib.sha256(session.encode(errors="surrogatepass")).hexdigest()
+    return f"session:{digest[:32]}"

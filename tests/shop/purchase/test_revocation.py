@@ -1,0 +1,216 @@
+"""Purchase tokens end with their web session, and with the account as it was."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth import authenticate
+from django.db import OperationalError, close_old_connections, connection
+from django.test import Client
+from django.utils import timezone
+
+from shop.models import Order, Sale, TokenRevocation, User
+from shop.purchase import revocation
+from shop.tasks import prune_sessions
+from tests.shop.making import a_sale
+from tests.shop.web.wsgi_browser import SIGNALS, Browser, alone, li
+
+__all__ = ["alone", "li"]
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+
+PASSWORD = "a-red-kettle-9"  # noqa: S105
+REFUSED = (302, 403)
+"""The view asks to sign in or misses the CSRF token; a purchase is 303."""
+TOKEN = {"customer_id": 7, "session": "cookie", "issued_at": 1000.0}
+
+
+def client_of(browser: Browser) -> Client:
+    client = Client()
+    client.cookies["sessionid"] = browser.session
+    return client
+
+
+def sign_out(browser: Browser) -> None:
+    assert client_of(browser).post("/accounts/sign-out/").status_code == 302
+
+
+def sign_in_as_another(browser: Browser) -> None:
+    User.objects.create_user("wang", password=PASSWORD)
+    form = {"username": "wang", "password": PASSWORD}
+    assert client_of(browser).post("/accounts/sign-in/", form)["Location"] == "/"
+
+
+def change_password(browser: Browser) -> None:
+    browser.user.set_password(PASSWORD)
+    browser.user.save()
+
+
+def change_password_alone(browser: Browser) -> None:
+    browser.user.set_password(PASSWORD)
+    browser.user.save(update_fields=["password"])
+
+
+def change_password_in_the_shop(browser: Browser) -> None:
+    User.objects.filter(pk=browser.user.pk).update(password="md5$$" + "0" * 32)  # no signal
+    change_password(browser)
+    TokenRevocation.objects.all().delete()
+    new = {"new_password1": "another-kettle-7", "new_password2": "another-kettle-7"}
+    client = Client()
+    client.force_login(browser.user)
+    page = client.post("/accounts/password/", {"old_password": PASSWORD, **new})
+    assert page["Location"] == "/accounts/profile/"
+
+
+def set_password_in_the_admin(browser: Browser) -> None:
+    client = Client()
+    client.force_login(User.objects.create_superuser("amy"))
+    new = {"password1": PASSWORD, "password2": PASSWORD, "usable_password": "true"}
+    page = client.post(f"/admin/shop/user/{browser.user.pk}/password/", new)
+    assert page.status_code == 302
+
+
+def deactivate(browser: Browser) -> None:
+    browser.user.is_active = False
+    browser.user.save()
+
+
+def delete(browser: Browser) -> None:
+    browser.user.delete()
+
+
+def delete_in_bulk(browser: Browser) -> None:
+    User.objects.filter(pk=browser.user.pk).delete()
+
+
+def send(browser: Browser, sale: Sale, form: dict[str, object]) -> int:
+    """Return the status; the form has no CSRF token, so only a valid token can buy."""
+    for signal in SIGNALS:  # a test client has connected it again
+        signal.disconnect(close_old_connections)
+    return browser.send(sale, form).status
+
+
+ENDS = [
+    sign_out,
+    sign_in_as_another,
+    change_password,
+    change_password_alone,
+    change_password_in_the_shop,
+    set_password_in_the_admin,
+    deactivate,
+    delete,
+    delete_in_bulk,
+]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_token_ends_with_its_session_and_account(end: Callable[[Browser], None], li):
+    sale = a_sale()
+    form = li.form(sale)
+    end(li)
+    revocation.clear()  # as if MAX_AGE had passed
+    assert send(li, sale, form) in REFUSED
+    assert not Order.objects.exists()
+
+
+def test_control_without_the_revocation_the_token_buys(li):
+    sale = a_sale()
+    form = li.form(sale)
+    sign_out(li)
+    TokenRevocation.objects.all().delete()
+    revocation.clear()
+    assert send(li, sale, form) == 303
+
+
+def test_sign_out_ends_the_tokens_of_one_session(li):
+    sale, other = a_sale(), Browser(li.user)
+    forms = [browser.form(sale) for browser in (li, other)]
+    sign_out(li)
+    revocation.clear()
+    assert send(li, sale, forms[0]) in REFUSED
+    assert send(other, sale, forms[1]) == 303
+
+
+def test_sign_in_and_other_customers_changes_end_no_token(li):
+    sale = a_sale()
+    form = li.form(sale)
+    change_password(Browser())
+    li.user.save(update_fields=["last_login", "email"])
+    User.objects.create_user("wang", password=PASSWORD)
+    assert authenticate(username="wang", password=PASSWORD)
+    revocation.clear()
+    assert send(li, sale, form) == 303
+    assert TokenRevocation.objects.filter(subject__startswith="customer:").count() == 1
+
+
+def test_token_of_a_later_sign_in_is_valid():
+    changed_at = time.time()
+    revocation.revoke_customer(7)
+    old, early, late = changed_at - 60, changed_at + 30, changed_at + revocation.MARGIN + 5
+    revoked = [
+        revocation.is_revoked(customer_id=7, session="cookie", issued_at=issued_at)
+        for issued_at in (old, early, late)
+    ]
+    assert revoked == [True, True, False], "clocks may differ by MARGIN"
+
+
+def test_other_processes_learn_of_a_revocation_in_time():
+    """Nothing clears the cache here: it has to read again."""
+    assert not revocation.is_revoked(**TOKEN)
+    revocation.revoke_session("cookie")
+    revoked_at = time.monotonic()
+    while not revocation.is_revoked(**TOKEN):
+        assert time.monotonic() < revoked_at + 10
+        time.sleep(0.01)
+
+
+def test_revocations_are_read_once_for_many_tokens(django_assert_num_queries):
+    with django_assert_num_queries(1):
+        for customer_id in range(50):
+            assert not revocation.is_revoked(**{**TOKEN, "customer_id": customer_id})
+
+
+def test_no_token_is_valid_while_revocations_cannot_be_read(li):
+    def fail(*query: object) -> None:
+        raise OperationalError(2006, "Server has gone away")
+
+    with connection.execute_wrapper(fail):
+        assert revocation.is_revoked(**TOKEN)
+    assert not revocation.is_revoked(**TOKEN)
+
+
+def test_slow_read_proves_nothing(monkeypatch):
+    """A revocation may have been committed after the read began."""
+    monkeypatch.setattr(revocation, "MAX_AGE", 0.0)
+    assert revocation.is_revoked(**TOKEN)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_session_that_cannot_be_revoked_does_not_end(li):
+    def fail_to_write(execute, sql, *rest):
+        if "tokenrevocation" in sql:
+            raise OperationalError(2006, "Server has gone away")
+        return execute(sql, *rest)
+
+    client = client_of(li)
+    with connection.execute_wrapper(fail_to_write):
+        assert client.post("/accounts/sign-out/").status_code == 503
+    assert client.get("/accounts/profile/").status_code == 200
+    sign_out(li)
+
+
+def test_forged_session_cookies_leave_no_row():
+    client = Client()
+    client.cookies["sessionid"] = "x" * 32
+    client.post("/accounts/sign-out/")
+    assert not TokenRevocation.objects.exists()
+
+
+def test_revocations_are_deleted_after_their_tokens_expire(settings):
+    for name, age in (("old", 3600), ("new", settings.PURCHASE_TOKEN_SECONDS)):
+        revoked_at = timezone.now() - timedelta(seconds=age)
+        TokenRevocation.objects.create(subject=name, revoked_at=revoked_at)
+    prune_sessions()
+    assert [row.subject for row in TokenRevocation.objects.all()] == ["new"]
