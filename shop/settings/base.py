@@ -96,14 +96,16 @@ elif _database["ENGINE"].endswith("mysql"):
     _database["ENGINE"] = "shop.platform.mysql"
     _database.setdefault("OPTIONS", {}).update(
         charset="utf8mb4",
-        isolation_level="read committed",
+        autocommit=True,
+        isolation_level=None,  # the engine would set it in a message of its own
         connect_timeout=1,
         read_timeout=_seconds,
         write_timeout=_seconds,
         # A statement waits for a row lock for less time than its client waits for the statement.
         # Strict mode refuses values that do not fit, instead of truncating them.
         init_command=(
-            f"SET innodb_lock_wait_timeout={min(3, _seconds // 2)}, sql_mode='STRICT_TRANS_TABLES'"
+            f"SET innodb_lock_wait_timeout={min(3, _seconds // 2)}, sql_mode='STRICT_TRANS_TABLES';"
+            " SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
         ),
     )
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
