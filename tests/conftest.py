@@ -39,6 +39,7 @@ os.environ.update(
     SHOP_VAR=str(_var),
     DATABASE_URL=_mariadb.url if _ON_MARIADB else f"sqlite:///{_var / 'db.sqlite3'}",
     REDIS_URL=_redis.url,
+    CACHE_URL="",  # the same server, also in processes with another REDIS_URL
     CELERY_BROKER_URL=_redis.url,
     REDLOCK_URLS=",".join(server.url for server in _redis_five),
     ZOOKEEPER_HOSTS=_zookeeper.hosts,
@@ -113,6 +114,7 @@ def redis_server() -> Redis:
 def _clear_caches() -> None:
     """Clear the caches of the process: primary keys repeat in other tests."""
     from locking import metrics, policy
+    from shop.administration import alerts
     from shop.platform import rate_limits
     from shop.purchase import admission, revocation
     from shop.sales import waiting_slots
@@ -123,6 +125,7 @@ def _clear_caches() -> None:
     revocation.clear()
     waiting_slots.clear()
     rate_limits.clear()
+    alerts.clear()
 
 
 @pytest.fixture(scope="session")

@@ -3,16 +3,18 @@
 import re
 import subprocess
 import sys
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import MySQLdb
 import pytest
 from celery import Celery
 from django.core.management import get_commands
 from ruamel.yaml import YAML
 
-from devservers import ZooKeeper
+from devservers import HOST, MariaDb, ZooKeeper
 from tools.stack import StackError, interpolate
 
 ROOT = Path(__file__).parent.parent
@@ -52,7 +54,7 @@ def test_follows_the_compose_specification(tmp_path: Path) -> None:
 
 def test_has_every_part(services: dict[str, dict[str, Any]]) -> None:
     ours = {"migrate", "web", "worker", "consumer", "beat"}
-    assert ours | {"mysql", "redis", "proxy"} <= set(services)
+    assert ours | {"mariadb", "redis", "cache", "proxy"} <= set(services)
     assert len([name for name in services if name.startswith("redlock-")]) == 5
     assert len([name for name in services if name.startswith("zookeeper-")]) == 3
 
@@ -84,7 +86,7 @@ def test_urls_name_services(services: dict[str, dict[str, Any]]) -> None:
         name: interpolate(str(value), {**full, "SECRET_KEY": "x", "GATEWAY_SECRET": "x"})
         for name, value in services["web"]["environment"].items()
     }
-    for variable in ("DATABASE_URL", "REDIS_URL", "REDLOCK_URLS", "ZOOKEEPER_HOSTS"):
+    for variable in ("DATABASE_URL", "REDIS_URL", "CACHE_URL", "REDLOCK_URLS", "ZOOKEEPER_HOSTS"):
         for address in environment[variable].split(","):
             host = address.rpartition("@")[2].rpartition("//")[2].split(":")[0]
             assert host in services, f"{variable}: {host}"
@@ -110,15 +112,32 @@ def test_settings_read_what_the_stack_sets(services: dict[str, dict[str, Any]]) 
 def test_secrets_come_from_the_environment(services: dict[str, dict[str, Any]]) -> None:
     for name, service in services.items():
         for variable, value in service.get("environment", {}).items():
-            if variable in {"SECRET_KEY", "GATEWAY_SECRET", "MYSQL_PASSWORD"}:
-                assert value.startswith(f"${{{variable}:?"), name
+            if variable in {"SECRET_KEY", "GATEWAY_SECRET", "MARIADB_PASSWORD"}:
+                source = variable.replace("MARIADB", "MYSQL")
+                assert value.startswith(f"${{{source}:?"), name
     assert "${MYSQL_PASSWORD:?" in services["web"]["environment"]["DATABASE_URL"]
 
 
-def test_redis_never_evicts(services: dict[str, dict[str, Any]]) -> None:
+def test_only_the_cache_evicts(services: dict[str, dict[str, Any]]) -> None:
     for name, service in services.items():
         if service.get("image", "").startswith("redis:"):
-            assert "noeviction" in service["command"], name
+            command = service["command"]
+            policy = "allkeys-lru" if name == "cache" else "noeviction"
+            assert command[command.index("--maxmemory-policy") + 1] == policy, name
+            limit = int(service["deploy"]["resources"]["limits"]["memory"].removesuffix("m"))
+            used = int(command[command.index("--maxmemory") + 1].removesuffix("mb"))
+            assert used < limit, f"{name}: the kernel would end it before Redis refuses or evicts"
+
+
+def test_database_is_the_version_of_the_tests(
+    services: dict[str, dict[str, Any]], mariadb: MariaDb
+) -> None:
+    connection = MySQLdb.connect(host=HOST, port=mariadb.port, user="root")
+    with closing(connection), connection.cursor() as cursor:
+        cursor.execute("SELECT version()")
+        (version,) = cursor.fetchone()
+    tested = ".".join(version.split(".")[:2])
+    assert services["mariadb"]["image"] == f"mariadb:{tested}"
 
 
 def test_zookeeper_is_as_patient_as_the_one_of_the_tests(

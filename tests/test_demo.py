@@ -115,7 +115,7 @@ def test_every_end_leaves_nothing_and_the_next_start_has_the_data(
             with urllib.request.urlopen(f"http://{HOST}:{port}/") as page:
                 assert page.status == 200
             # Supervisor, reaper, gunicorn and two, worker and two, consumer, beat, stores.
-            expected = 11 + (5 if number % 2 else 0)
+            expected = 12 + (5 if number % 2 else 0)
             until(lambda n=expected: len(processes_of(tmp_path)) == n, "the family", 30)
             urls = embedded(tmp_path)
             assert urls.get("REDLOCK_URLS", "").count("redis://") == (5 if number % 2 else 0)

@@ -48,7 +48,7 @@ def get(url: str, form: dict[str, str] | None = None, **headers: str) -> tuple[i
 
 
 def orders(stack: Stack, slug: str = "lab-http-%") -> int:
-    host, port = stack.addresses["mysql:3306"].split(":")
+    host, port = stack.addresses["mariadb:3306"].split(":")
     connection = MySQLdb.connect(host=host, port=int(port), user="root", database="shop")
     with connection.cursor() as cursor:
         cursor.execute(

@@ -34,6 +34,7 @@ from devservers.process import with_parent_death_signal  # noqa: E402
 STORE_VARIABLES = (
     "DATABASE_URL",
     "REDIS_URL",
+    "CACHE_URL",
     "REDLOCK_URLS",
     "ZOOKEEPER_HOSTS",
     "CELERY_BROKER_URL",
@@ -42,6 +43,7 @@ STOP_SECONDS = 8.0
 FIRST_PAGE_SECONDS = 60.0
 SPACE_MB = 100
 KEEP = ("--appendonly", "yes", "--maxmemory-policy", "noeviction")
+EVICT = ("--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru")
 # Celery's warning to root, eight lines long; root is usual in a container.
 QUIET = "ignore:You're running the worker with superuser privileges"
 COLOURS = {"web": 36, "worker": 33, "consumer": 32, "beat": 35}
@@ -172,19 +174,21 @@ def claim(var: Path, port: int) -> Iterator[None]:
 
 
 def embed(stack: ExitStack, var: Path) -> None:
-    """Start Redis for cache, broker and locks, and five masters for RedLock if requested."""
+    """Start a Redis for broker and locks, one for the cache, and five for RedLock if requested."""
     if any(name in os.environ for name in STORE_VARIABLES):
         say("Using the stores that the environment names.")
         return
     folders = [var / "redis"]
     if os.environ.get("REDLOCK", "0") not in ("", "0"):
         folders += [var / f"redlock-{number}" for number in range(1, 6)]
-    servers = [Redis(prefer="embedded", folder=folder, config=KEEP) for folder in folders]
+    redis, *masters = (Redis(prefer="embedded", folder=name, config=KEEP) for name in folders)
+    cache = Redis(prefer="embedded", folder=var / "cache", config=EVICT)
+    servers = [redis, cache, *masters]
     stack.callback(stop_all, servers)
     start_all(servers)
-    urls = {"REDIS_URL": servers[0].url, "CELERY_BROKER_URL": servers[0].url}
-    if len(servers) > 1:
-        urls["REDLOCK_URLS"] = ",".join(server.url for server in servers[1:])
+    urls = {"REDIS_URL": redis.url, "CACHE_URL": cache.url, "CELERY_BROKER_URL": redis.url}
+    if masters:
+        urls["REDLOCK_URLS"] = ",".join(master.url for master in masters)
     # For `manage.py` in another terminal; the demo's processes inherit the environment.
     embedded = var / "embedded.env"
     embedded.write_text("".join(f"{name}={url}\n" for name, url in urls.items()))

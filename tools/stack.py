@@ -3,7 +3,7 @@
     PORT=8000 .venv/bin/python tools/stack.py [--check]
 
 Commands, environments and health checks are those of the file. This module replaces Docker: names
-become addresses, MariaDB replaces MySQL, the servers are those of the tests. --check ends once
+become addresses, and the servers are those of the tests. --check ends once
 every health check passes. Each start begins without data, and the end removes all data.
 """
 
@@ -209,7 +209,7 @@ class Stack:
         redis = {name: Redis(config=self.services[name]["command"][1:]) for name in names}
         self._stack.callback(stop_all, redis.values())
         start_all([mariadb, *redis.values()])
-        self.addresses["mysql:3306"] = f"{HOST}:{mariadb.port}"
+        self.addresses["mariadb:3306"] = f"{HOST}:{mariadb.port}"
         self.addresses |= {f"{name}:6379": f"{HOST}:{redis[name].port}" for name in names}
         nodes = [name for name in self.services if self._image(name).startswith("zookeeper:")]
         if nodes:
@@ -224,12 +224,12 @@ class Stack:
     def _make_user(self, mariadb: MariaDb) -> None:
         import MySQLdb
 
-        made = self._environment("mysql")
+        made = self._environment("mariadb")
         connection = MySQLdb.connect(host=HOST, port=mariadb.port, user="root")
         with connection.cursor() as cursor:
             cursor.execute(
-                f"GRANT ALL ON {made['MYSQL_DATABASE']}.* TO %s@'%%' IDENTIFIED BY %s",
-                (made["MYSQL_USER"], made["MYSQL_PASSWORD"]),
+                f"GRANT ALL ON {made['MARIADB_DATABASE']}.* TO %s@'%%' IDENTIFIED BY %s",
+                (made["MARIADB_USER"], made["MARIADB_PASSWORD"]),
             )
         connection.close()
 

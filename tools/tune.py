@@ -63,6 +63,7 @@ def main(rounds: int) -> None:
             DJANGO_SETTINGS_MODULE="shop.settings.lab",
             DATABASE_URL=mariadb.url,
             REDIS_URL=redis.url,
+            CACHE_URL=redis.url,
             CELERY_BROKER_URL=redis.url,
             PYTHONPATH=str(ROOT),
             LOG_LEVEL="WARNING",

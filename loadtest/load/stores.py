@@ -52,6 +52,7 @@ class PrivateStores:
                 "SHOP_VAR": str(self.folder),
                 "DATABASE_URL": f"sqlite:///{self.folder / 'lab.sqlite3'}",
                 "REDIS_URL": NOWHERE,
+                "CACHE_URL": "",  # the server of REDIS_URL
                 "CELERY_BROKER_URL": NOWHERE,
                 "REDLOCK_URLS": "",
                 "ZOOKEEPER_HOSTS": "",

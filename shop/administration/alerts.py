@@ -1,15 +1,26 @@
-"""Alerts for inconsistent stock (log, metrics, staff pages) and for unwritten orders (metrics)."""
+"""Alerts: inconsistent stock, unwritten orders, a full Redis and a wrong clock.
+
+The web process that exports the metrics measures the last three: an alert must not depend on the
+worker whose end it reports.
+"""
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from django.core.cache import caches
+from django.db import DatabaseError, connection
 from django.utils import timezone
 from prometheus_client import Gauge
 
+from locking.refresh import RefreshingCache
 from shop.administration.audit import StockAudit, audit_sale
+from shop.errors import ServiceUnavailable
 from shop.models import Sale
+from shop.reservations import store
+from shop.reservations.reconciliation import sales_under_way
 
 logger = logging.getLogger("shop")
 
@@ -24,9 +35,23 @@ INCONSISTENT = Gauge(
 )
 WAITING = Gauge(
     "shop_oldest_reservation_seconds",
-    "Seconds for which the oldest reservation had waited for its order at the last audit",
+    "Seconds for which the oldest reservation has waited for its order",
     multiprocess_mode="mostrecent",
 )
+MEMORY = Gauge(
+    "shop_redis_memory_ratio",
+    "Used part of the memory limit of the Redis that does not evict (REDIS_URL)",
+    multiprocess_mode="mostrecent",
+)
+CLOCK = Gauge(
+    "shop_clock_difference_seconds",
+    "Clock of the database minus the clock of the web process, by which sales open",
+    multiprocess_mode="mostrecent",
+)
+
+MEASURE_INTERVAL = 5.0
+"""Minimum seconds between two measurements of a process."""
+_measured: RefreshingCache[Gauge, float] = RefreshingCache()
 
 
 def audit_and_alert() -> str:
@@ -42,14 +67,45 @@ def audit_and_alert() -> str:
 
 
 def update_metrics() -> None:
-    """Set the gauges from the last audit of any process; keep them while the cache is unavailable.
+    """Set the gauges from the last audit of any process, and measure the others.
 
-    A process that published only its own audits would repeat an outdated alert forever.
+    Each gauge keeps its value while its store is unavailable. The waits are those of the clients
+    of Redis and the database, a few seconds at most.
     """
     if found := last_audit():
-        _, audits = found
-        INCONSISTENT.set(len(_broken(audits)))
-        WAITING.set(max((audit.waiting or 0.0 for audit in audits), default=0.0))
+        INCONSISTENT.set(len(_broken(found[1])))
+    for gauge, measure in (
+        (WAITING, _oldest_reservation),
+        (MEMORY, store.memory_ratio),
+        (CLOCK, _clock_difference),
+    ):
+        with suppress(ServiceUnavailable, DatabaseError):
+            value = _measured.get(
+                gauge, measure, fresh=MEASURE_INTERVAL, max_age=2 * MEASURE_INTERVAL
+            )
+            gauge.set(value)
+
+
+def _oldest_reservation() -> float:
+    """Return the age in seconds of the oldest reservation without an order; 0 without any."""
+    oldest = [store.entries(sale=sale, limit=1) for sale in sales_under_way()]
+    return max((time.time() - entries[0].reserved_at for entries in oldest if entries), default=0.0)
+
+
+def _clock_difference() -> float:
+    """Return the seconds by which the database's clock is ahead of this machine's."""
+    if connection.vendor != "mysql":
+        return 0.0  # a file of this machine
+    with connection.cursor() as cursor:
+        began = time.time()
+        cursor.execute("SELECT UNIX_TIMESTAMP(NOW(6))")
+        (there,) = cursor.fetchone()
+    return float(there) - (began + time.time()) / 2
+
+
+def clear() -> None:
+    """Drop the measurements of this process."""
+    _measured.clear()
 
 
 def inconsistent_sales() -> Mapping[str, Sequence[str]]:

@@ -72,9 +72,14 @@ def ping(url: str) -> None:
         client.ping()
 
 
-def probe_cache() -> None:
-    """Ping the Redis of cache, sessions and queued sales."""
+def probe_redis() -> None:
+    """Ping the Redis of queued sales, flags and messages."""
     ping(settings.REDIS_URL)
+
+
+def probe_cache() -> None:
+    """Ping the Redis of pages, copies of web sessions and rate limits."""
+    ping(settings.CACHE_URL)
 
 
 def probe_active_lock() -> None:

@@ -1,7 +1,7 @@
 """Rate limits per customer and per client address.
 
-The counters are in Redis and shared by all processes. While Redis is unavailable nothing is
-limited: rate limits protect the shop from load, they do not guard the stock.
+The counters are in the Redis of CACHE_URL and shared by all processes. While it is unavailable
+nothing is limited: rate limits protect the shop from load, they do not guard the stock.
 """
 
 import logging
@@ -48,7 +48,7 @@ def count(limit: str, *client: str, cost: int = 1) -> None:
 
     A cost of 0 only checks the limit; -1 takes a counted request back.
     """
-    limiter, item = _limiter(settings.REDIS_URL), _parsed(limit)
+    limiter, item = _limiter(settings.CACHE_URL), _parsed(limit)
     try:
         allowed = limiter.hit(item, *client, cost=cost) if cost else limiter.test(item, *client)
         if not allowed:

@@ -223,9 +223,10 @@ def repair(*, sale: Sale, quantity: int, taken: dict[int, int] | None) -> Repair
     return Repaired(left_before=found[0], left=found[1], customers=found[2], reservations=found[3])
 
 
-def entries(*, sale: Sale) -> list[Entry]:
-    """Return all entries of the stream, oldest first."""
-    return read(_command("XRANGE", keys_of(sale.pk, sale.generation)[3], "-", "+"))
+def entries(*, sale: Sale, limit: int | None = None) -> list[Entry]:
+    """Return the first `limit` entries of the stream, or all, oldest first."""
+    count = [] if limit is None else ["COUNT", limit]
+    return read(_command("XRANGE", keys_of(sale.pk, sale.generation)[3], "-", "+", *count))
 
 
 def deliveries(*, sale: Sale, entry: Entry) -> int:
@@ -235,9 +236,20 @@ def deliveries(*, sale: Sale, entry: Entry) -> int:
     return int(pending[0][3]) if pending else 0
 
 
+def memory_ratio() -> float:
+    """Return the used part of the server's memory limit, or of the machine's memory without one."""
+    info = _info("memory")
+    limit = int(info["maxmemory"]) or int(info["total_system_memory"])
+    return int(info["used_memory"]) / limit
+
+
 def _run_id() -> str:
-    lines = str(_command("INFO", "server")).splitlines()
-    return next(line for line in lines if line.startswith("run_id:")).removeprefix("run_id:")
+    return _info("server")["run_id"]
+
+
+def _info(section: str) -> dict[str, str]:
+    lines = str(_command("INFO", section)).splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
 def read(raw: Iterable[Any]) -> list[Entry]:

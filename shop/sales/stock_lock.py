@@ -52,9 +52,9 @@ def mark_stock_returning(*, slug: str) -> None:
     Another process may still remember the sale as sold out. The flag keeps it from refusing, from
     memory, a customer who has bought one of the returned units and sends the same form again.
     """
-    caches["optional"].set(f"returning:{slug}", 1, RETURNING)
+    caches["flags"].set(f"returning:{slug}", 1, RETURNING)
 
 
 def is_stock_returning(*, slug: str) -> bool:
     """Return True if the flag is set, False also while Redis is unavailable."""
-    return caches["optional"].get(f"returning:{slug}") is not None
+    return caches["flags"].get(f"returning:{slug}") is not None

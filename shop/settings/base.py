@@ -1,11 +1,12 @@
 """Settings that production and the lab share, all from the environment.
 
-DATABASE_URL, REDIS_URL, REDLOCK_URLS, ZOOKEEPER_HOSTS and CELERY_BROKER_URL choose the stores. When
-none of them is set, `var/embedded.env` is read, which the demo writes for its servers.
+The variables in STORES choose the stores. When none of them is set, `var/embedded.env` is read,
+which the demo writes for its servers.
 """
 
 from logging import LogRecord
 from pathlib import Path
+from typing import Any
 
 import environ
 from django.utils.translation import gettext_lazy as _
@@ -16,7 +17,14 @@ from locking.backends.redis.pool import RetryOnce
 BASE_DIR = Path(__file__).resolve().parents[2]
 env = environ.Env()
 VAR = Path(env.str("SHOP_VAR", default=str(BASE_DIR / "var")))
-STORES = ("DATABASE_URL", "REDIS_URL", "REDLOCK_URLS", "ZOOKEEPER_HOSTS", "CELERY_BROKER_URL")
+STORES = (
+    "DATABASE_URL",
+    "REDIS_URL",
+    "CACHE_URL",
+    "REDLOCK_URLS",
+    "ZOOKEEPER_HOSTS",
+    "CELERY_BROKER_URL",
+)
 if not any(name in env.ENVIRON for name in STORES):
     environ.Env.read_env(VAR / "embedded.env")
 
@@ -111,24 +119,30 @@ elif _database["ENGINE"].endswith("mysql"):
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 REDIS_URL = env.str("REDIS_URL", default="redis://127.0.0.1:6379/0")
+"""Locks, queued sales, the broker and flags: a server that neither evicts nor loses data."""
+CACHE_URL = env.str("CACHE_URL", default="") or REDIS_URL
+"""Pages, copies of web sessions and rate limits: a server that may evict. Another database number
+of the same server does not protect the locks: both share its memory limit."""
 REDLOCK_URLS = env.list("REDLOCK_URLS", default=[])
 ZOOKEEPER_HOSTS = env.str("ZOOKEEPER_HOSTS", default="")
 
-_redis_cache = {
-    "BACKEND": "django.core.cache.backends.redis.RedisCache",
-    "LOCATION": REDIS_URL,
-    "KEY_PREFIX": "shop",
-    "OPTIONS": {
-        "socket_timeout": 0.5,
-        "socket_connect_timeout": 1,
-        "retry": RetryOnce(REDIS_URL),
-        **MINIMAL_HANDSHAKE,
-    },
-}
+
+def _redis_cache(url: str, backend: str) -> dict[str, Any]:
+    options = {"socket_timeout": 0.5, "socket_connect_timeout": 1, "retry": RetryOnce(url)}
+    return {
+        "BACKEND": backend,
+        "LOCATION": url,
+        "KEY_PREFIX": "shop",
+        "OPTIONS": {**options, **MINIMAL_HANDSHAKE},
+    }
+
+
+_OPTIONAL = "shop.platform.cache.OptionalRedisCache"  # an unavailable Redis is a miss
 CACHES = {
-    "default": _redis_cache,
-    # For optional values: an unavailable Redis is a miss.
-    "optional": {**_redis_cache, "BACKEND": "shop.platform.cache.OptionalRedisCache"},
+    "default": _redis_cache(CACHE_URL, "django.core.cache.backends.redis.RedisCache"),
+    "optional": _redis_cache(CACHE_URL, _OPTIONAL),
+    # Values that a full cache must not evict.
+    "flags": _redis_cache(REDIS_URL, _OPTIONAL),
 }
 SESSION_ENGINE = "shop.purchase.sessions"
 SESSION_CACHE_ALIAS = "optional"

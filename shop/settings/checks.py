@@ -1,13 +1,14 @@
 """System checks that refuse the demo's secrets and stores in production.
 
 `check --deploy` reports them with any settings. With the production settings no process starts
-until all of them pass.
+until there are no errors; a warning does not prevent the start.
 """
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Tags, register
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
 
 from shop.settings.base import DEMO_PASSWORD, DEMO_SECRET
@@ -37,6 +38,27 @@ def check_production(**kwargs: Any) -> list[CheckMessage]:
         and "SEED_PASSWORD is the demo's published password.",
     }
     return [Error(why, id=f"shop.{number}") for number, why in wrong.items() if why]
+
+
+@register(Tags.caches, deploy=True)
+def check_stores(**kwargs: Any) -> list[CheckMessage]:
+    """Warn if the cache can fill the server that keeps locks, queued sales and messages."""
+    kept = {_server(url) for url in (settings.REDIS_URL, settings.CELERY_BROKER_URL)}
+    if _server(settings.CACHE_URL) not in kept:
+        return []
+    return [
+        Warning(
+            "CACHE_URL names the server of REDIS_URL or CELERY_BROKER_URL: a full cache stops the "
+            "locks, the queued sales and the scheduled tasks.",
+            hint="Give the cache a server of its own; another database number is not enough.",
+            id="shop.W001",
+        )
+    ]
+
+
+def _server(url: str) -> object:
+    parts = urlsplit(url)
+    return (parts.hostname, parts.port or 6379) if parts.hostname else parts.path
 
 
 def refuse_insecure_settings() -> None:

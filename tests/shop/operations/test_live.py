@@ -126,7 +126,7 @@ def test_page_does_not_wait_for_a_hanging_backend(amy, monkeypatch):
 
 def test_page_does_not_wait_for_a_stopped_redis():
     """Sessions, shared pages and alerts all ask it; the page waits a few seconds in all."""
-    with Redis() as server, override_settings(REDIS_URL=server.url, CACHES=_caches_on(server)):
+    with Redis() as server, _all_on(server):
         user = User.objects.create_superuser("amy")
         client = signed_in(user)
         assert client.get("/ops/").status_code == 200
@@ -143,12 +143,13 @@ def test_page_does_not_wait_for_a_stopped_redis():
     assert took < 8, "36 s when every read waited; 1.3 s since one finds out for all"
 
 
-def _caches_on(server: Redis) -> dict[str, dict]:
+def _all_on(server: Redis) -> override_settings:
     own = {"LOCATION": server.url}
-    return {
+    caches = {
         name: {**conf, **own, "OPTIONS": {**conf["OPTIONS"], "retry": RetryOnce(server.url)}}
         for name, conf in django_settings.CACHES.items()
     }
+    return override_settings(REDIS_URL=server.url, CACHE_URL=server.url, CACHES=caches)
 
 
 def health_of(name: str, settings, backend: str, location: object) -> StoreHealth:

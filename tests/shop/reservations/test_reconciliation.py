@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import time
 from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
 from django.core.management import call_command
 from django.utils import timezone
 
 from devservers import Redis
-from shop.administration import alerts
 from shop.errors import LimitReached
 from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order
@@ -115,21 +111,6 @@ def test_first_load_is_not_reported_as_repair(redis, caplog) -> None:
     redis_command("FLUSHALL")
     assert reconcile(sale=fresh(sale)).loaded
     assert "Repaired sale" in caplog.text
-
-
-def test_waiting_reservation_is_in_the_metrics(client, monkeypatch) -> None:
-    ask(a_queued_sale())
-    in_a_while = SimpleNamespace(time=lambda: time.time() + 90)
-    monkeypatch.setattr("shop.administration.audit.time", in_a_while)
-
-    def waited() -> float:
-        alerts.audit_and_alert()
-        exposed = client.get("/metrics").text
-        return float(re.findall(r"^shop_oldest_reservation_seconds (.*)", exposed, re.M)[0])
-
-    assert waited() == pytest.approx(90, abs=60)
-    assert consume() == 1
-    assert waited() == 0
 
 
 def test_reservation_without_entry_can_be_sent_again() -> None:

@@ -11,8 +11,9 @@ from unittest.mock import patch
 import pytest
 from django.urls import resolve
 
+from devservers import Redis
 from shop.settings.base import DEMO_PASSWORD, DEMO_SECRET
-from shop.settings.checks import check_production
+from shop.settings.checks import check_production, check_stores
 
 ROOT = Path(__file__).resolve().parents[3]
 GOOD = {
@@ -20,6 +21,7 @@ GOOD = {
     "SECRET_KEY": "0123456789abcdef" * 4,
     "GATEWAY_SECRET": "fedcba9876543210" * 4,
     "DATABASE_URL": "mysql://shop:x@nowhere.invalid:3306/shop",
+    "CACHE_URL": "redis://nowhere.invalid:6379/0",
     "ALLOWED_HOSTS": "shop.example",
 }
 
@@ -126,3 +128,35 @@ def test_insecure_setting_is_reported(setting: str, value: object, number: str) 
         assert check_production() == []
     with patch("shop.settings.checks.settings", SimpleNamespace(**{**good, setting: value})):
         assert [message.id for message in check_production()] == [f"shop.{number}"]
+
+
+@pytest.mark.parametrize(
+    ("cache", "is_shared"),
+    [
+        ("redis://keep/1", True),
+        ("redis://:secret@keep:6379?health_check_interval=1", True),
+        ("redis://broker:7000/3", True),
+        ("redis://keep:6380/0", False),
+        ("redis://cache:6379/0", False),
+        ("unix:///run/cache.sock", False),
+    ],
+)
+def test_cache_on_the_server_of_the_locks_is_reported(cache: str, is_shared: bool) -> None:
+    stores = {"REDIS_URL": "redis://keep:6379/0", "CELERY_BROKER_URL": "redis://broker:7000/0"}
+    with patch("shop.settings.checks.settings", SimpleNamespace(CACHE_URL=cache, **stores)):
+        assert [message.id for message in check_stores()] == ["shop.W001"] * is_shared
+
+
+def test_shared_cache_warns_and_does_not_prevent_the_start() -> None:
+    done = manage("check", "--deploy", "--fail-level", "WARNING", CACHE_URL="")
+    assert done.returncode == 1
+    assert "shop.W001" in done.stderr
+    assert "started" in manage("shell", "-c", "print('started')", CACHE_URL="").stdout
+
+
+def test_evicting_redis_url_is_refused() -> None:
+    with Redis(config=("--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru")) as server:
+        done = manage("check", "--deploy", REDIS_URL=server.url)
+        assert done.returncode == 1
+        assert "locking.E021" in done.stderr
+        assert manage("check", "--deploy", CACHE_URL=server.url).returncode == 0

@@ -249,12 +249,20 @@ def test_readyz_names_the_unavailable_store(client):
     assert client.get("/livez").content == b"ok\n"
     ready = client.get("/readyz")
     assert ready.status_code == 200
-    assert ready.json()["stores"].keys() == {"database", "cache", "lock"}
+    assert ready.json()["stores"].keys() == {"database", "redis", "cache", "lock"}
     with patch.object(locks["process"], "probe", side_effect=LockUnavailable):
         ready = client.get("/readyz")
     assert ready.status_code == 503
     assert ready.json()["stores"]["lock"] == {"ok": False, "error": "LockUnavailable"}
     assert ready.json()["stores"]["cache"]["ok"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_readyz_reports_the_cache_and_does_not_need_it(client, settings):
+    settings.CACHE_URL = "redis://127.0.0.1:1/0"
+    ready = client.get("/readyz")
+    assert (ready.status_code, ready.json()["stores"]["cache"]["ok"]) == (200, False)
+    assert ready.json()["stores"]["redis"]["ok"]
 
 
 def test_metrics_count_the_locks(shop):
@@ -267,7 +275,7 @@ def test_metrics_count_the_locks(shop):
 def no_redis(settings) -> None:
     """Point cache, sessions and rate limits to a closed port."""
     closed_port = "redis://127.0.0.1:1/0"
-    settings.REDIS_URL = closed_port
+    settings.REDIS_URL = settings.CACHE_URL = closed_port
     settings.CACHES = {
         name: {**conf, "LOCATION": closed_port} for name, conf in settings.CACHES.items()
     }

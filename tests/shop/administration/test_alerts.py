@@ -1,0 +1,98 @@
+"""The alerts that a web process measures, and the gauges behind them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+from prometheus_client import REGISTRY
+from redis import Redis as Client
+
+from devservers import Redis
+from loadtest.faults.waiting import until
+from shop.administration import alerts
+from shop.reservations import store
+from tests.shop.making import a_sale, fresh
+from tests.shop.queued import a_queued_sale, ask, consume
+
+pytestmark = [pytest.mark.django_db]
+
+
+@pytest.fixture
+def redis(settings) -> Iterator[Redis]:
+    """A Redis with a small memory limit."""
+    limit = ("--maxmemory", "8mb", "--maxmemory-policy", "noeviction")
+    with Redis(config=limit) as server:
+        settings.REDIS_URL = server.url
+        yield server
+
+
+@pytest.fixture
+def scrape(client, monkeypatch) -> Callable[[str], float]:
+    """Return the value of a gauge on /metrics, measured again each time."""
+    monkeypatch.setattr(alerts, "MEASURE_INTERVAL", 0.0)
+
+    def value(name: str) -> float:
+        found = re.search(rf"^{name}(?:{{.*}})? (\S+)$", client.get("/metrics").text, re.MULTILINE)
+        assert found
+        return float(found[1])
+
+    return value
+
+
+@pytest.mark.django_db(transaction=True)
+def test_unwritten_reservation_is_measured_without_a_worker(in_force, scrape) -> None:
+    """Before, only the audit of a Celery worker set the gauge, which stayed at 0 without one."""
+    waiting = "shop_oldest_reservation_seconds"
+    a_sale()
+    sale, empty = a_queued_sale(), a_queued_sale()
+    assert scrape(waiting) == 0
+    ask(sale)
+    ask(empty)
+    ask(sale)
+    (first,) = store.entries(sale=fresh(sale), limit=1)
+    until(lambda: scrape(waiting) > 1, "the gauge to rise")
+    assert scrape(waiting) == pytest.approx(time.time() - first.reserved_at, abs=5)
+    while consume():
+        pass
+    assert scrape(waiting) == 0
+
+
+def test_measurements_are_limited_in_rate(in_force, client, monkeypatch) -> None:
+    sales: list[Any] = []
+    monkeypatch.setattr(alerts, "sales_under_way", lambda: sales.append(1) or [])
+    for _ in range(5):
+        client.get("/metrics")
+    assert len(sales) == 1
+
+
+def test_memory_of_the_redis_that_does_not_evict(redis, scrape) -> None:
+    assert 0 < scrape("shop_redis_memory_ratio") < 0.5
+    with Client.from_url(redis.url) as client:
+        while client.info("memory")["used_memory"] < 0.85 * 8 * 2**20:
+            client.rpush("messages", "x" * 10_000)
+    assert 0.8 < scrape("shop_redis_memory_ratio") <= 1
+
+
+def test_gauges_stay_while_redis_is_unavailable(in_force, redis, scrape) -> None:
+    before = scrape("shop_redis_memory_ratio")
+    assert before > 0
+    redis.stop()
+    began = time.monotonic()
+    assert scrape("shop_redis_memory_ratio") == before
+    assert time.monotonic() - began < 10, "less than Prometheus's usual timeout"
+
+
+def test_clock_difference_is_that_to_the_database(scrape) -> None:
+    difference = "shop_clock_difference_seconds"
+    assert abs(scrape(difference)) < 1
+    if connection.vendor == "mysql":
+        with connection.cursor() as cursor:
+            cursor.execute("SET timestamp = UNIX_TIMESTAMP() + 100")
+            assert scrape(difference) == pytest.approx(100, abs=5)
+            cursor.execute("SET timestamp = DEFAULT")
+    assert REGISTRY.get_sample_value(difference) is not None

@@ -1,0 +1,82 @@
+"""CACHE_URL and REDIS_URL: what may be evicted never shares a server with what must be kept."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis as Client
+
+from devservers import Redis, start_all, stop_all
+
+ROOT = Path(__file__).resolve().parents[3]
+WRITE_EVERYTHING = """
+from django.conf import settings
+from django.contrib.sessions.backends.cached_db import SessionStore
+from django.core.cache import caches
+from locking import locks, single_flight
+from locking.lease import Lock
+from shop.models import Sale
+from shop.platform import rate_limits
+from shop.reservations import store
+from shop.sales.stock_lock import is_stock_returning, mark_stock_returning
+
+single_flight.get_or_build("home:en", lambda: "page", ttl=60)
+SessionStore()._cache.set(SessionStore.cache_key_prefix + "x", {})
+rate_limits.count("10/minute", "li")
+mark_stock_returning(slug="demo")
+sale = Sale(pk=1, generation=7)
+store.load(sale=sale, quantity=5, taken={}, decided={}, expires_at=4e9)
+held = Lock(locks["redis"], "sale:1", ttl=60)
+assert held.acquire()
+for size in (100_000, 10_000, 1_000, 100, 1):  # until not even a lock fits
+    for number in range(200):
+        caches["optional"].set(f"page:{size}:{number}", "x" * size)
+assert is_stock_returning(slug="demo")
+assert store.left(sale=sale) == 5
+held.lease.check()
+assert Lock(locks["redis"], "sale:2").acquire()
+print("bought")
+"""
+
+
+@pytest.fixture
+def servers() -> Iterator[list[Redis]]:
+    """Yield the server that keeps, and a small one that evicts."""
+    small = ("--maxmemory", "8mb", "--maxmemory-policy")
+    servers = [Redis(config=(*small, "noeviction")), Redis(config=(*small, "allkeys-lru"))]
+    start_all(servers)
+    yield servers
+    stop_all(servers)
+
+
+def _write(**urls: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "manage.py", "shell", "-v0", "-c", WRITE_EVERYTHING],
+        cwd=ROOT,
+        env={**os.environ, **urls},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_full_cache_leaves_locks_flags_and_queued_sales_alone(servers: list[Redis]) -> None:
+    keep, evict = servers
+    done = _write(REDIS_URL=keep.url, CACHE_URL=evict.url)
+    assert done.stdout == "bought\n", done.stderr
+    with Client.from_url(evict.url) as cache:
+        assert cache.info("stats")["evicted_keys"] > 0, "the cache was never full"
+    with Client.from_url(keep.url, decode_responses=True) as client:
+        kinds = {name.partition(":")[0] for name in client.scan_iter()}
+        assert kinds == {"lock", "queued", "shop"}
+        assert list(client.scan_iter("shop:*")) == ["shop:1:returning:demo"]
+
+
+def test_full_cache_stops_the_locks_of_a_shared_server(servers: list[Redis]) -> None:
+    """The control: with one server for both, the same cached pages refuse the next lock."""
+    done = _write(REDIS_URL=servers[0].url, CACHE_URL=servers[0].url.replace("/0", "/1"))
+    assert "bought" not in done.stdout
+    assert "maxmemory" in done.stderr
