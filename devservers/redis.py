@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from .base import HOST, Server
+from .base import HOST, Server, injected_faults
 from .programs import ServerMissing, installed
 
 
@@ -41,6 +41,11 @@ class Redis(Server):
 
     def is_ready(self) -> bool:
         return self.send(b"PING\r\n").startswith(b"+PONG")
+
+    def pause_clients(self, seconds: float) -> None:
+        """Inject a pause: for this time the server reads commands but runs none (CLIENT PAUSE)."""
+        if self.send(b"CLIENT PAUSE %d\r\n" % (seconds * 1000)) == b"+OK\r\n":
+            injected_faults["Redis clients paused"] += 1
 
     def _program(self) -> str:
         finders = [self._debian, _embedded_valkey]

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from django.core.checks import CheckMessage, Error
@@ -26,10 +27,12 @@ from django.utils.translation import gettext_noop
 from redis.connection import parse_url
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
+from locking.backends.pending_releases import PendingReleases
 from locking.backends.redis.connection import (
     Connection,
     Disconnected,
     Script,
+    Undo,
     eviction_policy,
     milliseconds,
 )
@@ -92,6 +95,7 @@ class RedisBackend(Backend):
             connect_timeout=float(self.options.get("CONNECT_TIMEOUT", 1.0)),
             channel_prefix=f"{self._prefix}wake:",
         )
+        self.pending_releases = PendingReleases()
         self._floor = 0
         self._guard = threading.Lock()
 
@@ -114,10 +118,11 @@ class RedisBackend(Backend):
         try:
             return self._wait(claim, connection, entry, until)
         except Disconnected:
-            raise  # the place in the queue ends with its connection
+            self._repeat_release(claim, entry)
+            raise
         except BaseException:
             with suppress(LockUnavailable):
-                self._withdraw(claim, self.pool.get(), entry)
+                self._release(claim, entry)
             raise
         finally:
             claim.interrupt = None
@@ -125,8 +130,9 @@ class RedisBackend(Backend):
     def _wait(self, claim: Claim, connection: Connection, entry: str, until: float) -> Grant | None:
         while True:
             sent = time.monotonic()
+            args = self._ticks(), self._fair, milliseconds(claim.ttl), entry
             connection, (token, left, ticks, place) = self._ask(
-                connection, _TAKE, claim, self._ticks(), self._fair, milliseconds(claim.ttl), entry
+                connection, _TAKE, claim, *args, undo=partial(self._packed_release, claim, entry)
             )
             if token:
                 self.pool.give(connection)
@@ -183,22 +189,40 @@ class RedisBackend(Backend):
         that connection is closed, and the entry ends with it: an entry whose channel still had a
         subscriber would be granted the lock and block it for a ttl.
         """
-        args = self._ticks(), self._fair, entry
         try:
             self.pool.raise_if_open()
         except Disconnected:
-            packed = _RELEASE.pack(self._keys(claim.name), (claim.owner, *args), whole=True)
-            connection.send(packed)  # Redis reads it when it recovers
-            connection.close()
+            connection.send_and_close(self._packed_release(claim, entry))
             raise
+        args = self._ticks(), self._fair, entry
         self.pool.give(self._ask(connection, _RELEASE, claim, *args)[0])
 
     def release(self, claim: Claim, token: int) -> None:
-        """Release the lock and grant it to the first waiter that is still connected."""
-        held, resent = self._run(_RELEASE, claim, self._ticks(), self._fair, "")
+        """Release the lock and grant it to the first waiter that is still connected.
+
+        A release without a reply is repeated in the background.
+        """
+        held, resent = self._release(claim)
         # After a lost reply, "not the owner" is what the first release left behind.
         if not held and not resent:
             raise claim.lost()
+
+    def _release(self, claim: Claim, entry: str = "") -> tuple[Any, bool]:
+        try:
+            return self._run(_RELEASE, claim, self._ticks(), self._fair, entry)
+        except BaseException:
+            self._repeat_release(claim, entry)
+            raise
+
+    def _repeat_release(self, claim: Claim, entry: str) -> None:
+        """Withdraw in the background what the claim may hold: the lock, or a place in the queue."""
+        self.pending_releases.add(
+            lambda: self._run(_RELEASE, claim, self._ticks(), self._fair, entry), claim.ttl
+        )
+
+    def _packed_release(self, claim: Claim, entry: str) -> bytes:
+        args = claim.owner, self._ticks(), self._fair, entry
+        return _RELEASE.pack(self._keys(claim.name), args, whole=True)
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Extend the grant to `ttl` seconds from now."""
@@ -277,7 +301,12 @@ class RedisBackend(Backend):
         return reply, used is not connection
 
     def _ask(
-        self, connection: Connection, script: Script, claim: Claim, *args: str
+        self,
+        connection: Connection,
+        script: Script,
+        claim: Claim,
+        *args: str,
+        undo: Undo = None,
     ) -> tuple[Connection, Any]:
         """Run a script for the claim's owner; see `ConnectionPool.retry_once`.
 
@@ -285,7 +314,7 @@ class RedisBackend(Backend):
         """
         keys = self._keys(claim.name)
         return self.pool.retry_once(
-            connection, lambda used: used.run(script, keys, (claim.owner, *args))
+            connection, lambda used: used.run(script, keys, (claim.owner, *args), undo)
         )
 
     @classmethod

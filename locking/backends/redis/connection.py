@@ -17,7 +17,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,11 @@ MINIMAL_HANDSHAKE: dict[str, Any] = {"protocol": 2, "driver_info": None}
 
 NO_REPLY: Any = object()
 """Returned by `Connection.next_reply` while no whole reply has arrived."""
+
+BROKEN = (OSError, EOFError, ValueError, hiredis.HiredisError)
+"""Errors of the network or the protocol."""
+
+Undo = Callable[[], bytes] | None
 
 _LUA = Path(__file__).parents[1] / "lua"
 
@@ -207,17 +212,23 @@ class Connection:
         """Send one command and return its reply."""
         return self.request(pack(*command))
 
-    def run(self, script: Script, keys: Sequence[str], args: Iterable[str] = ()) -> Any:
-        """Run a script, and send its source if the server does not have it."""
+    def run(
+        self, script: Script, keys: Sequence[str], args: Iterable[str] = (), undo: Undo = None
+    ) -> Any:
+        """Run a script, and send its source if the server does not have it; see `request`."""
         try:
-            return self.request(script.pack(keys, args))
+            return self.request(script.pack(keys, args), undo)
         except Refused:
             if self.closed:
                 raise
-        return self.request(script.pack(keys, args, whole=True))
+        return self.request(script.pack(keys, args, whole=True), undo)
 
-    def request(self, packed: bytes) -> Any:
-        """Send a command and return its reply. Drops pushes that arrive before it."""
+    def request(self, packed: bytes, undo: Undo = None) -> Any:
+        """Send a command and return its reply. Drops pushes that arrive before it.
+
+        The command may still arrive after a timeout or the exception of a signal handler. The
+        command that `undo` returns is then sent behind it.
+        """
         try:
             self._socket.sendall(packed)
             while True:
@@ -232,6 +243,8 @@ class Connection:
                 elif not isinstance(item, hiredis.PushNotification):
                     break
         except BaseException as error:
+            if undo and (is_timeout(error) or not isinstance(error, BROKEN)):
+                self.send_and_close(undo())
             self._fail(error)
             raise
         if isinstance(item, hiredis.ReplyError):
@@ -246,6 +259,12 @@ class Connection:
         with suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RD)
 
+    def send_and_close(self, packed: bytes) -> None:
+        """Send a last command, whose reply is not read. The server reads it when it responds."""
+        with suppress(OSError):
+            self._socket.sendall(packed)
+        self.close()
+
     def close(self) -> None:
         """Close the connection; in a forked child only the child's copy of the socket."""
         self.closed = True
@@ -259,7 +278,7 @@ class Connection:
         self._report_timeout(error)
         if isinstance(error, TimeoutError | BlockingIOError):
             raise Disconnected(f"Redis did not reply within {self.timeout:g} s.") from error
-        if isinstance(error, OSError | EOFError | ValueError | hiredis.HiredisError):
+        if isinstance(error, BROKEN):
             raise Disconnected(f"The connection to Redis broke: {error}") from error
 
     def _report_timeout(self, error: BaseException) -> None:

@@ -124,11 +124,14 @@ class ConnectionPool(IdlePool[Connection]):
     ) -> tuple[Connection, T]:
         """Send a request that may run twice; repeat it on a new connection if this one breaks.
 
-        Returns the connection that the reply came on. A new one has the old one's channel.
+        Returns the connection that the reply came on. A new one has the old one's channel. After a
+        timeout the request is not repeated, because the first one may still arrive.
         """
         try:
             return connection, request(connection)
-        except Disconnected:
+        except Disconnected as error:
+            if is_timeout(error):
+                raise
             connection = self.open(connection.channel)
             return connection, request(connection)
 

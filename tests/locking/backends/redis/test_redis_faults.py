@@ -19,7 +19,6 @@ from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.redis.pool import redis_breaker
 from locking.lease import Lease
-from tests.fault_rows import SLACK
 from tests.locking.backends.redis.redis_tools import (
     BOUND,
     Connect,
@@ -207,30 +206,6 @@ def test_lost_reply_to_a_waiter_leaves_one_queue_entry(
         direct.release(holder, 0)
         lease = waiter.result(WAIT_TIMEOUT)
     assert [(held.owner, held.waiters) for held in direct.inspect()] == [(lease.owner, 0)]
-
-
-@pytest.mark.faults(row=11, backend="redis", xf=True, fired="command held back")
-def test_command_that_arrives_after_its_timeout(
-    server: Redis, connect: Connect, proxy: Proxy
-) -> None:
-    """XF, row 11: a grant without a holder ends with its ttl; the next token is above it."""
-    backend, direct = connect(f"redis://{proxy.url}/0", SOCKET_TIMEOUT=0.3), connect(server.url)
-    late_claim = claim(ttl=1.0)
-    grant = backend.acquire(late_claim, 0)
-    backend.release(late_claim, grant.token)
-    proxy.hold_requests()
-    with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(backend.acquire, late_claim, 0)
-        with pytest.raises(LockUnavailable):
-            late.result(WAIT_TIMEOUT)
-    assert not direct.inspect()
-    proxy.resume()
-    until(direct.inspect, "the late command arriving")
-    (held,) = direct.inspect()
-    assert held.owner == late_claim.owner
-    started = time.monotonic()
-    assert take(direct).token > held.token
-    assert time.monotonic() - started < 1.0 + 1.0 + SLACK
 
 
 def test_waiter_that_gives_up_during_a_stall_leaves_no_entry(

@@ -1,0 +1,170 @@
+"""Acquires and releases without a reply reach the store when it responds again.
+
+Every lock here has a ttl that is longer than WAIT_TIMEOUT, so a lock that is free within a wait of
+the test was released and did not expire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis as client
+
+from devservers import Redis
+from loadtest.faults.proxy import Proxy
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from locking import LockUnavailable
+from locking.backends.redis.backend import RedisBackend
+from tests.locking.backends.redis.redis_tools import Connect, claim, connect, take, waiting
+
+__all__ = ["connect"]
+
+TTL = 3 * WAIT_TIMEOUT
+TIMEOUT = 0.3
+"""SOCKET_TIMEOUT and CONNECT_TIMEOUT of the backend that meets the fault."""
+Fault = tuple[Callable[[], object], Callable[[], object]]
+
+
+@pytest.fixture
+def server() -> Iterator[Redis]:
+    """A server that keeps its locks over a restart."""
+    with Redis(config=("--appendonly", "yes")) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(server: Redis) -> Iterator[Proxy]:
+    with Proxy(server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def direct(server: Redis, connect: Connect) -> RedisBackend:
+    """The backend of another process, which does not meet the faults of the proxy."""
+    return connect(server.url)
+
+
+@pytest.fixture
+def backend(proxy: Proxy, connect: Connect) -> RedisBackend:
+    """A backend behind the proxy, which has sent its scripts to the server."""
+    options = {"SOCKET_TIMEOUT": TIMEOUT, "CONNECT_TIMEOUT": TIMEOUT}
+    backend = connect(f"redis://{proxy.url}/0", **options)
+    with backend.lock("n", ttl=TTL, renew=False):
+        pass
+    return backend
+
+
+@pytest.fixture
+def fault(request: pytest.FixtureRequest, server: Redis, proxy: Proxy) -> Fault:
+    """Return the calls that inject and end the fault that the test names."""
+
+    def ping() -> None:
+        with client.Redis.from_url(server.url, socket_timeout=WAIT_TIMEOUT) as raw:
+            raw.ping()
+
+    faults: dict[str, Fault] = {
+        "paused": (lambda: server.pause_clients(2.0), ping),
+        "stopped": (server.pause, server.resume),
+        "killed": (server.kill, server.start),
+        "cut": (lambda: proxy.cut(refuse=True), proxy.accept),
+    }
+    return faults[request.param]
+
+
+def assert_released(direct: RedisBackend) -> None:
+    until(lambda: not direct.inspect(), "the lock being released")
+
+
+@pytest.mark.faults(row=11, backend="redis")
+@pytest.mark.parametrize("fault", ["paused", "stopped", "killed", "cut"], indirect=True)
+def test_release_during_an_outage_is_repeated(
+    fault: Fault, backend: RedisBackend, direct: RedisBackend
+) -> None:
+    inject, recover = fault
+    lease = take(backend, ttl=TTL)
+    inject()
+    try:
+        with pytest.raises(LockUnavailable):  # a timeout opens the circuit breaker
+            backend.probe()
+        with pytest.raises(LockUnavailable):
+            lease.release()
+    finally:
+        recover()
+    successor = take(direct, ttl=TTL)
+    assert successor.token > lease.token
+
+
+@pytest.mark.faults(row=11, backend="redis")
+@pytest.mark.parametrize("new_connections", ["held", "open"])
+def test_acquire_that_arrives_after_its_timeout_is_withdrawn(
+    new_connections: str, backend: RedisBackend, direct: RedisBackend, proxy: Proxy, server: Redis
+) -> None:
+    """With new connections open, a release on one of them arrives before the late acquire."""
+    with client.Redis.from_url(server.url) as raw:
+        before = raw.get("lock:{n}:clock")
+        if new_connections == "held":
+            proxy.hold_requests()
+            deliver = proxy.resume
+        else:
+            deliver = proxy.hold_open_connections().set
+        with pytest.raises(LockUnavailable, match="did not reply"):
+            backend.acquire(claim(ttl=TTL), 0)
+        if new_connections == "open":
+            until(lambda: backend.pending_releases.is_idle, "the release on a new connection")
+        assert raw.get("lock:{n}:clock") == before
+        deliver()
+        until(lambda: raw.get("lock:{n}:clock") != before, "the late acquire arriving")
+    assert_released(direct)
+
+
+@pytest.mark.faults(row=10, backend="redis")
+def test_acquire_whose_reply_is_lost_is_withdrawn(
+    backend: RedisBackend, direct: RedisBackend, proxy: Proxy
+) -> None:
+    proxy.hold_replies()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(backend.acquire, claim(ttl=TTL), 0)
+        until(direct.inspect, "the grant")
+        proxy.cut(refuse=True)
+        with pytest.raises(LockUnavailable):
+            asked.result(WAIT_TIMEOUT)
+    assert direct.inspect()
+    proxy.accept()
+    assert_released(direct)
+
+
+@pytest.mark.faults(row=10, backend="redis")
+def test_grant_to_a_waiter_whose_connection_breaks_is_withdrawn(
+    backend: RedisBackend, direct: RedisBackend, proxy: Proxy
+) -> None:
+    holder = take(direct, ttl=TTL)
+    with ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(backend.acquire, claim(ttl=TTL), TTL)
+        until(lambda: waiting(direct) == 1, "queueing")
+        proxy.hold_replies()
+        holder.release()
+        (held,) = direct.inspect()
+        assert held.owner != holder.owner, "the waiter was not granted the lock"
+        proxy.cut(refuse=True)
+        with pytest.raises(LockUnavailable):
+            waiter.result(WAIT_TIMEOUT)
+    proxy.accept()
+    assert_released(direct)
+
+
+@pytest.mark.faults(row=24, backend="redis")
+def test_repeated_release_leaves_the_lock_of_a_later_holder(
+    backend: RedisBackend, direct: RedisBackend, proxy: Proxy
+) -> None:
+    lease = take(backend, ttl=TTL)
+    proxy.cut(refuse=True)
+    with pytest.raises(LockUnavailable):
+        lease.release()
+    assert direct.break_lock("n")
+    successor = take(direct, ttl=TTL)
+    assert not backend.pending_releases.is_idle
+    proxy.accept()
+    until(lambda: backend.pending_releases.is_idle, "the release being repeated")
+    assert [held.owner for held in direct.inspect()] == [successor.owner]

@@ -1,0 +1,98 @@
+"""Releases without a reply are repeated by one thread, which ends when none is left."""
+
+import threading
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+
+from loadtest.faults.waiting import until
+from locking import LockUnavailable
+from locking.backends.pending_releases import PendingReleases
+from tests.locking.calls import passes_in_child
+
+TTL = 60.0
+
+
+def failing(times: float, calls: list[str], name: str = "") -> Callable[[], None]:
+    """Return a release that has no reply for the first `times` calls."""
+    numbers = count(1)
+
+    def release() -> None:
+        calls.append(f"{name} {threading.get_ident()}")
+        if next(numbers) <= times:
+            raise LockUnavailable
+
+    return release
+
+
+def test_release_is_repeated_until_it_gets_a_reply() -> None:
+    calls: list[str] = []
+    pending = PendingReleases()
+    pending.add(failing(2, calls), TTL)
+    until(lambda: pending.is_idle)
+    assert len(calls) == 3
+
+
+def test_release_is_not_repeated_after_its_ttl() -> None:
+    calls: list[str] = []
+    pending = PendingReleases()
+    pending.add(failing(float("inf"), calls), 0.3)
+    until(lambda: pending.is_idle)
+    assert 1 < len(calls) < 10
+
+
+def test_one_thread_repeats_all_releases() -> None:
+    calls: list[str] = []
+    pending = PendingReleases()
+    for name in "abc":
+        pending.add(failing(2, calls, name), TTL)
+    until(lambda: pending.is_idle)
+    assert len(calls) == 9
+    assert len({call.split()[1] for call in calls}) == 1
+
+
+def test_release_after_the_thread_has_ended_is_repeated() -> None:
+    calls: list[str] = []
+    pending = PendingReleases()
+    for _ in range(2):
+        pending.add(failing(1, calls), TTL)
+        until(lambda: pending.is_idle)
+    assert len(calls) == 4
+
+
+@pytest.mark.parametrize("error", [LockUnavailable, ZeroDivisionError])
+def test_failing_release_does_not_stop_the_others(error: type[Exception]) -> None:
+    def fail() -> None:
+        raise error
+
+    calls: list[str] = []
+    pending = PendingReleases()
+    pending.add(fail, TTL)
+    pending.add(failing(1, calls), TTL)
+    until(lambda: len(calls) == 2)
+    pending.reset()
+
+
+def test_forked_child_leaves_the_releases_to_its_parent() -> None:
+    calls: list[str] = []
+    pending = PendingReleases()
+    reply = threading.Event()
+
+    def release() -> None:
+        calls.append("")
+        if not reply.is_set():
+            raise LockUnavailable
+
+    def child() -> bool:
+        before = len(calls)
+        pending.add(lambda: calls.append("child"), TTL)
+        until(lambda: pending.is_idle)
+        return calls[before:] == ["child"]
+
+    pending.add(release, TTL)
+    until(lambda: calls)
+    assert passes_in_child(child)
+    assert not pending.is_idle
+    reply.set()
+    until(lambda: pending.is_idle)
