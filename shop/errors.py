@@ -1,33 +1,16 @@
 """The errors of the shop, and the one place that turns each into an HTTP response.
 
-ShopError            code      status
-├── BadInput         bad_input    400   malformed form; nothing changed
-│   └── UnsupportedType  unsupported_type  415
-├── SignInFirst      sign_in      401
-├── Forgery          forgery      403   invalid CSRF token or signature
-├── NotAllowed       not_allowed  403
-├── NotFound         not_found    404
-├── WrongMethod      wrong_method 405   Allow
-├── NotOpen          not_open     409   also once ended
-├── SoldOut          sold_out     409
-├── LimitReached     limit        409
-├── InvalidTransition        wrong_step   409   the order's state does not allow it
-├── InFlight         in_flight    409   Retry-After; the key's first request is running
-├── KeyReused        key_reused   422   same key, other content
-├── TooMany          too_many     429   Retry-After
-└── Overloaded             busy         503   Retry-After; the same key may be sent again
-    ├── QueueFull      crowded      429   all waiting slots of the sale are in use
-    └── ServiceUnavailable    store_down   503
+docs/reference/http.md says which codes a purchase may return.
 """
 
 import logging
-from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
+from django.utils.deprecation import MiddlewareMixin
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 from redis.exceptions import RedisError
@@ -40,8 +23,7 @@ logger = logging.getLogger("shop")
 class ShopError(Exception):
     """A refusal, with a status, a stable code, a title and advice for the customer."""
 
-    status = HTTPStatus.CONFLICT
-    code = "refused"
+    status, code = HTTPStatus.CONFLICT, "refused"
     title = _("The request failed")
     advice: str | Promise = _("Please go back and try again.")
     retry_after: int | None = None
@@ -55,23 +37,20 @@ class ShopError(Exception):
 class BadInput(ShopError):
     """The form or body is malformed."""
 
-    status = HTTPStatus.BAD_REQUEST
-    code = "bad_input"
+    status, code = HTTPStatus.BAD_REQUEST, "bad_input"
     title = _("The form is not valid")
 
 
 class UnsupportedType(BadInput):
     """The body has an unsupported content type."""
 
-    status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
-    code = "unsupported_type"
+    status, code = HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported_type"
 
 
 class SignInFirst(ShopError):
     """The request requires a signed-in customer."""
 
-    status = HTTPStatus.UNAUTHORIZED
-    code = "sign_in"
+    status, code = HTTPStatus.UNAUTHORIZED, "sign_in"
     title = _("Please sign in")
     advice = _("Sign in and send the form again.")
 
@@ -79,8 +58,7 @@ class SignInFirst(ShopError):
 class Forgery(ShopError):
     """The CSRF token of a form or the signature of a callback is missing or wrong."""
 
-    status = HTTPStatus.FORBIDDEN
-    code = "forgery"
+    status, code = HTTPStatus.FORBIDDEN, "forgery"
     title = _("The form could not be verified")
     advice = _("Allow cookies, reload the page and send the form again.")
 
@@ -88,8 +66,7 @@ class Forgery(ShopError):
 class NotAllowed(ShopError):
     """The account lacks the permission."""
 
-    status = HTTPStatus.FORBIDDEN
-    code = "not_allowed"
+    status, code = HTTPStatus.FORBIDDEN, "not_allowed"
     title = _("You don't have permission to do that")
     advice = _("Sign in with an account that has permission.")
 
@@ -97,8 +74,7 @@ class NotAllowed(ShopError):
 class WrongMethod(ShopError):
     """The URL exists, but not for this HTTP method."""
 
-    status = HTTPStatus.METHOD_NOT_ALLOWED
-    code = "wrong_method"
+    status, code = HTTPStatus.METHOD_NOT_ALLOWED, "wrong_method"
     title = _("This address only accepts forms")
     advice = _("Go back to the previous page and use its button.")
 
@@ -106,8 +82,7 @@ class WrongMethod(ShopError):
 class NotFound(ShopError):
     """The object does not exist, or belongs to another customer."""
 
-    status = HTTPStatus.NOT_FOUND
-    code = "not_found"
+    status, code = HTTPStatus.NOT_FOUND, "not_found"
     title = _("Page not found")
     advice = _("The page may have moved, or the address may be wrong.")
 
@@ -147,8 +122,7 @@ class InvalidTransition(ShopError):
 class KeyReused(ShopError):
     """The idempotency key was used for another form."""
 
-    status = HTTPStatus.UNPROCESSABLE_ENTITY
-    code = "key_reused"
+    status, code = HTTPStatus.UNPROCESSABLE_ENTITY, "key_reused"
     title = _("This form was already sent with different contents")
     advice = _("Reload the sale page to get a new form.")
 
@@ -165,8 +139,7 @@ class InFlight(ShopError):
 class TooMany(ShopError):
     """The client exceeded its rate limit."""
 
-    status = HTTPStatus.TOO_MANY_REQUESTS
-    code = "too_many"
+    status, code = HTTPStatus.TOO_MANY_REQUESTS, "too_many"
     title = _("Too many requests")
     advice = _("Please wait a moment before you try again.")
     retry_after = 10
@@ -175,8 +148,7 @@ class TooMany(ShopError):
 class Overloaded(ShopError):
     """The lock or the row was not free in time; nothing has been decided."""
 
-    status = HTTPStatus.SERVICE_UNAVAILABLE
-    code = "busy"
+    status, code = HTTPStatus.SERVICE_UNAVAILABLE, "busy"
     title = _("The shop is very busy")
     advice = _("Nothing was bought. You can safely try again; you won't be charged twice.")
     retry_after = 1
@@ -185,8 +157,7 @@ class Overloaded(ShopError):
 class QueueFull(Overloaded):
     """All waiting slots of the sale are in use."""
 
-    status = HTTPStatus.TOO_MANY_REQUESTS
-    code = "crowded"
+    status, code = HTTPStatus.TOO_MANY_REQUESTS, "crowded"
 
 
 class ServiceUnavailable(Overloaded):
@@ -247,21 +218,20 @@ def answer(
     return response
 
 
-class DomainErrorMiddleware:
+def refusal_of(error: BaseException | None) -> ShopError | None:
+    """Return the refusal for an exception of a view or middleware; None if it is a bug."""
+    if isinstance(error, ShopError):
+        return error
+    if isinstance(error, STORE_ERRORS):
+        logger.warning("Request failed: a store is unavailable (%s)", error)
+        return ServiceUnavailable()
+    return None
+
+
+class DomainErrorMiddleware(MiddlewareMixin):
     """Turn ShopError and store errors into responses; other exceptions are bugs and stay 500."""
-
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        """Call the next middleware or the view."""
-        return self.get_response(request)
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """Return the response for an exception of a view."""
-        if isinstance(error, ShopError):
-            return answer(request, error)
-        if isinstance(error, STORE_ERRORS):
-            logger.warning("Request failed: a store is unavailable (%s)", error)
-            return answer(request, ServiceUnavailable())
-        return None
+        refusal = refusal_of(error)
+        return answer(request, refusal) if refusal else None

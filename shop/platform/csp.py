@@ -4,9 +4,8 @@ https://www.w3.org/TR/CSP3/. A view whose page needs more, e.g. a file with inli
 header itself.
 """
 
-from collections.abc import Callable
-
 from django.http import HttpRequest, HttpResponse
+from django.utils.deprecation import MiddlewareMixin
 
 POLICY = "; ".join(
     [
@@ -25,15 +24,11 @@ PERMISSIONS = "camera=(), geolocation=(), microphone=(), payment=(), usb=()"
 """https://www.w3.org/TR/permissions-policy/: features that no page uses."""
 
 
-class ContentSecurityPolicyMiddleware:
+class ContentSecurityPolicyMiddleware(MiddlewareMixin):
     """Adds the headers to every response that has none."""
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
+    def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         """Add the headers to the response."""
-        response = self.get_response(request)
         response.headers.setdefault("Content-Security-Policy", POLICY)
         response.headers.setdefault("Permissions-Policy", PERMISSIONS)
         return response

@@ -7,16 +7,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.template import loader
 
-from shop.errors import (
-    STORE_ERRORS,
-    BadInput,
-    Forgery,
-    NotAllowed,
-    NotFound,
-    ServiceUnavailable,
-    ShopError,
-    answer,
-)
+from shop.errors import BadInput, Forgery, NotAllowed, NotFound, ShopError, answer, refusal_of
 
 
 def _respond_with(error: type[ShopError]) -> Callable[..., HttpResponse]:
@@ -34,9 +25,6 @@ csrf_failure = _respond_with(Forgery)
 
 def server_error(request: HttpRequest) -> HttpResponse:
     """Respond with a static page and 500, or with 503 if a middleware could not reach a store."""
-    error = sys.exc_info()[1]
-    if isinstance(error, ShopError):
-        return answer(request, error)
-    if isinstance(error, STORE_ERRORS):
-        return answer(request, ServiceUnavailable())
+    if refusal := refusal_of(sys.exc_info()[1]):
+        return answer(request, refusal)
     return HttpResponse(loader.get_template("500.html").render(), status=500)
