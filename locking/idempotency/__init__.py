@@ -168,8 +168,11 @@ class Attempt:
 
 
 def is_key(text: str) -> bool:
-    """Return True for up to 255 characters that are not blank and contain no control character."""
-    is_clean = not any(unicodedata.category(sign).startswith("C") for sign in text)
+    """Return True for up to 255 characters that are not blank and contain no control character.
+
+    Django decodes every invalid byte of a form as U+FFFD, so different keys would become equal.
+    """
+    is_clean = not any(unicodedata.category(sign)[0] == "C" or sign == "\ufffd" for sign in text)
     return bool(text.strip()) and len(text) <= MAX_KEY_LENGTH and is_clean
 
 

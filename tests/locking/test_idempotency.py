@@ -89,7 +89,9 @@ def test_key_belongs_to_one_user_and_one_request() -> None:
     assert (do("k"), effects()) == (first, 6)
 
 
-@pytest.mark.parametrize("key", ["", " ", "x" * 256, "a\0", "a\nb", "\x7f", "\u202e", "\ud800"])
+@pytest.mark.parametrize(
+    "key", ["", " ", "x" * 256, "a\0", "a\nb", "\x7f", "\u202e", "\ud800", "a\ufffd"]
+)
 def test_invalid_key_is_refused(key) -> None:
     with pytest.raises(KeyUnusable):
         do(key)

@@ -1,0 +1,315 @@
+"""FAULTS.md, "Bad input", over both entries of a purchase: equal refusals, and nothing changes.
+
+A session identifies its customer by the session cookie and requires a CSRF token. A purchase token
+replaces both. The form of the sale page carries the two tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import redis
+from django.conf import settings as django_settings
+from django.utils import timezone
+
+from locking import locks
+from shop.models import Order, Sale
+from shop.purchase import admission
+from tests.shop.making import a_sale, put_in_force
+from tests.shop.web.bad_input import JSON, KEYS, LIMIT, QUANTITIES, everything
+from tests.shop.web.wsgi_browser import FORM, Browser, alone, li
+
+__all__ = ["alone", "li"]
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+
+PAGE = "text/html"
+ENTRIES = ("session", "page", "token")
+CODES = {
+    400: "bad_input",
+    401: "sign_in",
+    403: "forgery",
+    404: "not_found",
+    405: "wrong_method",
+    415: "unsupported_type",
+}
+COMPARED = ("Allow", "Content-Type", "Location", "Retry-After")
+OTHER_KEYS = (b"shop:", b"rate-limit:", b"lock:{build:")
+"""Prefixes in Redis of caches, counted requests and the locks that guard the building of pages."""
+LOCKS = b"lock:"
+"""Prefix of the tokens of locks: a purchase that is refused late, or replayed, acquires one."""
+MULTIPART = "multipart/form-data"
+BIG = "x" * 2_700_000
+
+# Status, and what differs from a valid request: names of WSGI in capitals, the whole body, or
+# fields of the form (None: missing).
+CASES: dict[str, tuple[int, dict[str, Any]]] = {
+    **{
+        method: (405, {"REQUEST_METHOD": method})
+        for method in ("GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
+    },
+    "unknown sale": (404, {"PATH_INFO": "/sales/none/buy/"}),
+    "foreign host": (400, {"HTTP_HOST": "evil.example"}),
+    "anonymous": (302, {"HTTP_COOKIE": ""}),
+    "unknown session": (302, {"HTTP_COOKIE": f"sessionid={'x' * 32}"}),
+    "text": (415, {"CONTENT_TYPE": "text/plain"}),
+    "XML": (415, {"CONTENT_TYPE": "application/xml", "body": b"<quantity>1</quantity>"}),
+    "no type": (415, {"CONTENT_TYPE": ""}),
+    "no length": (400, {"CONTENT_LENGTH": ""}),
+    "a false length": (400, {"CONTENT_LENGTH": "10"}),
+    "a length of 20 digits": (400, {"CONTENT_LENGTH": "1" * 20}),
+    "in the URL": (400, {"body": b"", "QUERY_STRING": "quantity=1&idempotency_key=k"}),
+    "too large": (400, {"x": BIG}),
+    "too many fields": (400, {"x": ["1"] * 1001}),
+    "UTF-16 by declaration": (400, {"CONTENT_TYPE": f"{FORM}; charset=utf-16"}),
+    "quantity not UTF-8": (400, {"quantity": b"\xff"}),
+    "key not UTF-8": (400, {"idempotency_key": b"\xff"}),
+    "no boundary": (400, {"CONTENT_TYPE": MULTIPART, "body": b"--x"}),
+    "bad boundary": (400, {"CONTENT_TYPE": f"{MULTIPART}; boundary=\xff", "body": b"--x\r\n"}),
+    "broken multipart": (
+        400,
+        {"CONTENT_TYPE": f"{MULTIPART}; boundary=x", "body": b"--x\r\nContent-Dispo"},
+    ),
+    "no quantity": (400, {"quantity": None}),
+    "quantity twice": (400, {"quantity": [1, 1]}),
+    "no key": (400, {"idempotency_key": None}),
+    "key twice": (400, {"idempotency_key": ["k", "k"]}),
+    "two keys": (400, {"HTTP_IDEMPOTENCY_KEY": "l"}),
+    "long key in the header": (400, {"idempotency_key": None, "HTTP_IDEMPOTENCY_KEY": "k" * 256}),
+    **{f"quantity {ascii(sent)[:12]}": (400, {"quantity": sent}) for sent in QUANTITIES},
+    **{
+        f"key {ascii(key)[:12]}": (400, {"idempotency_key": key})
+        for key in KEYS
+        if isinstance(key, str) and key != "\ud800"
+    },
+}
+JSON_QUANTITIES = ["0", "-1", str(LIMIT + 1), "1.5", "1.0", "1e0", "NaN", "null", "true", "[1]"]
+JSON_QUANTITIES += ['"1"', "9" * 5000]
+BODIES = {
+    "broken": b'{"quantity": 1',
+    "blank": b" ",
+    "not UTF-8": b'{"quantity": 1, "idempotency_key": "\xff"}',
+    "array": b"[1]",
+    "nested": b"[" * 100_000 + b"]" * 100_000,
+    "too large": b'{"x": "%s"}' % BIG.encode(),
+    "name twice": b'{"quantity": 1, "quantity": 1, "idempotency_key": "k"}',
+    "no quantity": b'{"idempotency_key": "k"}',
+    "no key": b'{"quantity": 1}',
+    **{
+        f"quantity {sent[:12]}": f'{{"quantity": {sent}, "idempotency_key": "k"}}'.encode()
+        for sent in JSON_QUANTITIES
+    },
+    **{
+        f"key {ascii(key)[:12]}": json.dumps({"quantity": 1, "idempotency_key": key}).encode()
+        for key in KEYS
+    },
+}
+FORGED = ["none", "two", "cut", "longer", "customer", "hint", "signature", "NUL", "5,000 digits"]
+FORGED += ["wide digits", "not UTF-8", "another customer's", "another sale's", "another form's"]
+FORGED += ["expired"]
+CASES |= {
+    f"JSON: {name}": (400, {"CONTENT_TYPE": JSON, "body": body}) for name, body in BODIES.items()
+}
+
+
+@pytest.fixture(params=Sale.Fulfilment.values)
+def sale(request, li: Browser, settings) -> Sale:
+    """Return a sale from which another customer has bought."""
+    settings.BUY_LIMIT = "1000000/second"
+    put_in_force("redis")
+    sale = a_sale(limit=LIMIT, fulfilment=request.param)
+    assert Browser().send(sale).status == 303
+    return sale
+
+
+@pytest.fixture(autouse=True)
+def _no_traceback(caplog) -> Iterator[None]:
+    yield
+    # The settings drop the traceback of django.security.
+    logged = [line for line in caplog.records if not line.name.startswith("django.security")]
+    assert [line.getMessage() for line in logged if line.exc_info] == []
+
+
+def state(*but: bytes) -> tuple[object, ...]:
+    """Return all rows, reservations and locks that a purchase changes; `but` are prefixes."""
+    server = redis.Redis.from_url(django_settings.REDIS_URL)
+    names = [name for name in server.scan_iter() if not name.startswith((*OTHER_KEYS, *but))]
+    return everything(), {name: server.dump(name) for name in names}, locks["redis"].inspect()
+
+
+def send(li: Browser, sale: Sale, entry: str, accept: str, changes: dict[str, Any]) -> Any:
+    """Send a purchase over one entry."""
+    environ = {name: value for name, value in changes.items() if name.isupper()}
+    fields = {name: value for name, value in changes.items() if not name.isupper()}
+    key = fields.get("idempotency_key", "k")
+    form = {**li.form(sale, key if isinstance(key, str) else "k"), **fields}
+    if entry == "session":
+        del form["purchase_token"]
+    if entry != "token":
+        environ["HTTP_X_CSRFTOKEN"] = li.secret["csrfmiddlewaretoken"]
+    body = form.pop("body", {name: value for name, value in form.items() if value is not None})
+    return li.send(sale, body, accept=accept, **environ)
+
+
+def compared(response: Any) -> tuple[object, ...]:
+    """Return what must be equal over all entries: status, headers, and the text of a refusal."""
+    headers = [response.headers.get(name) for name in COMPARED]
+    if headers[COMPARED.index("Content-Type")] == JSON:
+        return response.status, headers, json.loads(response.text)
+    found = re.findall(r'<title>(.*?)</title>|role="alert">(.*?)</div>', response.text, re.S)
+    return response.status, headers, found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_purchase_is_refused(case, li, sale):
+    status, changes = CASES[case]
+    before = state()
+    for accept in (PAGE, JSON):
+        expected = 401 if (status, accept) == (302, JSON) else status
+        session, page, token = (send(li, sale, entry, accept, changes) for entry in ENTRIES)
+        assert (session.status, session.headers.get("Allow")) == (
+            expected,
+            "POST" if status == 405 else None,
+        )
+        if accept == JSON:
+            assert json.loads(session.text)["error"] == CODES[expected]
+        else:
+            assert session.headers["Content-Type"].startswith(PAGE)
+        if expected == 302:
+            assert session.headers["Location"] == f"/accounts/sign-in/?next=/sales/{sale.slug}/"
+        assert compared(page) == compared(session)
+        if token.status != 403:
+            assert compared(token) == compared(session)
+    assert state() == before
+
+
+@pytest.mark.parametrize("forged", [None, "x", "reversed"])
+def test_session_without_csrf_token_is_refused(forged, li, sale):
+    secret = li.secret["csrfmiddlewaretoken"]
+    changes = {"csrfmiddlewaretoken": secret[::-1] if forged == "reversed" else forged}
+    changes["purchase_token"] = None
+    before = state()
+    for accept in (PAGE, JSON):
+        refused = send(li, sale, "token", accept, changes)
+        assert refused.status == 403
+        assert "could not be verified" in refused.text
+    assert state() == before
+
+
+def forge(change: str, li: Browser, sale: Sale) -> Any:
+    """Return a purchase token that is not valid for this form."""
+    token = li.form(sale)["purchase_token"]
+    parts = token.split(".")
+    return {
+        "none": "",
+        "two": [token, token],
+        "cut": token[:-1],
+        "longer": f"{token}A",
+        "customer": ".".join([f"{int(parts[0]) + 1}", *parts[1:]]),
+        "hint": ".".join([*parts[:2], str(1 - int(parts[2])), *parts[3:]]),
+        "signature": f"{token[:-43]}{'A' * 43}",
+        "NUL": f"{token}\0",
+        "5,000 digits": ".".join(["9" * 5000, *parts[1:]]),
+        "wide digits": token.replace("1", "１"),
+        "not UTF-8": token.encode() + b"\xff",
+        "another customer's": Browser().form(sale)["purchase_token"],
+        "another sale's": li.form(a_sale())["purchase_token"],
+        "another form's": li.form(sale, "l")["purchase_token"],
+        "expired": expired(li, sale),
+    }[change]
+
+
+def expired(li: Browser, sale: Sale) -> str:
+    with patch("shop.purchase.tokens.time.time", lambda: 0):
+        return str(li.form(sale)["purchase_token"])
+
+
+@pytest.mark.parametrize("change", FORGED)
+def test_invalid_token_does_not_identify_the_customer(change, li, sale):
+    changes = {"purchase_token": forge(change, li, sale)}
+    before = state()
+    for accept in (PAGE, JSON):
+        assert send(li, sale, "token", accept, changes).status == 403
+        malformed = {**changes, "quantity": "0"}
+        refused = [send(li, sale, entry, accept, malformed) for entry in ("session", "page")]
+        assert refused[0].status == 400
+        assert compared(refused[0]) == compared(refused[1])
+    assert state() == before
+    assert send(li, sale, "page", PAGE, changes).status == 303, "the session is valid"
+
+
+def sell(li: Browser, sale: Sale, *quantities: int) -> None:
+    for quantity in quantities:
+        buyer = Browser()
+        assert buyer.send(sale, buyer.form(sale, quantity=quantity)).status == 303
+    admission.clear()
+
+
+def end(li: Browser, sale: Sale) -> None:
+    Sale.objects.update(closes_at=timezone.now())
+    admission.clear()
+
+
+def unopen(li: Browser, sale: Sale) -> None:
+    Sale.objects.update(opens_at=timezone.now() + timedelta(minutes=1))
+    admission.clear()
+
+
+def buy(li: Browser, sale: Sale, key: str, quantity: int = 1) -> None:
+    assert li.send(sale, li.form(sale, key, quantity)).status == 303
+
+
+REFUSALS: dict[str, tuple[int, str, Callable[[Browser, Sale], None]]] = {
+    "not open yet": (409, "not_open", unopen),
+    "ended": (409, "not_open", end),
+    "ended after an order": (409, "not_open", lambda *of: (buy(*of, "l"), end(*of))),
+    "sold out": (409, "sold_out", lambda *of: sell(*of, 5, 4)),
+    "sold out after an order": (409, "sold_out", lambda *of: (buy(*of, "l"), sell(*of, 5, 3))),
+    "too few": (409, "sold_out", lambda *of: sell(*of, 5, 3)),
+    "limit": (409, "limit", lambda *of: buy(*of, "l", LIMIT)),
+    "limit exceeded": (409, "limit", lambda *of: buy(*of, "l", LIMIT - 1)),
+    "other contents": (422, "key_reused", lambda *of: buy(*of, "k")),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_rule_of_the_sale_refuses(case, is_first, li, sale):
+    """`is_first` is a hint in the token, which must not change the answer."""
+    status, code, prepare = REFUSALS[case]
+    prepare(li, sale)
+    before = state(LOCKS)
+    for accept in (PAGE, JSON):
+        changes = li.form(sale, quantity=2, is_first=is_first)
+        session, *others = (send(li, sale, entry, accept, changes) for entry in ENTRIES)
+        assert session.status == status
+        assert accept == PAGE or json.loads(session.text)["error"] == code
+        assert {compared(each)[0] for each in others} <= {status, 403}
+        assert compared(others[0])[:2] == compared(session)[:2]
+    assert state(LOCKS) == before
+
+
+@pytest.mark.parametrize("accept", [PAGE, JSON])
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_valid_purchase_is_replayed_over_every_entry(entry, accept, li, sale):
+    """Control of the tests of refusals: the state shows the purchase, and one more by another."""
+    before = state(LOCKS)
+    extra = {"price": "0.01", "unit_price": "0.01", "customer": "1", "status": "paid"}
+    first = send(li, sale, entry, accept, extra)
+    assert first.status in (201, 202, 303)
+    after = state(LOCKS)
+    assert after != before
+    for other in ENTRIES:
+        assert compared(send(li, sale, other, accept, {})) == compared(first)
+        in_header = {"idempotency_key": None, "HTTP_IDEMPOTENCY_KEY": "k"}
+        assert compared(send(li, sale, other, accept, in_header)) == compared(first)
+    assert state(LOCKS) == after
+    if not sale.is_queued:
+        order = Order.objects.latest("pk")
+        assert (order.unit_price, order.customer, order.status) == (sale.price, li.user, "pending")
+    assert send(Browser(), sale, entry, accept, {}).headers["Location"] != first.headers["Location"]
