@@ -19,7 +19,6 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from inventory.queries import stocked
 from locking.admin import ReadOnlyAdmin
@@ -71,25 +70,6 @@ class NewSaleForm(forms.ModelForm):  # type: ignore[type-arg]
     """A sale and the units of its stock."""
 
     quantity = _units_field()
-    fulfilment = forms.ChoiceField(
-        label=_("fulfilment"), choices=Sale.Fulfilment.choices, required=False
-    )
-
-    class Meta:
-        model = Sale
-        fields = (
-            "product",
-            "slug",
-            "price",
-            "limit_per_customer",
-            "opens_at",
-            "closes_at",
-            "fulfilment",
-        )
-
-    def clean_fulfilment(self) -> str:
-        """Default to direct fulfilment."""
-        return self.cleaned_data["fulfilment"] or Sale.Fulfilment.DIRECT
 
 
 class RestockForm(ActionForm):
@@ -161,12 +141,9 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         opens_at = timezone.localtime().replace(minute=0, second=0, microsecond=0)
         opens_at += timedelta(hours=1)
         return {
-            "product": sale.product_id,
+            **forms.model_to_dict(sale),
             "slug": next(slug for slug in slugs if slug not in taken),
-            "price": sale.price,
             "quantity": stocked(stock_id=sale.stock_id),
-            "limit_per_customer": sale.limit_per_customer,
-            "fulfilment": sale.fulfilment,
             "opens_at": opens_at,
             "closes_at": opens_at + (sale.closes_at - sale.opens_at),
         }
@@ -194,17 +171,12 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         except forms.ValidationError as error:
             self.message_user(request, "; ".join(error.messages), messages.ERROR)
             return
-        done = 0
-        for sale in sales:
-            try:
-                restock_sale(sale=sale, quantity=units)
-            except Overloaded as error:
-                self.message_user(request, f"{sale.slug}: {error.title}", messages.ERROR)
-                continue
-            self.log_change(request, sale, f"Restocked by {units}.")
-            done += 1
-        message = ngettext("%d sale restocked.", "%d sales restocked.", done) % done
-        self.message_user(request, message, messages.SUCCESS)
+
+        def step(sale: Sale) -> bool:
+            restock_sale(sale=sale, quantity=units)
+            return True
+
+        self._each(request, sales, step, f"Restocked by {units}.")
 
     @admin.action(description=_("Open now"), permissions=["change"])
     def open_now(self, request: HttpRequest, sales: QuerySet[Sale]) -> None:
@@ -220,12 +192,15 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         self, request: HttpRequest, sales: QuerySet[Sale], step: Callable[..., bool], log_entry: str
     ) -> None:
         for sale in sales:
-            if not step(sale=sale):
-                message = _("%s: not possible in its current phase.") % sale.slug
-                self.message_user(request, message, messages.ERROR)
-                continue
-            self.log_change(request, sale, log_entry)
-            self.message_user(request, _("%s: done.") % sale.slug, messages.SUCCESS)
+            try:
+                problem = "" if step(sale=sale) else _("not possible in its current phase.")
+            except Overloaded as error:
+                problem = error.title
+            if problem:
+                self.message_user(request, f"{sale.slug}: {problem}", messages.ERROR)
+            else:
+                self.log_change(request, sale, log_entry)
+                self.message_user(request, _("%s: done.") % sale.slug, messages.SUCCESS)
 
     @admin.action(description=_("Clone: a new sale like this one"), permissions=["add"])
     def clone(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
