@@ -10,12 +10,10 @@ Without a signal there is no revocation: call `revoke_customer` after `QuerySet.
 
 import hashlib
 import time
-from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.db.models.signals import post_delete, post_save
-from django.utils import timezone
 
 from locking.refresh import RefreshingCache
 from shop.errors import STORE_ERRORS
@@ -37,7 +35,7 @@ class Revocations(NamedTuple):
 
     read_at: float
     """Monotonic time at which the read began."""
-    times: dict[str, float]
+    times: dict[str, int]
     """Unix time of the newest revocation of each subject."""
 
 
@@ -61,21 +59,17 @@ def is_revoked(*, customer_id: int, session: str, issued_at: float) -> bool:
 def _read() -> Revocations:
     read_at = time.monotonic()
     rows = TokenRevocation.objects.filter(revoked_at__gt=_oldest()).order_by("revoked_at")
-    times = {
-        subject: revoked_at.timestamp()
-        for subject, revoked_at in rows.values_list("subject", "revoked_at")
-    }
-    return Revocations(read_at, times)
+    return Revocations(read_at, dict(rows.values_list("subject", "revoked_at")))
 
 
 def revoke_session(session: str) -> None:
     """Revoke the tokens of a web session; `session` is the session cookie's value."""
-    TokenRevocation.objects.create(subject=_session(session))
+    _revoke(_session(session))
 
 
 def revoke_customer(customer_id: int) -> None:
     """Revoke all tokens that a customer has now."""
-    TokenRevocation.objects.create(subject=_customer(customer_id))
+    _revoke(_customer(customer_id))
 
 
 def delete_expired() -> int:
@@ -100,8 +94,12 @@ def _on_delete(*, instance: User, **signal: Any) -> None:
     revoke_customer(instance.pk)
 
 
-def _oldest() -> datetime:
-    return timezone.now() - timedelta(seconds=settings.PURCHASE_TOKEN_SECONDS + 2 * MARGIN)
+def _revoke(subject: str) -> None:
+    TokenRevocation.objects.create(subject=subject, revoked_at=int(time.time()))
+
+
+def _oldest() -> int:
+    return int(time.time() - settings.PURCHASE_TOKEN_SECONDS - 2 * MARGIN)
 
 
 def _customer(customer_id: int) -> str:
