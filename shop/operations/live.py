@@ -5,12 +5,11 @@ state and its age.
 """
 
 import socket
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -22,7 +21,7 @@ from locking import locks, policy, single_flight
 from locking.backends.base import Held
 from locking.models import LockPolicy, LockPolicyChange
 from shop.models import Sale
-from shop.operations.probes import ProbeResult, ping, probe_all, probe_cache, probe_database
+from shop.operations.probes import STORES, Probe, ProbeResult, ping, probe_all
 from shop.operations.rates import Traffic, read_traffic
 from shop.sales.stock_lock import lock_name
 
@@ -38,16 +37,13 @@ OWN_LOCKS = "build:ops:"
 """Prefix of the locks that reading this state acquires."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreHealth:
+class StoreHealth(NamedTuple):
     """The result of probing a store."""
 
     name: str
     is_lock: bool
-    """True for a lock backend, False for the shop's database and cache."""
-    ok: bool
-    ms: float | None
-    error: str
+    """True for a lock backend, False for the shop's database, Redis and cache."""
+    probed: ProbeResult
     nodes: str = ""
     """Responding nodes and all nodes, e.g. "4/5"; empty for a store with one node."""
 
@@ -64,7 +60,6 @@ class LockRow:
     """The epoch of the token; None if the lock is not in the active backend."""
     sale: str
     """The slug of the sale that the lock guards; empty for other locks."""
-    is_free: bool = False
     is_stale: bool = False
     """The lock belongs to an older policy or its token is older than the stock row's fence, so
     writes under it are refused."""
@@ -127,35 +122,23 @@ def _read_live() -> LiveState:
     if row.next_backend:
         policy.finish_overdue_switch()
         row.refresh_from_db()
-    as_of = timezone.now()
-    probes: dict[str, Callable[[], Any]] = {"database": probe_database, "cache": probe_cache}
-    probes |= {f"lock {alias}": partial(_probe_backend, alias) for alias in locks}
-    nodes = _nodes()
+    as_of, nodes = timezone.now(), _nodes()
+    probes: dict[str, Probe] = {f"lock {alias}": partial(_probe_backend, alias) for alias in locks}
     probes |= {f"node {address}": probe for _, address, probe in nodes}
-    found = probe_all(probes, seconds=PROBE_SECONDS)
-    up: dict[str, list[bool]] = {}
-    for alias, address, _ in nodes:
-        up.setdefault(alias, []).append(found[f"node {address}"].ok)
-    stores = [_store(name, found[name]) for name in ("database", "cache")] + [
-        _store(alias, found[f"lock {alias}"], up.get(alias), is_lock=True)
-        for alias in locks
-        if alias not in IN_MEMORY
-    ]
+    found = probe_all(STORES | probes, seconds=PROBE_SECONDS)
     backends = {alias: found[f"lock {alias}"] for alias in locks}
-    held = [
-        (alias, one)
-        for alias, probed in backends.items()
-        if probed.ok
-        for one in probed.value[1]
-        if not one.name.startswith(OWN_LOCKS)
-    ]
+    stores = [StoreHealth(name, False, found[name]) for name in STORES]
+    for alias, probed in backends.items():
+        if alias not in IN_MEMORY:
+            up = [found[f"node {address}"].ok for of, address, _ in nodes if of == alias]
+            stores.append(StoreHealth(alias, True, probed, f"{sum(up)}/{len(up)}" if up else ""))
     traffic, span = read_traffic()
     return LiveState(
         as_of=as_of,
         policy=row,
         history=list(LockPolicyChange.objects.all()[:HISTORY]),
         stores=stores,
-        rows=_rows(held, row),
+        rows=_rows(_held(backends), row),
         unknown=[
             alias
             for alias, probed in backends.items()
@@ -166,30 +149,26 @@ def _read_live() -> LiveState:
     )
 
 
-def _store(
-    name: str, probed: ProbeResult, nodes: list[bool] | None = None, *, is_lock: bool = False
-) -> StoreHealth:
-    return StoreHealth(
-        name=name,
-        is_lock=is_lock,
-        ok=probed.ok,
-        ms=probed.value[0] if probed.ok and is_lock else probed.ms,
-        error=probed.error,
-        nodes=f"{sum(nodes)}/{len(nodes)}" if nodes else "",
-    )
+def _held(backends: Mapping[str, ProbeResult]) -> list[tuple[str, Held]]:
+    """Return backend and lock of every held lock that the probes found."""
+    return [
+        (alias, one)
+        for alias, probed in backends.items()
+        if probed.ok
+        for one in probed.value
+        if not one.name.startswith(OWN_LOCKS)
+    ]
 
 
-def _probe_backend(alias: str) -> tuple[float, list[Held]]:
-    """Return the milliseconds of a probe, and the held locks."""
-    began = time.monotonic()
+def _probe_backend(alias: str) -> list[Held]:
+    """Probe a backend and return its held locks."""
     locks[alias].probe()
-    ms = round((time.monotonic() - began) * 1000, 1)
-    return ms, locks[alias].inspect()
+    return locks[alias].inspect()
 
 
-def _nodes() -> list[tuple[str, str, Callable[[], Any]]]:
+def _nodes() -> list[tuple[str, str, Probe]]:
     """Return backend, address and probe of each server of RedLock and ZooKeeper."""
-    redlock: list[tuple[str, str, Callable[[], Any]]] = [
+    redlock: list[tuple[str, str, Probe]] = [
         ("redlock", urlsplit(url).netloc.rpartition("@")[2], partial(ping, url))
         for url in settings.REDLOCK_URLS
     ]
@@ -220,21 +199,20 @@ def _rows(held: Sequence[tuple[str, Held]], row: LockPolicy) -> list[LockRow]:
     }
     rows = []
     for alias, one in held:
-        is_active = alias == row.backend
         slug, fence = guarded.get(one.name, ("", (0, 0)))
-        has_token = locks[alias].capabilities.fencing and one.token is not None
-        stale = is_active and has_token and (row.epoch, one.token) < fence
-        stale = stale or (not is_active and not one.name.startswith(policy.DRAIN_EXEMPT))
-        epoch = row.epoch if is_active else None
+        if alias == row.backend:
+            epoch, has_token = row.epoch, locks[alias].capabilities.fencing
+            stale = has_token and one.token is not None and (epoch, one.token) < fence
+        else:
+            epoch, stale = None, not one.name.startswith(policy.DRAIN_EXEMPT)
         rows.append(LockRow(backend=alias, held=one, epoch=epoch, sale=slug, is_stale=stale))
     rows.sort(key=lambda one: (not one.is_stale, -(one.held.waiters or 0), one.held.name))
     taken = {one.name for _, one in held}
-    for name, (slug, (epoch, token)) in guarded.items():
-        if name in taken:
-            continue
-        free = Held(name=name, owner="", token=token)
-        rows.append(LockRow(backend="", held=free, epoch=epoch, sale=slug, is_free=True))
-    return rows
+    return rows + [
+        LockRow(backend="", held=Held(name=name, owner="", token=token), epoch=epoch, sale=slug)
+        for name, (slug, (epoch, token)) in guarded.items()
+        if name not in taken
+    ]
 
 
 def _sale_id(name: str) -> int | None:

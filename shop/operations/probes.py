@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as TooSlow
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from locking import locks, policy
+
+Probe = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,35 +33,28 @@ class ProbeResult:
         return not self.error
 
 
-def probe_all(probes: Mapping[str, Callable[[], Any]], *, seconds: float) -> dict[str, ProbeResult]:
+def probe_all(probes: Mapping[str, Probe], *, seconds: float) -> dict[str, ProbeResult]:
     """Run each probe in its own thread; one that has not returned after `seconds` has failed."""
     pool = ThreadPoolExecutor(max(1, len(probes)))
-    deadline = time.monotonic() + seconds
-    running = {name: pool.submit(_timed, probe) for name, probe in probes.items()}
-    found = {}
-    for name, probe in running.items():
-        try:
-            found[name] = probe.result(timeout=max(0.0, deadline - time.monotonic()))
-        except TooSlow:
-            found[name] = ProbeResult(error=f"no answer in {seconds:g} s")
-        except Exception as error:  # noqa: BLE001 - after any error the store counts as down
-            found[name] = ProbeResult(error=type(error).__name__)
+    running = {name: pool.submit(_run, probe) for name, probe in probes.items()}
+    done, _ = wait(running.values(), timeout=seconds)
     pool.shutdown(wait=False)  # a probe that hangs ends at its client's own timeout
-    return found
+    late = ProbeResult(error=f"no answer in {seconds:g} s")
+    return {name: probe.result() if probe in done else late for name, probe in running.items()}
 
 
-def _timed(probe: Callable[[], Any]) -> ProbeResult:
+def _run(probe: Probe) -> ProbeResult:
     began = time.monotonic()
     try:
         value = probe()
+        return ProbeResult(ms=round((time.monotonic() - began) * 1000, 1), value=value)
+    except Exception as error:  # noqa: BLE001 - after any error the store counts as down
+        return ProbeResult(error=type(error).__name__)
     finally:
-        ms = round((time.monotonic() - began) * 1000, 1)
         connection.close()  # the connection of this thread
-    return ProbeResult(ms=ms, value=value)
 
 
-def probe_database() -> None:
-    """Run a query."""
+def _probe_database() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
 
@@ -72,14 +66,11 @@ def ping(url: str) -> None:
         client.ping()
 
 
-def probe_redis() -> None:
-    """Ping the Redis of queued sales, flags and messages."""
-    ping(settings.REDIS_URL)
-
-
-def probe_cache() -> None:
-    """Ping the Redis of pages, copies of web sessions and rate limits."""
-    ping(settings.CACHE_URL)
+STORES: dict[str, Probe] = {
+    "database": _probe_database,
+    "redis": lambda: ping(settings.REDIS_URL),
+    "cache": lambda: ping(settings.CACHE_URL),
+}
 
 
 def probe_active_lock() -> None:

@@ -1,22 +1,20 @@
 """Rates and waiting times of each kind of lock, from the metrics."""
 
-from dataclasses import dataclass
-from datetime import datetime
-from itertools import groupby
-from typing import Any
+from collections import Counter
+from typing import NamedTuple
 
 from django.core.cache import caches
 from django.utils import timezone
 
 from locking import metrics
 
-SAMPLE = "ops-sample"
+SAMPLE = "lock-sample"
 SAMPLE_TIMEOUT = 600
 """Seconds for which a sample is kept, to be compared with the next one."""
+NAMES = ("locking_attempts_total", "locking_wait_seconds_bucket")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class Traffic(NamedTuple):
     """One kind of lock in one backend, since the last sample."""
 
     backend: str
@@ -25,46 +23,35 @@ class Traffic:
     refused_per_second: float
     """Acquires that timed out or found the store unavailable."""
     p50_ms: float | None
-    p99_ms: float | None
     """Waiting time, as the upper bound of the histogram's bucket; None without an acquired lock."""
+    p99_ms: float | None
     lost: int
     """Leases lost since the process started."""
 
 
 def read_traffic() -> tuple[list[Traffic], float | None]:
     """Return the rates since the cached sample and the seconds since then; renew the sample."""
-    now = timezone.now()
-    totals = metrics.totals()
-    names = ("locking_attempts_total", "locking_wait_seconds_bucket")
-    sample = {name: totals.get(name, {}) for name in names}
-    last: tuple[datetime, Any] | None = caches["optional"].get(SAMPLE)
+    now, totals = timezone.now(), metrics.totals()
+    sample = [Counter(totals.get(name, {})) for name in NAMES]
+    last = caches["optional"].get(SAMPLE)
     caches["optional"].set(SAMPLE, (now, sample), timeout=SAMPLE_TIMEOUT)
     span = (now - last[0]).total_seconds() if last else 0.0
-    if last is None or span <= 0:
+    if span <= 0:
         return [], None
-    grown = {
-        name: {labels: max(0.0, value - last[1][name].get(labels, 0.0)) for labels, value in of}
-        for name, of in ((name, sample[name].items()) for name in names)
-    }
-    lost = totals.get("locking_lost_total", {})
+    attempts, waits = (new - old for new, old in zip(sample, last[1], strict=True))
     found = []
-    attempts = sorted(grown[names[0]].items())
-    for (alias, kind), outcomes in groupby(attempts, key=lambda one: one[0][:2]):
-        by = {labels[2]: value for labels, value in outcomes}
-        buckets = {
-            float(labels[2]): value
-            for labels, value in grown[names[1]].items()
-            if labels[:2] == (alias, kind)
-        }
+    for backend, kind in sorted({labels[:2] for labels in sample[0]}):
+        outcomes = {of[2]: count for of, count in attempts.items() if of[:2] == (backend, kind)}
+        buckets = {float(of[2]): count for of, count in waits.items() if of[:2] == (backend, kind)}
         found.append(
             Traffic(
-                backend=alias,
-                kind=kind,
-                per_second=by.pop("acquired", 0.0) / span,
-                refused_per_second=sum(by.values()) / span,
+                backend,
+                kind,
+                per_second=outcomes.pop("acquired", 0.0) / span,
+                refused_per_second=sum(outcomes.values()) / span,
                 p50_ms=_quantile(buckets, 0.5),
                 p99_ms=_quantile(buckets, 0.99),
-                lost=int(lost.get((alias, kind), 0)),
+                lost=int(totals.get("locking_lost_total", {}).get((backend, kind), 0)),
             )
         )
     return found, span

@@ -6,13 +6,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from locking.metrics import registry
 from shop.administration import alerts
-from shop.operations.probes import (
-    probe_active_lock,
-    probe_all,
-    probe_cache,
-    probe_database,
-    probe_redis,
-)
+from shop.operations.probes import STORES, probe_active_lock, probe_all
 from shop.web.decorators import public_page
 
 PROBE_SECONDS = 3.0
@@ -33,12 +27,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
 
     It also reports the cache, without which the shop sells all the same.
     """
-    probes = {
-        "database": probe_database,
-        "redis": probe_redis,
-        "cache": probe_cache,
-        "lock": probe_active_lock,
-    }
+    probes = {**STORES, "lock": probe_active_lock}
     stores = {
         name: {"ok": True, "ms": probed.ms} if probed.ok else {"ok": False, "error": probed.error}
         for name, probed in probe_all(probes, seconds=PROBE_SECONDS).items()

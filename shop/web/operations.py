@@ -1,7 +1,6 @@
 """The operations page for staff: lock policy, held locks, store health, and switching the lock."""
 
 from collections.abc import Callable, Iterable
-from functools import wraps
 from typing import Any
 from urllib.parse import urlencode
 
@@ -28,40 +27,26 @@ MAX_ROWS = 200
 """Rows of the lock table; the page says how many more there are."""
 FILTERS: dict[str, Callable[[LockRow], bool]] = {
     "all": lambda row: True,
-    "held": lambda row: not row.is_free,
+    "held": lambda row: bool(row.backend),
     "waiting": lambda row: bool(row.held.waiters),
     "stale": lambda row: row.is_stale,
 }
-
-StaffView = Callable[[CustomerRequest], HttpResponse]
 
 
 def _may_switch(request: CustomerRequest) -> bool:
     return request.user.is_staff and request.user.has_perm("locking.switch_lock")
 
 
-def _only_if(is_allowed: Callable[[CustomerRequest], bool]) -> Callable[[StaffView], StaffView]:
-    def decorate(view: StaffView) -> StaffView:
-        @wraps(view)
-        def checked(request: CustomerRequest) -> HttpResponse:
-            if not is_allowed(request):
-                raise NotAllowed
-            return view(request)
-
-        return checked
-
-    return decorate
-
-
-_staff_only = _only_if(lambda request: request.user.is_staff)
-_switchers_only = _only_if(_may_switch)
+def _require(is_allowed: bool) -> None:
+    if not is_allowed:
+        raise NotAllowed
 
 
 @never_cache
 @customer_page
-@_staff_only
 def index(request: CustomerRequest) -> HttpResponse:
     """Show the whole page."""
+    _require(request.user.is_staff)
     return _index(request)
 
 
@@ -80,18 +65,18 @@ def _index(request: CustomerRequest, form: Form | None = None) -> HttpResponse:
 
 @never_cache
 @customer_page
-@_staff_only
 def live(request: CustomerRequest) -> HttpResponse:
     """Render the part that changes every second."""
+    _require(request.user.is_staff)
     context = {**_live(request, get_live_state()), "is_part": True}
     return render(request, "ops/_live.html", context)
 
 
 @never_cache
 @customer_page
-@_staff_only
 def statistics(request: CustomerRequest) -> HttpResponse:
     """Render the part that changes every few seconds."""
+    _require(request.user.is_staff)
     return render(request, "ops/_statistics.html", _statistics(request))
 
 
@@ -143,12 +128,12 @@ def _statistics(request: CustomerRequest) -> dict[str, Any]:
 
 
 @customer_form
-@_switchers_only
 def switch(request: CustomerRequest) -> HttpResponse:
     """Check the backend, or switch to it by `step`: "check", "drain" or "force".
 
     Force requires the backend's name in `confirm`; without it the page asks for the name.
     """
+    _require(_may_switch(request))
     step = request.POST.get("step")
     if step not in ("check", "drain", "force"):
         raise BadInput
@@ -195,9 +180,9 @@ def _force(request: CustomerRequest) -> HttpResponse:
 
 
 @customer_form
-@_switchers_only
 def cancel(request: CustomerRequest) -> HttpResponse:
     """Cancel the current switch."""
+    _require(_may_switch(request))
     if policy.cancel_switch():
         messages.success(request, _("Cancelled."))
     else:
@@ -206,9 +191,9 @@ def cancel(request: CustomerRequest) -> HttpResponse:
 
 
 @customer_form
-@_staff_only
 def audit(request: CustomerRequest) -> HttpResponse:
     """Audit the current sales now, without waiting for the scheduled audit."""
+    _require(request.user.is_staff)
     alerts.audit_and_alert()
     return _redirect("#stock-audit")
 
