@@ -1,9 +1,25 @@
 """Products, stock rows and the ledger of every change of stock."""
 
+import re
+
+from django.contrib.staticfiles import finders
+from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
 from django.db import models
 from django.utils.translation import get_language
 from django.utils.translation import gettext_lazy as _
+
+PICTURE = re.compile(r"(?:\w[\w.-]*/)*\w[\w.-]*\.(?:avif|gif|jpe?g|png|svg|webp)", re.ASCII)
+"""The path of a picture below static/. It cannot name a host or leave the folder."""
+
+
+def validate_picture(name: str) -> None:
+    """Raise ValidationError if there is no picture of this name below static/."""
+    if not PICTURE.fullmatch(name) or not finders.find(name):
+        raise ValidationError(
+            _("Enter the path of a picture that exists below static/, e.g. products/kettle.svg."),
+            code="no_picture",
+        )
 
 
 class Product(models.Model):
@@ -21,6 +37,7 @@ class Product(models.Model):
         _("picture"),
         max_length=120,
         blank=True,
+        validators=[validate_picture],
         help_text=_("Path below static/, e.g. products/kettle.svg"),
     )
     is_listed = models.BooleanField(_("is listed"), default=True)
@@ -39,6 +56,11 @@ class Product(models.Model):
     def _in_language(self, field: str) -> str:
         chinese = (get_language() or "").startswith("zh")
         return str((chinese and getattr(self, f"{field}_zh")) or getattr(self, field))
+
+    @property
+    def has_picture(self) -> bool:
+        """True if the name of the picture is well-formed; SQL can store any other."""
+        return bool(PICTURE.fullmatch(self.picture))
 
     @property
     def title(self) -> str:
