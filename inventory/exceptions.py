@@ -1,9 +1,12 @@
 """Errors of the stock.
 
 InventoryError
-├── OutOfStock    fewer units are left than were requested
-└── StaleFence    a newer holder of the lock has already written the row
+├── OutOfStock       fewer units are left than were requested
+├── StaleFence       a newer holder of the lock has already written the row
+└── OutcomeUnknown   the COMMIT got no reply; also an OperationalError
 """
+
+from django.db import OperationalError
 
 from locking.exceptions import DocumentedError
 
@@ -18,3 +21,7 @@ class OutOfStock(InventoryError):
 
 class StaleFence(InventoryError):
     """A newer holder of the lock has already written the stock row."""
+
+
+class OutcomeUnknown(InventoryError, OperationalError):
+    """The COMMIT got no reply: it may have been executed, or may be later."""

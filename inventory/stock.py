@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, Error, connection, transaction
 from django.db.backends.utils import CursorWrapper
 from django.db.models import F, Q
 from django.utils import timezone
 
-from inventory.exceptions import InventoryError, OutOfStock, StaleFence
+from inventory.exceptions import InventoryError, OutcomeUnknown, OutOfStock, StaleFence
 from inventory.models import Product, Stock, StockMovement
 from inventory.statements import MakeError, Statement, insert_all
 from locking.models import WriteStrategy
@@ -159,8 +159,8 @@ class _Unchanged(Exception):
 def commit(statements: Sequence[Statement]) -> list[int]:
     """Execute the statements as one durable transaction; return the id that each one inserted.
 
-    Raise the error of a statement's `if_unchanged`, or the database's. Nothing is written then,
-    with one exception: if the COMMIT gets no reply (OperationalError), its outcome is unknown.
+    Raise the error of a statement's `if_unchanged`, or the database's; nothing is written then.
+    Raise OutcomeUnknown if the COMMIT gets no reply: the statements may be executed even later.
     """
     try:
         if connection.vendor == "mysql" and not connection.in_atomic_block:
@@ -207,8 +207,9 @@ def _in_one_message(cursor: CursorWrapper, statements: Sequence[Statement]) -> l
                 _read_check(cursor, statement.if_unchanged)
         cursor.nextset()
         return ids
-    except BaseException:
-        _roll_back(cursor)
+    except BaseException as error:
+        if not _roll_back(cursor) and isinstance(error, Error):
+            raise OutcomeUnknown(str(error)) from error
         raise
 
 
@@ -221,13 +222,16 @@ def _read_check(cursor: CursorWrapper, if_unchanged: MakeError) -> None:
         raise
 
 
-def _roll_back(cursor: CursorWrapper) -> None:
+def _roll_back(cursor: CursorWrapper) -> bool:
+    """Return True if the server replied, and so has nothing left to execute."""
     try:
         while cursor.nextset():
             pass
         cursor.execute("ROLLBACK")
     except Exception:  # noqa: BLE001 - a connection in an unknown state is unusable
         connection.close()
+        return False
+    return True
 
 
 def create_stock(*, product: Product, quantity: int) -> Stock:

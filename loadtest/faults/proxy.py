@@ -109,8 +109,6 @@ class Proxy:
         """Release what is held."""
         self._requests.set()
         self._replies.set()
-        for held in self._held:
-            held.gate.set()
 
     def cut(self, *, refuse: bool = False) -> None:
         """Reset all connections with their traffic; `refuse` new ones until `accept`."""
@@ -145,6 +143,8 @@ class Proxy:
         self._listener.close()
         self.close_connections()
         self.resume()
+        for held in self._held:
+            held.gate.set()
 
     def __enter__(self) -> Self:
         return self

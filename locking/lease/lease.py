@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from locking import metrics
 from locking.backends.base import Backend, Claim, Grant
-from locking.exceptions import LockLost
+from locking.exceptions import LockError, LockLost
 from locking.types import check_ttl
 from locking.watchdog import watchdog
 
 logger = logging.getLogger("locking")
 
 OnLost: TypeAlias = "Callable[[Lease], object] | None"
+
+LONGEST_CONFIRM_PAUSE = 1.0
+"""Seconds between two attempts to confirm that a kept lock may be released."""
 
 _marking = threading.Lock()
 
@@ -45,6 +49,7 @@ class Lease:
         self.strategy = ""
         """Write strategy of that policy."""
         self._marked_lost = False
+        self._confirmations: list[Callable[[], bool]] = []
 
     @property
     def fence(self) -> tuple[int, int]:
@@ -95,6 +100,9 @@ class Lease:
             if not self.lost:
                 self._set_count(self.count)
             return
+        if self._confirmations and not self.lost:
+            self._release_later()
+            return
         watchdog.remove(self)
         self.discard()
         known_lost = self.lost
@@ -108,6 +116,46 @@ class Lease:
             self.mark_lost()
             raise LockLost(f"{self.name!r} was lost before its release by {self.owner}.")
         self.log(logging.DEBUG, "lock released")
+
+    def release_after(self, confirm: Callable[[], bool]) -> None:
+        """Let a thread keep the lock from its release on, until `confirm` returns True.
+
+        For a holder whose last write may still take effect. The caller's release returns at once,
+        and the caller may then wait for the lock like any other. `confirm` is called until it
+        returns True; an error counts as False. If the process ends, the lock ends as usual.
+        """
+        self._confirmations.append(confirm)
+
+    def _release_later(self) -> None:
+        confirmations, self._confirmations = self._confirmations, []
+        self.discard()
+        self.claim.caller = self  # which is never abandoned, unlike a thread or a task
+        self.backend.held[(self.name, self)] = self
+        self.log(logging.WARNING, "lock kept until its holder's last write is decided")
+        run = partial(self._release_confirmed, confirmations)
+        try:
+            threading.Thread(target=run, name="release-later", daemon=True).start()
+        except BaseException:  # no thread can be started: the lock ends with its ttl
+            watchdog.remove(self)
+            self.discard()
+            raise
+
+    def _release_confirmed(self, confirmations: Sequence[Callable[[], bool]]) -> None:
+        pause, known = 0.01, ""
+        while not self.lost:
+            try:
+                if all(confirm() for confirm in confirmations):
+                    break
+            except Exception as error:  # noqa: BLE001 - the thread must go on until confirmed
+                if str(error) != known:
+                    known = str(error)
+                    self.log(logging.WARNING, f"lock still kept ({known})")
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_CONFIRM_PAUSE)
+        try:
+            self.release()
+        except LockError as error:
+            self.log(logging.WARNING, f"kept lock not released ({error})")
 
     def extend(self, ttl: float) -> None:
         """Move the deadline to `ttl` seconds from now, and renew for this ttl from now on."""

@@ -20,12 +20,18 @@ from inventory import stock
 from inventory.exceptions import StaleFence
 from inventory.statements import Statement, as_stored
 from inventory.stock import commit
-from locking import LockError
+from locking import Lease, LockError
 from shop.errors import InvalidTransition, NotFound, Overloaded, ServiceUnavailable, lock_refusal
 from shop.models import Order, Sale, User
 from shop.reservations import store
 from shop.sales.quota import return_quota
-from shop.sales.stock_lock import fence_of, learn_newer_fence, mark_stock_returning, sale_lock
+from shop.sales.stock_lock import (
+    commit_under,
+    fence_of,
+    learn_newer_fence,
+    mark_stock_returning,
+    sale_lock,
+)
 
 logger = logging.getLogger("shop")
 
@@ -114,7 +120,7 @@ def _close(order: Order, status: Status, also: Sequence[Statement] = ()) -> None
         try:
             mark_stock_returning(slug=order.sale.slug)
             with sale_lock(order.sale) as lease:
-                _end(order, status, fence_of(lease), also)
+                _end(order, status, lease, also)
                 is_closed = True
                 _release_in_redis(order)
         except StaleFence:
@@ -143,9 +149,10 @@ def _release_in_redis(order: Order) -> None:
             logger.warning("Order %s: its units return to Redis later: %s", order.number, error)
 
 
-def _end(order: Order, status: Status, fence: stock.Fence, also: Sequence[Statement]) -> None:
+def _end(order: Order, status: Status, lease: Lease, also: Sequence[Statement]) -> None:
     """Close a pending order and return its units, in one transaction."""
-    commit(
+    commit_under(
+        lease,
         [
             Statement(
                 "UPDATE shop_order SET status = %s, closed_at = %s WHERE id = %s AND status = %s",
@@ -160,7 +167,7 @@ def _end(order: Order, status: Status, fence: stock.Fence, also: Sequence[Statem
                 stock_id=order.sale.stock_id,
                 quantity=order.quantity,
                 order_number=order.number,
-                fence=fence,
+                fence=fence_of(lease),
             ),
-        ]
+        ],
     )

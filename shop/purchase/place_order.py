@@ -23,7 +23,6 @@ from django.utils import timezone
 from inventory import stock
 from inventory.exceptions import OutOfStock, StaleFence
 from inventory.statements import Statement, insert
-from inventory.stock import commit
 from locking import Lease, LockLost, LockTimeout, LockUnavailable, policy
 from locking.failpoints import reach
 from shop.errors import (
@@ -40,7 +39,7 @@ from shop.platform.deadline import is_late
 from shop.platform.keys import digest
 from shop.purchase.group_commit import submit
 from shop.sales.quota import take_quota
-from shop.sales.stock_lock import fence_of, learn_newer_fence, sale_lock
+from shop.sales.stock_lock import commit_under, fence_of, learn_newer_fence, sale_lock
 from shop.sales.waiting_slots import waiting_slot
 
 logger = logging.getLogger("shop")
@@ -231,7 +230,7 @@ def _write(drafts: Sequence[Draft], lease: Lease) -> None:
         orders = [(draft.order.number, draft.order.quantity) for draft in drafts]
         statements += stock.reserve(reading=reading, orders=orders)
         try:
-            ids = iter(commit(statements))
+            ids = iter(commit_under(lease, statements))
         except (OutOfStock, StaleFence) as error:
             reach("purchase.refused", error=error)
             raise

@@ -17,7 +17,6 @@ from django.utils import timezone
 from inventory import stock
 from inventory.exceptions import OutOfStock, StaleFence
 from inventory.statements import Statement, insert_all
-from inventory.stock import commit
 from locking import Lease, lock
 from locking.failpoints import reach
 from shop.errors import LimitReached
@@ -26,7 +25,7 @@ from shop.reservations import store
 from shop.reservations.reconciliation import decided_in, reconcile
 from shop.reservations.store import Entry
 from shop.sales.quota import take_quota
-from shop.sales.stock_lock import fence_of, learn_newer_fence, lock_name
+from shop.sales.stock_lock import commit_under, fence_of, learn_newer_fence, lock_name
 
 logger = logging.getLogger("shop")
 
@@ -147,7 +146,8 @@ def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
     )
     reach("queued.stock_read")
     now = timezone.now()
-    commit(
+    commit_under(
+        lease,
         [
             insert_all(
                 Order,
@@ -162,7 +162,7 @@ def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
             ),
             *_quotas(sale, entries),
             *stock.reserve(reading=reading, orders=[(one.number, one.quantity) for one in entries]),
-        ]
+        ],
     )
 
 

@@ -1,15 +1,21 @@
 """The lock and the fence of a sale's stock, and the flag that its stock is returning."""
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from django.conf import settings
 from django.core.cache import caches
 
 from inventory import stock
+from inventory.exceptions import OutcomeUnknown
+from inventory.statements import Statement
 from locking import Lease, LockError, lock, locks, policy
+from locking.models import WriteStrategy
 from locking.policy.lock import PolicyLock
 from shop.models import Sale
+from shop.platform.mysql.session import current_session, end_session
 
 RETURNING = 15.0
 """Seconds for which the flag stands: longer than acquiring the lock and committing may take."""
@@ -30,6 +36,22 @@ def fence_of(lease: Lease) -> stock.Fence:
     """Return the fence with which the holder of a lease writes the stock row."""
     epoch, token = lease.fence
     return stock.Fence(epoch=epoch, token=token if lease.backend.capabilities.fencing else None)
+
+
+def commit_under(lease: Lease, statements: Sequence[Statement]) -> list[int]:
+    """Commit statements that write a stock row under its lock; see `stock.commit`.
+
+    A naive write is refused by nothing, even if it reaches the database after the next holder has
+    written. So if its outcome is unknown, the lock is kept until the database has ended the
+    session: see `Lease.release_after`. The caller's release returns at once.
+    """
+    session = current_session() if lease.strategy == WriteStrategy.NAIVE else None
+    try:
+        return stock.commit(statements)
+    except OutcomeUnknown:
+        if session is not None:
+            lease.release_after(partial(end_session, session))
+        raise
 
 
 def learn_newer_fence(sale: Sale) -> None:

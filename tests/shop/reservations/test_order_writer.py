@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from inventory.models import Stock
 from inventory.statements import Statement
-from locking import locks
+from locking import Lease, locks
 from shop.errors import ServiceUnavailable
 from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order, expire_unpaid_orders
@@ -47,7 +47,7 @@ def test_unwritable_order_is_rejected_and_its_units_released(admin_client) -> No
     lost, other = ask(sale, gone, quantity=2), ask(sale)
     gone.delete()
     # Where the database checks foreign keys at the end of a transaction, a test's has none.
-    with patch.object(order_writer, "commit", _without_customers(order_writer.commit)):
+    with patch.object(order_writer, "commit_under", _without_customers(order_writer.commit_under)):
         consume()
     assert [status(lost), status(other)] == ["failed", "won"]
     assert_sound(sale, held=1, left=4)
@@ -56,12 +56,12 @@ def test_unwritable_order_is_rejected_and_its_units_released(admin_client) -> No
 
 
 def _without_customers(commit: Callable[..., object]) -> Callable[..., object]:
-    def checked(statements):
+    def checked(lease, statements):
         rows = statements[0].params
         customers = rows[1 :: len(rows) // statements[0].sql.count("(%s")]
         if User.objects.filter(pk__in=customers).count() < len(set(customers)):
             raise IntegrityError("a foreign key constraint fails")
-        return commit(statements)
+        return commit(lease, statements)
 
     return checked
 
@@ -97,7 +97,7 @@ def test_excess_reservations_are_rejected_as_sold_out(shop) -> None:
 def test_database_failure_leaves_the_entry() -> None:
     sale = a_queued_sale()
     queued = ask(sale)
-    with patch.object(order_writer, "commit", side_effect=OperationalError("gone")):
+    with patch.object(order_writer, "commit_under", side_effect=OperationalError("gone")):
         consumer.Consumer(threading.Event()).round()
         assert status(queued) == "waiting"
     assert not RejectedReservation.objects.exists()
@@ -111,14 +111,14 @@ def test_order_of_an_unanswered_commit_is_not_rejected(strategy, settings) -> No
     """C2: the last attempt commits the batch, and its reply is lost."""
     put_in_force("process", strategy)
     sale = a_queued_sale(stock=1)
-    queued, commit = ask(sale), order_writer.commit
+    queued, commit = ask(sale), order_writer.commit_under
 
-    def commit_without_reply(statements: Sequence[Statement]) -> None:
+    def commit_without_reply(lease: Lease, statements: Sequence[Statement]) -> None:
         if unanswered.call_count >= settings.MAX_ATTEMPTS:
-            commit(statements)
+            commit(lease, statements)
         raise LOST
 
-    with patch.object(order_writer, "commit", side_effect=commit_without_reply) as unanswered:
+    with patch.object(order_writer, "commit_under", side_effect=commit_without_reply) as unanswered:
         consumer.Consumer(threading.Event()).round()
     assert unanswered.call_count >= settings.MAX_ATTEMPTS
     assert status(queued) == "won"
@@ -141,7 +141,7 @@ def test_repeatedly_failing_entry_is_rejected(monkeypatch) -> None:
     sale = a_queued_sale()
     queued = ask(sale)
     one = consumer.Consumer(threading.Event())
-    with patch.object(order_writer, "commit", side_effect=OperationalError("1366")):
+    with patch.object(order_writer, "commit_under", side_effect=OperationalError("1366")):
         for _ in range(order_writer.DELIVERIES):
             one.round()
     assert status(queued) == "failed"
@@ -170,7 +170,7 @@ def test_no_entry_is_rejected_while_the_row_is_blocked(settings) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET innodb_lock_wait_timeout = 0")
     try:
-        with patch.object(order_writer, "commit", wraps=order_writer.commit) as commit:
+        with patch.object(order_writer, "commit_under", wraps=order_writer.commit_under) as commit:
             for _ in range(order_writer.DELIVERIES + 1):
                 one.round()
     finally:
