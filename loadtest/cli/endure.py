@@ -1,10 +1,12 @@
 """Test a whole shop: restarts under load, failed and slow stores, hours of mixed load."""
 
 import json as encoder
+import time
 from argparse import ArgumentParser
 from contextlib import ExitStack
 from typing import Any
 
+from devservers import Redis, Server
 from loadtest.charts.terminal import Bar, Terminal
 from loadtest.cli import JSON_HELP, add_numbers
 from loadtest.faults.ensemble import FailLeader, Partitioned
@@ -17,7 +19,11 @@ LIMITS = {
     "attempts": (100, 1_000_000),
     "stock": (10, 100_000),
     "seconds": (12, 86_400),
+    "rounds": (1, 1000),
 }
+VARIABLES = {"database": "DATABASE_URL", "redis": "REDIS_URL"}
+PROXIED = {"slow": ("database", "redis"), "recovery": ("redis",)}
+"""The stores that an experiment reaches through a proxy."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -29,6 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
             ("attempts", 100_000, "purchases sent by `restarts`"),
             ("stock", 1000, "units sold by `restarts`"),
             ("seconds", 1800, "duration of `soak`"),
+            ("rounds", 3, "interruptions of Redis in `recovery`, of each kind"),
         ),
     )
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
@@ -42,14 +49,21 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
     backends = ["redis", "zookeeper"] if what in ("recovery", "soak") else ["redis"]
     leader = FailLeader(Partitioned()) if what == "recovery" else None
     ensemble = leader.ensemble if leader else None
-    with PrivateStores("mariadb", backends, ensemble=ensemble) as stores, ExitStack() as stack:
+    private = PrivateStores(
+        "mariadb",
+        backends,
+        ensemble=ensemble,
+        redis_config=("--appendonly", "yes") if what == "recovery" else (),
+    )
+    with private as stores, ExitStack() as stack:
         if stores.missing:
             raise ExperimentFailed("; ".join(stores.missing.values()))
         proxies: dict[str, Proxy] = {}
-        variables = {"database": "DATABASE_URL", "redis": "REDIS_URL"}
-        for store, variable in variables.items() if what == "slow" else ():
+        for store in PROXIED.get(what, ()):
             port = stores.ports[store]
-            proxies[store] = stack.enter_context(Proxy(port))
+            # While the server is down, new connections are refused as without the proxy.
+            proxies[store] = stack.enter_context(Proxy(port, connect_timeout=0))
+            variable = VARIABLES[store]
             url = stores.environ[variable].replace(f":{port}", f":{proxies[store].port}")
             stores.environ[variable] = url
         stores.environ |= {
@@ -61,7 +75,8 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
         del stores.environ["MAX_WAITING"], stores.environ["PURCHASES_PER_GRANT"]
         nodes = [node.port for node in ensemble.nodes] if ensemble else []
         bar = stack.enter_context(Bar(disable=json))
-        arguments = {"what": what, "ports": stores.ports, "nodes": nodes, **asked}
+        ports = stores.ports | {store: proxy.port for store, proxy in proxies.items()}
+        arguments = {"what": what, "ports": ports, "nodes": nodes, **asked}
         for event in stores.run_experiment("endure", arguments):
             bar.show_step(event)
             if event["event"] == "fault" and leader and event["store"] == "zookeeper":
@@ -95,7 +110,29 @@ def _inject(stores: PrivateStores, proxy: Proxy | None, event: dict[str, Any]) -
             proxy.delay = event["seconds"]
         case "silent":
             proxy.hold()
+        case "pause" | "stop" | "kill" | "cut":
+            _interrupt(stores.servers["redis"], proxy, event["do"], event["seconds"])
         case "recover":
             proxy.delay = 0.0
             proxy.cut()  # held messages count as lost
             proxy.resume()
+
+
+def _interrupt(server: Server, proxy: Proxy, do: str, seconds: float) -> None:
+    """Interrupt Redis for this time."""
+    assert isinstance(server, Redis)
+    match do:
+        case "pause":
+            server.pause_clients(seconds)
+        case "stop":
+            server.pause()
+            time.sleep(seconds)
+            server.resume()
+        case "kill":
+            server.kill()
+            time.sleep(seconds)
+            server.start()
+        case "cut":
+            proxy.cut(refuse=True)
+            time.sleep(seconds)
+            proxy.accept()

@@ -53,8 +53,10 @@ class Proxy:
         *,
         listen: tuple[str, int] = (HOST, 0),
         rewrite: tuple[bytes, bytes] = (b"", b""),
+        connect_timeout: float = 2.0,
     ) -> None:
         self._target, self._rewrite = port, rewrite
+        self._connect_timeout = connect_timeout
         self._requests, self._replies = threading.Event(), threading.Event()
         self.delay = 0.0
         """Seconds by which each message is delayed."""
@@ -169,8 +171,8 @@ class Proxy:
                 self._start(self._join, near)
 
     def _join(self, near: socket.socket) -> None:
-        """Connect to the server; retry for as long as a client would that reconnects."""
-        deadline = time.monotonic() + 2
+        """Connect to the server; retry for `connect_timeout` seconds while it is down."""
+        deadline = time.monotonic() + self._connect_timeout
         while True:
             try:
                 far = socket.create_connection((HOST, self._target))

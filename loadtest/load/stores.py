@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 from devservers import MariaDb, Redis, Server, ServerError, ZooKeeper, start_all, stop_all
@@ -30,13 +30,19 @@ class PrivateStores:
     """
 
     def __init__(
-        self, store: str, backends: Iterable[str], *, ensemble: ZooKeeper | None = None
+        self,
+        store: str,
+        backends: Iterable[str],
+        *,
+        ensemble: ZooKeeper | None = None,
+        redis_config: Sequence[str] = (),
     ) -> None:
         self.store = store
+        self._redis_config = redis_config
         self._ensemble = ensemble
         self.backends = tuple(backends)
         self.missing: dict[str, str] = {}
-        self._servers: dict[str, Server] = {}
+        self.servers: dict[str, Server] = {}
         """The server of each kind that a fault may kill."""
         self._coming_back: dict[str, threading.Timer] = {}
         self._stack = contextlib.ExitStack()
@@ -82,34 +88,35 @@ class PrivateStores:
         return {"DATABASE_URL": self._up("database", MariaDb()).url}
 
     def _redis(self) -> dict[str, str]:
-        return {"REDIS_URL": self._up("redis", Redis(prefer="embedded")).url}
+        server = Redis(prefer="embedded", config=self._redis_config)
+        return {"REDIS_URL": self._up("redis", server).url}
 
     def _redlock(self) -> dict[str, str]:
         masters = [Redis(prefer="embedded") for _ in range(5)]
         start_all(masters)
         self._stack.callback(stop_all, masters)
-        self._servers["redlock"] = masters[0]
+        self.servers["redlock"] = masters[0]
         return {"REDLOCK_URLS": ",".join(master.url for master in masters)}
 
     def _zookeeper(self) -> dict[str, str]:
         zookeeper = self._stack.enter_context(self._ensemble or ZooKeeper(nodes=1))
-        self._servers["zookeeper"] = zookeeper.nodes[0]
+        self.servers["zookeeper"] = zookeeper.nodes[0]
         return {"ZOOKEEPER_HOSTS": zookeeper.hosts}
 
     def _up(self, what: str, server: Server) -> Server:
-        self._servers[what] = self._stack.enter_context(server)
+        self.servers[what] = self._stack.enter_context(server)
         return server
 
     @property
     def ports(self) -> dict[str, int]:
         """Return the ports of the servers that a fault may kill."""
-        return {what: server.port for what, server in self._servers.items()}
+        return {what: server.port for what, server in self.servers.items()}
 
     def kill(self, what: str, *, back_after: float) -> bool:
         """Kill a server and start it `back_after` seconds later; return False if it is down."""
         if what in self._coming_back:
             self._coming_back[what].join()
-        if (server := self._servers.get(what)) is None or not server.is_running:
+        if (server := self.servers.get(what)) is None or not server.is_running:
             return False
         server.kill()
         back = threading.Timer(back_after, server.start)

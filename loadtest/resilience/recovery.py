@@ -9,12 +9,13 @@ from django.db import connections
 
 from loadtest.faults.waiting import until
 from loadtest.faults.worker import emit
+from loadtest.resilience.interruptions import MAX_RESUME, interrupt_redis
 from loadtest.resilience.shop import Reply, Shop, fetch, load, store_responds
 from loadtest.resilience.verdicts import (
     TIMEOUT,
     Report,
     ledger_breaches,
-    purchases,
+    next_purchase,
     statuses,
     verdict,
 )
@@ -37,7 +38,6 @@ class StoreFault(NamedTuple):
 
 
 FAULTS = (
-    StoreFault("redis", "kill", 1.0),
     StoreFault("database", "kill", 3.0),
     StoreFault("zookeeper", "kill", 3.0),
     StoreFault("zookeeper", "stop", 6.0),
@@ -47,43 +47,42 @@ FAULTS = (
 
 def recovery(asked: dict[str, Any]) -> Report:
     """Inject every fault and measure the recovery."""
-    rows: list[Report] = []
-    with Shop(stock=100_000, beats=2) as shop, load(shop.buy, 4, pause=0.05) as replies:
-        for fault in FAULTS:
-            connections.close_all()  # the last fault broke this process's connections too
-            policy.switch(backend=fault.store, reason="lab endure recovery")
-            _next_purchase(replies, time.monotonic())
-            lease = locks[fault.store].ttl if locks[fault.store].inspect() else 0.0
-            locks.close()
-            if fault.store == "zookeeper":
-                seconds, seen = _fail_leader(fault, asked["nodes"], replies)
-            else:
-                seconds, seen = _kill_server(fault, asked["ports"][fault.store], replies)
-            rows.append(
-                {
-                    **fault._asdict(),
-                    "seen": seen,
-                    "seconds": round(seconds, 2),
-                    "lease_held": lease,
-                    "ok": seconds <= fault.within + lease,
-                }
-            )
+    with Shop(stock=1_000_000, beats=2) as shop:
+        interruptions, replies = interrupt_redis(shop, asked["ports"]["redis"], asked["rounds"])
+        with load(shop.buy, 4, pause=0.05) as more:
+            rows = [_fail(fault, asked, more) for fault in FAULTS]
     late = [
         "{store} {do}: {seconds} s, {within:g} s were allowed".format(**row)
         for row in rows
         if not row["ok"]
     ]
+    late += [
+        f"redis {row['do']} for {row['seconds']} s: {row['max']} s, {MAX_RESUME} s were allowed"
+        for row in interruptions
+        if not row["ok"]
+    ]
+    replies += more
     breaches = [*late, *ledger_breaches(shop, replies)]
-    return verdict(breaches, blows=rows, answers=statuses(replies))
+    return verdict(breaches, interruptions=interruptions, blows=rows, answers=statuses(replies))
 
 
-def _next_purchase(replies: list[Reply], since: float, ends_after: float = 0.0) -> float:
-    """Wait for a purchase that began after `since` and ended after `ends_after`; its end time."""
-
-    def ends() -> list[float]:
-        return [end for end in purchases(replies, since) if end > ends_after]
-
-    return min(until(ends, "a purchase", TIMEOUT))
+def _fail(fault: StoreFault, asked: dict[str, Any], replies: list[Reply]) -> Report:
+    connections.close_all()  # the last fault broke this process's connections too
+    policy.switch(backend=fault.store, reason="lab endure recovery")
+    next_purchase(replies, time.monotonic())
+    lease = locks[fault.store].ttl if locks[fault.store].inspect() else 0.0
+    locks.close()
+    if fault.store == "zookeeper":
+        seconds, seen = _fail_leader(fault, asked["nodes"], replies)
+    else:
+        seconds, seen = _kill_server(fault, asked["ports"][fault.store], replies)
+    return {
+        **fault._asdict(),
+        "seen": seen,
+        "seconds": round(seconds, 2),
+        "lease_held": lease,
+        "ok": seconds <= fault.within + lease,
+    }
 
 
 def _kill_server(fault: StoreFault, port: int, replies: list[Reply]) -> tuple[float, str]:
@@ -91,7 +90,7 @@ def _kill_server(fault: StoreFault, port: int, replies: list[Reply]) -> tuple[fl
     until(lambda: not store_responds(port), f"{fault.store} being down", TIMEOUT)
     until(partial(store_responds, port), f"{fault.store} being up", TIMEOUT)
     recovered = time.monotonic()
-    return _next_purchase(replies, recovered) - recovered, "did not answer, then did again"
+    return next_purchase(replies, recovered) - recovered, "did not answer, then did again"
 
 
 def _fail_leader(
@@ -103,7 +102,7 @@ def _fail_leader(
     emit("fault", do=fault.do, store=fault.store, seconds=0)
     new = until(lambda: [one for one in others if _has_mode(one, b"leader")], "another leader")
     elected = time.monotonic()
-    bought = _next_purchase(replies, injected, elected)
+    bought = next_purchase(replies, injected, elected)
     emit("fault", do="recover", store=fault.store, seconds=0)
     until(lambda: all(_has_mode(port, b"") for port in ports), "all nodes serving", TIMEOUT)
     nodes = f"node {ports.index(old) + 1} led, then node {ports.index(new[0]) + 1}"

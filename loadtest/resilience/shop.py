@@ -137,13 +137,12 @@ def load(act: Callable[[], Reply], threads: int, *, pause: float = 0.0) -> Itera
             thread.join(TIMEOUT)
 
 
-def store_responds(port: int) -> bool:
+def store_responds(port: int, timeout: float = 0.2) -> bool:
     """Return True if a store serves: MariaDB sends its handshake, Redis answers a PING."""
     try:
-        with socket.create_connection((HOST, port), timeout=0.2) as connection:
-            connection.settimeout(0.2)
+        with socket.create_connection((HOST, port), timeout=timeout) as connection:
             connection.sendall(b"PING\r\n")
-            return bool(connection.recv(1))
+            return connection.recv(1) not in (b"", b"-")  # Redis loads its data: -LOADING
     except OSError:
         return False
 

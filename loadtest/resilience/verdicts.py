@@ -1,8 +1,10 @@
 """Checks of the answers and of the ledger after an experiment."""
 
 from collections import Counter
+from itertools import takewhile
 from typing import Any
 
+from loadtest.faults.waiting import until
 from loadtest.resilience.shop import Reply, Shop
 from shop.administration.audit import audit_sale
 
@@ -18,7 +20,17 @@ def verdict(breaches: list[str], **facts: Any) -> Report:
 
 def purchases(replies: list[Reply], since: float) -> list[float]:
     """Return the end times of the purchases that began after `since`."""
-    return [one.ended for one in replies if one.began > since and one.status in BOUGHT]
+    latest = takewhile(lambda one: one.ended > since, reversed(replies))
+    return [one.ended for one in latest if one.began > since and one.status in BOUGHT]
+
+
+def next_purchase(replies: list[Reply], since: float, ends_after: float = 0.0) -> float:
+    """Wait for a purchase that began and ended after these times; return its end."""
+
+    def ends() -> list[float]:
+        return [end for end in purchases(replies, since) if end > ends_after]
+
+    return min(until(ends, "a purchase", TIMEOUT))
 
 
 def statuses(replies: list[Reply]) -> dict[str, int]:

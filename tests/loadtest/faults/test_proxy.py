@@ -94,3 +94,12 @@ def test_held_traffic_arrives_whole_after_its_client_has_gone(
     assert direct.get("k") is None
     proxy.resume()
     assert until(lambda: direct.get("k"), "the late request") == value
+
+
+def test_connection_is_refused_while_the_server_is_down() -> None:
+    with Redis() as server, Proxy(server.port, connect_timeout=0) as proxy:
+        server.kill()
+        with socket.create_connection((HOST, proxy.port), timeout=1) as connection:
+            assert connection.recv(1) == b""
+        server.start()
+        open_connection(proxy).close()

@@ -1,17 +1,23 @@
-"""`lab endure` on a small scale: restarts under load, and a soak."""
+"""`lab endure` on a small scale: restarts under load, failed stores, and a soak."""
 
 from __future__ import annotations
 
 import io
 import json
 from contextlib import suppress
+from itertools import product
+from threading import Timer
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 
+from devservers import Redis
+from loadtest.faults.proxy import Proxy
 from loadtest.load.http.client import DISCONNECTED
+from loadtest.resilience.interruptions import DURATIONS, WAYS, wait_for_return
 from loadtest.resilience.soak import BACKENDS, Figures, growth
+from locking import locks
 
 
 def endure(*words: str) -> dict[str, Any]:
@@ -30,6 +36,28 @@ def test_restarts_lose_nothing() -> None:
     assert (report["orders"], report["restarts"]) == (200, 2)
     assert report["answers"][DISCONNECTED]["count"] > 0
     assert report["jobs"]["turned_away"] > 0
+
+
+@pytest.mark.long
+def test_purchases_resume_before_the_lease_ends() -> None:
+    """The limit of the command itself is too strict for a busy machine."""
+    report = endure("recovery", "--rounds=1")
+    assert not [one for one in report["breaches"] if "were allowed" not in one]
+    rows = report["interruptions"]
+    assert {(row["do"], row["seconds"]) for row in rows} == {*product(WAYS, DURATIONS)}
+    assert all(row["max"] < locks["redis"].ttl / 2 for row in rows)
+    assert {row["store"] for row in report["blows"]} == {"database", "zookeeper"}
+
+
+@pytest.mark.parametrize(("seconds", "counts"), [(0.2, True), (60.0, False)])
+def test_much_shorter_interruption_does_not_count(
+    seconds: float, counts: bool, redis_server: Redis
+) -> None:
+    """A busy machine may delay a reply before the interruption begins."""
+    with Proxy(redis_server.port) as proxy:
+        proxy.hold()
+        Timer(0.3, proxy.resume).start()
+        assert (wait_for_return("stop", seconds, proxy.port) is not None) is counts
 
 
 @pytest.mark.long

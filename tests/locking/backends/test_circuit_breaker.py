@@ -79,6 +79,24 @@ def test_a_refused_connection_does_not_open_it(proxy, connections, client) -> No
     ping(connections)
 
 
+@pytest.mark.parametrize(("cause", "count"), [(TimeoutError(), 1), (ConnectionResetError(), 2)])
+def test_request_is_repeated_unless_it_timed_out(
+    cause: OSError, count: int, connections: ConnectionPool
+) -> None:
+    """A request that timed out may still arrive, after the repeated one."""
+    calls = []
+
+    def request(connection: Connection) -> None:
+        calls.append(connection)
+        raise Disconnected from cause
+
+    with pytest.raises(Disconnected):
+        connections.call(request)
+    assert len(calls) == count
+    for connection in calls:
+        connection.close()
+
+
 def test_it_closes_with_the_first_successful_probe() -> None:
     probes = []
 
