@@ -11,6 +11,7 @@ from typing import Any
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt, csrf_protect
 
 from shop.errors import SignInFirst, WrongMethod, answer, wants_json
@@ -48,7 +49,7 @@ def public_page(view: View) -> View:
 
 
 def customer_page(view: View) -> View:
-    """Allow GET and HEAD for signed-in customers; send others to the sign-in page."""
+    """Allow GET and HEAD, uncached, for signed-in customers; send others to the sign-in page."""
 
     @wraps(view)
     def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -56,11 +57,11 @@ def customer_page(view: View) -> View:
             return _sign_in(request, request.get_full_path())
         return view(request, *args, **kwargs)
 
-    return public_page(checked)
+    return never_cache(public_page(checked))
 
 
 def customer_form(view: View) -> View:
-    """Allow POST with a CSRF token for signed-in customers.
+    """Allow POST with a CSRF token, uncached, for signed-in customers.
 
     The address is <page>/<verb>/; others are sent to sign in and then to <page>/.
     """
@@ -73,7 +74,7 @@ def customer_form(view: View) -> View:
             return _sign_in(request, f"{page}/")
         return protected(request, *args, **kwargs)
 
-    return csrf_exempt(allow_methods("POST")(checked))
+    return never_cache(csrf_exempt(allow_methods("POST")(checked)))
 
 
 def _sign_in(request: HttpRequest, next_page: str) -> HttpResponse:

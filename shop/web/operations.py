@@ -1,8 +1,7 @@
 """The operations page for staff: lock policy, held locks, store health, and switching the lock."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.forms import Form
@@ -10,7 +9,6 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.views.decorators.cache import never_cache
 
 from locking import LockError, locks, policy
 from shop.administration import alerts
@@ -42,7 +40,6 @@ def _require(is_allowed: bool) -> None:
         raise NotAllowed
 
 
-@never_cache
 @customer_page
 def index(request: CustomerRequest) -> HttpResponse:
     """Show the whole page."""
@@ -63,7 +60,6 @@ def _index(request: CustomerRequest, form: Form | None = None) -> HttpResponse:
     return render(request, "ops/index.html", context, status=status)
 
 
-@never_cache
 @customer_page
 def live(request: CustomerRequest) -> HttpResponse:
     """Render the part that changes every second."""
@@ -72,7 +68,6 @@ def live(request: CustomerRequest) -> HttpResponse:
     return render(request, "ops/_live.html", context)
 
 
-@never_cache
 @customer_page
 def statistics(request: CustomerRequest) -> HttpResponse:
     """Render the part that changes every few seconds."""
@@ -105,21 +100,10 @@ def _live(request: CustomerRequest, state: LiveState) -> dict[str, Any]:
         "more": max(0, len(rows) - MAX_ROWS),
         "counts": {name: sum(map(matches, state.rows)) for name, matches in FILTERS.items()},
         "options": options,
-        "query": urlencode(options),
         "may_switch": _may_switch(request),
         "backends": list(locks),
-        "show_links": _links(options, "show", FILTERS),
-        "rate_links": _links(options, "rate", RATES),
+        "rates": RATES,
     }
-
-
-def _links(
-    options: dict[str, str], name: str, values: Iterable[str]
-) -> list[tuple[str, str, bool]]:
-    """Return each value of an option, its query string, and True if it is chosen."""
-    return [
-        (value, urlencode({**options, name: value}), options[name] == value) for value in values
-    ]
 
 
 def _statistics(request: CustomerRequest) -> dict[str, Any]:

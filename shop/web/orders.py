@@ -9,7 +9,6 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 
 from inventory.statements import insert
@@ -26,7 +25,6 @@ from shop.web.forms import SeeOther, key_of
 PAGE_SIZE = 20
 
 
-@never_cache
 @customer_page
 def orders(request: CustomerRequest) -> HttpResponse:
     """List the customer's own orders."""
@@ -34,7 +32,6 @@ def orders(request: CustomerRequest) -> HttpResponse:
     return render(request, "shop/orders.html", {"page": page})
 
 
-@never_cache
 @customer_page
 def order(request: CustomerRequest, number: str) -> HttpResponse:
     """Show one of the customer's own orders."""
@@ -44,14 +41,12 @@ def order(request: CustomerRequest, number: str) -> HttpResponse:
     return render(request, "shop/order.html", _order_context(order))
 
 
-@never_cache
 @customer_form
 def pay(request: CustomerRequest, number: str) -> HttpResponse:
     """Pay at once: the stand-in payment service approves without asking the customer."""
     return _change_order(request, number, pay_at_once, Order.Status.PAID)
 
 
-@never_cache
 @customer_form
 def payment(request: CustomerRequest, number: str) -> HttpResponse:
     """Start the payment, or continue an open one: 201 with JSON, or 303 to the payment service."""
@@ -63,7 +58,6 @@ def payment(request: CustomerRequest, number: str) -> HttpResponse:
     return JsonResponse({"url": url}, status=201) if wants_json(request) else SeeOther(url)
 
 
-@never_cache
 @customer_form
 def cancel(request: CustomerRequest, number: str) -> HttpResponse:
     """Cancel an unpaid order."""
@@ -111,7 +105,6 @@ def _order_context(order: Order, key: str = "") -> dict[str, Any]:
     return {**context, "key": key or str(uuid.uuid4())}
 
 
-@never_cache
 @customer_page
 def gateway_page(request: CustomerRequest, reference: str) -> HttpResponse:
     """Let the customer choose the outcome of the payment; once decided, go back to the order."""
@@ -121,7 +114,6 @@ def gateway_page(request: CustomerRequest, reference: str) -> HttpResponse:
     return render(request, "shop/gateway.html", {"payment": payment, "now": timezone.now()})
 
 
-@never_cache
 @customer_form
 def gateway_decision(request: CustomerRequest, reference: str) -> HttpResponse:
     """Send the callbacks of the chosen outcome, then send the customer back to the order."""

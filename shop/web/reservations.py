@@ -6,7 +6,6 @@ from typing import Any
 from django.http import HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext_lazy as _
-from django.views.decorators.cache import never_cache
 
 from shop.errors import KeyReused, LimitReached, SoldOut, wants_json
 from shop.reservations.reserve import ReservationStatus, reservation_status
@@ -30,7 +29,6 @@ _TEXTS = {
 }
 
 
-@never_cache
 @customer_page
 def reservation(request: CustomerRequest, token: str) -> HttpResponse:
     """Show the reservation; redirect to its order, or explain why there will be none."""
