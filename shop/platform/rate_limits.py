@@ -5,6 +5,7 @@ nothing is limited: rate limits protect the shop from load, they do not guard th
 """
 
 import logging
+import math
 import time
 from functools import cache
 
@@ -65,7 +66,7 @@ def count_repeated(limit: str, *client: str) -> None:
     process (in each of its threads, at worst). Most clients of a sale send only one.
     """
     now, name = time.monotonic(), "/".join(client)
-    since, counted = _counted.get(limit, (0.0, {}))
+    since, counted = _counted.get(limit, (-math.inf, {}))
     if now - since > _parsed(limit).get_expiry() or len(counted) > MAX_CLIENTS:
         since, counted = _counted[limit] = (now, {})
     if name not in counted:

@@ -1,0 +1,19 @@
+"""Rate limits that remember a client's first request in the process."""
+
+import secrets
+
+import pytest
+
+from shop.errors import TooMany
+from shop.platform import rate_limits
+
+
+@pytest.mark.parametrize("uptime", [5.0, 5_000_000.0])
+def test_repeated_requests_are_limited_from_the_start_of_the_machine(uptime, monkeypatch) -> None:
+    """The window is longer than the time since the machine started."""
+    monkeypatch.setattr(rate_limits.time, "monotonic", lambda: uptime)
+    client = secrets.token_hex(8)
+    rate_limits.count_repeated("2/hour", client)
+    rate_limits.count_repeated("2/hour", client)
+    with pytest.raises(TooMany):
+        rate_limits.count_repeated("2/hour", client)
