@@ -2,14 +2,17 @@
 
 import fcntl
 import os
+import queue
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from devservers import HOST, reserve_port
 from loadtest.faults.waiting import until
 from tools import demo, setup
 from tools.demo import STORE_VARIABLES
+from tools.supervisor import Events, Part, reaper, stop_parts, supervise
 
 ROOT = Path(__file__).parent.parent
 SHELL = "/bin/sh"
@@ -127,6 +131,85 @@ def test_every_end_leaves_nothing_and_the_next_start_has_the_data(
             if how is not signal.SIGKILL:
                 assert supervisor.wait(15) == 0
             until(lambda: processes_of(tmp_path) == [], "their end", 15)
+
+
+def demo_process(supervisor: int, word: str) -> int:
+    """Return the process that the demo started with this word in its command, or 0."""
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(file.read_text().rpartition(")")[2].split()[1])
+            words = (file.parent / "cmdline").read_bytes().split(b"\0")
+            if parent == supervisor and word.encode() in words:
+                return int(file.parent.name)
+    return 0
+
+
+def is_replaced(supervisor: int, word: str, first: int) -> bool:
+    """Return True if the demo has started another process with this word in its command."""
+    return demo_process(supervisor, word) not in (0, first)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
+def test_killed_process_is_restarted(tmp_path: Path, port: int) -> None:
+    """Before, the end of the worker ended the demo: a full disk for some seconds sufficed."""
+    with running(tmp_path, port) as (supervisor, _):
+        until(lambda: len(processes_of(tmp_path)) == 12, "all processes", 30)
+        for word in ("worker", "gunicorn", "consume_orders"):
+            first = demo_process(supervisor.pid, word)
+            os.kill(first, signal.SIGKILL)
+            is_other = partial(is_replaced, supervisor.pid, word, first)
+            until(is_other, f"another {word}", 30)
+        until(lambda: len(processes_of(tmp_path)) == 12, "all processes again", 30)
+        with urllib.request.urlopen(f"http://{HOST}:{port}/") as page:
+            assert page.status == 200
+        os.killpg(supervisor.pid, signal.SIGINT)
+        assert supervisor.wait(15) == 0
+        assert supervisor.stdout is not None
+        said = supervisor.stdout.read()
+    assert "worker ended with exit code -9: it restarts in 1 s." in said
+    assert processes_of(tmp_path) == []
+
+
+Supervised = tuple[dict[str, Part], Events, Callable[[str], None]]
+
+
+@pytest.fixture
+def supervised(monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervised]:
+    """Two processes of which `worker` ends at once and leaves a child behind."""
+    monkeypatch.setattr("tools.supervisor.RESTART_DELAY", 0.01)
+    commands = {"web": "sleep 1000", "worker": "sleep 1000 & echo $!; exit 3"}
+    parts: dict[str, Part] = {}
+    ended: Events = queue.SimpleQueue()
+    with reaper() as watch_group:
+
+        def start(name: str) -> None:
+            parts[name] = Part(name, [SHELL, "-c", commands[name]], ended, watch_group)
+
+        yield parts, ended, start
+        stop_parts(list(parts.values()), ended)
+
+
+def test_process_that_keeps_ending_stops_everything(
+    supervised: Supervised, capfd: pytest.CaptureFixture[str]
+) -> None:
+    parts, ended, start = supervised
+    start("web")
+    start("worker")
+    why = supervise(parts, ended, start)
+    assert why == "worker ended with exit code 3, after 5 restarts within 60 s"
+    said = capfd.readouterr().out
+    assert said.count("worker ended with exit code 3: it restarts in") == 5
+    children = re.findall(r"worker   \| (\d+)", said)
+    assert len(children) == 6
+    until(lambda: not any(Path(f"/proc/{child}").exists() for child in children), "no child left")
+    assert parts["web"].process.poll() is None, "another process is not affected"
+
+
+def test_signal_ends_the_supervision(supervised: Supervised) -> None:
+    parts, ended, start = supervised
+    start("web")
+    ended.put("SIGINT")
+    assert supervise(parts, ended, start) == "SIGINT"
 
 
 def test_port_in_use(tmp_path: Path, port: int) -> None:

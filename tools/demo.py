@@ -2,8 +2,9 @@
 
     PORT=8000 REDLOCK=1 .venv/bin/python tools/demo.py
 
-All data is in SHOP_VAR (default: var/). When the supervisor ends, all processes that it started
-end: after Ctrl-C, SIGTERM, a closed terminal, the failure of one process and, on Linux, SIGKILL.
+All data is in SHOP_VAR (default: var/). A process that ends is restarted, five times in a minute at
+most. When the supervisor ends, all processes that it started end: after Ctrl-C, SIGTERM, a closed
+terminal, a process that ends too often and, on Linux, SIGKILL.
 """
 
 import fcntl
@@ -12,23 +13,20 @@ import queue
 import shutil
 import signal
 import socket
-import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from io import StringIO
 from pathlib import Path
-from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from devservers import HOST, Redis, ServerError, start_all, stop_all  # noqa: E402
-from devservers.process import with_parent_death_signal  # noqa: E402
+from tools.supervisor import Events, Part, reaper, say, stop_parts, supervise  # noqa: E402
 
 # The variables that name stores; without any of them, the settings look for embedded ones.
 STORE_VARIABLES = (
@@ -39,109 +37,16 @@ STORE_VARIABLES = (
     "ZOOKEEPER_HOSTS",
     "CELERY_BROKER_URL",
 )
-STOP_SECONDS = 8.0
 FIRST_PAGE_SECONDS = 60.0
 SPACE_MB = 100
 KEEP = ("--appendonly", "yes", "--maxmemory-policy", "noeviction")
 EVICT = ("--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru")
 # Celery's warning to root, eight lines long; root is usual in a container.
 QUIET = "ignore:You're running the worker with superuser privileges"
-COLOURS = {"web": 36, "worker": 33, "consumer": 32, "beat": 35}
 
 
 class DemoError(Exception):
     """The demo cannot start; the message is one sentence."""
-
-
-def say(text: str) -> None:
-    with suppress(BrokenPipeError):
-        print(text, flush=True)
-
-
-# Children of a process that was killed while starting: the reaper ends them by process group.
-REAPER = """
-import contextlib, os, signal, sys
-for group in [int(line) for line in sys.stdin]:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
-"""
-
-
-@contextmanager
-def reaper() -> Iterator[Callable[[int], None]]:
-    """Yield a function that registers process groups; all are killed if this process dies."""
-    process = subprocess.Popen(
-        [sys.executable, "-ISc", REAPER],
-        stdin=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdin is not None
-    lines = process.stdin
-    try:
-        yield lambda group: print(group, file=lines, flush=True)
-    finally:
-        process.kill()
-        process.wait()
-        lines.close()
-
-
-class Part:
-    """One process of the demo; prints its lines with its name, and reports its end to a queue."""
-
-    def __init__(
-        self,
-        name: str,
-        command: list[str],
-        ended: "queue.SimpleQueue[str]",
-        env: dict[str, str] | None = None,
-    ) -> None:
-        self.name = name
-        self.process = subprocess.Popen(
-            with_parent_death_signal(command),
-            cwd=ROOT,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        assert self.process.stdout is not None
-        threading.Thread(target=self._relay, args=(self.process.stdout, ended), daemon=True).start()
-
-    def _relay(self, lines: IO[str], ended: "queue.SimpleQueue[str]") -> None:
-        label = f"{self.name:<8} |"
-        if sys.stdout.isatty():
-            colour = COLOURS[self.name.partition("-")[0]]
-            label = f"\x1b[{colour}m{label}\x1b[0m"
-        with lines:
-            for line in lines:
-                say(f"{label} {line.rstrip()}")
-        ended.put(f"{self.name} ended with exit code {self.process.wait()}")
-
-    def signal(self, how: signal.Signals) -> None:
-        """Signal the whole session, including children that lost their parent."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, how)
-
-
-def stop_parts(parts: list[Part], ended: "queue.SimpleQueue[str]") -> None:
-    """Send SIGTERM, wait, then SIGKILL; a second Ctrl-C ends the wait."""
-    for part in parts:
-        with suppress(ProcessLookupError):
-            part.process.terminate()
-    deadline = time.monotonic() + STOP_SECONDS
-    running = list(parts)
-    while running and time.monotonic() < deadline:
-        with suppress(queue.Empty):
-            if ended.get(timeout=0.1).startswith("SIG"):
-                break
-        running = [part for part in running if part.process.poll() is None]
-    for part in parts:
-        part.signal(signal.SIGKILL)
-        part.process.wait()
 
 
 @contextmanager
@@ -227,7 +132,7 @@ def prepare() -> list[str]:
     return [f"  {account}" for account in DEMO_ACCOUNTS]
 
 
-def wait_for_first_page(url: str, ended: "queue.SimpleQueue[str]") -> str | None:
+def wait_for_first_page(url: str, ended: Events) -> str | None:
     """Return None once the page is served, or the reason why it is not."""
     deadline = time.monotonic() + FIRST_PAGE_SECONDS
     while time.monotonic() < deadline:
@@ -239,39 +144,43 @@ def wait_for_first_page(url: str, ended: "queue.SimpleQueue[str]") -> str | None
         except OSError:
             pass  # the server does not listen yet
         with suppress(queue.Empty):
-            return ended.get(timeout=0.1)
+            return str(ended.get(timeout=0.1))
     return f"no page in {FIRST_PAGE_SECONDS:g} s"
 
 
 def serve(port: int, accounts: list[str], started: float) -> int:
-    ended: queue.SimpleQueue[str] = queue.SimpleQueue()
+    ended: Events = queue.SimpleQueue()
     for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(how, lambda number, _: ended.put(signal.Signals(number).name))
     gunicorn = ["-m", "gunicorn", "shop.wsgi", "--config", "deploy/gunicorn_conf.py"]
     gunicorn += ["--bind", f"{HOST}:{port}", "--workers", "2"]
     gunicorn += ["--graceful-timeout", "3", "--max-requests", "0"]
     celery = ["-W", QUIET, "-m", "celery", "--quiet", "-A", "shop"]
-    parts: list[Part] = []
+    commands = {
+        "web": gunicorn,
+        "worker": [*celery, "worker", "--concurrency", "2"],
+        "consumer": ["manage.py", "consume_orders"],
+        "beat": [*celery, "beat"],
+    }
+    parts: dict[str, Part] = {}
     with reaper() as watch_group:
 
-        def start(name: str, command: list[str]) -> None:
-            parts.append(Part(name, [sys.executable, *command], ended))
-            watch_group(parts[-1].process.pid)
+        def start(name: str) -> None:
+            parts[name] = Part(name, [sys.executable, *commands[name]], ended, watch_group)
 
         try:
-            start("web", gunicorn)
+            start("web")
             url = f"http://{HOST}:{port}/"
             why = wait_for_first_page(url, ended)
             if why is None:
                 # After the page: on a small machine, they cost as much to start as it does.
-                start("worker", [*celery, "worker", "--concurrency", "2"])
-                start("consumer", ["manage.py", "consume_orders"])
-                start("beat", [*celery, "beat"])
+                for name in list(commands)[1:]:
+                    start(name)
                 ready = f"The shop is at {url} (ready after {time.time() - started:.1f} s)"
                 say("\n".join(["", ready, *accounts, "Ctrl-C stops everything.", ""]))
-                why = ended.get()
+                why = supervise(parts, ended, start)
         finally:
-            stop_parts(parts, ended)
+            stop_parts(list(parts.values()), ended)
     say(f"{why}: everything is stopped.")
     return 0 if why.startswith("SIG") else 1
 

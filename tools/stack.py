@@ -3,8 +3,8 @@
     PORT=8000 .venv/bin/python tools/stack.py [--check]
 
 Commands, environments and health checks are those of the file. This module replaces Docker: names
-become addresses, and the servers are those of the tests. --check ends once
-every health check passes. Each start begins without data, and the end removes all data.
+become addresses, the servers are those of the tests, and processes that end are restarted. --check
+ends once every health check passes. Each start begins without data, and the end removes all data.
 """
 
 import json
@@ -45,7 +45,7 @@ from devservers import (  # noqa: E402
     stop_all,
 )
 from devservers.programs import required  # noqa: E402
-from tools.demo import Part, reaper, say, stop_parts  # noqa: E402
+from tools.supervisor import Events, Part, reaper, say, stop_parts, supervise  # noqa: E402
 
 READY_SECONDS = 90.0
 CHECK_SECONDS = 30.0
@@ -160,7 +160,7 @@ class Stack:
         self.addresses: dict[str, str] = {}
         self.parts: dict[str, Part] = {}
         self._commands: dict[str, tuple[list[str], dict[str, str]]] = {}
-        self.ended: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.ended: Events = queue.SimpleQueue()
 
     def _reserve(self) -> int:
         port, mark = reserve_port()
@@ -306,8 +306,7 @@ class Stack:
             host = f"127.0.0.{next(self._last_bytes)}"
             self.addresses[name] = env["BIND"] = f"{host}:{self._web_port}"
             env["ALLOWED_HOSTS"] += f",{host}"
-        self.parts[name] = Part(name, command, self.ended, env)
-        self._watch_group(self.parts[name].process.pid)
+        self.parts[name] = Part(name, command, self.ended, self._watch_group, env)
 
     def restart(self, *names: str, seconds: float = 60.0) -> list[int]:
         """Stop parts with SIGTERM and start them again; return their exit codes."""
@@ -377,7 +376,7 @@ def main() -> int:
             password = stack.variables["SEED_PASSWORD"]
             say(f"li, wang, zhang and amy (staff) have the password {password}.")
             say("Ctrl-C stops everything.")
-            why = stack.ended.get()
+            why = supervise(stack.parts, stack.ended, stack.start)
     except (StackError, ServerError, OSError) as error:
         sys.exit(f"\n{error}")
     say(f"{why}: everything is stopped.")
