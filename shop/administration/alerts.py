@@ -88,8 +88,7 @@ def update_metrics() -> None:
 
 def _oldest_reservation() -> float:
     """Return the age in seconds of the oldest reservation without an order; 0 without any."""
-    oldest = [store.entries(sale=sale, limit=1) for sale in sales_under_way()]
-    return max((time.time() - entries[0].reserved_at for entries in oldest if entries), default=0.0)
+    return max((store.oldest_age(sale=sale) for sale in sales_under_way()), default=0.0)
 
 
 def _clock_difference() -> float:

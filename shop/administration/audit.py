@@ -3,8 +3,6 @@
 The verdict of every load test and of `manage.py audit_stock`.
 """
 
-import math
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -105,14 +103,12 @@ def _snapshot() -> Iterator[None]:
 def _in_redis(sale: Sale, available: int) -> dict[str, Any]:
     if sale.is_queued:
         with suppress(ServiceUnavailable):
-            left, entries = store.left(sale=sale), store.entries(sale=sale)
-            reserved = sum(entry.quantity for entry in entries)
-            oldest = min((entry.reserved_at for entry in entries), default=math.inf)
-            drift = None if left is None else left + reserved - available
+            state = store.read_state(sale=sale)
+            units = None if state is None else state.stock
             return {
-                "reserved": reserved,
-                "waiting": max(0.0, time.time() - oldest),
-                "drift": drift,
+                "reserved": state.queued if state else 0,
+                "waiting": store.oldest_age(sale=sale),
+                "drift": None if units is None else units - available,
             }
     return {}
 

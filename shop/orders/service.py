@@ -139,12 +139,7 @@ def _release_in_redis(order: Order) -> None:
     """Release the units of a queued sale in Redis; if that fails, reconciliation does it later."""
     if order.sale.is_queued:
         try:
-            store.release(
-                sale=order.sale,
-                number=order.number,
-                customer_id=order.customer_id,
-                quantity=order.quantity,
-            )
+            store.release(order=order)
         except ServiceUnavailable as error:
             logger.warning("Order %s: its units return to Redis later: %s", order.number, error)
 

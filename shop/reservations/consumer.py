@@ -21,6 +21,7 @@ from shop.models import Sale
 from shop.platform import heartbeat
 from shop.reservations import order_writer, store
 from shop.reservations.reconciliation import load, sales_under_way
+from shop.reservations.store import Entry
 
 logger = logging.getLogger("shop")
 
@@ -55,8 +56,6 @@ class Consumer:
                 logger.warning("Writing orders failed, retrying: %r", error)
                 self._close()
                 self.stop.wait(BLOCK)
-        with suppress(LockError):
-            self._leave()
         self._close()
 
     def round(self) -> int:
@@ -66,13 +65,9 @@ class Consumer:
         if not self._streams:
             self.stop.wait(BLOCK)
             return 0
-        redis = self._connection = self._connection or store.open_connection()
-        arguments = ["GROUP", store.GROUP, self.name, "COUNT", str(BATCH)]
-        arguments += ["BLOCK", str(round(BLOCK * 1000)), "STREAMS", *self._streams]
-        reply = redis.command("XREADGROUP", *arguments, *[">"] * len(self._streams)) or {}
-        count = 0
-        for stream, raw in reply.items():
-            count += self._write(self._streams[stream], raw)
+        self._connection = self._connection or store.open_connection()
+        reply = store.read_new(self._connection, self.name, list(self._streams), BATCH, BLOCK)
+        count = sum(self._write(self._streams[stream], entries) for stream, entries in reply)
         if count:
             self.stop.wait(BATCH_WINDOW)
         return count
@@ -91,23 +86,15 @@ class Consumer:
                 except Overloaded as error:
                     logger.warning("Loading sale %s failed, retrying: %r", sale.slug, error)
                     continue
-            streams[store.keys_of(sale.pk, sale.generation)[3]] = sale
+            streams[store.keys_of(sale).orders] = sale
         self._streams = streams
-        for stream, sale in streams.items():
-            self._claim(stream, sale)
+        for sale in streams.values():
+            if entries := store.claim(sale=sale, consumer=self.name, idle=CLAIM_AFTER, most=BATCH):
+                logger.warning("Claimed %d entries of sale %s", len(entries), sale.slug)
+                self._write(sale, entries)
 
-    def _claim(self, stream: str, sale: Sale) -> None:
-        redis = self._connection = self._connection or store.open_connection()
-        idle = str(round(CLAIM_AFTER * 1000))
-        claim = ["XAUTOCLAIM", stream, store.GROUP, self.name, idle, "0-0", "COUNT", str(BATCH)]
-        raw = redis.command(*claim)[1]
-        if raw:
-            logger.warning("Claimed %d abandoned entries of sale %s", len(raw), sale.slug)
-            self._write(sale, raw)
-
-    def _write(self, sale: Sale, raw: list[list[str]]) -> int:
+    def _write(self, sale: Sale, entries: list[Entry]) -> int:
         """Write entries of one sale; after a failure they are claimed later."""
-        entries = store.read(raw)
         try:
             if entries:
                 order_writer.write(sale=sale, entries=entries)
@@ -116,14 +103,6 @@ class Consumer:
                 "%d entries of sale %s failed, retrying: %r", len(entries), sale.slug, error
             )
         return len(entries)
-
-    def _leave(self) -> None:
-        """Leave the consumer group; entries that are not settled must stay claimable."""
-        redis = self._connection
-        for stream in self._streams if redis else ():
-            assert redis is not None
-            if not redis.command("XPENDING", stream, store.GROUP, "-", "+", "1", self.name):
-                redis.command("XGROUP", "DELCONSUMER", stream, store.GROUP, self.name)
 
     def _close(self) -> None:
         if self._connection is not None:

@@ -31,8 +31,8 @@ logger = logging.getLogger("shop")
 
 BATCH_LOCK_TIMEOUT = 5.0
 """Seconds for which a batch waits for the sale's lock."""
-DELIVERIES = 5
-"""Deliveries after which a failing entry is rejected, if the database can write the stock row."""
+MAX_FAILURES = 5
+"""Failures that an entry caused, after which it is rejected."""
 
 Reason = RejectedReservation.Reason
 Outcomes = list[tuple[Entry, str]]
@@ -98,11 +98,7 @@ def _decide(sale: Sale, entries: Sequence[Entry], lease: Lease, *, is_last: bool
 
 def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
     """Return the outcome of an entry, or None if the database failed."""
-    is_cause = False
     try:
-        if store.deliveries(sale=sale, entry=entry) >= DELIVERIES:
-            stock.check_writable(stock_id=sale.stock_id)  # fails if another session blocks it
-            is_cause = True
         _commit(sale, [entry], lease)
     except OutOfStock:
         return _reject(sale, entry, Reason.SOLD_OUT)
@@ -110,7 +106,8 @@ def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
         return _reject(sale, entry, Reason.LIMIT)
     except OperationalError as error:
         _reconnect()
-        return _reject(sale, entry, Reason.FAILED, repr(error)) if is_cause else None
+        has_failed = _is_cause(sale) and store.count_failure(sale=sale, entry=entry) >= MAX_FAILURES
+        return _reject(sale, entry, Reason.FAILED, repr(error)) if has_failed else None
     except (DatabaseError, ValueError) as error:
         sent = Order.objects.filter(customer_id=entry.customer_id, key=entry.key)
         reason = Reason.KEY_REUSED if sent.exists() else Reason.FAILED
@@ -118,12 +115,21 @@ def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
     return "won"
 
 
+def _is_cause(sale: Sale) -> bool:
+    """Return True if the database can write the stock row, so that the entry caused a failure."""
+    try:
+        stock.check_writable(stock_id=sale.stock_id)
+    except OperationalError:
+        return False
+    return True
+
+
 def _reject(sale: Sale, entry: Entry, reason: Reason, detail: str = "") -> str:
     """Reject an entry unless a COMMIT whose reply was lost decided it; return the outcome."""
     if decided := decided_in(sale=sale, numbers=[entry.number]):
         return decided[entry.number][1]
     if reason == Reason.FAILED:
-        logger.error("Order %s was not written: %s %s", entry.number, detail, entry.content)
+        logger.error("Reservation rejected: %s (%s)", entry, detail)
     rejected, _ = RejectedReservation.objects.get_or_create(
         number=entry.number,
         defaults={
@@ -131,7 +137,7 @@ def _reject(sale: Sale, entry: Entry, reason: Reason, detail: str = "") -> str:
             "customer_id": entry.customer_id,
             "quantity": entry.quantity,
             "reason": reason,
-            "detail": " ".join(filter(None, [detail, entry.content])),
+            "detail": f"{detail} {entry.key if entry.customer_id is None else ''}".strip(),
         },
     )
     return rejected.reason

@@ -1,16 +1,15 @@
 """Load a queued sale's state from the ledger into Redis, compare the two and repair Redis.
 
-All of this happens under the sale's lock, so that no order is written meanwhile:
-
-    units to reserve  =  units in the stock row  -  units in the stream whose order is not written
-
-If the lock has two holders, the result may be wrong by what the other one writes. The stock row
-then refuses the excess, and the next comparison repairs Redis.
+All of this happens under the sale's lock, so that no order is written meanwhile. Reservations go
+on: they change nothing that mirrors the database. If the lock has two holders, the result may be
+wrong by what the other one writes. The stock row then refuses the excess, and the next comparison
+repairs Redis.
 """
 
 import logging
 import secrets
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -19,10 +18,12 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from locking import LockError, lock
-from shop.errors import Overloaded, ServiceUnavailable, lock_refusal
+from locking.failpoints import reach
+from shop.errors import Overloaded, lock_refusal
 from shop.models import CustomerQuota, Order, RejectedReservation, Sale
 from shop.reservations import store
-from shop.sales.stock_lock import lock_name
+from shop.reservations.store import Entry
+from shop.sales.stock_lock import lock_name, sale_lock
 from shop.sales.waiting_slots import waiting_slot
 
 logger = logging.getLogger("shop")
@@ -31,6 +32,8 @@ AHEAD = timedelta(minutes=1)
 """Time before its opening at which a sale is loaded."""
 AFTER = timedelta(days=1)
 """Time after its end for which a sale's state is kept: orders may still be written or closed."""
+POLL = 0.02
+"""Seconds between two looks at a generation that another process fills."""
 
 Decided = dict[str, tuple[int, str]]
 
@@ -69,67 +72,83 @@ def load(*, sale: Sale) -> None:
     Raises Overloaded and ServiceUnavailable.
     """
     try:
-        with waiting_slot(sale_id=sale.pk), lock(lock_name(sale.pk), timeout=settings.LOCK_TIMEOUT):
-            sale.refresh_from_db(fields=["generation"])
-            if store.left(sale=sale) is None:
-                _load(sale)
+        with waiting_slot(sale_id=sale.pk), sale_lock(sale):
+            _load(sale)
     except LockError as error:
         raise lock_refusal(error) from error
 
 
 def _load(sale: Sale) -> None:
-    """Write a new generation; what only the old one contained is lost."""
-    rows = Sale.objects.filter(pk=sale.pk, generation=sale.generation)
-    if not rows.update(generation=1 + secrets.randbelow(2**31 - 1)):
-        return  # another process loads it without the lock
-    sale.refresh_from_db(fields=["generation", "stock"])
-    store.load(
-        sale=sale,
-        quantity=sale.stock.quantity,
-        taken=_taken(sale),
-        decided=decided_in(sale=sale),
-        expires_at=_end_of(sale),
-    )
+    """Fill a new generation, or wait for the process that fills one without the lock."""
+    deadline = time.monotonic() + settings.LOCK_TIMEOUT
+    while True:
+        sale.refresh_from_db(fields=["generation", "stock"])
+        state = store.read_state(sale=sale)
+        if state is None:
+            _fill(sale)
+        elif state.stock is not None:
+            return
+        elif time.monotonic() > deadline:
+            raise Overloaded
+        else:
+            reach("queued.not_filled")
+            time.sleep(POLL)
+
+
+def _fill(sale: Sale) -> None:
+    """Replace the sale's generation, unless another process does; keep its unwritten entries."""
+    old = Sale(pk=sale.pk, generation=sale.generation)
+    sale.generation = 1 + secrets.randbelow(2**31 - 1)
+    store.create(sale=sale)
+    is_ours = Sale.objects.filter(pk=sale.pk, generation=old.generation)
+    if not is_ours.update(generation=sale.generation):
+        return
+    reach("queued.filling")
+    _mirror(sale, decided_in(sale=sale))
+    for entry in store.entries(sale=old):
+        if entry.customer_id is not None:
+            store.reserve(sale=sale, entry=entry, limit=None)
+    store.expire_at(sale=sale, until=_end_of(sale))
+    store.set_stock(sale=sale, quantity=sale.stock.quantity)
+    store.delete(*store.keys_of(old))
     logger.info("Loaded sale %s into Redis as generation %d", sale.slug, sale.generation)
+
+
+def _mirror(sale: Sale, decided: Decided) -> int:
+    """Copy outcomes and customers to Redis; return how many customers were wrong."""
+    keys = store.keys_of(sale)
+    outcomes = {number: f"{units} {outcome}" for number, (units, outcome) in decided.items()}
+    store.mirror(keys.outcomes, outcomes)
+    quotas = CustomerQuota.objects.filter(sale=sale).values_list("customer_id", "taken")
+    return store.mirror(keys.taken, {str(customer): str(units) for customer, units in quotas})
 
 
 def _end_of(sale: Sale) -> float:
     return (max(sale.closes_at, timezone.now()) + 2 * AFTER).timestamp()
 
 
-def _taken(sale: Sale) -> dict[int, int]:
-    return dict(CustomerQuota.objects.filter(sale=sale).values_list("customer_id", "taken"))
-
-
-def decided_in(*, sale: Sale, numbers: Iterable[str] | None = None) -> Decided:
+def decided_in(*, sale: Sale, numbers: Sequence[str] | None = None) -> Decided:
     """Return quantity and outcome by number, as the database decided; of all by default."""
     orders, others = Order.objects.filter(sale=sale), RejectedReservation.objects.filter(sale=sale)
-    if numbers is None:
-        return _decided(orders, others)
-    decided: Decided = {}
-    for some in store.in_chunks(numbers):
-        decided |= _decided(orders.filter(number__in=some), others.filter(number__in=some))
-    return decided
-
-
-def _decided(orders: QuerySet[Order], others: QuerySet[RejectedReservation]) -> Decided:
+    if numbers is not None:
+        orders, others = orders.filter(number__in=numbers), others.filter(number__in=numbers)
     refused = others.values_list("number", "quantity", "reason")
     decided = {number: (quantity, reason) for number, quantity, reason in refused}
-    won = orders.values_list("number", "quantity")
-    return decided | {number: (quantity, "won") for number, quantity in won}
+    for number, quantity, status in orders.values_list("number", "quantity", "status"):
+        decided[number] = quantity, "won" if status in Order.LIVE else "returned"
+    return decided
 
 
 def reconcile(*, sale: Sale, thoroughly: bool = False) -> Repair:
     """Compare Redis with the database and repair Redis.
 
-    `thoroughly` includes all customers and reservations; so does the first comparison after a
-    start of Redis, and any that finds a difference. Raises Overloaded and ServiceUnavailable.
+    The stock is compared first. Only if it differs, after a start of Redis, or `thoroughly`, all
+    customers and reservations are compared too. Raises Overloaded and ServiceUnavailable.
     """
     was_loaded = bool(sale.generation)
     try:
-        with lock(
-            lock_name(sale.pk)
-        ):  # no customer waits for this, so the backend's default timeout serves
+        # No customer waits for this, so the backend's default timeout serves.
+        with lock(lock_name(sale.pk)):
             repair = _reconcile(sale, thoroughly)
     except LockError as error:
         raise lock_refusal(error) from error
@@ -140,33 +159,43 @@ def reconcile(*, sale: Sale, thoroughly: bool = False) -> Repair:
 
 def _reconcile(sale: Sale, thoroughly: bool) -> Repair:
     sale.refresh_from_db(fields=["generation", "stock"])
-    if store.left(sale=sale) is None:
-        if sale.closes_at > timezone.now():
+    state = store.read_state(sale=sale)
+    if state is None or state.stock is None:
+        is_current = sale.closes_at > timezone.now()
+        if is_current:
             _load(sale)
-        return Repair(sale=sale.slug, loaded=sale.closes_at > timezone.now())
+        return Repair(sale=sale.slug, loaded=is_current)
     store.expire_at(sale=sale, until=_end_of(sale))  # staff may have extended the sale
-    entries = store.entries(sale=sale)
-    decided = decided_in(sale=sale, numbers=[entry.number for entry in entries])
+    agrees = state.stock == sale.stock.quantity and state.run == store.run_id()
+    if agrees and not thoroughly:
+        return Repair(sale=sale.slug)
+    entries, decided = list(store.entries(sale=sale)), decided_in(sale=sale)
     written = [(one, decided[one.number][1]) for one in entries if one.number in decided]
     store.settle(sale=sale, outcomes=written)
-    thoroughly = thoroughly or not store.was_compared(sale=sale)
-    quick = store.repair(sale=sale, quantity=sale.stock.quantity, taken=None)
-    if quick is None:
-        raise ServiceUnavailable  # Redis lost the state during the comparison
-    customers = forgotten = 0
-    if thoroughly or quick.left_before != quick.left:
-        store.write_outcomes(sale=sale, decided=decided_in(sale=sale))
-        found = store.repair(sale=sale, quantity=sale.stock.quantity, taken=_taken(sale))
-        if found is None:
-            raise ServiceUnavailable
-        customers, forgotten = found.customers, found.reservations
+    customers = _mirror(sale, decided)
+    before = store.set_stock(sale=sale, quantity=sale.stock.quantity) or 0
     return Repair(
         sale=sale.slug,
         settled=len(written),
-        drift=quick.left_before - quick.left,
+        drift=before - sale.stock.quantity,
         customers=customers,
-        forgotten=forgotten,
+        forgotten=_forget(sale, [one for one in entries if one.number not in decided]),
     )
+
+
+def _forget(sale: Sale, entries: Sequence[Entry]) -> int:
+    """Forget reservations without an entry, in a new generation; return how many there were.
+
+    Reservations go on meanwhile: those after `entries` may be waiting or not.
+    """
+    waiting = store.waiting_numbers(sale=sale)
+    known = {entry.number for entry in entries if entry.customer_id is not None}
+    newer = store.entries(sale=sale, after=entries[-1].id if entries else "")
+    lost = waiting - known - {entry.number for entry in newer}
+    if lost or known - waiting:
+        store.delete(store.keys_of(sale).state)  # accepts no reservation any more
+        _load(sale)
+    return len(lost)
 
 
 def reconcile_all(sales: Iterable[Sale] | None = None, *, thoroughly: bool = False) -> list[Repair]:

@@ -21,17 +21,18 @@ from shop.errors import (
 from shop.models import Order, RejectedReservation, Sale
 from shop.platform.keys import digest
 from shop.reservations import store
-from shop.reservations.reconciliation import load
+from shop.reservations.reconciliation import decided_in, load
+from shop.reservations.store import Entry
 
 _REFUSALS = {"key_reused": KeyReused, "limit": LimitReached, "sold_out": SoldOut}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
-    """The content of a queued purchase.
+class Queued:
+    """A reservation, made by this purchase or by an earlier one with the same key (replayed).
 
-    The number and the token are derived from it, so a form that is sent twice gets the same ones,
-    and they stay valid if Redis loses its data.
+    The number and the token in the URL are derived from the rest, so a form that is sent twice gets
+    the same ones, and they stay valid if Redis loses its data.
     """
 
     number: str
@@ -40,27 +41,17 @@ class Reservation:
     sale_id: int
     quantity: int
     key: str
-
-    @property
-    def url(self) -> str:
-        """Path of the reservation page, which only the customer may open."""
-        content = [self.number, self.sale_id, self.quantity, self.key]
-        token = _signer(self.customer_id).sign_object(content)
-        return _path().replace("-", token)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queued:
-    """Units are reserved, by this purchase or by an earlier one with the same key (replayed)."""
-
-    reservation: Reservation
-    replayed: bool
+    replayed: bool = False
     status: ClassVar[int] = HTTPStatus.ACCEPTED
 
     @property
     def url(self) -> str:
-        """Path of the reservation page, which waits for the order and redirects to it."""
-        return self.reservation.url
+        """Path of the reservation page, which only the customer may open.
+
+        The page waits for the order and redirects to it.
+        """
+        content = [self.number, self.sale_id, self.quantity, self.key]
+        return _path().replace("-", _signer(self.customer_id).sign_object(content))
 
     @property
     def receipt(self) -> dict[str, Any]:
@@ -77,51 +68,37 @@ def reserve(*, customer_id: int, sale: Sale, quantity: int, key: str) -> Queued:
     """
     if quantity < 1:
         raise BadInput
-    wanted = Reservation(
-        number=_number(customer_id, sale.pk, key),
+    # Without a secret, so that a replay after a rotation of SECRET_KEY gets the same number.
+    number = digest(f"{customer_id}.{sale.pk}.{digest(key)}")[:16].upper()
+    entry = Entry("", number, customer_id, quantity, digest(key))
+    is_open = sale.opens_at <= timezone.now() < sale.closes_at
+    limit = sale.limit_per_customer if is_open else 0
+    outcome = store.reserve(sale=sale, entry=entry, limit=limit)
+    if outcome == "not_loaded" and is_open:
+        load(sale=sale)
+        outcome = store.reserve(sale=sale, entry=entry, limit=limit)
+    elif outcome == "not_loaded":
+        outcome = _outcome_in_database(sale, entry)
+    if outcome == "limit" and not is_open:
+        raise NotOpen
+    if outcome not in ("queued", "replayed"):
+        raise _REFUSALS.get(outcome, ServiceUnavailable)
+    return Queued(
+        number=number,
         customer_id=customer_id,
         sale_id=sale.pk,
         quantity=quantity,
         key=key,
-    )
-    is_open = sale.opens_at <= timezone.now() < sale.closes_at
-    outcome = _reserve_in_redis(sale, wanted, is_open)
-    if outcome == "not_loaded":
-        if not is_open:
-            # A closed sale is not loaded into Redis: the database knows its reservations.
-            if _is_decided(wanted):
-                return Queued(reservation=wanted, replayed=True)
-            raise NotOpen
-        load(sale=sale)
-        outcome = _reserve_in_redis(sale, wanted, is_open)
-    if outcome in ("queued", "replayed"):
-        return Queued(reservation=wanted, replayed=outcome == "replayed")
-    if outcome == "limit" and not is_open:
-        raise NotOpen
-    raise _REFUSALS.get(outcome, ServiceUnavailable)
-
-
-def _number(customer_id: int, sale_id: int, key: str) -> str:
-    # Without a secret, so that a replay after a rotation of SECRET_KEY gets the same number.
-    return digest(f"{customer_id}.{sale_id}.{digest(key)}")[:16].upper()
-
-
-def _reserve_in_redis(sale: Sale, wanted: Reservation, is_open: bool) -> str:
-    return store.reserve(
-        sale=sale,
-        number=wanted.number,
-        customer_id=wanted.customer_id,
-        quantity=wanted.quantity,
-        key=digest(wanted.key),
-        limit=sale.limit_per_customer if is_open else 0,
+        replayed=outcome == "replayed",
     )
 
 
-def _is_decided(wanted: Reservation) -> bool:
-    return any(
-        model.objects.filter(number=wanted.number).exists()
-        for model in (Order, RejectedReservation)
-    )
+def _outcome_in_database(sale: Sale, entry: Entry) -> str:
+    """Return the outcome for a closed sale, which is not loaded into Redis."""
+    quantity, _ = decided_in(sale=sale, numbers=[entry.number]).get(entry.number, (None, ""))
+    if quantity is None:
+        return "limit"
+    return "replayed" if quantity == entry.quantity else "key_reused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +107,7 @@ class ReservationStatus:
 
     status: str
     """waiting, won, a RejectedReservation.Reason, or lost: unknown, and it may be sent again."""
-    reservation: Reservation
+    reservation: Queued
     sale: Sale
     order: Order | None = None
 
@@ -166,14 +143,14 @@ def reservation_status(*, customer_id: int, token: str) -> ReservationStatus:
     return ReservationStatus(status=str(status), reservation=wanted, sale=sale, order=order)
 
 
-def _read_token(customer_id: int, token: str) -> Reservation:
+def _read_token(customer_id: int, token: str) -> Queued:
     if not token.isascii():
         raise NotFound
     try:
         number, sale_id, quantity, key = _signer(customer_id).unsign_object(token)
     except BadSignature:
         raise NotFound from None
-    return Reservation(
+    return Queued(
         number=number, customer_id=customer_id, sale_id=sale_id, quantity=quantity, key=key
     )
 

@@ -1,23 +1,31 @@
 """The state of queued sales in Redis: the only module that knows its keys.
 
-    queued:{<sale>}:<generation>            hash    left: units that may be reserved
-                                                    run: id of the server last compared thoroughly
-    queued:{<sale>}:<generation>:taken      hash    customer -> units reserved and ordered
-    queued:{<sale>}:<generation>:outcomes   hash    number -> "<quantity> <outcome>"
-    queued:{<sale>}:<generation>:orders     stream  reservations whose order is not written yet
+    queue:{<sale>}:<generation>            hash    stock: units in the stock row
+                                                   queued: units in the stream
+                                                   run: id of the server last compared thoroughly
+    queue:{<sale>}:<generation>:taken      hash    customer -> units ordered
+    queue:{<sale>}:<generation>:outcomes   hash    number of a decided reservation ->
+                                                   "<quantity> <outcome>"
+    queue:{<sale>}:<generation>:waiting    hash    number of a reservation in the stream -> units,
+                                                   and failures to write it; customer -> units
+    queue:{<sale>}:<generation>:orders     stream  reservations whose order is not written yet
+
+`stock`, `taken` and `outcomes` mirror the database; only a holder of the sale's lock changes them.
+`queued`, `waiting` and the stream change together, in one script each time.
 
 The generation is a random number in the sale's row, changed by every load: data that an old server
-or the shop of another database left behind never mixes with the current state.
+or the shop of another database left behind never mixes with the current state. A generation without
+`stock` is being filled.
 
 All functions raise ServiceUnavailable, in bounded time, if Redis is unavailable.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from django.conf import settings
 
@@ -25,36 +33,55 @@ from locking import LockUnavailable
 from locking.backends.redis.connection import Connection, Script
 from locking.backends.redis.pool import ConnectionPool
 from shop.errors import ServiceUnavailable
-from shop.models import Sale
+from shop.models import Order, Sale
 
 TIMEOUT = 1.0
 """Seconds for which a reply of Redis is awaited."""
+FILL_TIMEOUT = 15
+"""Seconds within which a process fills a generation; then others take it for lost."""
 GROUP = "orders"
-CHUNK = 1000
+CHUNK = 500
 """Items in one command."""
-EMPTY = "-"
-"""A field that is always present, so that an empty hash exists and can have an expiry."""
 
-Keys = tuple[str, str, str, str]
 Item = TypeVar("Item")
 
-_RESERVE, _SETTLE, _RELEASE, _REPAIR = (
+_RESERVE, _SETTLE, _RELEASE, _SET_STOCK = (
     Script(str(Path(__file__).parent / "lua" / f"{name}.lua"))
-    for name in ("reserve", "settle", "release", "repair")
+    for name in ("reserve", "settle", "release", "set_stock")
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A reservation in the stream; customer_id is None if the entry is malformed."""
+class Keys(NamedTuple):
+    """The keys of one generation of a sale's state."""
+
+    state: str
+    taken: str
+    outcomes: str
+    waiting: str
+    orders: str
+
+
+class State(NamedTuple):
+    """The units of a sale as Redis knows them."""
+
+    stock: int | None
+    """Units in the stock row; None while a process fills the generation."""
+    queued: int
+    """Units in the stream."""
+    run: str
+    """Id of the server that was compared thoroughly."""
+
+
+class Entry(NamedTuple):
+    """A reservation in the stream."""
 
     id: str
     number: str
     customer_id: int | None
+    """None if the entry is malformed."""
     quantity: int
     key: str
-    content: str = ""
-    """The raw fields of a malformed entry."""
+    """The digest of the idempotency key; the raw fields of a malformed entry."""
 
     @property
     def reserved_at(self) -> float:
@@ -62,20 +89,10 @@ class Entry:
         return int(self.id.partition("-")[0]) / 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repaired:
-    """The result of `repair`: units before and after, customers and reservations corrected."""
-
-    left_before: int
-    left: int
-    customers: int = 0
-    reservations: int = 0
-
-
-def keys_of(sale_id: int, generation: int) -> Keys:
-    """Return the keys of a sale's state, of the customers, the outcomes and the stream."""
-    state = f"queued:{{{sale_id}}}:{generation}"
-    return state, f"{state}:taken", f"{state}:outcomes", f"{state}:orders"
+def keys_of(sale: Sale) -> Keys:
+    """Return the keys of the generation that `sale` names."""
+    state = f"queue:{{{sale.pk}}}:{sale.generation}"
+    return Keys(state, *(f"{state}:{name}" for name in Keys._fields[1:]))
 
 
 @cache
@@ -109,29 +126,30 @@ def _command(*command: object) -> Any:
     return _ask(lambda redis: redis.command(*texts))
 
 
-def reserve(
-    *, sale: Sale, number: str, customer_id: int, quantity: int, key: str, limit: int
-) -> str:
-    """Reserve units; return queued, replayed, key_reused, limit, sold_out or not_loaded."""
-    keys = keys_of(sale.pk, sale.generation)
-    return str(_run(_RESERVE, keys, number, customer_id, quantity, key, limit))
+def reserve(*, sale: Sale, entry: Entry, limit: int | None) -> str:
+    """Reserve units; return queued, replayed, key_reused, limit, sold_out or not_loaded.
+
+    Without a limit nothing is checked: this moves an entry of an older generation.
+    """
+    most = "" if limit is None else limit
+    return str(_run(_RESERVE, keys_of(sale), *entry[1:], most))
 
 
 def settle(*, sale: Sale, outcomes: Iterable[tuple[Entry, str]]) -> int:
     """Remove decided entries from the stream, release rejected units, return the number removed."""
     settled = 0
-    for chunk in in_chunks(outcomes):
+    for chunk in _in_chunks(outcomes):
         args: list[object] = []
         for entry, outcome in chunk:
             customer = "" if entry.customer_id is None else entry.customer_id
             args += (entry.id, entry.number, customer, entry.quantity, outcome)
-        settled += int(_run(_SETTLE, keys_of(sale.pk, sale.generation), GROUP, *args))
+        settled += int(_run(_SETTLE, keys_of(sale), GROUP, *args))
     return settled
 
 
-def release(*, sale: Sale, number: str, customer_id: int, quantity: int) -> None:
+def release(*, order: Order) -> None:
     """Release the units of a closed order; call it while holding the sale's lock."""
-    _run(_RELEASE, keys_of(sale.pk, sale.generation)[:3], customer_id, quantity, number)
+    _run(_RELEASE, keys_of(order.sale)[:3], order.customer_id, order.quantity, order.number)
 
 
 def outcome_of(*, sale: Sale, number: str) -> str | None:
@@ -140,100 +158,132 @@ def outcome_of(*, sale: Sale, number: str) -> str | None:
     This is "waiting", "won", "returned" after its order was closed, the reason of its rejection, or
     None if it is unknown.
     """
-    found = _command("HGET", keys_of(sale.pk, sale.generation)[2], number)
+    keys = keys_of(sale)
+    if _command("HEXISTS", keys.waiting, number):
+        return "waiting"
+    found = _command("HGET", keys.outcomes, number)
     return None if found is None else str(found).partition(" ")[2]
+
+
+def read_state(*, sale: Sale) -> State | None:
+    """Return the units of the sale; None if the generation is not in Redis."""
+    stock, queued, run = _command("HMGET", keys_of(sale).state, "stock", "queued", "run")
+    if stock is None and run is None:
+        return None
+    return State(None if stock is None else int(stock), int(queued or 0), run or "")
 
 
 def left(*, sale: Sale) -> int | None:
     """Return the units that may be reserved; None if the sale is not loaded."""
-    found = _command("HGET", keys_of(sale.pk, sale.generation)[0], "left")
-    return None if found is None else int(found)
+    state = read_state(sale=sale)
+    return None if state is None or state.stock is None else state.stock - state.queued
 
 
 def backlog(*, sale: Sale) -> int:
     """Return the number of reservations whose order is not written yet."""
-    return int(_command("XLEN", keys_of(sale.pk, sale.generation)[3]))
+    return int(_command("XLEN", keys_of(sale).orders))
 
 
-def was_compared(*, sale: Sale) -> bool:
-    """Return True if everything was compared since this Redis server started."""
-    state = keys_of(sale.pk, sale.generation)[0]
-    return bool(_command("HGET", state, "run") == _run_id())
+def oldest_age(*, sale: Sale) -> float:
+    """Return the seconds for which the oldest of them has waited, by Redis's clock and ours."""
+    raw = _command("XRANGE", keys_of(sale).orders, "-", "+", "COUNT", 1)
+    return max(0.0, time.time() - _read(raw)[0].reserved_at) if raw else 0.0
 
 
-def load(
-    *,
-    sale: Sale,
-    quantity: int,
-    taken: dict[int, int],
-    decided: dict[str, tuple[int, str]],
-    expires_at: float,
-) -> None:
-    """Write a new generation; it is not used before its last command but one."""
-    state, taken_key, outcomes, orders = keys_of(sale.pk, sale.generation)
-    # Creating the group again is an error, and the generation is new.
+def create(*, sale: Sale) -> None:
+    """Create the generation that `sale` names, to be filled within FILL_TIMEOUT."""
+    state, *_, orders = keys_of(sale)
+    _command("HSET", state, "run", run_id())
+    _command("EXPIRE", state, FILL_TIMEOUT)
     _command("XGROUP", "CREATE", orders, GROUP, "0", "MKSTREAM")
-    pairs = {str(customer): str(pieces) for customer, pieces in taken.items()}
-    _fill(taken_key, {EMPTY: "0", **pairs})
-    _fill(outcomes, {EMPTY: "0 won"})
-    write_outcomes(sale=sale, decided=decided)
-    expire_at(sale=sale, until=expires_at)
-    _command("HSET", state, "left", quantity, "run", _run_id())
-    expire_at(sale=sale, until=expires_at)
+    _command("EXPIRE", orders, FILL_TIMEOUT)
+
+
+def delete(*keys: str) -> None:
+    """Delete keys; Redis frees their memory in the background."""
+    _command("UNLINK", *keys)
 
 
 def expire_at(*, sale: Sale, until: float) -> None:
     """Set the Unix time at which Redis deletes the state."""
-    for key in keys_of(sale.pk, sale.generation):
+    for key in keys_of(sale):
         _command("PEXPIREAT", key, int(until * 1000))
 
 
-def write_outcomes(*, sale: Sale, decided: dict[str, tuple[int, str]]) -> None:
-    """Write quantity and outcome of these numbers, as decided by the database."""
-    outcomes = keys_of(sale.pk, sale.generation)[2]
-    _fill(outcomes, {number: f"{n} {outcome}" for number, (n, outcome) in decided.items()})
+def set_stock(*, sale: Sale, quantity: int) -> int | None:
+    """Set the units of the stock row; return those before, None if the generation was not open.
+
+    Reservations are accepted from then on. Raises ServiceUnavailable if Redis lost the generation.
+    """
+    before = _run(_SET_STOCK, keys_of(sale)[:1], quantity, run_id())
+    if before is None:
+        raise ServiceUnavailable
+    return int(before) if before else None
 
 
-def in_chunks(items: Iterable[Item]) -> Iterable[list[Item]]:
-    """Yield the items in lists short enough for one command."""
+def mirror(key: str, rows: dict[str, str]) -> int:
+    """Make a hash equal to rows of the database; return how many fields were wrong.
+
+    In chunks, so that no command delays other clients; reservations do not change these hashes.
+    """
+    found = dict(_scan(key))
+    wrong = [pair for pair in rows.items() if found.get(pair[0]) != pair[1]]
+    surplus = [field for field in found if field not in rows]
+    for chunk in _in_chunks(wrong):
+        _command("HSET", key, *chain.from_iterable(chunk))
+    for names in _in_chunks(surplus):
+        _command("HDEL", key, *names)
+    return len(wrong) + len(surplus)
+
+
+def waiting_numbers(*, sale: Sale) -> set[str]:
+    """Return the numbers of all reservations that were waiting throughout this call."""
+    return {field for field, _ in _scan(keys_of(sale).waiting) if ":" not in field}
+
+
+def _scan(key: str) -> Iterator[tuple[str, str]]:
+    cursor = "0"
+    while True:
+        cursor, flat = _command("HSCAN", key, cursor, "COUNT", CHUNK)
+        yield from zip(flat[::2], flat[1::2], strict=True)
+        if cursor == "0":
+            return
+
+
+def _in_chunks(items: Iterable[Item]) -> Iterable[list[Item]]:
     rest = iter(items)
     return iter(lambda: list(islice(rest, CHUNK)), [])
 
 
-def _fill(key: str, fields: dict[str, str]) -> None:
-    for chunk in in_chunks(fields.items()):
-        _command("HSET", key, *(text for pair in chunk for text in pair))
+def entries(*, sale: Sale, after: str = "") -> Iterator[Entry]:
+    """Yield the entries of the stream, oldest first; only those after an id if one is given."""
+    while True:
+        start = f"({after}" if after else "-"
+        raw = _command("XRANGE", keys_of(sale).orders, start, "+", "COUNT", CHUNK)
+        if not raw:
+            return
+        yield from _read(raw)
+        after = raw[-1][0]
 
 
-def repair(*, sale: Sale, quantity: int, taken: dict[int, int] | None) -> Repaired | None:
-    """Correct `left`, with `taken` also customers and outcomes; None if the state is lost."""
-    pairs = [text for pair in (taken or {}).items() for text in pair]
-    found = _run(
-        _REPAIR,
-        keys_of(sale.pk, sale.generation),
-        quantity,
-        int(taken is not None),
-        _run_id(),
-        EMPTY,
-        0,
-        *pairs,
-    )
-    if found is None:
-        return None
-    return Repaired(left_before=found[0], left=found[1], customers=found[2], reservations=found[3])
+def read_new(
+    redis: Connection, consumer: str, streams: Sequence[str], most: int, wait: float
+) -> list[tuple[str, list[Entry]]]:
+    """Wait `wait` seconds for entries that no consumer has read, and return at most that many."""
+    arguments = ["GROUP", GROUP, consumer, "COUNT", str(most), "BLOCK", str(round(wait * 1000))]
+    reply = redis.command("XREADGROUP", *arguments, "STREAMS", *streams, *[">"] * len(streams))
+    return [(stream, _read(raw)) for stream, raw in (reply or {}).items()]
 
 
-def entries(*, sale: Sale, limit: int | None = None) -> list[Entry]:
-    """Return the first `limit` entries of the stream, or all, oldest first."""
-    count = [] if limit is None else ["COUNT", limit]
-    return read(_command("XRANGE", keys_of(sale.pk, sale.generation)[3], "-", "+", *count))
+def claim(*, sale: Sale, consumer: str, idle: float, most: int) -> list[Entry]:
+    """Take over entries that other consumers have not settled within `idle` seconds."""
+    arguments = GROUP, consumer, round(idle * 1000), "0-0", "COUNT", most
+    return _read(_command("XAUTOCLAIM", keys_of(sale).orders, *arguments)[1])
 
 
-def deliveries(*, sale: Sale, entry: Entry) -> int:
-    """Return how many times an entry was delivered to a consumer that did not settle it."""
-    stream = keys_of(sale.pk, sale.generation)[3]
-    pending = _command("XPENDING", stream, GROUP, entry.id, entry.id, 1)
-    return int(pending[0][3]) if pending else 0
+def count_failure(*, sale: Sale, entry: Entry) -> int:
+    """Count a failure that the entry caused; return how many there were."""
+    return int(_command("HINCRBY", keys_of(sale).waiting, f"failures:{entry.number}", 1))
 
 
 def memory_ratio() -> float:
@@ -243,7 +293,8 @@ def memory_ratio() -> float:
     return int(info["used_memory"]) / limit
 
 
-def _run_id() -> str:
+def run_id() -> str:
+    """Return the id of the Redis server, which changes when it starts."""
     return _info("server")["run_id"]
 
 
@@ -252,28 +303,14 @@ def _info(section: str) -> dict[str, str]:
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
-def read(raw: Iterable[Any]) -> list[Entry]:
-    """Return the entries of a reply; a malformed one keeps its content as text."""
+def _read(raw: Iterable[Any]) -> list[Entry]:
     return [_entry(str(id_), fields) for id_, fields in raw if fields is not None]
 
 
 def _entry(id_: str, fields: Sequence[str]) -> Entry:
     values = dict(zip(fields[::2], fields[1::2], strict=False))
+    number = values.get("n", f"entry {id_}")[:32]
     try:
-        return Entry(
-            id=id_,
-            number=values["n"],
-            customer_id=int(values["c"]),
-            quantity=int(values["q"]),
-            key=values["k"],
-        )
+        return Entry(id_, number, int(values["c"]), int(values["q"]), values["k"])
     except (KeyError, ValueError):
-        number = values.get("n") or f"entry {id_}"
-        return Entry(
-            id=id_,
-            number=number[:32],
-            customer_id=None,
-            quantity=0,
-            key="",
-            content=" ".join(fields)[:1000],
-        )
+        return Entry(id_, number, None, 0, " ".join(fields)[:1000])

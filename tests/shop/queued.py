@@ -45,17 +45,16 @@ def told(sale: Sale, times: int, **what: object) -> Counter[str]:
 
 def status(queued: Queued) -> str:
     """Return the current status of a reservation."""
-    customer, token = queued.reservation.customer_id, queued.url.split("/")[2]
+    customer, token = queued.customer_id, queued.url.split("/")[2]
     return reservation_status(customer_id=customer, token=token).status
 
 
 def consume() -> int:
-    """Write all entries with a consumer that then leaves; return their number."""
+    """Write all entries with a new consumer; return their number."""
     one = consumer.Consumer(threading.Event())
     count = one.round()
     while more := one.round():
         count += more
-    one._leave()
     return count
 
 

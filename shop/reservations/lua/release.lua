@@ -5,10 +5,11 @@
 -- Returns 1, or 0 if the sale is not loaded or the units are released already (the reply was lost)
 
 local returned = ARGV[2] .. ' returned'
-if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HGET', KEYS[3], ARGV[3]) == returned then
+if redis.call('HEXISTS', KEYS[1], 'stock') == 0
+    or redis.call('HGET', KEYS[3], ARGV[3]) == returned then
   return 0
 end
-redis.call('HINCRBY', KEYS[1], 'left', ARGV[2])
+redis.call('HINCRBY', KEYS[1], 'stock', ARGV[2])
 redis.call('HINCRBY', KEYS[2], ARGV[1], -ARGV[2])
 redis.call('HSET', KEYS[3], ARGV[3], returned)
 return 1

@@ -1,29 +1,35 @@
 -- Reserves units for a customer, once for each number, and adds an entry to the stream.
 --
--- KEYS  1 state, 2 taken, 3 outcomes, 4 orders (see shop/reservations/store.py)
+-- KEYS  1 state, 2 taken, 3 outcomes, 4 waiting, 5 orders (see shop/reservations/store.py)
 -- ARGV  1 number    of the order to write; the same for the same form
 --       2 customer, 3 quantity, 4 digest of the key
---       5 limit     units that one customer may have; 0 refuses new reservations
+--       5 limit     units that one customer may have; 0 refuses new reservations, and '' checks
+--                   nothing: the entry comes from an older generation
 -- Returns 'queued', 'replayed', 'key_reused', 'limit', 'sold_out' or 'not_loaded'
 
-local number, customer, quantity = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local state, taken, outcomes, waiting, orders = unpack(KEYS)
+local number, customer, quantity, limit = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])
 
-local left = redis.call('HGET', KEYS[1], 'left')
-if not left then
+local stock, queued = unpack(redis.call('HMGET', state, 'stock', 'queued'))
+if limit and not stock then
   return 'not_loaded'
 end
-local outcome = redis.call('HGET', KEYS[3], number)
-if outcome then
-  return tonumber(outcome:match('^%d+')) == quantity and 'replayed' or 'key_reused'
+local earlier = redis.call('HGET', waiting, number) or redis.call('HGET', outcomes, number)
+if earlier then
+  return tonumber(earlier:match('^%d+')) == quantity and 'replayed' or 'key_reused'
 end
-if tonumber(redis.call('HGET', KEYS[2], customer) or 0) + quantity > tonumber(ARGV[5]) then
-  return 'limit'
+local field = 'customer:' .. customer
+if limit then
+  local ordered = redis.call('HGET', taken, customer) or 0
+  if ordered + (redis.call('HGET', waiting, field) or 0) + quantity > limit then
+    return 'limit'
+  end
+  if stock - (queued or 0) < quantity then
+    return 'sold_out'
+  end
 end
-if tonumber(left) < quantity then
-  return 'sold_out'
-end
-redis.call('HINCRBY', KEYS[1], 'left', -quantity)
-redis.call('HINCRBY', KEYS[2], customer, quantity)
-redis.call('HSET', KEYS[3], number, quantity .. ' waiting')
-redis.call('XADD', KEYS[4], '*', 'n', number, 'c', customer, 'q', quantity, 'k', ARGV[4])
+redis.call('HINCRBY', state, 'queued', quantity)
+redis.call('HINCRBY', waiting, field, quantity)
+redis.call('HSET', waiting, number, quantity)
+redis.call('XADD', orders, '*', 'n', number, 'c', customer, 'q', quantity, 'k', ARGV[4])
 return 'queued'

@@ -1,29 +1,37 @@
 -- Removes decided reservations from the stream. A second run changes nothing.
 --
--- KEYS  1 state, 2 taken, 3 outcomes, 4 orders
+-- KEYS  1 state, 2 taken, 3 outcomes, 4 waiting, 5 orders
 -- ARGV  1 group, then for each: id of the entry, number, customer, quantity, outcome
 -- Returns the number of entries that were still in the stream
 --
--- After 'sold_out' no units are released: the database had fewer than `left` promised.
+-- After 'sold_out' no units are released: the stock row had fewer than `stock` promised.
 
-if redis.call('EXISTS', KEYS[1]) == 0 then
+local state, taken, outcomes, waiting, orders = unpack(KEYS)
+local has_left_stock = { won = true, returned = true, sold_out = true }
+
+if redis.call('HEXISTS', state, 'stock') == 0 then
   return 0
 end
 local settled = 0
 for i = 2, #ARGV, 5 do
   local id, number, customer, quantity, outcome = unpack(ARGV, i, i + 4)
-  redis.call('XACK', KEYS[4], ARGV[1], id)
-  if redis.call('XDEL', KEYS[4], id) == 1 then
+  redis.call('XACK', orders, ARGV[1], id)
+  if redis.call('XDEL', orders, id) == 1 then
     settled = settled + 1
-    if outcome ~= 'won' then
-      if customer ~= '' then
-        redis.call('HINCRBY', KEYS[2], customer, -quantity)
+    if customer ~= '' then
+      redis.call('HINCRBY', state, 'queued', -quantity)
+      redis.call('HDEL', waiting, number, 'failures:' .. number)
+      if redis.call('HINCRBY', waiting, 'customer:' .. customer, -quantity) <= 0 then
+        redis.call('HDEL', waiting, 'customer:' .. customer)
       end
-      if outcome ~= 'sold_out' then
-        redis.call('HINCRBY', KEYS[1], 'left', quantity)
+      if has_left_stock[outcome] then
+        redis.call('HINCRBY', state, 'stock', -quantity)
+      end
+      if outcome == 'won' or outcome == 'returned' then
+        redis.call('HINCRBY', taken, customer, quantity)
       end
     end
   end
-  redis.call('HSET', KEYS[3], number, quantity .. ' ' .. outcome)
+  redis.call('HSET', outcomes, number, quantity .. ' ' .. outcome)
 end
 return settled

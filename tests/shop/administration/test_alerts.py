@@ -54,7 +54,7 @@ def test_unwritten_reservation_is_measured_without_a_worker(in_force, scrape) ->
     ask(sale)
     ask(empty)
     ask(sale)
-    (first,) = store.entries(sale=fresh(sale), limit=1)
+    first = next(store.entries(sale=fresh(sale)))
     until(lambda: scrape(waiting) > 1, "the gauge to rise")
     assert scrape(waiting) == pytest.approx(time.time() - first.reserved_at, abs=5)
     while consume():

@@ -27,7 +27,7 @@ from shop.orders import service as orders
 from shop.platform.keys import digest
 from shop.purchase import admission
 from shop.purchase.place_order import Placed, place_order
-from shop.reservations import consumer
+from shop.reservations import consumer, reconciliation
 from shop.reservations.reserve import reserve as reserve_units
 from shop.sales.stock_lock import lock_name
 from tests.shop.making import fresh
@@ -65,6 +65,17 @@ def reserve(*, sale: int, customer: int, key: str) -> dict[str, Any]:
     row = Sale.objects.get(pk=sale)
     queued = reserve_units(customer_id=customer, sale=row, quantity=1, key=key)
     return {"ticket": queued.url, "replayed": queued.replayed}
+
+
+def reserve_filling_at_once(*, sale: int, customer: int, key: str) -> dict[str, Any]:
+    """Load without a look at other processes (the control)."""
+
+    def fill(sale: Sale) -> None:
+        sale.refresh_from_db(fields=["generation", "stock"])
+        reconciliation._fill(sale)
+
+    with patch.object(reconciliation, "_load", fill):
+        return reserve(sale=sale, customer=customer, key=key)
 
 
 def consume(*, claim_after: float = 0.3) -> dict[str, Any]:

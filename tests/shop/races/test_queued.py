@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from unittest.mock import patch
 
 import pytest
 
 from devservers import Redis
 from loadtest.faults import waiting
+from shop.errors import Overloaded
 from shop.models import Order, RejectedReservation, Sale
 from shop.reservations import store
 from shop.reservations.reconciliation import load, reconcile
 from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
-from tests.shop.queued import ask, assert_sound, status
+from tests.shop.queued import ask, assert_sound, redis_command, status
 from tests.shop.races.race_worker import TIMEOUT, RaceWorker, at_once
 from tests.shop.races.test_stock import outcomes
 
@@ -96,9 +96,9 @@ def test_batch_of_a_killed_consumer_is_written_once(processes, step) -> None:
     killed.run_until(step, {"do": "consume"})
     killed.kill()
     written = Order.objects.filter(sale=sale).count()
-    assert (written, len(store.entries(sale=sale))) == STEPS[step]
+    assert (written, store.backlog(sale=sale)) == STEPS[step]
     heir.start({"do": "consume"})
-    until(lambda: not store.entries(sale=sale), "the heir")
+    until(lambda: not store.backlog(sale=sale), "the heir")
     assert "ok" in heir.finish()[0]
     for one in queued:
         assert status(one) == "won"
@@ -115,7 +115,7 @@ def test_batch_is_decided_twice_without_the_check(processes) -> None:
     killed.run_until("queued.committed", {"do": "consume"})
     killed.kill()
     heir.start({"do": "consume"}, without=["shop.reservations.order_writer.decided_in"])
-    until(lambda: not store.entries(sale=sale), "the heir")
+    until(lambda: not store.backlog(sale=sale), "the heir")
     heir.finish()
     order = Order.objects.get(sale=sale)
     assert RejectedReservation.objects.filter(number=order.number).exists()
@@ -176,12 +176,41 @@ def test_only_one_process_loads(processes) -> None:
     assert store.left(sale=fresh(sale)) == 0
 
 
-def test_unlocked_load_offers_a_unit_twice() -> None:
-    """The control: without a check under the lock, the second load drops reservations."""
-    put_in_force("redis")
-    sale = a_queued_sale(stock=1)
-    ask(sale)
-    with patch("shop.reservations.reconciliation.store.left", return_value=None):
-        load(sale=sale)
-    again = ask(sale)
-    assert not again.replayed
+@pytest.mark.parametrize("backend", ["none", "process"])
+def test_generation_that_another_process_fills_is_kept(processes, backend) -> None:
+    """F5: no lock keeps two processes from loading the same sale."""
+    put_in_force(backend)
+    sale = a_sale(stock=5, fulfilment=Sale.Fulfilment.QUEUED)
+    filling, waiting = processes(2)
+    filling.run_until("queued.filling", a_form(sale))
+    waiting.run_until("queued.not_filled", a_form(sale))
+    told = filling.finish() + waiting.finish()
+    assert outcomes(*told) == {"order": 2}
+    assert store.backlog(sale=fresh(sale)) == 2
+
+
+def test_generation_replaced_while_filled_loses_reservations(processes) -> None:
+    """The control: each process fills a generation at once and leaves the one it replaces."""
+    put_in_force("none")
+    sale = a_sale(stock=5, fulfilment=Sale.Fulfilment.QUEUED)
+    form = {**a_form(sale), "do": "reserve_filling_at_once"}
+    first, second = processes(2)
+    first.run_until("queued.filling", form)
+    other = {**form, "customer": a_customer().pk}
+    second.start(other, without=["shop.reservations.store.delete"])
+    told = second.results() + first.finish()
+    assert outcomes(*told) == {"order": 2}
+    assert store.backlog(sale=fresh(sale)) == 1
+
+
+def test_filler_that_died_is_replaced(processes) -> None:
+    put_in_force("none")
+    sale = a_sale(stock=5, fulfilment=Sale.Fulfilment.QUEUED)
+    killed, other = processes(2)
+    killed.run_until("queued.filling", a_form(sale))
+    killed.kill()
+    with pytest.raises(Overloaded):
+        ask(sale)
+    redis_command("EXPIRE", store.keys_of(fresh(sale)).state, 0)  # what Redis does in time
+    assert outcomes(*other.run(a_form(sale))) == {"order": 1}
+    assert store.backlog(sale=fresh(sale)) == 1

@@ -30,7 +30,7 @@ def test_reservation_becomes_an_order() -> None:
     assert status(queued) == "waiting"
     assert consume() == 1
     assert status(queued) == "won"
-    order = Order.objects.get(number=queued.reservation.number)
+    order = Order.objects.get(number=queued.number)
     assert (order.quantity, order.unit_price, order.status) == (2, sale.price, "pending")
     assert timedelta(minutes=14) < order.pay_by - timezone.now() < timedelta(minutes=15)
     assert_sound(sale, held=2, left=3)
