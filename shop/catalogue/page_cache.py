@@ -60,15 +60,6 @@ class SaleSnapshot:
     as_of: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HomeSales:
-    """The sales of the home page."""
-
-    live: list[Sale]
-    upcoming: list[Sale]
-    past: list[Sale]
-
-
 def get_cached_sale(*, slug: str) -> SaleSnapshot:
     """Return a sale from the page cache. Raise NotFound."""
     return _cached_row("sale", slug, has_sale, read_sale)
@@ -86,15 +77,15 @@ def read_sale(*, slug: str) -> SaleSnapshot:
     return SaleSnapshot(sale=sale, stocked=max(stocked, sale.left), as_of=as_of)
 
 
-def get_cached_home() -> HomeSales:
-    """Return the cached sales of the home page, by their phase at this moment."""
+def get_cached_home() -> dict[str, list[Sale]]:
+    """Return the cached sales of the home page by their phase now: live, upcoming and past."""
     sales, now = _cached("home:sales", _read_home), timezone.now()
     live = [sale for sale in sales if sale.opens_at <= now < sale.closes_at]
-    return HomeSales(
-        live=sorted(live, key=lambda sale: sale.closes_at),
-        upcoming=[sale for sale in sales if now < sale.opens_at],
-        past=[sale for sale in sales if sale.closes_at <= now][:PAST],
-    )
+    return {
+        "live": sorted(live, key=lambda sale: sale.closes_at),
+        "upcoming": [sale for sale in sales if now < sale.opens_at],
+        "past": [sale for sale in sales if sale.closes_at <= now][:PAST],
+    }
 
 
 def _read_home() -> list[Sale]:

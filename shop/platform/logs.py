@@ -58,24 +58,22 @@ class RequestId:
         return self.application(environ, start)
 
 
+@before_task_publish.connect
 def _attach_request_id(headers: dict[str, Any] | None = None, **kwargs: Any) -> None:
     if headers is not None and (current_id := request_id.get()):
         headers.setdefault(HEADER, current_id)
 
 
+@task_prerun.connect
 def _set_request_id(task_id: str, task: Any, **kwargs: Any) -> None:
     request_id.set(task.request.get(HEADER) or (task.request.headers or {}).get(HEADER) or task_id)
 
 
+@task_postrun.connect
 def _clear_request_id(**kwargs: Any) -> None:
     request_id.set("")
 
 
+@setup_logging.connect
 def _keep_logging(**kwargs: Any) -> None:
     """Do nothing: with a receiver connected, Celery does not replace the logging settings."""
-
-
-before_task_publish.connect(_attach_request_id)
-task_prerun.connect(_set_request_id)
-task_postrun.connect(_clear_request_id)
-setup_logging.connect(_keep_logging)

@@ -33,9 +33,7 @@ POLL_MS = (2500, 4500)
 @public_page
 def home(request: HttpRequest) -> HttpResponse:
     """Show the live, upcoming and past sales."""
-    lists = get_cached_home()
-    context = {"live": lists.live, "upcoming": lists.upcoming, "past": lists.past}
-    return render(request, "shop/home.html", {**context, "now": timezone.now()})
+    return render(request, "shop/home.html", {**get_cached_home(), "now": timezone.now()})
 
 
 @public_page

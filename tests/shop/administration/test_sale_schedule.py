@@ -50,7 +50,7 @@ def test_pages_are_cached_before_the_opening(django_assert_num_queries) -> None:
     soon, later = a_sale(opens_in=3), a_sale(opens_in=60)
     now = timezone.now()
     assert open_and_close_sales(since=now, until=now).startswith("warmed 1")
-    assert {sale.pk for sale in page_cache.get_cached_home().upcoming} == {soon.pk, later.pk}
+    assert {sale.pk for sale in page_cache.get_cached_home()["upcoming"]} == {soon.pk, later.pk}
     with django_assert_num_queries(0):
         assert page_cache.get_cached_sale(slug=soon.slug).sale == soon
         page_cache.get_cached_home()

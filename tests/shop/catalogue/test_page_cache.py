@@ -153,11 +153,10 @@ def test_stock_bar_shows_its_age():
 def test_cached_sales_move_between_phases():
     now = timezone.now()
     opens, closes = a_sale(opens_in=600), a_sale(opens_in=-60, lasts=300)
-    lists = page_cache.get_cached_home()
-    assert ([closes], [opens], []) == (lists.live, lists.upcoming, lists.past)
+    assert page_cache.get_cached_home() == {"live": [closes], "upcoming": [opens], "past": []}
     with patch("shop.catalogue.page_cache.timezone.now", return_value=now + timedelta(seconds=700)):
         lists = page_cache.get_cached_home()
-    assert ([opens], [], [closes]) == (lists.live, lists.upcoming, lists.past)
+    assert lists == {"live": [opens], "upcoming": [], "past": [closes]}
 
 
 def test_stale_pages_are_served_without_the_database():
