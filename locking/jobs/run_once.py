@@ -33,7 +33,6 @@ from locking.exceptions import LockError, LockLost, LockMisuse
 from locking.jobs.runs import HEADER, MAX_MESSAGE_AGE, UNFINISHED, Run, State, register
 from locking.lease import Lease
 from locking.models import JobRun
-from locking.policy import SAFE_EXCLUSION
 from locking.policy.lock import PolicyLock
 
 logger = logging.getLogger("locking")
@@ -137,7 +136,7 @@ def _start(row: JobRun, lease: Lease, attempts: int) -> Run | None:
             metrics.job(row.task, "failed")
         return None
     seconds = lease.claim.ttl
-    if lease.backend.capabilities.exclusion != SAFE_EXCLUSION:
+    if lease.backend.capabilities.exclusion != "machines":
         # The row alone excludes other machines, and its lease is not renewed.
         seconds = current_task.time_limit or current_task.app.conf.task_time_limit or TIME_LIMIT
     if not claim.update(

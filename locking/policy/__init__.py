@@ -40,7 +40,6 @@ SWITCH_GRACE = 5.0
 """Seconds after the longest lease at which any process finishes a switch, or cancels it if a holder
 still renews its lock. Covers the difference between the clocks of two machines."""
 
-SAFE_EXCLUSION = "machines"
 IDEMPOTENCY_PREFIX = "idempotency:"
 DRAIN_EXEMPT = (IDEMPOTENCY_PREFIX, "build:")
 """Prefixes of names that are locked independently of the policy; no switch waits for them."""
@@ -59,9 +58,8 @@ class Policy:
 
     @property
     def is_safe(self) -> bool:
-        """False if the shop can oversell: naive writes need a lock that covers all machines."""
-        exclusion = locks[self.backend].capabilities.exclusion
-        return self.strategy != WriteStrategy.NAIVE or exclusion == SAFE_EXCLUSION
+        """False for naive writes: nothing but the lock guards the stock, and any lock can fail."""
+        return self.strategy != WriteStrategy.NAIVE
 
 
 _cache: RefreshingCache[int, Policy] = RefreshingCache()

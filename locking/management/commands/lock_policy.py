@@ -55,7 +55,10 @@ class Command(BaseCommand):
             self.stdout.write(f"switching to {row.next_backend} + {row.next_strategy}")
         if not now.is_safe:
             self.stdout.write(
-                self.style.WARNING("Warning: the shop can oversell with this policy.")
+                self.style.WARNING(
+                    "Warning: the shop can oversell with this policy: naive writes need a lock "
+                    "that never fails. Switch to conditional or fenced."
+                )
             )
 
     def _switch(

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -9,7 +10,7 @@ from django.db import DatabaseError, transaction
 from django.utils import timezone
 
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockMisuse, LockUnavailable, lock, policy
+from locking import LockMisuse, LockUnavailable, lock, locks, policy
 from locking.models import LockPolicy, LockPolicyChange
 from locking.policy import finish_switch, switch
 from tests.locking.policy.two_backends import AGE, apart, new, row, two_backends
@@ -67,17 +68,14 @@ def test_unavailable_database_raises_lock_unavailable(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "strategy", "is_safe"),
-    [
-        ("old", "conditional", True),
-        ("old", "fenced", True),
-        ("old", "naive", False),
-        ("blind", "naive", False),
-    ],
+    ("strategy", "is_safe"), [("conditional", True), ("fenced", True), ("naive", False)]
 )
-def test_naive_writes_are_safe_only_with_a_machine_wide_lock(backend, strategy, is_safe) -> None:
-    LockPolicy.objects.create(pk=1, backend=backend, strategy=strategy)
-    assert policy.current().is_safe is is_safe  # both backends exclude only within a process
+@pytest.mark.parametrize("exclusion", ["process", "machines"])
+def test_naive_writes_are_never_safe(strategy, is_safe, exclusion, monkeypatch) -> None:
+    capabilities = replace(locks["old"].capabilities, exclusion=exclusion)
+    monkeypatch.setattr(locks["old"], "capabilities", capabilities)
+    LockPolicy.objects.create(pk=1, backend="old", strategy=strategy)
+    assert policy.current().is_safe is is_safe
 
 
 def test_database_accepts_only_one_policy_row() -> None:

@@ -235,7 +235,7 @@ def test_pages_are_translated_to_chinese(shop):
 
 @pytest.mark.parametrize(
     ("backend", "strategy", "warns"),
-    [("none", "naive", True), ("process", "naive", True), ("none", "conditional", False)],
+    [("none", "naive", True), ("redis", "naive", True), ("none", "conditional", False)],
 )
 def test_banner_warns_while_the_shop_can_oversell(shop, backend, strategy, warns):
     put_in_force(backend, strategy)
