@@ -229,6 +229,11 @@ AUTH_PASSWORD_VALIDATORS = [
         "NumericPasswordValidator",
     )
 ]
+PASSWORD_HASHERS = ["shop.platform.passwords.LimitedPBKDF2Hasher"]
+WEB_THREADS = env.int("WEB_THREADS", default=8)
+"""Threads of one process of the web server; all but two may be busy with passwords."""
+MAX_HASHES = env.int("MAX_HASHES", default=2)
+"""Passwords that one process hashes at a time; further ones wait for a second, then get 503."""
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "home"
 LOGOUT_REDIRECT_URL = "home"

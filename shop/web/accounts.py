@@ -19,6 +19,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.generic import FormView
 
+from shop.errors import Overloaded
 from shop.models import User
 from shop.platform import rate_limits
 from shop.web.decorators import CustomerRequest, View, allow_methods
@@ -37,26 +38,27 @@ class SignIn(LoginView):
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         """Count before the slow hash: otherwise many parallel requests would all pass the check."""
         rate_limits.count(settings.SIGN_IN_LIMIT, "sign-in", rate_limits.address_of(request))
-        for limit in self._limits():
-            rate_limits.count(*limit)
-        return super().post(request, *args, **kwargs)
+        self._count_failure()
+        try:
+            return super().post(request, *args, **kwargs)
+        except Overloaded:
+            self._count_failure(cost=-1)
+            raise
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         """Sign in, and take back the count of wrong passwords."""
-        for limit in self._limits():
-            rate_limits.count(*limit, cost=-1)
+        self._count_failure(cost=-1)
         return super().form_valid(form)
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
         """Show the form again with its errors."""
         return self.render_to_response(self.get_context_data(form=form), status=400)
 
-    def _limits(self) -> list[tuple[str, ...]]:
+    def _count_failure(self, cost: int = 1) -> None:
         name = fold_name(self.request.POST.get("username", ""))[:150]
-        return [
-            (settings.SIGN_IN_FAILURE_LIMIT, "wrong", rate_limits.address_of(self.request), name),
-            (settings.SIGN_IN_NAME_LIMIT, "wrong-anywhere", name),
-        ]
+        address = rate_limits.address_of(self.request)
+        rate_limits.count(settings.SIGN_IN_FAILURE_LIMIT, "wrong", address, name, cost=cost)
+        rate_limits.count(settings.SIGN_IN_NAME_LIMIT, "wrong-anywhere", name, cost=cost)
 
 
 @never_cache
