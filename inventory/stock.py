@@ -19,9 +19,10 @@ transaction back.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
-from django.db import DatabaseError, Error, connection, transaction
+from django.db import DatabaseError, Error, OperationalError, connection, transaction
 from django.db.backends.utils import CursorWrapper
 from django.db.models import F, Q
 from django.utils import timezone
@@ -29,6 +30,7 @@ from django.utils import timezone
 from inventory.exceptions import InventoryError, OutcomeUnknown, OutOfStock, StaleFence
 from inventory.models import Product, Stock, StockMovement
 from inventory.statements import MakeError, Statement, insert_all
+from locking.failpoints import reach
 from locking.models import WriteStrategy
 
 Reason = StockMovement.Reason
@@ -70,6 +72,43 @@ class StockReading:
     found: Fence | None = None
     """The fence that the row must still carry at that time."""
     quantity: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrawal:
+    """Units to take for orders, and the statements that are committed together with it."""
+
+    orders: Sequence[tuple[str, int]]
+    """Number and quantity of each order."""
+    statements: Sequence[Statement]
+    """The first one inserts the order or the orders."""
+
+
+def withdraw(
+    withdrawals: Sequence[Withdrawal], *, stock_id: int, strategy: str, fence: Fence
+) -> list[int]:
+    """Write withdrawals in one transaction; return the id of the row that each one inserted first.
+
+    Raise OutOfStock, StaleFence, or the errors of `commit`. The stock row, for which others wait,
+    is written last but one.
+    """
+    reading = read_stock(stock_id=stock_id, strategy=strategy, fence=fence)
+    reach("stock.read", reading=reading)
+    statements = [statement for one in withdrawals for statement in one.statements]
+    statements += reserve(
+        reading=reading, orders=[order for one in withdrawals for order in one.orders]
+    )
+    try:
+        ids = commit(statements)
+    except OperationalError:
+        connection.close_if_unusable_or_obsolete()
+        raise
+    except (OutOfStock, StaleFence) as error:
+        reach("stock.refused", error=error)
+        raise
+    reach("stock.committed")
+    firsts = accumulate((len(one.statements) for one in withdrawals[:-1]), initial=0)
+    return [ids[first] for first in firsts]
 
 
 def _not_newer(fence: Fence) -> Q:

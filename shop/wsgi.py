@@ -8,9 +8,9 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
 os.environ.setdefault("DATABASE_TIMEOUT", "2")  # customers leave a page that takes longer
 django.setup(set_prefix=False)
 
+from django.core.handlers.wsgi import WSGIHandler  # noqa: E402
+
 from shop.platform.logs import RequestId  # noqa: E402
 from shop.platform.metrics import RequestMetrics  # noqa: E402
-from shop.web.cached_responses import CachingHandler  # noqa: E402
-from shop.web.fast_path import PurchaseFastPath  # noqa: E402
 
-application = RequestId(RequestMetrics(PurchaseFastPath(CachingHandler())))
+application = RequestId(RequestMetrics(WSGIHandler()))

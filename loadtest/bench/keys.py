@@ -1,6 +1,6 @@
 """`manage.py lab bench keys`: forms count once, and what that adds to a purchase.
 
-The purchases of a direct sale call `shop.purchase.service` as the view does, without HTTP, so that
+The purchases of a direct sale call `place_order` as the view does, without HTTP, so that
 the share of the keys is larger. The keys cost a unique index on customer and key, so every second
 half of a round runs without it (docs/adr/0006). `main` measures on private stores, the rest makes
 the report.
@@ -29,7 +29,7 @@ from locking import locks
 from shop.administration.audit import audit_sale
 from shop.errors import Overloaded
 from shop.models import Order, Sale, User
-from shop.purchase import service
+from shop.purchase.place_order import place_order
 
 __all__ = ["bench", "is_sound", "main", "remarks", "tables"]
 
@@ -54,8 +54,8 @@ def _send(sale: Sale, form: Form) -> str:
     customer, key = form
     while True:
         try:
-            outcome = service.buy(
-                customer_id=customer,
+            outcome = place_order(
+                customer=User(pk=customer),
                 sale=sale,
                 quantity=1,
                 key=f"{sale.slug}:{key}",

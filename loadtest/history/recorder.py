@@ -147,13 +147,13 @@ class Recorder:
 
     def _observe(self, name: str, facts: Mapping[str, Any]) -> None:
         match name:
-            case "purchase.check":
+            case "stock.read":
                 reading = facts["reading"]
                 fence = {"epoch": reading.fence.epoch, "token": reading.fence.token}
                 self.note("read", "ok", **fence, quantity=reading.quantity)
-            case "purchase.committed":
+            case "stock.committed":
                 self.note("write", "ok")
-            case "purchase.refused":
+            case "stock.refused":
                 self.note("write", "fail", error=type(facts["error"]).__name__)
 
     def close(self) -> None:

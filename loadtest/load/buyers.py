@@ -26,7 +26,7 @@ from shop.sales.queries import get_sale
 
 logger = logging.getLogger(__name__)
 
-THINK_AT = "purchase.check"
+THINK_AT = "stock.read"
 START_TIMEOUT = 30.0
 RETRY_SECONDS = (0.02, 0.1)
 """Shortest and longest pause of a buyer before it retries."""

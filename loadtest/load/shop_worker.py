@@ -23,7 +23,7 @@ from loadtest.faults.waiting import FaultFailed, until
 from loadtest.faults.worker import WorkerProcess, send_to_parent
 from locking.exceptions import LockError
 
-CHECK = "purchase.check"
+CHECK = "stock.read"
 DESCRIPTIONS = {"stop": "paused", "gil": "GIL held", "wait": "works", "kill": "killed"}
 
 

@@ -1,11 +1,59 @@
-"""The hard deadline of a request."""
+"""The deadline of the current request, which bounds all of its waits together.
+
+It is a context variable, so functions need not pass it on. Outside a request, a service that waits
+starts a deadline of its own: `@within_deadline()`.
+"""
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from django.conf import settings
+from django.http import HttpRequest, HttpResponse
 
 
-def is_late(began: float) -> bool:
-    """Return True once a request that arrived at `began` (monotonic) has passed HARD_DEADLINE."""
-    deadline: float = began + settings.HARD_DEADLINE
-    return time.monotonic() > deadline
+class Deadline:
+    """The time limits of one request; `started_at` is when it arrived (monotonic)."""
+
+    def __init__(self, started_at: float | None = None) -> None:
+        self.started_at = time.monotonic() if started_at is None else started_at
+
+    def left(self, seconds: float) -> float:
+        """Return the time until `seconds` after the arrival; never negative."""
+        return max(0.0, self.started_at + seconds - time.monotonic())
+
+    @property
+    def is_over(self) -> bool:
+        """True once HARD_DEADLINE has passed: no store operation may start."""
+        return not self.left(settings.HARD_DEADLINE)
+
+
+_current: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
+
+
+def current_deadline() -> Deadline:
+    """Return the deadline of the current request, or a new one outside a request."""
+    return _current.get() or Deadline()
+
+
+@contextmanager
+def within_deadline(deadline: Deadline | None = None) -> Iterator[None]:
+    """Run the block or the decorated function within a deadline, by default the current one."""
+    token = _current.set(deadline or current_deadline())
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+class DeadlineMiddleware:
+    """Starts the deadline of each request."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        """Call the next middleware or the view."""
+        with within_deadline(Deadline()):
+            return self.get_response(request)

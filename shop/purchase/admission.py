@@ -3,15 +3,19 @@
 Nothing here guards the stock: a purchase checks everything again where it writes.
 """
 
+import math
 import time
 from functools import partial
 from typing import NamedTuple
+
+from django.conf import settings
 
 from locking import LockError, policy
 from locking.models import WriteStrategy
 from locking.refresh import RefreshingCache
 from shop.errors import NotOpen, QueueFull, SoldOut
 from shop.models import Order, Sale
+from shop.platform import rate_limits
 from shop.sales.queries import get_sale
 from shop.sales.stock_lock import is_stock_returning
 from shop.sales.waiting_slots import is_queue_full
@@ -26,18 +30,26 @@ CUSTOMERS_INTERVAL = 1.0
 FLAG_AGE = 0.005
 """Seconds after which one thread reads the flag "stock is returning" again. Units cannot be
 returned and sold, and the customer sent the response and the form again, in less time."""
+IN_FLIGHT = 5.0
+"""Seconds for which a purchase can be in flight: longer than HARD_DEADLINE and the time limit of
+the statement that it is waiting for then."""
+
+
+Fence = tuple[int, int]
 
 
 class Customers(NamedTuple):
     """The customers with an order in a sale while its stock row carried that fence."""
 
     at: float
-    fence: tuple[int, int]
+    fence: Fence
     ids: frozenset[int]
 
 
 _sales: RefreshingCache[str, Sale] = RefreshingCache(MAX_SALES)
 _customers: dict[int, Customers] = {}
+_sold_out: dict[int, tuple[float, Fence]] = {}
+"""By id of a sale that is sold out: since when (monotonic), and the fence of its stock row."""
 _returning: RefreshingCache[str, bool] = RefreshingCache(MAX_SALES)
 """By slug: True if Redis has the flag that stock of the sale may be returning."""
 
@@ -47,29 +59,53 @@ def cached_sale(*, slug: str) -> Sale:
 
     For admission only. Each process reads the row at most twenty times a second.
     """
-    return _sales.get(slug, partial(get_sale, slug=slug), fresh=FRESH, max_age=MAX_AGE)
+    return _sales.get(slug, partial(_read_sale, slug), fresh=FRESH, max_age=MAX_AGE)
+
+
+def _read_sale(slug: str) -> Sale:
+    sale = get_sale(slug=slug)
+    if sale.left:
+        _sold_out.pop(sale.pk, None)
+    elif _sold_out.get(sale.pk, (0.0, None))[1] != _fence_of(sale):
+        if len(_sold_out) >= MAX_SALES:
+            _sold_out.clear()
+        _sold_out[sale.pk] = time.monotonic(), _fence_of(sale)
+    return sale
+
+
+def is_settled(*, sale: Sale) -> bool:
+    """Return True if no purchase in flight can succeed: no stock since it can have begun.
+
+    Units that were returned and sold meanwhile have left another fence.
+    """
+    since, fence = _sold_out.get(sale.pk, (math.inf, None))
+    return fence == _fence_of(sale) and time.monotonic() - since > IN_FLIGHT
+
+
+def _fence_of(sale: Sale) -> Fence:
+    """Return the fence of the stock row; every order and every return leaves one, except naive."""
+    return sale.stock.fence_epoch, sale.stock.fence_token
 
 
 def admit(*, sale: Sale, customer_id: int) -> None:
-    """Raise NotOpen, SoldOut or QueueFull if the purchase cannot succeed now.
+    """Raise NotOpen, SoldOut, TooMany or QueueFull if the purchase cannot succeed now.
 
     A customer with an order in the sale is admitted: the form may be the one of that order.
     """
     phase = sale.phase()
-    if phase == Sale.Phase.ENDED and sale.is_queued:
-        return  # only Redis knows the reservations whose orders are not written yet
-    if phase != Sale.Phase.OPEN:
-        if _has_no_order(sale, customer_id):
-            raise SoldOut if phase == Sale.Phase.SOLD_OUT else NotOpen
-    elif is_queue_full(sale.pk):
+    # Of a queued sale that has ended, only Redis knows the reservations without an order.
+    is_known = phase != Sale.Phase.ENDED or not sale.is_queued
+    if phase != Sale.Phase.OPEN and is_known and _has_no_order(sale, customer_id):
+        raise SoldOut if phase == Sale.Phase.SOLD_OUT else NotOpen
+    rate_limits.count_repeated(settings.BUY_LIMIT, "buy", str(customer_id))
+    if phase == Sale.Phase.OPEN and is_queue_full(sale.pk):
         raise QueueFull
 
 
 def _has_no_order(sale: Sale, customer_id: int) -> bool:
     """Return False also if it is unknown: the purchase then reads the orders itself."""
     known = _customers.get(sale.pk)
-    # Every order and every return leaves a fence on the stock row, except naive writes.
-    fence = sale.stock.fence_epoch, sale.stock.fence_token
+    fence = _fence_of(sale)
     if known is None or known.fence != fence:
         now = time.monotonic()
         if (known and now - known.at < CUSTOMERS_INTERVAL) or _writes_leave_no_fence():
@@ -95,5 +131,5 @@ def _writes_leave_no_fence() -> bool:
 
 def clear() -> None:
     """Drop everything that this process remembers of sales."""
-    for memory in (_sales, _customers, _returning):
+    for memory in (_sales, _customers, _sold_out, _returning):
         memory.clear()

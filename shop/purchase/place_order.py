@@ -1,45 +1,45 @@
-"""One direct purchase, from the form to the order.
+"""One direct purchase: replay or plan, then write under the lock of the sale.
 
-    key -> open? -> sold out? -> limit? -> lock [ read stock | order, quota, stock, ledger ]
+    earlier order? -> replay
+    open? within the limit? units left? -> lock [ read stock | order, quota, stock, ledger ]
 
-Each step costs more and is reached less often than the one before. The lock encloses the
-transaction, so that the next holder reads what this one committed. No check before the lock is the
-only guard of anything: the statements that write key, quota and stock check each of them again.
+No check before the lock is the only guard of anything: the statements that write key, quota and
+stock check each of them again. RECOVERY lists what happens after each error.
 """
 
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from http import HTTPStatus
-from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 from django.conf import settings
 from django.db import IntegrityError, OperationalError, connection
 from django.utils import timezone
 
-from inventory import stock
 from inventory.exceptions import OutOfStock, StaleFence
-from inventory.statements import Statement, insert
-from locking import Lease, LockLost, LockTimeout, LockUnavailable, policy
-from locking.failpoints import reach
+from inventory.statements import insert
+from inventory.stock import Withdrawal
+from locking import LockLost, LockTimeout, LockUnavailable
 from shop.errors import (
     BadInput,
     KeyReused,
     LimitReached,
     NotOpen,
     Overloaded,
+    QueueFull,
     ServiceUnavailable,
+    SignInFirst,
     SoldOut,
 )
 from shop.models import CustomerQuota, Order, Sale, User
-from shop.platform.deadline import is_late
+from shop.platform.deadline import current_deadline, within_deadline
 from shop.platform.keys import digest
 from shop.purchase.group_commit import submit
 from shop.sales.quota import take_quota
-from shop.sales.stock_lock import commit_under, fence_of, learn_newer_fence, sale_lock
+from shop.sales.stock_lock import learn_newer_fence, sale_lock, withdraw
 from shop.sales.waiting_slots import waiting_slot
 
 logger = logging.getLogger("shop")
@@ -50,6 +50,32 @@ EARLIER = """
     SELECT id, sale_id, quantity, status, {key} = %s FROM shop_order
     WHERE customer_id = %s AND ({key} = %s OR sale_id = %s)
 """
+
+
+class Recovery(NamedTuple):
+    """The step that follows an error of an attempt."""
+
+    tries_again: bool
+    refusal: type[Overloaded | SoldOut]
+    """The answer if the purchase does not try again, or no longer may."""
+
+
+RECOVERY: dict[type[Exception], Recovery] = {
+    OutOfStock: Recovery(tries_again=False, refusal=SoldOut),
+    # The lock has a newer holder, or its store forgot its tokens: `learn_newer_fence`.
+    StaleFence: Recovery(tries_again=True, refusal=Overloaded),
+    # The same form, or another one of the same customer, was committed first.
+    IntegrityError: Recovery(tries_again=True, refusal=Overloaded),
+    # A deadlock, or a lost reply: perhaps that of the COMMIT.
+    OperationalError: Recovery(tries_again=True, refusal=ServiceUnavailable),
+    # Nothing was written: the lock was not obtained or was lost before, or the time is over.
+    LockTimeout: Recovery(tries_again=False, refusal=Overloaded),
+    LockLost: Recovery(tries_again=False, refusal=Overloaded),
+    LockUnavailable: Recovery(tries_again=False, refusal=ServiceUnavailable),
+    QueueFull: Recovery(tries_again=False, refusal=QueueFull),
+    ServiceUnavailable: Recovery(tries_again=False, refusal=ServiceUnavailable),
+}
+"""Error -> action -> answer. Every further attempt first looks for an order with the key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,63 +97,67 @@ class Placed:
         return self.order.receipt
 
 
+class Wanted(NamedTuple):
+    """A purchase that is being placed."""
+
+    customer: User
+    sale: Sale
+    quantity: int
+    hashed_key: str
+
+
+@within_deadline()
 def place_order(
-    *,
-    customer: User,
-    sale: Sale,
-    quantity: int,
-    key: str,
-    is_first: bool = False,
-    began: float | None = None,
+    *, customer: User, sale: Sale, quantity: int, key: str, is_first: bool = False
 ) -> Placed:
     """Buy `quantity` units of `sale`, once for each key.
 
     `sale` comes with its stock. `is_first` is a hint that the customer has no order in this sale:
-    if the sale is open, only the unique keys then look for one. `began` is when the request
-    arrived (monotonic); all waits together count from it. Raises BadInput, NotOpen, SoldOut,
-    LimitReached, KeyReused, and Overloaded or ServiceUnavailable if nothing was decided: the same
-    key may then be sent again.
+    if the sale is open, only the unique keys then look for one. Raises BadInput, NotOpen, SoldOut,
+    LimitReached, KeyReused, SignInFirst if the customer does not exist, and Overloaded or
+    ServiceUnavailable if nothing was decided: the same key may then be sent again.
     """
-    hashed, began = digest(key), time.monotonic() if began is None else began
-    if is_late(began):
-        raise ServiceUnavailable
-    if not (is_first and _is_sellable(sale, quantity)):
-        earlier = _orders_of(customer, sale, hashed)
-        if sent := _sent_before(earlier, sale, quantity):
-            return sent
-        _check(earlier, sale, quantity)
-        is_first = not earlier
-    failed: OperationalError | None = None
+    wanted, last = Wanted(customer, sale, quantity, digest(key)), Recovery(True, Overloaded)
     for _ in range(settings.MAX_ATTEMPTS):
         try:
-            draft = _draft(customer, sale, quantity, hashed, is_first=is_first, began=began)
-            order = _buy(draft)
-        except OutOfStock:
-            if sent := _sent_before(_orders_of(customer, sale, hashed), sale, quantity):
-                return sent
-            raise SoldOut from None
-        except StaleFence:
-            learn_newer_fence(sale)
-        except IntegrityError:
-            # The same form, or another one of the same customer, was committed first.
-            if sent := _sent_before(_orders_of(customer, sale, hashed), sale, quantity):
-                return sent
-            is_first = not CustomerQuota.objects.filter(customer=customer, sale=sale).exists()
-        except OperationalError as error:
-            failed = error
-            if time.monotonic() >= began + settings.LOCK_TIMEOUT:
+            return _attempt(wanted, is_first=is_first)
+        except tuple(RECOVERY) as error:
+            is_first, last = False, _recover(wanted, error, last)
+            if not last.tries_again:
                 break
-            logger.warning("Purchase failed and will be retried: %s", error)
-        except Overloaded:
-            if failed is None:
-                raise
-            break
-        else:
-            return Placed(order=order, replayed=False)
-    if failed is not None:
-        # Not Overloaded: the reply that was lost may be that of a COMMIT.
-        raise ServiceUnavailable from failed
-    raise Overloaded
+    if last.refusal is SoldOut and (replayed := _replay(wanted, _earlier_orders(wanted))):
+        return replayed
+    raise last.refusal
+
+
+def _attempt(wanted: Wanted, *, is_first: bool) -> Placed:
+    if current_deadline().is_over:
+        raise ServiceUnavailable
+    if is_first and _is_sellable(wanted):
+        return _write(wanted, is_first=True)
+    earlier = _earlier_orders(wanted)
+    if replayed := _replay(wanted, earlier):
+        return replayed
+    _check(wanted, earlier)
+    return _write(wanted, is_first=not earlier)
+
+
+def _recover(wanted: Wanted, error: Exception, before: Recovery) -> Recovery:
+    """Return the step that follows an error; `before` is that of the attempt before."""
+    found = next(found for kind, found in RECOVERY.items() if isinstance(error, kind))
+    if isinstance(error, StaleFence):
+        learn_newer_fence(wanted.sale)
+    if (
+        isinstance(error, IntegrityError)
+        and not User.objects.filter(pk=wanted.customer.pk).exists()
+    ):
+        raise SignInFirst from error
+    if found.tries_again:
+        logger.info("Purchase failed: %r", error)
+    # An outcome that is unknown stays unknown, whatever happens to a later attempt.
+    refusal = before.refusal if before.refusal is ServiceUnavailable else found.refusal
+    tries_again = found.tries_again and current_deadline().left(settings.LOCK_TIMEOUT) > 0
+    return Recovery(tries_again, refusal)
 
 
 class Earlier(NamedTuple):
@@ -141,35 +171,38 @@ class Earlier(NamedTuple):
     """True if it was sent with the same key."""
 
 
-def _orders_of(customer: User, sale: Sale, hashed: str) -> list[Earlier]:
+def _earlier_orders(wanted: Wanted) -> list[Earlier]:
     """Return the customer's orders in this sale, and the order with this key in any sale."""
     query = EARLIER.format(key=connection.ops.quote_name("key"))
+    hashed = wanted.hashed_key
     with connection.cursor() as cursor:
-        cursor.execute(query, [hashed, customer.pk, hashed, sale.pk])
+        cursor.execute(query, [hashed, wanted.customer.pk, hashed, wanted.sale.pk])
         return [Earlier(*row) for row in cursor.fetchall()]
 
 
-def _sent_before(earlier: Sequence[Earlier], sale: Sale, quantity: int) -> Placed | None:
+def _replay(wanted: Wanted, earlier: Sequence[Earlier]) -> Placed | None:
+    """Return the order that was placed with the same key. Raise KeyReused if it differs."""
     for sent in earlier:
         if sent.is_same:
-            if (sent.sale_id, sent.quantity) != (sale.pk, quantity):
+            if (sent.sale_id, sent.quantity) != (wanted.sale.pk, wanted.quantity):
                 raise KeyReused
             order = Order.objects.select_related("sale").get(pk=sent.pk)
             return Placed(order=order, replayed=True)
     return None
 
 
-def _is_sellable(sale: Sale, quantity: int) -> bool:
+def _is_sellable(wanted: Wanted) -> bool:
+    sale = wanted.sale
     most = min(sale.limit_per_customer, sale.left)
-    return sale.phase() == Sale.Phase.OPEN and 1 <= quantity <= most
+    return sale.phase() == Sale.Phase.OPEN and 1 <= wanted.quantity <= most
 
 
-def _check(earlier: Sequence[Earlier], sale: Sale, quantity: int) -> None:
+def _check(wanted: Wanted, earlier: Sequence[Earlier]) -> None:
     """Refuse a purchase that cannot succeed, before it costs a lock."""
+    sale, quantity = wanted.sale, wanted.quantity
     if quantity < 1:
         raise BadInput
-    phase = sale.phase()
-    if phase in (Sale.Phase.BEFORE, Sale.Phase.ENDED):
+    if sale.phase() in (Sale.Phase.BEFORE, Sale.Phase.ENDED):
         raise NotOpen
     live = sum(
         order.quantity
@@ -182,79 +215,12 @@ def _check(earlier: Sequence[Earlier], sale: Sale, quantity: int) -> None:
         raise SoldOut
 
 
-class Draft(NamedTuple):
-    """An order that is not written yet: its `pk` is None."""
-
-    order: Order
-    statements: list[Statement]
-    """The INSERT of the order, then the statement for the customer's quota."""
-    began: float
-    """When the request arrived (monotonic)."""
-
-
-def _buy(draft: Draft) -> Order:
-    order, began = draft.order, draft.began
-    sale = order.sale
-    try:
-        policy.current()  # refresh it here: under the lock every waiter would wait for the read
-        if is_late(began):
-            raise ServiceUnavailable
-        with waiting_slot(sale_id=sale.pk):
-            submit(sale_lock(sale, began=began), draft, _write)
-    except LockTimeout:
-        raise Overloaded from None
-    except LockUnavailable as error:
-        if order.pk is None:
-            raise ServiceUnavailable from error
-        logger.warning("Order %s is committed; its lock was not released: %s", order, error)
-    except LockLost as error:
-        # The order is committed and the row accepted its fence, so the loss is harmless.
-        if order.pk is None:
-            raise Overloaded from error
-        logger.warning("Order %s is committed; its lock was lost: %s", order, error)
-    return order
-
-
-def _write(drafts: Sequence[Draft], lease: Lease) -> None:
-    """Write the drafts in one transaction."""
-    if is_late(drafts[0].began):  # the leader has waited longest
-        raise ServiceUnavailable
-    try:
-        reading = stock.read_stock(
-            stock_id=drafts[0].order.sale.stock_id,
-            strategy=lease.strategy,
-            fence=fence_of(lease),
-        )
-        reach("purchase.check", reading=reading)
-        statements = [statement for draft in drafts for statement in draft.statements]
-        orders = [(draft.order.number, draft.order.quantity) for draft in drafts]
-        statements += stock.reserve(reading=reading, orders=orders)
-        try:
-            ids = iter(commit_under(lease, statements))
-        except (OutOfStock, StaleFence) as error:
-            reach("purchase.refused", error=error)
-            raise
-        for draft in drafts:
-            draft.order.pk, *_ = islice(ids, len(draft.statements))
-        reach("purchase.committed")
-    except OperationalError:
-        connection.close_if_unusable_or_obsolete()
-        raise
-
-
-def _draft(
-    customer: User,
-    sale: Sale,
-    quantity: int,
-    hashed: str,
-    *,
-    is_first: bool,
-    began: float,
-) -> Draft:
-    """Return the order and its statements without those for the stock, before acquiring the lock.
+def _write(wanted: Wanted, *, is_first: bool) -> Placed:
+    """Write the order under the lock of its sale, together with others of this process.
 
     The contended stock row comes last, so that its row lock is held for the shortest time.
     """
+    customer, sale, quantity, hashed = wanted
     now = timezone.now()
     order = Order(
         customer_id=customer.pk,
@@ -267,11 +233,14 @@ def _draft(
     )
     order._state.adding = False
     columns = {field.attname: getattr(order, field.attname) for field in ORDER_COLUMNS}
-    quota = _quota(customer, sale, quantity, is_first=is_first)
-    return Draft(order, [insert(Order, **columns), *quota], began)
-
-
-def _quota(customer: User, sale: Sale, quantity: int, *, is_first: bool) -> list[Statement]:
     if is_first:
-        return [insert(CustomerQuota, customer_id=customer.pk, sale_id=sale.pk, taken=quantity)]
-    return [take_quota(sale=sale, customer_id=customer.pk, quantity=quantity)]
+        ids = {"customer_id": customer.pk, "sale_id": sale.pk}
+        quota = insert(CustomerQuota, **ids, taken=quantity)
+    else:
+        quota = take_quota(sale=sale, customer_id=customer.pk, quantity=quantity)
+    withdrawal = Withdrawal(
+        orders=[(order.number, quantity)], statements=[insert(Order, **columns), quota]
+    )
+    with waiting_slot(sale_id=sale.pk):
+        order.pk = submit(sale_lock(sale), withdrawal, partial(withdraw, stock_id=sale.stock_id))
+    return Placed(order=order, replayed=False)

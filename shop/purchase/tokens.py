@@ -1,4 +1,4 @@
-"""Purchase tokens: signed values with which the purchase fast path identifies a customer.
+"""Purchase tokens: signed values that identify the customer of a purchase.
 
 The sale page of a signed-in customer contains one in its form. A token names customer, sale and
 expiry. Its signature also covers the form's idempotency key, so that a used token buys nothing

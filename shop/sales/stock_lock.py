@@ -1,8 +1,7 @@
 """The lock and the fence of a sale's stock, and the flag that its stock is returning."""
 
-import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from django.conf import settings
@@ -14,7 +13,9 @@ from inventory.statements import Statement
 from locking import Lease, LockError, lock, locks, policy
 from locking.models import WriteStrategy
 from locking.policy.lock import PolicyLock
+from shop.errors import ServiceUnavailable
 from shop.models import Sale
+from shop.platform.deadline import current_deadline
 from shop.platform.mysql.session import current_session, end_session
 
 RETURNING = 15.0
@@ -26,10 +27,9 @@ def lock_name(sale_id: int) -> str:
     return f"sale:{sale_id}"
 
 
-def sale_lock(sale: Sale, *, began: float | None = None) -> PolicyLock:
-    """Return the lock of a sale, which waits until LOCK_TIMEOUT seconds after `began` or now."""
-    waited = 0.0 if began is None else time.monotonic() - began
-    return lock(lock_name(sale.pk), timeout=max(0.0, settings.LOCK_TIMEOUT - waited))
+def sale_lock(sale: Sale) -> PolicyLock:
+    """Return the lock of a sale, which waits until LOCK_TIMEOUT after the request arrived."""
+    return lock(lock_name(sale.pk), timeout=current_deadline().left(settings.LOCK_TIMEOUT))
 
 
 def fence_of(lease: Lease) -> stock.Fence:
@@ -38,16 +38,38 @@ def fence_of(lease: Lease) -> stock.Fence:
     return stock.Fence(epoch=epoch, token=token if lease.backend.capabilities.fencing else None)
 
 
+def withdraw(
+    lease: Lease, withdrawals: Sequence[stock.Withdrawal], *, stock_id: int
+) -> Sequence[int]:
+    """Withdraw units under the lock of a sale, as `stock.withdraw` does.
+
+    Raise ServiceUnavailable if the current request is past its hard deadline.
+    """
+    if current_deadline().is_over:
+        raise ServiceUnavailable
+    with _keep_naive_lock(lease):
+        return stock.withdraw(
+            withdrawals, stock_id=stock_id, strategy=lease.strategy, fence=fence_of(lease)
+        )
+
+
 def commit_under(lease: Lease, statements: Sequence[Statement]) -> list[int]:
-    """Commit statements that write a stock row under its lock; see `stock.commit`.
+    """Commit statements that write a stock row under its lock; see `stock.commit`."""
+    with _keep_naive_lock(lease):
+        return stock.commit(statements)
+
+
+@contextmanager
+def _keep_naive_lock(lease: Lease) -> Iterator[None]:
+    """Keep the lock beyond its release if the block commits a naive write with unknown outcome.
 
     A naive write is refused by nothing, even if it reaches the database after the next holder has
-    written. So if its outcome is unknown, the lock is kept until the database has ended the
-    session: see `Lease.release_after`. The caller's release returns at once.
+    written. So the lock is kept until the database has ended the session: see
+    `Lease.release_after`. The caller's release returns at once.
     """
     session = current_session() if lease.strategy == WriteStrategy.NAIVE else None
     try:
-        return stock.commit(statements)
+        yield
     except OutcomeUnknown:
         if session is not None:
             lease.release_after(partial(end_session, session))

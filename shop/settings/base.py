@@ -53,16 +53,18 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "shop.platform.deadline.DeadlineMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "shop.platform.csp.ContentSecurityPolicyMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
+    "shop.web.purchase.PurchaseTokenMiddleware",  # before the web session is loaded
+    "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
-    "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "shop.errors.DomainErrorMiddleware",
 ]

@@ -1,18 +1,16 @@
 """Template context of every page."""
 
-import math
-
 from django.http import HttpRequest
 
 from locking import LockError, policy
 from shop.administration import alerts
-from shop.platform.deadline import is_late
+from shop.platform.deadline import current_deadline
 
 
 def banners(request: HttpRequest) -> dict[str, object]:
     """Return the lock policy, if it is safe, and for staff a function that lists wrong stocks."""
     found: dict[str, object] = {"stock_alert": alerts.inconsistent_sales}
-    if is_late(request.META.get("shop.started_at", math.inf)):
+    if current_deadline().is_over:
         return found  # past the hard deadline no store is read
     try:
         active = policy.current()

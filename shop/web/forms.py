@@ -21,25 +21,15 @@ from locking.idempotency import is_key
 from locking.idempotency.views import FIELD, FORM_TYPES
 from locking.models import WriteStrategy
 from shop.errors import BadInput, UnsupportedType
-from shop.models import User
+from shop.models import Sale, User
 
 TOKEN = "purchase_token"  # noqa: S105
 """The form field with the token of `shop.purchase.tokens`."""
-MAX_QUANTITY = 99_999
-"""The largest quantity that is parsed."""
 # Django 5.2 has no Chinese translation of this text: it is collected for locale/.
 ngettext_lazy(
     "This password is too short. It must contain at least %d character.",
     "This password is too short. It must contain at least %d characters.",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Purchase:
-    """A parsed purchase form."""
-
-    quantity: int
-    key: str
 
 
 def fold_name(name: str) -> str:
@@ -119,8 +109,22 @@ class ForceForm(SwitchForm):
         return typed
 
 
-def read_purchase(request: HttpRequest, *, most: int) -> Purchase:
-    """Return the quantity, 1 to `most`, and the idempotency key of a form or a JSON body.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurchaseRequest:
+    """A purchase that a customer asks for."""
+
+    customer: User
+    sale: Sale
+    quantity: int
+    key: str
+    is_first: bool = False
+    """Hint: the customer had no order in this sale when the page was rendered."""
+
+
+def read_purchase(
+    request: HttpRequest, *, customer: User, sale: Sale, is_first: bool = False
+) -> PurchaseRequest:
+    """Return the purchase that a form or a JSON body asks for.
 
     Raise BadInput or UnsupportedType. Other fields are ignored.
     """
@@ -130,14 +134,18 @@ def read_purchase(request: HttpRequest, *, most: int) -> Purchase:
         if type(quantity) is not int:
             raise BadInput(_("The quantity is not a whole number."))
         key = sent.get(FIELD, "")
+        key = read_key(key, request.headers.get("Idempotency-Key"))
     elif request.content_type in FORM_TYPES:
         quantity = _read_whole_number(_only(request, "quantity"))
-        key = _only(request, FIELD)
+        key = key_in_form(request)
     else:
         raise UnsupportedType(_("Send a form or JSON."))
+    most = sale.limit_per_customer
     if not 1 <= quantity <= most:
         raise BadInput(_("The quantity must be between 1 and %(most)d.") % {"most": most})
-    return Purchase(quantity=quantity, key=read_key(key, request.headers.get("Idempotency-Key")))
+    return PurchaseRequest(
+        customer=customer, sale=sale, quantity=quantity, key=key, is_first=is_first
+    )
 
 
 def key_of(request: HttpRequest) -> str:
@@ -157,6 +165,11 @@ def key_of(request: HttpRequest) -> str:
     if FIELD not in sent and in_header is None:
         return str(uuid.uuid4())
     return read_key(sent.get(FIELD, ""), in_header)
+
+
+def key_in_form(request: HttpRequest) -> str:
+    """Return the idempotency key of a form or of its header. Raise BadInput if it is invalid."""
+    return read_key(_only(request, FIELD), request.headers.get("Idempotency-Key"))
 
 
 def _only(request: HttpRequest, name: str) -> str:

@@ -3,7 +3,6 @@
 import random
 import re
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings
@@ -82,7 +81,7 @@ def _renewed_token(request: HttpRequest, sale: Sale) -> dict[str, Any]:
     key = read_key(key)
     if not tokens.is_due(int(expires)):
         return {"key": key, "expires": expires}
-    token = _purchase_token(request, sale, key, _orders(request, sale))
+    token = purchase_token(request, sale, key, is_first=not _orders(request, sale))
     return {"key": key, "swap": True, **token} if token else {}
 
 
@@ -90,9 +89,8 @@ def _orders(request: HttpRequest, sale: Sale) -> list[Order]:
     return live_orders(customer=request.user, sale=sale) if request.user.is_authenticated else []
 
 
-def _purchase_token(
-    request: HttpRequest, sale: Sale, key: str, orders: Sequence[Order]
-) -> dict[str, Any]:
+def purchase_token(request: HttpRequest, sale: Sale, key: str, *, is_first: bool) -> dict[str, str]:
+    """Return the context of the purchase token of a signed-in customer's form."""
     if not request.user.is_authenticated:
         return {}
     token, expires = tokens.issue(
@@ -100,9 +98,9 @@ def _purchase_token(
         sale_id=sale.pk,
         key=key,
         session=request.COOKIES.get(settings.SESSION_COOKIE_NAME, ""),
-        is_first=not orders,
+        is_first=is_first,
     )
-    return {TOKEN: token, "expires": expires}
+    return {TOKEN: token, "expires": str(expires)}
 
 
 def stock_context(seen: SaleSnapshot) -> dict[str, Any]:
@@ -130,7 +128,7 @@ def sale_context(
     key = key or str(uuid.uuid4())
     return {
         **stock_context(seen),
-        **_purchase_token(request, sale, key, orders),
+        **purchase_token(request, sale, key, is_first=not orders),
         "order": next(iter(pending or orders), None),
         "quantities": range(1, min(remaining, max(1, sale.left)) + 1),
         "quantity": quantity,

@@ -1,45 +1,130 @@
-"""The purchase view, for customers identified by their session."""
+"""A purchase over HTTP: who is the customer, what do they want, and the response.
 
-import time
+A purchase token in the form identifies the customer without loading the web session and the user,
+and proves what the CSRF check would prove. Without a valid token, the view identifies the customer
+by the web session. Both then call `_serve`.
+"""
+
+import re
+from collections.abc import Callable
 
 from django.conf import settings
-from django.http import HttpResponse, JsonResponse
-from django.views.decorators.cache import never_cache
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils.cache import add_never_cache_headers
 
-from shop.catalogue.page_cache import read_sale
-from shop.errors import ShopError, answer, wants_json
-from shop.platform import rate_limits
-from shop.platform.deadline import is_late
-from shop.purchase import service
-from shop.purchase.admission import cached_sale
+from shop.errors import (
+    STORE_ERRORS,
+    ServiceUnavailable,
+    ShopError,
+    SoldOut,
+    answer,
+    refusal_of,
+    wants_json,
+)
+from shop.models import User
+from shop.platform.deadline import current_deadline
+from shop.purchase import tokens
+from shop.purchase.admission import admit, cached_sale, is_settled
+from shop.purchase.place_order import Placed, place_order
+from shop.reservations.reserve import Queued, reserve
 from shop.web.decorators import CustomerRequest, customer_form
-from shop.web.forms import SeeOther, read_purchase
-from shop.web.pages import sale_context
+from shop.web.forms import TOKEN, PurchaseRequest, SeeOther, key_in_form, read_purchase
+from shop.web.refusals import refuse
+
+BUY = re.compile(r"/sales/([-\w]+)/buy/", re.ASCII)
+FORM = "application/x-www-form-urlencoded"
+MAX_BODY = 8192
+"""Bytes of a form with a token."""
 
 
-@never_cache
+class PurchaseTokenMiddleware:
+    """Serves purchases that carry a valid token; all other requests go on to the views."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        """Serve the request, or call the next middleware."""
+        if request.method == "POST" and (found := BUY.fullmatch(request.path_info)):
+            token = _read_token(request, found[1])
+            if token is not None:
+                request.user = customer = User(pk=token.customer_id)
+                return _serve(request, found[1], customer, is_first=token.is_first)
+        return self.get_response(request)
+
+
 @customer_form
 def buy(request: CustomerRequest, slug: str) -> HttpResponse:
     """Buy: 201 or 202 with JSON, or 303 to the page of the order or the reservation."""
-    if "shop.is_counted" not in request.META:  # the fast path may have counted this request
-        rate_limits.count(settings.BUY_LIMIT, "buy", str(request.user.pk))
-    sale = cached_sale(slug=slug)
-    purchase = read_purchase(request, most=sale.limit_per_customer)
-    began = request.META.get("shop.started_at", time.monotonic())  # set by the fast path
+    return _serve(request, slug, User(pk=request.user.pk))
+
+
+def _read_token(request: HttpRequest, slug: str) -> tokens.PurchaseToken | None:
+    """Return the token of a short form if it is valid for this sale and this web session."""
+    length = request.META.get("CONTENT_LENGTH") or ""
+    if request.META.get("CONTENT_TYPE") != FORM or not re.fullmatch("[0-9]{1,5}", length):
+        return None
+    if int(length) > MAX_BODY or not _is_same_origin(request):
+        return None
+    sent = request.POST.getlist(TOKEN)
+    if len(sent) != 1 or not sent[0]:
+        return None
+    session = request.COOKIES.get(settings.SESSION_COOKIE_NAME, "")
     try:
-        outcome = service.buy(
-            customer_id=request.user.pk,
-            sale=sale,
-            quantity=purchase.quantity,
-            key=purchase.key,
-            began=began,
+        token = tokens.read(sent[0], key=key_in_form(request), session=session)
+        is_valid = token is not None and token.sale_id == cached_sale(slug=slug).pk
+    except (ShopError, *STORE_ERRORS):
+        return None  # the view raises the same error, for customers with a web session
+    return token if is_valid else None
+
+
+def _is_same_origin(request: HttpRequest) -> bool:
+    """Return False if the form is on another site; the view then makes the CSRF check."""
+    origin = request.META.get("HTTP_ORIGIN")
+    return origin is None or origin == f"{request.scheme}://{request.get_host()}"
+
+
+def _serve(
+    request: HttpRequest, slug: str, customer: User, *, is_first: bool = False
+) -> HttpResponse:
+    """Read the purchase, place its order or reserve its units, and return the response."""
+    wanted = None
+    try:
+        sale = cached_sale(slug=slug)
+        wanted = read_purchase(request, customer=customer, sale=sale, is_first=is_first)
+        response = _bought(request, _buy(wanted))
+    except (ShopError, *STORE_ERRORS) as error:
+        refusal = refusal_of(error)
+        assert refusal is not None
+        response = refuse(request, wanted, refusal) if wanted else answer(request, refusal)
+    add_never_cache_headers(response)
+    return response
+
+
+def _buy(wanted: PurchaseRequest) -> Placed | Queued:
+    """Admit the purchase; then place the order, or reserve the units of a queued sale.
+
+    SoldOut gets a Retry-After while an earlier form with the same key may be in flight, because
+    that one can still get a unit that is returned.
+    """
+    customer, sale = wanted.customer, wanted.sale
+    quantity, key = wanted.quantity, wanted.key
+    if current_deadline().is_over:
+        raise ServiceUnavailable
+    try:
+        admit(sale=sale, customer_id=customer.pk)
+        if sale.is_queued:
+            return reserve(customer_id=customer.pk, sale=sale, quantity=quantity, key=key)
+        return place_order(
+            customer=customer, sale=sale, quantity=quantity, key=key, is_first=wanted.is_first
         )
-    except ShopError as error:
-        if wants_json(request) or is_late(began):
-            raise
-        seen = read_sale(slug=slug)  # the current state: the cached sale may be older
-        context = sale_context(request, seen, key=purchase.key, quantity=purchase.quantity)
-        return answer(request, error, page="shop/sale.html", context=context)
+    except SoldOut as error:
+        if not is_settled(sale=sale):
+            error.retry_after = ServiceUnavailable.retry_after
+        raise
+
+
+def _bought(request: HttpRequest, outcome: Placed | Queued) -> HttpResponse:
     if wants_json(request):
         headers = {"Location": outcome.url}
         return JsonResponse(outcome.receipt, status=outcome.status, headers=headers)

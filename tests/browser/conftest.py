@@ -51,7 +51,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def live_server(chromium: Browser, live_server: LiveServer) -> LiveServer:
-    """The shop as gunicorn serves it, including the purchase fast path."""
+    """The shop as gunicorn serves it, with purchase tokens."""
     live_server.thread.httpd.set_app(StaticFilesHandler(application))
     return live_server
 

@@ -57,7 +57,7 @@ def held_by_another(backend: Backend, name: str) -> Iterator[None]:
 
 def failing_once(error: BaseException) -> AbstractContextManager[None]:
     """Raise the error after the first COMMIT."""
-    return armed_once("purchase.committed", Mock(side_effect=error))
+    return armed_once("stock.committed", Mock(side_effect=error))
 
 
 def nothing_changed(sale: Sale, orders: int = 0) -> bool:

@@ -68,7 +68,7 @@ class Shop:
                 has_read.set()
                 assert proceed.wait(WAIT_TIMEOUT)
 
-        with armed("purchase.check", stop):
+        with armed("stock.read", stop):
             first.start()
             try:
                 assert has_read.wait(WAIT_TIMEOUT)

@@ -44,7 +44,7 @@ class Group:
         self.writing, self.most_writing = 0, 0
         self.written: list[list[object]] = []
 
-    def write(self, items: Sequence[object], lease: SimpleNamespace) -> None:
+    def write(self, lease: SimpleNamespace, items: Sequence[object]) -> Sequence[object]:
         """Write all items or none; "first" blocks until `go_on`, "loses" loses the lock."""
         if "first" in items:
             self.is_writing.set()
@@ -59,12 +59,12 @@ class Group:
                 if isinstance(item, BaseException):
                     raise item
             self.written.append(list(items))
+            return items
         finally:
             self.writing -= 1
 
     def submit(self, item: object, timeout: float = 10.0) -> object:
-        submit(CountedLock(self, timeout), item, self.write)
-        return item
+        return submit(CountedLock(self, timeout), item, self.write)
 
     def lead(self) -> Future:
         leader = self.pool.submit(self.submit, "first")
@@ -184,7 +184,7 @@ def test_backend_that_excludes_no_other_machine_is_not_shared(group, backend) ->
             pass
 
     threads = [
-        group.pool.submit(submit, NoLock(group), 0, lambda *_: both.wait(10)) for _ in range(2)
+        group.pool.submit(submit, NoLock(group), 0, lambda *_: [both.wait(10)]) for _ in range(2)
     ]
     for each in threads:
         each.result(10)

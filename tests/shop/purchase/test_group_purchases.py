@@ -83,8 +83,8 @@ def test_waiting_purchases_share_a_transaction(strategy, shared, settings) -> No
     put_in_force("scripted", strategy)
     sale, points = a_sale(stock=7), Counter[str]()
     with (
-        armed("purchase.check", lambda: points.update(["check"])),
-        armed("purchase.committed", lambda: points.update(["committed"])),
+        armed("stock.read", lambda: points.update(["check"])),
+        armed("stock.committed", lambda: points.update(["committed"])),
     ):
         assert together(sale, new_customers(6), shared) == {"ok": 6}
     assert grants(sale) == ([6] if shared else [1] * 6)
@@ -135,7 +135,7 @@ def test_group_with_a_stale_fence_is_retried(guard) -> None:
         Stock.objects.update(fence_epoch=1, fence_token=guard.tokens + 100)
 
     guard.raise_token_floor = lambda name, token: setattr(guard, "tokens", max(guard.tokens, token))
-    with armed_once("purchase.check", take_over):
+    with armed_once("stock.read", take_over):
         assert together(sale, new_customers(4)) == {"ok": 4}
     audit = audit_sale(sale=sale)
     assert audit.ok

@@ -131,7 +131,7 @@ def test_keys_are_compared_exactly() -> None:
 def test_first_purchase_reads_no_earlier_orders(strategy) -> None:
     put_in_force("scripted", strategy)
     sale = a_sale()
-    with patch("shop.purchase.place_order._orders_of", side_effect=AssertionError):
+    with patch("shop.purchase.place_order._earlier_orders", side_effect=AssertionError):
         assert not buy(sale, is_first=True).replayed
     assert audit_sale(sale=sale).ok
 

@@ -11,13 +11,16 @@ import pytest
 from django.db import OperationalError
 
 from inventory import stock
+from inventory.exceptions import OutOfStock
 from inventory.models import Stock
-from locking import LockUnavailable, policy
+from locking import LockTimeout, LockUnavailable, policy
 from locking.failpoints import armed
 from locking.models import WriteStrategy
 from shop.administration.audit import audit_sale
-from shop.errors import Overloaded, ServiceUnavailable, SoldOut
+from shop.errors import Overloaded, QueueFull, ServiceUnavailable, SoldOut
 from shop.models import Order, Sale
+from shop.platform.deadline import Deadline, within_deadline
+from shop.purchase import place_order
 from shop.sales.stock_lock import lock_name
 from tests.locking.scripted import ScriptedBackend, unavailable
 from tests.shop.making import a_customer, a_sale, put_in_force
@@ -50,8 +53,8 @@ def test_lock_timeout_counts_from_the_request(guard, settings) -> None:
     settings.LOCK_TIMEOUT, settings.HARD_DEADLINE = 60.0, 90.0
     with held_by_another(guard, lock_name(sale.pk)):
         began = time.monotonic()
-        with pytest.raises(Overloaded):
-            buy(sale, began=began - 60)
+        with pytest.raises(Overloaded), within_deadline(Deadline(began - 60)):
+            buy(sale)
         assert time.monotonic() < began + 30
     assert nothing_changed(sale)
 
@@ -91,10 +94,10 @@ def test_committed_order_survives_the_loss_of_its_lock(fault, guard, caplog) -> 
         else:
             guard.then("release", unavailable)
 
-    with armed("purchase.committed", inject):
+    with armed("stock.committed", inject):
         order = buy(sale).order
     assert order.status == Order.Status.PENDING
-    assert "is committed; its lock was" in caplog.text
+    assert "is committed, but its lock was" in caplog.text
     assert audit_sale(sale=sale).ok
 
 
@@ -107,7 +110,7 @@ def taken_over(guard: ScriptedBackend, sale: Sale, others: list[Order]):
         with patch("locking.types.asyncio", other):
             others.append(buy(sale).order)
 
-    return armed_once("purchase.check", take_over)
+    return armed_once("stock.read", take_over)
 
 
 @EVERY
@@ -192,20 +195,36 @@ def test_order_is_found_after_a_lost_commit_reply() -> None:
     assert audit_sale(sale=sale).ok
 
 
-@pytest.mark.parametrize(("timeout", "then"), [(0.0, LOST), (60.0, LOST), (60.0, Overloaded())])
+@pytest.mark.parametrize("timeout", [0.0, 60.0])
 @pytest.mark.django_db(transaction=True)
-def test_lost_commit_reply_is_not_reported_as_refusal(timeout, then, monkeypatch, settings) -> None:
-    """The reply to the COMMIT is lost, and then the database or the waiting slot."""
+def test_lost_commit_reply_is_not_reported_as_refusal(timeout, monkeypatch, settings) -> None:
+    """The reply to the COMMIT is lost, and then the database."""
     sale, customer = a_sale(), a_customer()
 
     def inject() -> None:
-        monkeypatch.setattr("shop.purchase.place_order._write", Mock(side_effect=then))
+        monkeypatch.setattr(place_order, "_earlier_orders", Mock(side_effect=LOST))
         raise LOST
 
     settings.LOCK_TIMEOUT = timeout
-    with armed("purchase.committed", inject), pytest.raises(ServiceUnavailable) as told:
-        buy(sale, customer=customer)
+    with armed("stock.committed", inject), pytest.raises(ServiceUnavailable) as refused:
+        buy(sale, customer=customer, is_first=True)
     assert Order.objects.count() == 1
-    assert "othing was bought" not in str(told.value.advice)
+    assert "othing was bought" not in str(refused.value.advice)
     monkeypatch.undo()
     assert buy(sale, customer=customer).replayed
+
+
+@pytest.mark.parametrize("then", [QueueFull(), OutOfStock(), LockTimeout()], ids=repr)
+@pytest.mark.django_db(transaction=True)
+def test_unknown_outcome_stays_unknown(then, monkeypatch) -> None:
+    """The connection is lost, no order is found, and the second attempt is refused."""
+    sale = a_sale()
+
+    def inject() -> None:
+        monkeypatch.setattr(place_order, "submit", Mock(side_effect=then))
+        raise LOST
+
+    with armed("stock.read", inject), pytest.raises(ServiceUnavailable):
+        buy(sale)
+    monkeypatch.undo()
+    assert not buy(sale).replayed

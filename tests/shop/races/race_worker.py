@@ -1,6 +1,6 @@
 """A process of the shop that runs calls of tests/shop/races/actions.py at the same moment.
 
-worker.start({"do": "buy", ...}, pause_at="purchase.check")
+worker.start({"do": "buy", ...}, pause_at="stock.read")
 worker.reached()                # a call waits at that fail point
 worker.proceed()
 worker.results()                # what each call returned

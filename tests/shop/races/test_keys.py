@@ -149,7 +149,7 @@ def test_purchase_in_flight_is_503_and_is_finished_after_a_kill(processes, backe
     sale = a_sale()
     call = form_of(sale, a_customer())
     first, other = processes(2)
-    first.run_until("purchase.check", call)
+    first.run_until("stock.read", call)
     (told,) = other.run({**call, "patient": False})
     assert (told["status"], told["headers"]["Retry-After"]) == (503, "1")
     assert not Order.objects.exists()
@@ -164,7 +164,7 @@ def test_purchase_killed_after_commit_is_replayed(processes, backend) -> None:
     sale = a_sale()
     call = form_of(sale, a_customer())
     first, other = processes(2)
-    first.run_until("purchase.committed", call)
+    first.run_until("stock.committed", call)
     assert_told_the_order(other, call)  # waits for no lock: the order is there
     first.kill()
     assert_told_the_order(other, call)
@@ -176,7 +176,7 @@ def test_key_counts_once_without_a_lock(processes, others) -> None:
     sale, customer = a_sale(), a_customer()
     is_same = others == "same customer"
     first, other = processes(2)
-    first.run_until("purchase.check", form_of(sale, customer))
+    first.run_until("stock.read", form_of(sale, customer))
     (told,) = other.run(form_of(sale, customer if is_same else a_customer()))
     (late,) = first.finish()
     assert told["status"] == late["status"] == 201

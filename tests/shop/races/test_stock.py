@@ -42,7 +42,7 @@ def test_two_processes_between_read_and_write(processes, backend, strategy, sold
     sale = a_sale(stock=1)
     both = processes(2)
     for process in both:
-        process.run_until("purchase.check", a_form(sale))
+        process.run_until("stock.read", a_form(sale))
     results = [result for process in both for result in process.finish()]
     assert outcomes(*results) == Counter({"order": sold, "SoldOut": 2 - sold})
     audit = audit_sale(sale=sale)
@@ -55,8 +55,8 @@ def test_distributed_lock_delays_the_second_read(processes, backend) -> None:
     put_in_force(backend, "naive")
     sale = a_sale(stock=1)
     first, second = processes(2)
-    first.run_until("purchase.check", a_form(sale))
-    second.start(a_form(sale), pause_at="purchase.check")
+    first.run_until("stock.read", a_form(sale))
+    second.start(a_form(sale), pause_at="stock.read")
     assert second.is_silent(0.2), "it went past a lock that another process holds"
     assert outcomes(*first.finish()) == {"order": 1}
     second.reached()
@@ -102,7 +102,7 @@ def test_lock_released_after_the_commit_does_not_oversell(processes, backend) ->
     put_in_force(backend, "naive")
     sale = a_sale(stock=2)
     first, second = processes(2)
-    first.run_until("purchase.committed", a_form(sale))
+    first.run_until("stock.committed", a_form(sale))
     second.start(a_form(sale))
     assert second.is_silent(0.2), "it was let in before the release"
     assert outcomes(*first.finish(), *second.results()) == {"order": 2}
@@ -116,7 +116,7 @@ def test_waiters_are_served_after_a_killed_holders_lease(processes, backend) -> 
     put_in_force(backend, "naive")
     sale = a_sale(stock=2)
     victim, other = processes(2)
-    victim.run_until("purchase.check", a_form(sale))
+    victim.run_until("stock.read", a_form(sale))
     other.prepare(a_form(sale), a_form(sale))
     victim.kill()
     other.go()

@@ -103,7 +103,7 @@ def test_switch_with_a_holder_between_read_and_write(
     put_in_force(old, strategy)
     sale = a_sale(stock=1)
     first, second = processes(2)
-    first.run_until("purchase.check", a_form(sale))
+    first.run_until("stock.read", a_form(sale))
     done = switching(backend=new, force=force)
     if force:
         done.result(TIMEOUT)

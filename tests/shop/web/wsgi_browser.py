@@ -1,10 +1,10 @@
-"""A browser that calls the WSGI application, and a handler that counts its requests."""
+"""A browser that calls the WSGI application, and a count of the requests that reach a view."""
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from http.cookies import SimpleCookie
 from io import BytesIO
@@ -13,33 +13,43 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from django.conf import settings
+from django.core.handlers.wsgi import WSGIHandler
 from django.core.signals import request_finished, request_started
 from django.db import close_old_connections
+from django.http import HttpRequest, HttpResponse
+from django.test import override_settings
 
 from shop.models import Sale, User
 from shop.purchase import tokens
-from shop.web.cached_responses import CachingHandler
-from shop.web.fast_path import PurchaseFastPath
+from shop.web import refusals
 from tests.shop.making import a_customer, signed_in
 
 FORM = "application/x-www-form-urlencoded"
 SIGNALS = (request_started, request_finished)
 
 
-class CountingHandler(CachingHandler):
-    """Counts the requests that reach Django."""
+class CountingMiddleware:
+    """Counts the requests that the purchase token middleware passes on."""
 
     asked = 0
 
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
-        self.asked += 1
-        return super().__call__(environ, start_response)
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        CountingMiddleware.asked += 1
+        return self.get_response(request)
 
 
 @cache
-def django() -> CountingHandler:
+def django() -> WSGIHandler:
     """Return one handler for all tests: creating it takes longer than a test."""
-    return CountingHandler()
+    middleware = list(settings.MIDDLEWARE)
+    after = middleware.index("shop.web.purchase.PurchaseTokenMiddleware") + 1
+    middleware.insert(after, f"{__name__}.CountingMiddleware")
+    with override_settings(MIDDLEWARE=middleware):
+        return WSGIHandler()
 
 
 class Browser:
@@ -51,8 +61,8 @@ class Browser:
         self.session = signed_in(self.user).cookies["sessionid"].value
         self.cookies["sessionid"] = self.session
         self.secret = {"csrfmiddlewaretoken": self.cookies["csrftoken"].value}
-        self.django = django()
-        self.shop = PurchaseFastPath(self.django)
+        self.django = CountingMiddleware
+        self.shop = django()
 
     def form(self, sale: Sale, key: str = "k", quantity: int = 1, *, is_first: bool = True) -> dict:
         token, _ = tokens.issue(
@@ -99,8 +109,8 @@ class Browser:
 @pytest.fixture(autouse=True)
 def alone(in_force: None) -> Iterator[None]:
     """Start without cached responses, and keep the test's database connection open."""
-    django().responses.clear()
-    django().asked = 0
+    refusals.clear()
+    CountingMiddleware.asked = 0
     for signal in SIGNALS:
         signal.disconnect(close_old_connections)
     yield

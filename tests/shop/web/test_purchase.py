@@ -1,4 +1,4 @@
-"""The purchase fast path responds as the view does, or falls back to it."""
+"""Purchases with a token get the responses of the view, without session and user."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from shop.administration.audit import audit_sale
 from shop.administration.sale_management import restock_sale
 from shop.models import Order, Sale
 from shop.orders.service import cancel_order
-from shop.purchase import admission, service
+from shop.purchase import admission
 from shop.purchase.place_order import place_order
 from shop.sales import waiting_slots
 from shop.sales.stock_lock import lock_name
-from shop.web import cached_responses
+from shop.web import refusals
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.web.wsgi_browser import SIGNALS, Browser, alone, li
 
@@ -118,7 +118,7 @@ def test_refusals_from_memory_use_no_store(code, accept, monkeypatch):
     for module in (admission, policy):
         monkeypatch.setattr(module, "FRESH", 60)
         monkeypatch.setattr(module, "MAX_AGE", 60)
-    monkeypatch.setattr(cached_responses, "MAX_AGE", 60)
+    monkeypatch.setattr(refusals, "MAX_AGE", 60)
     no_redis = patch("redis.connection.Connection.send_packed_command", side_effect=AssertionError)
     with CaptureQueriesContext(connection) as queries, no_redis:
         for buyer in buyers[1:]:
@@ -190,7 +190,7 @@ def test_held_lock_is_503_and_purchase_can_be_repeated(li, settings):
     assert li.django.asked == 0
 
 
-@pytest.mark.parametrize("way", ["fast path", "view"])
+@pytest.mark.parametrize("way", ["token", "view"])
 def test_no_store_is_used_past_the_hard_deadline(way, li, settings):
     """The error page does not read the sale either."""
     sale = a_sale()
@@ -199,10 +199,9 @@ def test_no_store_is_used_past_the_hard_deadline(way, li, settings):
     settings.HARD_DEADLINE = -1.0
     with (
         patch("locking.policy.current", side_effect=AssertionError),
-        patch("shop.web.fast_path.read_sale", side_effect=AssertionError),
-        patch("shop.web.purchase.read_sale", side_effect=AssertionError),
+        patch("shop.web.refusals.read_sale", side_effect=AssertionError),
     ):
-        response = li.send(sale, form) if way == "fast path" else li.send_without_token(sale, form)
+        response = li.send(sale, form) if way == "token" else li.send_without_token(sale, form)
     assert (response.status, response.headers["Retry-After"]) == (503, "2")
     assert "be charged twice" in response.text, "the first request has bought"
     assert li.django.asked == (way == "view")
@@ -279,7 +278,7 @@ def test_purchases_are_limited_per_customer(li, settings):
     assert 0 < int(refused.headers["Retry-After"]) <= 60
     assert li.django.asked == 0
     assert li.send_without_token(sale, li.form(sale)).status == 429, (
-        "the view counts together with the fast path"
+        "the view counts together with the middleware"
     )
     assert Browser().send(sale).status == 303, "the limit is per customer"
 
@@ -291,7 +290,7 @@ def test_purchases_are_limited_per_customer(li, settings):
 @pytest.mark.parametrize("accept", ["text/html", "application/json"])
 def test_unavailable_store_is_503(fault, accept, li):
     sale = a_sale()
-    with patch.object(service, "place_order", side_effect=fault):
+    with patch("shop.web.purchase.place_order", side_effect=fault):
         answer = li.send(sale, accept=accept)
     assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
     assert li.send(sale).status == 303
@@ -302,16 +301,6 @@ def test_unavailable_database_at_admission_falls_back(li):
     with patch("shop.purchase.admission.get_sale", side_effect=OperationalError(2006, "gone")):
         assert li.send(sale).status in (403, 503)
     assert not Order.objects.exists()
-
-
-def test_exception_is_logged_and_view_responds(li, caplog):
-    sale = a_sale()
-    form = {**li.form(sale), **li.secret}
-    with patch("shop.web.fast_path.PurchaseFastPath._bought", side_effect=ZeroDivisionError):
-        answer = li.send(sale, form)
-    assert "Purchase fast path failed" in caplog.text
-    assert answer.status == 303
-    assert Order.objects.count() == 1, "the same key is never served twice"
 
 
 def test_request_signals_are_sent(li):

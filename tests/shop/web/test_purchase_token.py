@@ -1,4 +1,4 @@
-"""Requests that the purchase fast path passes to the view."""
+"""Requests that the purchase token middleware passes to the view."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from shop.models import Order
 from shop.purchase import tokens
-from shop.web.fast_path import MAX_BODY
+from shop.web.purchase import MAX_BODY
 from tests.shop.making import a_sale
 from tests.shop.web.wsgi_browser import FORM, Browser, alone, li
 
@@ -15,13 +15,11 @@ __all__ = ["alone", "li"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 
-def test_refusal_for_own_orders_comes_from_the_view(li):
+def test_refusal_shows_the_orders_of_the_customer(li):
     sale = a_sale(limit=1)
     li.send(sale)
-    page = li.send(
-        sale, {**li.form(sale, "l"), "csrfmiddlewaretoken": li.cookies["csrftoken"].value}
-    )
-    assert (page.status, li.django.asked) == (409, 1)
+    page = li.send(sale, li.form(sale, "l"))
+    assert (page.status, li.django.asked) == (409, 0)
     assert "Purchase limit reached" in page.text
     assert Order.objects.get().get_absolute_url() in page.text
 
@@ -38,12 +36,7 @@ DOUBTFUL = {
     "two tokens": {"purchase_token": ["x", "x"]},
     "no such token": {"purchase_token": "1.1.1.9999999999." + "x" * 43},
     "another key": {"idempotency_key": "l"},
-    "quantity twice": {"quantity": [1, 1]},
-    "no quantity": {"quantity": ""},
-    "over the limit": {"quantity": 6},
-    "NUL": {"quantity": "1\0"},
     "large": {"x": "x" * MAX_BODY},
-    "many fields": {"x": ["x"] * 1001},
     "no session": {"HTTP_COOKIE": ""},
     "another session": {"HTTP_COOKIE": f"sessionid={'x' * 32}"},
     "two keys": {"HTTP_IDEMPOTENCY_KEY": "l"},
@@ -52,7 +45,6 @@ DOUBTFUL = {
     "no type": {"CONTENT_TYPE": ""},
     "no length": {"CONTENT_LENGTH": ""},
     "a false length": {"CONTENT_LENGTH": "60"},
-    "a foreign host": {"HTTP_HOST": "evil.example"},
     "another path": {"PATH_INFO": "/sales/none/buy/"},
     "PUT": {"REQUEST_METHOD": "PUT"},
 }
