@@ -45,10 +45,11 @@ def _read(lines: Iterable[str]) -> dict[str, dict[str, str]]:
         for row in rows:
             line, slug = rows.line_num, row.get("slug") or ""
             found = _problems_of_row(row)
-            if slug in first_seen:
-                found.append(f"slug: {slug!r} was used in line {first_seen[slug]} already")
+            name = slug.casefold()  # MariaDB treats spellings that differ in case as one slug
+            if name in first_seen:
+                found.append(f"slug: {slug!r} was used in line {first_seen[name]} already")
             problems += [f"line {line}: {problem}" for problem in found]
-            first_seen.setdefault(slug, line)
+            first_seen.setdefault(name, line)
             products[slug] = {name: value for name, value in row.items() if name != "slug"}
     except csv.Error as error:
         problems.append(f"line {rows.reader.line_num}: {error}")

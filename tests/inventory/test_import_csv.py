@@ -56,6 +56,7 @@ FAULTS = {
     "not a number": (GOOD + "cup,Cup,NaN\n", "line 3: price"),
     "too many digits": (GOOD + "cup,Cup,1.234\n", "line 3: price"),
     "slug twice": (GOOD + "kettle,Again,3\n", "line 3: slug: 'kettle' was used in line 2"),
+    "slug in capitals": (GOOD + "KETTLE,Again,3\n", "line 3: slug: 'KETTLE' was used in line 2"),
     "too few values": (GOOD + "cup,Cup\n", "line 3: fewer values"),
     "too many values": (GOOD + "cup,Cup,3,4\n", "line 3: more values"),
     "NUL": (GOOD + "cup,C\0p,3\n", "line 3"),
