@@ -1,21 +1,22 @@
 """Write the orders of reservations: a batch in one transaction under the sale's lock.
 
 An entry leaves the stream only after its order, or its rejection, is committed. It may therefore be
-delivered twice; its number identifies it. If the database refuses a batch, its entries are written
-one by one, so that one bad entry does not delay the others.
+read twice; its number identifies it. If the database refuses a batch, its entries are written one
+by one, so that one bad entry does not delay the others.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import islice
 
 from django.conf import settings
 from django.db import DatabaseError, OperationalError, connection
 from django.utils import timezone
 
 from inventory import stock
-from inventory.exceptions import OutOfStock, StaleFence
+from inventory.exceptions import OutcomeUnknown, OutOfStock, StaleFence
 from inventory.statements import Statement, insert_all
 from locking import Lease, lock
 from locking.failpoints import reach
@@ -29,6 +30,8 @@ from shop.sales.stock_lock import commit_under, fence_of, learn_newer_fence, loc
 
 logger = logging.getLogger("shop")
 
+BATCH = 500
+"""Entries in one transaction."""
 BATCH_LOCK_TIMEOUT = 5.0
 """Seconds for which a batch waits for the sale's lock."""
 MAX_FAILURES = 5
@@ -38,30 +41,30 @@ Reason = RejectedReservation.Reason
 Outcomes = list[tuple[Entry, str]]
 
 
-def write(*, sale: Sale, entries: Sequence[Entry]) -> None:
-    """Write the orders or the rejections of entries, and remove the entries from the stream.
+def write(*, sale: Sale) -> int:
+    """Decide the oldest entries of a sale and remove them from the stream; return their number.
 
     Undecided entries stay in the stream. Raises LockError, DatabaseError and ServiceUnavailable.
     """
-    outcomes: Outcomes = []
-    settled = 0
-    last = settings.MAX_ATTEMPTS - 1
-    for attempt in range(settings.MAX_ATTEMPTS):
+    for attempt in reversed(range(settings.MAX_ATTEMPTS)):
         try:
             with lock(lock_name(sale.pk), timeout=BATCH_LOCK_TIMEOUT) as lease:
-                outcomes = _decide(sale, entries, lease, is_last=attempt == last)
+                entries = list(islice(store.entries(sale=sale), BATCH))
+                outcomes = _decide(sale, entries, lease, is_last=not attempt)
                 reach("queued.committed")
                 settled = store.settle(sale=sale, outcomes=outcomes)
                 reach("queued.settled")
-            break
         except StaleFence:
             learn_newer_fence(sale)
         except OperationalError as error:
             logger.warning("Writing a batch of sale %s failed, retrying: %s", sale.slug, error)
             _reconnect()
-    is_wrong = any(outcome in (Reason.SOLD_OUT, Reason.FAILED) for _, outcome in outcomes)
-    if is_wrong or settled < len(outcomes):
-        reconcile(sale=sale)  # Redis offered too many units, or lost these entries
+        else:
+            is_wrong = any(one in (Reason.SOLD_OUT, Reason.FAILED) for _, one in outcomes)
+            if is_wrong or settled < len(outcomes):
+                reconcile(sale=sale)  # Redis offered too many units, or lost these entries
+            return settled
+    return 0
 
 
 def _reconnect() -> None:
@@ -78,8 +81,8 @@ def _decide(sale: Sale, entries: Sequence[Entry], lease: Lease, *, is_last: bool
     reach("queued.read")
     try:
         _commit(sale, fresh, lease)
-    except (StaleFence, OperationalError):
-        if not is_last:
+    except (StaleFence, OperationalError) as error:
+        if not is_last or isinstance(error, OutcomeUnknown):
             raise
     except (OutOfStock, LimitReached, DatabaseError, ValueError) as error:
         logger.info("A batch of sale %s was refused, writing one by one: %s", sale.slug, error)
@@ -104,6 +107,8 @@ def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
         return _reject(sale, entry, Reason.SOLD_OUT)
     except LimitReached:
         return _reject(sale, entry, Reason.LIMIT)
+    except OutcomeUnknown:
+        raise  # the write may still come: under this lease no other may follow
     except OperationalError as error:
         _reconnect()
         has_failed = _is_cause(sale) and store.count_failure(sale=sale, entry=entry) >= MAX_FAILURES

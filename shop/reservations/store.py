@@ -39,7 +39,6 @@ TIMEOUT = 1.0
 """Seconds for which a reply of Redis is awaited."""
 FILL_TIMEOUT = 15
 """Seconds within which a process fills a generation; then others take it for lost."""
-GROUP = "orders"
 CHUNK = 500
 """Items in one command."""
 
@@ -143,7 +142,7 @@ def settle(*, sale: Sale, outcomes: Iterable[tuple[Entry, str]]) -> int:
         for entry, outcome in chunk:
             customer = "" if entry.customer_id is None else entry.customer_id
             args += (entry.id, entry.number, customer, entry.quantity, outcome)
-        settled += int(_run(_SETTLE, keys_of(sale), GROUP, *args))
+        settled += int(_run(_SETTLE, keys_of(sale), *args))
     return settled
 
 
@@ -192,11 +191,9 @@ def oldest_age(*, sale: Sale) -> float:
 
 def create(*, sale: Sale) -> None:
     """Create the generation that `sale` names, to be filled within FILL_TIMEOUT."""
-    state, *_, orders = keys_of(sale)
+    state = keys_of(sale).state
     _command("HSET", state, "run", run_id())
     _command("EXPIRE", state, FILL_TIMEOUT)
-    _command("XGROUP", "CREATE", orders, GROUP, "0", "MKSTREAM")
-    _command("EXPIRE", orders, FILL_TIMEOUT)
 
 
 def delete(*keys: str) -> None:
@@ -266,19 +263,10 @@ def entries(*, sale: Sale, after: str = "") -> Iterator[Entry]:
         after = raw[-1][0]
 
 
-def read_new(
-    redis: Connection, consumer: str, streams: Sequence[str], most: int, wait: float
-) -> list[tuple[str, list[Entry]]]:
-    """Wait `wait` seconds for entries that no consumer has read, and return at most that many."""
-    arguments = ["GROUP", GROUP, consumer, "COUNT", str(most), "BLOCK", str(round(wait * 1000))]
-    reply = redis.command("XREADGROUP", *arguments, "STREAMS", *streams, *[">"] * len(streams))
-    return [(stream, _read(raw)) for stream, raw in (reply or {}).items()]
-
-
-def claim(*, sale: Sale, consumer: str, idle: float, most: int) -> list[Entry]:
-    """Take over entries that other consumers have not settled within `idle` seconds."""
-    arguments = GROUP, consumer, round(idle * 1000), "0-0", "COUNT", most
-    return _read(_command("XAUTOCLAIM", keys_of(sale).orders, *arguments)[1])
+def wait_for_entries(redis: Connection, streams: Sequence[str], seconds: float) -> list[str]:
+    """Return those of the streams that have entries; wait until one has, at most that long."""
+    options = ["COUNT", "1", "BLOCK", str(round(seconds * 1000)), "STREAMS"]
+    return list(redis.command("XREAD", *options, *streams, *["0"] * len(streams)) or ())
 
 
 def count_failure(*, sale: Sale, entry: Entry) -> int:

@@ -1,7 +1,7 @@
 -- Removes decided reservations from the stream. A second run changes nothing.
 --
 -- KEYS  1 state, 2 taken, 3 outcomes, 4 waiting, 5 orders
--- ARGV  1 group, then for each: id of the entry, number, customer, quantity, outcome
+-- ARGV  for each: id of the entry, number, customer, quantity, outcome
 -- Returns the number of entries that were still in the stream
 --
 -- After 'sold_out' no units are released: the stock row had fewer than `stock` promised.
@@ -13,9 +13,8 @@ if redis.call('HEXISTS', state, 'stock') == 0 then
   return 0
 end
 local settled = 0
-for i = 2, #ARGV, 5 do
+for i = 1, #ARGV, 5 do
   local id, number, customer, quantity, outcome = unpack(ARGV, i, i + 4)
-  redis.call('XACK', orders, ARGV[1], id)
   if redis.call('XDEL', orders, id) == 1 then
     settled = settled + 1
     if customer ~= '' then

@@ -78,9 +78,9 @@ def reserve_filling_at_once(*, sale: int, customer: int, key: str) -> dict[str, 
         return reserve(sale=sale, customer=customer, key=key)
 
 
-def consume(*, claim_after: float = 0.3) -> dict[str, Any]:
-    """Write orders until stopped; claim abandoned entries at once."""
-    with patch.multiple(consumer, CLAIM_AFTER=claim_after, REFRESH_INTERVAL=0.1):
+def consume() -> dict[str, Any]:
+    """Write orders until stopped."""
+    with patch.object(consumer, "REFRESH_INTERVAL", 0.1):
         consumer.Consumer(proceed).run()
     return {"ok": "told"}
 

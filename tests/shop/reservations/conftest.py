@@ -13,7 +13,7 @@ from shop.reservations import consumer, order_writer
 @pytest.fixture(autouse=True)
 def hasty(in_force: None, monkeypatch) -> None:
     """Remove the waits of consumers."""
-    for wait in ("BLOCK", "BATCH_WINDOW", "REFRESH_INTERVAL", "CLAIM_AFTER"):
+    for wait in ("BLOCK", "BATCH_WINDOW", "REFRESH_INTERVAL"):
         monkeypatch.setattr(consumer, wait, 0.01 if wait == "BLOCK" else 0.0)
     # A test's transaction has to last.
     monkeypatch.setattr(consumer, "close_old_connections", lambda: None)

@@ -13,10 +13,11 @@ from shop.errors import LimitReached
 from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order
 from shop.purchase.place_order import place_order
-from shop.reservations import order_writer, store
+from shop.reservations import store
 from shop.reservations.reconciliation import Repair, load, reconcile
 from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, buy, fresh
+from tests.shop.purchases import armed_once
 from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, redis_command, status, told
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -48,16 +49,16 @@ def test_emptied_redis_is_loaded_again(redis, how) -> None:
 
 
 def test_batch_read_before_a_loss_is_written_once(redis) -> None:
-    """A consumer has the batch; the customer, whose reservation is lost, sends the form again."""
+    """A consumer has read the batch; the customer, whose reservation is lost, sends it again."""
     sale, customer = a_queued_sale(stock=3), a_customer()
     first = ask(sale, customer)
-    old = fresh(sale)
-    entries = list(store.entries(sale=old))
-    redis_command("FLUSHALL")
-    again = ask(sale, customer)
-    assert first.receipt == again.receipt
-    order_writer.write(sale=old, entries=entries)
-    consume()
+
+    def lose_and_send_again() -> None:
+        redis_command("FLUSHALL")
+        assert ask(sale, customer).receipt == first.receipt
+
+    with armed_once("queued.read", lose_and_send_again):
+        consume()
     assert Order.objects.count() == 1
     assert_sound(sale, held=1, left=2)
 
