@@ -1,4 +1,4 @@
-"""JSON log lines, and a request id that appears in all log lines of a request and of its tasks.
+"""JSON log lines, a request id in all lines of a request and of its tasks, and short store errors.
 
 The id comes from nginx (X-Request-ID) or is generated. It is sent in the response, in each JSON log
 line of the request, and in each Celery message, for the log lines of the task.
@@ -8,14 +8,20 @@ import json
 import logging
 import re
 import secrets
+import time
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any
 
 from celery.signals import before_task_publish, setup_logging, task_postrun, task_prerun
 
+from shop.errors import STORE_ERRORS
+
 request_id: ContextVar[str] = ContextVar("request_id", default="")
+INTERVAL = 1.0
+"""Minimum seconds between two lines with the same store error."""
 HEADER = "request_id"
 """The header of a Celery message."""
 _SAFE = re.compile(r"[\w-]{1,64}", re.ASCII)
@@ -38,6 +44,40 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return json.dumps(fields, ensure_ascii=False)
+
+
+class ExpectedErrors(logging.Filter):
+    """Log malformed requests and store errors without traceback; the latter once per second.
+
+    An unavailable store affects every request: a line for each would hide the cause and fill the
+    disk. A line that follows omitted ones ends with their number.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged: dict[tuple[str, str], tuple[float, int]] = {}
+        """By logger and message: the time of the last line (monotonic), and the lines since."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return False for a store error that was logged less than a second ago."""
+        if record.name.startswith("django.security"):
+            record.exc_info = None
+        error = record.exc_info[1] if record.exc_info else None
+        args = record.args if isinstance(record.args, tuple) else ()
+        is_503 = getattr(record, "status_code", None) == HTTPStatus.SERVICE_UNAVAILABLE
+        if not is_503 and not any(isinstance(one, STORE_ERRORS) for one in (error, *args)):
+            return True
+        key, now = (record.name, str(record.msg)), time.monotonic()
+        logged_at, omitted = self._logged.get(key, (-INTERVAL, 0))
+        if now - logged_at < INTERVAL:
+            self._logged[key] = (logged_at, omitted + 1)
+            return False
+        self._logged[key] = (now, 0)
+        cause = f": {error!r}" if error else ""
+        count = f" [{omitted} more since the last line]" if omitted else ""
+        record.msg, record.args = record.getMessage() + cause + count, ()
+        record.exc_info = record.exc_text = None
+        return True
 
 
 class RequestId:

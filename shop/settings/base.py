@@ -4,7 +4,6 @@ The variables in STORES choose the stores. When none of them is set, `var/embedd
 which the demo writes for its servers.
 """
 
-from logging import LogRecord
 from pathlib import Path
 from typing import Any
 
@@ -301,20 +300,10 @@ PAYMENT_TIMEOUT_SECONDS = env.int("PAYMENT_TIMEOUT_SECONDS", default=120)
 GATEWAY_SECRET = env.str("GATEWAY_SECRET", default=SECRET_KEY)
 """Secret shared with the payment service, which signs its callbacks with it."""
 
-
-def _drop_traceback(record: LogRecord) -> bool:
-    """Remove the traceback from log lines about malformed or forged requests."""
-    if record.name.startswith("django.security"):
-        record.exc_info = None
-    return True
-
-
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "filters": {
-        "drop_traceback": {"()": "django.utils.log.CallbackFilter", "callback": _drop_traceback}
-    },
+    "filters": {"expected_errors": {"()": "shop.platform.logs.ExpectedErrors"}},
     "formatters": {
         "line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"},
         "json": {"()": "shop.platform.logs.JsonFormatter"},
@@ -323,7 +312,7 @@ LOGGING = {
         "console": {
             "class": "logging.StreamHandler",
             "formatter": env.str("LOG_FORMAT", default="line"),
-            "filters": ["drop_traceback"],
+            "filters": ["expected_errors"],
         }
     },
     "loggers": {

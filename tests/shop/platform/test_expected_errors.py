@@ -1,0 +1,144 @@
+"""Store errors in the log: one line per second and message, without traceback."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import MySQLdb
+import pytest
+from django.conf import settings
+from django.db import OperationalError, connection
+from django.test import Client
+
+from devservers import HOST, MariaDb
+from shop.models import Sale
+from shop.platform import logs
+from shop.platform.logs import ExpectedErrors
+from tests.shop.making import a_sale, buy, signed_in
+
+REFUSED = OperationalError(1040, "Too many connections")
+
+
+class Clock:
+    """A clock that the test sets."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(logs, "time", clock)
+    return clock
+
+
+def logged(log: ExpectedErrors, message: str, *args: object, error: object = None) -> str:
+    """Return the line that is logged, or an empty text."""
+    exc_info = (type(error), error, None) if isinstance(error, Exception) else None
+    record = logging.LogRecord("shop", logging.WARNING, "", 0, message, args, exc_info)
+    return logging.Formatter().format(record) if log.filter(record) else ""
+
+
+def test_repeated_store_errors_are_counted(clock: Clock) -> None:
+    log, lines = ExpectedErrors(), {}
+    for clock.now in (0.0, 0.1, 0.2, 0.9, 1.5, 1.6, 3.0, 5.0):
+        if line := logged(log, "Request failed (%s)", REFUSED):
+            lines[clock.now] = line.removeprefix(f"Request failed ({REFUSED})")
+    more = " [{} more since the last line]"
+    assert lines == {0.0: "", 1.5: more.format(3), 3.0: more.format(1), 5.0: ""}
+
+
+def test_503_responses_are_counted(clock: Clock) -> None:
+    log = ExpectedErrors()
+
+    def respond(status: int) -> bool:
+        line = {"name": "django.request", "msg": "%s: %s", "args": ("...", "/")}
+        return log.filter(logging.makeLogRecord({**line, "status_code": status}))
+
+    assert [respond(503), respond(503), respond(500), respond(500)] == [True, False, True, True]
+
+
+def test_messages_are_counted_apart(clock: Clock) -> None:
+    log = ExpectedErrors()
+    assert logged(log, "Request failed (%s)", REFUSED)
+    assert logged(log, "Purchase failed (%s)", REFUSED)
+    assert not logged(log, "Purchase failed (%s)", OperationalError(1203, "another error"))
+
+
+def test_traceback_of_a_store_error_becomes_a_line() -> None:
+    line = logged(ExpectedErrors(), "Build of %r failed", "home:en", error=REFUSED)
+    assert line == f"Build of 'home:en' failed: {REFUSED!r}"
+
+
+def test_other_errors_keep_their_traceback_and_are_never_omitted(clock: Clock) -> None:
+    log = ExpectedErrors()
+    for _ in range(3):
+        assert "KeyError: 'x'" in logged(log, "Bug: %s", ValueError("y"), error=KeyError("x"))
+
+
+def test_console_uses_the_filter() -> None:
+    handlers = logging.getLogger().handlers
+    filters = [some for handler in handlers for some in handler.filters]
+    assert settings.LOGGING["handlers"]["console"]["filters"] == ["expected_errors"]
+    assert any(isinstance(some, ExpectedErrors) for some in filters)
+
+
+@pytest.fixture
+def no_connection_left(mariadb: MariaDb) -> Iterator[None]:
+    """Use up the connections of MariaDB: each new one is refused with error 1040."""
+    held = [MySQLdb.connect(host=HOST, port=mariadb.port, user="root")]
+    held[0].query("SET GLOBAL max_connections = 10")
+    connection.close()
+    with suppress(MySQLdb.OperationalError):
+        while True:
+            held.append(MySQLdb.connect(host=HOST, port=mariadb.port, user="root"))
+    yield
+    held[0].query("SET GLOBAL max_connections = 400")
+    for one in held:
+        one.close()
+
+
+@pytest.fixture
+def buyer_and_sale(in_force: None) -> tuple[Client, Sale]:
+    """Return a customer who has seen the sale's page, and the sale."""
+    client, sale = signed_in(raise_request_exception=False), a_sale(stock=5)
+    assert client.get(f"/sales/{sale.slug}/").status_code == 200
+    return client, sale
+
+
+ROUNDS = 50
+
+
+@pytest.mark.only("mysql")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_filtered", [True, False])
+def test_too_many_connections_do_not_fill_the_log(
+    buyer_and_sale, no_connection_left, caplog, monkeypatch, is_filtered
+) -> None:
+    """The control, without the filter: several lines for each request, and tracebacks."""
+    client, sale = buyer_and_sale
+    for handler in logging.getLogger().handlers:
+        monkeypatch.setattr(handler, "filters", [])
+    if is_filtered:
+        caplog.handler.addFilter(ExpectedErrors())
+    began, statuses = time.monotonic(), set()
+    while len(statuses) < ROUNDS or time.monotonic() - began < 2.5:  # the page is built again
+        client.get(f"/sales/{sale.slug}/")
+        statuses.add((len(statuses), buy(client, sale).status_code))
+    seconds = time.monotonic() - began
+    lines = caplog.text.splitlines()
+    assert {status for _, status in statuses} == {503}
+    assert "1040" in caplog.text
+    if is_filtered:
+        assert "Traceback" not in caplog.text
+        messages = {line.split("(")[0].split(": /")[0].split(" [")[0] for line in lines}
+        assert len(lines) <= len(messages) * (seconds + 1)
+    else:
+        assert "Traceback" in caplog.text
+        assert len(lines) > 2 * ROUNDS
