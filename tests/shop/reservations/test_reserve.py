@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -16,9 +17,10 @@ from locking.backends.redis.pool import redis_breaker
 from shop.errors import BadInput, KeyReused, LimitReached, NotOpen, ServiceUnavailable
 from shop.models import Order, Sale, User
 from shop.orders.service import cancel_order
+from shop.purchase import admission
 from shop.reservations import store
 from shop.reservations.reconciliation import load
-from tests.shop.making import a_customer
+from tests.shop.making import a_customer, buy, signed_in
 from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, redis_command, status, told
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -83,6 +85,41 @@ def test_sold_out_after_the_last_unit() -> None:
     sale = a_queued_sale(stock=3)
     assert told(sale, 2, quantity=2) == {"queued": 1, "SoldOut": 1}
     assert told(sale, 2) == {"queued": 1, "SoldOut": 1}
+
+
+def test_sold_out_is_not_final_while_the_form_may_be_in_flight(li, shop, monkeypatch) -> None:
+    """F9: the form arrives again before its first request reaches Redis, which then gets a unit."""
+    sale, reserve = a_queued_sale(stock=1), store.reserve
+    ask(sale)
+    answers = []
+
+    def reserve_late(**what: Any) -> str:
+        monkeypatch.setattr(store, "reserve", reserve)
+        answers.append(buy(signed_in(li), sale))
+        consume()
+        cancel_order(order=Order.objects.select_related("sale").get())
+        return reserve(**what)
+
+    monkeypatch.setattr(store, "reserve", reserve_late)
+    first = buy(shop, sale)
+    (again,) = answers
+    assert (again.status_code, again.get("Retry-After")) == (409, "2")
+    assert first.status_code == 303
+    assert buy(signed_in(li), sale).url == first.url
+    consume()
+    assert_sound(sale, held=1, left=0)
+
+
+def test_sold_out_is_final_once_no_form_can_be_in_flight(li, monkeypatch) -> None:
+    monkeypatch.setattr(admission, "IN_FLIGHT", 0.2)
+    monkeypatch.setattr(admission, "FRESH", 0.0)
+    monkeypatch.setattr(admission, "MAX_AGE", 0.0)
+    sale, client = a_queued_sale(stock=1), signed_in(li)
+    ask(sale)
+    assert buy(client, sale)["Retry-After"]  # the stock row still has the unit
+    consume()
+    until(lambda: "Retry-After" not in buy(client, sale), seconds=20)
+    assert buy(client, sale).status_code == 409
 
 
 @pytest.mark.parametrize(("opens_in", "lasts"), [(60, 60), (-60, 30)])
