@@ -1,0 +1,47 @@
+"""ADR 13: an order has the price that its sale had when it was placed, and the customer sees it."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from shop.models import Order, Payment, Sale
+from shop.purchase import admission
+from tests.shop.making import a_sale, buy, signed_in
+
+pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
+
+
+def change_price(price: str) -> None:
+    Sale.objects.update(price=Decimal(price))
+    admission.clear()
+
+
+def test_pages_show_the_price_of_the_order_before_it_is_paid() -> None:
+    sale, client = a_sale(), signed_in()
+    assert "9.90" in client.get(f"/sales/{sale.slug}/").text
+    change_price("12.30")
+    order_page = client.get(buy(client, sale)["Location"])
+    assert "12.30" in order_page.text
+    change_price("99.90")
+    order = Order.objects.get()
+    paid = client.post(f"{order.get_absolute_url()}pay/", {"idempotency_key": "p"})
+    assert "12.30" in client.get(paid["Location"]).text
+    assert (order.unit_price, Payment.objects.get().amount) == (Decimal("12.30"), Decimal("12.30"))
+
+
+@pytest.mark.parametrize("name", ["price", "unit_price", "total", "amount"])
+def test_price_of_a_client_is_ignored(name: str) -> None:
+    sale, client = a_sale(), signed_in()
+    form = {"quantity": 1, "idempotency_key": "k", name: "0.01"}
+    assert client.post(f"/sales/{sale.slug}/buy/", form).status_code in (302, 303)
+    assert Order.objects.get().unit_price == sale.price
+
+
+def test_admin_does_not_change_the_price_of_a_sale(amy) -> None:
+    sale = a_sale()
+    path = f"/admin/shop/sale/{sale.pk}/change/"
+    assert "price" not in amy.get(path).context["adminform"].form.fields
+    amy.post(path, {"price": "0.01"})
+    assert Sale.objects.get().price == sale.price
