@@ -177,7 +177,7 @@ def cancel(request: CustomerRequest) -> HttpResponse:
 @customer_form
 def audit(request: CustomerRequest) -> HttpResponse:
     """Audit the current sales now, without waiting for the scheduled audit."""
-    _require(request.user.is_staff)
+    _require(request.user.is_staff and request.user.has_perm("shop.change_sale"))
     alerts.audit_and_alert()
     return _redirect("#stock-audit")
 

@@ -8,6 +8,7 @@ from django.contrib.auth.models import Permission
 from loadtest.faults.waiting import until
 from locking import policy
 from locking.models import LockPolicy, LockPolicyChange
+from shop.administration import alerts
 from shop.models import User
 from shop.operations import live
 from tests.shop.making import a_customer, signed_in
@@ -47,6 +48,18 @@ def test_staff_without_permission_cannot_switch(ben):
     assert ben.post("/ops/cancel/").status_code == 403
     assert "/ops/cancel/" not in ben.get("/ops/").text
     assert LockPolicy.objects.get(pk=1).state == LockPolicy.State.DRAINING
+
+
+def test_audit_requires_the_permission_to_change_sales(ben):
+    """It writes to log, metrics and banner; before, staff who may only read could start it."""
+    assert 'id="audit"' not in ben.get("/ops/").text
+    assert ben.post("/ops/audit/").status_code == 403
+    assert alerts.last_audit() is None
+    permission = Permission.objects.get(codename="change_sale")
+    User.objects.get(username="ben").user_permissions.add(permission)
+    assert 'id="audit"' in ben.get("/ops/").text
+    assert ben.post("/ops/audit/").status_code == 302
+    assert alerts.last_audit() is not None
 
 
 def test_permission_without_staff_status_is_403():
