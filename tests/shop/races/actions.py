@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 from unittest.mock import patch
+from urllib.parse import urlencode
 
 from django.conf import settings
 from django.contrib.auth.models import Group
@@ -180,7 +181,7 @@ def send(*, path: str, session: str, form: dict[str, Any], patient: bool = True)
     client.cookies[settings.SESSION_COOKIE_NAME] = session
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
-        told = client.post(path, form)
+        told = client.post(path, urlencode(form), content_type="application/x-www-form-urlencoded")
         if not (patient and told.has_header("Retry-After")) or time.monotonic() > deadline:
             headers = dict(told.items())
             headers.pop("Expires", None)  # the time at which it was given

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import Group
@@ -10,6 +12,7 @@ from inventory.models import StockMovement
 from locking.models import IdempotencyKey
 from shop.administration.audit import audit_sale
 from shop.models import CustomerQuota, Order, Sale, User
+from shop.purchase import tokens
 from shop.purchase.place_order import place_order
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
 from tests.shop.races.race_worker import RaceWorker, at_once
@@ -113,20 +116,28 @@ def test_step_in_flight_is_409_and_finished_after_a_kill(processes, verb, status
     assert audit_sale(sale=sale).ok
 
 
-def form_of(sale: Sale, customer: User, key: str = "k") -> dict:
+ENTRIES = ["session", "token"]
+
+
+def form_of(sale: Sale, customer: User, key: str = "k", entry: str = "session", **hint) -> dict:
+    """Return a purchase. The session of one with a token is unknown, so only the token counts."""
     form = {"idempotency_key": key, "quantity": 1}
+    session = session_of(customer) if entry == "session" else secrets.token_hex(16)
+    if entry == "token":
+        to = {"customer_id": customer.pk, "sale_id": sale.pk, "is_first": True, **hint}
+        form["purchase_token"], _ = tokens.issue(key=key, session=session, **to)
     path = f"{sale.get_absolute_url()}buy/"
-    return {"do": "send", "path": path, "session": session_of(customer), "form": form}
+    return {"do": "send", "path": path, "session": session, "form": form}
 
 
 @pytest.mark.parametrize("has_key", [True, False], ids=["one key", "control: a key each"])
 @pytest.mark.parametrize("backend", ["redis", "none"])
-def test_fifty_parallel_sends_of_a_purchase(processes, has_key, backend) -> None:
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_fifty_parallel_sends_of_a_purchase(processes, has_key, entry, backend) -> None:
     put_in_force(backend)
-    sale = a_sale(stock=60, limit=60)
-    call = form_of(sale, a_customer())
+    sale, customer = a_sale(stock=60, limit=60), a_customer()
     keys = ["same" if has_key else str(number) for number in range(50)]
-    calls = [{**call, "form": {**call["form"], "idempotency_key": key}} for key in keys]
+    calls = [form_of(sale, customer, key, entry) for key in keys]
     answers = {
         (answer["status"], answer["headers"]["Location"], answer["body"])
         for answer in at_once(processes(4), calls)
@@ -144,10 +155,11 @@ def assert_told_the_order(process: RaceWorker, call: dict) -> None:
 
 
 @pytest.mark.parametrize("backend", ["redis", "database", MYSQL])
-def test_purchase_in_flight_is_503_and_is_finished_after_a_kill(processes, backend) -> None:
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_purchase_in_flight_is_503_and_is_finished_after_a_kill(processes, entry, backend) -> None:
     put_in_force(backend)
     sale = a_sale()
-    call = form_of(sale, a_customer())
+    call = form_of(sale, a_customer(), entry=entry)
     first, other = processes(2)
     first.run_until("stock.read", call)
     (told,) = other.run({**call, "patient": False})
@@ -159,10 +171,11 @@ def test_purchase_in_flight_is_503_and_is_finished_after_a_kill(processes, backe
 
 
 @pytest.mark.parametrize("backend", ["redis", "none"])
-def test_purchase_killed_after_commit_is_replayed(processes, backend) -> None:
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_purchase_killed_after_commit_is_replayed(processes, entry, backend) -> None:
     put_in_force(backend)
     sale = a_sale()
-    call = form_of(sale, a_customer())
+    call = form_of(sale, a_customer(), entry=entry, is_first=False)
     first, other = processes(2)
     first.run_until("stock.committed", call)
     assert_told_the_order(other, call)  # waits for no lock: the order is there

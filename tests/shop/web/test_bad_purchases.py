@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
@@ -21,7 +22,11 @@ from django.utils import timezone
 from locking import locks
 from shop.models import Order, Sale
 from shop.purchase import admission
+from shop.sales import waiting_slots
+from shop.sales.stock_lock import lock_name
+from shop.web.purchase import MAX_BODY
 from tests.shop.making import a_sale, put_in_force
+from tests.shop.purchases import held_by_another
 from tests.shop.web.bad_input import JSON, KEYS, LIMIT, QUANTITIES, everything
 from tests.shop.web.wsgi_browser import FORM, Browser, alone, li
 
@@ -117,7 +122,7 @@ BODIES = {
 }
 FORGED = ["none", "two", "cut", "longer", "customer", "hint", "signature", "NUL", "5,000 digits"]
 FORGED += ["wide digits", "not UTF-8", "another customer's", "another sale's", "another form's"]
-FORGED += ["expired"]
+FORGED += ["expired", "long form"]
 CASES |= {
     f"JSON: {name}": (400, {"CONTENT_TYPE": JSON, "body": body}) for name, body in BODIES.items()
 }
@@ -127,6 +132,7 @@ CASES |= {
 def sale(request, li: Browser, settings) -> Sale:
     """Return a sale from which another customer has bought."""
     settings.BUY_LIMIT = "1000000/second"
+    settings.LOCK_TIMEOUT, settings.HARD_DEADLINE = 10.0, 13.0
     put_in_force("redis")
     sale = a_sale(limit=LIMIT, fulfilment=request.param)
     assert Browser().send(sale).status == 303
@@ -145,7 +151,8 @@ def state(*but: bytes) -> tuple[object, ...]:
     """Return all rows, reservations and locks that a purchase changes; `but` are prefixes."""
     server = redis.Redis.from_url(django_settings.REDIS_URL)
     names = [name for name in server.scan_iter() if not name.startswith((*OTHER_KEYS, *but))]
-    return everything(), {name: server.dump(name) for name in names}, locks["redis"].inspect()
+    holders = [(held.name, held.owner) for held in locks["redis"].inspect()]
+    return everything(), {name: server.dump(name) for name in names}, holders
 
 
 def send(li: Browser, sale: Sale, entry: str, accept: str, changes: dict[str, Any]) -> Any:
@@ -207,11 +214,13 @@ def test_session_without_csrf_token_is_refused(forged, li, sale):
     assert state() == before
 
 
-def forge(change: str, li: Browser, sale: Sale) -> Any:
-    """Return a purchase token that is not valid for this form."""
+def forge(change: str, li: Browser, sale: Sale) -> dict[str, Any]:
+    """Return changes after which the purchase token is not valid for the form."""
     token = li.form(sale)["purchase_token"]
     parts = token.split(".")
-    return {
+    if change == "long form":
+        return {"x": "x" * MAX_BODY}
+    tokens = {
         "none": "",
         "two": [token, token],
         "cut": token[:-1],
@@ -227,7 +236,8 @@ def forge(change: str, li: Browser, sale: Sale) -> Any:
         "another sale's": li.form(a_sale())["purchase_token"],
         "another form's": li.form(sale, "l")["purchase_token"],
         "expired": expired(li, sale),
-    }[change]
+    }
+    return {"purchase_token": tokens[change]}
 
 
 def expired(li: Browser, sale: Sale) -> str:
@@ -237,7 +247,7 @@ def expired(li: Browser, sale: Sale) -> str:
 
 @pytest.mark.parametrize("change", FORGED)
 def test_invalid_token_does_not_identify_the_customer(change, li, sale):
-    changes = {"purchase_token": forge(change, li, sale)}
+    changes = forge(change, li, sale)
     before = state()
     for accept in (PAGE, JSON):
         assert send(li, sale, "token", accept, changes).status == 403
@@ -297,6 +307,52 @@ def test_rule_of_the_sale_refuses(case, is_first, li, sale):
         assert accept == PAGE or json.loads(session.text)["error"] == code
         assert [compared(each) for each in others] == [compared(session)] * 2
     assert state(LOCKS) == before
+
+
+OVERLOADS = {
+    "lock held": (503, "busy"),
+    "past the deadline": (503, "store_down"),
+    "queue full": (429, "crowded"),
+    "rate limit": (429, "too_many"),
+}
+
+
+@contextmanager
+def overload(case: str, li: Browser, sale: Sale, settings: Any) -> Iterator[None]:
+    with ExitStack() as stack:
+        if case == "lock held":
+            settings.LOCK_TIMEOUT = 0.01
+            stack.enter_context(held_by_another(locks["redis"], lock_name(sale.pk)))
+        elif case == "past the deadline":
+            settings.HARD_DEADLINE = -1.0
+        elif case == "queue full":
+            settings.MAX_WAITING = 1
+            waiting_slots.clear()
+            stack.enter_context(waiting_slots.waiting_slot(sale_id=sale.pk))
+        else:
+            settings.BUY_LIMIT = "1/hour"
+            answers = [li.send(sale, li.form(sale, "l")).status for _ in range(3)]
+            assert answers[-1] == 429
+        yield
+
+
+@pytest.mark.parametrize("case", OVERLOADS)
+def test_overload_refuses(case, li, sale, settings):
+    """Control of each case: the same form buys afterwards."""
+    with overload(case, li, sale, settings):
+        if sale.is_queued and case == "lock held":
+            assert send(li, sale, "token", PAGE, {}).status == 303, "a reservation needs no lock"
+            return
+        before = state(LOCKS)
+        for accept in (PAGE, JSON):
+            session, *others = (send(li, sale, entry, accept, {}) for entry in ENTRIES)
+            assert session.status == OVERLOADS[case][0]
+            assert accept == PAGE or json.loads(session.text)["error"] == OVERLOADS[case][1]
+            assert int(session.headers["Retry-After"]) > 0
+            assert [compared(each) for each in others] == [compared(session)] * 2
+        assert state(LOCKS) == before
+    settings.LOCK_TIMEOUT, settings.HARD_DEADLINE, settings.BUY_LIMIT = 10.0, 13.0, "1000/hour"
+    assert send(li, sale, "token", PAGE, {}).status == 303
 
 
 @pytest.mark.parametrize("accept", [PAGE, JSON])

@@ -227,6 +227,20 @@ def test_replay_succeeds_while_cached_sale_is_sold_out(by, li, monkeypatch):
     assert li.django.asked == 0
 
 
+def test_refusal_shows_the_orders_of_the_customer(li):
+    sale = a_sale(limit=1)
+    li.send(sale)
+    page = li.send(sale, li.form(sale, "l"))
+    assert (page.status, li.django.asked) == (409, 0)
+    assert "Purchase limit reached" in page.text
+    assert Order.objects.get().get_absolute_url() in page.text
+
+
+def test_body_shorter_than_its_length_is_read(li):
+    sale = a_sale()
+    assert li.send(sale, CONTENT_LENGTH="4000").status == 303
+
+
 def test_cached_page_holds_values_of_its_customer_only():
     """The second customer gets the page rendered for the first, with other values."""
     sale, first, second = a_sale(stock=0), Browser(), Browser()
