@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.http import HttpRequest, HttpResponse
 from prometheus_client import REGISTRY
 from prometheus_client.metrics import MetricWrapperBase
 from ruamel.yaml import YAML
@@ -13,7 +14,7 @@ from ruamel.yaml import YAML
 import locking.metrics
 import shop.administration.alerts
 import shop.platform.metrics
-from shop.platform.metrics import RequestMetrics
+from shop.platform.metrics import metrics_middleware
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
 BOARD = json.loads((DEPLOY / "grafana.json").read_text())
@@ -73,12 +74,8 @@ def test_answers_are_counted_by_status() -> None:
     def count() -> float:
         return REGISTRY.get_sample_value("shop_http_responses_total", {"status": "409"}) or 0.0
 
-    def application(environ, start_response):
-        start_response("409 Conflict", [])
-        return []
-
     before = count()
-    RequestMetrics(application)({}, lambda *_: None)
+    metrics_middleware(lambda request: HttpResponse(status=409))(HttpRequest())
     assert count() == before + 1
 
 

@@ -9,13 +9,14 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
 from celery.signals import before_task_publish, setup_logging, task_postrun, task_prerun
+from django.http import HttpRequest, HttpResponse
 
 from shop.errors import STORE_ERRORS
 
@@ -80,22 +81,20 @@ class ExpectedErrors(logging.Filter):
         return True
 
 
-class RequestId:
-    """A WSGI application that sets the id of each request before it calls another."""
+def request_id_middleware(
+    get_response: Callable[[HttpRequest], HttpResponse],
+) -> Callable[[HttpRequest], HttpResponse]:
+    """Give each request the id that the client sent if it is well-formed, else a new one."""
 
-    def __init__(self, application: Callable[..., Iterable[bytes]]) -> None:
-        self.application = application
-
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        """Serve the request with the client's id if it is well-formed, else with a new one."""
-        sent = environ.get("HTTP_X_REQUEST_ID", "")
+    def serve(request: HttpRequest) -> HttpResponse:
+        sent = request.headers.get("X-Request-ID", "")
         current_id = sent if _SAFE.fullmatch(sent) else secrets.token_hex(8)
         request_id.set(current_id)  # the thread's next request sets another
+        response = get_response(request)
+        response["X-Request-ID"] = current_id
+        return response
 
-        def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
-            return start_response(status, [*headers, ("X-Request-ID", current_id)], *rest)
-
-        return self.application(environ, start)
+    return serve
 
 
 @before_task_publish.connect

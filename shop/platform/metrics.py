@@ -1,10 +1,8 @@
 """HTTP metrics for Prometheus."""
 
-import time
-from collections.abc import Callable, Iterable
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable
 
+from django.http import HttpRequest, HttpResponse
 from prometheus_client import Counter, Histogram
 
 from locking.metrics import BUCKETS
@@ -14,26 +12,15 @@ RESPONSES.labels("500")  # starts at 0: Prometheus sees no increase in a series 
 SECONDS = Histogram("shop_http_request_seconds", "Time to serve an HTTP request", buckets=BUCKETS)
 
 
-@lru_cache(maxsize=100)
-def _responses(status: str) -> Counter:
-    return RESPONSES.labels(status)
+def metrics_middleware(
+    get_response: Callable[[HttpRequest], HttpResponse],
+) -> Callable[[HttpRequest], HttpResponse]:
+    """Count the responses and measure the time until each can be sent."""
 
+    def serve(request: HttpRequest) -> HttpResponse:
+        with SECONDS.time():
+            response = get_response(request)
+        RESPONSES.labels(str(response.status_code)).inc()
+        return response
 
-class RequestMetrics:
-    """A WSGI application that counts the responses of another and measures their time."""
-
-    def __init__(self, application: Callable[..., Iterable[bytes]]) -> None:
-        self.application = application
-
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        """Serve the request; the measured time ends when the body can be sent."""
-        began = time.perf_counter()
-
-        def start(status: str, *rest: Any) -> Any:
-            _responses(status[:3]).inc()
-            return start_response(status, *rest)
-
-        try:
-            return self.application(environ, start)
-        finally:
-            SECONDS.observe(time.perf_counter() - began)
+    return serve

@@ -52,6 +52,8 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "shop.platform.logs.request_id_middleware",
+    "shop.platform.metrics.metrics_middleware",
     "shop.platform.deadline.DeadlineMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "shop.platform.csp.ContentSecurityPolicyMiddleware",

@@ -4,32 +4,31 @@ import json
 import logging
 import subprocess
 import sys
-from io import BytesIO
 from pathlib import Path
 
 import pytest
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
 
 from devservers import Redis
 from devservers.process import with_parent_death_signal
-from shop.platform.logs import JsonFormatter, RequestId, request_id
+from shop.platform.logs import JsonFormatter, request_id, request_id_middleware
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def asked(given: str | None) -> tuple[str, str, dict[str, str]]:
     """The id in the answer, in the logs meanwhile, and a line that was logged."""
-    sent: dict[str, str] = {}
     seen: list[str] = []
 
-    def application(environ, start_response):
+    def view(request: HttpRequest) -> HttpResponse:
         record = logging.makeLogRecord({"msg": "sold %d", "args": (1,), "levelname": "INFO"})
         seen.extend((request_id.get(), JsonFormatter().format(record)))
-        start_response("200 OK", [])
-        return []
+        return HttpResponse()
 
-    environ = {"wsgi.input": BytesIO(), **({} if given is None else {"HTTP_X_REQUEST_ID": given})}
-    RequestId(application)(environ, lambda status, headers: sent.update(headers))
-    return sent["X-Request-ID"], seen[0], json.loads(seen[1])
+    headers = {} if given is None else {"X-Request-ID": given}
+    response = request_id_middleware(view)(RequestFactory().get("/", headers=headers))
+    return response["X-Request-ID"], seen[0], json.loads(seen[1])
 
 
 def test_well_formed_request_id_is_kept() -> None:
