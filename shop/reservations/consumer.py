@@ -7,12 +7,10 @@ before it releases the lock. Entries of a consumer that died are the oldest ones
 import logging
 import threading
 import time
-from contextlib import suppress
 
 from django.db import DatabaseError, close_old_connections, connections
 
-from locking import LockError, LockUnavailable
-from locking.backends.redis.connection import Connection
+from locking import LockError
 from shop.errors import Overloaded, ShopError
 from shop.models import Sale
 from shop.platform import heartbeat
@@ -34,7 +32,6 @@ class Consumer:
 
     def __init__(self, stop: threading.Event) -> None:
         self.stop = stop
-        self._connection: Connection | None = None
         self._streams: dict[str, Sale] = {}
         self._refresh_at = 0.0
 
@@ -46,9 +43,10 @@ class Consumer:
                 self.round()
             except (LockError, DatabaseError, ShopError) as error:
                 logger.warning("Writing orders failed, retrying: %r", error)
-                self._close()
+                self._refresh_at = 0.0
+                connections.close_all()
                 self.stop.wait(BLOCK)
-        self._close()
+        connections.close_all()
 
     def round(self) -> int:
         """Wait for entries and write a batch of each sale; return the number of entries."""
@@ -59,8 +57,7 @@ class Consumer:
         if not self._streams:
             self.stop.wait(BLOCK)
             return 0
-        self._connection = self._connection or store.open_connection()
-        filled = store.wait_for_entries(self._connection, list(self._streams), BLOCK)
+        filled = store.wait_for_entries(list(self._streams), BLOCK)
         count = sum(self._write(self._streams[stream]) for stream in filled)
         if filled:
             self.stop.wait(BATCH_WINDOW if count else BLOCK)
@@ -72,11 +69,3 @@ class Consumer:
         except (LockError, Overloaded) as error:
             logger.warning("Entries of sale %s were not written, retrying: %r", sale.slug, error)
             return 0
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            with suppress(LockUnavailable, OSError):
-                self._connection.close()
-        self._connection = None
-        self._refresh_at = 0.0
-        connections.close_all()

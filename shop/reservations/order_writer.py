@@ -76,18 +76,16 @@ def _decide(sale: Sale, entries: Sequence[Entry], lease: Lease, *, is_last: bool
     decided = decided_in(sale=sale, numbers=[entry.number for entry in entries])
     outcomes = [(one, decided[one.number][1]) for one in entries if one.number in decided]
     fresh = [entry for entry in entries if entry.number not in decided]
-    if not fresh:
-        return outcomes
     reach("queued.read")
     try:
-        _commit(sale, fresh, lease)
+        if fresh:
+            _commit(sale, fresh, lease)
+        return outcomes + [(entry, "won") for entry in fresh]
     except (StaleFence, OperationalError) as error:
         if not is_last or isinstance(error, OutcomeUnknown):
             raise
     except (OutOfStock, LimitReached, DatabaseError, ValueError) as error:
         logger.info("A batch of sale %s was refused, writing one by one: %s", sale.slug, error)
-    else:
-        return outcomes + [(entry, "won") for entry in fresh]
     failed = 0
     for entry in fresh:
         outcome = _write_alone(sale, entry, lease)
@@ -111,8 +109,8 @@ def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
         raise  # the write may still come: under this lease no other may follow
     except OperationalError as error:
         _reconnect()
-        has_failed = _is_cause(sale) and store.count_failure(sale=sale, entry=entry) >= MAX_FAILURES
-        return _reject(sale, entry, Reason.FAILED, repr(error)) if has_failed else None
+        is_hopeless = _count_failure(sale, entry) >= MAX_FAILURES
+        return _reject(sale, entry, Reason.FAILED, repr(error)) if is_hopeless else None
     except (DatabaseError, ValueError) as error:
         sent = Order.objects.filter(customer_id=entry.customer_id, key=entry.key)
         reason = Reason.KEY_REUSED if sent.exists() else Reason.FAILED
@@ -120,13 +118,13 @@ def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
     return "won"
 
 
-def _is_cause(sale: Sale) -> bool:
-    """Return True if the database can write the stock row, so that the entry caused a failure."""
+def _count_failure(sale: Sale, entry: Entry) -> int:
+    """Return how often an entry failed although the database could write the stock row."""
     try:
         stock.check_writable(stock_id=sale.stock_id)
     except OperationalError:
-        return False
-    return True
+        return 0
+    return store.count_failure(sale=sale, entry=entry)
 
 
 def _reject(sale: Sale, entry: Entry, reason: Reason, detail: str = "") -> str:
@@ -150,8 +148,6 @@ def _reject(sale: Sale, entry: Entry, reason: Reason, detail: str = "") -> str:
 
 def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
     """Write the entries in one transaction, with the contended stock row last but one."""
-    if any(entry.customer_id is None for entry in entries):
-        raise ValueError("An entry cannot be read.")
     reading = stock.read_stock(
         stock_id=sale.stock_id, strategy=lease.strategy, fence=fence_of(lease)
     )
@@ -180,19 +176,17 @@ def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
 def _quotas(sale: Sale, entries: Sequence[Entry]) -> list[Statement]:
     wanted: Counter[int] = Counter()
     for entry in entries:
-        assert entry.customer_id is not None
+        if entry.customer_id is None:
+            raise ValueError("An entry cannot be read.")
         wanted[entry.customer_id] += entry.quantity
-    known = set(
-        CustomerQuota.objects.filter(sale=sale, customer_id__in=list(wanted)).values_list(
-            "customer_id", flat=True
-        )
-    )
-    new = [(customer, units) for customer, units in wanted.items() if customer not in known]
-    if any(units > sale.limit_per_customer for _, units in new):
-        raise LimitReached
+    known = CustomerQuota.objects.filter(sale=sale, customer_id__in=list(wanted))
     statements = [
-        take_quota(sale=sale, customer_id=customer, quantity=wanted[customer]) for customer in known
+        take_quota(sale=sale, customer_id=customer, quantity=wanted.pop(customer))
+        for customer in known.values_list("customer_id", flat=True)
     ]
-    if new:
-        statements.append(insert_all(CustomerQuota, ("customer_id", "taken"), new, sale_id=sale.pk))
+    if any(units > sale.limit_per_customer for units in wanted.values()):
+        raise LimitReached
+    if wanted:
+        new = ("customer_id", "taken"), list(wanted.items())
+        statements.append(insert_all(CustomerQuota, *new, sale_id=sale.pk))
     return statements

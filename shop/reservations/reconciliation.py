@@ -21,6 +21,7 @@ from locking import LockError, lock
 from locking.failpoints import reach
 from shop.errors import Overloaded, lock_refusal
 from shop.models import CustomerQuota, Order, RejectedReservation, Sale
+from shop.platform.deadline import current_deadline
 from shop.reservations import store
 from shop.reservations.store import Entry
 from shop.sales.stock_lock import lock_name, sale_lock
@@ -55,7 +56,7 @@ class Repair:
 
     def __bool__(self) -> bool:
         """Return True if anything was repaired."""
-        return bool(self.loaded or self.settled or self.drift or self.customers or self.forgotten)
+        return self != Repair(sale=self.sale)
 
 
 def sales_under_way() -> QuerySet[Sale]:
@@ -80,7 +81,7 @@ def load(*, sale: Sale) -> None:
 
 def _load(sale: Sale) -> None:
     """Fill a new generation, or wait for the process that fills one without the lock."""
-    deadline = time.monotonic() + settings.LOCK_TIMEOUT
+    deadline = current_deadline()
     while True:
         sale.refresh_from_db(fields=["generation", "stock"])
         state = store.read_state(sale=sale)
@@ -88,7 +89,7 @@ def _load(sale: Sale) -> None:
             _fill(sale)
         elif state.stock is not None:
             return
-        elif time.monotonic() > deadline:
+        elif not deadline.left(settings.LOCK_TIMEOUT):
             raise Overloaded
         else:
             reach("queued.not_filled")

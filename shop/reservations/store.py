@@ -99,14 +99,6 @@ def _pool(url: str) -> ConnectionPool:
     return ConnectionPool(url, timeout=TIMEOUT, connect_timeout=TIMEOUT)
 
 
-def open_connection() -> Connection:
-    """Return a connection outside of the pool, for a command that waits."""
-    try:
-        return _pool(settings.REDIS_URL).open()
-    except LockUnavailable as error:
-        raise ServiceUnavailable from error
-
-
 def _ask(request: Callable[[Connection], Any]) -> Any:
     """Send a request that may run twice on a pooled connection; return its reply."""
     try:
@@ -116,13 +108,11 @@ def _ask(request: Callable[[Connection], Any]) -> Any:
 
 
 def _run(script: Script, keys: Sequence[str], *args: object) -> Any:
-    texts = list(map(str, args))
-    return _ask(lambda redis: redis.run(script, keys, texts))
+    return _ask(lambda redis: redis.run(script, keys, list(map(str, args))))
 
 
 def _command(*command: object) -> Any:
-    texts = list(map(str, command))
-    return _ask(lambda redis: redis.command(*texts))
+    return _ask(lambda redis: redis.command(*map(str, command)))
 
 
 def reserve(*, sale: Sale, entry: Entry, limit: int | None) -> str:
@@ -184,7 +174,7 @@ def backlog(*, sale: Sale) -> int:
 
 
 def oldest_age(*, sale: Sale) -> float:
-    """Return the seconds for which the oldest of them has waited, by Redis's clock and ours."""
+    """Return the seconds for which the oldest reservation has waited; 0 if there is none."""
     raw = _command("XRANGE", keys_of(sale).orders, "-", "+", "COUNT", 1)
     return max(0.0, time.time() - _read(raw)[0].reserved_at) if raw else 0.0
 
@@ -263,10 +253,13 @@ def entries(*, sale: Sale, after: str = "") -> Iterator[Entry]:
         after = raw[-1][0]
 
 
-def wait_for_entries(redis: Connection, streams: Sequence[str], seconds: float) -> list[str]:
-    """Return those of the streams that have entries; wait until one has, at most that long."""
-    options = ["COUNT", "1", "BLOCK", str(round(seconds * 1000)), "STREAMS"]
-    return list(redis.command("XREAD", *options, *streams, *["0"] * len(streams)) or ())
+def wait_for_entries(streams: Sequence[str], seconds: float) -> list[str]:
+    """Return those of the streams that have entries; wait until one has, at most that long.
+
+    The wait must be shorter than TIMEOUT.
+    """
+    options = "COUNT", 1, "BLOCK", round(seconds * 1000), "STREAMS"
+    return list(_command("XREAD", *options, *streams, *["0"] * len(streams)) or ())
 
 
 def count_failure(*, sale: Sale, entry: Entry) -> int:
