@@ -32,6 +32,8 @@ DEMO_SECRET = "insecure-demo-key-that-production-refuses"  # noqa: S105
 DEMO_PASSWORD = "red-kettle"  # noqa: S105
 PRODUCTION = False
 SECRET_KEY = env.str("SECRET_KEY", default=DEMO_SECRET)
+SECRET_KEY_FALLBACKS = env.list("SECRET_KEY_FALLBACKS", default=[])
+"""Earlier keys, whose signatures are still accepted."""
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 

@@ -24,12 +24,12 @@ def _is_weak(secret: str) -> bool:
 def check_production(**kwargs: Any) -> list[CheckMessage]:
     """Report the demo's secrets, debug mode, a wildcard host, and a database file."""
     random = f"at least {MIN_SECRET} random characters"
+    keys = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
     wrong = {
-        "E001": _is_weak(settings.SECRET_KEY) and f"SECRET_KEY is not {random}.",
-        "E002": (
-            _is_weak(settings.GATEWAY_SECRET) or settings.GATEWAY_SECRET == settings.SECRET_KEY
-        )
-        and f"GATEWAY_SECRET is not {random} different from SECRET_KEY.",
+        "E001": any(map(_is_weak, keys))
+        and f"SECRET_KEY or a key in SECRET_KEY_FALLBACKS is not {random}.",
+        "E002": (_is_weak(settings.GATEWAY_SECRET) or settings.GATEWAY_SECRET in keys)
+        and f"GATEWAY_SECRET is not {random} different from SECRET_KEY and its fallbacks.",
         "E003": settings.DEBUG and "DEBUG is on: error pages show settings and source code.",
         "E004": settings.DATABASES["default"]["ENGINE"].endswith("sqlite3")
         and "DATABASE_URL names SQLite, which only one machine can use.",

@@ -108,7 +108,9 @@ def test_demo_secrets_prevent_the_start() -> None:
     [
         ("SECRET_KEY", DEMO_SECRET, "E001"),
         ("SECRET_KEY", "a" * 64, "E001"),
+        ("SECRET_KEY_FALLBACKS", ["fed0123456789abc" * 4, DEMO_SECRET], "E001"),
         ("GATEWAY_SECRET", GOOD["SECRET_KEY"], "E002"),
+        ("SECRET_KEY_FALLBACKS", [GOOD["GATEWAY_SECRET"]], "E002"),
         ("DEBUG", True, "E003"),
         ("DATABASES", {"default": {"ENGINE": "django.db.backends.sqlite3"}}, "E004"),
         ("ALLOWED_HOSTS", ["shop.example", "*"], "E005"),
@@ -118,6 +120,7 @@ def test_demo_secrets_prevent_the_start() -> None:
 def test_insecure_setting_is_reported(setting: str, value: object, number: str) -> None:
     good = {
         "SECRET_KEY": GOOD["SECRET_KEY"],
+        "SECRET_KEY_FALLBACKS": [],
         "GATEWAY_SECRET": GOOD["GATEWAY_SECRET"],
         "DEBUG": False,
         "DATABASES": {"default": {"ENGINE": "django.db.backends.mysql"}},
@@ -145,6 +148,14 @@ def test_cache_on_the_server_of_the_locks_is_reported(cache: str, is_shared: boo
     stores = {"REDIS_URL": "redis://keep:6379/0", "CELERY_BROKER_URL": "redis://broker:7000/0"}
     with patch("shop.settings.checks.settings", SimpleNamespace(CACHE_URL=cache, **stores)):
         assert [message.id for message in check_stores()] == ["shop.W001"] * is_shared
+
+
+def test_fallbacks_come_from_the_environment() -> None:
+    code = "from django.conf import settings; print(settings.SECRET_KEY_FALLBACKS)"
+    old, older = "89abcdef01234567" * 4, "76543210fedcba98" * 4
+    done = manage("shell", "-c", code, SECRET_KEY_FALLBACKS=f"{old},{older}")
+    assert f"['{old}', '{older}']" in done.stdout, done.stderr
+    assert "[]" in manage("shell", "-c", code, SECRET_KEY_FALLBACKS="").stdout
 
 
 def test_shared_cache_warns_and_does_not_prevent_the_start() -> None:
