@@ -1,0 +1,118 @@
+"""A direct purchase runs through five files from top to bottom, over both entries."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+import pytest
+
+from locking.failpoints import armed
+from shop.models import Order
+from tests.shop.making import a_sale, put_in_force
+from tests.shop.web.wsgi_browser import Browser, alone
+
+__all__ = ["alone"]
+ROOT = Path(__file__).resolve().parents[3]
+FIVE = [
+    "shop/web/purchase.py",
+    "shop/purchase/admission.py",
+    "shop/purchase/place_order.py",
+    "shop/purchase/group_commit.py",
+    "inventory/stock.py",
+]
+BESIDES = ("locking/", "shop/models.py", "shop/platform/", "shop/sales/stock_lock.py")
+IDENTIFY = {"shop/purchase/tokens.py", "shop/purchase/revocation.py", "shop/web/decorators.py"}
+PARSE = {"shop/web/forms.py"}
+SALE = {"shop/sales/queries.py", "shop/sales/waiting_slots.py", "shop/sales/quota.py"}
+BUILD = {"inventory/statements.py"}
+FUNCTION_LINES = 40
+PLACE_ORDER_LINES = 30
+
+
+class Call(NamedTuple):
+    """A call in the project, and the file of the five that it comes from, if any."""
+
+    file: str
+    function: str
+    caller: str | None
+
+
+def file_of(frame: FrameType) -> str | None:
+    path = frame.f_code.co_filename
+    is_ours = path.startswith(f"{ROOT}/") and "/.venv/" not in path
+    return path.removeprefix(f"{ROOT}/") if is_ours else None
+
+
+def caller_of(frame: FrameType) -> str | None:
+    above = frame.f_back
+    while above is not None and file_of(above) not in FIVE:
+        above = above.f_back
+    return above and file_of(above)
+
+
+def trace(act: Callable[[], object]) -> list[Call]:
+    """Return the calls from the first one of the five files to the COMMIT."""
+    calls: list[Call] = []
+    committed: list[int] = []
+
+    def record(frame: FrameType, event: str, arg: object) -> None:
+        if event == "call" and (file := file_of(frame)):
+            calls.append(Call(file, frame.f_code.co_name, caller_of(frame)))
+
+    with armed("stock.committed", lambda: committed.append(len(calls))):
+        sys.setprofile(record)
+        try:
+            act()
+        finally:
+            sys.setprofile(None)
+    first = next(at for at, call in enumerate(calls) if call.file in FIVE)
+    return calls[first : committed[0]]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.stores
+@pytest.mark.parametrize("count", ["first order", "second order"])
+@pytest.mark.parametrize("entry", ["token", "session"])
+def test_purchase_runs_from_top_to_bottom(entry, count, settings):
+    settings.LOCK_TIMEOUT = settings.HARD_DEADLINE = 10.0
+    put_in_force("redis")
+    li, sale = Browser(), a_sale()
+    if count == "second order":
+        li.send(sale, li.form(sale, "l"))
+    form = li.form(sale, is_first=count == "first order")
+    if entry == "session":
+        form = {**form, "purchase_token": "", **li.secret}
+    calls = trace(lambda: li.send(sale, form))
+    assert Order.objects.filter(customer=li.user).count() == 1 + (count == "second order")
+
+    entered = [file for file, _ in groupby(call.file for call in calls if call.file in FIVE)]
+    assert list(dict.fromkeys(entered)) == FIVE
+    # The first two take turns: the view reads the sale, then the form, then asks for admission.
+    assert entered[entered.index(FIVE[2]) :] == FIVE[2:]
+    upwards = {
+        call
+        for call in calls
+        if call.file in FIVE and call.caller and FIVE.index(call.caller) > FIVE.index(call.file)
+    }
+    assert upwards == set()
+    for once in ("admit", "place_order", "submit", "withdraw", "commit"):
+        assert sum(call.function == once and call.file in FIVE for call in calls) == 1
+    others = {call.file for call in calls if not call.file.startswith((*BESIDES, "tests/"))}
+    assert others - set(FIVE) <= IDENTIFY | PARSE | SALE | BUILD
+
+
+def test_functions_of_the_purchase_are_short():
+    lengths = {
+        f"{file}: {node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for file in FIVE
+        for node in ast.walk(ast.parse((ROOT / file).read_text()))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert {name: length for name, length in lengths.items() if length > FUNCTION_LINES} == {}
+    assert lengths["shop/purchase/place_order.py: place_order"] <= PLACE_ORDER_LINES
