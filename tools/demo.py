@@ -117,7 +117,7 @@ def prepare() -> list[str]:
     from django.db import DatabaseError, connection
 
     django.setup()
-    from shop.management.commands.seed import DEMO_ACCOUNTS
+    from shop.management.commands.seed import account_lines
 
     say("Preparing the database and the static files ...")
     try:
@@ -129,7 +129,7 @@ def prepare() -> list[str]:
     except (CommandError, DatabaseError) as error:
         raise DemoError(f"The shop's data cannot be prepared: {error}.") from error
     connection.close()
-    return [f"  {account}" for account in DEMO_ACCOUNTS]
+    return account_lines()
 
 
 def wait_for_first_page(url: str, ended: Events) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from inventory.queries import ledger_of
+from inventory.queries import Ledger, ledger_of
 from shop.errors import ServiceUnavailable
 from shop.models import Order, Sale
 from shop.reservations import store
@@ -49,40 +49,38 @@ def audit_sale(*, sale: Sale) -> StockAudit:
     """Compare the orders of a sale with its stock row and the ledger."""
     with _snapshot():
         ledger = ledger_of(stock_id=sale.stock_id)
-        orders = _live_orders(sale)
+        live = Order.objects.filter(sale=sale, status__in=Order.LIVE)
+        orders = list(live.values_list("number", "quantity", "status"))
     held = sum(quantity for _, quantity, status in orders if status == Order.Status.PENDING)
-    sold = sum(quantity for _, quantity, status in orders if status == Order.Status.PAID)
-    promised = held + sold
-    breaches = []
-    if promised > ledger.stocked:
-        breaches.append(f"oversold: {promised} promised of {ledger.stocked}")
-    if promised + ledger.available != ledger.stocked:
-        breaches.append(
-            f"{ledger.stocked} initial != {ledger.available} available + {held} held + {sold} sold"
-        )
-    left = ledger.stocked - ledger.out
-    if left != ledger.available:
-        breaches.append(f"the ledger leaves {left}, the row says {ledger.available}")
-    live = {number: quantity for number, quantity, _ in orders}
-    wrong = sorted(
-        number
-        for number in live.keys() | ledger.per_order.keys()
-        if live.get(number, 0) != ledger.per_order.get(number, 0)
-    )
-    if wrong:
-        breaches.append(f"orders that the ledger tells otherwise: {', '.join(wrong[:5])}")
+    sold = sum(quantity for _, quantity, _ in orders) - held
+    promised = {number: quantity for number, quantity, _ in orders}
     return StockAudit(
         sale=sale.slug,
         initial=ledger.stocked,
         available=ledger.available,
         held=held,
         sold=sold,
-        oversold=max(0, promised - ledger.stocked),
-        lost=max(0, ledger.stocked - promised - ledger.available),
+        oversold=max(0, held + sold - ledger.stocked),
+        lost=max(0, ledger.stocked - held - sold - ledger.available),
         stale_writes_refused=ledger.stale_writes_refused,
-        breaches=tuple(breaches),
+        breaches=tuple(_breaches(ledger, held, sold, promised)),
         **_in_redis(sale, ledger.available),
     )
+
+
+def _breaches(ledger: Ledger, held: int, sold: int, promised: dict[str, int]) -> Iterator[str]:
+    """Yield what is inconsistent; `promised` are the units of each live order."""
+    stocked, available = ledger.stocked, ledger.available
+    if held + sold > stocked:
+        yield f"oversold: {held + sold} promised of {stocked}"
+    if held + sold + available != stocked:
+        yield f"{stocked} initial != {available} available + {held} held + {sold} sold"
+    left = stocked - ledger.out
+    if left != available:
+        yield f"the ledger leaves {left}, the row says {available}"
+    wrong = {number for number, _ in promised.items() ^ ledger.per_order.items()}
+    if wrong:
+        yield f"orders that the ledger tells otherwise: {', '.join(sorted(wrong)[:5])}"
 
 
 @contextmanager
@@ -111,11 +109,6 @@ def _in_redis(sale: Sale, available: int) -> dict[str, Any]:
                 "drift": None if units is None else units - available,
             }
     return {}
-
-
-def _live_orders(sale: Sale) -> list[tuple[str, int, str]]:
-    live = Order.objects.filter(sale=sale, status__in=Order.LIVE)
-    return list(live.values_list("number", "quantity", "status"))
 
 
 def audit_all() -> Iterable[StockAudit]:

@@ -5,7 +5,7 @@ Admission and the purchase never use it. A change by staff is visible at once, t
 unavailable, and the page shows its age.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -102,15 +102,14 @@ def get_cached_products(*, text: str, number: str) -> Page[Product]:
     """Return a page of the catalogue; searches are not cached: their number is unlimited."""
     read = partial(_read_products, text, number)
     is_cached = not text and number in CACHED_PAGES
-    count, page_number, products = _cached(f"products:{number}", read) if is_cached else read()
-    page: Page[Any] = Paginator(range(count), PAGE).page(page_number)
-    page.object_list = products
+    return _cached(f"products:{number}", read) if is_cached else read()
+
+
+def _read_products(text: str, number: str) -> Page[Product]:
+    page: Page[Any] = Paginator(catalogue(text=text), PAGE).get_page(number)
+    page.object_list = list(page.object_list)
+    page.paginator.object_list = range(page.paginator.count)  # pickled without the query
     return page
-
-
-def _read_products(text: str, number: str) -> tuple[int, int, Sequence[Product]]:
-    page = Paginator(catalogue(text=text), PAGE).get_page(number)
-    return page.paginator.count, page.number, list(page.object_list)
 
 
 def _cached(key: str, read: Callable[[], T]) -> T:

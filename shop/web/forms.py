@@ -128,18 +128,13 @@ def read_purchase(
 
     Raise BadInput or UnsupportedType. Other fields are ignored.
     """
-    if request.content_type == "application/json":
-        sent = _read_json(request.body)
-        quantity = sent.get("quantity")
-        if type(quantity) is not int:
-            raise BadInput(_("The quantity is not a whole number."))
-        key = sent.get(FIELD, "")
-        key = read_key(key, request.headers.get("Idempotency-Key"))
-    elif request.content_type in FORM_TYPES:
-        quantity = _read_whole_number(_only(request, "quantity"))
-        key = key_in_form(request)
-    else:
-        raise UnsupportedType(_("Send a form or JSON."))
+    sent = _read_fields(request)
+    quantity = sent.get("quantity", "")
+    if request.content_type in FORM_TYPES:
+        quantity = _whole_number(str(quantity))
+    if type(quantity) is not int:
+        raise BadInput(_("The quantity is not a whole number."))
+    key = read_key(sent.get(FIELD, ""), request.headers.get("Idempotency-Key"))
     most = sale.limit_per_customer
     if not 1 <= quantity <= most:
         raise BadInput(_("The quantity must be between 1 and %(most)d.") % {"most": most})
@@ -154,13 +149,8 @@ def key_of(request: HttpRequest) -> str:
     A request without a key gets a new one: the order's status already prevents a second change, a
     key only makes a repeated request return the first response.
     """
-    sent: Mapping[str, object] = {}
-    if request.content_type in FORM_TYPES:
-        sent = {name: _only(request, name) for name in request.POST if name == FIELD}
-    elif request.body:
-        if request.content_type != "application/json":
-            raise UnsupportedType(_("Send a form or JSON."))
-        sent = _read_json(request.body)
+    has_content = request.content_type in FORM_TYPES or request.body
+    sent = _read_fields(request) if has_content else {}
     in_header = request.headers.get("Idempotency-Key")
     if FIELD not in sent and in_header is None:
         return str(uuid.uuid4())
@@ -172,6 +162,15 @@ def key_in_form(request: HttpRequest) -> str:
     return read_key(_only(request, FIELD), request.headers.get("Idempotency-Key"))
 
 
+def _read_fields(request: HttpRequest) -> Mapping[str, object]:
+    """Return the fields of a form or a JSON body. Raise BadInput or UnsupportedType."""
+    if request.content_type in FORM_TYPES:
+        return {name: _only(request, name) for name in request.POST if name in ("quantity", FIELD)}
+    if request.content_type == "application/json":
+        return _read_json(request.body)
+    raise UnsupportedType(_("Send a form or JSON."))
+
+
 def _only(request: HttpRequest, name: str) -> str:
     values = request.POST.getlist(name)
     if len(values) > 1:
@@ -179,11 +178,9 @@ def _only(request: HttpRequest, name: str) -> str:
     return str(values[0]) if values else ""
 
 
-def _read_whole_number(text: str) -> int:
+def _whole_number(text: str) -> int | None:
     # int() also reads "1_0", "٣" and five thousand digits.
-    if not re.fullmatch(r"[1-9][0-9]{0,4}", text):
-        raise BadInput(_("The quantity is not a whole number."))
-    return int(text)
+    return int(text) if re.fullmatch(r"[1-9][0-9]{0,4}", text) else None
 
 
 def read_key(in_body: object, in_header: str | None = None) -> str:

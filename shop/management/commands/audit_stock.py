@@ -6,14 +6,21 @@ from json import dumps
 
 from django.core.management.base import BaseCommand
 
-from shop.administration.audit import audit_all
+from shop.administration.audit import StockAudit, audit_all
 
 
-def _table(rows: list[tuple[str, ...]]) -> str:
-    """Return the rows as text in columns of equal width."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-    return "\n".join(lines)
+def _line(audit: StockAudit) -> str:
+    verdict = "ok" if audit.ok else "; ".join(audit.breaches)
+    if audit.reserved is not None:
+        verdict += f"; {audit.reserved} reserved in Redis"
+    if audit.reserved:
+        verdict += f", oldest {audit.waiting:.0f} s ago"
+    if audit.drift:
+        verdict += f", drift {audit.drift:+d}"
+    return (
+        f"{audit.sale}: {audit.initial} initial, {audit.available} available, "
+        f"{audit.held} held, {audit.sold} sold: {verdict}"
+    )
 
 
 class Command(BaseCommand):
@@ -33,18 +40,6 @@ class Command(BaseCommand):
             sales = [{**asdict(audit), "ok": audit.ok} for audit in audits]
             self.stdout.write(dumps({"ok": not broken, "sales": sales}))
         else:
-            rows: list[tuple[str, ...]] = [
-                ("sale", "initial", "available", "held", "sold", "in Redis", "verdict")
-            ]
-            for audit in audits:
-                counts = (audit.initial, audit.available, audit.held, audit.sold)
-                verdict = "ok" if audit.ok else "; ".join(audit.breaches)
-                queued = "" if audit.reserved is None else f"{audit.reserved} reserved"
-                if audit.reserved:
-                    queued += f", oldest {audit.waiting:.0f} s ago"
-                if audit.drift:
-                    queued += f", drift {audit.drift:+d}"
-                rows.append((audit.sale, *map(str, counts), queued, verdict))
-            self.stdout.write(_table(rows))
+            self.stdout.write("\n".join(map(_line, audits)))
         if broken:
             raise SystemExit(1)

@@ -8,7 +8,6 @@ import csv
 from argparse import ArgumentParser
 from datetime import datetime
 from decimal import Decimal
-from typing import NamedTuple
 
 from django.conf import settings
 from django.contrib.auth.hashers import make_password
@@ -29,26 +28,15 @@ CATALOGUE = settings.BASE_DIR / "shop/catalogue.csv"
 SALES = settings.BASE_DIR / "shop/sales.csv"
 
 
-class Account(NamedTuple):
-    """An account to sign in with."""
-
-    username: str
-    password: str
-    role: str
-
-    def __str__(self) -> str:
-        return f"{self.username:<6} password {self.password}  {self.role}"
-
-
-# One password, so that one slow hash serves all.
 PASSWORD = settings.SEED_PASSWORD
-DEMO_ACCOUNTS = [
-    Account("li", PASSWORD, "buyer"),
-    Account("wang", PASSWORD, "buyer"),
-    Account("zhang", PASSWORD, "buyer"),
-    Account("amy", PASSWORD, "staff: /ops/, /admin/ and /lab/"),
-    Account("ben", PASSWORD, "staff, read-only: /ops/ and /admin/"),
-]
+"""One for all accounts, so that one slow hash serves all."""
+DEMO_ACCOUNTS = {
+    "li": "buyer",
+    "wang": "buyer",
+    "zhang": "buyer",
+    "amy": "staff: /ops/, /admin/ and /lab/",
+    "ben": "staff, read-only: /ops/ and /admin/",
+}
 SUPERUSER = "amy"
 READ_ONLY_STAFF = "ben"
 READABLE_APPS = ("shop", "inventory", "locking")
@@ -84,9 +72,12 @@ class Command(BaseCommand):
         if not PASSWORD:
             self.stdout.write(f"{found} No account has a password: see `createsuperuser`.")
             return
-        self.stdout.write(f"{found} Sign in as:")
-        for account in DEMO_ACCOUNTS:
-            self.stdout.write(f"  {account}")
+        self.stdout.write("\n".join([f"{found} Sign in as:", *account_lines()]))
+
+
+def account_lines() -> list[str]:
+    """Return name, password and role of each account, a line for each."""
+    return [f"  {name:<6} password {PASSWORD}  {role}" for name, role in DEMO_ACCOUNTS.items()]
 
 
 def _delete_all() -> None:
@@ -100,12 +91,12 @@ def _people() -> list[User]:
     hashed = make_password(PASSWORD or None)
     accounts = [
         User(
-            username=account.username,
+            username=name,
             password=hashed,
-            is_staff=account.role.startswith("staff"),
-            is_superuser=account.username == SUPERUSER,
+            is_staff=role.startswith("staff"),
+            is_superuser=name == SUPERUSER,
         )
-        for account in DEMO_ACCOUNTS
+        for name, role in DEMO_ACCOUNTS.items()
     ]
     names = [f"guest-{number:02}" for number in range(1, GUESTS + 1)]
     guests = [User(username=name, password=make_password(None)) for name in names]
