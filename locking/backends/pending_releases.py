@@ -17,7 +17,7 @@ from locking.fork import after_fork_in_child
 
 logger = logging.getLogger("locking")
 
-REPEAT_DELAY = 0.1
+REPEAT_DELAY = 0.05
 """Seconds between two attempts while the store does not respond."""
 
 
@@ -66,7 +66,9 @@ class PendingReleases:
                 release()
             except LockUnavailable:
                 if time.monotonic() < until:
-                    self._pending.append((until, release))
+                    # Oldest first, as it is most likely to hold a lock. But a release that the
+                    # store keeps refusing lets the next one pass.
+                    self._pending.insert(1, (until, release))
                     time.sleep(REPEAT_DELAY)
             except Exception:  # the other releases must still be repeated
                 logger.exception("A release cannot be repeated: its lock stays held for its ttl")
