@@ -42,24 +42,16 @@ class StallDetector:
         self._params = {**params, "connect_timeout": 1, "read_timeout": 1, "write_timeout": 1}
         self._breaker = CircuitBreaker(f"The database at {server}", self._probe)
         self._connection: PlainConnection | None = None
-        self._waits: dict[object, float] = {}
+        self._waits: dict[Connection, float] = {}
         threading.Thread(target=self._run, name="database-stall-detector", daemon=True).start()
 
-    def watch(self, waiter: object, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Make a call that waits for the server; `waiter` is the connection, if it is open."""
-        self.start(waiter)
-        try:
-            return call(*args, **kwargs)
-        finally:
-            self.stop(waiter)
-
-    def start(self, waiter: object) -> None:
+    def start(self, waiter: "Connection") -> None:
         """Record that `waiter` waits from now on. Raise OperationalError if the server stalled."""
         if self._breaker.is_open:
             raise MySQLdb.OperationalError(2006, "The database has not responded for a while")
         self._waits[waiter] = time.monotonic()
 
-    def stop(self, waiter: object) -> None:
+    def stop(self, waiter: "Connection") -> None:
         """Record that `waiter` does not wait any more."""
         with _guard:
             self._waits.pop(waiter, None)
@@ -101,16 +93,19 @@ class StallDetector:
         """End all waits. A connection that is being opened ends after its connect_timeout."""
         with _guard:  # no connection is closed meanwhile, so no descriptor is reused
             for waiter in list(self._waits):  # others may start to wait meanwhile
-                descriptor = getattr(waiter, "descriptor", -1)  # -1: not connected yet
-                with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as end:
+                with suppress(OSError), socket.socket(fileno=os.dup(waiter.descriptor)) as end:
                     end.shutdown(socket.SHUT_RDWR)
 
 
 def _watched(name: str) -> Callable[..., Any]:
     call = getattr(PlainConnection, name)
 
-    def watch(self: "Connection", *args: Any) -> Any:
-        return self.detector.watch(self, call, self, *args)
+    def watch(self: "Connection", *args: Any, **kwargs: Any) -> Any:
+        self.detector.start(self)
+        try:
+            return call(self, *args, **kwargs)
+        finally:
+            self.detector.stop(self)
 
     return watch
 
@@ -118,10 +113,15 @@ def _watched(name: str) -> Callable[..., Any]:
 class Connection(PlainConnection):  # type: ignore[misc]
     """A mysqlclient connection whose waits are watched."""
 
+    descriptor = -1
+    """Of the socket; kept, because mysqlclient does not return it while a thread waits."""
+
     def __init__(self, detector: StallDetector, **params: Any) -> None:
         self.detector = detector
-        super().__init__(**params)
-        self.descriptor = self.fileno()  # mysqlclient does not return it while a thread waits
+        self._connect(**params)
+        self.descriptor = self.fileno()
+
+    _connect = _watched("__init__")
 
     def set_character_set(self, charset: str, collation: str | None = None) -> None:
         """Set the client's side only: the login has set the server's."""
@@ -146,14 +146,14 @@ class Connection(PlainConnection):  # type: ignore[misc]
 _detectors: dict[str, StallDetector] = {}
 
 
-def connect(**params: Any) -> Any:
+def connect(**params: Any) -> Connection:
     """Return a connection whose waits are watched."""
     server = params.get("unix_socket") or f"{params.get('host')}:{params.get('port')}"
     with _guard:
         if server not in _detectors:
             _detectors[server] = StallDetector(server, params)
         detector = _detectors[server]
-    return detector.watch(object(), Connection, detector, **params)
+    return Connection(detector, **params)
 
 
 def _reset_after_fork() -> None:
@@ -171,6 +171,6 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     Database = SimpleNamespace(**{**vars(MySQLdb), "connect": connect})
 
-    def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+    def get_new_connection(self, conn_params: dict[str, Any]) -> Connection:
         """Return a connection whose waits are watched."""
         return connect(**conn_params)
