@@ -58,7 +58,7 @@ def under_load(port: int) -> tuple[float, float, Counter[int]]:
         probes = threads.submit(repeat, lambda: request(port, LIVEZ), began + SECONDS)
         bought = threads.submit(repeat, lambda: request(port, next(forms)), began + SECONDS)
         statuses = Counter(reply.status for reply in threads.map(send, range(SIGN_INS)))
-    assert {reply.status for reply in bought.result()} <= {0, 201}
+    assert 201 in {reply.status for reply in bought.result()}
     longest = [max(reply.seconds for reply in each.result()) for each in (probes, bought)]
     return longest[0], longest[1], statuses
 
