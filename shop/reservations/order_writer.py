@@ -12,7 +12,7 @@ from datetime import timedelta
 from itertools import islice
 
 from django.conf import settings
-from django.db import DatabaseError, OperationalError, connection
+from django.db import DatabaseError, IntegrityError, OperationalError, connection
 from django.utils import timezone
 
 from inventory import stock
@@ -56,7 +56,7 @@ def write(*, sale: Sale) -> int:
                 reach("queued.settled")
         except StaleFence:
             learn_newer_fence(sale)
-        except OperationalError as error:
+        except (OperationalError, IntegrityError) as error:
             logger.warning("Writing a batch of sale %s failed, retrying: %s", sale.slug, error)
             _reconnect()
         else:
@@ -81,7 +81,8 @@ def _decide(sale: Sale, entries: Sequence[Entry], lease: Lease, *, is_last: bool
         if fresh:
             _commit(sale, fresh, lease)
         return outcomes + [(entry, "won") for entry in fresh]
-    except (StaleFence, OperationalError) as error:
+    except (StaleFence, OperationalError, IntegrityError) as error:
+        # The next attempt finds the entries that another consumer has written.
         if not is_last or isinstance(error, OutcomeUnknown):
             raise
     except (OutOfStock, LimitReached, DatabaseError, ValueError) as error:

@@ -18,7 +18,7 @@ from shop.errors import (
     ServiceUnavailable,
     SoldOut,
 )
-from shop.models import Order, RejectedReservation, Sale
+from shop.models import Order, Sale
 from shop.platform.keys import digest
 from shop.reservations import store
 from shop.reservations.reconciliation import decided_in, load
@@ -121,18 +121,18 @@ def reservation_status(*, customer_id: int, token: str) -> ReservationStatus:
     sale = Sale.objects.select_related("product", "stock").filter(pk=wanted.sale_id).first()
     if sale is None:
         raise NotFound
-    unknown = "lost"
+    status, order = "lost", None
     try:
-        status = store.outcome_of(sale=sale, number=wanted.number)
+        is_waiting = store.is_waiting(sale=sale, number=wanted.number)
     except ServiceUnavailable:
-        status, unknown = None, "waiting"
-    order = None
-    if status in (None, "won", "returned"):
-        own = Order.objects.filter(number=wanted.number, customer_id=customer_id)
-        order = own.select_related("sale__product").first()
-        rejected = RejectedReservation.objects.filter(number=wanted.number)
-        reason = rejected.values_list("reason", flat=True).first() if order is None else "won"
-        status = reason or unknown
+        status, is_waiting = "waiting", False
+    if is_waiting:
+        status = "waiting"
+    elif decided := decided_in(sale=sale, numbers=[wanted.number]):
+        _, status = decided[wanted.number]
+    if status in ("won", "returned"):
+        order = Order.objects.select_related("sale__product").get(number=wanted.number)
+        status = "won"
     return ReservationStatus(status=status, reservation=wanted, sale=sale, order=order)
 
 

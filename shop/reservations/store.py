@@ -141,17 +141,9 @@ def release(*, order: Order) -> None:
     _run(_RELEASE, keys_of(order.sale)[:3], order.customer_id, order.quantity, order.number)
 
 
-def outcome_of(*, sale: Sale, number: str) -> str | None:
-    """Return the outcome of a reservation.
-
-    This is "waiting", "won", "returned" after its order was closed, the reason of its rejection, or
-    None if it is unknown.
-    """
-    keys = keys_of(sale)
-    if _command("HEXISTS", keys.waiting, number):
-        return "waiting"
-    found = _command("HGET", keys.outcomes, number)
-    return None if found is None else str(found).partition(" ")[2]
+def is_waiting(*, sale: Sale, number: str) -> bool:
+    """Return True if the reservation is in the stream."""
+    return bool(_command("HEXISTS", keys_of(sale).waiting, number))
 
 
 def read_state(*, sale: Sale) -> State | None:
