@@ -83,7 +83,8 @@ class Buyer(FastHttpUser):
         name = f"locust-{uuid.uuid4().hex[:12]}"
         path = "/accounts/sign-up/"
         fields = {**_fields(self._page(path), ""), "username": name}
-        self._post(path, {**fields, "password1": password, "password2": password}, "sign up")
+        fields |= {"password1": password, "password2": password}
+        self._post_until_decided(path, fields, "sign up")
 
     @task
     def journey(self) -> None:
@@ -119,14 +120,8 @@ class Buyer(FastHttpUser):
         fields = {"quantity": "1", **_fields(page, "/buy/")}
         if "idempotency_key" not in fields:
             return ""
-        for _ in range(MAX_ATTEMPTS):
-            status, data, retry_after = self._post(f"{path}buy/", fields, "buy", json=True)
-            if status == 201:
-                return str(data.get("url", ""))
-            if not retry_after:
-                return ""
-            gevent.sleep(retry_after * random.uniform(0.5, 1))
-        return ""
+        status, data = self._post_until_decided(f"{path}buy/", fields, "buy")
+        return str(data.get("url", "")) if status == 201 else ""
 
     def _pay(self, order: str) -> None:
         fields = _fields(self._page(order, "/orders/[number]/"), "/payment/")
@@ -138,6 +133,17 @@ class Buyer(FastHttpUser):
     def _page(self, path: str, name: str = "") -> str:
         with self.client.get(path, name=name or path, catch_response=True) as response:
             return response.text or ""
+
+    def _post_until_decided(
+        self, path: str, fields: dict[str, str], name: str
+    ) -> tuple[int, dict[str, Any]]:
+        """Send a form again while the shop is overloaded; return the last status and its JSON."""
+        for _ in range(MAX_ATTEMPTS):
+            status, data, retry_after = self._post(path, fields, name, json=True)
+            if not retry_after:
+                break
+            gevent.sleep(retry_after * random.uniform(0.5, 1))
+        return status, data
 
     def _post(
         self, path: str, fields: dict[str, str], name: str, *, json: bool = False
