@@ -116,9 +116,11 @@ class JobRun(models.Model):
         FAILED = "failed", _("failed")
 
     digest = models.CharField(_("digest"), max_length=32, primary_key=True)
-    """Digest of task, arguments and scheduled time, which identify the run."""
+    """Digest of what identifies the run: task, arguments and scheduled time, or the message."""
     task = models.CharField(_("task"), max_length=200)
     arguments = models.TextField(_("arguments"), blank=True, default="")
+    options = models.JSONField(_("options"), blank=True, null=True)
+    """Queue, priority, expiry and headers, with which the run is sent again."""
     scheduled_for = models.DateTimeField(_("scheduled time"), db_index=True)
     state = models.CharField(_("outcome"), max_length=10, choices=State.choices, default=State.DUE)
     attempts = models.PositiveIntegerField(_("attempts"), default=0)

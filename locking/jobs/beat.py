@@ -96,7 +96,7 @@ class Scheduler(DatabaseScheduler):
         for moment in scheduled_times(entry.schedule, entry.last_run_at, datetime.now(UTC)):
             if is_run_once(self.app.tasks.get(entry.task)):
                 try:
-                    register(entry.task, entry.args, entry.kwargs, moment)
+                    register(entry.task, entry.args, entry.kwargs, moment, options=entry.options)
                 except DatabaseError as error:
                     logger.warning("job %s @ %s: no row created: %s", entry.task, moment, error)
             headers = {**entry.options["headers"], HEADER: moment.isoformat()}

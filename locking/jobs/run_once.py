@@ -30,7 +30,7 @@ from django.utils import timezone
 
 from locking import metrics
 from locking.exceptions import LockError, LockLost, LockMisuse
-from locking.jobs.runs import HEADER, MAX_MESSAGE_AGE, UNFINISHED, Run, State, register
+from locking.jobs.runs import HEADER, MAX_MESSAGE_AGE, RUN, UNFINISHED, Run, State, digest, register
 from locking.lease import Lease
 from locking.models import JobRun
 from locking.policy.lock import PolicyLock
@@ -112,12 +112,27 @@ def is_run_once(task: Any) -> bool:
 def _row_of(task: Any) -> JobRun | None:
     """Return the row of the message's run; None if the message is too old."""
     request = task.request
-    text = (request.headers or {}).get(HEADER)
+    headers = request.headers or {}
+    text = headers.get(HEADER)
     scheduled_for = datetime.fromisoformat(text) if text else timezone.now()
     if timezone.now() - scheduled_for > MAX_MESSAGE_AGE:
         logger.warning("job %s @ %s: message too old, not run", task.name, text)
         return None
-    return register(task.name, request.args, request.kwargs, scheduled_for)
+    # Without a scheduled time, the message's id tells its redelivery from another message.
+    run = headers.get(RUN) or ("" if text else digest(task.name, "message", request.id))
+    sent_with = {**_destination(request), "expires": request.expires, "headers": headers}
+    return register(
+        task.name, request.args, request.kwargs, scheduled_for, run=run, options=sent_with
+    )
+
+
+def _destination(request: Any) -> dict[str, Any]:
+    """Return the options that send a message where this one was sent."""
+    info = request.delivery_info or {}
+    exchange, key, priority = (info.get(name) for name in ("exchange", "routing_key", "priority"))
+    # The default exchange, whose name is empty, takes the routing key for the name of a queue.
+    place = {"exchange": exchange, "routing_key": key} if exchange else {"queue": key}
+    return {**place, "priority": priority}
 
 
 def _count_duplicate(row: JobRun) -> None:

@@ -27,6 +27,10 @@ logger = logging.getLogger("locking")
 
 HEADER = "scheduled_for"
 """The message header with the scheduled time, ISO 8601."""
+RUN = "job_run"
+"""The header of a repeated message with the digest of its run."""
+OPTIONS = ("queue", "exchange", "routing_key", "priority", "expires", "headers")
+"""The options of a message that its repetitions keep."""
 MAX_MESSAGE_AGE = timedelta(days=1)
 """A message for an earlier scheduled time is refused."""
 KEPT_FOR = 2 * MAX_MESSAGE_AGE
@@ -114,18 +118,38 @@ class Run:
         return LockLost(f"{self.row}: attempt {self.attempt} was taken over.")
 
 
+def digest(*identity: str) -> str:
+    """Return the digest of what identifies a run."""
+    return hashlib.sha256("\0".join(identity).encode()).hexdigest()[:32]
+
+
 def register(
-    task: str, args: Sequence[Any], kwargs: Mapping[str, Any], scheduled_for: datetime
+    task: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    scheduled_for: datetime,
+    *,
+    run: str = "",
+    options: Mapping[str, Any] | None = None,
 ) -> JobRun:
-    """Return the row of a run, created if missing; `resend_unfinished` covers it from now on."""
+    """Return the row of a run, created if missing; `resend_unfinished` covers it from now on.
+
+    run: the digest of a run that task, arguments and scheduled time do not identify. options: those
+    of its message; `expires` is a time, or seconds after the scheduled time.
+    """
     arguments = json.dumps([args, kwargs], sort_keys=True) if args or kwargs else ""
-    key = "\0".join([task, arguments, scheduled_for.astimezone(UTC).isoformat()])
     now = timezone.now()
+    kept = {name: value for name in OPTIONS if (value := (options or {}).get(name)) is not None}
+    if isinstance(expires := kept.get("expires"), int | float):
+        expires = scheduled_for + timedelta(seconds=expires)
+    if isinstance(expires, datetime):
+        kept["expires"] = expires.isoformat()
     return JobRun.objects.get_or_create(
-        pk=hashlib.sha256(key.encode()).hexdigest()[:32],
+        pk=run or digest(task, arguments, scheduled_for.astimezone(UTC).isoformat()),
         defaults={
             "task": task,
             "arguments": arguments,
+            "options": kept,
             "scheduled_for": scheduled_for,
             "lease_until": now,
             "sent_at": now,
@@ -147,10 +171,18 @@ def resend_unfinished() -> int:
     sent = 0
     for row in to_send.order_by("scheduled_for")[:RESEND_BATCH]:
         task = current_app.tasks.get(row.task)  # None if the task was removed from the code
-        if to_send.filter(pk=row.pk).update(sent_at=now) and task:  # 0: another machine sends it
-            args, kwargs = json.loads(row.arguments or "[[], {}]")
-            task.apply_async(args, kwargs, headers={HEADER: row.scheduled_for.isoformat()})
-            sent += 1
+        if not to_send.filter(pk=row.pk).update(sent_at=now) or not task:
+            continue  # another machine sends it, or none can
+        options = row.options or {}
+        if "expires" in options and datetime.fromisoformat(options["expires"]) <= now:
+            unfinished.filter(pk=row.pk).update(state=State.FAILED, ended_at=now)
+            logger.warning("job %s: expired before it was finished", row)
+            continue
+        args, kwargs = json.loads(row.arguments or "[[], {}]")
+        own = {HEADER: row.scheduled_for.isoformat(), RUN: row.pk}
+        headers = {**options.get("headers", {}), **own}
+        task.apply_async(args, kwargs, **{**options, "headers": headers})
+        sent += 1
     return sent
 
 

@@ -141,4 +141,6 @@ class TestScheduler:
         )
         JobRun.objects.update(lease_until=NOON, sent_at=NOON)
         assert runs.resend_unfinished() == 1
-        assert sent == [{runs.HEADER: JobRun.objects.get().scheduled_for.isoformat()}]
+        row = JobRun.objects.get()
+        own = {runs.HEADER: row.scheduled_for.isoformat(), runs.RUN: row.pk}
+        assert sent == [{"periodic_task_name": "prune", **own}]

@@ -53,12 +53,17 @@ def noon(**later: float) -> datetime:
 
 
 def deliver(
-    scheduled_for: datetime, *words: str, act: Callable[[], None] | None = None
+    scheduled_for: datetime,
+    *words: str,
+    act: Callable[[], None] | None = None,
+    headers: dict[str, str] | None = None,
+    **options: Any,
 ) -> int | None:
     """Deliver a message to a worker, whose task calls `act`."""
     global body
     body = act
-    return tidy.apply(words, headers={runs.HEADER: scheduled_for.isoformat()}).get()
+    headers = {**(headers or {}), runs.HEADER: scheduled_for.isoformat()}
+    return tidy.apply(words, headers=headers, **options).get()
 
 
 def let_time_pass(**duration: float) -> None:
@@ -116,8 +121,8 @@ class TestWhileItRuns:
     def test_attempt_number_is_claimed_only_once(self, monkeypatch) -> None:
         """Another machine started the run between the read and the claim of this one."""
 
-        def register_and_start(*args: Any) -> JobRun:
-            row = runs.register(*args)
+        def register_and_start(*args: Any, **options: Any) -> JobRun:
+            row = runs.register(*args, **options)
             JobRun.objects.update(state=State.RUNNING, attempts=1, lease_until=timezone.now())
             return row
 
@@ -230,12 +235,41 @@ class TestAfterAnError:
         assert JobRun.objects.get().state == State.DUE
 
 
+class TestMessageWithoutScheduledTime:
+    """As sent by a program that does not know the task."""
+
+    def test_redelivery_is_the_same_run(self) -> None:
+        for _ in range(3):
+            tidy.apply(["Kettle"], task_id="m-1")
+        assert len(executed) == 1
+        assert JobRun.objects.get().duplicates == 2
+
+    def test_another_message_is_another_run(self) -> None:
+        for number in range(2):
+            tidy.apply(["Kettle"], task_id=f"m-{number}")
+        assert len(executed) == 2
+
+    def test_resent_run_is_the_same_run(self, monkeypatch) -> None:
+        global body
+        body = refuse
+        with pytest.raises(ValueError, match="no such sale"):
+            tidy.apply(["Kettle"], task_id="m-1").get()
+        body = None
+        let_time_pass(minutes=1)
+        monkeypatch.setattr(tidy, "apply_async", tidy.apply)
+        assert runs.resend_unfinished() == 1
+        assert [attempt for _, attempt, _ in executed] == [1, 2]
+        tidy.apply(["Kettle"], task_id="m-1")
+        assert len(executed) == 2
+        assert JobRun.objects.get().state == State.DONE
+
+
 class TestResendAndPrune:
     @pytest.fixture
     def sent(self, monkeypatch) -> list[Any]:
         sent: list[Any] = []
         monkeypatch.setattr(
-            tidy, "apply_async", lambda *args, headers: sent.append((*args, headers))
+            tidy, "apply_async", lambda *args, **options: sent.append((*args, options))
         )
         return sent
 
@@ -249,10 +283,36 @@ class TestResendAndPrune:
         let_time_pass(minutes=1)
         assert runs.resend_unfinished() == 2
         assert runs.resend_unfinished() == 0, "there are messages under way"
-        assert sent == [
-            (["Kettle"], {}, {runs.HEADER: noon().isoformat()}),
-            ([], {}, {runs.HEADER: noon(seconds=1).isoformat()}),
-        ]
+        assert [args for args, *_ in sent] == [["Kettle"], []]
+        times = [options["headers"][runs.HEADER] for *_, options in sent]
+        assert times == [noon().isoformat(), noon(seconds=1).isoformat()]
+
+    def test_message_keeps_the_options_of_its_schedule(self, sent) -> None:
+        headers = {"periodic_task_name": "tidy up", "request_id": "r"}
+        options = {"queue": "slow", "priority": 7, "expires": 3600, "headers": headers}
+        runs.register("tidy", [], {}, noon(), options=options)
+        let_time_pass(minutes=1)
+        assert runs.resend_unfinished() == 1
+        ((_, _, again),) = sent
+        assert (again["queue"], again["priority"]) == ("slow", 7)
+        assert again["headers"].items() >= headers.items()
+        assert datetime.fromisoformat(again["expires"]) == noon(hours=1)
+
+    def test_message_keeps_the_options_it_was_sent_with(self, sent) -> None:
+        options: dict[str, Any] = {"routing_key": "slow", "priority": 7, "headers": {"a": "b"}}
+        with pytest.raises(ValueError, match="no such sale"):
+            deliver(noon(), act=refuse, **options)
+        let_time_pass(minutes=1)
+        assert runs.resend_unfinished() == 1
+        ((_, _, again),) = sent
+        assert (again["queue"], again["priority"], again["headers"]["a"]) == ("slow", 7, "b")
+
+    def test_expired_run_is_not_sent_again(self, sent, caplog) -> None:
+        runs.register("tidy", [], {}, noon(), options={"expires": 0})
+        let_time_pass(minutes=1)
+        assert runs.resend_unfinished() == 0
+        assert JobRun.objects.get().state == State.FAILED
+        assert "expired before it was finished" in caplog.text
 
     def test_run_unfinished_after_a_day_fails(self, sent, caplog) -> None:
         runs.register("tidy", [], {}, timezone.now() - runs.MAX_MESSAGE_AGE)
