@@ -15,6 +15,7 @@ from prometheus_client.metrics import MetricWrapperBase
 import locking.metrics
 import shop.administration.alerts
 import shop.platform.metrics
+from shop.purchase.place_order import RECOVERY
 
 ROOT = Path(__file__).resolve().parents[1]
 HISTORY = [ROOT / "CHANGELOG.md", *sorted((ROOT / "docs/adr").glob("*.md"))]
@@ -145,3 +146,20 @@ def test_glossary_names_existing_code() -> None:
     names = [name for _, code in glossary() for name in re.findall(r"`-*([\w.]+)`", code)]
     assert len(names) > 50
     assert {name for name in names if not set(name.split(".")) <= words} == set()
+
+
+def test_recovery_of_a_purchase_is_documented() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \|.*\| `(\w+)` (\d+) \|", text_of("explanation/purchase.md"), re.M
+    )
+    assert [(error, refusal, int(status)) for error, refusal, status in rows] == [
+        (error.__name__, found.refusal.__name__, found.refusal.status)
+        for error, found in RECOVERY.items()
+    ]
+
+
+def test_named_tests_exist() -> None:
+    tests = "".join(file.read_text() for file in (ROOT / "tests").rglob("*.py"))
+    for page in CURRENT:
+        for name in re.findall(r"`(test_\w+)`", page.read_text()):
+            assert f"def {name}(" in tests, f"{page.name}: {name}"

@@ -1,4 +1,4 @@
-"""A direct purchase runs through five files from top to bottom, over both entries."""
+"""A direct purchase runs through five files from top to bottom, through both entry points."""
 
 from __future__ import annotations
 
