@@ -1,6 +1,7 @@
 """docker-compose.yml as processes: all parts well, nginx in front, restarts that lose nothing."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -201,6 +202,40 @@ def test_half_requests_stop_nobody(stack: Stack) -> None:
         assert select(wires[-2:], [], [], 0) == ([], [], []), "it was served when they had gone"
         for wire in wires:
             assert b" 200 " not in wire.recv(4096)
+
+
+RESERVE = """
+from shop.models import Sale, User
+from shop.reservations.reserve import reserve
+queued = Sale.objects.filter(fulfilment=Sale.Fulfilment.QUEUED).select_related("stock")
+sale = next(sale for sale in queued if sale.phase() == Sale.Phase.OPEN)
+reserve(customer_id=User.objects.get(username="zhang").pk, sale=sale, quantity=1, key="alert")
+"""
+
+
+def oldest_reservation(stack: Stack) -> float:
+    page = get(f"http://{stack.addresses['web-1']}/metrics")[2]
+    return float(re.findall(r"^shop_oldest_reservation_seconds (.*)", page, re.MULTILINE)[0])
+
+
+def test_alert_for_unwritten_orders_needs_no_worker(stack: Stack) -> None:
+    """Before, only a worker's audit set the gauge behind OrderWriterBacklog."""
+    stopped = stack.named("worker") + stack.named("consumer")
+    for name in stopped:
+        stack.parts[name].process.kill()
+    try:
+        subprocess.run(
+            [sys.executable, "manage.py", "shell", "-c", RESERVE],
+            cwd=ROOT,
+            env=stack.environment("web-1"),
+            check=True,
+        )
+        until(lambda: oldest_reservation(stack) > 10, "the gauge to rise", PATIENCE)
+    finally:
+        for name in stopped:
+            stack.start(name)
+    until(lambda: oldest_reservation(stack) == 0, "a consumer to write the order", PATIENCE)
+    stack.wait_healthy(set(stopped), PATIENCE)
 
 
 ATTEMPTS = 12_000
