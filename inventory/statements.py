@@ -6,8 +6,10 @@ from functools import cache
 from typing import Any
 
 from django.db import connection, connections
-from django.db.models import Model
+from django.db.models import CharField, ForeignKey, IntegerField, Model, TextField
 
+AS_IS = (CharField, ForeignKey, IntegerField, TextField)
+"""Types of fields whose values the database adapters take as they are."""
 MakeError = Callable[[], Exception]
 """Returns the error to raise; called after the rollback, so that it may query the reason."""
 
@@ -34,7 +36,7 @@ def insert_all(
     database, common = connections[connection.alias], tuple(same.values())
     full_rows = [(*row, *common) for row in rows]
     params = [
-        convert(value, database)
+        convert(value, database) if convert else value
         for row in full_rows
         for convert, value in zip(conversions, row, strict=True)
     ]
@@ -50,12 +52,16 @@ def as_stored(model: type[Model], name: str, value: object) -> object:
 @cache
 def _plan(
     model: type[Model], names: tuple[str, ...], vendor: str
-) -> tuple[str, str, list[Callable[[object, Any], object]]]:
-    """Return the INSERT up to VALUES, the placeholders of a row and the conversion per column."""
+) -> tuple[str, str, list[Callable[[object, Any], object] | None]]:
+    """Return the INSERT up to VALUES, the placeholders of a row and the conversion per column.
+
+    Integers and text need none.
+    """
     quote = connection.ops.quote_name
     fields: list[Any] = [model._meta.get_field(name) for name in names]
     columns = ", ".join(quote(field.column) for field in fields)
     # The names come from the model, not from input.
     insert = f"INSERT INTO {quote(model._meta.db_table)} ({columns}) VALUES "  # noqa: S608
     marks = f"({', '.join(['%s'] * len(names))})"
-    return insert, marks, [field.get_db_prep_save for field in fields]
+    conversions = [None if isinstance(field, AS_IS) else field.get_db_prep_save for field in fields]
+    return insert, marks, conversions

@@ -52,7 +52,7 @@ def mariadb(program: str, *options: str) -> list[str]:
 
 
 def buy(sale: Sale) -> Order:
-    return place_order(customer=a_customer(), sale=fresh(sale), quantity=1, key="k").order
+    return place_order(customer_id=a_customer().pk, sale=fresh(sale), quantity=1, key="k").order
 
 
 def ask(sale: Sale, customer: User | None = None) -> tuple[int, str]:

@@ -55,7 +55,7 @@ def _send(sale: Sale, form: Form) -> str:
     while True:
         try:
             outcome = place_order(
-                customer=User(pk=customer),
+                customer_id=customer,
                 sale=sale,
                 quantity=1,
                 key=f"{sale.slug}:{key}",

@@ -158,7 +158,7 @@ def _buy(load: SaleLoad, customer: User, recorder: Recorder, pauses: random.Rand
         try:
             with recorder.operation("buy", user=customer.pk, key=key, quantity=1) as result:
                 sale = get_sale(slug=load.slug)
-                placed = place_order(customer=customer, sale=sale, quantity=1, key=key)
+                placed = place_order(customer_id=customer.pk, sale=sale, quantity=1, key=key)
                 result |= {"order": placed.order.number, "replayed": placed.replayed}
             kind = "order"
         except ShopError as error:

@@ -191,7 +191,7 @@ class ShopCommands:
         from locking.policy.lock import PolicyLock
         from locking.watchdog import watchdog
         from shop.errors import Overloaded, ShopError
-        from shop.models import Sale, User
+        from shop.models import Sale
         from shop.purchase.place_order import place_order
         from shop.sales.stock_lock import lock_name
 
@@ -218,7 +218,7 @@ class ShopCommands:
                 form = {"user": user, "key": "k", "quantity": 1}
                 try:
                     with self.recorder.operation("buy", **form) as result:
-                        placed = place_order(customer=User(pk=user), sale=row, quantity=1, key="k")
+                        placed = place_order(customer_id=user, sale=row, quantity=1, key="k")
                         result |= {"order": placed.order.number, "replayed": placed.replayed}
                 except ShopError as error:
                     seconds = time.monotonic() - began

@@ -100,7 +100,7 @@ class Placed:
 class Wanted(NamedTuple):
     """A purchase that is being placed."""
 
-    customer: User
+    customer_id: int
     sale: Sale
     quantity: int
     hashed_key: str
@@ -108,7 +108,7 @@ class Wanted(NamedTuple):
 
 @within_deadline()
 def place_order(
-    *, customer: User, sale: Sale, quantity: int, key: str, is_first: bool = False
+    *, customer_id: int, sale: Sale, quantity: int, key: str, is_first: bool = False
 ) -> Placed:
     """Buy `quantity` units of `sale`, once for each key.
 
@@ -117,7 +117,7 @@ def place_order(
     LimitReached, KeyReused, SignInFirst if the customer does not exist, and Overloaded or
     ServiceUnavailable if nothing was decided: the same key may then be sent again.
     """
-    wanted, last = Wanted(customer, sale, quantity, digest(key)), Recovery(True, Overloaded)
+    wanted, last = Wanted(customer_id, sale, quantity, digest(key)), Recovery(True, Overloaded)
     for _ in range(settings.MAX_ATTEMPTS):
         try:
             return _attempt(wanted, is_first=is_first)
@@ -149,7 +149,7 @@ def _recover(wanted: Wanted, error: Exception, before: Recovery) -> Recovery:
         learn_newer_fence(wanted.sale)
     if (
         isinstance(error, IntegrityError)
-        and not User.objects.filter(pk=wanted.customer.pk).exists()
+        and not User.objects.filter(pk=wanted.customer_id).exists()
     ):
         raise SignInFirst from error
     if found.tries_again:
@@ -176,7 +176,7 @@ def _earlier_orders(wanted: Wanted) -> list[Earlier]:
     query = EARLIER.format(key=connection.ops.quote_name("key"))
     hashed = wanted.hashed_key
     with connection.cursor() as cursor:
-        cursor.execute(query, [hashed, wanted.customer.pk, hashed, wanted.sale.pk])
+        cursor.execute(query, [hashed, wanted.customer_id, hashed, wanted.sale.pk])
         return [Earlier(*row) for row in cursor.fetchall()]
 
 
@@ -220,10 +220,10 @@ def _write(wanted: Wanted, *, is_first: bool) -> Placed:
 
     The contended stock row comes last, so that its row lock is held for the shortest time.
     """
-    customer, sale, quantity, hashed = wanted
+    customer_id, sale, quantity, hashed = wanted
     now = timezone.now()
     order = Order(
-        customer_id=customer.pk,
+        customer_id=customer_id,
         sale=sale,
         quantity=quantity,
         unit_price=sale.price,
@@ -234,10 +234,10 @@ def _write(wanted: Wanted, *, is_first: bool) -> Placed:
     order._state.adding = False
     columns = {field.attname: getattr(order, field.attname) for field in ORDER_COLUMNS}
     if is_first:
-        ids = {"customer_id": customer.pk, "sale_id": sale.pk}
+        ids = {"customer_id": customer_id, "sale_id": sale.pk}
         quota = insert(CustomerQuota, **ids, taken=quantity)
     else:
-        quota = take_quota(sale=sale, customer_id=customer.pk, quantity=quantity)
+        quota = take_quota(sale=sale, customer_id=customer_id, quantity=quantity)
     withdrawal = Withdrawal(
         orders=[(order.number, quantity)], statements=[insert(Order, **columns), quota]
     )

@@ -113,7 +113,7 @@ class ForceForm(SwitchForm):
 class PurchaseRequest:
     """A purchase that a customer asks for."""
 
-    customer: User
+    customer_id: int
     sale: Sale
     quantity: int
     key: str
@@ -122,7 +122,7 @@ class PurchaseRequest:
 
 
 def read_purchase(
-    request: HttpRequest, *, customer: User, sale: Sale, is_first: bool = False
+    request: HttpRequest, *, customer_id: int, sale: Sale, is_first: bool = False
 ) -> PurchaseRequest:
     """Return the purchase that a form or a JSON body asks for.
 
@@ -139,7 +139,7 @@ def read_purchase(
     if not 1 <= quantity <= most:
         raise BadInput(_("The quantity must be between 1 and %(most)d.") % {"most": most})
     return PurchaseRequest(
-        customer=customer, sale=sale, quantity=quantity, key=key, is_first=is_first
+        customer_id=customer_id, sale=sale, quantity=quantity, key=key, is_first=is_first
     )
 
 

@@ -7,10 +7,12 @@ by the web session. Both then call `_serve`.
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.utils.cache import add_never_cache_headers
+from django.utils.functional import SimpleLazyObject
+from django.utils.http import http_date
 
 from shop.errors import (
     STORE_ERRORS,
@@ -35,6 +37,8 @@ BUY = re.compile(r"/sales/([-\w]+)/buy/", re.ASCII)
 FORM = "application/x-www-form-urlencoded"
 MAX_BODY = 8192
 """Bytes of a form with a token."""
+NEVER_CACHE = "max-age=0, no-cache, no-store, must-revalidate, private"
+"""As Django's `never_cache` sets it, without the time it takes to merge it."""
 
 
 class PurchaseTokenMiddleware:
@@ -48,15 +52,17 @@ class PurchaseTokenMiddleware:
         if request.method == "POST" and (found := BUY.fullmatch(request.path_info)):
             token = _read_token(request, found[1])
             if token is not None:
-                request.user = customer = User(pk=token.customer_id)
-                return _serve(request, found[1], customer, is_first=token.is_first)
+                request.user = SimpleLazyObject(  # type: ignore[assignment]
+                    partial(User, pk=token.customer_id)
+                )
+                return _serve(request, found[1], token.customer_id, is_first=token.is_first)
         return self.get_response(request)
 
 
 @customer_form
 def buy(request: CustomerRequest, slug: str) -> HttpResponse:
     """Buy: 201 or 202 with JSON, or 303 to the page of the order or the reservation."""
-    return _serve(request, slug, User(pk=request.user.pk))
+    return _serve(request, slug, request.user.pk)
 
 
 def _read_token(request: HttpRequest, slug: str) -> tokens.PurchaseToken | None:
@@ -85,19 +91,20 @@ def _is_same_origin(request: HttpRequest) -> bool:
 
 
 def _serve(
-    request: HttpRequest, slug: str, customer: User, *, is_first: bool = False
+    request: HttpRequest, slug: str, customer_id: int, *, is_first: bool = False
 ) -> HttpResponse:
     """Read the purchase, place its order or reserve its units, and return the response."""
     wanted = None
     try:
         sale = cached_sale(slug=slug)
-        wanted = read_purchase(request, customer=customer, sale=sale, is_first=is_first)
+        wanted = read_purchase(request, customer_id=customer_id, sale=sale, is_first=is_first)
         response = _bought(request, _buy(wanted))
     except (ShopError, *STORE_ERRORS) as error:
         refusal = refusal_of(error)
         assert refusal is not None
         response = refuse(request, wanted, refusal) if wanted else answer(request, refusal)
-    add_never_cache_headers(response)
+    response.headers["Cache-Control"] = NEVER_CACHE
+    response.headers["Expires"] = http_date()
     return response
 
 
@@ -107,16 +114,20 @@ def _buy(wanted: PurchaseRequest) -> Placed | Queued:
     SoldOut gets a Retry-After while an earlier form with the same key may be in flight, because
     that one can still get a unit that is returned.
     """
-    customer, sale = wanted.customer, wanted.sale
+    customer_id, sale = wanted.customer_id, wanted.sale
     quantity, key = wanted.quantity, wanted.key
     if current_deadline().is_over:
         raise ServiceUnavailable
     try:
-        admit(sale=sale, customer_id=customer.pk)
+        admit(sale=sale, customer_id=customer_id)
         if sale.is_queued:
-            return reserve(customer_id=customer.pk, sale=sale, quantity=quantity, key=key)
+            return reserve(customer_id=customer_id, sale=sale, quantity=quantity, key=key)
         return place_order(
-            customer=customer, sale=sale, quantity=quantity, key=key, is_first=wanted.is_first
+            customer_id=customer_id,
+            sale=sale,
+            quantity=quantity,
+            key=key,
+            is_first=wanted.is_first,
         )
     except SoldOut as error:
         if not is_settled(sale=sale):
@@ -126,6 +137,7 @@ def _buy(wanted: PurchaseRequest) -> Placed | Queued:
 
 def _bought(request: HttpRequest, outcome: Placed | Queued) -> HttpResponse:
     if wants_json(request):
-        headers = {"Location": outcome.url}
-        return JsonResponse(outcome.receipt, status=outcome.status, headers=headers)
+        receipt = outcome.receipt
+        headers = {"Location": receipt["url"]}
+        return JsonResponse(receipt, status=outcome.status, headers=headers)
     return SeeOther(outcome.url)

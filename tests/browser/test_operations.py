@@ -74,7 +74,7 @@ def test_lock_table_updates(people):
     page.get_by_role("link", name=re.compile("^All [0-9]")).click()
     page.get_by_role("link", name="1 s", exact=True).click()
     expect(row).to_contain_text("free")
-    place_order(customer=User.objects.get(username="li"), sale=sale, quantity=1, key="k")
+    place_order(customer_id=User.objects.get(username="li").pk, sale=sale, quantity=1, key="k")
     sale.stock.refresh_from_db()
     expect(row).to_contain_text(f":{sale.stock.fence_token}")
     expect(page.locator("#traffic")).to_contain_text("sale:*")

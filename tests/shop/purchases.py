@@ -26,7 +26,11 @@ EVERY = pytest.mark.parametrize("strategy", WriteStrategy.values)
 def buy(sale: Sale, *, customer=None, quantity: int = 1, key: str = "k", **more):
     """Buy, by default as a new customer."""
     return place_order(
-        customer=customer or a_customer(), sale=fresh(sale), quantity=quantity, key=key, **more
+        customer_id=(customer or a_customer()).pk,
+        sale=fresh(sale),
+        quantity=quantity,
+        key=key,
+        **more,
     )
 
 

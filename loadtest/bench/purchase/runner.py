@@ -175,7 +175,7 @@ def sale_of(line: Line, number: int, buyers: Sequence[Buyer], units: int | None 
         fulfilment=line.fulfilment,
     )
     if not line.sells:
-        place_order(customer=buyers[-1].user, sale=sale, quantity=1, key=sale.slug)
+        place_order(customer_id=buyers[-1].user.pk, sale=sale, quantity=1, key=sale.slug)
     return sale
 
 

@@ -38,7 +38,7 @@ class Shop:
         try:
             with self.recorder.operation("buy", **form) as said:
                 placed = checkout.place_order(
-                    customer=customer, sale=fresh(self.sale), quantity=1, key="k"
+                    customer_id=customer.pk, sale=fresh(self.sale), quantity=1, key="k"
                 )
                 said |= {"order": placed.order.number, "replayed": placed.replayed}
         except ShopError as error:

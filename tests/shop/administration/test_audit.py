@@ -47,7 +47,7 @@ def test_concurrent_purchase_is_audited_completely_or_not(monkeypatch) -> None:
     sale, customer = fresh(a_sale(stock=10)), a_customer()
 
     def buy_here() -> None:
-        place_order(customer=customer, sale=sale, quantity=1, key="k")
+        place_order(customer_id=customer.pk, sale=sale, quantity=1, key="k")
         connection.close()
 
     with ThreadPoolExecutor(1) as pool:

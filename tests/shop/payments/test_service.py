@@ -33,7 +33,7 @@ LATER = timedelta(hours=1)
 
 @pytest.fixture
 def order(li: User) -> Order:
-    return place_order(customer=li, sale=a_sale(), quantity=1, key="k").order
+    return place_order(customer_id=li.pk, sale=a_sale(), quantity=1, key="k").order
 
 
 def told(payment: Payment, approved: bool = True) -> str:

@@ -54,7 +54,7 @@ def sold() -> tuple[Sale, User]:
     """A sold-out sale, and the customer who has the last unit."""
     put_in_force("process")
     sale, holder = a_sale(stock=1), a_customer()
-    place_order(customer=holder, sale=fresh(sale), quantity=1, key="k")
+    place_order(customer_id=holder.pk, sale=fresh(sale), quantity=1, key="k")
     return sale, holder
 
 
@@ -75,7 +75,7 @@ def test_customer_with_a_returned_unit_is_admitted(sold, monkeypatch) -> None:
     late = a_customer()
     assert is_refused(sale, late)
     cancel_order(order=Order.objects.get())
-    place_order(customer=late, sale=fresh(sale), quantity=1, key="k")
+    place_order(customer_id=late.pk, sale=fresh(sale), quantity=1, key="k")
     assert not is_refused(sale, late), "the stock changed after the customers were read"
     assert not is_refused(sale, a_customer()), "the purchase itself reads the orders"
     monkeypatch.setattr(admission, "CUSTOMERS_INTERVAL", 0)

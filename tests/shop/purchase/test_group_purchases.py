@@ -44,7 +44,9 @@ def together(sale: Sale, forms: Sequence[tuple[User, str]], shared: bool = True)
     def buy(form: tuple[User, str]) -> Placed | ShopError:
         customer, key = form
         try:
-            return place_order(customer=customer, sale=sale, quantity=1, key=key, is_first=True)
+            return place_order(
+                customer_id=customer.pk, sale=sale, quantity=1, key=key, is_first=True
+            )
         except ShopError as error:
             return error
         finally:

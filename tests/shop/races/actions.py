@@ -55,7 +55,7 @@ def buy(*, sale: int, customer: int, key: str) -> dict[str, Any]:
 
     def send_form() -> Placed:
         form = {"sale": fresh(Sale(pk=sale)), "quantity": 1, "key": key}
-        return place_order(customer=User(pk=customer), **form)
+        return place_order(customer_id=customer, **form)
 
     placed = retried(Overloaded, send_form)
     return {"order": placed.order.number, "replayed": placed.replayed}

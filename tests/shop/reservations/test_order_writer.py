@@ -57,7 +57,7 @@ def test_reservation_of_a_deleted_customer_is_rejected(admin_client) -> None:
 
 def test_key_of_another_sale_is_rejected_as_reused() -> None:
     customer, sale = a_customer(), a_queued_sale(stock=5)
-    place_order(customer=customer, sale=fresh(a_sale()), quantity=1, key="k")
+    place_order(customer_id=customer.pk, sale=fresh(a_sale()), quantity=1, key="k")
     queued = ask(sale, customer)
     consume()
     assert status(queued) == "key_reused"

@@ -181,7 +181,7 @@ def test_direct_purchase_of_a_queued_sale_is_repaired() -> None:
     """No code does this; the stock row and the reconciliation correct it."""
     sale = a_queued_sale(stock=2)
     load(sale=sale)
-    place_order(customer=a_customer(), sale=fresh(sale), quantity=2, key="k")
+    place_order(customer_id=a_customer().pk, sale=fresh(sale), quantity=2, key="k")
     queued = ask(sale)
     consume()
     assert status(queued) == "sold_out"

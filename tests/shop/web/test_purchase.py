@@ -215,13 +215,13 @@ def test_replay_succeeds_while_cached_sale_is_sold_out(by, li, monkeypatch):
     monkeypatch.setattr(admission, "FLAG_AGE", 0)
     sale = a_sale(stock=1, limit=1)
     form = li.form(sale, "k")
-    first = place_order(customer=a_customer(), sale=fresh(sale), quantity=1, key="k").order
+    first = place_order(customer_id=a_customer().pk, sale=fresh(sale), quantity=1, key="k").order
     assert li.json(sale, form).body["error"] == "sold_out"
     if by == "cancel":
         cancel_order(order=first)
     else:
         restock_sale(sale=fresh(sale), quantity=1)
-    mine = place_order(customer=li.user, sale=fresh(sale), quantity=1, key="k").order
+    mine = place_order(customer_id=li.user.pk, sale=fresh(sale), quantity=1, key="k").order
     again = li.json(sale, form)
     assert (again.status, again.headers["Location"]) == (201, mine.get_absolute_url())
     assert li.django.asked == 0
