@@ -16,11 +16,15 @@ from http import HTTPStatus
 from typing import Any
 
 from celery.signals import before_task_publish, setup_logging, task_postrun, task_prerun
+from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
+from redis.exceptions import RedisError
 
-from shop.errors import STORE_ERRORS
+from locking import LockUnavailable
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
+UNAVAILABLE = (OperationalError, InterfaceError, RedisError, LockUnavailable)
+"""Errors that every request meets while a store is unavailable."""
 INTERVAL = 1.0
 """Minimum seconds between two lines with the same store error."""
 HEADER = "request_id"
@@ -66,7 +70,7 @@ class ExpectedErrors(logging.Filter):
         error = record.exc_info[1] if record.exc_info else None
         args = record.args if isinstance(record.args, tuple) else ()
         is_503 = getattr(record, "status_code", None) == HTTPStatus.SERVICE_UNAVAILABLE
-        if not is_503 and not any(isinstance(one, STORE_ERRORS) for one in (error, *args)):
+        if not is_503 and not any(isinstance(one, UNAVAILABLE) for one in (error, *args)):
             return True
         key, now = (record.name, str(record.msg)), time.monotonic()
         logged_at, omitted = self._logged.get(key, (-INTERVAL, 0))

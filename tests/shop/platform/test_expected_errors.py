@@ -14,6 +14,7 @@ from django.db import OperationalError, connection
 from django.test import Client
 
 from devservers import HOST, MariaDb
+from locking import LockLost, LockMisuse
 from shop.models import Sale
 from shop.platform import logs
 from shop.platform.logs import ExpectedErrors
@@ -78,8 +79,10 @@ def test_traceback_of_a_store_error_becomes_a_line() -> None:
 
 def test_other_errors_keep_their_traceback_and_are_never_omitted(clock: Clock) -> None:
     log = ExpectedErrors()
-    for _ in range(3):
-        assert "KeyError: 'x'" in logged(log, "Bug: %s", ValueError("y"), error=KeyError("x"))
+    for error in (KeyError("x"), LockMisuse("x")):
+        for _ in range(3):
+            line = logged(log, "Bug: %s", LockLost("y"), error=error)
+            assert f"{type(error).__name__}: " in line
 
 
 def test_console_uses_the_filter() -> None:
