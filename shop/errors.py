@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from django.db import InterfaceError, OperationalError
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.shortcuts import render
 from django.utils.deprecation import MiddlewareMixin
 from django.utils.functional import Promise
@@ -230,6 +230,15 @@ def refusal_of(error: BaseException | None) -> ShopError | None:
 
 class DomainErrorMiddleware(MiddlewareMixin):
     """Turn ShopError and store errors into responses; other exceptions are bugs and stay 500."""
+
+    def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        """Explain a wrong method in a page or JSON, with the headers of the response."""
+        if not isinstance(response, HttpResponseNotAllowed):
+            return response
+        explained = answer(request, WrongMethod())
+        for name, value in response.items():
+            explained.setdefault(name, value)
+        return explained
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """Return the response for an exception of a view."""

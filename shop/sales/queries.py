@@ -1,8 +1,7 @@
 """Find and create sales, and list the catalogue."""
 
 from datetime import datetime
-from decimal import Decimal
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.db import transaction
 from django.db.models import Prefetch, Q, QuerySet
@@ -75,25 +74,7 @@ def _all() -> QuerySet[Sale]:
 
 
 @transaction.atomic
-def create_sale(
-    *,
-    product: Product,
-    slug: str,
-    price: Decimal,
-    quantity: int,
-    opens_at: datetime,
-    closes_at: datetime,
-    limit_per_customer: int = 1,
-    fulfilment: str = Sale.Fulfilment.DIRECT,
-) -> Sale:
-    """Put `quantity` units of a product on sale."""
-    return Sale.objects.create(
-        slug=slug,
-        product=product,
-        stock=stock.create_stock(product=product, quantity=quantity),
-        price=price,
-        opens_at=opens_at,
-        closes_at=closes_at,
-        limit_per_customer=limit_per_customer,
-        fulfilment=fulfilment,
-    )
+def create_sale(*, product: Product, quantity: int, **fields: Any) -> Sale:
+    """Put `quantity` units of a product on sale; `fields` are the other fields of the sale."""
+    row = stock.create_stock(product=product, quantity=quantity)
+    return Sale.objects.create(product=product, stock=row, **fields)

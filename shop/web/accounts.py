@@ -17,12 +17,13 @@ from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods, require_POST
 from django.views.generic import FormView
 
 from shop.errors import Overloaded
 from shop.models import User
 from shop.platform import rate_limits
-from shop.web.decorators import CustomerRequest, View, allow_methods
+from shop.web.decorators import CustomerRequest, View
 from shop.web.forms import ProfileForm, SignInForm, SignUpForm, StaffSignInForm, fold_name
 
 METHODS = ["get", "head", "post"]
@@ -117,7 +118,7 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
 
 def _account_page(view: View) -> View:
     private = sensitive_post_parameters()(never_cache(login_required(view)))
-    return allow_methods(*(method.upper() for method in METHODS))(private)
+    return require_http_methods(["GET", "HEAD", "POST"])(private)
 
 
 @_account_page
@@ -147,4 +148,4 @@ def _account_form(
     return render(request, page, {"form": form}, status=400 if form.is_bound else 200)
 
 
-sign_out = allow_methods("POST")(LogoutView.as_view())
+sign_out = require_POST(LogoutView.as_view())

@@ -13,8 +13,9 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt, csrf_protect
+from django.views.decorators.http import require_POST, require_safe
 
-from shop.errors import SignInFirst, WrongMethod, answer, wants_json
+from shop.errors import SignInFirst, answer, wants_json
 from shop.models import User
 
 View = Callable[..., HttpResponseBase]
@@ -26,26 +27,9 @@ class CustomerRequest(HttpRequest):
     user: User
 
 
-def allow_methods(*methods: str) -> Callable[[View], View]:
-    """Answer every other method with 405 and a page that helps."""
-
-    def decorate(view: View) -> View:
-        @wraps(view)
-        def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-            if request.method in methods:
-                return view(request, *args, **kwargs)
-            response = answer(request, WrongMethod())
-            response["Allow"] = ", ".join(methods)
-            return response
-
-        return checked
-
-    return decorate
-
-
 def public_page(view: View) -> View:
     """Allow GET and HEAD only; without side effects, the page needs no CSRF check."""
-    return csrf_exempt(allow_methods("GET", "HEAD")(view))
+    return csrf_exempt(require_safe(view))
 
 
 def customer_page(view: View) -> View:
@@ -74,7 +58,7 @@ def customer_form(view: View) -> View:
             return _sign_in(request, f"{page}/")
         return protected(request, *args, **kwargs)
 
-    return never_cache(csrf_exempt(allow_methods("POST")(checked)))
+    return never_cache(csrf_exempt(require_POST(checked)))
 
 
 def _sign_in(request: HttpRequest, next_page: str) -> HttpResponse:

@@ -10,6 +10,7 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
 
 from inventory.statements import insert
 from locking import Attempt, IdempotencyError
@@ -19,7 +20,7 @@ from shop.models import Order
 from shop.orders.service import cancel_order, get_order, orders_of
 from shop.payments import gateway
 from shop.payments.service import get_payment, last_payment, pay_at_once, receive, start_payment
-from shop.web.decorators import CustomerRequest, allow_methods, customer_form, customer_page
+from shop.web.decorators import CustomerRequest, customer_form, customer_page
 from shop.web.forms import SeeOther, key_of
 
 PAGE_SIZE = 20
@@ -127,7 +128,7 @@ def gateway_decision(request: CustomerRequest, reference: str) -> HttpResponse:
 
 
 @csrf_exempt
-@allow_methods("POST")
+@require_POST
 def payment_callback(request: HttpRequest) -> HttpResponse:
     """Receive a payment service's callback; its signature is in X-Gateway-Signature."""
     payment = receive(request.body, request.headers.get("X-Gateway-Signature", ""))
