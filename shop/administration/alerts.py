@@ -52,6 +52,7 @@ CLOCK = Gauge(
 MEASURE_INTERVAL = 5.0
 """Minimum seconds between two measurements of a process."""
 _measured: RefreshingCache[Gauge, float] = RefreshingCache()
+clear = _measured.clear
 
 
 def audit_and_alert() -> str:
@@ -100,11 +101,6 @@ def _clock_difference() -> float:
         cursor.execute("SELECT UNIX_TIMESTAMP(NOW(6))")
         (there,) = cursor.fetchone()
     return float(there) - (began + time.time()) / 2
-
-
-def clear() -> None:
-    """Drop the measurements of this process."""
-    _measured.clear()
 
 
 def inconsistent_sales() -> Mapping[str, Sequence[str]]:

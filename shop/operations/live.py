@@ -4,6 +4,7 @@ One process at a time reads them. While it waits for a store, the other viewers 
 state and its age.
 """
 
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -190,8 +191,8 @@ def _probe_zookeeper(host: str, port: int) -> None:
 
 def _rows(held: Sequence[tuple[str, Held]], row: LockPolicy) -> list[LockRow]:
     """Return the held locks and the free locks of open sales, stale and contended ones first."""
-    ids = {_sale_id(one.name) for _, one in held} - {None}
-    now = timezone.now()
+    taken, now = {one.name for _, one in held}, timezone.now()
+    ids = [name.removeprefix("sale:") for name in taken if re.fullmatch("sale:[0-9]{1,18}", name)]
     shown = Q(pk__in=ids) | Q(opens_at__lte=now, closes_at__gt=now)
     guarded = {
         lock_name(sale.pk): (sale.slug, (sale.stock.fence_epoch, sale.stock.fence_token))
@@ -207,14 +208,8 @@ def _rows(held: Sequence[tuple[str, Held]], row: LockPolicy) -> list[LockRow]:
             epoch, stale = None, not one.name.startswith(policy.DRAIN_EXEMPT)
         rows.append(LockRow(backend=alias, held=one, epoch=epoch, sale=slug, is_stale=stale))
     rows.sort(key=lambda one: (not one.is_stale, -(one.held.waiters or 0), one.held.name))
-    taken = {one.name for _, one in held}
     return rows + [
         LockRow(backend="", held=Held(name=name, owner="", token=token), epoch=epoch, sale=slug)
         for name, (slug, (epoch, token)) in guarded.items()
         if name not in taken
     ]
-
-
-def _sale_id(name: str) -> int | None:
-    kind, _, number = name.partition(":")
-    return int(number) if kind == "sale" and number.isdecimal() and number.isascii() else None

@@ -29,6 +29,7 @@ _parsed = cache(parse)
 _counted: dict[str, tuple[float, dict[str, bool]]] = {}
 """For each limit: the start of the window (monotonic), and for each client of this window whether
 Redis has counted its first request."""
+clear = _counted.clear
 
 
 @cache
@@ -74,11 +75,6 @@ def count_repeated(limit: str, *client: str) -> None:
         return
     count(limit, *client, cost=1 if counted[name] else 2)
     counted[name] = True
-
-
-def clear() -> None:
-    """Forget the first requests that this process remembers."""
-    _counted.clear()
 
 
 def address_of(request: HttpRequest) -> str:

@@ -18,6 +18,7 @@ MAX_SALES = 1000
 _waiting: Counter[int] = Counter()
 _granted_at: dict[int, float] = {}
 """By sale: when a thread that had obtained the lock last left the queue (monotonic)."""
+clear = _granted_at.clear
 _guard = threading.Lock()
 
 
@@ -56,8 +57,3 @@ def is_queue_full(sale_id: int) -> bool:
     if _waiting[sale_id] < settings.MAX_WAITING:
         return False
     return time.monotonic() - _granted_at.get(sale_id, 0.0) > STANDSTILL
-
-
-def clear() -> None:
-    """Forget when the lock of each sale was last obtained."""
-    _granted_at.clear()

@@ -48,6 +48,7 @@ TEMPLATE_USER = SimpleNamespace(is_authenticated=True, is_staff=False, username=
 _PLACEHOLDER = f"@{secrets.token_hex(8)}-%s@"
 _PERSONAL_VALUES = ("csrf_token", "key", TOKEN, "expires")
 _rendered: RefreshingCache[Hashable, HttpResponse] = RefreshingCache(MAX_BODIES)
+clear = _rendered.clear
 
 
 def refuse(request: HttpRequest, wanted: PurchaseRequest, error: ShopError) -> HttpResponse:
@@ -129,8 +130,3 @@ def _is_safe() -> bool | str:
         return "unknown" if current_deadline().is_over else policy.current().is_safe
     except LockError:
         return "unavailable"
-
-
-def clear() -> None:
-    """Drop the rendered bodies."""
-    _rendered.clear()
