@@ -203,10 +203,16 @@ class Proxy:
                 time.sleep(self.delay)
                 data = data.replace(*self._rewrite) if self._rewrite[0] else data
                 held = self._held_request(data) if is_request else None
-                if held is None:
+                if held is not None:
+                    _deliver_late(held, source, sink, data)
+                elif is_request:
                     sink.sendall(data)
                 else:
-                    _deliver_late(held, source, sink, data)
+                    with contextlib.suppress(OSError):  # a reply to a client that has gone
+                        sink.sendall(data)
+            if is_request and not data:  # the server may still be at work for the client
+                sink.shutdown(socket.SHUT_WR)
+                return
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

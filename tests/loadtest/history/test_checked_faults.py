@@ -126,17 +126,20 @@ def test_row_10_the_answer_of_a_grant_is_lost(
 def test_row_11_a_purchase_is_granted_its_lock_long_after_it_gave_up(
     shop: Shop, in_force: Callable[..., Backend], far: tuple[Redis, Proxy]
 ) -> None:
-    """Nobody's grant, which ends with its lease; the next buyer waits for that."""
+    """The release that follows the late acquire on the same connection frees the lock again."""
     server, proxy = far
     url = f"redis://{proxy.url}/0"
     backend = in_force("redis", url, SOCKET_TIMEOUT=0.3)
-    with seen_from_near(server, shop) as is_held:
+    clock = f"lock:{{{lock_name(shop.sale.pk)}}}:clock"
+    with seen_from_near(server, shop) as is_held, redis.Redis.from_url(server.url) as direct:
         assert shop.buy() == "order"
+        before = direct.get(clock)
         proxy.hold()
         assert shop.buy() == "store_down"
-        assert not is_held()
+        assert direct.get(clock) == before
         proxy.resume()
-        until(is_held, "the late command arriving")
+        until(lambda: direct.get(clock) != before, "the late command arriving")
+        until(lambda: not is_held(), "its withdrawal")
         until(lambda: not redis_breaker(url).is_open, "Redis being heard again")
         assert shop.buy() == "order"
     ends_with(shop, backend, orders=2)
