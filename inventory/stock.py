@@ -41,6 +41,9 @@ CHANGE = """
     WHERE id = %s AND quantity >= %s
     AND (fence_epoch < %s OR fence_epoch = %s AND fence_token <= COALESCE(%s, fence_token))
 """
+RESTOCK = """
+    UPDATE inventory_stock SET quantity = quantity + %s, fence_token = fence_token + 1 WHERE id = %s
+"""
 WRITE = "UPDATE inventory_stock SET quantity = %s WHERE id = %s"
 WRITE_CLAIMED = """
     UPDATE inventory_stock SET quantity = %s, fence_epoch = %s, fence_token = %s
@@ -276,16 +279,14 @@ def _roll_back(cursor: CursorWrapper) -> bool:
 def create_stock(*, product: Product, quantity: int) -> Stock:
     """Create the stock row of a sale with its first movement; call it inside a transaction."""
     stock = Stock.objects.create(product=product, quantity=quantity)
-    _record_stocked(stock.pk, quantity)
+    execute([_record_stocked(stock.pk, quantity)])
     return stock
 
 
-def restock(*, stock_id: int, quantity: int) -> None:
-    """Add units to a sale that may be open; call it inside a transaction."""
-    Stock.objects.filter(pk=stock_id).update(
-        quantity=F("quantity") + quantity, fence_token=F("fence_token") + 1
-    )
-    _record_stocked(stock_id, quantity)
+def restock(*, stock_id: int, quantity: int) -> list[Statement]:
+    """Return the statements that add units to a sale that may be open."""
+    update = Statement(RESTOCK, [quantity, stock_id])
+    return [update, _record_stocked(stock_id, quantity)]
 
 
 def check_writable(*, stock_id: int) -> None:
@@ -309,12 +310,12 @@ def count_stale_write(*, stock_id: int) -> Fence:
     return Fence(epoch=epoch, token=token)
 
 
-def _record_stocked(stock_id: int, quantity: int) -> None:
-    StockMovement.objects.create(stock_id=stock_id, delta=quantity, reason=Reason.STOCKED)
+def _record_stocked(stock_id: int, quantity: int) -> Statement:
+    return _record(stock_id, [(quantity, None, None)], Reason.STOCKED, Fence(epoch=0, token=0))
 
 
 def _record(
-    stock_id: int, lines: Sequence[tuple[int, str, int | None]], reason: Reason, fence: Fence
+    stock_id: int, lines: Sequence[tuple[int, str | None, int | None]], reason: Reason, fence: Fence
 ) -> Statement:
     """Return the INSERT of movements, given as (delta, order number, quantity after)."""
     return insert_all(

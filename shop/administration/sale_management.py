@@ -2,7 +2,6 @@
 
 import logging
 
-from django.db import transaction
 from django.utils import timezone
 
 from inventory import stock
@@ -11,7 +10,7 @@ from shop.catalogue.page_cache import invalidate
 from shop.errors import lock_refusal
 from shop.models import Sale
 from shop.reservations.reconciliation import reconcile_all
-from shop.sales.stock_lock import mark_stock_returning, sale_lock
+from shop.sales.stock_lock import commit_under, mark_stock_returning, sale_lock
 
 logger = logging.getLogger("shop")
 
@@ -25,10 +24,10 @@ def restock_sale(*, sale: Sale, quantity: int) -> None:
     is_done = False
     mark_stock_returning(slug=sale.slug)
     try:
-        with sale_lock(sale):
-            with transaction.atomic():
-                stock.restock(stock_id=sale.stock_id, quantity=quantity)
+        with sale_lock(sale) as lease:
+            commit_under(lease, stock.restock(stock_id=sale.stock_id, quantity=quantity))
             is_done = True
+            invalidate()
     except LockError as error:
         if not is_done:
             raise lock_refusal(error) from error

@@ -17,7 +17,7 @@ from django.db.models.signals import post_delete, post_save
 from django.utils import timezone
 
 from inventory import queries as inventory
-from inventory.models import Product, StockMovement
+from inventory.models import Product
 from locking import single_flight
 from shop.errors import NotFound
 from shop.models import Sale
@@ -141,8 +141,8 @@ def invalidate(**signal: Any) -> None:
 def connect_invalidation() -> None:
     """Invalidate the pages when staff saves or deletes a row that they show.
 
-    A purchase writes its stock movements without the ORM and therefore sends no signal.
+    Stock is written without the ORM and sends no signal; a restock calls `invalidate` itself.
     """
-    for model in (Product, Sale, StockMovement):
+    for model in (Product, Sale):
         for signal in (post_save, post_delete):
             signal.connect(invalidate, sender=model, dispatch_uid="shop.catalogue.page_cache")

@@ -12,6 +12,7 @@ from inventory.stock import (
     commit,
     count_stale_write,
     create_stock,
+    execute,
     read_stock,
     release,
     reserve,
@@ -193,7 +194,7 @@ def test_units_of_an_order_move_once_each_way(stock) -> None:
 
 def test_reading_is_stale_after_restocking(stock) -> None:
     reading = read(stock, FENCED, fence(1))
-    restock(stock_id=stock.pk, quantity=10)
+    execute(restock(stock_id=stock.pk, quantity=10))
     with pytest.raises(StaleFence):
         take(reading)
     buy(stock, FENCED, fence(2))

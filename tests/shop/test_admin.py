@@ -244,7 +244,8 @@ def test_restock_waits_for_the_purchase(sale):
 def test_restock_without_the_lock_loses_units(sale):
     """The control."""
     before = audit_sale(sale=sale).available
-    _restock_between_read_and_write(sale, lambda: stock.restock(stock_id=sale.stock_id, quantity=5))
+    restock = stock.restock(stock_id=sale.stock_id, quantity=5)
+    _restock_between_read_and_write(sale, lambda: commit(restock))
     assert Stock.objects.get().quantity == before - 1
 
 

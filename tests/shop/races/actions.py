@@ -22,6 +22,7 @@ from inventory.models import Stock
 from inventory.stock import Fence, execute
 from locking import Attempt, KeyInFlight, LockError, StoredResponse, lock, policy
 from locking.failpoints import reach
+from shop.administration.sale_management import restock_sale
 from shop.errors import Overloaded
 from shop.models import CustomerQuota, Order, Sale, User
 from shop.orders import service as orders
@@ -133,6 +134,12 @@ def cancel(*, order: str) -> dict[str, Any]:
     """Cancel like the cancel button, again while the shop is overloaded."""
     retried(Overloaded, lambda: orders.cancel_order(order=Order.objects.get(number=order)))
     return {"ok": "cancelled"}
+
+
+def restock(*, sale: int, quantity: int) -> dict[str, Any]:
+    """Restock like the admin."""
+    restock_sale(sale=fresh(Sale(pk=sale)), quantity=quantity)
+    return {"ok": "restocked"}
 
 
 def expire() -> dict[str, Any]:
