@@ -47,8 +47,9 @@ def send(client: Client, order: Order, verb: str, key: str = "k", **headers: str
 
 
 def said(response: HttpResponse) -> tuple[object, ...]:
-    """Return a response without its date."""
-    headers = {name: value for name, value in response.items() if name != "Expires"}
+    """Return a response without its date and its request id."""
+    own = ("Expires", "X-Request-ID")
+    headers = {name: value for name, value in response.items() if name not in own}
     return response.status_code, headers, response.content
 
 

@@ -96,7 +96,7 @@ CODES = {
 
 @contextmanager
 def answering(code: int, condition: str = "TRUE") -> Iterator[None]:
-    """Make the INSERT of an order raise this error of the server."""
+    """Make the INSERT of an order raise this error of the server, which must happen."""
     body = f"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = '{CODES[code]}'"
     with connection.cursor() as cursor:
         cursor.execute("SET @met = NULL")
@@ -107,6 +107,9 @@ def answering(code: int, condition: str = "TRUE") -> Iterator[None]:
     record_fault(f"MySQL {code}")
     try:
         yield
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @met")
+            assert cursor.fetchone() == (1,), "the trigger did not run"
     finally:
         with connection.cursor() as cursor:
             cursor.execute("DROP TRIGGER refuses")
@@ -115,19 +118,17 @@ def answering(code: int, condition: str = "TRUE") -> Iterator[None]:
 @pytest.mark.only("mysql")
 @pytest.mark.faults(row=17, backend="database")
 @pytest.mark.parametrize("code", CODES)
-def test_row_17_database_refuses(sale, li, code, caplog) -> None:
+def test_row_17_database_refuses(sale, li, code) -> None:
     with answering(code):
         told_to_come_back(sale, li)
-    assert f"({code}, '{CODES[code]}')" in caplog.text, "it was another error"
     sold_after_all(sale, li)
 
 
 @pytest.mark.only("mysql")
 @pytest.mark.faults(row=17, backend="database")
-def test_row_17_deadlock_is_retried(sale, li, caplog) -> None:
+def test_row_17_deadlock_is_retried(sale, li) -> None:
     with answering(1213, "@met IS NULL"):
         assert buy(li, sale).status_code == 303
-    assert caplog.text.count("Purchase failed and will be retried: (1213") == 1
     assert audit_sale(sale=sale).ok
 
 
