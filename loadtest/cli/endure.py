@@ -21,6 +21,8 @@ LIMITS = {
     "seconds": (12, 86_400),
     "rounds": (1, 1000),
 }
+DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
+"""With "everysec", a Redis that is killed may lose a release that it has confirmed."""
 VARIABLES = {"database": "DATABASE_URL", "redis": "REDIS_URL"}
 PROXIED = {"slow": ("database", "redis"), "recovery": ("redis",)}
 """The stores that an experiment reaches through a proxy."""
@@ -53,7 +55,7 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
         "mariadb",
         backends,
         ensemble=ensemble,
-        redis_config=("--appendonly", "yes") if what == "recovery" else (),
+        redis_config=DURABLE if what == "recovery" else (),
     )
     with private as stores, ExitStack() as stack:
         if stores.missing:
