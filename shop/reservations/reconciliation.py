@@ -109,8 +109,8 @@ def _fill(sale: Sale) -> None:
     for entry in store.entries(sale=old):
         if entry.customer_id is not None:
             store.reserve(sale=sale, entry=entry, limit=None)
-    store.expire_at(sale=sale, until=_end_of(sale))
     store.set_stock(sale=sale, quantity=sale.stock.quantity)
+    store.expire_at(sale=sale, until=_end_of(sale))
     store.delete(*store.keys_of(old))
     logger.info("Loaded sale %s into Redis as generation %d", sale.slug, sale.generation)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from unittest.mock import patch
 
 import pytest
 from django.core.management import call_command
 from django.utils import timezone
 
 from devservers import Redis
-from shop.errors import LimitReached
+from shop.errors import LimitReached, ServiceUnavailable
 from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order
 from shop.purchase.place_order import place_order
@@ -103,6 +104,20 @@ def test_failover_to_an_old_replica_is_repaired(redis, settings) -> None:
         assert told(sale, 12) == {"queued": 8, "SoldOut": 4}
         consume()
         assert_sound(sale, held=10, left=0)
+
+
+def test_interrupted_load_is_repeated_soon() -> None:
+    """Others wait for a generation without stock: it must not outlive the process that fills it."""
+    sale = a_queued_sale()
+    with (
+        patch.object(store, "set_stock", side_effect=ServiceUnavailable),
+        pytest.raises(ServiceUnavailable),
+    ):
+        load(sale=sale)
+    state = store.keys_of(fresh(sale)).state
+    assert 0 < redis_command("TTL", state) <= store.FILL_TIMEOUT
+    redis_command("DEL", state)
+    assert told(sale, 1) == {"queued": 1}
 
 
 def test_first_load_is_not_reported_as_repair(redis, caplog) -> None:
