@@ -22,7 +22,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from django.db import DatabaseError, Error, OperationalError, connection, transaction
+from django.db import DatabaseError, Error, connection, transaction
 from django.db.backends.utils import CursorWrapper
 from django.db.models import F, Q
 from django.utils import timezone
@@ -103,9 +103,6 @@ def withdraw(
     )
     try:
         ids = commit(statements)
-    except OperationalError:
-        connection.close_if_unusable_or_obsolete()
-        raise
     except (OutOfStock, StaleFence) as error:
         reach("stock.refused", error=error)
         raise

@@ -147,6 +147,8 @@ def _recover(wanted: Wanted, error: Exception, before: Recovery) -> Recovery:
     found = next(found for kind, found in RECOVERY.items() if isinstance(error, kind))
     if isinstance(error, StaleFence):
         learn_newer_fence(wanted.sale)
+    if isinstance(error, OperationalError):
+        connection.close_if_unusable_or_obsolete()  # the next attempt opens another one
     if (
         isinstance(error, IntegrityError)
         and not User.objects.filter(pk=wanted.customer_id).exists()

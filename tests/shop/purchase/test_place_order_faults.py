@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from unittest.mock import DEFAULT, Mock, patch
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection, connections
 
 from inventory import stock
 from inventory.exceptions import OutOfStock
@@ -20,10 +20,11 @@ from shop.administration.audit import audit_sale
 from shop.errors import Overloaded, QueueFull, ServiceUnavailable, SoldOut
 from shop.models import Order, Sale
 from shop.platform.deadline import Deadline, within_deadline
+from shop.platform.mysql.session import current_session
 from shop.purchase import place_order
 from shop.sales.stock_lock import lock_name
 from tests.locking.scripted import ScriptedBackend, unavailable
-from tests.shop.making import a_customer, a_sale, put_in_force
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.purchases import (
     EVERY,
     LOST,
@@ -183,6 +184,28 @@ def test_deadlock_is_retried(monkeypatch) -> None:
     assert reserve.call_count == 2
     assert Order.objects.count() == 1
     assert audit_sale(sale=sale).ok
+
+
+@EVERY
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.only("mysql")
+@pytest.mark.django_db(transaction=True)
+def test_purchase_replaces_a_broken_connection(strategy, is_first) -> None:
+    """The database closed it while it was idle; the first statement of a purchase finds out."""
+    put_in_force("process", strategy)
+    sale, customer = fresh(a_sale()), a_customer()
+    policy.current()
+    session, other = current_session(), connections.create_connection("default")
+    assert session is not None
+    with other.cursor() as cursor:
+        cursor.execute("KILL %s", [session.id])
+    other.close()
+    try:
+        wanted = {"customer_id": customer.pk, "sale": sale, "quantity": 1, "key": "k"}
+        place_order.place_order(**wanted, is_first=is_first)
+    finally:
+        connection.close()
+    assert Order.objects.count() == 1
 
 
 @pytest.mark.django_db(transaction=True)
