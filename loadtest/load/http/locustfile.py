@@ -140,7 +140,8 @@ class Buyer(FastHttpUser):
         """Send a form again while the shop is overloaded; return the last status and its JSON."""
         for _ in range(MAX_ATTEMPTS):
             status, data, retry_after = self._post(path, fields, name, json=True)
-            if not retry_after:
+            # A sold-out reply asks only those to retry whose earlier request got no reply.
+            if not retry_after or data.get("error") == "sold_out":
                 break
             gevent.sleep(retry_after * random.uniform(0.5, 1))
         return status, data

@@ -95,7 +95,8 @@ def test_locust_users_buy_and_pay(shop, tmp_path):
     with (tmp_path / "locust_stats.csv").open() as stats:
         counts = {row["Name"]: int(row["Request Count"]) for row in csv.DictReader(stats)}
     assert ended.returncode == 0, ended.stderr + ended.stdout
-    assert counts.get("buy: won") == 3, counts
+    # A page opened after that has no button.
+    assert (counts.get("buy: won"), counts.get("buy: sold_out", 0) <= 2) == (3, True), counts
     orders = Order.objects.filter(sale=sale)
     assert orders.count() == 3
     # No order is older than the opening.
