@@ -2,7 +2,7 @@
 
     reserve         checks key, limit and stock and adds an entry to the stream, in one script
     order_writer    writes a batch of entries: orders, quotas, one UPDATE of the stock, the ledger
-    consumer        reads the stream and calls the order writer
+    consumer        waits for entries and calls the order writer
     reconciliation  loads Redis from the ledger, compares the two and repairs Redis
     store           the only module that knows the keys in Redis
 
