@@ -9,8 +9,9 @@
 local state, taken, outcomes, waiting, orders = unpack(KEYS)
 local has_left_stock = { won = true, returned = true, sold_out = true }
 
-if redis.call('HEXISTS', state, 'stock') == 0 then
-  return 0
+local is_open = redis.call('HEXISTS', state, 'stock') == 1
+if not is_open and redis.call('EXISTS', state) == 1 then
+  return 0 -- a process fills this generation
 end
 local settled = 0
 for i = 1, #ARGV, 5 do
@@ -18,11 +19,13 @@ for i = 1, #ARGV, 5 do
   if redis.call('XDEL', orders, id) == 1 then
     settled = settled + 1
     if customer ~= '' then
-      redis.call('HINCRBY', state, 'queued', -quantity)
       redis.call('HDEL', waiting, number, 'failures:' .. number)
       if redis.call('HINCRBY', waiting, 'customer:' .. customer, -quantity) <= 0 then
         redis.call('HDEL', waiting, 'customer:' .. customer)
       end
+    end
+    if is_open and customer ~= '' then
+      redis.call('HINCRBY', state, 'queued', -quantity)
       if has_left_stock[outcome] then
         redis.call('HINCRBY', state, 'stock', -quantity)
       end
@@ -31,6 +34,8 @@ for i = 1, #ARGV, 5 do
       end
     end
   end
-  redis.call('HSET', outcomes, number, quantity .. ' ' .. outcome)
+  if is_open then
+    redis.call('HSET', outcomes, number, quantity .. ' ' .. outcome)
+  end
 end
 return settled

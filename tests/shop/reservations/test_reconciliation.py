@@ -155,6 +155,16 @@ def test_load_keeps_the_entries_of_a_lost_state() -> None:
     assert_sound(sale, held=2, left=0)
 
 
+def test_ended_sale_that_lost_its_state_is_written() -> None:
+    """Nothing loads it again; the entries that are left must not be read for ever."""
+    sale = a_queued_sale()
+    queued = ask(sale)
+    redis_command("DEL", store.keys_of(fresh(sale)).state)
+    Sale.objects.filter(pk=sale.pk).update(closes_at=timezone.now())
+    consume()
+    assert (status(queued), store.backlog(sale=fresh(sale))) == ("won", 0)
+
+
 def test_page_of_a_lost_reservation_sends_the_form_again(shop) -> None:
     sale = a_queued_sale()
     url = ask(sale, User.objects.get(), key="k-17").url
