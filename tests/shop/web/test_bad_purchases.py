@@ -81,6 +81,10 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "no length": (400, {"CONTENT_LENGTH": ""}),
     "a false length": (400, {"CONTENT_LENGTH": "10"}),
     "a length of 20 digits": (400, {"CONTENT_LENGTH": "1" * 20}),
+    "multipart of 20 digits": (
+        400,
+        {"CONTENT_TYPE": f"{MULTIPART}; boundary=x", "CONTENT_LENGTH": "1" * 20, "body": b"{}"},
+    ),
     "in the URL": (400, {"body": b"", "QUERY_STRING": "quantity=1&idempotency_key=k"}),
     "too large": (400, {"x": BIG}),
     "too many fields": (400, {"x": ["1"] * 1001}),
