@@ -182,8 +182,9 @@ def send(li: Browser, sale: Sale, entry: str, accept: str, changes: dict[str, An
 
 def compared(response: Any) -> tuple[object, ...]:
     """Return what must be equal over all entries: status, headers, and the text of a refusal."""
-    headers = [response.headers.get(name) for name in COMPARED]
-    if headers[COMPARED.index("Content-Type")] == JSON:
+    names = set(response.headers) - {"Set-Cookie"}
+    headers = [response.headers.get(name) for name in COMPARED] + sorted(names)
+    if response.headers.get("Content-Type") == JSON:
         return response.status, headers, json.loads(response.text)
     found = re.findall(r'<title>(.*?)</title>|role="alert">(.*?)</div>', response.text, re.S)
     return response.status, headers, found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from html import unescape
@@ -20,7 +19,6 @@ from shop.models import Order, Sale
 from shop.orders.service import cancel_order
 from shop.purchase import admission
 from shop.purchase.place_order import place_order
-from shop.sales import waiting_slots
 from shop.sales.stock_lock import lock_name
 from shop.web import refusals
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
@@ -48,15 +46,6 @@ def test_purchase_gets_the_response_of_the_view(accept, li):
         del theirs.headers[varying]
     assert ours.headers == theirs.headers
     assert audit_sale(sale=sale).ok
-
-
-def test_used_token_replays_its_order(li):
-    sale = a_sale(limit=5)
-    first, again = (li.json(sale) for _ in range(2))
-    assert (first.status, first.body) == (again.status, again.body)
-    assert first.status == 201
-    assert Order.objects.count() == 1
-    assert li.django.asked == 0
 
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["here", "another process"])
@@ -125,23 +114,6 @@ def test_refusals_from_memory_use_no_store(code, accept, monkeypatch):
             assert buyer.send(sale, accept=accept).status == 409
             assert buyer.django.asked == 0
     assert not queries.captured_queries
-
-
-@pytest.mark.parametrize("code", SHAPES)
-def test_refusal_gets_the_response_of_the_view(code, li):
-    sale = a_sale(**SHAPES[code])
-    for accept in ("text/html", "application/json"):
-        ours = li.send(sale, accept=accept)
-        theirs = li.send_without_token(sale, li.form(sale), accept=accept)
-        assert (ours.status, title(ours.text)) == (theirs.status, title(theirs.text))
-        assert set(theirs.headers) - {"Set-Cookie"} <= set(ours.headers)
-        if accept != "text/html":
-            assert json.loads(ours.text) == json.loads(theirs.text)
-
-
-def title(page: str) -> str | None:
-    found = re.search(r'role="alert">(.*?)</div>', page, re.S)
-    return found and found[1]
 
 
 def fields(page: str) -> dict[str, str]:
@@ -280,17 +252,6 @@ def test_cached_page_depends_on_language_and_policy(li):
     english = li.send(sale)
     assert "Sold out" in english.text
     assert 'class="banner"' not in english.text
-
-
-def test_full_queue_is_429(li, settings):
-    sale, settings.MAX_WAITING = a_sale(), 1
-    waiting_slots.clear()
-    with waiting_slots.waiting_slot(sale_id=sale.pk):
-        crowded = li.json(sale)
-        assert (crowded.status, crowded.body["error"]) == (429, "crowded")
-        assert crowded.headers["Retry-After"] == "1"
-        assert "Try again" in li.send(sale).text
-    assert li.send(sale).status == 303
 
 
 def test_purchases_are_limited_per_customer(li, settings):
