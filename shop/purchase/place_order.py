@@ -125,7 +125,9 @@ def place_order(
             is_first, last = False, _recover(wanted, error, last)
             if not last.tries_again:
                 break
-    if last.refusal is SoldOut and (replayed := _replay(wanted, _earlier_orders(wanted))):
+    if last.refusal is ServiceUnavailable:
+        raise ServiceUnavailable  # the database may not respond
+    if replayed := _replay(wanted, _earlier_orders(wanted)):
         return replayed
     raise last.refusal
 

@@ -21,22 +21,16 @@ All functions raise ServiceUnavailable, in bounded time, if Redis is unavailable
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from django.conf import settings
-
-from locking import LockUnavailable
-from locking.backends.redis.connection import Connection, Script
-from locking.backends.redis.pool import ConnectionPool
+from locking.backends.redis.connection import Script
 from shop.errors import ServiceUnavailable
 from shop.models import Order, Sale
+from shop.platform.redis import command, run
 
-TIMEOUT = 1.0
-"""Seconds for which a reply of Redis is awaited."""
 FILL_TIMEOUT = 15
 """Seconds within which a process fills a generation; then others take it for lost."""
 CHUNK = 500
@@ -94,34 +88,13 @@ def keys_of(sale: Sale) -> Keys:
     return Keys(state, *(f"{state}:{name}" for name in Keys._fields[1:]))
 
 
-@cache
-def _pool(url: str) -> ConnectionPool:
-    return ConnectionPool(url, timeout=TIMEOUT, connect_timeout=TIMEOUT)
-
-
-def _ask(request: Callable[[Connection], Any]) -> Any:
-    """Send a request that may run twice on a pooled connection; return its reply."""
-    try:
-        return _pool(settings.REDIS_URL).call(request)
-    except LockUnavailable as error:
-        raise ServiceUnavailable from error
-
-
-def _run(script: Script, keys: Sequence[str], *args: object) -> Any:
-    return _ask(lambda redis: redis.run(script, keys, list(map(str, args))))
-
-
-def _command(*command: object) -> Any:
-    return _ask(lambda redis: redis.command(*map(str, command)))
-
-
 def reserve(*, sale: Sale, entry: Entry, limit: int | None) -> str:
     """Reserve units; return queued, replayed, key_reused, limit, sold_out or not_loaded.
 
     Without a limit nothing is checked: this moves an entry of an older generation.
     """
     most = "" if limit is None else limit
-    return str(_run(_RESERVE, keys_of(sale), *entry[1:], most))
+    return str(run(_RESERVE, keys_of(sale), *entry[1:], most))
 
 
 def settle(*, sale: Sale, outcomes: Iterable[tuple[Entry, str]]) -> int:
@@ -132,23 +105,23 @@ def settle(*, sale: Sale, outcomes: Iterable[tuple[Entry, str]]) -> int:
         for entry, outcome in chunk:
             customer = "" if entry.customer_id is None else entry.customer_id
             args += (entry.id, entry.number, customer, entry.quantity, outcome)
-        settled += int(_run(_SETTLE, keys_of(sale), *args))
+        settled += int(run(_SETTLE, keys_of(sale), *args))
     return settled
 
 
 def release(*, order: Order) -> None:
     """Release the units of a closed order; call it while holding the sale's lock."""
-    _run(_RELEASE, keys_of(order.sale)[:3], order.customer_id, order.quantity, order.number)
+    run(_RELEASE, keys_of(order.sale)[:3], order.customer_id, order.quantity, order.number)
 
 
 def is_waiting(*, sale: Sale, number: str) -> bool:
     """Return True if the reservation is in the stream."""
-    return bool(_command("HEXISTS", keys_of(sale).waiting, number))
+    return bool(command("HEXISTS", keys_of(sale).waiting, number))
 
 
 def read_state(*, sale: Sale) -> State | None:
     """Return the units of the sale; None if the generation is not in Redis."""
-    stock, queued, run = _command("HMGET", keys_of(sale).state, "stock", "queued", "run")
+    stock, queued, run = command("HMGET", keys_of(sale).state, "stock", "queued", "run")
     if stock is None and run is None:
         return None
     return State(None if stock is None else int(stock), int(queued or 0), run or "")
@@ -162,31 +135,31 @@ def left(*, sale: Sale) -> int | None:
 
 def backlog(*, sale: Sale) -> int:
     """Return the number of reservations whose order is not written yet."""
-    return int(_command("XLEN", keys_of(sale).orders))
+    return int(command("XLEN", keys_of(sale).orders))
 
 
 def oldest_age(*, sale: Sale) -> float:
     """Return the seconds for which the oldest reservation has waited; 0 if there is none."""
-    raw = _command("XRANGE", keys_of(sale).orders, "-", "+", "COUNT", 1)
+    raw = command("XRANGE", keys_of(sale).orders, "-", "+", "COUNT", 1)
     return max(0.0, time.time() - _read(raw)[0].reserved_at) if raw else 0.0
 
 
 def create(*, sale: Sale) -> None:
     """Create the generation that `sale` names, to be filled within FILL_TIMEOUT."""
     state = keys_of(sale).state
-    _command("HSET", state, "run", run_id())
-    _command("EXPIRE", state, FILL_TIMEOUT)
+    command("HSET", state, "run", run_id())
+    command("EXPIRE", state, FILL_TIMEOUT)
 
 
 def delete(*keys: str) -> None:
     """Delete keys; Redis frees their memory in the background."""
-    _command("UNLINK", *keys)
+    command("UNLINK", *keys)
 
 
 def expire_at(*, sale: Sale, until: float) -> None:
     """Set the Unix time at which Redis deletes the state."""
     for key in keys_of(sale):
-        _command("PEXPIREAT", key, int(until * 1000))
+        command("PEXPIREAT", key, int(until * 1000))
 
 
 def set_stock(*, sale: Sale, quantity: int) -> int | None:
@@ -194,7 +167,7 @@ def set_stock(*, sale: Sale, quantity: int) -> int | None:
 
     Reservations are accepted from then on. Raises ServiceUnavailable if Redis lost the generation.
     """
-    before = _run(_SET_STOCK, keys_of(sale)[:1], quantity, run_id())
+    before = run(_SET_STOCK, keys_of(sale)[:1], quantity, run_id())
     if before is None:
         raise ServiceUnavailable
     return int(before) if before else None
@@ -209,9 +182,9 @@ def mirror(key: str, rows: dict[str, str]) -> int:
     wrong = [pair for pair in rows.items() if found.get(pair[0]) != pair[1]]
     surplus = [field for field in found if field not in rows]
     for chunk in _in_chunks(wrong):
-        _command("HSET", key, *chain.from_iterable(chunk))
+        command("HSET", key, *chain.from_iterable(chunk))
     for names in _in_chunks(surplus):
-        _command("HDEL", key, *names)
+        command("HDEL", key, *names)
     return len(wrong) + len(surplus)
 
 
@@ -223,7 +196,7 @@ def waiting_numbers(*, sale: Sale) -> set[str]:
 def _scan(key: str) -> Iterator[tuple[str, str]]:
     cursor = "0"
     while True:
-        cursor, flat = _command("HSCAN", key, cursor, "COUNT", CHUNK)
+        cursor, flat = command("HSCAN", key, cursor, "COUNT", CHUNK)
         yield from zip(flat[::2], flat[1::2], strict=True)
         if cursor == "0":
             return
@@ -238,7 +211,7 @@ def entries(*, sale: Sale, after: str = "") -> Iterator[Entry]:
     """Yield the entries of the stream, oldest first; only those after an id if one is given."""
     while True:
         start = f"({after}" if after else "-"
-        raw = _command("XRANGE", keys_of(sale).orders, start, "+", "COUNT", CHUNK)
+        raw = command("XRANGE", keys_of(sale).orders, start, "+", "COUNT", CHUNK)
         if not raw:
             return
         yield from _read(raw)
@@ -248,15 +221,15 @@ def entries(*, sale: Sale, after: str = "") -> Iterator[Entry]:
 def wait_for_entries(streams: Sequence[str], seconds: float) -> list[str]:
     """Return those of the streams that have entries; wait until one has, at most that long.
 
-    The wait must be shorter than TIMEOUT.
+    The wait must be shorter than `shop.platform.redis.TIMEOUT`.
     """
     options = "COUNT", 1, "BLOCK", round(seconds * 1000), "STREAMS"
-    return list(_command("XREAD", *options, *streams, *["0"] * len(streams)) or ())
+    return list(command("XREAD", *options, *streams, *["0"] * len(streams)) or ())
 
 
 def count_failure(*, sale: Sale, entry: Entry) -> int:
     """Count a failure that the entry caused; return how many there were."""
-    return int(_command("HINCRBY", keys_of(sale).waiting, f"failures:{entry.number}", 1))
+    return int(command("HINCRBY", keys_of(sale).waiting, f"failures:{entry.number}", 1))
 
 
 def memory_ratio() -> float:
@@ -272,7 +245,7 @@ def run_id() -> str:
 
 
 def _info(section: str) -> dict[str, str]:
-    lines = str(_command("INFO", section)).splitlines()
+    lines = str(command("INFO", section)).splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 

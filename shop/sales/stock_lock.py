@@ -5,7 +5,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from django.conf import settings
-from django.core.cache import caches
 
 from inventory import stock
 from inventory.exceptions import OutcomeUnknown
@@ -17,8 +16,9 @@ from shop.errors import ServiceUnavailable
 from shop.models import Sale
 from shop.platform.deadline import current_deadline
 from shop.platform.mysql.session import current_session, end_session
+from shop.platform.redis import command
 
-RETURNING = 15.0
+RETURNING = 15
 """Seconds for which the flag stands: longer than acquiring the lock and committing may take."""
 
 
@@ -96,9 +96,13 @@ def mark_stock_returning(*, slug: str) -> None:
     Another process may still remember the sale as sold out. The flag keeps it from refusing, from
     memory, a customer who has bought one of the returned units and sends the same form again.
     """
-    caches["flags"].set(f"returning:{slug}", 1, RETURNING)
+    with suppress(ServiceUnavailable):
+        command("SET", f"returning:{slug}", 1, "EX", RETURNING)
 
 
 def is_stock_returning(*, slug: str) -> bool:
     """Return True if the flag is set, False also while Redis is unavailable."""
-    return caches["flags"].get(f"returning:{slug}") is not None
+    try:
+        return bool(command("EXISTS", f"returning:{slug}"))
+    except ServiceUnavailable:
+        return False

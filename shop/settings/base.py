@@ -60,11 +60,11 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "shop.platform.csp.ContentSecurityPolicyMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "shop.platform.content_length.content_length_middleware",
+    "shop.web.purchase.PurchaseTokenMiddleware",  # before all that a token makes unnecessary
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
-    "shop.platform.content_length.content_length_middleware",
-    "shop.web.purchase.PurchaseTokenMiddleware",  # before the web session is loaded
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -147,8 +147,6 @@ _OPTIONAL = "shop.platform.cache.OptionalRedisCache"  # an unavailable Redis is 
 CACHES = {
     "default": _redis_cache(CACHE_URL, "django.core.cache.backends.redis.RedisCache"),
     "optional": _redis_cache(CACHE_URL, _OPTIONAL),
-    # Values that a full cache must not evict.
-    "flags": _redis_cache(REDIS_URL, _OPTIONAL),
 }
 SESSION_ENGINE = "shop.purchase.sessions"
 SESSION_CACHE_ALIAS = "optional"

@@ -13,6 +13,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.functional import SimpleLazyObject
 from django.utils.http import http_date
+from django.utils.translation import get_language, get_language_from_request, override
 
 from shop.errors import (
     STORE_ERRORS,
@@ -86,8 +87,8 @@ def _read_token(request: HttpRequest, slug: str) -> tokens.PurchaseToken | None:
 
 def _is_same_origin(request: HttpRequest) -> bool:
     """Return False if the form is on another site; the view then makes the CSRF check."""
-    origin = request.META.get("HTTP_ORIGIN")
-    return origin is None or origin == f"{request.scheme}://{request.get_host()}"
+    host, origin = request.get_host(), request.META.get("HTTP_ORIGIN")  # refuses a foreign host
+    return origin is None or origin == f"{request.scheme}://{host}"
 
 
 def _serve(
@@ -102,8 +103,13 @@ def _serve(
     except (ShopError, *STORE_ERRORS) as error:
         refusal = refusal_of(error)
         assert refusal is not None
-        response = refuse(request, wanted, refusal) if wanted else answer(request, refusal)
+        # LocaleMiddleware has not run for a purchase with a token.
+        with override(get_language_from_request(request)):
+            response = refuse(request, wanted, refusal) if wanted else answer(request, refusal)
+            response.headers["Content-Language"] = get_language()
+        response.headers["Vary"] = "Accept-Language"
     response.headers["Cache-Control"] = NEVER_CACHE
+    response.headers["Content-Length"] = str(len(response.content))
     response.headers["Expires"] = http_date()
     return response
 

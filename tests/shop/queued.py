@@ -8,6 +8,7 @@ from typing import Any
 
 from shop.errors import ShopError
 from shop.models import Sale, User
+from shop.platform import redis
 from shop.reservations import consumer, store
 from shop.reservations.reconciliation import reconcile
 from shop.reservations.reserve import Queued, reservation_status, reserve
@@ -17,7 +18,7 @@ from tests.shop.making import a_customer, a_sale, fresh
 
 def redis_command(*command: object) -> Any:
     """Send a command on the connection of the reservation store."""
-    return store._command(*command)
+    return redis.command(*command)
 
 
 def a_queued_sale(**what: float) -> Sale:

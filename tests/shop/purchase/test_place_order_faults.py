@@ -48,6 +48,15 @@ def test_held_lock_is_overloaded(guard, settings) -> None:
     buy(sale)  # the same key may be sent again
 
 
+def test_replay_needs_no_lock_despite_the_hint(guard, settings) -> None:
+    """The first form got no reply; its page says that the customer has no order yet."""
+    sale, customer = a_sale(), a_customer()
+    order = buy(sale, customer=customer, is_first=True).order
+    settings.LOCK_TIMEOUT = 0.01
+    with held_by_another(guard, lock_name(sale.pk)):
+        assert buy(sale, customer=customer, is_first=True).order == order
+
+
 def test_lock_timeout_counts_from_the_request(guard, settings) -> None:
     """Otherwise this would take a minute."""
     sale = a_sale()

@@ -38,7 +38,7 @@ for turn, size in enumerate(3 * (100_000, 10_000, 1_000, 100, 1)):  # until not 
 assert is_stock_returning(slug="demo")
 assert store.left(sale=sale) == 5
 held.lease.check()
-assert Lock(locks["redis"], "sale:2").acquire()
+assert all(Lock(locks["redis"], f"sale:{n}").acquire() for n in range(2, 200))
 print("bought")
 """
 
@@ -72,8 +72,7 @@ def test_full_cache_leaves_locks_flags_and_queued_sales_alone(servers: list[Redi
         assert cache.info("stats")["evicted_keys"] > 0, "the cache was never full"
     with Client.from_url(keep.url, decode_responses=True) as client:
         kinds = {name.partition(":")[0] for name in client.scan_iter()}
-        assert kinds == {"lock", "queue", "shop"}
-        assert list(client.scan_iter("shop:*")) == ["shop:1:returning:demo"]
+        assert kinds == {"lock", "queue", "returning"}
 
 
 def test_full_cache_stops_the_locks_of_a_shared_server(servers: list[Redis]) -> None:
