@@ -31,7 +31,7 @@ class ShopError(Exception):
     def __init__(self, advice: str | None = None, *, retry_after: int | None = None) -> None:
         self.advice = advice or self.advice
         self.retry_after = self.retry_after if retry_after is None else retry_after
-        super().__init__(str(self.advice))
+        super().__init__(self.advice)  # a lazy text costs nothing until it is shown
 
 
 class BadInput(ShopError):
@@ -187,7 +187,7 @@ STORE_ERRORS = (OperationalError, InterfaceError, RedisError, LockError)
 
 def wants_json(request: HttpRequest) -> bool:
     """Return True if the client accepts or sends JSON instead of pages."""
-    accept = request.headers.get("Accept", "")
+    accept = request.META.get("HTTP_ACCEPT", "")
     if "application/json" in accept and "text/html" not in accept:
         return True
     return request.content_type == "application/json" and "text/html" not in accept

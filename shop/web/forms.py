@@ -134,7 +134,7 @@ def read_purchase(
         quantity = _whole_number(str(quantity))
     if type(quantity) is not int:
         raise BadInput(_("The quantity is not a whole number."))
-    key = read_key(sent.get(FIELD, ""), request.headers.get("Idempotency-Key"))
+    key = read_key(sent.get(FIELD, ""), request.META.get("HTTP_IDEMPOTENCY_KEY"))
     most = sale.limit_per_customer
     if not 1 <= quantity <= most:
         raise BadInput(_("The quantity must be between 1 and %(most)d.") % {"most": most})
@@ -151,7 +151,7 @@ def key_of(request: HttpRequest) -> str:
     """
     has_content = request.content_type in FORM_TYPES or request.body
     sent = _read_fields(request) if has_content else {}
-    in_header = request.headers.get("Idempotency-Key")
+    in_header = request.META.get("HTTP_IDEMPOTENCY_KEY")
     if FIELD not in sent and in_header is None:
         return str(uuid.uuid4())
     return read_key(sent.get(FIELD, ""), in_header)
@@ -159,7 +159,7 @@ def key_of(request: HttpRequest) -> str:
 
 def key_in_form(request: HttpRequest) -> str:
     """Return the idempotency key of a form or of its header. Raise BadInput if it is invalid."""
-    return read_key(_only(request, FIELD), request.headers.get("Idempotency-Key"))
+    return read_key(_only(request, FIELD), request.META.get("HTTP_IDEMPOTENCY_KEY"))
 
 
 def _read_fields(request: HttpRequest) -> Mapping[str, object]:

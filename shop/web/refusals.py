@@ -74,20 +74,24 @@ def _cached(
 ) -> HttpResponse:
     """Return the rendered refusal; after MAX_AGE one thread renders it again."""
     sale, quantity = wanted.sale, wanted.quantity
-    # Rendered for a request without a customer, so that no value of this one is cached.
-    anyone = HttpRequest()
-    anyone.method, anyone.path = "POST", request.path
-    anyone.META = {"HTTP_ACCEPT": "application/json"} if is_json else {}
     key = (sale.slug, error.code, error.retry_after, quantity, get_language(), is_json, _is_safe())
-    read = partial(_render, anyone, sale, error, quantity)
+    read = partial(_render, request.path, sale, error, quantity, is_json=is_json)
     return _rendered.get(key, read, fresh=MAX_AGE, max_age=math.inf)
 
 
-def _render(request: HttpRequest, sale: Sale, error: ShopError, quantity: int) -> HttpResponse:
-    """Render the sale page with the refusal, or the refusal alone, with placeholders."""
+def _render(
+    path: str, sale: Sale, error: ShopError, quantity: int, *, is_json: bool
+) -> HttpResponse:
+    """Render the sale page with the refusal, or the refusal alone, with placeholders.
+
+    The request has no customer, so that no value of one is cached.
+    """
+    request = HttpRequest()
+    request.method, request.path = "POST", path
+    request.META = {"HTTP_ACCEPT": "application/json"} if is_json else {}
     values: dict[str, Any] = {name: _PLACEHOLDER % name for name in _PERSONAL_VALUES}
     values["user"] = TEMPLATE_USER
-    if wants_json(request):
+    if is_json:
         return answer(request, error)
     if isinstance(error, TooMany) or current_deadline().is_over:
         return answer(request, error, context=values)
