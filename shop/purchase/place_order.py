@@ -20,7 +20,7 @@ from django.db import IntegrityError, OperationalError, connection
 from django.utils import timezone
 
 from inventory.exceptions import OutOfStock, StaleFence
-from inventory.statements import insert
+from inventory.statements import Statement, insert
 from inventory.stock import Withdrawal
 from locking import LockLost, LockTimeout, LockUnavailable
 from shop.errors import (
@@ -158,7 +158,7 @@ def _recover(wanted: Wanted, error: Exception, before: Recovery) -> Recovery:
         raise SignInFirst from error
     if found.tries_again:
         logger.info("Purchase failed: %r", error)
-    # An outcome that is unknown stays unknown, whatever happens to a later attempt.
+    # A later refusal does not decide the unknown outcome of an earlier attempt.
     refusal = before.refusal if before.refusal is ServiceUnavailable else found.refusal
     tries_again = found.tries_again and current_deadline().left(settings.LOCK_TIMEOUT) > 0
     return Recovery(tries_again, refusal)
@@ -237,14 +237,15 @@ def _write(wanted: Wanted, *, is_first: bool) -> Placed:
     )
     order._state.adding = False
     columns = {field.attname: getattr(order, field.attname) for field in ORDER_COLUMNS}
-    if is_first:
-        ids = {"customer_id": customer_id, "sale_id": sale.pk}
-        quota = insert(CustomerQuota, **ids, taken=quantity)
-    else:
-        quota = take_quota(sale=sale, customer_id=customer_id, quantity=quantity)
-    withdrawal = Withdrawal(
-        orders=[(order.number, quantity)], statements=[insert(Order, **columns), quota]
-    )
+    statements = [insert(Order, **columns), *_quota(wanted, is_first=is_first)]
+    withdrawal = Withdrawal(orders=[(order.number, quantity)], statements=statements)
     with waiting_slot(sale_id=sale.pk):
         order.pk = submit(sale_lock(sale), withdrawal, partial(withdraw, stock_id=sale.stock_id))
     return Placed(order=order, replayed=False)
+
+
+def _quota(wanted: Wanted, *, is_first: bool) -> list[Statement]:
+    customer_id, sale, quantity, _ = wanted
+    if is_first:
+        return [insert(CustomerQuota, customer_id=customer_id, sale_id=sale.pk, taken=quantity)]
+    return [take_quota(sale=sale, customer_id=customer_id, quantity=quantity)]

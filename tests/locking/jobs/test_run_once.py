@@ -289,14 +289,14 @@ class TestResendAndPrune:
 
     def test_message_keeps_the_options_of_its_schedule(self, sent) -> None:
         headers = {"periodic_task_name": "tidy up", "request_id": "r"}
-        options = {"queue": "slow", "priority": 7, "expires": 3600, "headers": headers}
+        options = {"queue": "slow", "priority": 7, "expires": 7200, "headers": headers}
         runs.register("tidy", [], {}, noon(), options=options)
         let_time_pass(minutes=1)
         assert runs.resend_unfinished() == 1
         ((_, _, again),) = sent
         assert (again["queue"], again["priority"]) == ("slow", 7)
         assert again["headers"].items() >= headers.items()
-        assert datetime.fromisoformat(again["expires"]) == noon(hours=1)
+        assert datetime.fromisoformat(again["expires"]) == noon(hours=2)
 
     def test_message_keeps_the_options_it_was_sent_with(self, sent) -> None:
         options: dict[str, Any] = {"routing_key": "slow", "priority": 7, "headers": {"a": "b"}}

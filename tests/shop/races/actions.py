@@ -191,7 +191,8 @@ def send(*, path: str, session: str, form: dict[str, Any], patient: bool = True)
         told = client.post(path, urlencode(form), content_type="application/x-www-form-urlencoded")
         if not (patient and told.has_header("Retry-After")) or time.monotonic() > deadline:
             headers = dict(told.items())
-            headers.pop("Expires", None)  # the time at which it was given
+            for of_this_time in ("Expires", "X-Request-ID"):
+                headers.pop(of_this_time, None)
             return {"status": told.status_code, "headers": headers, "body": told.content.decode()}
 
 
