@@ -142,7 +142,7 @@ def test_reservation_without_entry_can_be_sent_again() -> None:
 
 
 def test_load_keeps_the_entries_of_a_lost_state() -> None:
-    """F5: whatever is left of the generation that a load replaces."""
+    """F5: the entries that are left of the generation that a load replaces."""
     sale, customer = a_queued_sale(stock=2, limit=1), a_customer()
     first = ask(sale, customer)
     redis_command("DEL", store.keys_of(fresh(sale)).state)
