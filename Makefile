@@ -55,9 +55,9 @@ peers: ## install the lock libraries that `manage.py lab bench` compares with
 
 lock: ## pin the newest versions that pyproject.toml allows (needs uv)
 	$(UV) lock --upgrade
-	$(EXPORT) --extra lab -o requirements/demo.txt
-	$(EXPORT) --extra mysql -o requirements/production.txt
-	$(EXPORT) --extra lab --extra mysql --group dev -o requirements/dev.txt
+	$(EXPORT) --group shop --group lab -o requirements/demo.txt
+	$(EXPORT) --group shop --group mysql -o requirements/production.txt
+	$(EXPORT) --group shop --group lab --group mysql --group dev -o requirements/dev.txt
 	$(EXPORT) --only-group peers -o requirements/peers.txt
 
 screenshots: ## take the README's screenshots from a private demo

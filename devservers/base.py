@@ -118,11 +118,11 @@ class Server(ABC):
             return []
         return [int(pid) for pid in pids.split()]
 
-    def log_tail(self, lines: int = 20) -> str:
+    def log_tail(self) -> str:
         """Return the last lines of the log."""
         if not self.log.exists():
             return ""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
 
     def launch(self) -> None:
         """Start the process without waiting until it is ready."""
@@ -177,13 +177,6 @@ class Server(ABC):
         """Send SIGTERM, then SIGKILL after STOP_TIMEOUT; `start` brings the server back."""
         self.request_stop()
         self._wait()
-
-    def restart(self, *, keep_data: bool = True) -> None:
-        """Terminate and start on the same port; what was never written to disk is lost."""
-        self.terminate()
-        if not keep_data:
-            shutil.rmtree(self.data)
-        self.start()
 
     def stop(self) -> None:
         """End the process, free the port and remove a temporary directory."""

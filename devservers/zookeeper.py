@@ -12,8 +12,8 @@ _JARS = Path("/usr/share/java")
 class ZooKeeperNode(Server):
     """One node of a `ZooKeeper` ensemble."""
 
-    def __init__(self, myid: int, *, folder: Path | None = None) -> None:
-        super().__init__(folder=folder)
+    def __init__(self, myid: int) -> None:
+        super().__init__()
         self.myid = myid
         self.peer_ports = (reserve_port(), reserve_port())
         self.settings: list[str] = []
@@ -46,12 +46,9 @@ class ZooKeeperNode(Server):
 
 
 class ZooKeeper:
-    """A single ZooKeeper or an ensemble; `tick` is in milliseconds.
+    """A single ZooKeeper or an ensemble."""
 
-    The servers limit session timeouts to between two and twenty ticks.
-    """
-
-    def __init__(self, nodes: int = 3, *, tick: int = 500) -> None:
+    def __init__(self, nodes: int = 3) -> None:
         self.nodes = [ZooKeeperNode(myid) for myid in range(1, nodes + 1)]
         peers = [
             f"server.{node.myid}={HOST}:{node.peer_ports[0][0]}:{node.peer_ports[1][0]}"
@@ -59,7 +56,7 @@ class ZooKeeper:
         ]
         for node in self.nodes:
             node.settings = [
-                f"tickTime={tick}",
+                "tickTime=500",  # sessions last between two and twenty ticks
                 "initLimit=20",
                 "syncLimit=10",
                 f"dataDir={node.data}",

@@ -9,4 +9,3 @@ class InventoryConfig(AppConfig):
 
     name = "inventory"
     verbose_name = _("Inventory")
-    default_auto_field = "django.db.models.BigAutoField"

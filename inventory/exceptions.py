@@ -1,10 +1,4 @@
-"""Errors of the stock.
-
-InventoryError
-├── OutOfStock       fewer units are left than were requested
-├── StaleFence       a newer holder of the lock has already written the row
-└── OutcomeUnknown   the COMMIT got no reply; also an OperationalError
-"""
+"""Errors of the stock."""
 
 from django.db import OperationalError
 

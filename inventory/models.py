@@ -105,8 +105,6 @@ class StockMovement(models.Model):
     """One change of a stock row; never updated. The primary key gives the order of the changes."""
 
     class Reason(models.TextChoices):
-        """The reason for a change of stock."""
-
         STOCKED = "stocked", _("stocked")
         RESERVED = "reserved", _("reserved for an order")
         RETURNED = "returned", _("returned by an order")

@@ -15,12 +15,10 @@ class Ledger:
 
     stocked: int
     """All units ever added."""
-    out: int
-    """Units reserved by orders and not returned."""
     available: int
     """The quantity on the row."""
     per_order: dict[str, int]
-    """Units out by order number, without the orders that have none."""
+    """Units reserved and not returned, by order number."""
     stale_writes_refused: int
 
 
@@ -28,10 +26,6 @@ def ledger_of(*, stock_id: int) -> Ledger:
     """Return the sums of a stock row's movements."""
     row = Stock.objects.get(pk=stock_id)
     movements = StockMovement.objects.filter(stock=row)
-    sums = movements.aggregate(
-        stocked=Sum("delta", filter=IS_STOCKED, default=0),
-        moved=Sum("delta", filter=~IS_STOCKED, default=0),
-    )
     per_order = (
         movements.exclude(IS_STOCKED)
         .values_list("order_number")
@@ -40,8 +34,7 @@ def ledger_of(*, stock_id: int) -> Ledger:
         .order_by()
     )
     return Ledger(
-        stocked=sums["stocked"],
-        out=-sums["moved"],
+        stocked=stocked(stock_id=stock_id),
         available=row.quantity,
         per_order={str(number): out for number, out in per_order},
         stale_writes_refused=row.stale_writes_refused,

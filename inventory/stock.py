@@ -97,16 +97,15 @@ def withdraw(
     """
     reading = read_stock(stock_id=stock_id, strategy=strategy, fence=fence)
     reach("stock.read", reading=reading)
+    orders = [order for one in withdrawals for order in one.orders]
     statements = [statement for one in withdrawals for statement in one.statements]
-    statements += reserve(
-        reading=reading, orders=[order for one in withdrawals for order in one.orders]
-    )
+    statements += reserve(reading=reading, orders=orders)
     try:
         ids = commit(statements)
     except (OutOfStock, StaleFence) as error:
         reach("stock.refused", error=error)
         raise
-    reach("stock.committed")
+    reach("stock.committed", reading=reading, orders=orders)
     firsts = accumulate((len(one.statements) for one in withdrawals[:-1]), initial=0)
     return [ids[first] for first in firsts]
 

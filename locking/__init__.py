@@ -9,6 +9,7 @@ Most names are imported on first use: Django imports this package before setting
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from locking.exceptions import (
@@ -55,13 +56,13 @@ __all__ = [
     "LockTimeout",
     "LockUnavailable",
     "StoredResponse",
-    "current_run",
     "idempotent",
     "lock",
     "locks",
-    "run_once",
     "single_flight",
 ]
+if find_spec("celery"):  # without it, `from locking import *` must not import them
+    __all__ += ["current_run", "run_once"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
@@ -32,17 +33,33 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     has_add_permission = has_delete_permission = has_change_permission
 
 
+def confirm(
+    request: HttpRequest, of: admin.ModelAdmin[Any], template: str, *, name: str, **context: Any
+) -> HttpResponse | None:
+    """Return None if `name` was typed; else a page that asks for it and sends the form again.
+
+    For actions that affect everyone at once. `template` extends admin/confirm.html.
+    """
+    if (typed := request.POST.get("confirm")) == name:
+        return None
+    own = ("confirm", "csrfmiddlewaretoken")
+    sent = [(key, value) for key, values in request.POST.lists() for value in values]
+    context |= {**of.admin_site.each_context(request), "opts": of.opts, "name": name}
+    context |= {"repeated": [pair for pair in sent if pair[0] not in own], "typed": typed}
+    return TemplateResponse(request, template, context, status=200 if typed is None else 400)
+
+
 class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
     """The backend and strategy to activate; `locking.policy` carries the switch out."""
 
-    backend = forms.ChoiceField(label=_("lock backend"), choices=lambda: [(a, a) for a in locks])
-    strategy = forms.ChoiceField(label=_("write strategy"), choices=WriteStrategy.choices)
-    reason = forms.CharField(label=_("reason"), max_length=200)
+    backend = forms.ChoiceField(label=_("Lock backend"), choices=lambda: [(a, a) for a in locks])
+    strategy = forms.ChoiceField(label=_("Write strategy"), choices=WriteStrategy.choices)
+    reason = forms.CharField(label=_("Reason"), max_length=200)
     step = forms.ChoiceField(
-        label=_("how"),
+        label=_("How"),
         choices=[
-            ("drain", _("Switch after the current holders have finished")),
-            ("force", _("Switch at once, because the old backend is unavailable")),
+            ("drain", _("Switch safely: wait until every current lock is released")),
+            ("force", _("Switch now: only if the old backend is down")),
             ("cancel", _("Cancel the switch in progress")),
         ],
         initial="drain",
@@ -56,6 +73,15 @@ class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.initial["reason"] = ""  # the stored reason belongs to the last switch
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse to switch to what is active: buyers would wait for nothing."""
+        sent, row = self.cleaned_data, policy.stored_policy()
+        goal = (sent.get("backend"), sent.get("strategy"))
+        if self.data.get("step") in ("drain", "force") and goal == (row.backend, row.strategy):
+            active = f"{row.backend} + {row.strategy}"
+            raise forms.ValidationError(_("%s is already active. Nothing was changed.") % active)
+        return sent
 
 
 @admin.register(LockPolicy)
@@ -71,7 +97,7 @@ class LockPolicyAdmin(ReadOnlyAdmin):
     )
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return whether the user may switch, which can make the shop oversell."""
+        """Return whether the user may switch, which can disable the protection by locks."""
         return bool(request.user.is_active and request.user.has_perm("locking.switch_lock"))
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -104,7 +130,13 @@ class LockPolicyAdmin(ReadOnlyAdmin):
                 raise PermissionDenied
             form = SwitchForm(request.POST)
             if form.is_valid():
-                self._switch(request, **form.cleaned_data)
+                wanted = form.cleaned_data
+                is_naive = wanted["step"] == "drain" and wanted["strategy"] == WriteStrategy.NAIVE
+                if is_naive or wanted["step"] == "force":
+                    template, name = "admin/locking/lockpolicy/confirm.html", wanted["backend"]
+                    if asked := confirm(request, self, template, name=name, wanted=wanted):
+                        return asked
+                self._switch(request, **wanted)
                 return HttpResponseRedirect(self._page())
         hidden = dict.fromkeys(("show_save_and_continue", "show_save_and_add_another"), False)
         return super().change_view(
@@ -151,10 +183,11 @@ class LockPolicyAdmin(ReadOnlyAdmin):
         """Return a table of the properties that the backends declare."""
         titles = ((gettext(title),) for title in PROPERTIES.values())
         head = format_html_join("", "<th>{}</th>", titles)
-        line = "<tr><th>{}</th><td>{}</td>{}<td>{}</td></tr>"
+        line = '<tr><th>{}</th><td class="summary">{}</td><td>{}</td>{}</tr>'
         body = format_html_join("", line, map(_row, locks))
         return format_html(
-            "<table><thead><tr><th></th><th>{}</th>{}<th></th></tr></thead><tbody>{}</tbody></table>",
+            '<div class="wide-table" tabindex="0"><table><thead><tr><th></th><th></th><th>{}</th>{}'
+            "</tr></thead><tbody>{}</tbody></table></div>",
             _("excludes"),
             head,
             body,
@@ -165,7 +198,7 @@ def _row(alias: str) -> tuple[str, str, str, str]:
     declared = locks[alias].capabilities
     marks = ((gettext("yes") if getattr(declared, name) else "–",) for name in PROPERTIES)
     cells = format_html_join("", "<td>{}</td>", marks)
-    return alias, str(REACH[declared.exclusion]), cells, gettext(declared.summary)
+    return alias, gettext(declared.summary), str(REACH[declared.exclusion]), cells
 
 
 @admin.register(LockPolicyChange)

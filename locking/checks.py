@@ -6,49 +6,74 @@ import math
 from typing import Any
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, register
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError, connections, router
 
 from locking import single_flight
-from locking.handler import KEYS, backend_class
-from locking.models import WriteStrategy
+from locking.conf import backend_class, check_entry, lock_settings, policy_settings
+from locking.models import LockPolicy, WriteStrategy
 from locking.types import is_number
-
-
-def _is_positive(value: object) -> bool:
-    return is_number(value) and 0 < value < math.inf
 
 
 @register()
 def check_locks(**kwargs: Any) -> list[CheckMessage]:
-    """Check the entries of LOCKS, each backend's own settings, and LOCK_POLICY."""
+    """Check the entries of LOCKS, their stores, and LOCK_POLICY."""
+    try:
+        entries = lock_settings()
+    except ImproperlyConfigured as error:
+        return [Error(str(error), id="locking.E000")]
     found: list[CheckMessage] = []
-
-    def add(number: str, message: str) -> None:
-        found.append(Error(message, id=f"locking.{number}"))
-
-    for alias, conf in settings.LOCKS.items():
-        where = f"LOCKS[{alias!r}]"
-        if unknown := sorted(set(conf) - KEYS):
-            add("E001", f"{where} has unknown keys: {', '.join(unknown)}.")
-        try:
-            cls = backend_class(conf)
-        except ImproperlyConfigured as error:
-            add("E002", f"{where}: {error}")
-            continue
-        for number, key in (("E003", "TTL"), ("E004", "TIMEOUT")):
-            if not _is_positive(conf.get(key, 1)):
-                add(number, f"{where} {key} is {conf[key]!r}: give seconds above 0.")
-        found.extend(cls.check(alias, conf))
-    policy = settings.LOCK_POLICY
+    if not hasattr(settings, "LOCKS"):
+        text = "LOCKS is not set: locks exclude each other within one process only."
+        found.append(Warning(text, hint="Name a store in LOCKS.", id="locking.W001"))
+    for alias, conf in entries.items():
+        mistakes = check_entry(alias, conf)
+        found += mistakes or backend_class(conf).check_store(alias, conf)
+    policy = policy_settings()
     for number, key, known in (
-        ("E005", "BACKEND", settings.LOCKS),
+        ("E005", "BACKEND", entries),
         ("E006", "STRATEGY", WriteStrategy.values),
     ):
         if policy.get(key) not in known:
-            value = policy.get(key)
-            add(number, f"LOCK_POLICY {key} is {value!r}: give one of {', '.join(known)}.")
+            text = f"LOCK_POLICY {key} is {policy.get(key)!r}: give one of {', '.join(known)}."
+            found.append(Error(text, id=f"locking.{number}"))
     return found
+
+
+@register()
+def check_atomic_requests(**kwargs: Any) -> list[CheckMessage]:
+    """Warn about ATOMIC_REQUESTS: a view's lock ends before its transaction does."""
+    return [
+        Warning(
+            f"DATABASES[{alias!r}] has ATOMIC_REQUESTS: a lock of a view is released before the "
+            "view's transaction is committed, and the next holder reads old data.",
+            hint='Decorate such views with non_atomic_requests, or use lock(..., until="commit").',
+            id="locking.W002",
+        )
+        for alias, database in connections.settings.items()
+        if database.get("ATOMIC_REQUESTS")
+    ]
+
+
+@register(Tags.database)
+def check_policy_row(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check that LOCKS has the backend that the policy in the database names.
+
+    LOCK_POLICY is only the first policy: an alias that is renamed later stays in the row.
+    """
+    model = LockPolicy
+    if router.db_for_write(model) not in (databases or ()):
+        return []
+    try:
+        row = model.objects.using(router.db_for_write(model)).filter(pk=1).first()
+    except DatabaseError:
+        return []  # not migrated yet, or unavailable
+    if row is None or row.backend in lock_settings():
+        return []
+    text = f"The active lock backend is {row.backend!r}, which LOCKS does not have."
+    hint = f"Add {row.backend!r} to LOCKS, or run `manage.py lock_policy switch ALIAS --force`."
+    return [Error(text, hint=hint, id="locking.E007")]
 
 
 @register()
@@ -57,10 +82,10 @@ def check_single_flight(**kwargs: Any) -> list[CheckMessage]:
     given = getattr(settings, "LOCK_SINGLE_FLIGHT", {})
     conf = {**single_flight.DEFAULTS, **given}
     wrong = [f"has an unknown key {name!r}" for name in given if name not in single_flight.DEFAULTS]
-    for name, known in (("CACHE", settings.CACHES), ("LOCK", {None, *settings.LOCKS})):
+    for name, known in (("CACHE", settings.CACHES), ("LOCK", {None, *lock_settings()})):
         if conf[name] not in known:
             wrong.append(f"{name} {conf[name]!r} is not in {name}S")
     for name in ("LOCK_TTL", "TIMEOUT"):
-        if not _is_positive(conf[name]):
+        if not (is_number(conf[name]) and 0 < conf[name] < math.inf):
             wrong.append(f"{name} is {conf[name]!r}: give seconds above 0")
     return [Error(f"LOCK_SINGLE_FLIGHT {what}.", id="locking.E008") for what in wrong]

@@ -14,6 +14,17 @@
 The errors of client libraries never leave a backend; they are the `__cause__` of one of these.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return the message for a name that does not exist, with the nearest one that does."""
+    names = list(known)
+    near = get_close_matches(name, names, n=1)
+    meant = f"Did you mean {near[0]!r}? " if near else ""
+    return f"Unknown {kind} {name!r}. {meant}Choose from {', '.join(names) or 'an empty list'}."
+
 
 class DocumentedError(Exception):
     """An error whose default message is its docstring."""

@@ -8,6 +8,7 @@ import inspect
 import itertools
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Callable
 
@@ -47,6 +48,23 @@ def _run() -> None:
                 callback()
         except Exception:  # the other callbacks must run all the same
             logger.exception("Callback failed in a forked child: %r", callback)
+
+
+class RenewedLock:
+    """A lock that is new in a forked child, where the holder of the parent's does not exist."""
+
+    def __init__(self) -> None:
+        self._renew()
+        after_fork_in_child(self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        self._lock.release()
 
 
 os.register_at_fork(after_in_child=_run)

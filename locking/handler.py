@@ -1,33 +1,24 @@
-"""The backends of `settings.LOCKS`: one per alias and process, created on first use.
-
-LOCKS = {
-    "redis": {
-        "BACKEND": "locking.backends.redis.RedisBackend",
-        "LOCATION": "redis://...",
-        "TTL": 6.0,        # seconds for which a grant lasts unless it is extended
-        "TIMEOUT": 2.0,    # seconds for which a `with` statement waits
-        "OPTIONS": {},     # specific to the backend
-    },
-}
-"""
+"""The backends of `settings.LOCKS`: one per alias and process, created on first use."""
 
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
-from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.core.signals import setting_changed
+from django.core.signals import request_finished, request_started, setting_changed
 from django.dispatch import receiver
-from django.utils.module_loading import import_string
 
 from locking.backends.base import Backend
-from locking.exceptions import LockMisuse
-
-KEYS = {"BACKEND", "LOCATION", "TTL", "TIMEOUT", "OPTIONS"}
+from locking.conf import backend_class, check_entry, lock_settings
+from locking.exceptions import LockError, LockMisuse, unknown
+from locking.fork import RenewedLock
+from locking.types import current_caller
 
 
 class LockHandler:
@@ -35,24 +26,21 @@ class LockHandler:
 
     def __init__(self) -> None:
         self._backends: dict[str, Backend] = {}
-        self._guard = threading.RLock()
+        self._guard = RenewedLock()
 
     def __getitem__(self, alias: str) -> Backend:
         backend = self._backends.get(alias)
         if backend is not None:
             return backend
         with self._guard:
-            if alias not in settings.LOCKS:
-                known = ", ".join(self) or "none"
-                raise LockMisuse(
-                    f"There is no lock backend {alias!r} in LOCKS; there are: {known}."
-                )
+            if alias not in lock_settings():
+                raise LockMisuse(unknown("lock backend", alias, self))
             if alias not in self._backends:
-                self._backends[alias] = create(alias, settings.LOCKS[alias])
+                self._backends[alias] = create(alias, lock_settings()[alias])
             return self._backends[alias]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(settings.LOCKS)
+        return iter(lock_settings())
 
     def opened(self) -> list[Backend]:
         """Return the backends that this process has used."""
@@ -65,32 +53,28 @@ class LockHandler:
         for backend in backends.values():
             backend.close()
 
+    def release_left_behind(self, since: float) -> None:
+        """Release what the caller acquired since that monotonic time and still holds."""
+        caller = current_caller()
+        for backend in self.opened():
+            for lease in list(backend.held.values()):
+                if lease.claim.caller != caller or lease.granted_at < since:
+                    continue
+                lease.log(logging.WARNING, "lock released: a request or task left it behind")
+                lease.count = 1
+                with suppress(LockError):
+                    lease.release()
 
-def backend_class(conf: dict[str, Any]) -> type[Backend]:
-    """Return the class that a LOCKS entry names, or raise ImproperlyConfigured."""
-    try:
-        cls = import_string(conf["BACKEND"])
-    except (ImportError, KeyError) as error:
-        raise ImproperlyConfigured(
-            f"LOCKS has an entry without a usable BACKEND: {error}"
-        ) from error
-    if not (isinstance(cls, type) and issubclass(cls, Backend)):
-        raise ImproperlyConfigured(f"{conf['BACKEND']} is not a locking.backends.base.Backend.")
-    return cls
 
+def create(alias: str, conf: Mapping[str, Any]) -> Backend:
+    """Return a new backend for one entry of LOCKS; raise ImproperlyConfigured if it is wrong.
 
-def create(alias: str, conf: dict[str, Any]) -> Backend:
-    """Return a new backend for one entry of LOCKS."""
-    unknown = set(conf) - KEYS
-    if unknown:
-        raise ImproperlyConfigured(f"LOCKS[{alias!r}] has unknown keys: {', '.join(unknown)}.")
-    return backend_class(conf)(
-        alias,
-        location=conf.get("LOCATION", ""),
-        ttl=conf.get("TTL", 6.0),
-        timeout=conf.get("TIMEOUT", 2.0),
-        options=conf.get("OPTIONS"),
-    )
+    A WSGI server does not run the system checks, so the entry is checked here too.
+    """
+    if mistakes := check_entry(alias, conf):
+        raise ImproperlyConfigured(" ".join(mistake.msg for mistake in mistakes))
+    given = {key.lower(): value for key, value in conf.items() if key != "BACKEND"}
+    return backend_class(conf)(alias, **given)
 
 
 locks = LockHandler()
@@ -101,3 +85,24 @@ atexit.register(locks.close)
 def _settings_changed(*, setting: str, **kwargs: object) -> None:
     if setting == "LOCKS":
         locks.close()
+
+
+_work = threading.local()
+"""Monotonic times at which this thread began its request, or its tasks inside of each other."""
+
+
+def begin_work(**signal: object) -> None:
+    """Note that a task begins in this thread."""
+    _work.began = [*getattr(_work, "began", ()), time.monotonic()]
+
+
+@receiver(request_finished)
+def end_work(**signal: object) -> None:
+    """Release the locks that the task or request in this thread left behind."""
+    if began := getattr(_work, "began", None):
+        locks.release_left_behind(began.pop())
+
+
+@receiver(request_started)
+def _request_started(**kwargs: object) -> None:
+    _work.began = [time.monotonic()]

@@ -9,9 +9,23 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from functools import lru_cache
+from typing import Any
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
-from prometheus_client.multiprocess import MultiProcessCollector
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+    from prometheus_client.multiprocess import MultiProcessCollector
+except ImportError:  # the extra "prometheus" is not installed: nothing is counted
+
+    class _Nothing:
+        """A metric, a collector or a registry without metrics."""
+
+        def __init__(self, *args: object, **kwargs: object) -> None: ...
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *args: [] if name == "collect" else self
+
+    REGISTRY = _Nothing()  # type: ignore[assignment]
+    CollectorRegistry = Counter = Histogram = MultiProcessCollector = _Nothing  # type: ignore[assignment, misc]
 
 MAX_KINDS = 32
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -61,9 +75,9 @@ def kind_of(name: str) -> str:
 
 
 # Cached, because labels() computes a hash and takes a lock on every call.
-@lru_cache(maxsize=1024)
-def _outcome(backend: str, kind: str, outcome: str) -> Counter:
-    return OUTCOMES.labels(backend, kind, outcome)
+@lru_cache(maxsize=2048)
+def _counter(of: Counter, *labels: str) -> Counter:
+    return of.labels(*labels)
 
 
 @lru_cache(maxsize=1024)
@@ -76,13 +90,13 @@ def _times(backend: str, kind: str) -> tuple[Histogram, Histogram]:
 def acquired(backend: str, name: str, seconds: float) -> None:
     """Count a grant that took `seconds` to arrive."""
     kind = kind_of(name)
-    _outcome(backend, kind, "acquired").inc()
+    _counter(OUTCOMES, backend, kind, "acquired").inc()
     _times(backend, kind)[0].observe(seconds)
 
 
 def not_acquired(backend: str, name: str, outcome: str) -> None:
     """Count an attempt without a grant; the outcome is timeout or unavailable."""
-    _outcome(backend, kind_of(name), outcome).inc()
+    _counter(OUTCOMES, backend, kind_of(name), outcome).inc()
 
 
 def released(backend: str, name: str, seconds: float) -> None:
@@ -95,14 +109,9 @@ def lost(backend: str, name: str) -> None:
     LOST.labels(backend, kind_of(name)).inc()
 
 
-@lru_cache(maxsize=1024)
-def _lookup(kind: str, outcome: str) -> Counter:
-    return LOOKUPS.labels(kind, outcome)
-
-
 def lookup(key: str, outcome: str) -> None:
     """Count a value returned by single_flight (hit, stale, wait, rebuild) or a failed build."""
-    _lookup(kind_of(key), outcome).inc()
+    _counter(LOOKUPS, kind_of(key), outcome).inc()
 
 
 def built(key: str, seconds: float) -> None:

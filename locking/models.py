@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class WriteStrategy(models.TextChoices):
-    """Ways of writing the guarded stock row; see docs/reference/glossary.md."""
+    """Ways of writing the guarded row; see docs/reference/glossary.md."""
 
     NAIVE = "naive", _("naive: read, compute, write back")
     FENCED = "fenced", _("fenced: claim the row with the token first")
@@ -36,9 +36,13 @@ class LockPolicy(models.Model):
     state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.STEADY)
     next_backend = models.CharField(max_length=50, blank=True)
     next_strategy = models.CharField(max_length=20, choices=WriteStrategy.choices, blank=True)
+    still_held = models.JSONField(blank=True, null=True)
+    """Names that are still held in the old backend, while all others use the next one; None until
+    every process knows of the switch."""
     changed_by = models.CharField(_("changed by"), max_length=150, blank=True)
     reason = models.CharField(_("reason"), max_length=200, blank=True)
     changed_at = models.DateTimeField(_("changed at"), auto_now_add=True)
+    """For people, and to tell one switch from another; no wait is measured by it."""
 
     class Meta:
         verbose_name = _("lock policy")

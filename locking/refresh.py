@@ -18,6 +18,17 @@ from locking.fork import after_fork_in_child
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def clock() -> float:
+    """Return seconds since the machine started.
+
+    Unlike `time.monotonic`, it goes on while a virtual machine is suspended (where the system has
+    CLOCK_BOOTTIME): what was read before is then as old as it is for all other machines.
+    """
+    return time.clock_gettime(_CLOCK)
+
 
 class SharedCalls(Generic[K, V]):
     """Calls that threads share: the first one makes the call, the others wait for its outcome.
@@ -87,13 +98,13 @@ class RefreshingCache(Generic[K, V]):
         """
         entry = self._entries.get(key)
         if entry is not None:
-            age = time.monotonic() - entry[0]
+            age = clock() - entry[0]
             if age < max_age and (age < fresh or key in self._reads):
                 return entry[1]
         return self._reads.call(key, partial(self._read, key, read))
 
     def _read(self, key: K, read: Callable[[], V]) -> V:
-        entries, read_at = self._entries, time.monotonic()
+        entries, read_at = self._entries, clock()
         value = read()
         if len(entries) >= self.max_entries:
             entries.clear()

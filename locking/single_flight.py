@@ -25,7 +25,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -41,15 +41,15 @@ from locking.handler import locks
 from locking.lease import Lock
 from locking.policy.lock import PolicyLock
 from locking.refresh import SharedCalls
-from locking.types import check_name
+from locking.types import BUILD_PREFIX, ReservedName, check_name
 
 logger = logging.getLogger("locking")
 
 DEFAULTS = {"CACHE": "default", "LOCK": None, "LOCK_TTL": 2.0, "TIMEOUT": 5.0}
 CACHE_PAUSE = 1.0
 """Seconds for which a process does not use a cache that has failed."""
-ENTRY, VERSION, LOCK = "built:{}", "version:{}", "build:{}"
-"""Names in the cache, by key and by namespace, and in the lock store, by key."""
+ENTRY, VERSION = "built:{}", "version:{}"
+"""Names in the cache, by key and by namespace."""
 SLOW_CACHE = 0.25
 """Seconds after which a reply of the cache is slow. A build needs about five more replies of cache
 and lock, so a caller that has an older value then builds in the background."""
@@ -119,7 +119,7 @@ class SingleFlight:
         `build` or `exists` is raised in every thread of the process that waits for it; the next
         caller tries again. Threads may receive the same object: do not modify it.
         """
-        check_name(LOCK.format(key))
+        check_name(_lock_name(key))
         if not (0 < ttl < math.inf and 0 <= stale < math.inf):
             raise LockMisuse(f"ttl is {ttl}, stale is {stale}: give ttl > 0 and stale >= 0.")
         deadline = time.monotonic() + self._option("TIMEOUT")
@@ -172,8 +172,8 @@ class SingleFlight:
     def _lock(self, key: str) -> Lock | PolicyLock:
         alias, ttl = self._option("LOCK"), self._option("LOCK_TTL")
         if alias is None:
-            return PolicyLock(LOCK.format(key), ttl=ttl)
-        return locks[alias].lock(LOCK.format(key), ttl=ttl)
+            return PolicyLock(_lock_name(key), ttl=ttl)
+        return locks[alias].lock(_lock_name(key), ttl=ttl)
 
 
 @dataclass(slots=True)
@@ -206,19 +206,15 @@ class _Request:
             if entry is not None:
                 return _serve(self.key, entry)
             with suppress(CancelledError):  # the builder was interrupted
-                error = self._wait(future)
+                try:
+                    error = future.exception(max(0.0, self.deadline - time.monotonic()))
+                except TimeoutError:
+                    raise self._timed_out() from None
                 if error is None:
                     metrics.lookup(self.key, "wait")
                     return future.result()
                 if not isinstance(error, LockTimeout):  # LockTimeout: the time of that caller
                     raise error
-
-    def _wait(self, build: Future[Any]) -> BaseException | None:
-        """Wait for the build of another thread of this process; return its exception."""
-        try:
-            return build.exception(timeout=max(0.0, self.deadline - time.monotonic()))
-        except TimeoutError:
-            raise self._timed_out() from None
 
     def _timed_out(self) -> LockTimeout:
         return LockTimeout(f"{self.key!r} was not built in time.")
@@ -271,6 +267,10 @@ class _Request:
             entry = Entry(value, time.time() + self.ttl, lookup.version)
             self.home._store(self.key, entry, self.ttl + stale)
         return value
+
+
+def _lock_name(key: str) -> ReservedName:
+    return ReservedName(BUILD_PREFIX + key)
 
 
 def _run_in_background(run: Callable[[], object], key: str) -> None:

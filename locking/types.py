@@ -6,8 +6,14 @@ import math
 import os
 import secrets
 import socket
+import sys
 import threading
+import weakref
+from contextvars import ContextVar
+from types import FrameType
 from typing import TypeGuard
+
+from asgiref.sync import SyncToAsync
 
 from locking.exceptions import LockMisuse
 from locking.fork import after_fork_in_child
@@ -16,6 +22,11 @@ MAX_NAME = 200
 """Longest lock name, in characters, that every store can keep."""
 MAX_TTL = 24 * 3600.0
 """Longest ttl, in seconds, that every store and every waiting thread can handle."""
+
+IDEMPOTENCY_PREFIX, BUILD_PREFIX = "idempotency:", "build:"
+RESERVED = (IDEMPOTENCY_PREFIX, BUILD_PREFIX)
+"""Prefixes of the library's own locks. No switch waits for them: the policy does not choose their
+backend, or two holders do no harm."""
 
 _host = socket.gethostname()
 _serial = itertools.count(1)
@@ -36,15 +47,46 @@ def new_owner() -> str:
     return _owner_format % (threading.get_ident(), next(_serial))
 
 
+class _Bridge:
+    """The caller behind `sync_to_async`; it lives as long as the context of the calling task.
+
+    asgiref copies it from the thread to the task and back, so a later call finds it again.
+    """
+
+    __slots__ = ("__weakref__",)
+
+
+_bridge: ContextVar[_Bridge] = ContextVar("locking_bridge")
+
+
 def current_caller() -> object:
     """Return the running asyncio task, or the current thread outside of tasks.
 
+    Tasks share the threads in which `sync_to_async` runs their calls, so there the caller is a weak
+    reference that differs from task to task.
+
     The thread object, not its ident: Python assigns the ident of an ended thread to a later one.
     """
-    try:
+    if asyncio._get_running_loop() is not None:
         return asyncio.current_task() or threading.current_thread()
-    except RuntimeError:
+    if sync_to_async_call() is None:
         return threading.current_thread()
+    bridge = _bridge.get(None)
+    if bridge is None:
+        bridge = _Bridge()
+        _bridge.set(bridge)
+    return weakref.ref(bridge)
+
+
+def sync_to_async_call() -> object | None:
+    """Return an object that only this thread's present call of `sync_to_async` has, or None."""
+    if getattr(SyncToAsync.threadlocal, "main_event_loop", None) is None:
+        return None  # this thread never ran one
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not SyncToAsync.thread_handler.__code__:
+        frame = frame.f_back
+    # A list for each call. Not the frame: it keeps the context and the arguments of the call.
+    return None if frame is None else frame.f_locals["task_context"]
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -52,25 +94,44 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+class ReservedName(str):
+    """The name of one of the library's own locks, which begins with a reserved prefix."""
+
+    __slots__ = ()
+
+
 def check_name(name: str) -> None:
-    """Raise LockMisuse if some store could not keep `name`."""
+    """Raise LockMisuse if some store could not keep `name`, or if its prefix is reserved."""
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
         raise LockMisuse(
             f"Invalid lock name {name!r:.40}: give 1 to {MAX_NAME} printable characters."
+        )
+    if name.startswith(RESERVED) and not isinstance(name, ReservedName):
+        raise LockMisuse(
+            f"Invalid lock name {name!r:.40}: names that begin with {' or '.join(RESERVED)} belong "
+            "to the library, and no switch of the backend waits for them."
         )
 
 
 def check_ttl(ttl: float) -> None:
     """Raise LockMisuse unless `ttl` is a possible lease in seconds."""
-    if not 0 < ttl <= MAX_TTL:
-        raise LockMisuse(f"Invalid ttl {ttl}: give seconds above 0, at most {MAX_TTL:g}.")
+    try:
+        is_valid = 0 < ttl <= MAX_TTL
+    except TypeError:
+        is_valid = False
+    if not is_valid:
+        raise LockMisuse(f"Invalid ttl {ttl!r}: give seconds above 0, at most {MAX_TTL:g}.")
 
 
 def check_timeout(timeout: float | None) -> None:
     """Raise LockMisuse unless `timeout` is None or seconds to wait."""
-    if timeout is not None and not timeout >= 0:
+    try:
+        is_valid = timeout is None or timeout >= 0
+    except TypeError:
+        is_valid = False
+    if not is_valid:
         raise LockMisuse(
-            f"Invalid timeout {timeout}: give seconds, 0 or more; math.inf waits forever."
+            f"Invalid timeout {timeout!r}: give seconds, 0 or more; math.inf waits forever."
         )
 
 

@@ -9,14 +9,15 @@ class ShopConfig(AppConfig):
 
     name = "shop"
     verbose_name = _("Shop")
-    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Refuse demo secrets in production; connect the signals of rows that staff change."""
+        """Refuse demo secrets in production; connect signals of rows and processes."""
         from shop.catalogue.page_cache import connect_invalidation
+        from shop.platform.rates import connect_processes
         from shop.purchase.revocation import connect_revocation
         from shop.settings.checks import refuse_insecure_settings
 
         refuse_insecure_settings()
         connect_invalidation()
         connect_revocation()
+        connect_processes()

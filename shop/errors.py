@@ -38,7 +38,7 @@ class BadInput(ShopError):
     """The form or body is malformed."""
 
     status, code = HTTPStatus.BAD_REQUEST, "bad_input"
-    title = _("The form is not valid")
+    title = _("We couldn't read that request")
 
 
 class UnsupportedType(BadInput):
@@ -52,31 +52,31 @@ class SignInFirst(ShopError):
 
     status, code = HTTPStatus.UNAUTHORIZED, "sign_in"
     title = _("Please sign in")
-    advice = _("Sign in and send the form again.")
+    advice = _("Sign in and try again.")
 
 
 class Forgery(ShopError):
     """The CSRF token of a form or the signature of a callback is missing or wrong."""
 
     status, code = HTTPStatus.FORBIDDEN, "forgery"
-    title = _("The form could not be verified")
-    advice = _("Allow cookies, reload the page and send the form again.")
+    title = _("This page is out of date")
+    advice = _("Reload the page and try again. Cookies must be allowed.")
 
 
 class NotAllowed(ShopError):
     """The account lacks the permission."""
 
     status, code = HTTPStatus.FORBIDDEN, "not_allowed"
-    title = _("You don't have permission to do that")
-    advice = _("Sign in with an account that has permission.")
+    title = _("You don't have access to this page")
+    advice = _("Sign in with a different account.")
 
 
 class WrongMethod(ShopError):
     """The URL exists, but not for this HTTP method."""
 
     status, code = HTTPStatus.METHOD_NOT_ALLOWED, "wrong_method"
-    title = _("This address only accepts forms")
-    advice = _("Go back to the previous page and use its button.")
+    title = _("This page can't be opened directly")
+    advice = _("Go back and use the button.")
 
 
 class NotFound(ShopError):
@@ -84,7 +84,7 @@ class NotFound(ShopError):
 
     status, code = HTTPStatus.NOT_FOUND, "not_found"
     title = _("Page not found")
-    advice = _("The page may have moved, or the address may be wrong.")
+    advice = _("It may have moved, or the link may be wrong.")
 
 
 class NotOpen(ShopError):
@@ -92,7 +92,7 @@ class NotOpen(ShopError):
 
     code = "not_open"
     title = _("This sale is not open")
-    advice = _("It opens by the shop's clock; the sale page counts down to it.")
+    advice = _("The sale page shows when it opens and ends.")
 
 
 class SoldOut(ShopError):
@@ -100,7 +100,7 @@ class SoldOut(ShopError):
 
     code = "sold_out"
     title = _("Sold out")
-    advice = _("More may become available if orders are not paid.")
+    advice = _("Some may come back if orders aren't paid.")
 
 
 class LimitReached(ShopError):
@@ -108,7 +108,7 @@ class LimitReached(ShopError):
 
     code = "limit"
     title = _("Purchase limit reached")
-    advice = _("You have reached this sale's limit per customer.")
+    advice = _("You can't buy more in this sale.")
 
 
 class InvalidTransition(ShopError):
@@ -116,23 +116,23 @@ class InvalidTransition(ShopError):
 
     code = "wrong_step"
     title = _("This order can no longer be changed")
-    advice = _("It has already been paid or cancelled, or it has expired.")
+    advice = _("It was already paid or cancelled, or it has expired.")
 
 
 class KeyReused(ShopError):
     """The idempotency key was used for another form."""
 
     status, code = HTTPStatus.UNPROCESSABLE_ENTITY, "key_reused"
-    title = _("This form was already sent with different contents")
-    advice = _("Reload the sale page to get a new form.")
+    title = _("This form has already been used")
+    advice = _("Open the sale page again to place another order.")
 
 
 class InFlight(ShopError):
     """An earlier request with the same key has not finished yet."""
 
     code = "in_flight"
-    title = _("This form is still being processed")
-    advice = _("You sent it a moment ago. You can safely try again; it counts only once.")
+    title = _("Your order is still being processed")
+    advice = _("Please try again in a moment. You won't be charged twice.")
     retry_after = KeyInFlight.retry_after
 
 
@@ -140,8 +140,8 @@ class TooMany(ShopError):
     """The client exceeded its rate limit."""
 
     status, code = HTTPStatus.TOO_MANY_REQUESTS, "too_many"
-    title = _("Too many requests")
-    advice = _("Please wait a moment before you try again.")
+    title = _("Too many attempts")
+    advice = _("Please wait a moment and try again.")
     retry_after = 10
 
 
@@ -149,8 +149,8 @@ class Overloaded(ShopError):
     """The lock or the row was not free in time; nothing has been decided."""
 
     status, code = HTTPStatus.SERVICE_UNAVAILABLE, "busy"
-    title = _("The shop is very busy")
-    advice = _("Nothing was bought. You can safely try again; you won't be charged twice.")
+    title = _("Very high demand")
+    advice = _("Nothing was changed. Please try again; you won't be charged twice.")
     retry_after = 1
 
 
@@ -164,9 +164,9 @@ class ServiceUnavailable(Overloaded):
     """A store is unavailable."""
 
     code = "store_down"
-    title = _("The shop is temporarily unavailable")
+    title = _("We're having trouble right now")
     # The lost reply may have been that of a COMMIT.
-    advice = _("Try again in a moment. It is safe; you won't be charged twice.")
+    advice = _("Please try again in a moment. You won't be charged twice.")
     retry_after = 2
 
 
@@ -211,7 +211,7 @@ def answer(
         verb = request.path.rstrip("/").rpartition("/")[2]
         shown = {"error": error, "is_verb": verb in VERBS, **(context or {})}
         if isinstance(error, ServiceUnavailable) and context is None:
-            shown |= {"user": None, "policy": None}  # the page must not ask the store again
+            shown["user"] = None  # the page must not ask the store again
         response = render(request, page, shown, status=error.status)
     if error.retry_after is not None:
         response["Retry-After"] = str(error.retry_after)

@@ -42,8 +42,6 @@ class Sale(models.Model):
     """A product at a price for a limited time, with stock of its own."""
 
     class Phase(models.TextChoices):
-        """The state of a sale by the server's clock and its stock."""
-
         BEFORE = "before", _("Upcoming")
         OPEN = "open", _("Live")
         SOLD_OUT = "sold_out", _("Sold out")
@@ -52,8 +50,8 @@ class Sale(models.Model):
     class Fulfilment(models.TextChoices):
         """The order is written before the response (direct) or after it (queued)."""
 
-        DIRECT = "direct", _("direct: the order is written before the response")
-        QUEUED = "queued", _("queued: reserved in Redis, orders are written in batches")
+        DIRECT = "direct", _("Direct: create the order before responding")
+        QUEUED = "queued", _("Queued: reserve in Redis, create orders in batches")
 
     slug = models.SlugField(_("slug"), unique=True)
     product = models.ForeignKey(
@@ -75,6 +73,8 @@ class Sale(models.Model):
     fulfilment = models.CharField(
         _("fulfilment"), max_length=10, choices=Fulfilment.choices, default=Fulfilment.DIRECT
     )
+    # False for the sales of load tests: only who has the address finds them.
+    is_listed = models.BooleanField(default=True, editable=False)
     generation = models.PositiveIntegerField(
         default=0,
         editable=False,
@@ -226,12 +226,10 @@ class RejectedReservation(models.Model):
     """
 
     class Reason(models.TextChoices):
-        """The reason why there is no order."""
-
-        SOLD_OUT = "sold_out", _("sold out when the order was written")
+        SOLD_OUT = "sold_out", _("sold out when the order was saved")
         LIMIT = "limit", _("limit per customer exceeded")
         KEY_REUSED = "key_reused", _("the key belongs to another order")
-        FAILED = "failed", _("could not be written")
+        FAILED = "failed", _("could not be saved")
 
     number = models.CharField(_("number"), max_length=32, unique=True)
     sale = models.ForeignKey(
@@ -254,7 +252,7 @@ class RejectedReservation(models.Model):
 
 
 class Payment(models.Model):
-    """An attempt to pay an order through the payment service, which reports in a callback.
+    """An attempt to pay an order through the payment provider, which reports in a callback.
 
         started -> approved | declined | timed out | refunded
 
@@ -263,13 +261,11 @@ class Payment(models.Model):
     """
 
     class Status(models.TextChoices):
-        """The status of a payment."""
-
-        STARTED = "started", _("Waiting for the payment service")
+        STARTED = "started", _("Waiting for the payment provider")
         APPROVED = "approved", _("Approved")
         DECLINED = "declined", _("Declined")
-        TIMED_OUT = "timed_out", _("Not answered in time")
-        REFUNDED = "refunded", _("Paid back")
+        TIMED_OUT = "timed_out", _("Timed out")
+        REFUNDED = "refunded", _("Refunded")
 
     PAID = (Status.APPROVED, Status.REFUNDED)
 
@@ -297,12 +293,12 @@ class Payment(models.Model):
         return self.reference
 
     def get_absolute_url(self) -> str:
-        """Return the path of the payment service's page, where the customer decides."""
+        """Return the path of the payment provider's page, where the customer decides."""
         return reverse("gateway", args=[self.reference])
 
     @property
     def is_open(self) -> bool:
-        """True if the payment service may still decide."""
+        """True if the payment provider may still decide."""
         return self.status == self.Status.STARTED and timezone.now() < self.answer_by
 
     @property

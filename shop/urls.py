@@ -8,6 +8,7 @@ from shop.web import accounts, health, operations, orders, pages, purchase, rese
 
 urlpatterns = [
     path("", pages.home, name="home"),
+    path("live/", pages.home_live, name="home-live"),
     path("products/", pages.products, name="products"),
     path("products/<slug:slug>/", pages.product, name="product"),
     path("sales/<slug:slug>/", pages.sale, name="sale"),

@@ -118,6 +118,7 @@ def test_every_end_leaves_nothing_and_the_next_start_has_the_data(
             assert "password" in said
             with urllib.request.urlopen(f"http://{HOST}:{port}/") as page:
                 assert page.status == 200
+            assert (tmp_path / "demo.url").read_text() == f"http://{HOST}:{port}/\n"
             # Supervisor, reaper, gunicorn and two, worker and two, consumer, beat, stores.
             expected = 12 + (5 if number % 2 else 0)
             until(lambda n=expected: len(processes_of(tmp_path)) == n, "the family", 30)
@@ -130,6 +131,7 @@ def test_every_end_leaves_nothing_and_the_next_start_has_the_data(
             os.killpg(supervisor.pid, how)
             if how is not signal.SIGKILL:
                 assert supervisor.wait(15) == 0
+                assert not (tmp_path / "demo.url").exists()
             until(lambda: processes_of(tmp_path) == [], "their end", 15)
 
 

@@ -1,55 +1,59 @@
-"""The docs match the code: links, files, names, commands, settings, metrics and alerts exist."""
+"""The docs match the code: links, files, names, settings, metrics and alerts exist.
+
+Their code blocks are tested in tests/docs/.
+"""
 
 import os
 import re
-import shlex
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
 from unittest.mock import patch
 
 import pytest
-from django.core.management import get_commands, load_command_class
 from prometheus_client.metrics import MetricWrapperBase
 
 import locking.metrics
 import shop.administration.alerts
 import shop.platform.metrics
 from shop.purchase.place_order import RECOVERY
+from tests.docs.pages import CURRENT, DOCS, PAGES, ROOT, page_id, without_blocks
 
-ROOT = Path(__file__).resolve().parents[1]
-HISTORY = [ROOT / "CHANGELOG.md", *sorted((ROOT / "docs/adr").glob("*.md"))]
-"""These name things that no longer exist."""
-CURRENT = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "tests/README.md",
-    *sorted(set((ROOT / "docs").rglob("*.md")) - set(HISTORY)),
-]
 NO_MODULES = {"locking.switch_lock", "loadtest.add_labrun"}
 """Names of permissions."""
 
 
-def page_id(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
 def text_of(page: str) -> str:
-    return (ROOT / "docs" / page).read_text()
+    return (DOCS / page).read_text()
 
 
 def anchors(page: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.*)", page.read_text(), re.M)
+    headings = re.findall(r"^#+ (.*)", without_blocks(page.read_text()), re.M)
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [*CURRENT, *HISTORY], ids=page_id)
+LINK = re.compile(r"""\]\(([^)#\s]*)(?:#([^)]*))?\)|(?:src|srcset|href)="([^"#]*)(?:#([^"]*))?\"""")
+
+
+def dead_links(page: Path, text: str) -> list[str]:
+    """Return the relative links whose page or heading does not exist."""
+    dead = []
+    for found in LINK.findall(without_blocks(text)):
+        target, anchor = found[0] or found[2], found[1] or found[3]
+        linked = page.parent / target if target else page
+        is_external = "://" in target
+        if not is_external and not (linked.exists() and (not anchor or anchor in anchors(linked))):
+            dead.append(f"{target}#{anchor}")
+    return dead
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_links_lead_to_pages_and_headings(page: Path) -> None:
-    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", page.read_text()):
-        if "://" not in target:
-            linked = page.parent / target if target else page
-            assert linked.exists(), target
-            assert not anchor or anchor in anchors(linked), f"{target}#{anchor}"
+    assert dead_links(page, page.read_text()) == []
+
+
+def test_control_dead_links_are_found() -> None:
+    text = '[a](no.md) [b](README.md#no) <img src="no.svg"> [c](README.md) [d](README.md#try-it)'
+    assert dead_links(ROOT / "README.md", text) == ["no.md#", "README.md#no", "no.svg#"]
 
 
 @pytest.mark.parametrize("page", CURRENT, ids=page_id)
@@ -67,27 +71,6 @@ def test_dotted_names_exist(page: Path) -> None:
     with patch.dict(os.environ):  # shop.settings.production sets defaults there
         for name in set(re.findall(pattern, page.read_text())) - NO_MODULES:
             resolve_name(name)
-
-
-@pytest.mark.parametrize("page", CURRENT, ids=page_id)
-def test_documented_imports_work(page: Path) -> None:
-    for line in re.findall(
-        r"^    (from (?:locking|shop|inventory)\S* import .*)", page.read_text(), re.M
-    ):
-        exec(line, {})  # noqa: S102
-
-
-@pytest.mark.parametrize("page", CURRENT, ids=page_id)
-def test_commands_accept_the_documented_arguments(page: Path) -> None:
-    """Whole lines of code are parsed; commands in running text only have to exist."""
-    text = page.read_text()
-    commands = get_commands()
-    for name in re.findall(r"manage\.py (\w+)", text):
-        assert name in commands, name
-    for line in re.findall(r"^    .*manage\.py ([^#\n]*)", text, re.M):
-        name, *arguments = shlex.split(line)
-        command: Any = load_command_class(commands[name], name)
-        command.create_parser("manage.py", name).parse_args(arguments)
 
 
 def test_every_environment_variable_is_documented() -> None:
@@ -163,3 +146,18 @@ def test_named_tests_exist() -> None:
     for page in CURRENT:
         for name in re.findall(r"`(test_\w+)`", page.read_text()):
             assert f"def {name}(" in tests, f"{page.name}: {name}"
+
+
+def decisions() -> dict[str, str]:
+    """Return the status of each decision, as it says itself, by file name."""
+    status = re.compile(r"^# \d+\. .*\n\nStatus: (\w+), 20\d\d-\d\d-\d\d")
+    pages = {page.name: page.read_text() for page in (DOCS / "adr").glob("0*.md")}
+    found = {name: status.match(text) for name, text in pages.items()}
+    assert [name for name, line in found.items() if line is None] == []
+    return {name: line[1] for name, line in found.items() if line}
+
+
+def test_decisions_are_listed_with_their_status() -> None:
+    rows = re.findall(r"^\| \[\d+\]\((.*?)\) \|.*\| (\w+)", text_of("adr/README.md"), re.M)
+    assert len(rows) > 10
+    assert dict(rows) == decisions()

@@ -19,8 +19,8 @@ LAYERS = {
         types refresh
         metrics
         backends
-        watchdog
         lease
+        conf
         handler
         policy
         single_flight idempotency
@@ -59,6 +59,7 @@ LAYERS = {
 """By package: a module or folder may import itself and those on the lines above its own."""
 LOCKING_NEEDS = {
     "MySQLdb",
+    "asgiref",
     "celery",
     "django",
     "django_celery_beat",

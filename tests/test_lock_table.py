@@ -1,12 +1,54 @@
-"""docs/reference/locks.md shows the properties that the backends declare."""
+"""The pages show the properties that the backends declare, and the figures that were measured."""
+
+import re
+
+import pytest
 
 from loadtest.charts import marked
-from tools.lock_table import PAGE, PART, capabilities, markdown
+from tools.lock_table import (
+    PAGE,
+    PART,
+    READMES,
+    ROOT,
+    SUMMARY,
+    capabilities,
+    markdown,
+    summary,
+)
 
 
 def test_table_in_docs_matches_declared_capabilities() -> None:
     before, after = marked.around(PAGE, PART)
     assert PAGE.read_text() == before + markdown() + after, "run: tools/lock_table.py"
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_table_in_readme_matches_capabilities_and_measurements(name: str) -> None:
+    page = ROOT / name
+    before, after = marked.around(page, SUMMARY)
+    assert page.read_text() == before + summary(READMES[name]) + after, "run: tools/lock_table.py"
+
+
+def test_summary_has_a_figure_for_each_backend_between_machines() -> None:
+    rows = summary(READMES["README.md"]).splitlines()[2:]
+    assert len(rows) == sum(one.exclusion == "machines" for one in capabilities().values())
+    assert all(float(row.split("|")[-2]) > 0 for row in rows)
+
+
+def test_summary_agrees_with_the_tested_behaviour() -> None:
+    """docs/reference/locks.md lists what the fault tests prove, by hand and in more words."""
+    rows = re.findall(r"^\| (.*) \|$", PAGE.read_text().partition("## Behaviour")[2], re.M)
+    cells = {row.split(" | ")[0]: row.split(" | ")[1:] for row in rows}
+    aliases = [alias.strip() for alias in cells["failure"]]
+    for alias, declared in capabilities().items():
+        if alias in aliases:
+            column = aliases.index(alias)
+            killed = cells["holder killed: next grant"][column]
+            assert (killed == "after the lease") == (not declared.session_bound)
+            jump = cells["clock of the store jumps"][column]
+            assert jump.startswith("two holders") == declared.expires
+            failover = cells["failover to an older replica"][column]
+            assert (failover == "not affected") == declared.survives_minority
 
 
 def test_every_backend_that_excludes_machines_frees_dead_holders() -> None:

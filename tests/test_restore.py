@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -170,3 +171,20 @@ def test_a_restore(flushed: bool, command: list[str], database_url: str, tmp_pat
     assert is_won(*lost_ticket) is not flushed
     assert is_won(*now) or not flushed  # the control may take it for that of a lost customer
     call_command("audit_stock")
+
+
+def test_rows_are_fenced_off_before_the_switch_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A10: between the two, a holder of the lost time could still write."""
+    put_in_force("redis")
+    sale, epochs = a_sale(), []
+    activate = policy.switch
+
+    def observe(**wanted: Any) -> Any:
+        epochs.append(fresh(sale).stock.fence_epoch)
+        return activate(**wanted)
+
+    monkeypatch.setattr(policy, "switch", observe)
+    call_command("after_restore", "redis")
+    assert epochs == [policy.current(0).epoch]
+    assert epochs[0] > 1
+    assert buy(sale)

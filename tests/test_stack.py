@@ -75,7 +75,7 @@ def test_all_locks_are_to_be_had(stack: Stack) -> None:
     done = subprocess.run(
         [sys.executable, "manage.py", "shell", "-c", code],
         cwd=ROOT,
-        env=stack.environment("web-1"),
+        env=stack.commands["web-1"][1],
         capture_output=True,
         text=True,
         check=True,
@@ -119,11 +119,22 @@ def test_a_forged_address_moves_no_limit(stack: Stack) -> None:
     assert told == [400] * 10 + [429]
 
 
+def restart(stack: Stack, *names: str) -> list[int]:
+    """Stop parts with SIGTERM and start them again; return their exit codes."""
+    processes = [stack.parts[name].process for name in names]
+    for process in processes:
+        process.terminate()
+    codes = [process.wait(PATIENCE) for process in processes]
+    for name in names:
+        stack.start(name)
+    return codes
+
+
 def test_a_web_that_moved_is_found(stack: Stack) -> None:
     """New containers have new addresses; nginx was told of none of these when it started."""
     before = {stack.addresses[name] for name in stack.named("web")}
     for name in stack.named("web"):
-        stack.restart(name, seconds=PATIENCE)
+        restart(stack, name)
         stack.wait_healthy({name}, PATIENCE)
     assert before.isdisjoint(stack.addresses[name] for name in stack.named("web"))
     moved = time.monotonic()
@@ -227,7 +238,7 @@ def test_alert_for_unwritten_orders_needs_no_worker(stack: Stack) -> None:
         subprocess.run(
             [sys.executable, "manage.py", "shell", "-c", RESERVE],
             cwd=ROOT,
-            env=stack.environment("web-1"),
+            env=stack.commands["web-1"][1],
             check=True,
         )
         until(lambda: oldest_reservation(stack) > 10, "the gauge to rise", PATIENCE)
@@ -251,7 +262,7 @@ def test_a_rolling_restart_loses_nothing(stack: Stack, fulfilment: str, stock: i
     with subprocess.Popen(
         command + ["--queued"] * (fulfilment == "queued"),
         cwd=ROOT,
-        env=stack.environment("web-1") | {"DJANGO_SETTINGS_MODULE": "shop.settings.lab"},
+        env=stack.commands["web-1"][1] | {"DJANGO_SETTINGS_MODULE": "shop.settings.lab"},
         stdout=subprocess.PIPE,
         text=True,
     ) as rush:
@@ -263,7 +274,7 @@ def test_a_rolling_restart_loses_nothing(stack: Stack, fulfilment: str, stock: i
                 time.sleep(0.05)
             stack.parts["web-1"].process.send_signal(signal.SIGHUP)
             both = ["worker-1", "consumer-1"] if fulfilment == "queued" else []
-            codes = stack.restart("web-2", *both, seconds=PATIENCE)
+            codes = restart(stack, "web-2", *both)
             stack.wait_healthy({"web-1", "web-2", "worker-1", "consumer-1"}, PATIENCE)
             said, _ = rush.communicate(timeout=PATIENCE)
         finally:

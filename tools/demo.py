@@ -148,7 +148,7 @@ def wait_for_first_page(url: str, ended: Events) -> str | None:
     return f"no page in {FIRST_PAGE_SECONDS:g} s"
 
 
-def serve(port: int, accounts: list[str], started: float) -> int:
+def serve(port: int, var: Path, accounts: list[str], started: float) -> int:
     ended: Events = queue.SimpleQueue()
     for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(how, lambda number, _: ended.put(signal.Signals(number).name))
@@ -173,6 +173,8 @@ def serve(port: int, accounts: list[str], started: float) -> int:
             url = f"http://{HOST}:{port}/"
             why = wait_for_first_page(url, ended)
             if why is None:
+                # `lab http` reads it.
+                (var / "demo.url").write_text(f"{url}\n")
                 # After the page: on a small machine, they cost as much to start as it does.
                 for name in list(commands)[1:]:
                     start(name)
@@ -180,6 +182,7 @@ def serve(port: int, accounts: list[str], started: float) -> int:
                 say("\n".join(["", ready, *accounts, "Ctrl-C stops everything.", ""]))
                 why = supervise(parts, ended, start)
         finally:
+            (var / "demo.url").unlink(missing_ok=True)
             stop_parts(list(parts.values()), ended)
     say(f"{why}: everything is stopped.")
     return 0 if why.startswith("SIG") else 1
@@ -197,7 +200,7 @@ def main() -> int:
         with claim(var, int(port)), ExitStack() as stack:
             embed(stack, var)
             gather_metrics(var)
-            return serve(int(port), prepare(), started)
+            return serve(int(port), var, prepare(), started)
     except (DemoError, ServerError, OSError) as error:
         sys.exit(f"\n{error}")
     except KeyboardInterrupt:

@@ -99,9 +99,8 @@ def install_debian_packages() -> None:
     listed = run(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *wanted]).stdout
     missing = [package for package in wanted if f"{package} installed" not in listed.splitlines()]
     if shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin"):
-        missing = [
-            package for package in missing if package != "nginx-light"
-        ]  # installed in another way
+        # It is installed in another way.
+        missing = [package for package in missing if package != "nginx-light"]
     if not missing:
         return
     sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
@@ -143,17 +142,9 @@ def install(name: str) -> None:
     make_venv()
     count = pins[first].read_text().count("==")
     say(f"Installing {count} Python packages into .venv ...")
-    pip: list[str | Path] = [
-        PYTHON,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-input",
-        "--no-compile",
-    ]
+    pip = ["-m", "pip", "install", "--quiet", "--no-input", "--no-compile"]
     options = ["--retries", "2", "--disable-pip-version-check", "--require-hashes"]
-    done = run([*pip, *options, "-r", pins[first]])
+    done = run([PYTHON, *pip, *options, "-r", pins[first]])
     if done.returncode:
         fail_with(done.stdout, "The Python packages cannot be installed.")
     for part, stamp in stamps.items():

@@ -98,17 +98,8 @@ class Proxy(Server):
         file = self.folder / "nginx.conf"
         file.write_text(text.replace("http {", f"http {{\n{folders}", 1))
         own = f"daemon off; pid {self.folder / 'pid'};" + (" user root;" * (os.geteuid() == 0))
-        return [
-            required("nginx"),
-            "-e",
-            "stderr",
-            "-p",
-            str(self.folder),
-            "-c",
-            str(file),
-            "-g",
-            own,
-        ]
+        options = ["-e", "stderr", "-p", str(self.folder), "-c", str(file), "-g", own]
+        return [required("nginx"), *options]
 
     def is_ready(self) -> bool:
         return True  # the health check decides
@@ -159,7 +150,8 @@ class Stack:
         }
         self.addresses: dict[str, str] = {}
         self.parts: dict[str, Part] = {}
-        self._commands: dict[str, tuple[list[str], dict[str, str]]] = {}
+        self.commands: dict[str, tuple[list[str], dict[str, str]]] = {}
+        """The command and the environment of each part."""
         self.ended: Events = queue.SimpleQueue()
 
     def _reserve(self) -> int:
@@ -182,7 +174,7 @@ class Stack:
             for name in ("web", "worker", "consumer", "beat"):
                 for number in range(1, self.services[name]["deploy"]["replicas"] + 1):
                     self._place(name, number)
-            for name in self._commands:
+            for name in self.commands:
                 self.start(name)
             names = self._stack.enter_context(Names(self._hosts))
             self._stack.callback(names.shutdown)
@@ -197,7 +189,7 @@ class Stack:
 
     def named(self, service: str) -> list[str]:
         """Return the parts of a service: web-1, web-2."""
-        return [name for name in self._commands if name.rpartition("-")[0] == service]
+        return [name for name in self.commands if name.rpartition("-")[0] == service]
 
     def _hosts(self, service: str) -> list[str]:
         return [self.addresses[name].partition(":")[0] for name in self.named(service)]
@@ -293,34 +285,20 @@ class Stack:
         if command[0] == "celery":
             # Docker gives every container a host name of its own.
             command += ["-n", f"{name}@%h"]
-        self._commands[name] = ["sh", "deploy/entrypoint.sh", *command], env
-
-    def environment(self, name: str) -> dict[str, str]:
-        """Return the environment of a part, for another command."""
-        return dict(self._commands[name][1])
+        self.commands[name] = ["sh", "deploy/entrypoint.sh", *command], env
 
     def start(self, name: str) -> None:
         """Start a part; a web process gets a new address each time, as in Docker."""
-        command, env = self._commands[name]
+        command, env = self.commands[name]
         if name in self.named("web"):
             host = f"127.0.0.{next(self._last_bytes)}"
             self.addresses[name] = env["BIND"] = f"{host}:{self._web_port}"
             env["ALLOWED_HOSTS"] += f",{host}"
         self.parts[name] = Part(name, command, self.ended, self._watch_group, env)
 
-    def restart(self, *names: str, seconds: float = 60.0) -> list[int]:
-        """Stop parts with SIGTERM and start them again; return their exit codes."""
-        processes = [self.parts[name].process for name in names]
-        for process in processes:
-            process.terminate()
-        codes = [process.wait(seconds) for process in processes]
-        for name in names:
-            self.start(name)
-        return codes
-
     def checks(self) -> Iterator[tuple[str, list[str], dict[str, str]]]:
         """Yield the health check of each part: name, command, environment."""
-        for name in [*self._commands, "proxy"]:
+        for name in [*self.commands, "proxy"]:
             service = name.partition("-")[0]
             how, *words = self.services[service]["healthcheck"]["test"]
             inner = {"web": "8000", "proxy": "8080"}.get(service, "")
@@ -329,7 +307,7 @@ class Stack:
             if inner:
                 command = [word.replace(f"127.0.0.1:{inner}", address) for word in command]
             command = [word.replace("celerybeat@", f"{name}@") for word in command]
-            env = dict(os.environ) if name == "proxy" else self._commands[name][1]
+            env = dict(os.environ) if name == "proxy" else self.commands[name][1]
             yield name, command if how == "CMD" else ["sh", "-c", *command], env
 
     def wait_healthy(self, names: set[str] | None = None, seconds: float = READY_SECONDS) -> None:

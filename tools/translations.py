@@ -1,4 +1,4 @@
-"""Update locale/: collect the texts of the code, list the untranslated ones, compile.
+"""Update the catalogues: collect the texts of the code, list the untranslated ones, compile.
 
     .venv/bin/python tools/translations.py
 
@@ -11,7 +11,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CATALOGUE = ROOT / "locale" / "zh_Hans" / "LC_MESSAGES" / "django.po"
+CATALOGUES = [
+    ROOT / package / "locale" / "zh_Hans" / "LC_MESSAGES" / "django.po"
+    for package in (".", "locking")
+]
+"""The library has its own; texts outside of it are in the first."""
 HEADER = """# Simplified Chinese.
 msgid ""
 msgstr ""
@@ -30,13 +34,31 @@ def run(*command: str | Path) -> None:
 
 
 def main() -> int:
+    known = {head(entry): entry for catalogue in CATALOGUES for entry in entries_of(catalogue)}
     run(sys.executable, "manage.py", *COLLECT, *IGNORED)
-    entries = [tidy(entry) for entry in CATALOGUE.read_text("utf-8").strip().split("\n\n")[1:]]
-    CATALOGUE.write_text("\n\n".join([HEADER.rstrip(), *entries]) + "\n", "utf-8")
-    run("msgfmt", "--check-format", "-o", CATALOGUE.with_suffix(".mo"), CATALOGUE)
-    missing = [entry for entry in entries if entry.endswith('""')]
-    print("\n\n".join(missing) or f"{len(entries)} texts, all translated.")
+    count, missing = 0, []
+    for catalogue in CATALOGUES:
+        # A text that moved between the packages keeps its translation.
+        entries = [
+            known.get(head(entry), entry) if entry.endswith('""') else entry
+            for entry in entries_of(catalogue)
+        ]
+        catalogue.write_text("\n\n".join([HEADER.rstrip(), *entries]) + "\n", "utf-8")
+        run("msgfmt", "--check-format", "-o", catalogue.with_suffix(".mo"), catalogue)
+        count += len(entries)
+        missing += [entry for entry in entries if entry.endswith('""')]
+    print("\n\n".join(missing) or f"{count} texts, all translated.")
     return 1 if missing else 0
+
+
+def entries_of(catalogue: Path) -> list[str]:
+    """Return the entries of a catalogue without its header."""
+    return [tidy(entry) for entry in catalogue.read_text("utf-8").strip().split("\n\n")[1:]]
+
+
+def head(entry: str) -> str:
+    """Return an entry up to its translation."""
+    return entry.partition("\nmsgstr")[0]
 
 
 def tidy(entry: str) -> str:

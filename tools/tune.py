@@ -1,4 +1,4 @@
-"""Measure six configurations of gunicorn, interleaved, for docs/reference/benchmarks.md.
+"""Measure six configurations of gunicorn, interleaved, for docs/measurements/gunicorn.md.
 
     .venv/bin/python tools/tune.py [ROUNDS]            # 3, in four minutes on two cores
 
@@ -21,7 +21,7 @@ from devservers import MariaDb, Redis  # noqa: E402
 from loadtest.bench.purchase.web import WebServer  # noqa: E402
 from loadtest.charts import marked  # noqa: E402
 
-PAGE = ROOT / "docs/reference/benchmarks.md"
+PAGE = ROOT / "docs/measurements/gunicorn.md"
 # Workers, threads, further options.
 VARIANTS: dict[str, tuple[int, int, list[str]]] = {
     "sync 2": (2, 1, ["--worker-class", "sync"]),

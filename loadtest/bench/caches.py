@@ -10,24 +10,24 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
 from django.core.cache import caches
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
-from loadtest.bench.results import Progress, events, remarks
+from loadtest.bench.results import Progress, events, remarks, rounds
 from loadtest.faults.worker import emit
 from loadtest.load.process_pool import ProcessPool, StartGate
 from loadtest.load.runner import versions
 from loadtest.load.stores import PrivateStores
 from loadtest.load.verdict import percentile
+from locking.management.console import Rows
 from locking.single_flight import SingleFlight
 
-__all__ = ["bench", "is_sound", "main", "remarks", "tables"]
+__all__ = ["bench", "is_sound", "main", "remarks", "table"]
 
 PROCESSES, THREADS = 4, 50
 BUILD = 0.2
@@ -78,28 +78,24 @@ class _Round:
 
     def process(self, number: int) -> list[float]:
         """Return the wait of each reader of one process, in seconds."""
-        ready, waits = threading.Barrier(THREADS + 1), [0.0] * THREADS
-        chance = random.Random(number)
-        delays = [chance.uniform(0, BUILD) * (self.line == "arriving") for _ in waits]
+        ready, chance = threading.Barrier(THREADS + 1), random.Random(number)
+        delays = [chance.uniform(0, BUILD) * (self.line == "arriving") for _ in range(THREADS)]
 
-        def read(place: int) -> None:
+        def read(place: int) -> float:
             self.get(f"bench:warm:{place}", lambda: None)  # as a web thread, it has a connection
             ready.wait()
             ready.wait()
             time.sleep(delays[place])
             began = time.monotonic()
             self.get(self.key, self.build)
-            waits[place] = time.monotonic() - began
+            return time.monotonic() - began
 
-        threads = [threading.Thread(target=read, args=(place,)) for place in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        ready.wait()
-        self.gate()
-        ready.wait()
-        for thread in threads:
-            thread.join()
-        return waits
+        with ThreadPoolExecutor(THREADS) as pool:
+            waits = pool.map(read, range(THREADS))
+            ready.wait()
+            self.gate()
+            ready.wait()
+            return list(waits)
 
     def get(self, key: str, build: Callable[[], Any]) -> Any:
         if self.line != "control":
@@ -134,18 +130,15 @@ def bench(asked: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Return the report of {"rounds"}; `progress` receives every event."""
     fixed = {"processes": PROCESSES, "threads": THREADS, "build_s": BUILD, "lease_s": LEASE}
     report: dict[str, Any] = {"settings": {**asked, **fixed}, "versions": {}, "lines": []}
-    measured: dict[str, list[dict[str, Any]]] = {line: [] for line in LINES}
+    measured: dict[str, list[dict[str, Any]]] = {}
     with PrivateStores("sqlite", ["redis"]) as stores:
         report["missing"] = stores.missing
         if not stores.missing:
-            for event in events(stores, "cache", asked, report, progress):
-                if event["event"] == "round":
-                    measured[event["line"]].append(event["round"])
+            measured = rounds(events(stores, "cache", asked, report, progress))
     for line, done in measured.items():
-        if done:
-            medians = {name: round(median(one[name] for one in done), 2) for name in SHARES}
-            builds = [one["builds"] for one in done]
-            report["lines"].append({"line": line, "builds": builds, **medians, "rounds": done})
+        medians = {name: round(median(one[name] for one in done), 2) for name in SHARES}
+        builds = [one["builds"] for one in done]
+        report["lines"].append({"line": line, "builds": builds, **medians, "rounds": done})
     report["targets"] = [] if report["missing"] else list(targets(measured))
     return report
 
@@ -186,10 +179,14 @@ def is_sound(report: dict[str, Any]) -> bool:
     )
 
 
-def tables(report: dict[str, Any]) -> Iterator[Table]:
-    """Yield the table of the measurements."""
-    table = Table("200 readers", "builds", "p50 ms", "p99 ms", "longest ms", box=SIMPLE_HEAD)
-    for row in report["lines"]:
-        builds = ", ".join(map(str, row["builds"]))
-        table.add_row(LINES[row["line"]], builds, *(f"{row[name]:.2f}" for name in SHARES))
-    yield table
+def table(report: dict[str, Any]) -> tuple[Sequence[str], Rows]:
+    """Return the measurements."""
+    rows = [
+        [
+            LINES[row["line"]],
+            ", ".join(map(str, row["builds"])),
+            *(f"{row[name]:.2f}" for name in SHARES),
+        ]
+        for row in report["lines"]
+    ]
+    return ("200 readers", "builds", "p50 ms", "p99 ms", "longest ms"), rows

@@ -16,22 +16,21 @@ from statistics import median
 
 from django.core.management import call_command
 from django.db import connection, connections
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
-from loadtest.bench.results import Progress, Row, events, remarks
+from loadtest.bench.results import Progress, Row, events, remarks, rounds
 from loadtest.faults.worker import emit
 from loadtest.load.process_pool import ProcessPool, StartGate
 from loadtest.load.runner import versions
 from loadtest.load.sale import open_sale
 from loadtest.load.stores import PrivateStores
 from locking import locks
+from locking.management.console import Rows
 from shop.administration.audit import audit_sale
 from shop.errors import Overloaded
 from shop.models import Order, Sale, User
 from shop.purchase.place_order import place_order
 
-__all__ = ["bench", "is_sound", "main", "remarks", "tables"]
+__all__ = ["bench", "is_sound", "main", "remarks", "table"]
 
 PROCESSES, THREADS = 4, 13
 SENDS = 50
@@ -144,9 +143,7 @@ def bench(asked: Row, progress: Progress) -> Row:
     with PrivateStores("mariadb", ["redis"]) as stores:
         report: Row = {"settings": asked, "missing": stores.missing, "versions": {}}
         if not stores.missing:
-            for event in events(stores, "keys", asked, report, progress):
-                if event["event"] == "round":
-                    measured.setdefault(event["line"], []).append(event["round"])
+            measured = rounds(events(stores, "keys", asked, report, progress))
     report["lines"] = [
         {"line": line, "ms": median(one["ms"] for one in done), "rounds": done}
         for line, done in measured.items()
@@ -180,11 +177,14 @@ def is_sound(report: Row) -> bool:
     return not report["missing"] and met and not any(one["breaches"] for one in rounds)
 
 
-def tables(report: Row) -> Iterator[Table]:
-    """Yield the table of the measurements."""
-    table = Table("keys", "sends", "answers", "orders", "ms a send", box=SIMPLE_HEAD)
-    for row in report["lines"]:
-        last = row["rounds"][-1]
-        counts = (str(last[name]) for name in ("sent", "answers", "orders"))
-        table.add_row(row["line"], *counts, f"{row['ms']:.3f}")
-    yield table
+def table(report: Row) -> tuple[Sequence[str], Rows]:
+    """Return the measurements."""
+    rows = [
+        [
+            row["line"],
+            *(str(row["rounds"][-1][name]) for name in ("sent", "answers", "orders")),
+            f"{row['ms']:.3f}",
+        ]
+        for row in report["lines"]
+    ]
+    return ("keys", "sends", "answers", "orders", "ms a send"), rows

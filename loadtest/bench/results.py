@@ -1,6 +1,6 @@
 """What the four benchmarks share: collecting events, comparing with targets, remarks."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import eq, ge, le
 from typing import Any
 
@@ -22,6 +22,20 @@ def events(
         if event["event"] == "versions":
             report["versions"] = event["versions"]
         yield event
+
+
+def rounds(events: Iterable[Row]) -> dict[str, list[Row]]:
+    """Return the rounds of each line, from the events of a benchmark."""
+    measured: dict[str, list[Row]] = {}
+    for event in events:
+        if event["event"] == "round":
+            measured.setdefault(event["line"], []).append(event["round"])
+    return measured
+
+
+def cells(columns: Mapping[str, tuple[str, str]], row: Row) -> list[str]:
+    """Return the figures of a row; `columns` are headings and formats by figure."""
+    return [shape.format(row[name]) if name in row else "" for name, (_, shape) in columns.items()]
 
 
 def compare(limits: Iterable[Limit]) -> list[Row]:

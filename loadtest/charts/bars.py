@@ -14,10 +14,19 @@ WIDTH, MARGIN, TOP, ROW, BAR = 420, 10, 4, 58, 22
 GOOD, BAD = "#1d7a4f", "#c0392b"
 
 
-def draw(runs: Sequence[dict[str, Any]], *, alone: bool = False) -> SafeString:
-    """Return one bar per guard, of its worst run; `alone` adds a background for a file."""
+def draw(
+    runs: Sequence[dict[str, Any]],
+    *,
+    beside: Sequence[dict[str, Any]] = (),
+    alone: bool = False,
+) -> SafeString:
+    """Return one bar per guard, of its worst run; `alone` adds a background for a file.
+
+    The scale suits the runs `beside` it as well, so that two charts can be compared.
+    """
     rows = [max(group, key=lambda run: run["oversold"]) for _name, group in by_guard(runs)]
-    unit = (WIDTH - 2 * MARGIN) / max(runs[0]["stock"], *(run["sold"] for run in rows))
+    most = max(max(run["stock"], run["sold"]) for run in (*runs, *beside))
+    unit = (WIDTH - 2 * MARGIN) / most
     height = TOP + ROW * len(rows)
     stripes = tag("rect", width=8, height=8, fill=BAD)
     stripes += tag("rect", width=3, height=8, fill="#fff", fill_opacity=0.5)
@@ -34,13 +43,15 @@ def draw(runs: Sequence[dict[str, Any]], *, alone: bool = False) -> SafeString:
 
 def _bar(drawing: svg.Drawing, run: dict[str, Any], y: int, unit: float) -> None:
     """Draw the units sold, those beyond the stock hatched, and a mark at the end of the stock."""
-    words = _("%(backend)s + %(discipline)s: sold %(sold)s, stock %(stock)s") % run
+    words = _("%(backend)s + %(discipline)s: sold %(sold)s, stock %(stock)s")
     if run["oversold"]:
-        words += ", " + _("%(oversold)s too many") % run
+        words = _(
+            "%(backend)s + %(discipline)s: sold %(sold)s, stock %(stock)s, %(oversold)s too many"
+        )
     within, end = min(run["sold"], run["stock"]) * unit, MARGIN + run["stock"] * unit - 1
     bar = {"y": y + 22, "height": BAR}
     over = {"x": MARGIN + within, "width": run["oversold"] * unit}
-    drawing.text(MARGIN, y + 14, words)
+    drawing.text(MARGIN, y + 14, words % run)
     drawing.add("rect", x=MARGIN, width=within, fill=GOOD, **bar)
     drawing.add("rect", **over, fill="url(#over)", **bar)
     drawing.add("rect", x=end, y=y + 18, width=2, height=BAR + 8)

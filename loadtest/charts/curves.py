@@ -10,6 +10,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from loadtest.charts import svg
+from loadtest.charts.axis import wrapped
 from loadtest.charts.bars import BAD, BAR, GOOD, MARGIN, WIDTH, draw
 from loadtest.charts.svg import INK, Drawing
 from loadtest.load.report import by_guard, sentence
@@ -44,15 +45,21 @@ def _worst_runs(runs: Sequence[Run]) -> list[tuple[str, Run]]:
     return [(name, max(group, key=lambda run: run["oversold"])) for name, group in groups if group]
 
 
-def sold_over_time(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeString:
-    """Return one line per guard, a dashed line for the stock, and a vertical mark per fault."""
+def sold_over_time(
+    runs: Sequence[Run], *, beside: Sequence[Run] = (), ink: str = "currentColor"
+) -> SafeString:
+    """Return one line per guard, a dashed line for the stock, and a vertical mark per fault.
+
+    The scales suit the runs `beside` it as well, so that two charts can be compared.
+    """
     shown = _worst_runs(runs)
     if not shown:
         return SafeString("")
-    seconds = max(max(run["sold_at"][-1][0] for _name, run in shown), 0.1)
-    seconds = max([seconds, *(mark[0] for _name, run in shown for mark in run["marks"])])
+    scaled = [run for _name, run in (*shown, *_worst_runs(beside))]
+    ends = [run["sold_at"][-1][0] for run in scaled]
+    seconds = max([0.1, *ends, *(mark[0] for run in scaled for mark in run["marks"])])
     stock = shown[0][1]["stock"]
-    most = max(stock, *(run["sold"] for _name, run in shown), 1)
+    most = max(1, *(max(run["stock"], run["sold"]) for run in scaled))
 
     def x(at: float) -> float:
         return float(round(LEFT + at / seconds * (WIDTH - LEFT - MARGIN), 1))
@@ -82,12 +89,14 @@ def sold_over_time(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeStr
     return _frame(_("Units sold over time"), PLOT + 40 + LEGEND * len(shown), drawing, ink)
 
 
-def waits(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeString:
+def waits(
+    runs: Sequence[Run], *, beside: Sequence[Run] = (), ink: str = "currentColor"
+) -> SafeString:
     """Return one row per guard: the 50th, 95th and 99th percentile of the buyers' waits."""
     shown = _worst_runs(runs)
     if not shown:
         return SafeString("")
-    longest = max(max(run["wait_ms"]["p99"] for _name, run in shown), 1)
+    longest = max(1, *(run["wait_ms"]["p99"] for _name, run in (*shown, *_worst_runs(beside))))
     unit = (WIDTH - 2 * MARGIN) / longest
     drawing = Drawing()
     for row, (name, run) in enumerate(shown):
@@ -104,7 +113,7 @@ def waits(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeString:
 def sheet(runs: Sequence[Run]) -> SafeString:
     """Return the verdict and all three charts on white paper, for a PNG."""
     drawing, top = Drawing(), 16
-    for line in _wrapped(sentence(runs)):
+    for line in wrapped(sentence(runs), 0.65 * WIDTH):
         top += 18
         drawing.text(MARGIN, top, line, **BOLD)
     top += 12
@@ -139,16 +148,3 @@ def _steps(points: Sequence[tuple[float, float]]) -> str:
             found.append((x, found[-1][1]))
         found.append((x, y))
     return " ".join(f"{x},{y}" for x, y in found)
-
-
-def _wrapped(text: str, most: int = 44) -> list[str]:
-    """Return lines of about `most` letters; a Chinese letter counts as two."""
-    lines, width = [""], 0
-    for word in text.replace("。", "。 ").split(" "):
-        wide = sum(2 if ord(letter) > 0x2E80 else 1 for letter in word) + 1
-        if width + wide > most and lines[-1]:
-            lines.append("")
-            width = 0
-        lines[-1] += (" " if lines[-1] else "") + word
-        width += wide
-    return lines

@@ -5,8 +5,9 @@ import io
 from typing import Any
 
 from django.template.loader import render_to_string
+from django.utils.translation import gettext as _
 
-from loadtest.charts import bars, curves
+from loadtest.charts import bars, curves, timeline
 from loadtest.load import report
 from loadtest.load.plan import Plan
 
@@ -16,10 +17,10 @@ COLUMNS = (
     *("orders_per_second", "p50_ms", "p95_ms", "p99_ms", "verdict", "why"),
 )
 FILES = {
-    "csv": "one line per run",
-    "html": "one page without external resources",
-    "png": "the verdict and all charts",
-    "svg": "the bar chart",
+    "csv": "CSV, one line per run",
+    "html": "self-contained HTML report",
+    "png": "PNG image with the verdict and all charts",
+    "svg": "SVG bar chart",
 }
 
 
@@ -44,16 +45,33 @@ def _csv(result: Report) -> str:
     return file.getvalue()
 
 
-def shown(result: Report) -> dict[str, Any]:
-    """Return the template context of a report."""
+def _why(runs: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the first lost update as a sentence, a chart and a table; None if there is none."""
+    run = next((run for run in runs if run.get("lost_updates")), None)
+    if run is None:
+        return None
+    variant = {"events": run["lost_updates"]["events"], "facts": {}}
+    title = _("The first lost update: %(backend)s + %(discipline)s") % run
+    return {
+        "sentence": report.explain(run),
+        "title": title,
+        "chart": timeline.draw(variant, title=title),
+        "rows": timeline.rows(variant),
+    }
+
+
+def shown(result: Report, *, beside: Report | None = None) -> dict[str, Any]:
+    """Return the template context of a report; its charts have the scales of the one `beside`."""
     runs = result["runs"]
+    others = beside["runs"] if beside else ()
     return {
         "sentence": report.sentence(runs),
         "surprises": report.surprises(runs),
-        "chart": bars.draw(runs),
-        "sold_over_time": curves.sold_over_time(runs),
-        "waits": curves.waits(runs),
-        "lines": runs,
+        "why": _why(runs),
+        "chart": bars.draw(runs, beside=others),
+        "sold_over_time": curves.sold_over_time(runs, beside=others),
+        "waits": curves.waits(runs, beside=others),
+        "lines": [{**run, "words": report.words(run)} for run in runs],
         "versions": result["versions"],
         "command": Plan(**result["settings"]).command(),
     }

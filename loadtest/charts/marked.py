@@ -1,5 +1,6 @@
 """The generated part of a page, between `<!-- name -->` and `<!-- /name -->`."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -11,6 +12,13 @@ def around(file: Path, name: str) -> tuple[str, str]:
     if not found:
         raise ValueError(f"{file} has no place between {start.strip()} and {end}")
     return before + start, end + after
+
+
+def table(names: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table in Markdown."""
+    names = list(names)
+    lines = [names, ["---"] * len(names), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def write(file: Path, name: str, text: str) -> None:

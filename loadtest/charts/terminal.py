@@ -2,13 +2,11 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from django.core.management.base import OutputWrapper
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -17,52 +15,44 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 
 from loadtest.charts import marked
 from loadtest.load.plan import PlanError
 from loadtest.load.progress import LoadProgress
-
-
-class Drawer(Protocol):
-    """A module that draws the tables and remarks of a report."""
-
-    def tables(self, result: dict[str, Any], /) -> Iterable[RenderableType]:
-        """Return the tables of a report."""
-
-    def remarks(self, result: dict[str, Any], /) -> Iterable[str]:
-        """Return the remarks below the tables."""
+from locking.management.console import HelpfulCommand, Rows
 
 
 class Terminal:
     """The output of a command."""
 
-    def __init__(self, stdout: OutputWrapper) -> None:
-        self.stdout = stdout
+    def __init__(self, command: HelpfulCommand) -> None:
+        self._command = command
 
     def json(self, result: object) -> None:
         """Write one JSON object only."""
-        self.stdout.write(json.dumps(result))
+        self.print(json.dumps(result))
 
-    def print_report(
-        self, result: dict[str, Any], drawn_by: Drawer, *, as_json: bool, width: int
-    ) -> None:
-        """Write the report as JSON, or its tables, targets and remarks."""
-        if as_json:
-            self.json(result)
-            return
-        console = self.console(width)
-        for drawn in drawn_by.tables(result):
-            console.print(drawn)
-        if targets := result.get("targets"):
-            console.print(_table(targets))
-        for line in drawn_by.remarks(result):
-            console.print(line, soft_wrap=True)
+    def print(self, line: str = "") -> None:
+        """Write a line."""
+        self._command.stdout.write(line)
 
-    def console(self, width: int) -> Console:
-        """Return a console: a terminal has its own width, a file gets `width`."""
-        given = None if self.stdout.isatty() else width
-        return Console(file=self.stdout, width=given)  # type: ignore[arg-type]
+    def table(self, headings: Sequence[str], rows: Rows) -> None:
+        """Write a table and an empty line."""
+        self._command.print_table(headings, rows)
+        self.print()
+
+    def verdict(self, text: str, *, is_expected: bool) -> str:
+        """Return a verdict in green if it is as expected, else in red."""
+        style = self._command.style
+        return style.SUCCESS(text) if is_expected else style.ERROR(text)
+
+    def target(self, target: dict[str, Any]) -> tuple[str, str, str]:
+        """Return a line of a table of targets."""
+        value, is_met = target.get("value"), target["met"]
+        if is_met is None:
+            return target["target"], "", "not measured"
+        met = self.verdict("met" if is_met else "MISSED", is_expected=is_met)
+        return target["target"], "" if value is None else f"{value:g}", met
 
 
 def page(
@@ -70,10 +60,8 @@ def page(
 ) -> str:
     """Return a table in Markdown; line breaks in the headings are for terminals and removed."""
     names = [heading.replace("-\n", "").replace("\n", " ").strip() for heading in headings]
-    lines = [names, ["---"] * len(names), *rows]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     found = ", ".join(f"{name} {value}" for name, value in versions.items())
-    return f"{table}\n\nMedians of {rounds} rounds on {found}.\n"
+    return f"{marked.table(names, rows)}\nMedians of {rounds} rounds on {found}.\n"
 
 
 def check_file(option: str, file: Path | None, part: str = "") -> None:
@@ -84,12 +72,12 @@ def check_file(option: str, file: Path | None, part: str = "") -> None:
     if file is None:
         return
     if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise PlanError(f"{option}: {file} cannot be written")
+        raise PlanError(f"--{option}: cannot write {file}.")
     if part:
         try:
             marked.around(file, part)
         except (OSError, ValueError) as error:
-            raise PlanError(f"{option}: {error}") from error
+            raise PlanError(f"--{option}: {error}") from error
 
 
 class Bar(Progress):
@@ -107,13 +95,19 @@ class Bar(Progress):
             disable=disable,
         )
         self._task: TaskID | None = None
-        self._pace = LoadProgress()
+        self._load = LoadProgress()
+
+    def __exit__(self, *exc_info: Any) -> None:
+        """Fill the bar if the work is done."""
+        if exc_info[0] is None and self._task is not None:
+            self.update(self._task, completed=self.tasks[0].total)
+        super().__exit__(*exc_info)
 
     def show(self, event: dict[str, Any]) -> None:
         """Show an event of `loadtest.load.run`."""
-        if self._pace.update(event):
-            pace = self._pace
-            self.draw(pace.now, pace.done, pace.total, f"{pace.per_second:.0f} buyers/s")
+        if self._load.update(event):
+            load = self._load
+            self.draw(load.now, load.done, load.total, f"{load.per_second:.0f} buyers/s")
 
     def show_step(self, event: dict[str, Any]) -> None:
         """Show an event of an experiment that has steps."""
@@ -121,18 +115,9 @@ class Bar(Progress):
             self.draw(event["system"], event["step"] - 1, event["of"])
 
     def draw(self, what: str, done: int, total: int, rate: str = "") -> None:
-        """Show the current step, and how much is done."""
+        """Show the current step and how much is done; a smaller `done` starts a new estimate."""
         if self._task is None:
             self._task = self.add_task("", rate="")
+        elif done < self.tasks[0].completed:
+            self.reset(self._task)
         self.update(self._task, description=what, completed=done, total=total, rate=rate)
-
-
-def _table(targets: Iterable[dict[str, Any]]) -> Table:
-    """Return the table of the targets; "SHORT" marks those that are not met."""
-    table = Table("target", "measured", "met", box=SIMPLE_HEAD)
-    words = {True: "met", False: "SHORT", None: "not measured"}
-    for target in targets:
-        value = target.get("value")
-        measured = "" if value is None else f"{value:g}"
-        table.add_row(target["target"], measured, words[target["met"]])
-    return table

@@ -1,16 +1,17 @@
-"""The timeline of a scenario: who believed to hold the lock, its lease, the writes to the stock.
+"""The timeline of a scenario: who thinks it holds the lock, its lease, the writes to the stock.
 
-    draw(variant)              # inline SVG for a page, in the page's colour
-    draw(variant, alone=True)  # a file with its own background, light and dark
-    png(variant)               # that file as pixels
-    rows(variant)              # the same events as a table
+    draw(variant)                    # inline SVG for a page, in the page's colour
+    draw(variant, length=length_of(variants))  # on the same scale as the others
+    draw(variant, is_brief=True)     # without the magnified part and the legend
+    draw(variant, alone=True)        # a file with its own background, light and dark
+    png(variant)                     # that file as pixels
+    rows(variant)                    # the same events as a table
 
 There is one lane per process or server. The bar is the belief, the line under it the lease in the
-store. Plain SVG without script or inline style, 440 wide; moments close together are stretched, and
-the seconds at the bottom show by how much.
+store. Time is linear; moments that cover each other are repeated below on a magnified scale. Plain
+SVG without script or inline style, 360 wide: legible on a telephone.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Any
 from zlib import crc32
@@ -19,156 +20,99 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from loadtest.charts import svg
+from loadtest.charts.axis import LABEL, LEFT, RIGHT, WIDTH, Axis, Labels, width, wrapped
 from loadtest.charts.svg import INK, Drawing, tag
-from loadtest.charts.timeline_data import SAME, SECOND, Lane, Span, read, rows
+from loadtest.charts.timeline_data import SECOND, WATCHDOG, Lane, Span, lane_title, read
+from loadtest.charts.timeline_rows import rows
+from loadtest.charts.timeline_signs import BAD, BELIEF, FAULT, LEASE, WAITING, sign
 
-__all__ = ["draw", "heading", "png", "read", "rows"]
+__all__ = ["draw", "heading", "length_of", "png", "read", "rows"]
 
-WIDTH, LEFT, RIGHT = 440, 10, 426
-BAR, LABEL, SMALL, TEXT = 16, 13, 11, 12
-GLYPH = 6.0
-"""The average width of a small letter; a Chinese one is twice as wide."""
-EVEN = 0.6
-"""The share of the width that all moments divide equally; the rest is proportional to time."""
-BELIEF, LEASE, WAIT = "#3a7bbf", "#2f9e63", "#8a8f98"
-GOOD, BAD, FAULT = "#2f9e63", "#d5402b", "#8a8f98"
+BAR, SMALL, TEXT = 16, 11, 12
 BOLD = {"font_size": TEXT, "font_weight": "bold", "text_anchor": "start"}
-WAITING = {"stroke": WAIT, "stroke_width": 3, "stroke_dasharray": "2 4"}
 STYLE = (
     "@media (prefers-color-scheme: dark) {"
     " svg.timeline { color: #e6edf3; } .paper { fill: #0d1117; } }"
 )
+UNMARKED = ("poll", "wake")
+"""Signs without a label, too many to be magnified."""
 
 
-def draw(variant: Mapping[str, Any], *, alone: bool = False) -> SafeString:
-    """Return the timeline of one variant of a scenario's result."""
-    return _Timeline(variant, heading(variant), alone=alone).svg()
+def draw(
+    variant: Mapping[str, Any],
+    *,
+    length: int = 0,
+    title: str = "",
+    is_brief: bool = False,
+    alone: bool = False,
+) -> SafeString:
+    """Return the timeline of one variant; `length` is what the axis shows, in nanoseconds."""
+    drawing = _Timeline(variant, title or heading(variant), length, is_brief=is_brief)
+    return drawing.svg(alone=alone)
 
 
-def png(variant: Mapping[str, Any], *, width: int = 2 * WIDTH) -> bytes:
-    """Return the timeline as a PNG, `width` pixels wide."""
-    return svg.png(draw(variant, alone=True), width)
+def png(variant: Mapping[str, Any], *, length: int = 0, pixels: int = 2 * WIDTH) -> bytes:
+    """Return the timeline as a PNG, `pixels` wide."""
+    return svg.png(draw(variant, length=length, alone=True), pixels)
+
+
+def length_of(variants: Iterable[Mapping[str, Any]]) -> int:
+    """Return the nanoseconds that an axis must show for the longest of the variants."""
+    return max((data.end - data.begin for data in map(read, variants)), default=0)
 
 
 def heading(variant: Mapping[str, Any]) -> str:
     """Return the first line of the timeline, which screen readers read too."""
     text = _("Repaired: %(guard)s") if variant["is_repaired"] else _("Broken: %(guard)s")
-    return text % variant
-
-
-class _Axis:
-    """Maps moments to places: proportional to time, with a minimum distance between moments."""
-
-    def __init__(self, moments: Iterable[int]) -> None:
-        self.moments: list[int] = []
-        for at in sorted(moments):
-            if not self.moments or at - self.moments[-1] > SAME:
-                self.moments.append(at)
-        self.first, last = self.moments[0], self.moments[-1]
-        self.length = max(1, last - self.first)
-        steps = max(1, len(self.moments) - 1)
-        self.places = [
-            LEFT
-            + (RIGHT - LEFT) * (EVEN * n / steps + (1 - EVEN) * (at - self.first) / self.length)
-            for n, at in enumerate(self.moments)
-        ]
-
-    def __call__(self, at: int) -> float:
-        place = min(max(bisect_right(self.moments, at), 1), len(self.moments) - 1)
-        if len(self.moments) == 1:
-            return self.places[0]
-        a, b = self.moments[place - 1], self.moments[place]
-        share = min(1.0, max(0.0, (at - a) / (b - a)))
-        return self.places[place - 1] + share * (self.places[place] - self.places[place - 1])
-
-    def ticks(self) -> list[tuple[float, str]]:
-        """Return the places and labels of whole seconds or fractions, as far as they fit."""
-        seconds = self.length / SECOND
-        step = next(
-            s for s in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60) if seconds / s <= 9 or s == 60
-        )
-        found: list[tuple[float, str]] = []
-        for n in range(int(seconds / step) + 1):
-            x = self(self.first + round(n * step * SECOND))
-            if not found or x - found[-1][0] > 34:
-                found.append((x, f"{n * step:g} s"))
-        return found
-
-
-class _Labels:
-    """Rows of labels that do not overlap: each label goes into the first row with room."""
-
-    def __init__(self, top: float) -> None:
-        self.top = top
-        self.rows: list[list[tuple[float, float]]] = []
-
-    @property
-    def height(self) -> int:
-        """The height of all rows."""
-        return LABEL * len(self.rows)
-
-    def place(self, x: float, text: str) -> tuple[float, float]:
-        """Reserve room for a label near x; return its middle and its baseline."""
-        half = width(text) / 2 + 3
-        x = min(max(x, half + 2), WIDTH - half - 2)
-        number = next(
-            (
-                number
-                for number, row in enumerate(self.rows)
-                if all(x + half <= a or b <= x - half for a, b in row)
-            ),
-            len(self.rows),
-        )
-        self.rows[number:] = self.rows[number:] or [[]]
-        self.rows[number].append((x - half, x + half))
-        return x, self.top + number * LABEL
+    return text % {"guard": _(variant["guard"])}
 
 
 class _Timeline(Drawing):
-    def __init__(self, variant: Mapping[str, Any], title: str, *, alone: bool) -> None:
+    def __init__(
+        self, variant: Mapping[str, Any], title: str, length: int, *, is_brief: bool
+    ) -> None:
         super().__init__()
-        self.variant, self.title, self.alone = variant, title, alone
+        self.variant, self.title, self.is_brief = variant, title, is_brief
         self.data = read(variant)
-        self.id = f"over-{crc32(title.encode()):x}"
-        self.axis = _Axis(self._moments())
+        self.id = f"over-{crc32(f'{title} {self.data.begin}'.encode()):x}"
+        self.axis = Axis(self.data.begin, length or self.data.end - self.data.begin)
+        self.crowd = None if is_brief else self._crowd()
         self.signs: set[str] = set()
-        self.y = 22.0
+        self.y = 8.0
 
-    def _moments(self) -> Iterable[int]:
-        yield from (self.data.begin, self.data.end)
-        for lane in self.data.lanes.values():
-            for span in (*lane.beliefs, *lane.faults, *lane.waits):
-                yield from (span.begin, span.end)
-            yield from (at for at, sign, _label in lane.marks if sign != "poll")
+    def _crowd(self) -> Axis | None:
+        lanes = self.data.lanes.values()
+        spans = [s for lane in lanes for s in (*lane.beliefs, *lane.waits, *lane.faults)]
+        signs = [at for lane in lanes for at, name, _label in lane.marks if name not in UNMARKED]
+        return self.axis.crowd(signs, [at for span in spans for at in (span.begin, span.end)])
 
     def text(self, x: float, y: float, text: str, **attributes: object) -> None:
         super().text(x, y, text, **{"font_size": SMALL, "text_anchor": "middle", **attributes})
 
-    def _label(self, labels: _Labels, x: float, text: str, **attributes: object) -> None:
+    def _label(self, labels: Labels, x: float, text: str, **attributes: object) -> None:
         middle, baseline = labels.place(x, text)
         self.text(middle, baseline, text, **attributes)
 
-    def svg(self) -> SafeString:
-        top = self.y
-        processes = ("buyer", "holder", "waiter")
-        lanes = self.data.lanes.values()
-        # Processes come first, by name; servers and staff in the order of their first event.
-        first = sorted((one for one in lanes if one.name.startswith(processes)), key=_sort_key)
-        for lane in (*first, *(one for one in lanes if not one.name.startswith(processes))):
-            self._lane(lane)
-        if self.data.stock:
-            self._stock()
-        if self.data.overlaps:
-            self._overlaps(top)
-        self._ticks()
-        self._legend()
+    def svg(self, *, alone: bool) -> SafeString:
+        for line in wrapped(self.title, 0.85 * WIDTH):
+            self.y += LABEL + 1
+            self.text(LEFT, self.y - 8, line, **BOLD)
+        self._panel()
+        if self.crowd:
+            scale = self.axis.length / self.crowd.length
+            self.axis, self.crowd, self.y = self.crowd, None, self.y + 18
+            text = _("The marked part, magnified %(scale).0f times") % {"scale": scale}
+            self.text(LEFT, self.y, text, **BOLD)
+            self.y += 6
+            self._panel()
+        if not self.is_brief:
+            self._legend()
         height = self.y + 4
         head = [tag("title", self.title), self._defs()]
-        if self.alone:
+        if alone:
             head.append(tag("style", STYLE))
             head.append(tag("rect", class_="paper", width=WIDTH, height=height, fill="#ffffff"))
-        head.append(tag("text", self.title, x=LEFT, y=14, font_size=TEXT, font_weight="bold"))
-        paper = {"color": INK, "width": WIDTH, "height": height} if self.alone else {}
+        paper = {"color": INK, "width": WIDTH, "height": height} if alone else {}
         parts = [*head, *self.parts]
         return svg.frame(self.title, (WIDTH, height), parts, class_="timeline", **paper)
 
@@ -182,99 +126,136 @@ class _Timeline(Drawing):
             + tag("pattern", dots, id=f"{self.id}-f", width=5, height=5, **hatch),
         )
 
+    # --- a panel: all lanes on one axis ---
+
+    def _panel(self) -> None:
+        before, self.parts = self.parts, []
+        self._lanes()
+        self._ticks()
+        places = {"data_first": self._since(self.axis.first), "data_length": self.axis.length}
+        self.parts = [*before, tag("g", SafeString("\n".join(self.parts)), **places)]
+
+    def _since(self, at: int) -> int:
+        """Return the nanoseconds since the first event."""
+        return at - self.data.begin
+
+    def _lanes(self) -> None:
+        """Draw the lanes, the stock and the overlaps."""
+        top = self.y
+        processes = ("buyer", "holder", "waiter", WATCHDOG)
+        lanes = [lane for lane in self.data.lanes.values() if self._shows(lane)]
+        # Processes come first, by name; servers and staff in the order of their first event.
+        first = sorted((one for one in lanes if one.name.startswith(processes)), key=_sort_key)
+        for lane in (*first, *(one for one in lanes if not one.name.startswith(processes))):
+            self._lane(lane)
+        has_stock = "stock" in self.variant["facts"]
+        if has_stock and any(at in self.axis for at, _sold in self.data.stock):
+            self._stock()
+        if any(map(self.axis.clip, self.data.overlaps)):
+            self._overlaps(top)
+        if self.crowd:
+            x, end = self.axis(self.crowd.first), self.axis(self.crowd.first + self.crowd.length)
+            box = {"width": max(8.0, end - x), "y": top, "height": self.y + 6 - top, "rx": 3}
+            dashes = {"stroke": "currentColor", "stroke_dasharray": "3 2"}
+            self.parts.insert(0, tag("rect", x=x, fill="none", **box, **dashes))
+
+    def _shows(self, lane: Lane) -> bool:
+        spans = (*lane.beliefs, *lane.waits, *lane.faults, *lane.leases)
+        marks = any(at in self.axis for at, _sign, _label in lane.marks)
+        return marks or any(map(self.axis.clip, spans)) or self.axis.first == self.data.begin
+
+    def _extent(self, span: Span) -> dict[str, float]:
+        """Return the place of a span that the axis shows."""
+        x = self.axis(span.begin)
+        wide = max(1.0, self.axis(span.end) - x)
+        return {"x": x, "width": wide, "data_t": self._since(span.begin)}
+
+    def _visible(self, spans: Iterable[Span]) -> Iterable[tuple[Span, Span]]:
+        """Yield each span of which the axis shows a part, and that part."""
+        return ((span, part) for span in spans if (part := self.axis.clip(span)))
+
     def _lane(self, lane: Lane) -> None:
         y = self.y + 16
-        self.text(LEFT, y - 5, _(lane.name), **BOLD)
-        self.line(LEFT, y + 8, RIGHT, y + 8, stroke=WAIT, stroke_opacity=0.35)
-        for span in lane.waits:
+        self.text(LEFT, y - 5, lane_title(lane.name), **BOLD)
+        shown = self.axis.clip(Span(self.data.begin, self.data.end))
+        right = self.axis(shown.end) if shown else RIGHT
+        self.line(LEFT, y + 8, right, y + 8, stroke=FAULT, stroke_opacity=0.35)
+        for _span, part in self._visible(lane.waits):
             self.signs.add("wait")
-            self.line(self.axis(span.begin), y + 8, self.axis(span.end), y + 8, **WAITING)
-        for span in lane.beliefs:
+            self.line(self.axis(part.begin), y + 8, self.axis(part.end), y + 8, **WAITING)
+        for _span, part in self._visible(lane.beliefs):
             self.signs.add("belief")
-            self.add("rect", **self._extent(span), y=y, height=BAR, rx=3, fill=BELIEF)
-        texts: list[tuple[float, str, str]] = []
-        for span in lane.faults:
-            extent = self._extent(span)
+            self.add("rect", **self._extent(part), y=y, height=BAR, rx=3, fill=BELIEF)
+        labels = Labels(y + BAR + 16)
+        texts = [*self._faults(lane, y), *self._marks(lane, y)]
+        for _span, part in self._visible(lane.leases):
+            self.signs.add("lease")
+            self.add("rect", **self._extent(part), y=y + BAR + 2, height=3, fill=LEASE)
+        for x, text, name in sorted(texts):
+            self._label(labels, x, text, fill=BAD if name in ("bad", "kill") else "currentColor")
+        self.y = y + BAR + 10 + labels.height
+
+    def _faults(self, lane: Lane, y: float) -> Iterable[tuple[float, str, str]]:
+        """Draw the faults; yield the places and texts of their labels."""
+        for span, part in self._visible(lane.faults):
+            extent = self._extent(part)
             if span.what != "works":  # a process that works is not faulty
                 box = {**extent, "y": y - 2, "height": BAR + 4, "rx": 2}
                 self.add("rect", fill="#ffffff", fill_opacity=0.45, **box)
                 line = {"stroke": "currentColor", "stroke_width": 0.8}
                 self.add("rect", fill=f"url(#{self.id}-f)", fill_opacity=0.6, **line, **box)
-            texts.append((extent["x"] + extent["width"] / 2, f"{_(span.what)} {seconds(span)}", ""))
-        for span in lane.leases:
-            self.signs.add("lease")
-            self.add("rect", **self._extent(span), y=y + BAR + 2, height=3, fill=LEASE)
-        if polls := [self.axis(at) for at, sign, _label in lane.marks if sign == "poll"]:
+            yield extent["x"] + extent["width"] / 2, f"{_(span.what)} {seconds(span)}", ""
+
+    def _marks(self, lane: Lane, y: float) -> Iterable[tuple[float, str, str]]:
+        """Draw the marks; yield the places and texts of their labels."""
+        marks = [mark for mark in lane.marks if mark[0] in self.axis]
+        if polls := [self.axis(at) for at, name, _label in marks if name == "poll"]:
             self.signs.add("poll")
             strokes = "".join(f"M{x:.1f} {y + 2:.1f}v12" for x in polls)
             self.add("path", d=strokes, stroke=BAD)
         # Writes are drawn last, above everything else.
-        for at, sign, label in sorted(lane.marks, key=lambda mark: mark[1] in ("good", "bad")):
-            if sign == "poll":
+        for at, name, label in sorted(marks, key=lambda mark: mark[1] in ("good", "bad")):
+            if name == "poll":
                 continue
             x = self.axis(at)
-            self._sign(sign, x, y + BAR / 2)
-            if label:
-                texts.append((x, translate(label), sign))
-        labels = _Labels(y + BAR + 16)
-        for x, text, sign in sorted(texts):
-            self._label(labels, x, text, fill=BAD if sign in ("bad", "kill") else "currentColor")
-        self.y = y + BAR + 10 + labels.height
-
-    def _extent(self, span: Span) -> dict[str, float]:
-        x = self.axis(span.begin)
-        return {"x": x, "width": max(2.0, self.axis(span.end) - x)}
-
-    def _sign(self, sign: str, x: float, y: float) -> None:
-        self.signs.add(sign)
-        ring = {"cx": x, "cy": y, "stroke": "#ffffff", "stroke_width": 1.5}
-        stroke = {"fill": "none", "stroke": "#ffffff", "stroke_width": 1.8}
-        if sign == "good":
-            self.add("circle", r=6.5, fill=GOOD, **ring)
-            self.add("path", d=f"M{x - 3:.1f} {y:.1f}l2.2 2.4l4 -4.8", **stroke)
-        elif sign == "bad":
-            self.add("circle", r=6.5, fill=BAD, **ring)
-            self.add("path", d=f"M{x - 2.6:.1f} {y - 2.6:.1f}l5.2 5.2m0 -5.2l-5.2 5.2", **stroke)
-        elif sign == "read":
-            self.add("circle", r=4.5, fill="#ffffff", cx=x, cy=y, stroke=BELIEF, stroke_width=2)
-        elif sign == "kill":
-            cross = {"fill": "none", "stroke": BAD, "stroke_width": 3}
-            self.add("path", d=f"M{x - 5:.1f} {y - 6:.1f}l10 12m0 -12l-10 12", **cross)
-        elif sign == "no":
-            self.add("rect", x=x - 2, y=y - 8, width=4, height=16, fill=WAIT)
-        elif sign == "wake":
-            self.add("path", d=f"M{x - 4:.1f} {y - 9:.1f}h8l-4 7z", fill=BAD)
-        elif sign == "poll":
-            self.add("rect", x=x - 0.5, y=y - 6, width=1, height=12, fill=BAD)
-        else:
-            self.add("path", d=f"M{x:.1f} {y - 7:.1f}l6 7l-6 7l-6 -7z", fill="currentColor")
+            self.signs.add(name)
+            sign(self, name, x, y + BAR / 2, data_t=self._since(at))
+            if label and not (self.crowd and at in self.crowd):
+                yield x, translate(label), name
 
     def _stock(self) -> None:
-        y, stock = self.y + 14, self.variant["facts"].get("stock", 0)
+        y, stock = self.y + 14, self.variant["facts"]["stock"]
         self.text(LEFT, y - 5, _("stock"), **BOLD)
-        self.line(LEFT, y + 6, RIGHT, y + 6, stroke=WAIT, stroke_opacity=0.35)
-        labels = _Labels(y + 22)
+        self.line(LEFT, y + 6, RIGHT, y + 6, stroke=FAULT, stroke_opacity=0.35)
+        labels = Labels(y + 22)
         for at, sold in self.data.stock:
-            x, is_over = self.axis(at), sold > stock
-            self.add("rect", x=x - 4, y=y + 2, width=8, height=8, fill=BAD if is_over else GOOD)
-            text = _("%(sold)d of %(stock)d sold") % {"sold": sold, "stock": stock}
-            if len(self.data.stock) > 3:  # no room for sentences
+            if at not in self.axis:
+                continue
+            x, is_bad = self.axis(at), not isinstance(sold, int) or sold > stock
+            shape = "stock-bad" if is_bad else "stock-good"
+            sign(self, shape, x, y + 6, data_t=self._since(at))
+            if self.crowd and at in self.crowd:
+                continue
+            if not isinstance(sold, int):
+                text = _("%(tokens)s: rejected") % {"tokens": sold} if sold else _("rejected")
+            elif len(self.data.stock) > 3:  # no room for sentences
                 text = f"{sold}/{stock}"
-            bold = {"fill": BAD, "font_weight": "bold"} if is_over else {}
-            self._label(labels, x, text, **bold)
+            else:
+                text = _("%(sold)d of %(stock)d sold") % {"sold": sold, "stock": stock}
+            self._label(labels, x, text, **({"fill": BAD, "font_weight": "bold"} if is_bad else {}))
         self.y = y + 16 + labels.height
 
     def _overlaps(self, top: float) -> None:
         y = self.y + 6
-        labels = _Labels(y + 20)
+        labels = Labels(y + 20)
         self.signs.add("over")
-        for span in self.data.overlaps:
-            extent = self._extent(span)
+        for span, part in self._visible(self.data.overlaps):
+            extent = self._extent(part)
             self.add("rect", **extent, y=top, height=y - top, fill=BAD, fill_opacity=0.12)
             self.add("rect", **extent, y=y, height=9, fill=f"url(#{self.id})", stroke=BAD)
             text = seconds(span)
             if len(self.data.overlaps) == 1:
-                text = _("two believe: %(seconds)s") % {"seconds": text}
+                text = _("both think they hold it: %(seconds)s") % {"seconds": text}
             elif extent["width"] < width(text):
                 continue
             x = extent["x"] + extent["width"] / 2
@@ -284,7 +265,7 @@ class _Timeline(Drawing):
     def _ticks(self) -> None:
         y = self.y + 4
         self.line(LEFT, y, RIGHT, y, stroke_width=0.8)
-        for x, label in self.axis.ticks():
+        for x, label in self.axis.ticks(self.data.begin):
             self.line(x, y, x, y + 4, stroke_width=0.8)
             half = width(label) / 2
             self.text(min(max(x, half + 2), WIDTH - half - 2), y + 14, label)
@@ -292,43 +273,25 @@ class _Timeline(Drawing):
 
     def _legend(self) -> None:
         x = float(LEFT)
-        for sign, words in (
-            ("belief", _("believes it holds")),
+        for name, words in (
+            ("belief", _("thinks it holds the lock")),
             ("lease", _("lease in the store")),
             ("wait", _("waits")),
-            ("over", _("two believe")),
+            ("over", _("both think they hold it")),
             ("good", _("write accepted")),
-            ("bad", _("write refused")),
+            ("bad", _("write rejected")),
             ("wake", _("woken")),
             ("poll", _("polls")),
         ):
-            if sign not in self.signs:
+            if name not in self.signs:
                 continue
             wide = 22 + width(words) + 10
             if x + wide > WIDTH:
                 x, self.y = float(LEFT), self.y + 16
-            self._sample(sign, x, self.y + 6)
+            sign(self, name, x + 9, self.y + 6)
             self.text(x + 22, self.y + 10, words, text_anchor="start")
             x += wide
         self.y += 18
-
-    def _sample(self, sign: str, x: float, y: float) -> None:
-        if sign == "belief":
-            self.add("rect", x=x, y=y - 5, width=18, height=10, rx=3, fill=BELIEF)
-        elif sign == "lease":
-            self.add("rect", x=x, y=y - 1, width=18, height=3, fill=LEASE)
-        elif sign == "wait":
-            self.line(x, y, x + 18, y, **WAITING)
-        elif sign == "over":
-            fill = f"url(#{self.id})"
-            self.add("rect", x=x, y=y - 4, width=18, height=9, fill=fill, stroke=BAD)
-        else:
-            self._sign(sign, x + 9, y + 5 if sign == "wake" else y)
-
-
-def width(text: str) -> float:
-    """Return the approximate width of a small text."""
-    return sum(GLYPH if ord(letter) < 0x2E80 else 2 * GLYPH for letter in text)
 
 
 def seconds(span: Span) -> str:
@@ -338,10 +301,11 @@ def seconds(span: Span) -> str:
 
 
 def translate(label: str) -> str:
-    """Return a recorded label in the active language; a number follows | in the label."""
-    text, _bar, number = label.partition("|")
-    return _(text) % {"quantity": number} if number else _(text)
+    """Return a recorded label in the active language; a value follows | in the label."""
+    text, _bar, value = label.partition("|")
+    return _(text) % {"value": _(value)} if value else _(text)
 
 
-def _sort_key(lane: Lane) -> str:
-    return lane.name.replace("holder", "a")  # the first holder comes first
+def _sort_key(lane: Lane) -> tuple[str, bool]:
+    actor = lane.name.removeprefix(WATCHDOG)
+    return actor.replace("holder", "a"), actor != lane.name  # the first holder comes first

@@ -1,6 +1,6 @@
-"""The recorded events of one variant of a scenario, as the lanes of a timeline and as a table."""
+"""The recorded events of one variant of a scenario, as the lanes of a timeline."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,7 +11,8 @@ from loadtest.history.recorder import Event
 
 SECOND = 1_000_000_000
 SAME = SECOND // 500
-"""Nanoseconds within which two moments count as one."""
+"""Nanoseconds within which a wait or an overlap does not count."""
+WATCHDOG, WAITER = "watchdog of ", "waiter "
 # Events are recorded in English; makemessages finds their texts here.
 _RECORDED = (
     *(gettext_noop("buyer A"), gettext_noop("buyer B"), gettext_noop("buyer C")),
@@ -21,6 +22,8 @@ _RECORDED = (
     *(gettext_noop("killed"), gettext_noop("down"), gettext_noop("clock jumps")),
     *(gettext_noop("replication cut"), gettext_noop("promoted")),
     *(gettext_noop("force"), gettext_noop("drain")),
+    *(gettext_noop("masters 4, 5"), gettext_noop("master 3")),
+    *(gettext_noop("masters 1-3"), gettext_noop("master 1 of 5")),
 )
 
 
@@ -39,10 +42,11 @@ class Lane:
     name: str
     beliefs: list[Span] = field(default_factory=list)
     leases: list[Span] = field(default_factory=list)
+    """Each lease in its store, until it was released, deleted or lost there, or expired."""
     waits: list[Span] = field(default_factory=list)
     faults: list[Span] = field(default_factory=list)
     marks: list[tuple[int, str, str]] = field(default_factory=list)
-    """The time, sign and label of each mark."""
+    """The time, sign and label of each mark; a value follows | in the label."""
 
 
 @dataclass
@@ -53,166 +57,211 @@ class TimelineData:
     end: int
     lanes: dict[str, Lane] = field(default_factory=dict)
     overlaps: list[Span] = field(default_factory=list)
-    stock: list[tuple[int, int]] = field(default_factory=list)
-    """The time of each accepted write, and the number of units sold by then."""
+    stock: list[tuple[int, int | str]] = field(default_factory=list)
+    """The time of each write, and the units sold by then; for a rejected one, the tokens."""
 
     def lane(self, name: str) -> Lane:
         """Return the lane of this name; create it if there is none."""
         return self.lanes.setdefault(name, Lane(name))
 
+    def leases(self) -> Iterator[tuple[Span, str]]:
+        """Yield every lease and the name of its holder."""
+        return ((lease, lane.name) for lane in self.lanes.values() for lease in lane.leases)
+
+    def contradictions(self) -> list[str]:
+        """Return a sentence for each lease that began before an earlier one in its store ended."""
+        found = []
+        last: dict[str, tuple[Span, str]] = {}
+        for lease, holder in sorted(self.leases()):
+            before, other = last.get(lease.what, (lease, holder))
+            if before.end > lease.begin and before is not lease:
+                seconds = (before.end - lease.begin) / SECOND
+                found.append(f"{lease.what}: {other} and {holder} have leases for {seconds:.3f} s")
+            last[lease.what] = max((before, other), (lease, holder), key=lambda one: one[0].end)
+        return found
+
+
+@dataclass
+class _Hold:
+    actor: str
+    store: str
+    begin: int
+    deadline: int | None
+    believed: int | None = None
+    """The end of the belief: the request to release, or the holder's death."""
+    ended: int | None = None
+    """When the store had no such lease any more."""
+    is_releasing: bool = False
+    is_dead: bool = False
+
 
 def read(variant: Mapping[str, Any]) -> TimelineData:
     """Return the timeline data of a variant."""
-    guard = next((e["name"] for e in variant["events"] if e["do"] == "acquire"), None)
-    # Other locks are left out: a form that is sent twice also holds one in its own name.
-    events: Sequence[Event] = [
-        e for e in variant["events"] if e["do"] != "renew" and e.get("name", guard) == guard
-    ]
-    data = TimelineData(events[0]["t"] if events else 0, events[-1]["t"] if events else 1)
-    held: dict[str, dict[str, Any]] = {}
-    asked: dict[str, int] = {}
-    faults: dict[tuple[str, str], int] = {}
-    for event in events:
-        _add_event(data, event, held, asked, faults)
-    for (name, what), begin in faults.items():
-        data.lane(name).marks.append((begin, "kill", what))
-    deadlines = {e["owner"]: e["deadline"] for e in variant["events"] if e.get("deadline")}
-    for owner, hold in held.items():
-        lane, begin = data.lane(hold["actor"]), hold["begin"]
-        lane.beliefs.append(Span(begin, hold.get("end", data.end)))
-        ends = [hold.get("released"), hold.get("gone"), deadlines.get(owner), data.end]
-        lane.leases.append(Span(begin, max(begin, min(end for end in ends if end is not None))))
-    spans = sorted((b, lane.name) for lane in data.lanes.values() for b in lane.beliefs)
-    last: Span | None = None
-    for span, _name in spans:
-        if last is not None and last.end - span.begin > SAME:
-            data.overlaps.append(Span(span.begin, min(last.end, span.end)))
-        if last is None or span.end > last.end:
-            last = span
-    return data
+    return _Reader(variant["events"]).read()
 
 
-def _add_event(
-    data: TimelineData,
-    event: Event,
-    held: dict[str, dict[str, Any]],
-    asked: dict[str, int],
-    faults: dict[tuple[str, str], int],
-) -> None:
-    at, actor, kind = event["t"], event["actor"], event.get("type")
-    owner = event.get("owner", "")
-    request = f"{owner} {actor}"
-    match event["do"], kind:
-        case "acquire", "invoke":
-            data.lane(actor)
-            asked[request] = at
-        case "acquire", _:
-            begin = asked.pop(request, at)
-            if at - begin > SAME:
-                data.lane(actor).waits.append(Span(begin, at))
-            if kind == "ok":
-                held[owner] = {"actor": actor, "begin": at}
-            elif at - begin > SAME:
-                data.lane(actor).marks.append((at, "no", gettext_noop("gives up")))
-        case "release", "invoke" if owner in held:
-            held[owner].setdefault("end", at)
-        case "release", "ok" if owner in held:
-            held[owner]["released"] = at
-        case "lost", _ if owner in held:
-            held[owner].setdefault("end", at)
-            data.lane(actor).marks.append((at, "no", gettext_noop("finds it lost")))
-        case "read", "ok" if event["quantity"] is not None:
-            label = gettext_noop("reads %(quantity)s")
-            data.lane(actor).marks.append((at, "read", label + f"|{event['quantity']}"))
-        case "write", "ok":
-            data.lane(actor).marks.append((at, "good", ""))
-            data.stock.append((at, len(data.stock) + 1))
-        case "write", "fail":
-            data.lane(actor).marks.append((at, "bad", gettext_noop("refused")))
-        case "buy", "fail" if event["error"] == "SoldOut":
-            data.lane(actor).marks.append((at, "no", gettext_noop("sold out")))
-        case "buy", "unknown" if event["error"] in ("Overloaded", "ServiceUnavailable"):
-            before = data.lane(actor).marks[-1:]
-            if not before or before[0][2] != "gives up" or at - before[0][0] > SECOND // 10:
-                data.lane(actor).marks.append((at, "no", gettext_noop("busy")))
-        case "fault", "start":
-            faults[event["lane"], event["what"]] = at
-            data.lane(event["lane"])
-            if "target" in event:
-                for waiting in [one for one in asked if one.endswith(f" {event['target']}")]:
-                    data.lane(event["target"]).waits.append(Span(asked.pop(waiting), at))
-                for hold in held.values():
-                    if hold["actor"] == event["target"]:
-                        hold.setdefault("end", at)
-        case "fault", "end":
-            begin = faults.pop((event["lane"], event["what"]))
-            data.lane(event["lane"]).faults.append(Span(begin, at, event["what"]))
-        case "gone", _:
-            for hold in held.values():
-                if hold["actor"] == event["lane"]:
-                    hold.setdefault("gone", at)
-        case "kept", _:
-            since = faults.get((event["lane"], "killed")) or at
-            data.lane(event["lane"]).leases.append(Span(since, data.end))
-        case "mark", _:
-            data.lane(event["lane"]).marks.append((at, "mark", event["what"]))
-        case (("wake" | "poll"), _):
-            data.lane(event["lane"]).marks.append((at, event["do"], ""))
+def lane_title(name: str) -> str:
+    """Return the name of a lane in the active language."""
+    if name.startswith(WATCHDOG):
+        return _("watchdog of %(actor)s") % {"actor": _(name.removeprefix(WATCHDOG))}
+    if name.startswith(WAITER):
+        return _("waiter %(number)s") % {"number": name.removeprefix(WAITER)}
+    return _(name)
 
 
-class Row(NamedTuple):
-    """One line of the table below the chart."""
-
-    seconds: float
-    who: str
-    what: str
+def short_tokens(events: Sequence[Event]) -> dict[int, str]:
+    """Return "#1", "#2" ... for the tokens, which may have 19 digits, in their order."""
+    tokens = {e["token"] for e in events if e["do"] == "acquire" and e.get("token") is not None}
+    return {token: f"#{n}" for n, token in enumerate(sorted(tokens), 1)}
 
 
-def rows(variant: Mapping[str, Any]) -> list[Row]:
-    """Return the events of the chart in words and in order."""
-    events: Sequence[Event] = variant["events"]
-    found = []
-    for event in events:
-        if what := _words(event):
-            at = (event["t"] - events[0]["t"]) / SECOND
-            found.append(Row(round(at, 3), _(event.get("lane") or event["actor"]), what))
-    return found
+class _Reader:
+    def __init__(self, recorded: Sequence[Event]) -> None:
+        guard = next((e["name"] for e in recorded if e["do"] == "acquire"), None)
+        # Other locks are left out: a form that is sent twice also holds one in its own name.
+        self.events = [e for e in recorded if e.get("name", guard) == guard]
+        drawn = [e["t"] for e in self.events if e["do"] != "renew"] or [0, 1]
+        self.data = TimelineData(drawn[0], drawn[-1])
+        self.store = next((e["backend"] for e in recorded if "backend" in e), "")
+        self.tokens = short_tokens(self.events)
+        self.is_fenced = any(e.get("error") == "StaleFence" for e in self.events)
+        self.held: dict[str, _Hold] = {}
+        self.asked: dict[tuple[str, str], int] = {}
+        self.faults: dict[tuple[str, str], int] = {}
+        self.claimed: dict[str, int] = {}
+        """The token with which each actor read the stock row."""
 
+    def read(self) -> TimelineData:
+        for event in self.events:
+            match event["do"]:
+                case "acquire" | "release" | "renew" | "lost":
+                    self._add_lock_event(event)
+                case "read" | "write" | "buy":
+                    self._add_purchase_event(event)
+                case _:
+                    self._add_lab_event(event)
+        for (name, what), begin in self.faults.items():
+            self._mark(name, begin, "kill", what)
+        for hold in self.held.values():
+            lane, end = self.data.lane(hold.actor), self.data.end
+            lane.beliefs.append(Span(hold.begin, end if hold.believed is None else hold.believed))
+            ends = [at for at in (hold.ended, hold.deadline, end) if at is not None]
+            lane.leases.append(Span(hold.begin, max(hold.begin, min(ends)), hold.store))
+        self._find_overlaps()
+        return self.data
 
-def _words(event: Event) -> str:
-    match event["do"], event.get("type"):
-        case "acquire", "invoke":
-            return _("asks for the lock")
-        case "acquire", "ok":
-            return _("is granted the lock, token %(token)s") % event
-        case "acquire", "fail":
-            return _("gives up waiting")
-        case "release", "ok":
-            return _("releases the lock")
-        case "release", ("fail" | "unknown"):
-            return _("finds at its release that the lock was lost")
-        case "lost", _other:
-            return _("finds that the lock is lost")
-        case "read", "ok" if event["quantity"] is not None:
-            return _("reads a stock of %(quantity)s") % event
-        case "write", "ok":
-            return _("writes, and is accepted")
-        case "write", "fail":
-            return _("writes, and is refused")
-        case "buy", "ok":
-            return _("has bought")
-        case "buy", ("fail" | "unknown"):
-            return _("is refused: %(error)s") % event
-        case "fault", "start":
-            return _(event["what"])
-        case "fault", "end":
-            return _("%(what)s: over") % {"what": _(event["what"])}
-        case "gone", _other:
-            return _("is lost by the store")
-        case "kept", _other:
-            return _("stays in the store without an expiry")
-        case "mark", _other:
-            return _(event["what"])
-        case "wake", _other:
-            return _("is woken")
-    return ""
+    def _mark(self, lane: str, at: int, sign: str, label: str = "") -> None:
+        self.data.lane(lane).marks.append((at, sign, label))
+
+    def _add_lock_event(self, event: Event) -> None:
+        at, actor, owner = event["t"], event["actor"], event["owner"]
+        request, hold = (owner, actor), self.held.get(owner)
+        match event["do"], event.get("type"):
+            case "acquire", "invoke":
+                self.data.lane(actor)
+                self.asked[request] = at
+            case "acquire", kind:
+                began = self.asked.pop(request, at)
+                if at - began > SAME:
+                    self.data.lane(actor).waits.append(Span(began, at))
+                if kind == "ok":
+                    self._grant(event, began)
+                elif at - began > SAME:
+                    self._mark(actor, at, "no", gettext_noop("gives up"))
+            case "renew", "ok" if hold:
+                hold.deadline = event["deadline"]
+            case "release", "invoke" if hold:
+                hold.believed, hold.is_releasing = hold.believed or at, True
+            case "release", ("ok" | "fail") if hold:
+                hold.ended = hold.ended or at
+            case "lost", _ if hold:
+                # The watchdog notices it in a thread of its own, while the buyer still writes.
+                lane = actor if hold.is_releasing else WATCHDOG + actor
+                self._mark(lane, at, "no", gettext_noop("notices the lock is lost"))
+
+    def _grant(self, event: Event, asked: int) -> None:
+        at, store = event["t"], event.get("backend", self.store)
+        for other in self.held.values():
+            if other.store != store:
+                continue
+            if other.is_releasing:
+                # A release takes effect before its reply, at the latest with the next grant.
+                other.ended = other.ended or at
+            elif other.is_dead and other.deadline and asked < other.deadline < at:
+                # The store ends a session later than its client expects: the waiter still waited.
+                other.deadline = at
+        self.held[event["owner"]] = _Hold(event["actor"], store, at, event["deadline"])
+
+    def _add_purchase_event(self, event: Event) -> None:
+        at, actor = event["t"], event["actor"]
+        match event["do"], event["type"]:
+            case "read", "ok" if event["quantity"] is not None:
+                token = self.claimed[actor] = event.get("token") or 0
+                label = gettext_noop("reads %(value)s") + f"|{event['quantity']}"
+                claim = (
+                    f" · {self.tokens[token]}" if self.is_fenced and token in self.tokens else ""
+                )
+                self._mark(actor, at, "read", label + claim)
+            case "write", "ok":
+                label = gettext_noop("writes %(value)s")
+                left = event.get("quantity")
+                self._mark(actor, at, "good", "" if left is None else f"{label}|{left}")
+                sold = sum(isinstance(by_then, int) for _at, by_then in self.data.stock)
+                self.data.stock.append((at, sold + 1))
+            case "write", "fail":
+                self._mark(actor, at, "bad", gettext_noop("rejected"))
+                offered, stored = self.claimed.get(actor, 0), max(self.claimed.values(), default=0)
+                # A row without a newer token refuses because it has changed since it was read.
+                tokens = [self.tokens.get(token, "") for token in (stored, offered)]
+                self.data.stock.append((at, " > ".join(tokens) if offered < stored else ""))
+            case "buy", "fail" if event["error"] == "SoldOut":
+                self._mark(actor, at, "no", gettext_noop("sold out"))
+            case "buy", "unknown" if event["error"] in ("Overloaded", "ServiceUnavailable"):
+                before = self.data.lane(actor).marks[-1:]
+                if not before or before[0][2] != "gives up" or at - before[0][0] > SECOND // 10:
+                    self._mark(actor, at, "no", gettext_noop("busy"))
+
+    def _add_lab_event(self, event: Event) -> None:
+        at, name = event["t"], event["lane"]
+        match event["do"], event.get("type"):
+            case "fault", "start":
+                self.faults[name, event["what"]] = at
+                self.data.lane(name)
+                self._stop(event.get("target"), at)
+            case "fault", "end":
+                begin = self.faults.pop((name, event["what"]))
+                self.data.lane(name).faults.append(Span(begin, at, event["what"]))
+            case "gone", _:
+                self._end_lease(name, at)
+            case "deleted", _:
+                self._end_lease(event["holder"], at)
+                label = gettext_noop("DEL removes the key of %(value)s")
+                self._mark(name, at, "mark", f"{label}|{event['holder']}")
+            case "kept", _:
+                since = self.faults.get((name, "killed")) or at
+                self.data.lane(name).leases.append(Span(since, self.data.end, self.store))
+            case "mark", _:
+                self._mark(name, at, "mark", event["what"])
+            case (("wake" | "poll"), _):
+                self._mark(name, at, event["do"])
+
+    def _stop(self, target: str | None, at: int) -> None:
+        """End the waits and beliefs of a process that was killed."""
+        for request in [one for one in self.asked if one[1] == target]:
+            self.data.lane(request[1]).waits.append(Span(self.asked.pop(request), at))
+        for hold in self.held.values():
+            if hold.actor == target:
+                hold.believed, hold.is_dead = hold.believed or at, True
+
+    def _end_lease(self, holder: str, at: int) -> None:
+        for hold in self.held.values():
+            if hold.actor == holder:
+                hold.ended = hold.ended or at
+
+    def _find_overlaps(self) -> None:
+        last: Span | None = None
+        for span in sorted(b for lane in self.data.lanes.values() for b in lane.beliefs):
+            if last is not None and last.end - span.begin > SAME:
+                self.data.overlaps.append(Span(span.begin, min(last.end, span.end)))
+            if last is None or span.end > last.end:
+                last = span

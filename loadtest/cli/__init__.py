@@ -1,8 +1,8 @@
 """The subcommands of `manage.py lab`; each module is one, found by its name.
 
-The first line of a module's docstring is its help. `add_arguments(parser)` declares its options;
-`handle(terminal, **options)` runs it and returns the exit code. PlanError means bad arguments
-(exit 2), ExperimentFailed an unexpected failure (exit 1).
+A module's docstring is its help: a sentence, and an example. `add_arguments(parser)` declares its
+options; `handle(terminal, **options)` runs it and returns the exit code. PlanError means bad
+arguments (exit 2), ExperimentFailed an unexpected failure (exit 1).
 """
 
 from argparse import ArgumentParser
@@ -11,8 +11,9 @@ from collections.abc import Iterable
 JSON_HELP = "print one JSON object only"
 
 
-def add_numbers(parser: ArgumentParser, options: Iterable[tuple[str, int | None, str]]) -> None:
-    """Add whole-number options: name, default, meaning."""
+def add_numbers(parser: ArgumentParser, options: Iterable[tuple[str, float | None, str]]) -> None:
+    """Add numeric options: name, default, meaning; a default that is a float allows fractions."""
     for name, default, meaning in options:
         text = meaning if default is None else f"{meaning} (default: {default})"
-        parser.add_argument(f"--{name}", type=int, default=default, help=text)
+        kind = float if isinstance(default, float) else int
+        parser.add_argument(f"--{name}", type=kind, default=default, help=text)

@@ -1,4 +1,7 @@
-"""Measure the locks and their peers, a purchase, a cached value's rebuild, idempotency keys."""
+"""Benchmark locks against other libraries, purchases, cache rebuilds or idempotency keys.
+
+Example: manage.py lab bench locks --backend redis --rounds 3
+"""
 
 from argparse import ArgumentParser
 from pathlib import Path
@@ -12,7 +15,6 @@ from loadtest.charts.terminal import Bar, Terminal, check_file
 from loadtest.cli import JSON_HELP
 from loadtest.load.plan import BACKENDS, PlanError, keep_within
 
-PAGE_WIDTH = 160
 BENCHED = [alias for alias in BACKENDS if alias not in ("none", "process")]
 SUBJECTS = {"locks": locks, "purchase": purchase, "cache": caches, "keys": keys}
 LIMITS = {
@@ -37,17 +39,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         nargs="?",
         choices=SUBJECTS,
         default="locks",
-        help="the locks (default), a purchase over HTTP beside the reference implementation, the "
-        "rebuild of a cached value that 200 readers want, or the cost of idempotency keys",
+        help="locks (default), purchase: over HTTP, compared with the reference implementation, "
+        "cache: 200 readers of an expired value, keys: the cost of idempotency keys",
     )
     parser.add_argument(
-        "--rounds", type=int, help="rounds per median (default: 3 of locks, else 5)"
+        "--rounds",
+        type=int,
+        help="rounds; the median is reported (default: 3 for locks, else 5)",
     )
     parser.add_argument(
         "--write",
         type=Path,
         metavar="FILE",
-        help=f"also write the table between FILE's markers: {' or '.join(PARTS.values())}",
+        help=f"also write the table to FILE, between the markers {' or '.join(PARTS.values())}",
     )
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
     of_locks = parser.add_argument_group("locks")
@@ -56,15 +60,17 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="append",
         dest="backends",
         choices=BENCHED,
-        help="measured with its floor and its peers; may be repeated (default: all)",
+        help="lock backend, may be repeated (default: all)",
     )
-    of_locks.add_argument("--no-peers", action="store_true", help="skip the other libraries")
+    of_locks.add_argument(
+        "--no-peers", action="store_true", help="skip the comparison with other libraries"
+    )
     of_purchase = parser.add_argument_group("purchase")
     for name, meaning in (
-        ("seconds", "seconds of a round"),
-        ("burst", "seconds of a round of a queued sale"),
-        ("buyers", "buyers of a round, one purchase each"),
-        ("attempts", "attempts per write strategy and queued, for a hundredth as many units"),
+        ("seconds", "duration of a round, in seconds"),
+        ("burst", "duration of a round of a queued sale, in seconds"),
+        ("buyers", "number of buyers per round, one purchase each"),
+        ("attempts", "attempts per write strategy, for 1 %% as many units"),
     ):
         of_purchase.add_argument(
             f"--{name}",
@@ -79,9 +85,12 @@ def handle(
     """Measure the subject; return 1 if the report is not sound."""
     for other, names in OWN.items():
         if subject != other and (wrong := [name for name in names if options[name]]):
-            raise PlanError(f"{wrong[0]}: of `lab bench {other}`, not of {subject}")
+            option = {"backends": "--backend", "no_peers": "--no-peers"}.get(wrong[0])
+            raise PlanError(
+                f"{option or f'--{wrong[0]}'} belongs to `lab bench {other}`, not {subject}."
+            )
     if options["write"] and subject not in PARTS:
-        raise PlanError(f"write: of {' and '.join(PARTS)}, not of {subject}")
+        raise PlanError(f"--write belongs to {' and '.join(PARTS)}, not {subject}.")
     asked: dict[str, Any] = {"rounds": rounds}
     if rounds is None:
         asked["rounds"] = 3 if subject == "locks" else 5
@@ -98,5 +107,12 @@ def handle(
     is_sound: bool = measured.is_sound(result)
     if options["write"] and is_sound:
         marked.write(options["write"], PARTS[subject], measured.markdown(result))
-    terminal.print_report(result, measured, as_json=json, width=PAGE_WIDTH)
+    if json:
+        terminal.json(result)
+    else:
+        terminal.table(*measured.table(result))
+        if result["targets"]:
+            terminal.table(("target", "measured", "met"), map(terminal.target, result["targets"]))
+        for line in measured.remarks(result):
+            terminal.print(line)
     return 0 if is_sound else 1

@@ -1,13 +1,19 @@
-"""Test a whole shop: restarts under load, failed and slow stores, hours of mixed load."""
+"""Test a whole shop: restarts under load, failed and slow stores, hours of mixed load.
+
+Example: manage.py lab endure recovery --rounds 1
+"""
 
 import json as encoder
+import os
 import time
 from argparse import ArgumentParser
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from devservers import Redis, Server
-from loadtest.charts.terminal import Bar, Terminal
+from loadtest.charts import marked
+from loadtest.charts.terminal import Bar, Terminal, check_file
 from loadtest.cli import JSON_HELP, add_numbers
 from loadtest.faults.ensemble import FailLeader, Partitioned
 from loadtest.faults.proxy import Proxy
@@ -30,23 +36,36 @@ PROXIED = {"slow": ("database", "redis"), "recovery": ("redis",)}
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the experiment and its size."""
-    parser.add_argument("what", choices=EXPERIMENTS)
+    parser.add_argument(
+        "what",
+        choices=EXPERIMENTS,
+        metavar="EXPERIMENT",
+        help="restarts: each process restarts under load; recovery: Redis and ZooKeeper fail and "
+        "return; slow: a store responds late or not at all; soak: mixed load for --seconds",
+    )
     add_numbers(
         parser,
         (
-            ("attempts", 100_000, "purchases sent by `restarts`"),
-            ("stock", 1000, "units sold by `restarts`"),
-            ("seconds", 1800, "duration of `soak`"),
-            ("rounds", 3, "interruptions of Redis in `recovery`, of each kind"),
+            ("attempts", 100_000, "restarts: number of purchases to send"),
+            ("stock", 1000, "restarts: units on sale"),
+            ("seconds", 1800, "soak: duration in seconds"),
+            ("rounds", 3, "recovery: how many times each fault is injected"),
         ),
+    )
+    parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="also write the report between FILE's markers lab_endure_<experiment>",
     )
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 
-def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
+def handle(terminal: Terminal, *, what: str, json: bool, write: Path | None, **options: Any) -> int:
     """Run the experiment on private stores; return 1 unless its verdict is ok."""
     asked = {name: options[name] for name in LIMITS}
     keep_within(LIMITS, asked)
+    check_file("write", write, part := f"lab_endure_{what}")
     report: dict[str, Any] = {"settings": asked}
     backends = ["redis", "zookeeper"] if what in ("recovery", "soak") else ["redis"]
     leader = FailLeader(Partitioned()) if what == "recovery" else None
@@ -87,12 +106,30 @@ def handle(terminal: Terminal, *, what: str, json: bool, **options: Any) -> int:
                 _inject(stores, proxies.get(event["store"]), event)
             elif event["event"] == "report":
                 report |= event["report"]
+    if write:
+        marked.write(write, part, markdown(report))
     if json:
         terminal.json(report)
     else:
         report.pop("samples", None)  # thousands of lines
-        terminal.console(100).print(encoder.dumps(report, indent=1))
+        terminal.print(encoder.dumps(report, indent=1))
+        is_ok = report["verdict"] == "ok"
+        terminal.print(terminal.verdict(f"Verdict: {report['verdict']}", is_expected=is_ok))
     return 0 if report["verdict"] == "ok" else 1
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """Return the report as Markdown: a table for each list of rows, a line for other facts."""
+    parts = [f"Load of the machine: {os.getloadavg()[0]:.1f}.\n"]
+    for name, value in report.items():
+        if name == "samples":
+            continue  # thousands of rows
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            rows = ([str(row.get(key, "")) for key in value[0]] for row in value)
+            parts.append(f"{name}:\n\n{marked.table(value[0], rows)}")
+        else:
+            parts.append(f"{name}: `{encoder.dumps(value)}`\n")
+    return "\n".join(parts)
 
 
 def _fail_leader(leader: FailLeader, do: Any) -> None:

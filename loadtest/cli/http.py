@@ -1,11 +1,15 @@
-"""Send HTTP load to a running shop; exit 1 unless the audit's verdict is ok."""
+"""Send purchases over HTTP to a running shop; exit 1 unless every unit is sold exactly once.
+
+Example: manage.py lab http --attempts 10000 --stock 1000
+"""
 
 from argparse import ArgumentParser
+from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
+from urllib.request import urlopen
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from django.conf import settings
 
 from loadtest.charts.terminal import Bar, Terminal
 from loadtest.cli import JSON_HELP, add_numbers
@@ -13,32 +17,32 @@ from loadtest.load.http.load import LOCAL, HttpLoad, Report, run_http_load
 from loadtest.load.plan import PlanError
 from shop.models import Sale
 
-PAGE_WIDTH = 100
+DEFAULT_URL = "http://127.0.0.1:8000/"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the address, the size of the load and the thresholds."""
     parser.add_argument(
-        "--url", default="http://127.0.0.1:8000/", help="the shop (default: %(default)s)"
+        "--url", help=f"address of the shop (default: the running demo, or {DEFAULT_URL})"
     )
     parser.add_argument(
-        "--really", metavar="HOST", help="repeat the name of a host that is not this machine"
+        "--really", metavar="HOST", help="confirm a remote host by repeating its name"
     )
     add_numbers(
         parser,
         (
-            ("attempts", 10_000, "purchases sent"),
+            ("attempts", 10_000, "number of purchases to send"),
             ("stock", 1000, "units on sale"),
-            ("buyers", None, "buyers (default: twice the stock, or one per attempt)"),
-            ("processes", 2, "processes that send the load"),
-            ("connections", 50, "connections of each process"),
+            ("buyers", None, "number of buyers (default: twice the stock, at most --attempts)"),
+            ("processes", 2, "processes that send the purchases"),
+            ("connections", 50, "connections per process"),
         ),
     )
     parser.add_argument(
-        "--queued", action="store_true", help="a queued sale instead of a direct one"
+        "--queued", action="store_true", help="test a queued sale instead of a direct one"
     )
     parser.add_argument(
-        "--max-p99-ms", type=float, help="exit 1 if the p99 of successful purchases exceeds it"
+        "--max-p99-ms", type=float, help="exit 1 if the p99 of successful purchases is higher"
     )
     parser.add_argument(
         "--min-per-second", type=float, help="exit 1 if there are fewer attempts per second"
@@ -48,7 +52,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def handle(terminal: Terminal, **options: Any) -> int:
     """Send the load and print the report; return 1 unless its verdict is ok."""
-    host, port = _address(options["url"], options["really"])
+    host, port = _address(options["url"] or demo_url() or DEFAULT_URL, options["really"])
     buyers = options["buyers"]
     if buyers is None:
         buyers = min(options["attempts"], 2 * options["stock"])
@@ -69,35 +73,44 @@ def handle(terminal: Terminal, **options: Any) -> int:
     return 0 if report["verdict"] == "ok" else 1
 
 
+def demo_url() -> str | None:
+    """Return the address of the demo that uses the same data folder, if it responds."""
+    with suppress(OSError, ValueError):
+        url = (settings.VAR / "demo.url").read_text().strip()
+        with urlopen(urljoin(url, "livez"), timeout=2):  # noqa: S310
+            return url
+    return None
+
+
 def _address(url: str, really: str | None) -> tuple[str, int]:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or 80
     except ValueError as error:
-        raise PlanError(f"url: {url!r}: {error}") from error
+        raise PlanError(f"--url {url} is not an address: {error}.") from error
     if parts.scheme != "http" or not host:
-        raise PlanError(f"url: {url!r} is not http://HOST:PORT/")
+        raise PlanError(f"--url must be http://HOST:PORT/, not {url}")
     if host not in LOCAL and really != host:
-        raise PlanError(f"url: {host} is another machine; add --really {host} if it is yours")
+        raise PlanError(f"{host} is not this machine; add --really {host} if you own it.")
     return host, port
 
 
 def _print(terminal: Terminal, report: Report) -> None:
-    title = (
+    terminal.print(
         f"{report['attempts']} attempts in {report['seconds']} s "
         f"({report['attempts_per_second']:.0f}/s), {report['orders']} orders"
     )
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    table.add_column("answer")
-    for column in ("count", "p50 ms", "p95 ms", "p99 ms"):
-        table.add_column(column, justify="right")
-    for kind, numbers in report["answers"].items():
+    terminal.print()
+    rows = [
         # A form that is sent again while the first is in flight gets the same answer.
-        name = f"won, by {report['winners']} buyers" if kind == "won" else kind
-        table.add_row(name, *(f"{number:g}" for number in numbers.values()))
-    console = terminal.console(PAGE_WIDTH)
-    console.print(table)
+        [
+            f"won, by {report['winners']} buyers" if kind == "won" else kind,
+            *(f"{number:g}" for number in numbers.values()),
+        ]
+        for kind, numbers in report["answers"].items()
+    ]
+    terminal.table(("answer", "count", "p50 ms", "p95 ms", "p99 ms"), rows)
     driver = report["driver"]
-    console.print(f"driver: {driver['processes']} processes, peak {driver['peak_mb']} MB")
-    style = "bold" if report["verdict"] == "ok" else "bold red"
-    console.print(f"{report['verdict']}: {report['why']}", style=style, soft_wrap=True)
+    terminal.print(f"Sent by {driver['processes']} processes with up to {driver['peak_mb']} MB.")
+    is_ok = report["verdict"] == "ok"
+    terminal.print(terminal.verdict(f"{report['verdict']}: {report['why']}", is_expected=is_ok))

@@ -1,9 +1,10 @@
-"""Run jobs on beats and workers that are killed and stopped; exit 1 unless each ran once."""
+"""Kill and stop beats and workers while jobs run; exit 1 unless each job ran once.
+
+Example: manage.py lab jobs --seconds 60
+"""
 
 from argparse import ArgumentParser
 from typing import Any
-
-from rich.table import Table
 
 from loadtest.charts.terminal import Bar, Terminal
 from loadtest.cli import JSON_HELP, add_numbers
@@ -18,13 +19,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_numbers(
         parser,
         (
-            ("seconds", 120, "duration of the faults"),
-            ("seed", 1, "seed of the targets and times of the faults"),
-            ("beats", 3, "Celery beats"),
-            ("workers", 3, "Celery workers"),
+            ("seconds", 120, "how long faults are injected, in seconds"),
+            ("seed", 1, "random seed for targets and times of the faults"),
+            ("beats", 3, "number of Celery beats"),
+            ("workers", 3, "number of Celery workers"),
         ),
     )
-    parser.add_argument("--store", choices=STORES, default="sqlite", help="the private database")
+    parser.add_argument(
+        "--store",
+        choices=STORES,
+        default="sqlite",
+        help="database of the test (default: %(default)s)",
+    )
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 
@@ -44,19 +50,22 @@ def handle(terminal: Terminal, *, store: str, json: bool, **options: Any) -> int
     if json:
         terminal.json(report)
     else:
-        terminal.console(100).print(_table(report))
+        _print(terminal, report)
     return 0 if report["verdict"] == "ok" else 1
 
 
-def _table(report: dict[str, Any]) -> Table:
-    table = Table("task", "scheduled", "effects", "doubled", "missing", title=report["verdict"])
-    for task, name in (("once", "run_once"), ("control", "control, without it")):
-        had = report[task]
-        numbers = (report["scheduled"], had["effects"], had["doubled"], had["missing"])
-        table.add_row(name, *map(str, numbers))
+def _print(terminal: Terminal, report: dict[str, Any]) -> None:
+    names = {"once": "with run_once", "control": "control, without it"}
+    counts = ("effects", "doubled", "missing")
+    rows = [
+        [name, str(report["scheduled"]), *(str(report[task][count]) for count in counts)]
+        for task, name in names.items()
+    ]
+    terminal.table(("task", "scheduled", *counts), rows)
     faults = ", ".join(f"{what} {number}" for what, number in report["faults"].items())
-    table.caption = (
-        f"faults: {faults}; run_once refused {report['turned_away']} duplicates, took over "
-        f"{report['taken_over']} runs and refused {report['late_refused']} late machines"
+    terminal.print(f"Faults injected: {faults}.")
+    terminal.print(
+        f"run_once skipped {report['turned_away']} duplicates, took over {report['taken_over']} "
+        f"abandoned runs and rejected {report['late_refused']} late writes."
     )
-    return table
+    terminal.print(terminal.verdict(report["verdict"], is_expected=report["verdict"] == "ok"))

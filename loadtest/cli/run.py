@@ -1,4 +1,7 @@
-"""Sell out a sale under one guard after another; exit 1 on an unexpected verdict."""
+"""Sell out a sale with each of several locks; exit 1 if a verdict is not as expected.
+
+Example: manage.py lab run --backend none --backend redis --buyers 200 --stock 50
+"""
 
 from argparse import ArgumentParser
 from dataclasses import fields
@@ -7,25 +10,25 @@ from typing import Any
 
 from loadtest.charts.export import FILES, as_file
 from loadtest.charts.terminal import Bar, Terminal, check_file
-from loadtest.cli import JSON_HELP
+from loadtest.cli import JSON_HELP, add_numbers
 from loadtest.load import report
 from loadtest.load.fault_plan import FAULTS
 from loadtest.load.plan import BACKENDS, STORES, Plan
 from loadtest.load.run import run
 from locking.models import WriteStrategy
 
-PAGE_WIDTH = 100
+COLUMNS = ("lock", "sold", "orders/s", "wait, ms\np50/p95/p99", "verdict")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the fields of a Plan and the output files."""
-    known = {field.name: field.default for field in fields(Plan)}
+    known: dict[str, Any] = {field.name: field.default for field in fields(Plan)}
     parser.add_argument(
         "--backend",
         action="append",
         dest="backends",
         metavar="NAME",
-        help=f"may be repeated; one of {', '.join(BACKENDS)} (default: none and redis)",
+        help=f"lock backend, may be repeated: {', '.join(BACKENDS)} (default: none and redis)",
     )
     parser.add_argument(
         "--strategy",
@@ -33,27 +36,27 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="append",
         dest="disciplines",
         metavar="NAME",
-        help=f"may be repeated; one of {', '.join(WriteStrategy.values)} (default: naive)",
+        help=f"how stock is written, may be repeated: {', '.join(WriteStrategy.values)} "
+        "(default: naive)",
     )
-    for name, kind, meaning in (
-        ("buyers", int, "buyers who want one unit each"),
-        ("stock", int, "units on sale"),
-        ("processes", int, "worker processes"),
-        ("threads", int, "threads of each process"),
-        ("think-ms", float, "milliseconds of a payment check between read and write"),
-        ("seed", int, "seed of the order of the buyers and of their pauses"),
-        ("repeats", int, "runs of every backend"),
-        ("strikes", int, "number of times that the fault is injected"),
-        ("patience", float, "seconds for which a buyer retries after the answer busy"),
-    ):
-        default = known[name.replace("-", "_")]
-        parser.add_argument(
-            f"--{name}", type=kind, default=default, help=f"{meaning} (default: {default})"
-        )
+    meanings = {
+        "buyers": "number of buyers, each wants one unit",
+        "stock": "units on sale",
+        "processes": "worker processes",
+        "threads": "threads per process",
+        "think-ms": "payment check between read and write, in milliseconds",
+        "seed": "random seed for the order of the buyers and their pauses",
+        "repeats": "runs per backend",
+        "strikes": "how many times the fault is injected",
+        "patience": "how long a buyer retries while the shop is busy, in seconds",
+    }
+    add_numbers(
+        parser, [(name, known[name.replace("-", "_")], text) for name, text in meanings.items()]
+    )
     parser.add_argument(
         "--store",
         choices=STORES,
-        help="the private database (default: sqlite, or mariadb if the plan needs it)",
+        help="database of the test (default: sqlite, or mariadb if required)",
     )
     parser.add_argument(
         "--fault",
@@ -65,7 +68,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--at",
         type=float,
         default=0.5,
-        help="share of the stock that is sold when the fault is injected (default: .5)",
+        help="share of the stock that is sold before the fault is injected (default: 0.5)",
     )
     for suffix, meaning in FILES.items():
         parser.add_argument(f"--{suffix}", type=Path, metavar="FILE", help=meaning)
@@ -94,11 +97,22 @@ def handle(terminal: Terminal, **options: Any) -> int:
     if options["json"]:
         terminal.json(result)
     else:
-        console = terminal.console(PAGE_WIDTH)
-        console.print(report.table(result["runs"]))
+        terminal.print(report.sentence(result["runs"]))
+        terminal.print()
+        terminal.table(COLUMNS, [_cells(run, terminal) for run in result["runs"]])
         for line in report.surprises(result["runs"]):
-            console.print(line, style="bold red", soft_wrap=True)
+            terminal.print(terminal.verdict(line, is_expected=False))
     for suffix in FILES:
         if options[suffix]:
             options[suffix].write_bytes(as_file(result, suffix))
     return 0 if all(map(report.met, result["runs"])) else 1
+
+
+def _cells(run: dict[str, Any], terminal: Terminal) -> tuple[str, ...]:
+    return (
+        f"{run['backend']} + {run['discipline']}",
+        f"{run['sold']}/{run['stock']}",
+        f"{run['orders_per_second']:.0f}",
+        "/".join(f"{wait:.0f}" for wait in run["wait_ms"].values()),
+        terminal.verdict(report.words(run), is_expected=report.met(run)),
+    )

@@ -1,40 +1,40 @@
-"""Run the classic failures of a lock, broken and repaired, on real servers."""
+"""Reproduce classic lock failures on real servers: the broken code, then the repaired code.
+
+Example: manage.py lab scenario holder-paused --html paused.html
+"""
 
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
 from loadtest.charts.terminal import Bar, Terminal, check_file
 from loadtest.cli import JSON_HELP
 from loadtest.load.plan import PlanError
 from loadtest.scenarios import SCENARIOS, export, run
+from locking.exceptions import unknown
 
-PAGE_WIDTH = 100
 CHART_FORMATS = ("svg", "png")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the scenario names and the output files."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help="a name from --list, or all")
-    parser.add_argument(
-        "--list", action="store_true", help="list the scenarios without running any"
-    )
+    parser.set_defaults(print_help=parser.print_help)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a scenario from --list, or all")
+    parser.add_argument("--list", action="store_true", help="list scenarios and exit")
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
-    parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="write one page without external resources"
-    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="self-contained HTML report")
     for suffix in CHART_FORMATS:
         parser.add_argument(
-            f"--{suffix}", type=Path, metavar="DIR", help="write two charts per scenario"
+            f"--{suffix}",
+            type=Path,
+            metavar="DIR",
+            help=f"write two {suffix} charts each",
         )
     parser.add_argument(
         "--write",
         type=Path,
         metavar="FILE",
-        help="write all scenarios and their charts into docs/reference/faults.md",
+        help="update the scenarios and charts in docs/reference/faults.md; needs all scenarios",
     )
 
 
@@ -45,10 +45,12 @@ def handle(terminal: Terminal, **options: Any) -> int:
         return _list(terminal, as_json=options["json"])
     if names == ["all"]:
         names = list(SCENARIOS)
-    if unknown := [name for name in names if name not in SCENARIOS]:
-        raise PlanError(f"no scenario {unknown[0]!r}; there are: {', '.join(SCENARIOS)}")
+    for name in names:
+        if name not in SCENARIOS:
+            raise PlanError(unknown("scenario", name, [*SCENARIOS, "all"]))
     if not names:
-        raise PlanError("name a scenario, or all; --list prints the names")
+        options["print_help"]()
+        return 2
     if options["write"] and set(names) != set(SCENARIOS):
         raise PlanError("--write needs all scenarios")
     check_file("html", options["html"])
@@ -66,11 +68,13 @@ def handle(terminal: Terminal, **options: Any) -> int:
     if options["json"]:
         terminal.json(report)
     else:
-        console = terminal.console(PAGE_WIDTH)
         for result in report["scenarios"]:
-            console.print(f"{result['name']}  [bold]{result['verdict']}[/bold]  {result['why']}")
+            is_ok = result["verdict"] == "ok"
+            word = "as expected" if is_ok else result["verdict"]
+            verdict = terminal.verdict(word, is_expected=is_ok)
+            terminal.print(f"{result['name']}: {verdict}. {result['why']}".rstrip())
             for sentence in SCENARIOS[result["name"]].describe(result):
-                console.print(f"  {sentence}", highlight=False)
+                terminal.print(f"  {sentence}")
     return 1 if failed else 0
 
 
@@ -79,10 +83,6 @@ def _list(terminal: Terminal, *, as_json: bool) -> int:
         rows = [{"name": s.name, "row": s.row, "title": str(s.title)} for s in SCENARIOS.values()]
         terminal.json({"scenarios": rows})
         return 0
-    table = Table(box=SIMPLE_HEAD)
-    for column in ("name", "row", "what happens"):
-        table.add_column(column, no_wrap=True)
-    for scenario in SCENARIOS.values():
-        table.add_row(scenario.name, scenario.row, str(scenario.title))
-    terminal.console(PAGE_WIDTH).print(table)
+    found = [(scenario.name, scenario.row, str(scenario.title)) for scenario in SCENARIOS.values()]
+    terminal.table(("name", "row", "what happens"), found)
     return 0

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import redis
-from kazoo.client import KazooClient
 
 from devservers import HOST, Redis, Server
 from devservers.base import injected_faults
@@ -133,25 +132,3 @@ class ClockJump(Fault):
 def _time_of(server: Redis) -> float:
     with redis.Redis.from_url(server.url) as direct:
         return float(direct.time()[0])
-
-
-@dataclass
-class ExpireSession(Fault):
-    """A ZooKeeper session that its server ends, as after a partition longer than its timeout."""
-
-    hosts: str
-    client_id: tuple[int, bytes]
-    lane: str = ""
-    what: str = "session expired"
-
-    def inject(self) -> None:
-        """Take over the session with a second client, and close it."""
-        twin = KazooClient(self.hosts, client_id=self.client_id)
-        twin.start()
-        self.injected = twin.client_id[0] == self.client_id[0]
-        injected_faults[self.what] += self.injected
-        twin.stop()
-        twin.close()
-
-    def recover(self) -> None:
-        """Do nothing: an expired session does not come back."""

@@ -17,29 +17,6 @@ HOLD_POLL = 0.005
 """Seconds between two reads from a connection whose traffic is held."""
 
 
-class HeldRequest:
-    """A request that a proxy holds until `deliver`, even if its client gives up meanwhile."""
-
-    def __init__(self, containing: bytes) -> None:
-        self.containing = containing
-        self.is_held = threading.Event()
-        self.gate, self._is_sent = threading.Event(), threading.Event()
-        self.bytes_delivered = 0
-        """Bytes that the server's connection accepted; 0 if the server has closed it."""
-
-    def deliver(self) -> int:
-        """Send the request to the server now; return the bytes that its connection accepted."""
-        self.gate.set()
-        self._is_sent.wait()
-        return self.bytes_delivered
-
-    def finish(self, size: int) -> None:
-        """Record the end of the delivery."""
-        self.bytes_delivered = size
-        injected_faults["Proxy request delivered late"] += size > 0
-        self._is_sent.set()
-
-
 class Proxy:
     """Forwards connections to a port; each direction can be held, and all connections be cut.
 
@@ -60,11 +37,6 @@ class Proxy:
         self._requests, self._replies = threading.Event(), threading.Event()
         self.delay = 0.0
         """Seconds by which each message is delayed."""
-        self.replies_to_lose = 0.0
-        """How many of the next replies are lost, each with its connection."""
-        self.request_count = 0
-        """Requests so far; those that arrive together count once."""
-        self._held: list[HeldRequest] = []
         self.resume()
         self._open: list[socket.socket] = []
         self._is_refusing = False
@@ -77,30 +49,6 @@ class Proxy:
         """Hold traffic in both directions."""
         injected_faults["Proxy packets held"] += 1
         self.stop_traffic()
-
-    def hold_requests(self) -> None:
-        """Hold what clients send."""
-        injected_faults["Proxy requests held"] += 1
-        self._requests.clear()
-
-    def hold_replies(self) -> None:
-        """Hold what the server sends."""
-        injected_faults["Proxy replies held"] += 1
-        self._replies.clear()
-
-    def hold_open_connections(self) -> threading.Event:
-        """Hold requests on the open connections only; setting the returned event releases them."""
-        injected_faults["Proxy requests held"] += 1
-        held, self._requests = self._requests, threading.Event()
-        self._requests.set()
-        held.clear()
-        return held
-
-    def hold_request(self, containing: bytes) -> HeldRequest:
-        """Hold the next request that contains these bytes, with what follows it."""
-        held = HeldRequest(containing)
-        self._held.append(held)
-        return held
 
     def stop_traffic(self) -> None:
         """Hold traffic in both directions without counting it as a fault."""
@@ -145,8 +93,6 @@ class Proxy:
         self._listener.close()
         self.close_connections()
         self.resume()
-        for held in self._held:
-            held.gate.set()
 
     def __enter__(self) -> Self:
         return self
@@ -194,22 +140,13 @@ class Proxy:
         # ValueError: the socket was closed by this process.
         with contextlib.suppress(OSError, ValueError):
             while data := source.recv(65536):
-                self.request_count += is_request
-                data += _arriving(source, gate)
-                if not is_request and self.replies_to_lose:
-                    self.replies_to_lose -= 1
-                    injected_faults["Proxy reply lost"] += 1
-                    break
+                data += arriving(source, gate)
                 time.sleep(self.delay)
                 data = data.replace(*self._rewrite) if self._rewrite[0] else data
-                held = self._held_request(data) if is_request else None
-                if held is not None:
-                    _deliver_late(held, source, sink, data)
-                elif is_request:
-                    sink.sendall(data)
+                if is_request:
+                    self._send_request(source, sink, data)
                 else:
-                    with contextlib.suppress(OSError):  # a reply to a client that has gone
-                        sink.sendall(data)
+                    self._send_reply(sink, data)
             if is_request and not data:  # the server may still be at work for the client
                 sink.shutdown(socket.SHUT_WR)
                 return
@@ -217,26 +154,15 @@ class Proxy:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
-    def _held_request(self, data: bytes) -> HeldRequest | None:
-        waiting = (held for held in self._held if not held.is_held.is_set())
-        return next((held for held in waiting if held.containing in data), None)
-
-
-def _deliver_late(
-    held: HeldRequest, source: socket.socket, sink: socket.socket, data: bytes
-) -> None:
-    injected_faults["Proxy request held"] += 1
-    held.is_held.set()
-    size = 0
-    try:
-        data += _arriving(source, held.gate)
+    def _send_request(self, source: socket.socket, sink: socket.socket, data: bytes) -> None:
         sink.sendall(data)
-        size = len(data)
-    finally:
-        held.finish(size)
+
+    def _send_reply(self, sink: socket.socket, data: bytes) -> None:
+        with contextlib.suppress(OSError):  # a reply to a client that has gone
+            sink.sendall(data)
 
 
-def _arriving(source: socket.socket, gate: threading.Event) -> bytes:
+def arriving(source: socket.socket, gate: threading.Event) -> bytes:
     """Wait until the gate is open; return what arrives meanwhile.
 
     A sender that closes its connection would otherwise withdraw what is not read yet.

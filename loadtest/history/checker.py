@@ -40,10 +40,10 @@ class Promise:
     """Seconds from the end of a fault to the next success."""
 
     @classmethod
-    def of(cls, declared: Capabilities, *, recovery: float | None = None) -> Self:
+    def of(cls, declared: Capabilities) -> Self:
         """Return the promises of a backend, without fairness: a busy machine distorts it."""
         is_exclusive = declared.exclusion == "machines"
-        return cls(exclusive=is_exclusive, fencing=declared.fencing, recovery=recovery)
+        return cls(exclusive=is_exclusive, fencing=declared.fencing)
 
 
 class Hold(NamedTuple):
@@ -222,15 +222,12 @@ def _recovery(events: Sequence[Event], seconds: float) -> list[str]:
     good = [e["t"] for e in events if e["do"] in ("buy", "acquire") and e["type"] == "ok"]
     breaches = []
     for recovery in (e for e in events if e["do"] == "fault" and e.get("type") == "end"):
-        place, limit = (
-            bisect.bisect_left(good, recovery["t"]),
-            recovery["t"] + round(seconds * SECOND),
-        )
+        place = bisect.bisect_left(good, recovery["t"])
+        limit = recovery["t"] + round(seconds * SECOND)
         is_late = place == len(good) or good[place] > limit
         if is_late and bisect.bisect_left(tried, recovery["t"]) < len(tried):
-            breaches.append(
-                f"recovery: no success within {seconds:g} s of {recovery['what']} ending"
-            )
+            what = recovery["what"]
+            breaches.append(f"recovery: no success within {seconds:g} s of {what} ending")
     return breaches
 
 

@@ -19,8 +19,8 @@ two have an `error`:
     renew        operation   name, owner; deadline
     release      operation   name, owner
     lost         instant     name, owner
-    read         instant     epoch, token, quantity
-    write        instant     ok or fail
+    read         instant     epoch, token, quantity; thread
+    write        instant     ok or fail; thread, and the quantity that an ok left on the row
     buy          operation   user, key, quantity; order, replayed
     pay, cancel  operation   order
     fault        start, end  what, lane; target: the actor that it killed, if any
@@ -31,6 +31,7 @@ import json
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -146,15 +147,20 @@ class Recorder:
         add_observer(self._observe)
 
     def _observe(self, name: str, facts: Mapping[str, Any]) -> None:
+        thread = threading.get_ident()
         match name:
             case "stock.read":
                 reading = facts["reading"]
                 fence = {"epoch": reading.fence.epoch, "token": reading.fence.token}
-                self.note("read", "ok", **fence, quantity=reading.quantity)
+                self.note("read", "ok", **fence, quantity=reading.quantity, thread=thread)
             case "stock.committed":
-                self.note("write", "ok")
+                left = facts["reading"].quantity
+                if left is not None:
+                    left -= sum(quantity for _number, quantity in facts["orders"])
+                self.note("write", "ok", quantity=left, thread=thread)
             case "stock.refused":
-                self.note("write", "fail", error=type(facts["error"]).__name__)
+                error = type(facts["error"]).__name__
+                self.note("write", "fail", error=error, thread=thread)
 
     def close(self) -> None:
         """Stop observing, and close the file."""

@@ -13,13 +13,16 @@ from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import Synchronized
 from typing import NamedTuple
 
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
 from loadtest.faults.injectors import ProcessFault, inject_into_self
 
 
 class Fault(NamedTuple):
     """A fault and its target."""
 
-    description: str
+    description: str | Promise
     holder: ProcessFault | None = None
     """The fault of the process that holds the lock."""
     server: str | None = None
@@ -27,13 +30,13 @@ class Fault(NamedTuple):
 
 
 FAULTS: dict[str, Fault] = {
-    "none": Fault("nothing goes wrong"),
-    "pause-holder": Fault("the holder's process stops past its lease", holder="stop"),
-    "kill-holder": Fault("the holder's process is killed and replaced", holder="kill"),
-    "kill-redis": Fault("Redis is killed and comes back empty", server="redis"),
-    "kill-redlock": Fault("one of the five masters is killed, comes back empty", server="redlock"),
-    "kill-zookeeper": Fault("ZooKeeper is killed and comes back", server="zookeeper"),
-    "kill-database": Fault("the database is killed and comes back", server="database"),
+    "none": Fault(_("nothing goes wrong")),
+    "pause-holder": Fault(_("the holder's process stops past its lease"), holder="stop"),
+    "kill-holder": Fault(_("the holder's process is killed and replaced"), holder="kill"),
+    "kill-redis": Fault(_("Redis is killed and comes back empty"), server="redis"),
+    "kill-redlock": Fault(_("one of five masters is killed, comes back empty"), server="redlock"),
+    "kill-zookeeper": Fault(_("ZooKeeper is killed and comes back"), server="zookeeper"),
+    "kill-database": Fault(_("the database is killed and comes back"), server="database"),
 }
 TTL = 1.5
 """Seconds of a lease, and of a ZooKeeper session, in a run with a fault."""

@@ -1,12 +1,14 @@
 """The parameters of a load test, and their limits."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
+from itertools import product
 from typing import Any
 
 from django.utils.translation import gettext as _
 
 from loadtest.load.fault_plan import FAULTS
+from locking.exceptions import unknown
 from locking.models import WriteStrategy
 
 STORES = ("sqlite", "mariadb")
@@ -42,17 +44,12 @@ class PlanError(ValueError):
     """A load test cannot be run with these parameters."""
 
 
-def _absent(field: str, one: str, known: Iterable[str]) -> PlanError:
-    said = {"field": field, "one": repr(one), "known": ", ".join(known)}
-    return PlanError(_("%(field)s: no %(one)s; there are: %(known)s") % said)
-
-
 def keep_within(limits: Mapping[str, tuple[float, float]], asked: Mapping[str, Any]) -> None:
     """Raise PlanError if a number is outside its limits."""
     for name, (least, most) in limits.items():
         if name in asked and not least <= asked[name] <= most:
-            said = {"name": name, "asked": asked[name], "least": least, "most": most}
-            raise PlanError(_("%(name)s: %(asked)s is not within %(least)s to %(most)s") % said)
+            option = f"--{name.replace('_', '-')}"
+            raise PlanError(f"{option} must be between {least:,} and {most:,}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,25 +78,29 @@ class Plan:
     """How often it is injected, spread over the rest of the stock."""
 
     def __post_init__(self) -> None:
-        for field, known in (("backends", tuple(BACKENDS)), ("disciplines", WriteStrategy.values)):
-            asked = getattr(self, field)
+        for kind, asked, known in (
+            ("backend", self.backends, tuple(BACKENDS)),
+            ("write strategy", self.disciplines, WriteStrategy.values),
+            ("store", (self.store,), STORES),
+            ("fault", (self.fault,), tuple(FAULTS)),
+        ):
             if not asked:
-                said = {"field": field, "known": ", ".join(known)}
-                raise PlanError(_("%(field)s: name at least one of %(known)s") % said)
-            if unknown := [one for one in asked if one not in known]:
-                raise _absent(field, unknown[0], known)
+                raise PlanError(f"Name at least one {kind}: {', '.join(known)}.")
+            for name in asked:
+                if name not in known:
+                    raise PlanError(unknown(kind, name, known))
             if len(set(asked)) < len(asked):
-                raise PlanError(_("%(field)s: the same one is named twice") % {"field": field})
-        for field, among in (("store", STORES), ("fault", tuple(FAULTS))):
-            if (one := getattr(self, field)) not in among:
-                raise _absent(field, one, among)
+                raise PlanError(f"Name each {kind} only once.")
         keep_within(LIMITS, asdict(self))
         if self.processes * self.threads > MOST_THREADS:
-            raise PlanError(_("processes x threads: at most %(most)s") % {"most": MOST_THREADS})
+            raise PlanError(
+                _("Use at most %(most)s threads in all: processes x threads per process.")
+                % {"most": MOST_THREADS}
+            )
         if "mysql_session" in self.backends and self.store != "mariadb":
-            raise PlanError(_("backends: mysql_session needs store mariadb"))
+            raise PlanError(_("The backend mysql_session needs MariaDB as its database."))
         if self.fault == "kill-database" and self.store != "mariadb":
-            raise PlanError(_("fault: kill-database needs store mariadb"))
+            raise PlanError(_("The fault kill-database needs MariaDB as its database."))
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -111,6 +112,13 @@ class Plan:
     def runs(self) -> int:
         """Return the number of runs."""
         return len(self.backends) * len(self.disciplines) * self.repeats
+
+    def guards(self) -> Iterator[dict[str, Any]]:
+        """Yield the backend, write strategy and number of each run, interleaved."""
+        for repeat, discipline, backend in product(
+            range(1, self.repeats + 1), self.disciplines, self.backends
+        ):
+            yield {"backend": backend, "discipline": discipline, "repeat": repeat}
 
     @property
     def strike_after(self) -> tuple[int, ...]:
@@ -130,7 +138,7 @@ class Plan:
     def command(self) -> str:
         """Return the command line with the same parameters."""
         lists = [("backend", one) for one in self.backends]
-        lists += [("discipline", one) for one in self.disciplines]
+        lists += [("strategy", one) for one in self.disciplines]
         rest = [
             (field.name.replace("_", "-"), getattr(self, field.name))
             for field in fields(self)

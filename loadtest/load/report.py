@@ -1,14 +1,13 @@
-"""Reports for people: a sentence and a table."""
+"""Reports for people: sentences about runs."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 from django.utils.translation import gettext as _
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 Run = dict[str, Any]
+TITLES = {"redis": "Redis", "redlock": "RedLock", "zookeeper": "ZooKeeper"}
 
 
 def met(run: Run) -> bool:
@@ -24,7 +23,7 @@ def _breaches(run: Run) -> list[str]:
 
 
 def sentence(runs: Sequence[Run]) -> str:
-    """Return the verdicts as text: "none sold 83 of 50. redis sold exactly 50."."""
+    """Return "Without a lock: 200 sold of 50 in stock. With Redis: exactly 50."."""
     sentences, absent = [], defaultdict(list)
     for name, group in by_guard(runs):
         if missing := [run for run in group if run["verdict"] == "not-run"]:
@@ -34,7 +33,32 @@ def sentence(runs: Sequence[Run]) -> str:
     for why, names in absent.items():
         values = {"guard": ", ".join(names), "why": why}
         sentences.append(_("%(guard)s did not run: %(why)s.") % values)
-    return " ".join(sentences)
+    # Chinese has no space after its full stop.
+    return " ".join(sentences).replace("。 ", "。")
+
+
+def words(run: Run) -> str:
+    """Return the verdict in the active language; an expected oversell is "as expected"."""
+    verdict = {
+        "ok": _("exact"),
+        "oversold": _("oversold"),
+        "undersold": _("undersold"),
+        "not-run": _("not run"),
+    }[run["verdict"]]
+    if run["expected"] == run["verdict"] and met(run):
+        return _("%(verdict)s, as expected") % {"verdict": verdict}
+    return verdict if met(run) else _("%(verdict)s: unexpected") % {"verdict": verdict}
+
+
+def explain(run: Run) -> str:
+    """Return two sentences: the first lost update of a run, and what the row counted in all."""
+    lost = run["lost_updates"]
+    quantities = {event["do"]: event["quantity"] for event in lost["events"]}
+    return _(
+        "Two buyers both read a stock of %(read)s before either wrote %(write)s back: the row "
+        "counted one sale instead of two. In the end it had counted %(counted)s of %(units)s units "
+        "sold."
+    ) % {**quantities, **lost}
 
 
 def by_guard(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
@@ -49,43 +73,27 @@ def by_guard(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 
 
 def _of_guard(name: str, runs: Sequence[Run]) -> str:
-    values: dict[str, object] = {"guard": name, "stock": runs[0]["stock"], "runs": len(runs)}
     sold = sorted(run["sold"] for run in runs)
+    values: dict[str, object] = {"stock": runs[0]["stock"], "runs": len(runs), "guard": name}
+    if runs[0]["backend"] == "none":
+        values["guard"] = _("Without a lock") + name.removeprefix("none")
+    else:
+        values["guard"] = _("With %(lock)s") % {"lock": TITLES.get(name, name)}
     if sold[0] == sold[-1] == runs[0]["stock"]:
         if len(runs) == 1:
-            return _("%(guard)s sold exactly %(stock)s.") % values
-        return _("%(guard)s sold exactly %(stock)s in each of %(runs)s runs.") % values
+            return _("%(guard)s: exactly %(stock)s.") % values
+        return _("%(guard)s: exactly %(stock)s in each of %(runs)s runs.") % values
     values["sold"] = sold[0] if sold[0] == sold[-1] else f"{sold[0]}-{sold[-1]}"
     if len(runs) == 1:
-        return _("%(guard)s sold %(sold)s of %(stock)s.") % values
-    return _("%(guard)s sold %(sold)s of %(stock)s in each of %(runs)s runs.") % values
-
-
-def table(runs: Sequence[Run]) -> Table:
-    """Return a table with one line per run."""
-    drawn = Table(title=sentence(runs), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    drawn.add_column("guard", no_wrap=True)
-    for column in ("sold", "over", "unsold", "orders/s", "p50/p95/p99 ms"):
-        drawn.add_column(column, justify="right", no_wrap=True)
-    drawn.add_column("verdict", no_wrap=True)
-    for run in runs:
-        drawn.add_row(
-            f"{run['backend']} + {run['discipline']}",
-            f"{run['sold']}/{run['stock']}",
-            str(run["oversold"]),
-            str(run["undersold"]),
-            f"{run['orders_per_second']:.0f}",
-            "/".join(f"{wait:.0f}" for wait in run["wait_ms"].values()),
-            str(run["verdict"]),
-        )
-    return drawn
+        return _("%(guard)s: %(sold)s sold of %(stock)s in stock.") % values
+    return _("%(guard)s: %(sold)s sold of %(stock)s in stock in each of %(runs)s runs.") % values
 
 
 def surprises(runs: Sequence[Run]) -> list[str]:
     """Return a line for each run that does not show what its guard promises."""
     return [
         f"{run['backend']} + {run['discipline']} #{run['repeat']}: {run['verdict']}"
-        + (f" where {run['expected']} was promised" if run["expected"] else "")
+        + (f", expected {run['expected']}" if run["expected"] else "")
         + f" ({'; '.join([run['why'], *_breaches(run)])})"
         for run in runs
         if not met(run)

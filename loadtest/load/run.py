@@ -16,10 +16,10 @@ def run(plan: Plan, progress: Progress = lambda event: None) -> Report:
     """Return the report as `lab run --json` prints it; `progress` is called with every event."""
     report: Report = {"settings": plan.settings(), "versions": {}, "runs": []}
     with PrivateStores(plan.store, plan.servers) as stores:
-        needed = ("database", FAULTS[plan.fault].server)
-        for server in needed:
+        for server in ("database", FAULTS[plan.fault].server):
             if server in stores.missing:
-                report["runs"] = _all_not_run(plan, stores.missing[server])
+                why = stores.missing[server]
+                report["runs"] = [{**names, **not_run(plan, why)} for names in plan.guards()]
                 return report
         missed = 0
         asked = {"plan": plan.settings(), "missing": stores.missing, "ports": stores.ports}
@@ -37,17 +37,3 @@ def run(plan: Plan, progress: Progress = lambda event: None) -> Report:
                 missed = 0
     report["runs"] = with_controls(report["runs"])
     return report
-
-
-def _all_not_run(plan: Plan, why: str) -> list[dict[str, Any]]:
-    return [
-        {
-            "backend": backend,
-            "discipline": discipline,
-            "repeat": repeat,
-            **not_run(plan, why),
-        }
-        for repeat in range(1, plan.repeats + 1)
-        for discipline in plan.disciplines
-        for backend in plan.backends
-    ]

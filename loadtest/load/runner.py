@@ -27,6 +27,7 @@ from devservers import HOST
 from devservers.base import START_TIMEOUT
 from loadtest.faults.worker import emit
 from loadtest.history.checker import Promise, check
+from loadtest.history.lost_updates import lost_updates
 from loadtest.history.recorder import dump, history
 from loadtest.load.fault_plan import FAULTS, TTL, marks
 from loadtest.load.plan import Plan
@@ -46,16 +47,14 @@ def main(asked: dict[str, Any]) -> None:
     call_command("migrate", verbosity=0, interactive=False)
     emit("versions", versions=versions())
     customers = _make_customers(plan)
-    for repeat in range(1, plan.repeats + 1):
-        for discipline in plan.disciplines:
-            for backend in plan.backends:
-                names = {"backend": backend, "discipline": discipline, "repeat": repeat}
-                _wait_for_port(asked["ports"].get(FAULTS[plan.fault].server))
-                if why := asked["missing"].get(backend) or _switch(backend, discipline):
-                    emit("run", run={**names, **not_run(plan, why)})
-                    continue
-                sale = open_sale("-".join(map(str, names.values())), plan.stock)
-                emit("run", run={**names, **_run(plan, sale, customers, names)})
+    for names in plan.guards():
+        _wait_for_port(asked["ports"].get(FAULTS[plan.fault].server))
+        backend = names["backend"]
+        if why := asked["missing"].get(backend) or _switch(backend, names["discipline"]):
+            emit("run", run={**names, **not_run(plan, why)})
+            continue
+        sale = open_sale("-".join(map(str, names.values())), plan.stock)
+        emit("run", run={**names, **_run(plan, sale, customers, names)})
 
 
 def versions() -> dict[str, Any]:
@@ -148,11 +147,13 @@ def _run(
     if plan.fault != "none" and len(result.injections) < plan.strikes:
         often = f" {plan.strikes} times" if plan.strikes > 1 else ""
         return not_run(plan, f"{plan.fault} did not fire{often}")
+    events = history(folder)
     return {
         **judge(plan, audit_sale(sale=sale), result.outcomes, result.started, promise),
         "sold_at": curve(result.outcomes, result.started),
         "marks": marks(plan.fault, result.injections, result.started),
-        "checked": asdict(check(history(folder), dump(sale), kept)),
+        "checked": asdict(check(events, dump(sale), kept)),
+        "lost_updates": lost_updates(events),
     }
 
 

@@ -4,10 +4,12 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
+from django.db import transaction
 from django.utils import timezone
 
-from inventory.models import Product
-from shop.models import Sale
+from inventory.models import Product, Stock, StockMovement
+from shop.models import CustomerQuota, Order, Payment, RejectedReservation, Sale
+from shop.reservations import store
 from shop.sales.queries import create_sale
 
 OPEN_FOR = timedelta(days=1)
@@ -30,3 +32,18 @@ def open_sale(
         closes_at=now + open_for,
         **options,
     )
+
+
+def remove_sale(sale: Sale) -> None:
+    """Delete a sale with its orders, its ledger and its product, unless that has another sale."""
+    if sale.is_queued:
+        sale.refresh_from_db(fields=["generation"])
+        store.delete(*store.keys_of(sale))
+    with transaction.atomic():
+        Payment.objects.filter(order__sale=sale).delete()
+        for model in (Order, RejectedReservation, CustomerQuota):
+            model.objects.filter(sale=sale).delete()
+        StockMovement.objects.filter(stock=sale.stock_id).delete()
+        Sale.objects.filter(pk=sale.pk).delete()
+        Stock.objects.filter(pk=sale.stock_id).delete()
+        Product.objects.filter(pk=sale.product_id, sales=None).delete()

@@ -189,7 +189,6 @@ class ShopCommands:
         """
         from locking import failpoints, policy
         from locking.policy.lock import PolicyLock
-        from locking.watchdog import watchdog
         from shop.errors import Overloaded, ShopError
         from shop.models import Sale
         from shop.purchase.place_order import place_order
@@ -204,7 +203,7 @@ class ShopCommands:
             time.sleep(think)
             lease = PolicyLock(lock_name(sale)).lease
             if lease is not None and (early or not renew):
-                watchdog.remove(lease)
+                lease.renewer.remove(lease)
             if lease is not None and early:
                 lease.backend.release(lease.claim, lease.token)
             if fault:

@@ -67,6 +67,8 @@ class PrivateStores:
                 "PURCHASES_PER_GRANT": "1",  # and each buyer takes the lock itself
                 "LOG_LEVEL": "WARNING",
             }
+            # The metrics of a shop that started this process must not count an experiment.
+            self.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
             if self.store == "mariadb":
                 self._start("database")
             for backend in self.backends:

@@ -124,10 +124,7 @@ def not_run(plan: Plan, why: str) -> dict[str, Any]:
     """Return the report of a run that could not take place."""
     return {
         "stock": plan.stock,
-        "attempts": 0,
-        "sold": 0,
-        "oversold": 0,
-        "undersold": 0,
+        **dict.fromkeys(("attempts", "sold", "oversold", "undersold"), 0),
         "orders_per_second": 0.0,
         "wait_ms": {"p50": 0.0, "p95": 0.0, "p99": 0.0},
         "answers": {},

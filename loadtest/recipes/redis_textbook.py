@@ -15,10 +15,10 @@ import time
 from abc import abstractmethod
 from typing import Any, ClassVar
 
+from redis import Redis
+
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.clock_tokens import clock_token
-from locking.backends.redis.connection import Connection, milliseconds
-from locking.backends.redis.pool import ConnectionPool
 from locking.failpoints import reach
 
 POLL = 0.02
@@ -32,68 +32,58 @@ class _Textbook(Backend):
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        self._pool = ConnectionPool(str(self.location))
+        self._client = Redis.from_url(str(self.location), decode_responses=True)
 
     @abstractmethod
-    def _take(self, connection: Connection, key: str, claim: Claim) -> bool:
+    def _take(self, key: str, claim: Claim) -> bool:
         """Try to acquire once."""
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Try again after a random pause, until `timeout`."""
         until = time.monotonic() + timeout
-        connection = self._pool.get()
         while not claim.cancelled.is_set():
             sent = time.monotonic()
-            if self._take(connection, self.prefix + claim.name, claim):
-                self._pool.give(connection)
+            if self._take(self.prefix + claim.name, claim):
                 expires = self.capabilities.expires
                 return Grant(clock_token(), sent + claim.ttl if expires else float("inf"))
             if sent >= until:
                 break
             claim.cancelled.wait(min(random.uniform(0, 2 * POLL), until - sent))
-        self._pool.give(connection)
         return None
 
     def release(self, claim: Claim, token: int) -> None:
         """Delete the key without checking its owner."""
-        self._command("DEL", self.prefix + claim.name)
+        self._client.delete(self.prefix + claim.name)
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Renew the key without checking its owner."""
         sent = time.monotonic()
-        self._command("PEXPIRE", self.prefix + claim.name, milliseconds(ttl))
+        self._client.pexpire(self.prefix + claim.name, round(1000 * ttl))
         return sent + ttl
 
     def inspect(self) -> list[Held]:
         """Return the existing keys."""
-        found, cursor = set[str](), "0"
-        while True:
-            cursor, keys = self._command("SCAN", cursor, "MATCH", f"{self.prefix}*")
-            found.update(keys)
-            if cursor == "0":
-                break
         locks = []
-        for key in sorted(found):
-            owner, left = self._command("GET", key), self._command("PTTL", key)
+        for key in sorted(set(self._client.scan_iter(f"{self.prefix}*"))):
+            owner, left = self._client.get(key), self._client.pttl(key)
             if owner is not None:
                 ends = left / 1000 if left >= 0 else None
-                locks.append(Held(name=key.removeprefix(self.prefix), owner=owner, expires_in=ends))
+                locks.append(
+                    Held(name=key.removeprefix(self.prefix), owner=str(owner), expires_in=ends)
+                )
         return locks
 
     def probe(self) -> None:
         """Send PING."""
-        self._command("PING")
+        self._client.ping()
 
     def break_lock(self, name: str) -> bool:
         """Delete the key, as an operator does after a crash."""
-        return bool(self._command("DEL", self.prefix + name))
+        return bool(self._client.delete(self.prefix + name))
 
     def close(self) -> None:
         """Close the idle connections."""
-        self._pool.close()
-
-    def _command(self, *command: str) -> Any:
-        return self._pool.call(lambda connection: connection.command(*command))
+        self._client.close()
 
 
 class SetnxBackend(_Textbook):
@@ -106,8 +96,8 @@ class SetnxBackend(_Textbook):
     )
     prefix = "textbook:setnx:"
 
-    def _take(self, connection: Connection, key: str, claim: Claim) -> bool:
-        return bool(connection.command("SETNX", key, claim.owner))
+    def _take(self, key: str, claim: Claim) -> bool:
+        return bool(self._client.setnx(key, claim.owner))
 
 
 class SetnxExpireBackend(_Textbook):
@@ -121,11 +111,11 @@ class SetnxExpireBackend(_Textbook):
     )
     prefix = "textbook:setnx-expire:"
 
-    def _take(self, connection: Connection, key: str, claim: Claim) -> bool:
-        if not connection.command("SETNX", key, claim.owner):
+    def _take(self, key: str, claim: Claim) -> bool:
+        if not self._client.setnx(key, claim.owner):
             return False
         reach("redis_setnx_expire.between")
-        connection.command("PEXPIRE", key, milliseconds(claim.ttl))
+        self._client.pexpire(key, round(1000 * claim.ttl))
         return True
 
 
@@ -140,6 +130,5 @@ class SetExpireBackend(_Textbook):
     )
     prefix = "textbook:set-px:"
 
-    def _take(self, connection: Connection, key: str, claim: Claim) -> bool:
-        life = milliseconds(claim.ttl)
-        return connection.command("SET", key, claim.owner, "NX", "PX", life) is not None
+    def _take(self, key: str, claim: Claim) -> bool:
+        return bool(self._client.set(key, claim.owner, nx=True, px=round(1000 * claim.ttl)))

@@ -42,7 +42,6 @@ GROWS = {
     "rows: locking_jobrun": "the history of jobs, kept for two days",
     "rows: locking_lockpolicychange": "the history of switches",
     "rows: locking_lockrow": "one for each name, until an hour after its last use",
-    "keys: lock:{*}:clock": "the last token of each name, kept for an hour",
 }
 """Figures that the load increases, and why that is no leak."""
 Figures = dict[str, float]
@@ -130,8 +129,6 @@ def _figures(shop: Shop, zookeeper: int) -> Figures:
 
 def _kind(key: bytes) -> str:
     """Return the pattern of a key: numbers and identifiers replaced by *."""
-    if key.endswith(b":clock"):
-        return "lock:{*}:clock"
     return re.sub(r"[0-9A-Za-z]{32,}|[0-9a-f-]{16,}|\d+", "*", key.decode())
 
 

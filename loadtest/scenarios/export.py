@@ -1,25 +1,46 @@
 """Export a scenario report as an offline page, as charts, and as sections of faults.md."""
 
+import json
 import textwrap
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from django.template.loader import render_to_string
+from django.utils.translation import gettext as _
 
 from loadtest.charts import marked, timeline
 from loadtest.scenarios.catalogue import SCENARIOS
 from loadtest.scenarios.scenario import Result
 
 PART = "lab_scenario"
+RECORDED = Path(__file__).with_name("recorded.json")
+"""The report of `lab scenario all --write`, which the pages show before the first run."""
+
+
+@cache
+def recorded() -> dict[str, Any]:
+    """Return the recorded report; its results by name under "results"."""
+    report: dict[str, Any] = json.loads(RECORDED.read_text())
+    return {**report, "results": {result["name"]: result for result in report["scenarios"]}}
+
+
+def words(result: Result) -> str:
+    """Return the verdict in the active language: a control that breaks is "as expected"."""
+    if result["verdict"] == "ok":
+        return _("as expected")
+    return _("the repair broke as well") if result["verdict"] == "failed" else _("not run")
 
 
 def shown(result: Result) -> dict[str, Any]:
     """Return the context of lab/_scenario.html for one result."""
     scenario = SCENARIOS[result["name"]]
+    length = timeline.length_of(result["halves"])
     variants = [
         {
+            "name": half(variant),
             "heading": timeline.heading(variant),
-            "chart": timeline.draw(variant),
+            "chart": timeline.draw(variant, length=length),
             "rows": timeline.rows(variant),
         }
         for variant in result["halves"]
@@ -27,6 +48,7 @@ def shown(result: Result) -> dict[str, Any]:
     return {
         "scenario": scenario,
         "result": result,
+        "words": words(result),
         "sentences": scenario.describe(result),
         "variants": variants,
     }
@@ -46,17 +68,30 @@ def write_charts(report: dict[str, Any], folder: Path, *, suffix: str = "svg") -
     folder.mkdir(parents=True, exist_ok=True)
     for result in report["scenarios"]:
         for variant in result["halves"]:
-            svg = f"{timeline.draw(variant, alone=True)}\n".encode()
             file = _chart_file(result["name"], variant, folder).with_suffix(f".{suffix}")
-            file.write_bytes(timeline.png(variant) if suffix == "png" else svg)
+            file.write_bytes(chart(result, variant, suffix))
+
+
+def half(variant: dict[str, Any]) -> str:
+    """Return the name of a variant in addresses and files."""
+    return "repaired" if variant["is_repaired"] else "broken"
+
+
+def chart(result: Result, variant: dict[str, Any], suffix: str) -> bytes:
+    """Return the timeline of one of a result's variants as a file, svg or png."""
+    length = timeline.length_of(result["halves"])
+    if suffix == "png":
+        return timeline.png(variant, length=length)
+    return f"{timeline.draw(variant, length=length, alone=True)}\n".encode()
 
 
 def _chart_file(name: str, variant: dict[str, Any], folder: Path) -> Path:
-    return folder / f"{name}-{'repaired' if variant['is_repaired'] else 'broken'}.svg"
+    return folder / f"{name}-{half(variant)}.svg"
 
 
 def write(report: dict[str, Any], page: Path) -> None:
-    """Replace the sections between the page's markers, and their charts in img/ beside it."""
+    """Replace the sections between the page's markers, their charts in img/, and RECORDED."""
+    RECORDED.write_text(json.dumps(report, separators=(",", ":")) + "\n")
     write_charts(report, page.parent / "img")
     sections = "\n".join(_section(one) for one in report["scenarios"])
     marked.write(page, PART, f"\n{sections}\n")

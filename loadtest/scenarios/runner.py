@@ -2,11 +2,13 @@
 
 import time
 from contextlib import closing
+from dataclasses import asdict
 from typing import Any
 
 from django.core.management import call_command
 
 from devservers import ServerError
+from loadtest.charts import timeline_data
 from loadtest.faults.waiting import FaultFailed
 from loadtest.faults.worker import emit
 from loadtest.load.runner import versions
@@ -42,15 +44,9 @@ def perform(
         for is_repaired, guard in ((False, scenario.broken), (True, scenario.repaired)):
             show("repaired" if is_repaired else "broken")
             run = run_variant(scenario, shared, is_repaired=is_repaired)
-            variants.append(
-                {
-                    "guard": guard,
-                    "is_repaired": is_repaired,
-                    "facts": run.facts,
-                    "events": run.events,
-                    "seconds": run.seconds,
-                }
-            )
+            variants.append({"guard": guard, "is_repaired": is_repaired, **asdict(run)})
+            if found := timeline_data.read(variants[-1]).contradictions():
+                raise FaultFailed(f"the recording contradicts itself: {found[0]}")
         verdict, why = scenario.verdict(variants[0]["facts"], variants[1]["facts"])
     except (ServerError, FaultFailed) as error:
         why = str(error)

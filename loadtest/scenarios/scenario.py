@@ -11,7 +11,7 @@ from loadtest.scenarios.testbed import Testbed
 
 Result = dict[str, Any]
 Text = str | Promise
-IMMUNE_TO_RECIPE = _("Every backend of the shop; this is a textbook recipe, kept for the lab.")
+IMMUNE_TO_RECIPE = _("Every backend of the shop; this textbook recipe is only in the lab.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,8 @@ class Scenario:
     immune: Text
     """The backends on which the failure cannot occur."""
     run: Callable[[Testbed, bool], dict[str, Any]]
+    needs: str = ""
+    """A server program beside Redis; a variant does not run where it is not installed."""
     requires_overlap: bool = True
     """The broken variant counts only if two processes believed at once that they held the lock."""
 

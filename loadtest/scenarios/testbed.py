@@ -177,13 +177,14 @@ class Testbed:
         """Record a mark for the chart."""
         self.recorder.note("mark", lane=lane, what=what)
 
-    def mark_kept(self, process: str) -> None:
-        """Record that the store keeps a lock of a process that died before it got the reply."""
-        self.recorder.note("kept", lane=process)
-
     def mark_gone(self, process: str) -> None:
         """Record that the store has lost the process's lock."""
         self.recorder.note("gone", lane=process)
+
+    def mark_deleted(self, process: str, *, by: str) -> None:
+        """Record that the last release of a process removed another's lock from the store."""
+        ends = (e["t"] for e in history(self.folder) if (e["do"], e["actor"]) == ("release", by))
+        self.recorder.note("deleted", lane=by, holder=process, t=max(ends))
 
     def finish(self, facts: dict[str, Any]) -> VariantRun:
         """Return the outcome, with the overlaps that the checker found in the history."""

@@ -7,9 +7,14 @@ from django import forms
 from django.utils.translation import gettext_lazy as _
 
 from loadtest.load.fault_plan import FAULTS
-from loadtest.load.plan import BACKENDS, LIMITS, STORES, Plan, PlanError
+from loadtest.load.plan import BACKENDS, LIMITS, Plan, PlanError
 from locking.models import WriteStrategy
 
+GROUPS = (
+    (_("Load"), ("buyers", "stock", "think_ms", "processes", "threads")),
+    (_("Fault"), ("fault", "at")),
+    (_("Database and repetition"), ("store", "repeats", "seed")),
+)
 DEFAULTS = {field.name: field.default for field in fields(Plan)}
 MOST_BUYERS = 20_000
 """Of all runs together: a load test from a page must end within its time limit."""
@@ -37,14 +42,20 @@ class PlanForm(forms.Form):
     )
     buyers = _number("buyers", _("Buyers"))
     stock = _number("stock", _("Stock"))
-    think_ms = _number("think_ms", _("Think, ms"), forms.FloatField)
+    think_ms = _number("think_ms", _("Payment check (ms)"), forms.FloatField)
     processes = _number("processes", _("Processes"))
-    threads = _number("threads", _("Threads of each"))
-    repeats = _number("repeats", _("Repeats"))
-    seed = _number("seed", _("Seed"))
-    store = forms.ChoiceField(label=_("Database"), choices=[(name, name) for name in STORES])
-    fault = forms.ChoiceField(label=_("Fault"), choices=[(name, name) for name in FAULTS])
-    at = _number("at", _("at this share of the stock"), forms.FloatField)
+    threads = _number("threads", _("Threads per process"))
+    repeats = _number("repeats", _("Runs of each lock"))
+    seed = _number("seed", _("Random seed"))
+    store = forms.ChoiceField(
+        label=_("Database"),
+        choices=[("sqlite", "SQLite"), ("mariadb", "MariaDB")],
+        help_text=_("mysql_session and killing the database need MariaDB."),
+    )
+    fault = forms.ChoiceField(
+        label=_("Fault"), choices=[(name, fault.description) for name, fault in FAULTS.items()]
+    )
+    at = _number("at", _("Share sold before the fault"), forms.FloatField)
 
     def clean(self) -> dict[str, Any]:
         """Build the plan; report combinations of fields that PlanError refuses."""
@@ -57,13 +68,12 @@ class PlanForm(forms.Form):
                 raise forms.ValidationError(str(error)) from error
             if plan.buyers * plan.runs > MOST_BUYERS:
                 raise forms.ValidationError(
-                    _("buyers x runs: a page asks for at most %(most)s"),
+                    _("Buyers × runs must be at most %(most)s here; use the command for more."),
                     params={"most": MOST_BUYERS},
                 )
             cleaned["plan"] = plan
         return cleaned
 
-    def numbers(self) -> list[forms.BoundField]:
-        """Return the number fields, which the page shows in one row."""
-        names = ("buyers", "stock", "think_ms", "processes", "threads", "repeats", "seed")
-        return [self[name] for name in names]
+    def groups(self) -> list[tuple[str, list[forms.BoundField]]]:
+        """Return the fields that are not lists, under the titles that the page shows."""
+        return [(str(title), [self[name] for name in names]) for title, names in GROUPS]

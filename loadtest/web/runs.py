@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
@@ -41,15 +42,24 @@ class RunUnderWay(ShopError):
     """Another load test is running; two at once would distort each other's figures."""
 
     code = "run_under_way"
-    title = _("A load test is under way")
-    advice = _("Wait for it to end, or stop it; two at once would measure each other.")
+    title = _("A load test is already running")
+    advice = _(
+        "Wait for it to end, or stop it. Two tests at once would distort each other's results."
+    )
+    link_title = _("Go to the running test")
+
+    @property
+    def link(self) -> str:
+        """Return the address of the run, or of the lab if it has ended meanwhile."""
+        run = LabRun.objects.filter(slot=1).first()
+        return run.get_absolute_url() if run else reverse("lab")
 
 
 class Stopped(Exception):
     """The run was stopped on request."""
 
 
-def start(*, plan: Plan, user: User) -> LabRun:
+def start(*, plan: Plan, user: User | None) -> LabRun:
     """Create a load test; raise RunUnderWay while another one is active."""
     return _start(user, Kind.RUN, plan.settings())
 
@@ -67,7 +77,7 @@ def repeat(*, run_id: UUID, user: User) -> LabRun:
     return _start(user, earlier.kind, earlier.plan)
 
 
-def _start(user: User, kind: str, plan: dict[str, Any]) -> LabRun:
+def _start(user: User | None, kind: str, plan: dict[str, Any]) -> LabRun:
     fail_abandoned()
     try:
         with transaction.atomic():
@@ -80,13 +90,13 @@ def fail_abandoned() -> None:
     """Mark runs as failed that no worker started in time, or whose worker was killed."""
     overdue = timezone.now() - timedelta(seconds=WAIT_LIMIT)
     LabRun.objects.filter(state=State.WAITING, created_at__lt=overdue).update(
-        state=State.FAILED, error=gettext_noop("No worker took it up."), slot=None
+        state=State.FAILED, error=gettext_noop("No worker picked it up."), slot=None
     )
     for running in LabRun.objects.filter(state=State.RUNNING):
         with suppress(LockError):  # without Redis the state of the worker is unknown
             if not lock_of(running.pk).locked():
                 LabRun.objects.filter(pk=running.pk, state=State.RUNNING).update(
-                    state=State.FAILED, error=gettext_noop("Its worker died."), slot=None
+                    state=State.FAILED, error=gettext_noop("The worker crashed."), slot=None
                 )
 
 

@@ -15,4 +15,5 @@ urlpatterns = [
     path("runs/<uuid:run_id>/stop/", views.stop, name="lab-stop"),
     path("runs/<uuid:run_id>/again/", views.repeat, name="lab-again"),
     path("runs/<uuid:run_id>/report.<slug:suffix>", views.download, name="lab-file"),
+    path("runs/<uuid:run_id>/<slug:half>.<slug:suffix>", views.chart, name="lab-chart"),
 ]

@@ -1,29 +1,35 @@
-"""The pages of the lab: staff start load tests; anyone who has the address reads the result."""
+"""The pages of the lab: anyone starts the preset and reads; staff start everything else."""
 
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
+from devservers.programs import installed
 from loadtest import scenarios
-from loadtest.charts import export
+from loadtest.charts import export, timeline
 from loadtest.load import report
 from loadtest.load.plan import Plan
 from loadtest.models import LabRun
 from loadtest.scenarios import export as scenario_export
-from loadtest.web import runs, tasks
+from loadtest.web import comparison, runs, tasks
 from loadtest.web.forms import PlanForm
 from shop.models import User
+from shop.platform import rate_limits
 
+PROGRAMS = {"MariaDB": "mariadbd", "ZooKeeper": "java"}
 LISTED = 20
 FILES = {LabRun.Kind.RUN: ("csv", "html", "png", "json"), LabRun.Kind.SCENARIO: ("html", "json")}
 TYPES = {
+    "svg": "image/svg+xml",
     "csv": "text/csv; charset=utf-8",
     "html": "text/html; charset=utf-8",
     "png": "image/png",
@@ -44,11 +50,8 @@ def _authorized(request: HttpRequest) -> User:
 
 @require_safe
 @never_cache
-@login_required
 def index(request: HttpRequest) -> HttpResponse:
-    """Show the preset, the form and the latest load tests."""
-    if not request.user.is_staff:
-        raise PermissionDenied
+    """Show the preset; for staff also the form and the latest load tests."""
     return _index(request, PlanForm())
 
 
@@ -66,35 +69,68 @@ def _index(request: HttpRequest, form: PlanForm) -> HttpResponse:
 
 
 @require_POST
-@login_required
 def start(request: HttpRequest) -> HttpResponse:
-    """Start the preset or the plan of the form, and redirect to its page."""
+    """Start the preset, for anyone, or the plan of the form, for staff; redirect to its page."""
+    if "form" not in request.POST:
+        return _enqueue(_start_preset(request))
     user = _authorized(request)
-    plan = runs.OVERSELL_IN_TEN_SECONDS
-    if "form" in request.POST:
-        form = PlanForm(request.POST)
-        if not form.is_valid():
-            return _index(request, form)
-        plan = form.cleaned_data["plan"]
-    return _enqueue(runs.start(plan=plan, user=user))
+    form = PlanForm(request.POST)
+    if not form.is_valid():
+        return _index(request, form)
+    return _enqueue(runs.start(plan=form.cleaned_data["plan"], user=user))
+
+
+def _start_preset(request: HttpRequest) -> LabRun:
+    """Start the preset; visitors who may not run load tests are limited per address."""
+    plan, client = runs.OVERSELL_IN_TEN_SECONDS, ("lab", rate_limits.address_of(request))
+    if _may_run(request):
+        return runs.start(plan=plan, user=_authorized(request))
+    rate_limits.count(settings.LAB_GUEST_LIMIT, *client)
+    try:
+        return runs.start(plan=plan, user=request.user if request.user.is_authenticated else None)
+    except runs.RunUnderWay:
+        rate_limits.count(settings.LAB_GUEST_LIMIT, *client, cost=-1)
+        raise
 
 
 @require_safe
 @never_cache
-@login_required
 def scenario_list(request: HttpRequest) -> HttpResponse:
     """List every scenario with the result of its newest run."""
-    if not request.user.is_staff:
-        raise PermissionDenied
     runs.fail_abandoned()
     latest = runs.latest_of_scenarios()
-    cards = []
-    for name, scenario in scenarios.SCENARIOS.items():
-        run = latest.get(name)
-        result = run.report["scenarios"][0] if run and run.report else None
-        sentences = scenario.describe(result) if result else []
-        cards.append({"scenario": scenario, "run": run, "result": result, "sentences": sentences})
+    cards = [_card(name, latest.get(name)) for name in scenarios.SCENARIOS]
     return render(request, "lab/scenarios.html", {"cards": cards, "may_run": _may_run(request)})
+
+
+def _card(name: str, run: LabRun | None) -> dict[str, Any]:
+    """Return the context of a scenario: its newest result here or, before that, the recorded."""
+    scenario, recorded = scenarios.SCENARIOS[name], scenario_export.recorded()["results"][name]
+    result = run.report["scenarios"][0] if run and run.report else recorded
+    sentences = scenario.describe(result) or scenario.describe(recorded)
+    return {
+        "scenario": scenario,
+        "run": run,
+        "result": result,
+        "words": scenario_export.words(result),
+        "sentence": sentences[0],
+        "chart": timeline.draw((result["halves"] or recorded["halves"])[0], is_brief=True),
+        "seconds": recorded["seconds"],
+        "is_missing": bool(scenario.needs) and not installed(PROGRAMS[scenario.needs]),
+    }
+
+
+@require_safe
+@never_cache
+def chart(request: HttpRequest, run_id: UUID, half: str, suffix: str) -> HttpResponse:
+    """Return one timeline of a scenario as a file."""
+    run = runs.get_run(run_id)
+    for result in (run.report or {}).get("scenarios", ()):
+        for variant in result["halves"]:
+            if scenario_export.half(variant) == half and suffix in ("svg", "png"):
+                content = scenario_export.chart(result, variant, suffix)
+                return HttpResponse(content, content_type=TYPES[suffix])
+    raise Http404
 
 
 @require_POST
@@ -140,7 +176,7 @@ def command(request: HttpRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def show(request: HttpRequest, run_id: UUID) -> HttpResponse:
-    """Show one load test; for htmx, only the part that changes."""
+    """Show one load test; for htmx, its figures or, in the end, its result."""
     run = runs.get_run(run_id)
     context = {
         "run": run,
@@ -151,9 +187,15 @@ def show(request: HttpRequest, run_id: UUID) -> HttpResponse:
     if context["may_run"] and run.report and run.kind == LabRun.Kind.RUN:
         finished = LabRun.objects.filter(state=LabRun.State.DONE, kind=run.kind).exclude(pk=run.pk)
         context["others"] = [(one, _headline(one)) for one in finished[:LISTED]]
+    context["heading"] = _heading(run)
     context["address"] = request.build_absolute_uri(run.get_absolute_url())
-    is_part = bool(request.headers.get("HX-Request"))
-    return render(request, "lab/_run.html" if is_part else "lab/run.html", context)
+    if not request.headers.get("HX-Request"):
+        return render(request, "lab/run.html", context)
+    if not run.is_over:  # only the figures, so that the keyboard's focus stays on Stop
+        return render(request, "lab/_progress.html", context)
+    response = render(request, "lab/_run.html", context)
+    response["HX-Retarget"] = "#run"
+    return response
 
 
 @require_safe
@@ -166,8 +208,14 @@ def compare(request: HttpRequest) -> HttpResponse:
         raise Http404 from None
     if any(one.kind != LabRun.Kind.RUN or not one.report for one in pair):
         raise Http404
-    sides = [(one, _shown(one)) for one in pair]
-    return render(request, "lab/compare.html", {"sides": sides, "rows": _rows(*pair)})
+    reports = [one.report or {} for one in pair]
+    shown = [export.shown(a, beside=b) for a, b in (reports, reversed(reports))]
+    context = {
+        "sides": list(zip(pair, shown, strict=True)),
+        "settings": comparison.differing_settings(*reports),
+        "rows": comparison.rows(*reports),
+    }
+    return render(request, "lab/compare.html", context)
 
 
 @require_safe
@@ -197,6 +245,7 @@ def _shown(run: LabRun) -> dict[str, Any]:
         return {
             "scenario": scenarios.SCENARIOS[name],
             "versions": run.report["versions"] if run.report else {},
+            "seconds": scenario_export.recorded()["results"][name]["seconds"],
             "command": f"manage.py lab scenario {name}",
             **result,
         }
@@ -209,23 +258,19 @@ def _shown(run: LabRun) -> dict[str, Any]:
     }
 
 
+def _heading(run: LabRun) -> str:
+    """Return what runs, and its state."""
+    is_scenario = run.kind == LabRun.Kind.SCENARIO
+    title = scenarios.SCENARIOS[run.plan["scenario"]].title if is_scenario else _("Load test")
+    state = run.get_state_display()
+    if run.report and is_scenario:
+        state = scenario_export.words(run.report["scenarios"][0])
+    elif run.stop_requested and not run.is_over:
+        state = _("stopping")
+    return _("%(title)s: %(state)s") % {"title": title, "state": state}
+
+
 def _headline(run: LabRun) -> str:
-    if run.kind == LabRun.Kind.SCENARIO:
-        scenario = scenarios.SCENARIOS[run.plan["scenario"]]
-        state = run.report["scenarios"][0]["verdict"] if run.report else run.get_state_display()
-        return f"{scenario.title}: {state}"
-    return report.sentence(run.report["runs"]) if run.report else str(run.get_state_display())
-
-
-def _rows(*pair: LabRun) -> list[tuple[str, list[dict[str, Any] | None]]]:
-    """Return a row for each guard with its worst run in each load test."""
-    worst: list[dict[str, dict[str, Any]]] = []
-    for one in pair:
-        found: dict[str, dict[str, Any]] = {}
-        for run in (one.report or {}).get("runs", ()):
-            name = f"{run['backend']} + {run['discipline']}"
-            if name not in found or run["oversold"] > found[name]["oversold"]:
-                found[name] = run
-        worst.append(found)
-    names = dict.fromkeys(name for found in worst for name in found)
-    return [(name, [found.get(name) for found in worst]) for name in names]
+    """Return the result of a run in a sentence, or its state."""
+    has_sentence = run.report and run.kind == LabRun.Kind.RUN
+    return report.sentence(run.report["runs"]) if run.report and has_sentence else _heading(run)

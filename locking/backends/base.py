@@ -10,21 +10,25 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
-from django.core.checks import CheckMessage
+from django.core.checks import CheckMessage, Error
 from django.utils.translation import gettext_noop
 
+from locking.backends.aio import acquire_in_thread, helper
+from locking.backends.options import Option, problems
 from locking.exceptions import LockLost, LockMisuse
-from locking.fork import after_fork_in_child
+from locking.fork import RenewedLock, after_fork_in_child
 from locking.types import current_caller, new_owner
 
 if TYPE_CHECKING:
     from locking.lease import Lease, Lock, LockOptions
+    from locking.lease.watchdog import Renewer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +107,9 @@ class LazyEvent:
         return self._is_set
 
 
+_interrupting = RenewedLock()
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Claim:
     """A caller's request for the lock `name`, and the state of its grant."""
@@ -112,7 +119,7 @@ class Claim:
     """Seconds for which a grant lasts unless it is extended."""
     owner: str = field(default_factory=new_owner)
     caller: object = field(default_factory=current_caller)
-    """The thread or asyncio task that asks."""
+    """The thread or asyncio task that asks; see `current_caller`."""
     cancelled: LazyEvent = field(default_factory=LazyEvent)
     interrupt: Callable[[], None] | None = None
     """Set by a backend while it waits in a place that `cancelled` alone cannot wake."""
@@ -125,15 +132,23 @@ class Claim:
     def cancel(self) -> None:
         """End the wait of another thread: it leaves the queue and returns None."""
         self.cancelled.set()
-        interrupt = self.interrupt  # the wait may end at any moment and reset it to None
-        if interrupt is not None:
-            interrupt()
+        with _interrupting:  # else the wait may end now, and its connection serve another claim
+            interrupt = self.interrupt
+            if interrupt is not None:
+                interrupt()
+
+    def end_wait(self) -> None:
+        """Reset `interrupt`; afterwards `cancel` no longer reaches the place of the wait."""
+        with _interrupting:
+            self.interrupt = None
 
     @property
     def is_abandoned(self) -> bool:
         """True if the thread or task that asked has ended."""
         if isinstance(self.caller, threading.Thread):
             return not self.caller.is_alive()
+        if isinstance(self.caller, weakref.ref):
+            return self.caller() is None
         return isinstance(self.caller, asyncio.Task) and self.caller.done()
 
     def lost(self) -> LockLost:
@@ -170,8 +185,12 @@ class Backend(ABC):
     """
 
     capabilities: ClassVar[Capabilities]
+    known_options: ClassVar[Mapping[str, Option]] = {}
+    """The keys of OPTIONS that the backend accepts."""
     lock_class: ClassVar[type[Lock]]
     """Set by `locking.lease`, which imports the backends and not the other way round."""
+    renewer: Renewer | None = None
+    """Renews the leases of this process; see `locking.lease.watchdog.renewer_of`."""
 
     def __init__(
         self,
@@ -186,9 +205,14 @@ class Backend(ABC):
         self.location = location
         self.ttl = ttl
         self.timeout = timeout
-        self.options = dict(options or {})
+        given = options or {}
+        self.options = {
+            name: given.get(name, option.default) for name, option in self.known_options.items()
+        }
         self.held: dict[tuple[str, object], Lease] = {}
         """The leases of this process, by name and thread or task."""
+        self.entering: set[tuple[str, object]] = set()
+        """The names and tasks that wait for a grant."""
         after_fork_in_child(self.reset_after_fork)
 
     def lock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
@@ -197,7 +221,18 @@ class Backend(ABC):
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
-        """Return the system check messages for this backend's settings."""
+        """Return the mistakes in this backend's settings, without asking its store."""
+        return [
+            Error(f"LOCKS[{alias!r}] {text}", id=f"locking.{number}")
+            for number, text in problems(cls.known_options, conf.get("OPTIONS"))
+        ]
+
+    @classmethod
+    def check_store(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
+        """Return what makes the store unfit for locks; nothing if it does not respond.
+
+        `manage.py check` and the commands that run it ask the store.
+        """
         return []
 
     @abstractmethod
@@ -232,6 +267,21 @@ class Backend(ABC):
     def set_depth(self, claim: Claim, token: int, depth: int) -> None:  # noqa: B027
         """Record the depth of re-entry if the store keeps it; raise LockLost."""
 
+    async def aacquire(self, claim: Claim, timeout: float) -> Grant | None:
+        """Acquire the lock for an asyncio task; cancelling the task leaves no trace.
+
+        By default one task per name and event loop waits in a thread, and the others for it.
+        """
+        return await acquire_in_thread(self, claim, timeout)
+
+    async def arelease(self, claim: Claim, token: int) -> None:
+        """Release the lock for an asyncio task, even if the task is cancelled meanwhile."""
+        await helper.run(lambda: self.release(claim, token))
+
+    async def aset_depth(self, claim: Claim, token: int, depth: int) -> None:
+        """Record the depth of re-entry for an asyncio task."""
+        await helper.run(lambda: self.set_depth(claim, token, depth))
+
     def break_lock(self, name: str) -> bool:
         """Release `name` without its holder, for operators; return False if it was not held."""
         raise LockMisuse(f"{self.alias} locks cannot be broken by an operator.")
@@ -248,3 +298,5 @@ class Backend(ABC):
     def reset_after_fork(self) -> None:
         """Drop the parent's leases and connections in a forked child, without any message."""
         self.held.clear()
+        self.entering.clear()
+        vars(self).pop("renewer", None)

@@ -11,14 +11,9 @@ _lock = threading.Lock()
 _last = 0
 
 
-def now_us() -> int:
-    """Return the wall clock in microseconds."""
-    return time.time_ns() // 1000
-
-
 def clock_token() -> int:
     """Return a token above every other of this process, close to the wall clock."""
     global _last
     with _lock:
-        _last = max(_last + 1, now_us())
+        _last = max(_last + 1, time.time_ns() // 1000)
         return _last

@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from contextlib import suppress
 from typing import Any, ClassVar
 
 from django.utils.translation import gettext_noop
@@ -32,15 +31,17 @@ from locking.backends.database.session import (
     ConnectionLost,
     MySQLSession,
     Session,
+    kill_holder,
     user_lock_waits,
 )
 from locking.backends.database.sql import digest
-from locking.exceptions import LockMisuse, LockUnavailable
+from locking.exceptions import LockMisuse
 
 SLICE_SECONDS = 60.0
 """Seconds that one statement waits: after that, an unreachable server is detected."""
 TOKEN = f"UUID_SHORT() & {2**63 - 1}"
 """The mask keeps tokens of servers whose id is 128 or more in the range of a BIGINT."""
+GALERA = "SHOW VARIABLES LIKE 'wsrep_on'"
 WATCH_INTERVAL = 0.2
 """Seconds between two checks of the held connections, which send nothing to the server."""
 
@@ -61,6 +62,7 @@ class MySQLSessionBackend(DatabaseLocks[MySQLSession]):
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
+        self._is_checked = False
         self._stop: threading.Event | None = None
         """Ends the thread that watches the pinned sessions; None while there is none."""
 
@@ -69,12 +71,11 @@ class MySQLSessionBackend(DatabaseLocks[MySQLSession]):
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Wait in the server's queue; a cancelled claim closes the connection."""
-        if self.pool.vendor != "mysql":
-            raise LockMisuse(f"{self.alias}: GET_LOCK needs MySQL or MariaDB.")
         deadline = time.monotonic() + timeout
 
         def wait(session: Session) -> int | None:
             assert isinstance(session, MySQLSession)
+            self._refuse_galera(session)
             key = self._key(claim.name)
             row = session.row(f"SELECT IF(GET_LOCK(%s, 0) = 1, {TOKEN}, NULL)", key)
             token: int | None = row[0] if row else None
@@ -98,6 +99,16 @@ class MySQLSessionBackend(DatabaseLocks[MySQLSession]):
                 session.close()
             raise
         return None if token is None else Grant(token, math.inf)
+
+    def _refuse_galera(self, session: Session) -> None:
+        if self._is_checked:
+            return
+        if (session.row(GALERA) or ("", "OFF"))[1] == "ON":
+            raise LockMisuse(
+                f"{self.alias}: the nodes of a Galera cluster do not share the locks of GET_LOCK. "
+                "Use the database backend."
+            )
+        self._is_checked = True
 
     def release(self, claim: Claim, token: int) -> None:
         """Release the lock; the server checks that this session has it."""
@@ -171,16 +182,7 @@ class MySQLSessionBackend(DatabaseLocks[MySQLSession]):
 
     def break_lock(self, name: str) -> bool:
         """Kill the session that has the lock."""
-
-        def end(session: Session) -> bool:
-            row = session.row("SELECT IS_USED_LOCK(%s)", self._key(name))
-            if row is None or row[0] is None:
-                return False
-            with suppress(LockUnavailable):  # it may have ended meanwhile
-                session.change(f"KILL {int(row[0])}")
-            return True
-
-        return self.pool.call(end)
+        return self.pool.call(lambda session: kill_holder(session, self._key(name)))
 
     def close(self) -> None:
         """Close the connections, which releases all held locks."""

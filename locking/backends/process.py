@@ -1,7 +1,10 @@
 """A lock inside one process (REQUIREMENTS L2): it excludes threads, but not other processes."""
 
+import asyncio
+import math
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from django.utils.translation import gettext_noop
@@ -10,10 +13,31 @@ from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.clock_tokens import clock_token
 
 
+class _TaskEvent:
+    """An event that a task waits for and any thread may set."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._future = self._loop.create_future()
+
+    def set(self) -> None:
+        """Wake the task."""
+        with suppress(RuntimeError):  # its event loop is closed
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds."""
+        await asyncio.wait([self._future], timeout=timeout if timeout < math.inf else None)
+
+
 @dataclass(slots=True)
 class _Waiter:
     claim: Claim
-    woken: threading.Event = field(default_factory=threading.Event)
+    woken: threading.Event | _TaskEvent
 
 
 @dataclass(slots=True)
@@ -48,32 +72,66 @@ class ProcessBackend(Backend):
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the lock, or join the queue."""
+        waiter = self._join(claim, timeout, threading.Event)
+        if not isinstance(waiter, _Waiter):
+            return waiter
+        woken = waiter.woken
+        assert isinstance(woken, threading.Event)
+        claim.interrupt = woken.set
+        try:
+            if not claim.cancelled.is_set():
+                woken.wait(min(timeout, threading.TIMEOUT_MAX))
+        except BaseException:
+            self._undo(waiter)
+            raise
+        return self._withdraw(waiter)
+
+    async def aacquire(self, claim: Claim, timeout: float) -> Grant | None:
+        """Acquire the lock, or join the queue as a task, which needs no thread."""
+        waiter = self._join(claim, timeout, _TaskEvent)
+        if not isinstance(waiter, _Waiter):
+            return waiter
+        woken = waiter.woken
+        assert isinstance(woken, _TaskEvent)
+        try:
+            await woken.wait(timeout)
+        except BaseException:
+            self._undo(waiter)
+            raise
+        return self._withdraw(waiter)
+
+    async def arelease(self, claim: Claim, token: int) -> None:
+        """Release the lock and grant it to the next waiter."""
+        self.release(claim, token)
+
+    async def aset_depth(self, claim: Claim, token: int, depth: int) -> None:
+        """Do nothing: the depth is kept with the lease."""
+
+    def _join(
+        self, claim: Claim, timeout: float, event: type[threading.Event | _TaskEvent]
+    ) -> Grant | _Waiter | None:
+        """Return a grant, or the entry of the queue to wait in; None without a timeout."""
         with self._guard:
             owned = self._owned.get(claim.name)
             if owned is None:
                 self._owned[claim.name] = owned = _Owned(claim.owner, clock_token())
-                return Grant(owned.token, float("inf"))
+                return Grant(owned.token, math.inf)
             if timeout <= 0:
                 return None
-            waiter = _Waiter(claim)
+            waiter = _Waiter(claim, event())
             owned.queue.append(waiter)
-        claim.interrupt = waiter.woken.set
-        try:
-            if not claim.cancelled.is_set():
-                waiter.woken.wait(min(timeout, threading.TIMEOUT_MAX))
-        except BaseException:
-            if self._withdraw(waiter) is not None:
-                self.release(claim, 0)
-            raise
-        token = self._withdraw(waiter)
-        return None if token is None else Grant(token, float("inf"))
+            return waiter
 
-    def _withdraw(self, waiter: _Waiter) -> int | None:
-        """Leave the queue; return the token if a release granted the lock meanwhile."""
+    def _undo(self, waiter: _Waiter) -> None:
+        if self._withdraw(waiter) is not None:
+            self.release(waiter.claim, 0)
+
+    def _withdraw(self, waiter: _Waiter) -> Grant | None:
+        """Leave the queue; return the grant if a release granted the lock meanwhile."""
         with self._guard:
             owned = self._owned.get(waiter.claim.name)
             if owned is not None and owned.owner == waiter.claim.owner:
-                return owned.token
+                return Grant(owned.token, math.inf)
             if owned is not None and waiter in owned.queue:
                 owned.queue.remove(waiter)
             return None

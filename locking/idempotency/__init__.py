@@ -26,19 +26,20 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
-from django.conf import settings
+from asgiref.sync import sync_to_async
 from django.db import DatabaseError, router, transaction
 from django.db.transaction import TransactionManagementError
 from django.http import HttpResponse
 from django.utils import timezone
 
 from locking import metrics
+from locking.conf import policy_settings
 from locking.exceptions import KeyInFlight, KeyReused, KeyUnusable, LockError, LockUnavailable
 from locking.failpoints import reach
 from locking.handler import locks
 from locking.lease import Lock
 from locking.models import IdempotencyKey
-from locking.policy import IDEMPOTENCY_PREFIX
+from locking.types import IDEMPOTENCY_PREFIX, ReservedName
 
 logger = logging.getLogger("locking")
 
@@ -90,9 +91,14 @@ class Attempt:
         """True if another request did the work."""
         self._lock: Lock | None = None
 
+    @property
+    def lock_name(self) -> ReservedName:
+        """The name of the lock that is held while a request with the key is in flight."""
+        return ReservedName(IDEMPOTENCY_PREFIX + self.digest)
+
     def __enter__(self) -> Self:
         # The settings' backend, not the policy's: that may be switched off for a demonstration.
-        lock = locks[settings.LOCK_POLICY["BACKEND"]].lock(IDEMPOTENCY_PREFIX + self.digest)
+        lock = locks[policy_settings()["BACKEND"]].lock(self.lock_name)
         try:
             if not lock.acquire(timeout=self.wait):
                 metrics.KEYS.labels("in_flight").inc()
@@ -111,7 +117,8 @@ class Attempt:
 
     def load(self) -> bool:
         """Return True if a response is stored, and set `response` to it. Raise KeyReused."""
-        row = IdempotencyKey.objects.filter(pk=self.digest).first()
+        primary = router.db_for_write(IdempotencyKey)  # a replica may not have it yet
+        row = IdempotencyKey.objects.using(primary).filter(pk=self.digest).first()
         if row is None:
             return False
         if row.fingerprint != self.fingerprint:
@@ -160,6 +167,13 @@ class Attempt:
             return False
         finally:
             self._release()
+
+    async def __aenter__(self) -> Self:
+        await sync_to_async(self.__enter__)()
+        return self
+
+    async def __aexit__(self, *raised: Any) -> bool:
+        return await sync_to_async(self.__exit__)(*raised)
 
     def _release(self) -> None:
         if self._lock is not None:

@@ -9,11 +9,16 @@ def transfer(request, *, attempt):
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
+from inspect import iscoroutinefunction
 from typing import Any
 
+from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.core.exceptions import PermissionDenied
+from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 
 from locking.exceptions import IdempotencyError, KeyInFlight, KeyUnusable
@@ -24,7 +29,7 @@ FIELD = "idempotency_key"
 IGNORED_FIELDS = frozenset({FIELD, "csrfmiddlewaretoken"})
 """Form fields that do not describe the requested effect."""
 
-View = Callable[..., HttpResponse]
+View = Callable[..., Any]
 
 
 def idempotent(view: View | None = None, *, wait: float | None = None) -> Any:
@@ -33,35 +38,85 @@ def idempotent(view: View | None = None, *, wait: float | None = None) -> Any:
     A key belongs to its user, so anonymous requests get 403. The response is 400 without exactly
     one valid key, 422 if the key was used for another request, and 409 with Retry-After if an
     earlier request is still in progress after `wait` seconds. Responses from 400 on are not stored.
+    A replayed response carries `Idempotent-Replayed: true`. An async view stores its response with
+    `await sync_to_async(attempt.store)(response)`, or in a sync function with the effect.
     """
     if view is None:
         return partial(idempotent, wait=wait)
 
-    @wraps(view)
-    def idempotent_view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        if request.user.pk is None:
-            raise PermissionDenied
-        try:
-            with Attempt(
-                user=request.user.pk, key=key_of(request), request=content_of(request), wait=wait
-            ) as attempt:
-                if attempt.response is None:
-                    response = view(request, *args, attempt=attempt, **kwargs)
-                    if response.status_code >= 400:
-                        attempt.load()  # refused, perhaps because another request was faster
-                    elif attempt.response is None:
-                        raise RuntimeError(f"{view.__qualname__} did not store its response")
-        except IdempotencyError as error:
-            refusal = HttpResponse(str(error), status=error.status, content_type="text/plain")
-            if isinstance(error, KeyInFlight):
-                refusal["Retry-After"] = str(KeyInFlight.retry_after)
-            return refusal
-        if attempt.is_replay:
-            assert attempt.response is not None
-            return attempt.response.to_http()
-        return response
+    if iscoroutinefunction(view):
 
-    return idempotent_view
+        @wraps(view)
+        async def respond_async(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            user = await request.auser()
+            try:
+                async with await sync_to_async(_attempt)(request, user, wait) as attempt:
+                    if attempt.response is None:
+                        response = await view(request, *args, attempt=attempt, **kwargs)
+                        await sync_to_async(_check)(view, attempt, response)
+            except IdempotencyError as error:
+                return _refusal(error)
+            return _replay(attempt) or response
+
+        return respond_async
+
+    @wraps(view)
+    def respond(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            with _attempt(request, request.user, wait) as attempt:
+                if attempt.response is None:
+                    with _atomic_requests(view):
+                        response = view(request, *args, attempt=attempt, **kwargs)
+                    _check(view, attempt, response)
+        except IdempotencyError as error:
+            return _refusal(error)
+        return _replay(attempt) or response
+
+    # Not inside ATOMIC_REQUESTS: the key must stay locked until the transaction is committed.
+    respond._non_atomic_requests = set(settings.DATABASES)  # type: ignore[attr-defined]
+    return respond
+
+
+@contextmanager
+def _atomic_requests(view: View) -> Iterator[None]:
+    """Open the transactions in which Django would run the view; see ATOMIC_REQUESTS."""
+    excluded: set[str] = getattr(view, "_non_atomic_requests", set())
+    with ExitStack() as stack:
+        for alias, database in connections.settings.items():
+            if database["ATOMIC_REQUESTS"] and alias not in excluded:
+                stack.enter_context(transaction.atomic(using=alias))
+        yield
+
+
+def _attempt(request: HttpRequest, user: Any, wait: float | None) -> Attempt:
+    if user.pk is None:
+        raise PermissionDenied
+    return Attempt(user=user.pk, key=key_of(request), request=content_of(request), wait=wait)
+
+
+def _check(view: View, attempt: Attempt, response: HttpResponse) -> None:
+    """Raise RuntimeError if the view succeeded without storing its response."""
+    if response.status_code >= 400:
+        attempt.load()  # refused, perhaps because another request was faster
+    elif attempt.response is None:
+        raise RuntimeError(f"{view.__qualname__} did not store its response")
+
+
+def _refusal(error: IdempotencyError) -> HttpResponse:
+    refusal = HttpResponse(str(error), status=error.status, content_type="text/plain")
+    if isinstance(error, KeyInFlight):
+        refusal["Retry-After"] = str(KeyInFlight.retry_after)
+    return refusal
+
+
+def _replay(attempt: Attempt) -> HttpResponse | None:
+    """Return the stored response of another request, marked as a replay, or None."""
+    if not attempt.is_replay:
+        return None
+    assert attempt.response is not None
+    response = attempt.response.to_http()
+    response["Idempotent-Replayed"] = "true"
+    return response
 
 
 def key_of(request: HttpRequest) -> str:

@@ -15,7 +15,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery import current_app
-from django.db import transaction
+from django.db import router, transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from locking import metrics
@@ -55,7 +56,7 @@ class Run:
         """1, 2, ...: grows with each takeover, and is the run's fencing token."""
         self.lease = lease
         self.finished = False
-        self._rows = JobRun.objects.filter(pk=row.pk, attempts=self.attempt)
+        self._rows = _primary().filter(pk=row.pk, attempts=self.attempt)
 
     def check(self) -> None:
         """Raise LockLost if another machine may have taken over the run."""
@@ -68,7 +69,7 @@ class Run:
 
         A task that covers the time since its previous run leaves out nothing.
         """
-        earlier = JobRun.objects.filter(
+        earlier = _primary().filter(
             task=self.task, arguments=self.row.arguments, scheduled_for__lt=self.scheduled_for
         )
         times = earlier.order_by("-scheduled_for").values_list("scheduled_for", flat=True)
@@ -163,7 +164,7 @@ def resend_unfinished() -> int:
     Any number of machines may call it at the same time. Runs older than MAX_MESSAGE_AGE fail.
     """
     now = timezone.now()
-    unfinished = JobRun.objects.filter(state__in=UNFINISHED, lease_until__lte=now)
+    unfinished = _primary().filter(state__in=UNFINISHED, lease_until__lte=now)
     missed = unfinished.filter(scheduled_for__lt=now - MAX_MESSAGE_AGE)
     if number := missed.update(state=State.FAILED, detail="Not finished within a day."):
         logger.error("%d job runs failed: not finished within a day", number)
@@ -184,6 +185,11 @@ def resend_unfinished() -> int:
         task.apply_async(args, kwargs, **{**options, "headers": headers})
         sent += 1
     return sent
+
+
+def _primary() -> QuerySet[JobRun]:
+    """Return the rows in the database that is written: a replica may not have the newest."""
+    return JobRun.objects.using(router.db_for_write(JobRun))
 
 
 def prune_runs() -> int:

@@ -1,13 +1,17 @@
 """Scheduled jobs of the lock library."""
 
 from celery import shared_task
-from django.conf import settings
+from celery.signals import task_postrun, task_prerun
 
 from locking import idempotency
 from locking.backends.database.backend import DatabaseBackend
-from locking.handler import backend_class, locks
+from locking.conf import backend_class, lock_settings
+from locking.handler import begin_work, end_work, locks
 from locking.jobs import runs
 from locking.jobs.run_once import run_once
+
+task_prerun.connect(begin_work)
+task_postrun.connect(end_work)
 
 
 @shared_task(time_limit=60, soft_time_limit=50)
@@ -15,7 +19,7 @@ from locking.jobs.run_once import run_once
 def sweep_dead_locks() -> int:
     """Delete lock rows unused for an hour, including those of crashed holders."""
     swept = 0
-    for alias, conf in settings.LOCKS.items():
+    for alias, conf in lock_settings().items():
         if issubclass(backend_class(conf), DatabaseBackend):
             backend = locks[alias]
             assert isinstance(backend, DatabaseBackend)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -12,8 +14,10 @@ from typing import TypeAlias
 from locking import metrics
 from locking.backends.base import Backend, Claim, Grant
 from locking.exceptions import LockError, LockLost
-from locking.types import check_ttl
-from locking.watchdog import watchdog
+from locking.fork import RenewedLock
+from locking.lease.scope import CancelScope
+from locking.lease.watchdog import renewer_of
+from locking.types import check_ttl, current_caller, sync_to_async_call
 
 logger = logging.getLogger("locking")
 
@@ -22,7 +26,7 @@ OnLost: TypeAlias = "Callable[[Lease], object] | None"
 LONGEST_CONFIRM_PAUSE = 1.0
 """Seconds between two attempts to confirm that a kept lock may be released."""
 
-_marking = threading.Lock()
+_marking = RenewedLock()
 
 
 class Lease:
@@ -30,6 +34,7 @@ class Lease:
 
     def __init__(self, backend: Backend, claim: Claim, grant: Grant, on_lost: OnLost) -> None:
         self.backend = backend
+        self.renewer = renewer_of(backend)
         self.claim = claim
         self.name = claim.name
         self.owner = claim.owner
@@ -42,13 +47,25 @@ class Lease:
         self.count = 1
         """Acquisitions by the holder that are not yet released."""
         self.granted_at = time.monotonic()
-        self.renew_at = self.granted_at + claim.ttl / 3
+        self.renew_at = math.inf
+        """Monotonic time of the next renewal."""
         self.on_lost = on_lost
+        self.is_renewed = False
+        """Whether the watchdog extends the grant."""
+        self.hold_until = math.inf
+        """Monotonic time at which the lease ends even if it is renewed."""
+        self.sync_call = sync_to_async_call() if isinstance(claim.caller, weakref.ref) else None
+        """The call of sync_to_async that acquired it. Only that call may enter again, because a
+        task and its children look the same in such calls."""
+        self.previous: Lease | None = None
+        """The lease that this one hides from its holder until the release."""
         self.epoch = 0
         """Epoch of the policy that chose the backend; 0 if the caller named the backend."""
         self.strategy = ""
         """Write strategy of that policy."""
         self._marked_lost = False
+        self.scope: CancelScope | None = None
+        """The block to cancel when the loss is noticed."""
         self._confirmations: list[Callable[[], bool]] = []
 
     @property
@@ -59,7 +76,7 @@ class Lease:
     @property
     def deadline(self) -> float:
         """Monotonic time at which the grant ends unless it is extended; may be inf."""
-        return self.claim.deadline
+        return min(self.claim.deadline, self.hold_until)
 
     @property
     def remaining(self) -> float:
@@ -69,7 +86,7 @@ class Lease:
     @property
     def lost(self) -> bool:
         """True if the grant ended before its release: expired, broken or taken over."""
-        return self._marked_lost or time.monotonic() >= self.claim.deadline
+        return self._marked_lost or time.monotonic() >= self.deadline
 
     @property
     def is_held(self) -> bool:
@@ -84,11 +101,39 @@ class Lease:
         if self.lost:
             raise LockLost(f"{self.name!r} is no longer held by {self.owner}.")
 
-    def enter_again(self) -> None:
-        """Count one more acquisition by the holder; raise LockLost if the lease is lost."""
-        self.check()
-        self._set_count(self.count + 1)
+    def enter_again(self) -> bool:
+        """Count one more acquisition by the holder; return False if the lease is lost.
+
+        Also if another call of `sync_to_async` acquired it, see `sync_call`.
+        """
+        if not self._may_enter_again():
+            return False
+        try:
+            self._set_count(self.count + 1)
+        except LockLost:
+            return False
         self.count += 1
+        return True
+
+    async def aenter_again(self) -> bool:
+        """Count one more acquisition by the task that holds it; see `enter_again`."""
+        if not self._may_enter_again():
+            return False
+        self.count += 1
+        try:
+            await self.backend.aset_depth(self.claim, self.token, self.count)
+        except LockLost:
+            self.mark_lost()
+            self.count -= 1
+            return False
+        except BaseException:  # the recorded depth is for people, so it may be too high
+            self.count -= 1
+            raise
+        return True
+
+    def _may_enter_again(self) -> bool:
+        is_same_call = self.sync_call is None or self.sync_call is sync_to_async_call()
+        return is_same_call and not self.lost
 
     def release(self) -> None:
         """Undo one acquisition; the last release frees the lock.
@@ -103,19 +148,53 @@ class Lease:
         if self._confirmations and not self.lost:
             self._release_later()
             return
-        watchdog.remove(self)
-        self.discard()
-        known_lost = self.lost
-        metrics.released(self.backend.alias, self.name, time.monotonic() - self.granted_at)
+        known_lost = self._end()
         try:
             self.backend.release(self.claim, self.token)
         except LockLost:
             self.mark_lost()
             raise
+        self._report_release(known_lost)
+
+    async def arelease(self) -> None:
+        """Undo one acquisition of a task; see `release`. Cancelling the task does not stop it."""
+        if self.count > 1:
+            self.count -= 1
+            if not self.lost:
+                await self.backend.aset_depth(self.claim, self.token, self.count)
+            return
+        if self._confirmations and not self.lost:
+            self._release_later()
+            return
+        known_lost = self._end()
+        try:
+            await self.backend.arelease(self.claim, self.token)
+        except LockLost:
+            self.mark_lost()
+            raise
+        self._report_release(known_lost)
+
+    def _end(self) -> bool:
+        """End the lease before its release in the store; return True if it was lost before."""
+        self.forget()
+        metrics.released(self.backend.alias, self.name, time.monotonic() - self.granted_at)
+        return self.lost
+
+    def _report_release(self, known_lost: bool) -> None:
         if known_lost:
             self.mark_lost()
             raise LockLost(f"{self.name!r} was lost before its release by {self.owner}.")
         self.log(logging.DEBUG, "lock released")
+
+    def give_up(self, reason: str) -> None:
+        """Mark the lease as lost, and free the lock in the store for the next holder."""
+        self.renewer.remove(self)
+        self.log(logging.WARNING, reason)
+        self.mark_lost()
+        try:
+            self.backend.release(self.claim, self.token)
+        except LockError as error:
+            self.log(logging.WARNING, f"lock not released ({error})")
 
     def release_after(self, confirm: Callable[[], bool]) -> None:
         """Let a thread keep the lock from its release on, until `confirm` returns True.
@@ -136,8 +215,7 @@ class Lease:
         try:
             threading.Thread(target=run, name="release-later", daemon=True).start()
         except BaseException:  # no thread can be started: the lock ends with its ttl
-            watchdog.remove(self)
-            self.discard()
+            self.forget()
             raise
 
     def _release_confirmed(self, confirmations: Sequence[Callable[[], bool]]) -> None:
@@ -164,6 +242,11 @@ class Lease:
         self.claim.ttl = ttl
         self.renew()
 
+    def schedule(self) -> None:
+        """Set the time of the next renewal, a third of the ttl from now."""
+        third = time.monotonic() + self.claim.ttl / 3 if self.is_renewed else math.inf
+        self.renew_at = min(third, self.hold_until)
+
     def renew(self) -> None:
         """Extend the grant by its ttl; mark the lease lost if the store says so."""
         try:
@@ -175,8 +258,8 @@ class Lease:
             if self.is_held:  # else the holder released it during the request
                 self.mark_lost()
             raise
-        self.renew_at = time.monotonic() + self.claim.ttl / 3
-        watchdog.reschedule(self)
+        self.schedule()
+        self.renewer.reschedule(self)
 
     def _set_count(self, count: int) -> None:
         try:
@@ -186,7 +269,10 @@ class Lease:
             raise
 
     def mark_lost(self) -> None:
-        """Record the loss, and call `on_lost` the first time. An abandoned lease is discarded."""
+        """Record the loss, and call `on_lost` the first time. An abandoned lease is discarded.
+
+        The callback runs in the holder's thread if the holder notices the loss, else in a new one.
+        """
         if self.claim.is_abandoned:  # there is no holder left to release it
             self.discard()
         with _marking:  # the watchdog and the holder may notice the loss at once
@@ -195,16 +281,39 @@ class Lease:
             self._marked_lost = True
         metrics.lost(self.backend.alias, self.name)
         self.log(logging.WARNING, "lock lost")
-        if self.on_lost is not None:
-            try:
-                self.on_lost(self)
-            except Exception:  # noqa: BLE001 - an error of the callback must not stop the caller
-                self.log(logging.ERROR, "on_lost failed", exc_info=True)
+        if self.scope is not None:
+            self.scope.cancel()
+        if self.on_lost is None:
+            return
+        if current_caller() == self.claim.caller:
+            self._call_on_lost()
+            return
+        try:
+            threading.Thread(target=self._call_on_lost, name="lock-on-lost", daemon=True).start()
+        except RuntimeError:
+            self.log(logging.ERROR, "on_lost not called: no thread can be started")
+
+    def _call_on_lost(self) -> None:
+        assert self.on_lost is not None
+        try:
+            self.on_lost(self)
+        except (Exception, SystemExit):  # noqa: BLE001 - must not stop the caller
+            self.log(logging.ERROR, "on_lost failed", exc_info=True)
+
+    def forget(self) -> None:
+        """Drop the lease in this process, without freeing the lock in the store."""
+        self.renewer.remove(self)
+        self.discard()
 
     def discard(self) -> None:
         """Remove the lease from the backend's list without freeing the lock in the store."""
-        if self.is_held:  # the watchdog and the holder may both discard it
-            self.backend.held.pop((self.name, self.claim.caller), None)
+        if not self.is_held:  # the watchdog and the holder may both discard it
+            return
+        key = (self.name, self.claim.caller)
+        if self.previous is not None and not self.claim.is_abandoned:
+            self.backend.held[key] = self.previous
+        else:
+            self.backend.held.pop(key, None)
 
     def log(self, level: int, event: str, *, exc_info: bool = False) -> None:
         """Log `event` with the lease's name, owner, token and backend, as text and as fields."""

@@ -7,23 +7,28 @@
 returns a bool. The `with` statement waits for the lock's or the backend's timeout and raises
 LockTimeout. Threads and tasks may share a lock object: each one holds a lease of its own, and may
 acquire again what it holds.
+
+The caller is the thread or task that calls a method, not the task in which asyncio later runs the
+coroutine. The asyncio methods are therefore plain functions that return a coroutine.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 from locking import metrics
-from locking.backends.base import Backend, Claim
+from locking.backends.base import Backend, Claim, Grant
 from locking.exceptions import LockError, LockMisuse, LockTimeout, LockUnavailable
-from locking.lease.aio import enter_in_thread, run_in_thread
+from locking.lease.commit import release_at_commit
 from locking.lease.lease import Lease, OnLost, logger
+from locking.lease.scope import CancelScope
 from locking.types import check_name, check_timeout, check_ttl, check_wait, current_caller
-from locking.watchdog import watchdog
 
 
 class LockOptions(TypedDict, total=False):
@@ -36,11 +41,22 @@ class LockOptions(TypedDict, total=False):
     renew: bool
     """Whether the watchdog extends the grant every third of its ttl while it is held."""
     on_lost: OnLost
-    """Called once with the lease when its loss is noticed."""
+    """Called once with the lease when its loss is noticed, perhaps in a thread of its own."""
+    reentrant: bool
+    """Whether its holder may acquire it again; else the holder waits like any other caller."""
+    max_hold: float | None
+    """Seconds after which the lease is lost and the lock free, even if the holder still runs."""
+    until: Literal["block", "commit"]
+    """What ends a `with` block's hold: its end, or that of the default database's transaction."""
+    cancel_on_loss: bool
+    """Whether `async with` cancels its task when the lease is lost, and then raises LockLost."""
 
 
 class BaseLock(ABC):
     """The operations of a lock that are the same for every way of choosing the backend."""
+
+    _acquired: list[Lease] = []
+    """What `acquire` took. On the class for `__del__`, which also runs after wrong arguments."""
 
     def __init__(
         self,
@@ -50,52 +66,87 @@ class BaseLock(ABC):
         timeout: float | None = None,
         renew: bool = True,
         on_lost: OnLost = None,
+        reentrant: bool = True,
+        max_hold: float | None = None,
+        until: Literal["block", "commit"] = "block",
+        cancel_on_loss: bool = False,
     ) -> None:
+        self._acquired = []
         check_name(name)
         check_timeout(timeout)
+        if max_hold is not None:
+            check_ttl(max_hold)
         self.name = name
         self.ttl = ttl
         self.timeout = timeout
         self.renew = renew
         self.on_lost = on_lost
+        self.reentrant = reentrant
+        self.max_hold = max_hold
+        if until not in ("block", "commit"):
+            raise LockMisuse(f'Invalid until {until!r}: give "block" or "commit".')
+        self.until = until
+        self.cancel_on_loss = cancel_on_loss
+
+    def __del__(self) -> None:
+        for lease in self._acquired:  # by `acquire`; a `with` statement keeps the lock object
+            lease.renewer.left_behind.put(lease)  # without waiting: any code may run right now
 
     @property
-    @abstractmethod
     def lease(self) -> Lease | None:
         """The caller's lease, or None if it holds none."""
+        return self._lease_of(current_caller())
 
     @abstractmethod
-    def _grant(self, wait: float) -> Lease | None:
+    def _lease_of(self, caller: object) -> Lease | None:
+        """Return the caller's lease, or None if it holds none."""
+
+    @abstractmethod
+    def _grant(self, caller: object, wait: float) -> Lease | None:
         """Return a new lease, or None if the lock stayed held for `wait` seconds."""
+
+    @abstractmethod
+    async def _agrant(self, caller: object, wait: float) -> Lease | None:
+        """Return a new lease of a task; see `_grant`."""
 
     @abstractmethod
     def _with_timeout(self) -> float:
         """Return the seconds for which a `with` statement waits."""
 
-    def _own(self) -> Lease:
-        lease = self.lease
+    def _own(self, caller: object) -> Lease:
+        lease = self._lease_of(caller)
         if lease is None:
             raise LockMisuse(f"{self.name!r} is not held by this thread or task: acquire it first.")
+        return lease
+
+    def _given_up(self, caller: object) -> Lease:
+        lease = self._own(caller)
+        if lease in self._acquired:
+            self._acquired.remove(lease)
         return lease
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Acquire the lock; return False if it stayed held.
 
         Wait for `timeout` seconds, by default the lock's timeout, else forever. Raise
-        LockUnavailable if the store does not reply, LockLost if the caller's own lease was lost.
+        LockUnavailable if the store does not reply.
         """
-        return self._enter(check_wait(blocking, timeout, self.timeout)) is not None
+        lease = self._enter(check_wait(blocking, timeout, self.timeout))
+        if lease is None:
+            return False
+        self._acquired.append(lease)
+        return True
 
     def _enter(self, wait: float) -> Lease | None:
-        lease = self.lease
-        if lease is None:
-            return self._grant(wait)
-        lease.enter_again()
-        return lease
+        caller = current_caller()
+        lease = self._lease_of(caller) if self.reentrant else None
+        if lease is not None and lease.enter_again():
+            return lease
+        return self._grant(caller, wait)
 
     def extend(self, ttl: float | None = None) -> None:
         """Move the deadline to `ttl` seconds from now (default: the lock's ttl)."""
-        lease = self._own()
+        lease = self._own(current_caller())
         if ttl is None:
             ttl = lease.backend.ttl if self.ttl is None else self.ttl
         lease.extend(ttl)
@@ -105,7 +156,7 @@ class BaseLock(ABC):
 
         Raise LockLost if the lease was lost, LockMisuse if the caller holds none.
         """
-        self._own().release()
+        self._given_up(current_caller()).release()
 
     def __enter__(self) -> Lease:
         timeout = self._with_timeout()
@@ -119,9 +170,76 @@ class BaseLock(ABC):
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
-            self.release()
+            if self.until == "block" or not release_at_commit(self._own(current_caller())):
+                self.release()
         except LockError:
             if error is None:  # else the error of the block is the one to raise
+                raise
+            logger.warning("lock not released cleanly", exc_info=True)
+
+    def aacquire(
+        self, blocking: bool = True, timeout: float | None = None
+    ) -> Coroutine[object, object, bool]:
+        """Acquire the lock without blocking the event loop; see `acquire`.
+
+        Cancelling the await leaves no trace: neither a waiter nor a grant without a holder.
+        """
+        return self._aacquire(current_caller(), check_wait(blocking, timeout, self.timeout))
+
+    async def _aacquire(self, caller: object, wait: float) -> bool:
+        lease = await self._aenter(caller, wait)
+        if lease is None:
+            return False
+        self._acquired.append(lease)
+        return True
+
+    async def _aenter(self, caller: object, wait: float) -> Lease | None:
+        lease = self._lease_of(caller) if self.reentrant else None
+        if lease is not None and await lease.aenter_again():
+            return lease
+        return await self._agrant(caller, wait)
+
+    def arelease(self) -> Coroutine[object, object, None]:
+        """Release the lock without blocking the event loop; see `release`."""
+        return self._arelease(current_caller())
+
+    async def _arelease(self, caller: object) -> None:
+        await self._given_up(caller).arelease()
+
+    def __aenter__(self) -> Coroutine[object, object, Lease]:
+        return self._aenter_block(current_caller())
+
+    async def _aenter_block(self, caller: object) -> Lease:
+        timeout = await self._awith_timeout()
+        lease = await self._aenter(caller, timeout)
+        if lease is None:
+            raise self._timed_out(timeout)
+        if self.cancel_on_loss and lease.scope is None and caller is asyncio.current_task():
+            lease.scope = CancelScope(lease.count)
+            if lease.lost:
+                lease.scope.cancel()
+        return lease
+
+    async def _awith_timeout(self) -> float:
+        """Return the seconds for which an `async with` statement waits."""
+        return self._with_timeout()
+
+    def __aexit__(
+        self, kind: object, error: BaseException | None, traceback: object
+    ) -> Coroutine[object, object, None]:
+        return self._aexit_block(current_caller(), error)
+
+    async def _aexit_block(self, caller: object, error: BaseException | None) -> None:
+        is_cancelled_by_loss = False
+        try:
+            lease = self._own(caller)
+            scope = lease.scope
+            if scope is not None and scope.depth == lease.count:
+                lease.scope = None
+                is_cancelled_by_loss = await scope.close(error)
+            await lease.arelease()
+        except LockError:
+            if error is None or is_cancelled_by_loss:
                 raise
             logger.warning("lock not released cleanly", exc_info=True)
 
@@ -137,38 +255,72 @@ class Lock(BaseLock):
         self.ttl = backend.ttl if self.ttl is None else self.ttl
         check_ttl(self.ttl)
 
-    @property
-    def lease(self) -> Lease | None:
-        """The caller's lease, or None if it holds none."""
-        return self.backend.held.get((self.name, current_caller()))
+    def _lease_of(self, caller: object) -> Lease | None:
+        return self.backend.held.get((self.name, caller))
 
-    def _grant(self, wait: float) -> Lease | None:
-        claim = Claim(name=self.name, ttl=self.ttl, caller=current_caller())
-        return self._grant_claim(claim, wait)
-
-    def _grant_claim(self, claim: Claim, wait: float) -> Lease | None:
-        alias, started = self.backend.alias, time.monotonic()
+    def _grant(self, caller: object, wait: float) -> Lease | None:
+        claim = Claim(name=self.name, ttl=self.ttl, caller=caller)
+        started = time.monotonic()
         try:
             grant = self.backend.acquire(claim, wait)
         except LockUnavailable:
-            metrics.not_acquired(alias, self.name, "unavailable")
+            metrics.not_acquired(self.backend.alias, self.name, "unavailable")
             raise
-        waited = time.monotonic() - started
-        if grant is None:
-            metrics.not_acquired(alias, self.name, "timeout")
-            return None
-        lease = Lease(self.backend, claim, grant, self.on_lost)
-        self.backend.held[(self.name, claim.caller)] = lease
         try:
-            metrics.acquired(alias, self.name, waited)
-            if self.renew and self.backend.capabilities.expires:
-                watchdog.add(lease)
-            lease.log(logging.DEBUG, "lock acquired")
+            return self._hold(claim, grant, started)
         except BaseException:  # from a signal handler, or because no thread can be started
-            watchdog.remove(lease)
-            lease.discard()
             with suppress(LockError):
-                self.backend.release(claim, grant.token)
+                self.backend.release(claim, claim.token)
+            raise
+
+    async def _agrant(self, caller: object, wait: float) -> Lease | None:
+        key = (self.name, caller)
+        if key in self.backend.entering and self.reentrant:
+            raise LockMisuse(
+                f"This task is acquiring {self.name!r} already: await one acquire first."
+            )
+        self.backend.entering.add(key)
+        try:
+            return await self._agrant_once(caller, wait)
+        finally:
+            self.backend.entering.discard(key)
+
+    async def _agrant_once(self, caller: object, wait: float) -> Lease | None:
+        claim = Claim(name=self.name, ttl=self.ttl, caller=caller)
+        started = time.monotonic()
+        try:
+            grant = await self.backend.aacquire(claim, wait)
+        except LockUnavailable:
+            metrics.not_acquired(self.backend.alias, self.name, "unavailable")
+            raise
+        try:
+            return self._hold(claim, grant, started)
+        except BaseException:
+            with suppress(LockError):
+                await self.backend.arelease(claim, claim.token)
+            raise
+
+    def _hold(self, claim: Claim, grant: Grant | None, started: float) -> Lease | None:
+        """Return the lease of a grant, now the caller's, and see to its renewal and its end."""
+        backend = self.backend
+        if grant is None:
+            metrics.not_acquired(backend.alias, self.name, "timeout")
+            return None
+        lease = Lease(backend, claim, grant, self.on_lost)
+        try:
+            # Not None if it is lost, or if its holder may not enter again.
+            lease.previous = self._lease_of(claim.caller)
+            backend.held[self.name, claim.caller] = lease
+            metrics.acquired(backend.alias, self.name, time.monotonic() - started)
+            if self.max_hold is not None:
+                lease.hold_until = lease.granted_at + self.max_hold
+            lease.is_renewed = self.renew and backend.capabilities.expires
+            lease.schedule()
+            if backend.capabilities.exclusion != "none":
+                lease.renewer.add(lease)
+            lease.log(logging.DEBUG, "lock acquired")
+        except BaseException:
+            lease.forget()
             raise
         return lease
 
@@ -179,41 +331,6 @@ class Lock(BaseLock):
 
     def _with_timeout(self) -> float:
         return self.backend.timeout if self.timeout is None else self.timeout
-
-    async def aacquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Acquire the lock without blocking the event loop; see `acquire`.
-
-        Cancelling the task withdraws the claim; a grant that arrives meanwhile is released.
-        """
-        wait = check_wait(blocking, timeout, self.timeout)
-        lease = self.lease
-        claim = Claim(name=self.name, ttl=self.ttl)
-
-        def enter() -> Lease | None:
-            if lease is None:
-                return self._grant_claim(claim, wait)
-            lease.enter_again()
-            return lease
-
-        return await enter_in_thread(claim, enter) is not None
-
-    async def arelease(self) -> None:
-        """Release the lock without blocking the event loop; see `release`."""
-        await run_in_thread(self._own().release)
-
-    async def __aenter__(self) -> Lease:
-        timeout = self._with_timeout()
-        if not await self.aacquire(timeout=timeout):
-            raise self._timed_out(timeout)
-        return self._own()
-
-    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        try:
-            await self.arelease()
-        except LockError:
-            if error is None:
-                raise
-            logger.warning("lock not released cleanly", exc_info=True)
 
 
 Backend.lock_class = Lock

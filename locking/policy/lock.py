@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
 from contextlib import suppress
+from functools import partial
 
 from locking import policy
+from locking.backends.aio import helper
 from locking.exceptions import LockError
 from locking.handler import locks
 from locking.lease import Lease, Lock
 from locking.lease.lock import BaseLock
-from locking.types import current_caller
+from locking.policy import active
+from locking.refresh import clock
 
 DRAIN_PAUSE = 0.05
 """Seconds between two reads of a policy that is draining."""
+LAST_READ = 0.05
+"""Seconds that a caller whose time is over still waits for a read of the policy."""
 
 
 class PolicyLock(BaseLock):
     """A lock whose backend is chosen when it is acquired.
 
-    While the policy is draining, the caller waits for the new backend. A caller that already holds
-    a lock the drain is waiting for may still acquire; otherwise both would wait forever.
+    During a switch the caller waits until the switch is announced to all processes and the old
+    backend has no holder of this name any more; then the new backend grants.
     """
 
-    @property
-    def lease(self) -> Lease | None:
-        """The caller's lease, or None if it holds none under any policy."""
-        key = (self.name, current_caller())
+    def _lease_of(self, caller: object) -> Lease | None:
+        key = (self.name, caller)
         for backend in locks.opened():
             lease = backend.held.get(key)
             if lease is not None and lease.epoch:
@@ -34,22 +39,47 @@ class PolicyLock(BaseLock):
         return None
 
     def _lock(self, alias: str) -> Lock:
-        return locks[alias].lock(self.name, ttl=self.ttl, renew=self.renew, on_lost=self.on_lost)
+        return locks[alias].lock(
+            self.name,
+            ttl=self.ttl,
+            renew=self.renew,
+            on_lost=self.on_lost,
+            reentrant=self.reentrant,
+            max_hold=self.max_hold,
+        )
 
-    def _grant(self, wait: float) -> Lease | None:
+    def _grant(self, caller: object, wait: float) -> Lease | None:
         deadline = time.monotonic() + wait
+        seen = policy.current(timeout=_read_timeout(deadline, wait))
         while True:
-            active = policy.current()
-            if not active.draining or _drain_waits_for_caller(active):
-                lock = self._lock(active.backend)
-                lease = lock._enter(max(0.0, deadline - time.monotonic()))
-                if lease is None or _keep(lease, active):
+            if seen.grants(self.name):
+                lease = self._lock(seen.backend)._enter(max(0.0, deadline - time.monotonic()))
+                if lease is None or _keep(lease, seen, _read_timeout(deadline, wait)):
                     return lease
-            if time.monotonic() >= deadline:
-                policy.finish_overdue_switch()
+            policy.finish_overdue_switch(seen)
+            left = deadline - time.monotonic()
+            if left <= 0:
                 return None
-            time.sleep(min(DRAIN_PAUSE, max(0.0, deadline - time.monotonic())))
-            policy.current(max_age=DRAIN_PAUSE)
+            time.sleep(min(DRAIN_PAUSE, left))
+            seen = policy.current(DRAIN_PAUSE, timeout=_read_timeout(deadline, wait))
+
+    async def _agrant(self, caller: object, wait: float) -> Lease | None:
+        """Return a new lease of a task. The policy is read in the helper thread."""
+        deadline, max_age = time.monotonic() + wait, None
+        while True:
+            timeout = _read_timeout(deadline, wait)
+            seen = await helper.run(partial(policy.current, max_age, timeout=timeout))
+            if seen.grants(self.name):
+                lock = self._lock(seen.backend)
+                lease = await lock._aenter(caller, max(0.0, deadline - time.monotonic()))
+                if lease is None or await _akeep(lease, seen, _read_timeout(deadline, wait)):
+                    return lease
+            policy.finish_overdue_switch(seen)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            await asyncio.sleep(min(DRAIN_PAUSE, left))
+            max_age = DRAIN_PAUSE
 
     def locked(self) -> bool:
         """Return whether any caller holds the lock in the active backend."""
@@ -58,30 +88,47 @@ class PolicyLock(BaseLock):
     def _with_timeout(self) -> float:
         return locks[policy.current().backend].timeout if self.timeout is None else self.timeout
 
+    async def _awith_timeout(self) -> float:
+        return await helper.run(self._with_timeout) if self.timeout is None else self.timeout
 
-def _keep(lease: Lease, asked: policy.Policy) -> bool:
-    """Return whether the policy is still the one `asked` under; release the lease if not."""
+
+def _read_timeout(deadline: float, wait: float) -> float | None:
+    """Return the seconds that a caller waits for the policy; None if it waits for no holder."""
+    return max(LAST_READ, deadline - time.monotonic()) if 0 < wait < math.inf else None
+
+
+def _keep(lease: Lease, asked: policy.Policy, timeout: float | None) -> bool:
+    """Return whether the policy still grants as it did when `asked`; release the lease if not."""
     is_kept = False
     try:
-        now = policy.current()
-        is_young = time.monotonic() - now.read_at < policy.MAX_AGE  # the read may have been slow
-        is_over = now.draining and not _drain_waits_for_caller(asked)
-        is_kept = is_young and now.epoch == asked.epoch and not is_over
+        is_kept = _is_current(asked, lease, timeout)
     finally:
         if not is_kept:
             with suppress(LockError):
                 lease.release()
-    if is_kept:
-        lease.epoch, lease.strategy = asked.epoch, asked.strategy
     return is_kept
 
 
-def _drain_waits_for_caller(active: policy.Policy) -> bool:
-    caller, backend = current_caller(), locks[active.backend]
-    return backend.capabilities.lists_holders and any(
-        lease.claim.caller is caller and lease.epoch == active.epoch and not lease.lost
-        for lease in list(backend.held.values())
-    )
+async def _akeep(lease: Lease, asked: policy.Policy, timeout: float | None) -> bool:
+    """Return whether the policy still grants as it did when `asked`; see `_keep`."""
+    is_kept = False
+    try:
+        is_kept = await helper.run(partial(_is_current, asked, lease, timeout))
+    finally:
+        if not is_kept:
+            with suppress(LockError):
+                await lease.arelease()
+    return is_kept
+
+
+def _is_current(asked: policy.Policy, lease: Lease, timeout: float | None) -> bool:
+    """Return whether the policy still grants as when `asked`, and then mark the lease with it."""
+    now = policy.current(timeout=timeout)
+    is_young = clock() - now.read_at < active.MAX_AGE  # the read may have been slow
+    if not is_young or now.epoch != asked.epoch or not now.grants(lease.name):
+        return False
+    lease.epoch, lease.strategy = asked.epoch, asked.strategy
+    return True
 
 
 lock = PolicyLock

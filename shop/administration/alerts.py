@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.core.cache import caches
 from django.db import DatabaseError, connection
@@ -28,25 +29,21 @@ KEY = "audits"
 AFTER = timedelta(days=1)
 """Time after its end for which a sale is audited here; `manage.py audit_stock` audits all."""
 
-INCONSISTENT = Gauge(
-    "shop_inconsistent_sales",
-    "Sales that the last audit found oversold or undersold",
-    multiprocess_mode="mostrecent",
+_gauge = partial(Gauge, multiprocess_mode="mostrecent")
+INCONSISTENT = _gauge(
+    "shop_inconsistent_sales", "Sales that the last audit found oversold or undersold"
 )
-WAITING = Gauge(
+WAITING = _gauge(
     "shop_oldest_reservation_seconds",
     "Seconds for which the oldest reservation has waited for its order",
-    multiprocess_mode="mostrecent",
 )
-MEMORY = Gauge(
+MEMORY = _gauge(
     "shop_redis_memory_ratio",
     "Used part of the memory limit of the Redis that does not evict (REDIS_URL)",
-    multiprocess_mode="mostrecent",
 )
-CLOCK = Gauge(
+CLOCK = _gauge(
     "shop_clock_difference_seconds",
     "Clock of the database minus the clock of the web process, by which sales open",
-    multiprocess_mode="mostrecent",
 )
 
 MEASURE_INTERVAL = 5.0

@@ -75,7 +75,7 @@ def _breaches(ledger: Ledger, held: int, sold: int, promised: dict[str, int]) ->
         yield f"oversold: {held + sold} promised of {stocked}"
     if held + sold + available != stocked:
         yield f"{stocked} initial != {available} available + {held} held + {sold} sold"
-    left = stocked - ledger.out
+    left = stocked - sum(ledger.per_order.values())
     if left != available:
         yield f"the ledger leaves {left}, the row says {available}"
     wrong = {number for number, _ in promised.items() ^ ledger.per_order.items()}

@@ -98,15 +98,18 @@ def get_cached_product(*, slug: str) -> Product:
     return _cached_row("product", slug, has_product, get_product)
 
 
-def get_cached_products(*, text: str, number: str) -> Page[Product]:
-    """Return a page of the catalogue; searches are not cached: their number is unlimited."""
-    read = partial(_read_products, text, number)
-    is_cached = not text and number in CACHED_PAGES
+def get_cached_products(*, number: str, **choice: str) -> Page[Product]:
+    """Return a page of the catalogue; a `choice` is not cached: the number of texts is unlimited.
+
+    `choice` has the arguments of `catalogue`.
+    """
+    read = partial(_read_products, number, **choice)
+    is_cached = not any(choice.values()) and number in CACHED_PAGES
     return _cached(f"products:{number}", read) if is_cached else read()
 
 
-def _read_products(text: str, number: str) -> Page[Product]:
-    page: Page[Any] = Paginator(catalogue(text=text), PAGE).get_page(number)
+def _read_products(number: str, **choice: str) -> Page[Product]:
+    page: Page[Any] = Paginator(catalogue(**choice), PAGE).get_page(number)
     page.object_list = list(page.object_list)
     page.paginator.object_list = range(page.paginator.count)  # pickled without the query
     return page

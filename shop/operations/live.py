@@ -1,4 +1,4 @@
-"""Lock policy, stores and held locks, at most a second old while the stores respond.
+"""Lock policy, stores, held locks and rates, at most a second old while the stores respond.
 
 One process at a time reads them. While it waits for a store, the other viewers get the previous
 state and its age.
@@ -7,8 +7,9 @@ state and its age.
 import re
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -18,12 +19,17 @@ from django.db.models import Q
 from django.utils import timezone
 from kazoo.hosts import collect_hosts
 
-from locking import locks, policy, single_flight
+from locking import LockUnavailable, locks, policy, single_flight
 from locking.backends.base import Held
-from locking.models import LockPolicy, LockPolicyChange
+from locking.models import JobRun, LockPolicy, LockPolicyChange
+from locking.types import RESERVED
+from shop.administration import alerts
+from shop.administration.audit import StockAudit
+from shop.errors import ServiceUnavailable
 from shop.models import Sale
+from shop.operations.last_minute import LastMinute, read_last_minute
 from shop.operations.probes import STORES, Probe, ProbeResult, ping, probe_all
-from shop.operations.rates import Traffic, read_traffic
+from shop.reservations import store
 from shop.sales.stock_lock import lock_name
 
 TTL = 0.9
@@ -32,6 +38,7 @@ STALE = 10.0
 PROBE_SECONDS = 1.5
 """A store that takes longer counts as down."""
 HISTORY = 10
+JOB_HISTORY = timedelta(hours=1)
 IN_MEMORY = ("none", "process")
 """Backends without a store."""
 OWN_LOCKS = "build:ops:"
@@ -51,12 +58,10 @@ class StoreHealth(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockRow:
-    """A held lock, or the free lock of an open sale."""
+    """A held lock."""
 
     backend: str
-    """Empty for a free lock."""
     held: Held
-    """For a free lock, its name and the token on the stock row."""
     epoch: int | None
     """The epoch of the token; None if the lock is not in the active backend."""
     sale: str
@@ -68,43 +73,65 @@ class LockRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveState:
-    """The lock policy, the stores and the locks at `as_of`."""
+    """The lock policy, the stores and the locks at `as_of`; in an outage only the stores."""
 
     as_of: datetime
-    policy: LockPolicy
-    history: list[LockPolicyChange]
-    stores: list[StoreHealth]
-    rows: list[LockRow]
-    unknown: list[str]
+    stores: Sequence[StoreHealth]
+    policy: LockPolicy | None = None
+    """None in an outage."""
+    history: Sequence[LockPolicyChange] = ()
+    rows: Sequence[LockRow] = ()
+    unknown: Sequence[str] = ()
     """Backends that cannot list the holders of other processes, or did not respond."""
-    traffic: list[Traffic]
-    span: float | None
-    """Seconds that `traffic` covers; None until a second sample exists."""
+    open_sales: int = 0
+    queued_sales: int = 0
+    """Open sales that are queued."""
+    oldest_reservation: float = 0.0
+    """Seconds for which the oldest reservation of an open sale has waited for its order."""
+    last_job_at: datetime | None = None
+    """End of the last job of the last hour."""
+    audit: tuple[datetime, list[StockAudit]] | None = None
+    minute: LastMinute | None = None
+    """None while Redis is unavailable."""
+
+    @property
+    def down(self) -> dict[str, datetime]:
+        """Return the shop's stores that do not respond, and when that was noticed."""
+        own = [one for one in self.stores if not one.is_lock]
+        return {one.name: one.probed.since for one in own if one.probed.since}
+
+    @property
+    def lock_down_since(self) -> datetime | None:
+        """Return when it was noticed that the active lock does not respond; None if it does."""
+        active = self.policy.backend if self.policy else ""
+        found = (one.probed.since for one in self.stores if one.is_lock and one.name == active)
+        return next(found, None)
+
+    @property
+    def safe_target(self) -> str:
+        """Return the first other lock that responds and spans processes; empty without one."""
+        active = self.policy.backend if self.policy else ""
+        locks_up = [one.name for one in self.stores if one.is_lock and one.probed.ok]
+        return next((name for name in locks_up if name != active), "")
 
     @property
     def holders(self) -> int:
-        """The number of holders that a drain waits for."""
+        """Return the number of locks that the switch in progress waits for."""
+        if self.policy is None:
+            return 0
+        if self.policy.still_held is not None:
+            return len(self.policy.still_held)
         active = [row for row in self.rows if row.backend == self.policy.backend]
-        return sum(not row.held.name.startswith(policy.DRAIN_EXEMPT) for row in active)
-
-    @property
-    def drain_left(self) -> float:
-        """Seconds from `as_of` to the latest end of the current switch."""
-        return max(0.0, (policy.latest_end(self.policy) - self.as_of).total_seconds())
-
-    @property
-    def drain_share(self) -> float:
-        """The share of the longest possible drain that has passed, from 0 to 1."""
-        longest = (policy.latest_end(self.policy) - self.policy.changed_at).total_seconds()
-        return 1 - self.drain_left / longest
+        return sum(not row.held.name.startswith(RESERVED) for row in active)
 
     @property
     def was_cancelled(self) -> bool:
-        """True if the last requested switch was cancelled."""
+        """Return True if the last requested switch was cancelled."""
+        if (row := self.policy) is None or row.next_backend:
+            return False
         last = self.history[0].changed_at if self.history else None
-        requested = bool(self.policy.reason or self.policy.changed_by)
-        is_steady = self.policy.state == LockPolicy.State.STEADY
-        return requested and is_steady and (last is None or self.policy.changed_at > last)
+        requested = bool(row.reason or row.changed_by)
+        return requested and (last is None or row.changed_at > last)
 
 
 def get_live_state() -> LiveState:
@@ -112,42 +139,76 @@ def get_live_state() -> LiveState:
     return single_flight.get_or_build("ops:live", _read_live, ttl=TTL, stale=STALE)
 
 
+def get_outage() -> LiveState:
+    """Return only whether the shop's stores respond, as `/readyz` publishes it."""
+    return LiveState(as_of=timezone.now(), stores=_shop_stores(_probe(STORES)))
+
+
 def invalidate() -> None:
     """Make the next viewer read the live state and the statistics again."""
     single_flight.invalidate("ops")
 
 
+_probe = partial(probe_all, seconds=PROBE_SECONDS)
+
+
+def _shop_stores(found: Mapping[str, ProbeResult]) -> list[StoreHealth]:
+    return [StoreHealth(name, False, found[name]) for name in STORES]
+
+
 def _read_live() -> LiveState:
-    policy.current()  # creates the row if there is none
-    row = LockPolicy.objects.get(pk=1)
-    if row.next_backend:
-        policy.finish_overdue_switch()
-        row.refresh_from_db()
     as_of, nodes = timezone.now(), _nodes()
     probes: dict[str, Probe] = {f"lock {alias}": partial(_probe_backend, alias) for alias in locks}
     probes |= {f"node {address}": probe for _, address, probe in nodes}
-    found = probe_all(STORES | probes, seconds=PROBE_SECONDS)
+    found = _probe(STORES | probes)
     backends = {alias: found[f"lock {alias}"] for alias in locks}
-    stores = [StoreHealth(name, False, found[name]) for name in STORES]
+    stores = _shop_stores(found)
     for alias, probed in backends.items():
         if alias not in IN_MEMORY:
             up = [found[f"node {address}"].ok for of, address, _ in nodes if of == alias]
             stores.append(StoreHealth(alias, True, probed, f"{sum(up)}/{len(up)}" if up else ""))
-    traffic, span = read_traffic()
+    if not found["database"].ok:
+        raise LockUnavailable  # rather than wait for each query
+    held, now = _held(backends), timezone.now()
+    policy.finish_overdue_switch()
+    row, sales = policy.stored_policy(), _sales(held, now)
+    selling = [sale for sale in sales if sale.opens_at <= now < sale.closes_at]
+    queued = [sale for sale in selling if sale.is_queued]
+    oldest, minute = 0.0, None
+    with suppress(ServiceUnavailable):
+        minute = read_last_minute()
+        oldest = max((store.oldest_age(sale=sale) for sale in queued), default=0.0)
     return LiveState(
         as_of=as_of,
         policy=row,
         history=list(LockPolicyChange.objects.all()[:HISTORY]),
         stores=stores,
-        rows=_rows(_held(backends), row),
+        rows=_confirmed(_rows(held, row, sales)),
         unknown=[
             alias
             for alias, probed in backends.items()
             if not (probed.ok and locks[alias].capabilities.lists_holders)
         ],
-        traffic=traffic,
-        span=span,
+        open_sales=len(selling),
+        queued_sales=len(queued),
+        oldest_reservation=oldest,
+        last_job_at=_last_job(now),
+        audit=alerts.last_audit(),
+        minute=minute,
     )
+
+
+def _sales(held: Sequence[tuple[str, Held]], now: datetime) -> list[Sale]:
+    """Return the open sales and those whose lock is held."""
+    names = (one.name for _, one in held)
+    ids = [name.removeprefix("sale:") for name in names if re.fullmatch("sale:[0-9]{1,18}", name)]
+    shown = Q(pk__in=ids) | Q(opens_at__lte=now, closes_at__gt=now)
+    return list(Sale.objects.filter(shown).select_related("stock"))
+
+
+def _last_job(now: datetime) -> datetime | None:
+    done = JobRun.objects.filter(state=JobRun.State.DONE, scheduled_for__gt=now - JOB_HISTORY)
+    return done.order_by("-scheduled_for").values_list("ended_at", flat=True).first()
 
 
 def _held(backends: Mapping[str, ProbeResult]) -> list[tuple[str, Held]]:
@@ -158,6 +219,22 @@ def _held(backends: Mapping[str, ProbeResult]) -> list[tuple[str, Held]]:
         if probed.ok
         for one in probed.value
         if not one.name.startswith(OWN_LOCKS)
+    ]
+
+
+def _confirmed(rows: list[LockRow]) -> list[LockRow]:
+    """Drop stale locks that are no longer held.
+
+    The fences and the policy were read after the holders: a lock that was released in between, and
+    whose next holder raised the fence, looks stale.
+    """
+    suspects = {row.backend for row in rows if row.is_stale}
+    again = _probe({alias: partial(_probe_backend, alias) for alias in suspects})
+    still = {(alias, one.name, one.owner) for alias, one in _held(again)}
+    return [
+        row
+        for row in rows
+        if not row.is_stale or (row.backend, row.held.name, row.held.owner) in still
     ]
 
 
@@ -189,14 +266,13 @@ def _probe_zookeeper(host: str, port: int) -> None:
         raise ConnectionError(reply)
 
 
-def _rows(held: Sequence[tuple[str, Held]], row: LockPolicy) -> list[LockRow]:
-    """Return the held locks and the free locks of open sales, stale and contended ones first."""
-    taken, now = {one.name for _, one in held}, timezone.now()
-    ids = [name.removeprefix("sale:") for name in taken if re.fullmatch("sale:[0-9]{1,18}", name)]
-    shown = Q(pk__in=ids) | Q(opens_at__lte=now, closes_at__gt=now)
+def _rows(
+    held: Sequence[tuple[str, Held]], row: LockPolicy, sales: Sequence[Sale]
+) -> list[LockRow]:
+    """Return the held locks, stale and contended ones first."""
     guarded = {
         lock_name(sale.pk): (sale.slug, (sale.stock.fence_epoch, sale.stock.fence_token))
-        for sale in Sale.objects.filter(shown).select_related("stock")
+        for sale in sales
     }
     rows = []
     for alias, one in held:
@@ -205,11 +281,6 @@ def _rows(held: Sequence[tuple[str, Held]], row: LockPolicy) -> list[LockRow]:
             epoch, has_token = row.epoch, locks[alias].capabilities.fencing
             stale = has_token and one.token is not None and (epoch, one.token) < fence
         else:
-            epoch, stale = None, not one.name.startswith(policy.DRAIN_EXEMPT)
+            epoch, stale = None, not one.name.startswith(RESERVED)
         rows.append(LockRow(backend=alias, held=one, epoch=epoch, sale=slug, is_stale=stale))
-    rows.sort(key=lambda one: (not one.is_stale, -(one.held.waiters or 0), one.held.name))
-    return rows + [
-        LockRow(backend="", held=Held(name=name, owner="", token=token), epoch=epoch, sale=slug)
-        for name, (slug, (epoch, token)) in guarded.items()
-        if name not in taken
-    ]
+    return sorted(rows, key=lambda one: (not one.is_stale, -(one.held.waiters or 0), one.held.name))

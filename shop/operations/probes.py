@@ -3,11 +3,13 @@
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
 from django.db import connection
+from django.utils import timezone
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -15,6 +17,7 @@ from redis.retry import Retry
 from locking import locks, policy
 
 Probe = Callable[[], Any]
+_failing_since: dict[str, datetime] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,8 @@ class ProbeResult:
     error: str = ""
     value: Any = None
     """The probe's return value."""
+    since: datetime | None = None
+    """When this process noticed the failure that has lasted since."""
 
     @property
     def ok(self) -> bool:
@@ -40,7 +45,18 @@ def probe_all(probes: Mapping[str, Probe], *, seconds: float) -> dict[str, Probe
     done, _ = wait(running.values(), timeout=seconds)
     pool.shutdown(wait=False)  # a probe that hangs ends at its client's own timeout
     late = ProbeResult(error=f"no answer in {seconds:g} s")
-    return {name: probe.result() if probe in done else late for name, probe in running.items()}
+    now = timezone.now()
+    return {
+        name: _dated(name, probe.result() if probe in done else late, now)
+        for name, probe in running.items()
+    }
+
+
+def _dated(name: str, result: ProbeResult, now: datetime) -> ProbeResult:
+    if result.ok:
+        _failing_since.pop(name, None)
+        return result
+    return replace(result, since=_failing_since.setdefault(name, now))
 
 
 def _run(probe: Probe) -> ProbeResult:

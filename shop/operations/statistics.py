@@ -1,7 +1,6 @@
 """Stock audit, jobs, queued sales and counters, at most five seconds old."""
 
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 from django.db.models import Count, Max, Q, Sum
@@ -13,13 +12,13 @@ from locking.models import IdempotencyKey, JobRun
 from shop.administration import alerts
 from shop.errors import ServiceUnavailable
 from shop.models import RejectedReservation, Sale
+from shop.operations.live import JOB_HISTORY
 from shop.reservations import store
 from shop.reservations.reconciliation import sales_under_way
 
 TTL = 4.5
 STALE = 10.0
 NEWEST = 8
-JOB_HISTORY = timedelta(hours=1)
 
 
 def get_statistics() -> dict[str, Any]:

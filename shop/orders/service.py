@@ -56,6 +56,13 @@ def live_orders(*, customer: User, sale: Sale) -> list[Order]:
     return list(Order.objects.filter(customer=customer, sale=sale, status__in=Order.LIVE))
 
 
+def next_deadline(*, customer: User) -> datetime | None:
+    """Return the earliest end of the time to pay of the customer's unpaid orders."""
+    unpaid = Order.objects.filter(customer=customer, status=Status.PENDING)
+    deadlines = unpaid.filter(pay_by__gt=timezone.now()).order_by("pay_by")
+    return deadlines.values_list("pay_by", flat=True).first()
+
+
 def pay_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
     """Mark a pending order as paid, and write `also` in the same transaction.
 

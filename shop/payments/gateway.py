@@ -1,6 +1,6 @@
-"""A simulated payment service: the customer chooses its outcome, and it moves no money.
+"""A simulated payment provider: the customer chooses its outcome, and it moves no money.
 
-A real payment service would POST its callbacks to /payments/callback/. This one passes the same
+A real payment provider would POST its callbacks to /payments/callback/. This one passes the same
 body and signature to the function behind that URL.
 """
 
@@ -32,7 +32,7 @@ def callback(*, payment: Payment, approved: bool) -> Callback:
 
 
 def is_genuine(*, body: bytes, signature: str) -> bool:
-    """Return True if the payment service signed this body."""
+    """Return True if the payment provider signed this body."""
     return hmac.compare_digest(_sign(body).encode(), signature.encode())
 
 

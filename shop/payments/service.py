@@ -1,7 +1,7 @@
-"""Pay orders through a payment service.
+"""Pay orders through a payment provider.
 
-The payment service reports the outcome in a signed callback, which may arrive late, twice or never.
-In each case a payment ends in one state, and at most one payment pays an order.
+The payment provider reports the outcome in a signed callback, which may arrive late, twice or
+never. In each case a payment ends in one state, and at most one payment pays an order.
 """
 
 import json
@@ -60,7 +60,7 @@ def get_payment(*, customer: User, reference: str) -> Payment:
 
 
 def receive(body: bytes, signature: str) -> Payment:
-    """Apply a callback of the payment service; a repeated one changes nothing.
+    """Apply a callback of the payment provider; a repeated one changes nothing.
 
     Raises Forgery for a wrong signature, BadInput for a malformed body or a wrong amount, and
     NotFound for an unknown payment.

@@ -11,6 +11,7 @@ from locking.metrics import BUCKETS
 
 RESPONSES = Counter("shop_http_responses_total", "HTTP responses", ["status"])
 RESPONSES.labels("500")  # starts at 0: Prometheus sees no increase in a series that starts at 1
+ORDERS = Counter("shop_orders_total", "Orders written")
 SECONDS = Histogram("shop_http_request_seconds", "Time to serve an HTTP request", buckets=BUCKETS)
 
 

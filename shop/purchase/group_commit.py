@@ -118,7 +118,8 @@ def _write_group(lease: Lease, group: Sequence[_Waiter[T, R]], write: Write[T, R
         try:
             results = write(lease, [one.item for one in group])
         except Exception as error:  # noqa: BLE001 - writing one by one finds the item that caused it
-            logger.info("%d items failed; writing them one by one: %r", len(group), error)
+            # Normal when the last units are sold: only the items that fail alone are refused.
+            logger.debug("%d items failed, writing them one by one: %r", len(group), error)
         else:
             for one, result in zip(group, results, strict=True):
                 one.finish(result)

@@ -37,6 +37,7 @@ from shop.errors import (
 from shop.models import CustomerQuota, Order, Sale, User
 from shop.platform.deadline import current_deadline, within_deadline
 from shop.platform.keys import digest
+from shop.platform.metrics import ORDERS
 from shop.purchase.group_commit import submit
 from shop.sales.quota import take_quota
 from shop.sales.stock_lock import learn_newer_fence, sale_lock, withdraw
@@ -241,6 +242,7 @@ def _write(wanted: Wanted, *, is_first: bool) -> Placed:
     withdrawal = Withdrawal(orders=[(order.number, quantity)], statements=statements)
     with waiting_slot(sale_id=sale.pk):
         order.pk = submit(sale_lock(sale), withdrawal, partial(withdraw, stock_id=sale.stock_id))
+    ORDERS.inc()
     return Placed(order=order, replayed=False)
 
 

@@ -22,6 +22,7 @@ from locking import Lease, lock
 from locking.failpoints import reach
 from shop.errors import LimitReached
 from shop.models import CustomerQuota, Order, RejectedReservation, Sale
+from shop.platform.metrics import ORDERS
 from shop.reservations import store
 from shop.reservations.reconciliation import decided_in, reconcile
 from shop.reservations.store import Entry
@@ -172,6 +173,7 @@ def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
             *stock.reserve(reading=reading, orders=[(one.number, one.quantity) for one in entries]),
         ],
     )
+    ORDERS.inc(len(entries))
 
 
 def _quotas(sale: Sale, entries: Sequence[Entry]) -> list[Statement]:

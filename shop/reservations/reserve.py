@@ -106,11 +106,6 @@ class ReservationStatus:
     sale: Sale
     order: Order | None = None
 
-    @property
-    def is_final(self) -> bool:
-        """True once the status does not change any more."""
-        return self.status != "waiting"
-
 
 def reservation_status(*, customer_id: int, token: str) -> ReservationStatus:
     """Return the status of the customer's reservation; NotFound also for other customers' tokens.

@@ -4,7 +4,8 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from django.db import transaction
-from django.db.models import Prefetch, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Prefetch, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from inventory import stock
@@ -13,6 +14,13 @@ from shop.errors import NotFound
 from shop.models import Sale
 
 Row = TypeVar("Row", Sale, Product)
+
+PRICES = {
+    "under-200": Q(price_now__lt=200),
+    "200-999": Q(price_now__gte=200, price_now__lt=1000),
+    "from-1000": Q(price_now__gte=1000),
+}
+SORTS = {"price": "price_now", "-price": "-price_now"}
 
 
 def get_sale(*, slug: str) -> Sale:
@@ -25,12 +33,28 @@ def has_sale(*, slug: str) -> bool:
     return slug in _all().filter(slug=slug).values_list("slug", flat=True)
 
 
-def catalogue(*, text: str = "") -> QuerySet[Product]:
-    """Return the listed products that contain every word of `text`, each with `current_sales`."""
-    current = current_sales(now=timezone.now())
-    products = Product.objects.filter(is_listed=True).prefetch_related(
-        Prefetch("sales", queryset=current, to_attr="current_sales")
-    )
+def catalogue(
+    *, text: str = "", show: str = "", price: str = "", sort: str = ""
+) -> QuerySet[Product]:
+    """Return the listed products that contain every word of `text`, each with `current_sales`.
+
+    `show` may be "live" (units are on sale now) or "soon", `price` a key of PRICES and `sort` one
+    of SORTS; other values are ignored. A product's price is that of its first current sale, or
+    else its own.
+    """
+    now = timezone.now()
+    current = current_sales(now=now)
+    its_sales = current.filter(product=OuterRef("pk"))
+    listed = Product.objects.filter(is_listed=True).exclude(sales__is_listed=False)
+    products = listed.prefetch_related(Prefetch("sales", queryset=current, to_attr="current_sales"))
+    live, soon = Q(opens_at__lte=now, stock__quantity__gt=0), Q(opens_at__gt=now)
+    if show in ("live", "soon"):
+        products = products.filter(Exists(its_sales.filter(live if show == "live" else soon)))
+    if price in PRICES or sort in SORTS:
+        first_sale = Subquery(its_sales.values("price")[:1])
+        products = products.annotate(price_now=Coalesce(first_sale, F("price")))
+        products = products.filter(PRICES.get(price, Q()))
+        products = products.order_by(SORTS.get(sort, "name"), "pk")
     for word in text.split():
         products = products.filter(
             Q(name__icontains=word)
@@ -52,13 +76,13 @@ def has_product(*, slug: str) -> bool:
 
 
 def current_sales(*, now: datetime) -> QuerySet[Sale]:
-    """Return the sales that have not ended, in order of opening."""
-    return _all().filter(closes_at__gt=now)
+    """Return the listed sales that have not ended, in order of opening."""
+    return _all().filter(is_listed=True, closes_at__gt=now)
 
 
 def past_sales(*, now: datetime) -> QuerySet[Sale]:
-    """Return the sales that have ended, latest first."""
-    return _all().filter(closes_at__lte=now).order_by("-closes_at")
+    """Return the listed sales that have ended, latest first."""
+    return _all().filter(is_listed=True, closes_at__lte=now).order_by("-closes_at")
 
 
 def _find(rows: QuerySet[Row], slug: str) -> Row:

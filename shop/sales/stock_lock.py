@@ -1,5 +1,6 @@
 """The lock and the fence of a sale's stock, and the flag that its stock is returning."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -77,17 +78,23 @@ def _keep_naive_lock(lease: Lease) -> Iterator[None]:
 
 
 def learn_newer_fence(sale: Sale) -> None:
-    """Read the policy again and raise the lock's token floor, after the row refused a stale fence.
+    """Make sure that the next grant is newer than the fence that has refused a write.
 
-    The token floor matters to a lock store that restarted without its data and whose clock was set
-    back: its tokens would stay below the row's.
+    Usually the writer was late, and the policy is read again. But a lock store that restarted
+    without its data, or was replaced, may grant lower tokens than the row's: its token floor is
+    raised. If the next grant is still no newer, the epoch of the policy is.
     """
     policy.invalidate()
     newest = stock.count_stale_write(stock_id=sale.stock_id)
     with suppress(LockError):  # the next attempt meets the same error and reports it
         active = policy.current()
-        if newest.token is not None and active.epoch == newest.epoch:
-            locks[active.backend].raise_token_floor(lock_name(sale.pk), newest.token)
+        if newest.token is None or active.epoch != newest.epoch:
+            return
+        locks[active.backend].raise_token_floor(lock_name(sale.pk), newest.token)
+        with sale_lock(sale) as lease:
+            fence, is_new = fence_of(lease), lease.count == 1
+        if is_new and fence.epoch == newest.epoch and (fence.token or math.inf) <= newest.token:
+            policy.raise_epoch(newest.epoch, reason="tokens went back")
 
 
 def mark_stock_returning(*, slug: str) -> None:

@@ -5,7 +5,6 @@ which the demo writes for its servers.
 """
 
 from pathlib import Path
-from typing import Any
 
 import environ
 from django.utils.translation import gettext_lazy as _
@@ -132,21 +131,15 @@ of the same server does not protect the locks: both share its memory limit."""
 REDLOCK_URLS = env.list("REDLOCK_URLS", default=[])
 ZOOKEEPER_HOSTS = env.str("ZOOKEEPER_HOSTS", default="")
 
-
-def _redis_cache(url: str, backend: str) -> dict[str, Any]:
-    options = {"socket_timeout": 0.5, "socket_connect_timeout": 1, "retry": RetryOnce(url)}
-    return {
-        "BACKEND": backend,
-        "LOCATION": url,
-        "KEY_PREFIX": "shop",
-        "OPTIONS": {**options, **MINIMAL_HANDSHAKE},
-    }
-
-
-_OPTIONAL = "shop.platform.cache.OptionalRedisCache"  # an unavailable Redis is a miss
+_options = {"socket_timeout": 0.5, "socket_connect_timeout": 1, "retry": RetryOnce(CACHE_URL)}
+_cache = {
+    "LOCATION": CACHE_URL,
+    "KEY_PREFIX": "shop",
+    "OPTIONS": {**_options, **MINIMAL_HANDSHAKE},
+}
 CACHES = {
-    "default": _redis_cache(CACHE_URL, "django.core.cache.backends.redis.RedisCache"),
-    "optional": _redis_cache(CACHE_URL, _OPTIONAL),
+    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", **_cache},
+    "optional": {"BACKEND": "shop.platform.cache.OptionalRedisCache", **_cache},
 }
 SESSION_ENGINE = "shop.purchase.sessions"
 SESSION_CACHE_ALIAS = "optional"
@@ -246,7 +239,6 @@ LANGUAGE_CODE = "en"
 LANGUAGES = [("en", _("English")), ("zh-hans", _("Simplified Chinese"))]
 LOCALE_PATHS = [BASE_DIR / "locale"]
 TIME_ZONE = "Asia/Shanghai"
-USE_TZ = True
 
 CSRF_FAILURE_VIEW = "shop.web.error_pages.csrf_failure"
 
@@ -299,9 +291,9 @@ check tests its age. Empty disables it."""
 PAY_WITHIN_SECONDS = env.int("PAY_WITHIN_SECONDS", default=900)
 """Seconds for which a pending order keeps its units."""
 PAYMENT_TIMEOUT_SECONDS = env.int("PAYMENT_TIMEOUT_SECONDS", default=120)
-"""Seconds that the payment service may take to approve or decline."""
+"""Seconds that the payment provider may take to approve or decline."""
 GATEWAY_SECRET = env.str("GATEWAY_SECRET", default=SECRET_KEY)
-"""Secret shared with the payment service, which signs its callbacks with it."""
+"""Secret shared with the payment provider, which signs its callbacks with it."""
 
 LOGGING = {
     "version": 1,

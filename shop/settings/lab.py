@@ -1,7 +1,7 @@
 """Settings of the demo, the tests and `manage.py` by default: `base` with the lab under /lab/."""
 
 from shop.settings.base import *  # noqa: F403
-from shop.settings.base import CELERY_BEAT_SCHEDULE, CELERY_IMPORTS, INSTALLED_APPS
+from shop.settings.base import CELERY_BEAT_SCHEDULE, CELERY_IMPORTS, INSTALLED_APPS, env
 
 INSTALLED_APPS = ["loadtest", *INSTALLED_APPS]
 CELERY_IMPORTS = [*CELERY_IMPORTS, "loadtest.web.tasks"]
@@ -9,3 +9,5 @@ CELERY_BEAT_SCHEDULE = {
     **CELERY_BEAT_SCHEDULE,
     "prune-load-tests": {"task": "loadtest.web.tasks.prune_runs", "schedule": 3600.0},
 }
+LAB_GUEST_LIMIT = env.str("LAB_GUEST_LIMIT", default="10/minute")
+"""Runs of the lab's preset per address, for visitors who may not run load tests."""

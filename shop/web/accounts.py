@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.auth import login, update_session_auth_hash
@@ -46,6 +47,14 @@ class SignIn(LoginView):
             self._count_failure(cost=-1)
             raise
 
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        """Offer the demo's accounts while their password is the public one."""
+        is_public = settings.SEED_PASSWORD == settings.DEMO_PASSWORD
+        is_demo = is_public and apps.is_installed("loadtest")
+        return super().get_context_data(
+            **context, demo_password=settings.DEMO_PASSWORD if is_demo else ""
+        )
+
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         """Sign in, and take back the count of wrong passwords."""
         self._count_failure(cost=-1)
@@ -66,6 +75,7 @@ class SignIn(LoginView):
 def staff_sign_in(request: HttpRequest) -> HttpResponseBase:
     """Show the admin's sign-in page, with the same limits."""
     context = {"title": _("Log in"), "subtitle": None, "app_path": request.get_full_path()}
+    context["username"] = request.user.get_username()
     view = SignIn.as_view(
         template_name="admin/login.html",
         authentication_form=StaffSignInForm,

@@ -1,19 +1,41 @@
 """Template context of every page."""
 
+from functools import partial
+
 from django.http import HttpRequest
+from django.utils import timezone
 
 from locking import LockError, policy
+from locking.policy import Policy
 from shop.administration import alerts
+from shop.orders.service import next_deadline
 from shop.platform.deadline import current_deadline
 
 
 def banners(request: HttpRequest) -> dict[str, object]:
-    """Return the lock policy, if it is safe, and for staff a function that lists wrong stocks."""
-    found: dict[str, object] = {"stock_alert": alerts.inconsistent_sales}
-    if current_deadline().is_over:
-        return found  # past the hard deadline no store is read
+    """Return functions that the banners of staff and the header read on demand."""
+    return {
+        "policy": _policy,
+        "stock_alert": alerts.inconsistent_sales,
+        "time_to_pay": partial(_time_to_pay, request),
+    }
+
+
+def _policy() -> Policy | None:
+    """Return the lock policy, or None if it is unknown; no store is read past the deadline."""
     try:
-        active = policy.current()
-        return {**found, "policy": active, "is_safe": active.is_safe}
+        return None if current_deadline().is_over else policy.current()
     except LockError:
-        return found
+        return None
+
+
+def _time_to_pay(request: HttpRequest) -> dict[str, int] | None:
+    """Return the time left to pay the customer's earliest unpaid order; None without one.
+
+    A form's response shows none, so that a refused purchase does not cost a query.
+    """
+    if request.method != "GET" or current_deadline().is_over or not request.user.is_authenticated:
+        return None
+    pay_by = next_deadline(customer=request.user)
+    seconds = int((pay_by - timezone.now()).total_seconds()) if pay_by else 0
+    return {"seconds": seconds, "minutes": seconds // 60 + 1} if pay_by else None

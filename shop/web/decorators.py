@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any
 
 from django.contrib.auth.views import redirect_to_login
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt, csrf_protect
@@ -32,16 +32,14 @@ def public_page(view: View) -> View:
     return csrf_exempt(require_safe(view))
 
 
+def live_page(view: View) -> View:
+    """Allow GET and HEAD only, uncached."""
+    return never_cache(public_page(view))
+
+
 def customer_page(view: View) -> View:
     """Allow GET and HEAD, uncached, for signed-in customers; send others to the sign-in page."""
-
-    @wraps(view)
-    def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        if not request.user.is_authenticated:
-            return _sign_in(request, request.get_full_path())
-        return view(request, *args, **kwargs)
-
-    return never_cache(public_page(checked))
+    return live_page(_signed_in(view, HttpRequest.get_full_path))
 
 
 def customer_form(view: View) -> View:
@@ -49,19 +47,22 @@ def customer_form(view: View) -> View:
 
     The address is <page>/<verb>/; others are sent to sign in and then to <page>/.
     """
-    protected = csrf_protect(view)
+    return never_cache(csrf_exempt(require_POST(_signed_in(csrf_protect(view), _page_of_form))))
+
+
+def _page_of_form(request: HttpRequest) -> str:
+    return request.path.rstrip("/").rpartition("/")[0] + "/"
+
+
+def _signed_in(view: View, next_page: Callable[[HttpRequest], str]) -> View:
+    """Send customers who have not signed in to the sign-in page, and from there to `next_page`."""
 
     @wraps(view)
     def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        if not request.user.is_authenticated:
-            page = request.path.rstrip("/").rpartition("/")[0]
-            return _sign_in(request, f"{page}/")
-        return protected(request, *args, **kwargs)
+        if request.user.is_authenticated:
+            return view(request, *args, **kwargs)
+        if wants_json(request):
+            return answer(request, SignInFirst())
+        return redirect_to_login(next_page(request))
 
-    return never_cache(csrf_exempt(require_POST(checked)))
-
-
-def _sign_in(request: HttpRequest, next_page: str) -> HttpResponse:
-    if wants_json(request):
-        return answer(request, SignInFirst())
-    return redirect_to_login(next_page)
+    return checked

@@ -13,22 +13,36 @@ from django.contrib.admin.forms import AdminAuthenticationForm
 from django.contrib.auth.forms import AuthenticationForm, UserCreationForm
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponseRedirect
+from django.utils.translation import get_language, gettext_lazy, ngettext_lazy
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext_lazy
 
-from locking import locks
+from locking import admin, locks
 from locking.idempotency import is_key
 from locking.idempotency.views import FIELD, FORM_TYPES
-from locking.models import WriteStrategy
 from shop.errors import BadInput, UnsupportedType
 from shop.models import Sale, User
 
 TOKEN = "purchase_token"  # noqa: S105
 """The form field with the token of `shop.purchase.tokens`."""
-# Django 5.2 has no Chinese translation of this text: it is collected for locale/.
+# Django 5.2 translates these badly or not at all to Chinese, or with 你 where the shop says 您:
+# they are collected for locale/.
+gettext_lazy(":")
+gettext_lazy("Your old password was entered incorrectly. Please enter it again.")
+gettext_lazy("Your password can’t be a commonly used password.")
+gettext_lazy("Your password can’t be entirely numeric.")
+gettext_lazy("Your password can’t be too similar to your other personal information.")
+gettext_lazy("Are you sure?")
+gettext_lazy("You don’t have permission to view or edit anything.")
+gettext_lazy("The {name} “{obj}” was added successfully. You may add another {name} below.")
+gettext_lazy("The {name} “{obj}” was changed successfully. You may add another {name} below.")
+gettext_lazy("The {name} “{obj}” was changed successfully. You may edit it again below.")
 ngettext_lazy(
     "This password is too short. It must contain at least %d character.",
     "This password is too short. It must contain at least %d characters.",
+)
+ngettext_lazy(
+    "Your password must contain at least %(min_length)d character.",
+    "Your password must contain at least %(min_length)d characters.",
 )
 
 
@@ -74,22 +88,28 @@ class ProfileForm(ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = User
         fields: ClassVar = ["first_name", "last_name", "email"]
+        labels: ClassVar = {
+            "first_name": gettext_lazy("First name"),
+            "last_name": gettext_lazy("Last name"),
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if (get_language() or "").startswith("zh"):
+            self.order_fields(["last_name", "first_name"])
 
 
-class SwitchForm(forms.Form):
-    """The lock backend and strategy to activate, and the reason."""
+class SwitchForm(admin.SwitchForm):
+    """The form of the admin; here the step is a button."""
 
     backend = forms.ChoiceField(
         label=gettext_lazy("Switch to"), choices=lambda: [(alias, alias) for alias in locks]
     )
-    strategy = forms.ChoiceField(
-        label=gettext_lazy("Write strategy"), choices=WriteStrategy.choices
-    )
-    reason = forms.CharField(label=gettext_lazy("Reason"), max_length=200)
+    step = None  # type: ignore[assignment]
 
 
-class ForceForm(SwitchForm):
-    """A switch without a drain; staff confirm it by typing the backend's name."""
+class ConfirmForm(SwitchForm):
+    """A risky switch: without a drain, or to naive writes. Staff type the backend's name."""
 
     confirm = forms.CharField(
         max_length=50, widget=forms.TextInput({"autocomplete": "off", "autocapitalize": "none"})
@@ -186,9 +206,9 @@ def _whole_number(text: str) -> int | None:
 def read_key(in_body: object, in_header: str | None = None) -> str:
     """Return the idempotency key of the body or the header. Raise BadInput if it is invalid."""
     if not isinstance(in_body, str):
-        raise BadInput(_("The idempotency key is not a text."))
+        raise BadInput(_("The idempotency key must be a string."))
     if in_header and in_body and in_header != in_body:
-        raise BadInput(_("There are two different idempotency keys."))
+        raise BadInput(_("The idempotency keys of header and body differ."))
     key = in_header or in_body
     if not key.strip():
         raise BadInput(_("The idempotency key is missing."))

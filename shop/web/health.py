@@ -1,27 +1,24 @@
 """Liveness, readiness and metrics."""
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.views.decorators.cache import never_cache
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from locking.metrics import registry
 from shop.administration import alerts
 from shop.operations.probes import STORES, probe_active_lock, probe_all
-from shop.web.decorators import public_page
+from shop.web.decorators import live_page
 
 PROBE_SECONDS = 3.0
 """A store that takes longer counts as down."""
 
 
-@never_cache
-@public_page
+@live_page
 def livez(request: HttpRequest) -> HttpResponse:
     """Respond with 200 while this process serves requests."""
     return HttpResponse("ok\n", content_type="text/plain")
 
 
-@never_cache
-@public_page
+@live_page
 def readyz(request: HttpRequest) -> HttpResponse:
     """Respond with 200 if every store that a purchase needs is up, else with 503.
 
@@ -36,8 +33,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"ok": ok, "stores": stores}, status=200 if ok else 503)
 
 
-@never_cache
-@public_page
+@live_page
 def metrics(request: HttpRequest) -> HttpResponse:
     """Export metrics: of all workers if PROMETHEUS_MULTIPROC_DIR is set, else of this process."""
     alerts.update_metrics()

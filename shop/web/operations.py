@@ -1,34 +1,33 @@
 """The operations page for staff: lock policy, held locks, store health, and switching the lock."""
 
+import logging
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from django.contrib import messages
-from django.forms import Form
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
 
 from locking import LockError, locks, policy
+from locking.models import WriteStrategy
 from shop.administration import alerts
-from shop.errors import BadInput, NotAllowed
-from shop.operations.live import LiveState, LockRow, get_live_state, invalidate
+from shop.errors import STORE_ERRORS, BadInput, NotAllowed, ServiceUnavailable
+from shop.operations.condition import assess
+from shop.operations.live import LiveState, get_live_state, get_outage, invalidate
 from shop.operations.statistics import get_statistics
-from shop.web.decorators import CustomerRequest, customer_form, customer_page
-from shop.web.forms import ForceForm, SwitchForm
+from shop.web.decorators import CustomerRequest, View, customer_form, customer_page
+from shop.web.forms import ConfirmForm, SwitchForm
 
-RATES = ("1", "2", "5", "10", "0")
-"""Seconds between two polls; 0 pauses them."""
-STATISTICS_SECONDS = 5
+logger = logging.getLogger("shop")
+
 MAX_ROWS = 200
 """Rows of the lock table; the page says how many more there are."""
-FILTERS: dict[str, Callable[[LockRow], bool]] = {
-    "all": lambda row: True,
-    "held": lambda row: bool(row.backend),
-    "waiting": lambda row: bool(row.held.waiters),
-    "stale": lambda row: row.is_stale,
-}
 
 
 def _may_switch(request: CustomerRequest) -> bool:
@@ -40,127 +39,114 @@ def _require(is_allowed: bool) -> None:
         raise NotAllowed
 
 
-@customer_page
-def index(request: CustomerRequest) -> HttpResponse:
-    """Show the whole page."""
-    _require(request.user.is_staff)
-    return _index(request)
+def _staff_page(view: Callable[[CustomerRequest], HttpResponse]) -> View:
+    """Show a page to staff. While the store that knows them is down, show only what is public."""
+
+    @customer_page
+    def checked(request: CustomerRequest) -> HttpResponse:
+        _require(request.user.is_staff)
+        return view(request)
+
+    @wraps(checked)
+    def served(request: HttpRequest) -> HttpResponseBase:
+        try:
+            return checked(request)
+        except (*STORE_ERRORS, ServiceUnavailable) as error:
+            logger.warning("Operations page reduced: a store is unavailable (%s)", error)
+        # Nothing here may ask the stores again.
+        shown = {"conditions": assess(get_outage()), "user": None, "policy": None, "messages": ()}
+        page = "ops/_outage.html" if "HX-Request" in request.headers else "ops/outage.html"
+        return render(request, page, {**shown, "now": timezone.now()})
+
+    return never_cache(served)
 
 
-def _index(request: CustomerRequest, form: Form | None = None) -> HttpResponse:
-    state = get_live_state()
-    active = {"backend": state.policy.backend, "strategy": state.policy.strategy}
+def _index(request: CustomerRequest, form: SwitchForm | None = None) -> HttpResponse:
+    state, row = get_live_state(), policy.current()
+    active = {"backend": row.backend, "strategy": row.strategy}
+    asked = {name: value for name, value in request.GET.items() if name in active}
     context = {
         **_live(request, state),
-        **_statistics(request),
-        "form": form or SwitchForm(initial=active),
+        "statistics": get_statistics(),
+        "form": form or SwitchForm(initial=active | asked),
         "now": timezone.now(),
     }
     status = 400 if form is not None and form.errors else 200
     return render(request, "ops/index.html", context, status=status)
 
 
-@customer_page
+index = _staff_page(_index)
+
+
+@_staff_page
 def live(request: CustomerRequest) -> HttpResponse:
     """Render the part that changes every second."""
-    _require(request.user.is_staff)
     context = {**_live(request, get_live_state()), "is_part": True}
     return render(request, "ops/_live.html", context)
 
 
-@customer_page
+@_staff_page
 def statistics(request: CustomerRequest) -> HttpResponse:
     """Render the part that changes every few seconds."""
-    _require(request.user.is_staff)
-    return render(request, "ops/_statistics.html", _statistics(request))
-
-
-def _options(request: HttpRequest) -> dict[str, str]:
-    """Return filter, search text and poll rate; invalid values become the defaults."""
-    show, rate = request.GET.get("show", "all"), request.GET.get("rate", "2")
-    return {
-        "show": show if show in FILTERS else "all",
-        "q": request.GET.get("q", "").strip()[:100],
-        "rate": rate if rate in RATES else "2",
-    }
+    context = {**_live(request, get_live_state()), "statistics": get_statistics()}
+    return render(request, "ops/_statistics.html", context)
 
 
 def _live(request: CustomerRequest, state: LiveState) -> dict[str, Any]:
-    options = _options(request)
-    text = options["q"].casefold()
-    rows = [
-        row
-        for row in state.rows
-        if FILTERS[options["show"]](row)
-        and text in f"{row.held.name} {row.sale} {row.held.owner} {row.backend}".casefold()
-    ]
     return {
         "state": state,
-        "rows": rows[:MAX_ROWS],
-        "more": max(0, len(rows) - MAX_ROWS),
-        "counts": {name: sum(map(matches, state.rows)) for name, matches in FILTERS.items()},
-        "options": options,
+        "conditions": assess(state),
+        "rows": state.rows[:MAX_ROWS],
+        "more": max(0, len(state.rows) - MAX_ROWS),
+        "is_paused": request.GET.get("rate") == "0",
         "may_switch": _may_switch(request),
         "backends": list(locks),
-        "rates": RATES,
     }
-
-
-def _statistics(request: CustomerRequest) -> dict[str, Any]:
-    paused = _options(request)["rate"] == "0"
-    return {"statistics": get_statistics(), "poll_seconds": None if paused else STATISTICS_SECONDS}
 
 
 @customer_form
 def switch(request: CustomerRequest) -> HttpResponse:
     """Check the backend, or switch to it by `step`: "check", "drain" or "force".
 
-    Force requires the backend's name in `confirm`; without it the page asks for the name.
+    Force and naive writes require the backend's name in `confirm`; without it a page asks for it.
     """
     _require(_may_switch(request))
-    step = request.POST.get("step")
+    step, sent = request.POST.get("step"), request.POST
     if step not in ("check", "drain", "force"):
         raise BadInput
-    if step == "force":
-        return _force(request)
-    form = SwitchForm(request.POST)
+    is_risky = step == "force" or (step == "drain" and sent.get("strategy") == WriteStrategy.NAIVE)
+    form = SwitchForm(sent)
+    page: Callable[[CustomerRequest, SwitchForm], HttpResponse] = _index
+    if is_risky and not form.non_field_errors():
+        if form.errors.keys() & {"backend", "strategy"}:
+            raise BadInput
+        form, page = ConfirmForm(sent), _confirm
+        if "confirm" not in sent:
+            form.errors.clear()
+            return _confirm(request, form)
     if not form.is_valid():
-        return _index(request, form)
-    requested = form.cleaned_data
+        return page(request, form)
+    requested = {name: form.cleaned_data[name] for name in ("backend", "strategy", "reason")}
     try:
         if step == "check":
             locks[requested["backend"]].probe()
-            messages.success(
-                request, _("%s is available. Nothing was changed.") % requested["backend"]
-            )
+            reachable = _("%s is reachable. No change was made.")
+            messages.success(request, reachable % requested["backend"])
             return _index(request, form)
-        policy.switch(wait=False, changed_by=request.user.get_username(), **requested)
+        is_forced, by = step == "force", request.user.get_username()
+        now = policy.switch(wait=is_forced, force=is_forced, changed_by=by, **requested)
     except LockError as error:
         messages.error(request, _("Nothing was changed: %s") % error)
-        return _index(request, form)
-    policy.finish_in_background()
+        return page(request, form)
+    if is_forced:
+        messages.success(request, _("Switched to %s") % f"{now.backend} + {now.strategy}")
+    else:
+        policy.finish_in_background()
     return _redirect()
 
 
-def _force(request: CustomerRequest) -> HttpResponse:
-    is_unconfirmed = "confirm" not in request.POST
-    form = ForceForm(request.POST)
-    if is_unconfirmed or not form.is_valid():
-        if form.errors.keys() & {"backend", "strategy"}:
-            raise BadInput
-        if is_unconfirmed:
-            form.errors.clear()
-        return render(
-            request, "ops/force.html", {"form": form}, status=200 if is_unconfirmed else 400
-        )
-    requested = {name: form.cleaned_data[name] for name in ("backend", "strategy", "reason")}
-    try:
-        now = policy.switch(changed_by=request.user.get_username(), force=True, **requested)
-    except LockError as error:
-        messages.error(request, _("Nothing was changed: %s") % error)
-        return render(request, "ops/force.html", {"form": form})
-    messages.success(request, _("Active lock: %s") % now)
-    return _redirect()
+def _confirm(request: CustomerRequest, form: SwitchForm) -> HttpResponse:
+    return render(request, "ops/confirm.html", {"form": form}, status=400 if form.errors else 200)
 
 
 @customer_form
@@ -184,6 +170,4 @@ def audit(request: CustomerRequest) -> HttpResponse:
 
 def _redirect(anchor: str = "") -> HttpResponse:
     invalidate()
-    response = redirect("ops")
-    response["Location"] += anchor
-    return response
+    return redirect(reverse("ops") + anchor)

@@ -1,4 +1,4 @@
-"""Order pages: list, detail, payment and cancellation; the stand-in payment service's page."""
+"""Order pages: list, detail, payment and cancellation; the stand-in payment provider's page."""
 
 import uuid
 from collections.abc import Callable
@@ -44,13 +44,13 @@ def order(request: CustomerRequest, number: str) -> HttpResponse:
 
 @customer_form
 def pay(request: CustomerRequest, number: str) -> HttpResponse:
-    """Pay at once: the stand-in payment service approves without asking the customer."""
+    """Pay at once: the stand-in payment provider approves without asking the customer."""
     return _change_order(request, number, pay_at_once, Order.Status.PAID)
 
 
 @customer_form
 def payment(request: CustomerRequest, number: str) -> HttpResponse:
-    """Start the payment, or continue an open one: 201 with JSON, or 303 to the payment service."""
+    """Start the payment, or continue an open one: 201 with JSON, or 303 to the payment provider."""
     order = get_order(customer=request.user, number=number)
     try:
         url = start_payment(order=order).get_absolute_url()
@@ -121,7 +121,7 @@ def gateway_decision(request: CustomerRequest, reference: str) -> HttpResponse:
     payment = get_payment(customer=request.user, reference=reference)
     choice = request.POST.get("choice", "")
     if choice not in gateway.CHOICES:
-        raise BadInput(_("Choose the outcome of the payment."))
+        raise BadInput(_("Choose an outcome of the payment."))
     for body, signature in gateway.callbacks(payment=payment, choice=choice):
         receive(body, signature)
     return SeeOther(payment.order.get_absolute_url())
@@ -130,6 +130,6 @@ def gateway_decision(request: CustomerRequest, reference: str) -> HttpResponse:
 @csrf_exempt
 @require_POST
 def payment_callback(request: HttpRequest) -> HttpResponse:
-    """Receive a payment service's callback; its signature is in X-Gateway-Signature."""
+    """Receive a payment provider's callback; its signature is in X-Gateway-Signature."""
     payment = receive(request.body, request.headers.get("X-Gateway-Signature", ""))
     return JsonResponse({"reference": payment.reference, "status": payment.status})

@@ -4,12 +4,12 @@ import random
 import re
 import uuid
 from typing import Any
+from zlib import crc32
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
-from django.views.decorators.cache import never_cache
 
 from shop.catalogue.page_cache import (
     SaleSnapshot,
@@ -21,27 +21,47 @@ from shop.catalogue.page_cache import (
 from shop.models import Order, Sale
 from shop.orders.service import live_orders
 from shop.purchase import tokens
-from shop.web.decorators import public_page
+from shop.web.decorators import live_page, public_page
 from shop.web.forms import TOKEN, read_key
 
 POLL_MS = (2500, 4500)
 """Shortest and longest pause between two polls of the stock bar, in milliseconds."""
 
 
-@never_cache
-@public_page
+@live_page
 def home(request: HttpRequest) -> HttpResponse:
     """Show the live, upcoming and past sales."""
-    return render(request, "shop/home.html", {**get_cached_home(), "now": timezone.now()})
+    return render(request, "shop/home.html", _home_context())
+
+
+@live_page
+def home_live(request: HttpRequest) -> HttpResponse:
+    """Render the states of all cards, for the poll of the home page.
+
+    When sales have opened, ended or been added since that page was rendered, render all its cards.
+    """
+    context = _home_context()
+    if request.GET.get("layout") != context["layout"]:
+        return render(request, "shop/_sales.html", context)
+    response = render(request, "shop/_states.html", context)
+    response["HX-Reswap"] = "none"  # each state replaces that of its card
+    return response
+
+
+def _home_context() -> dict[str, Any]:
+    groups = get_cached_home()
+    slugs = "|".join(",".join(sale.slug for sale in sales) for sales in groups.values())
+    return {**groups, "layout": f"{crc32(slugs.encode()):x}", "now": timezone.now()}
 
 
 @public_page
 def products(request: HttpRequest) -> HttpResponse:
-    """Show a page of the catalogue or of a search."""
+    """Show a page of the catalogue or of a search; unknown choices are ignored."""
     # PostgreSQL accepts no NUL in a text.
     text = request.GET.get("q", "").replace("\0", " ").strip()[:100]
-    page = get_cached_products(text=text, number=request.GET.get("page", "1"))
-    return render(request, "shop/products.html", {"page": page, "text": text})
+    choice = {name: request.GET.get(name, "") for name in ("show", "price", "sort")}
+    page = get_cached_products(number=request.GET.get("page", "1"), text=text, **choice)
+    return render(request, "shop/products.html", {"page": page, "text": text, **choice})
 
 
 @public_page
@@ -50,15 +70,13 @@ def product(request: HttpRequest, slug: str) -> HttpResponse:
     return render(request, "shop/product.html", {"product": get_cached_product(slug=slug)})
 
 
-@never_cache
-@public_page
+@live_page
 def sale(request: HttpRequest, slug: str) -> HttpResponse:
     """Show a sale in its current phase, for this customer."""
     return render(request, "shop/sale.html", sale_context(request, get_cached_sale(slug=slug)))
 
 
-@never_cache
-@public_page
+@live_page
 def sale_stock(request: HttpRequest, slug: str) -> HttpResponse:
     """Render the stock bar, which the page polls; reload the page when the phase has changed.
 

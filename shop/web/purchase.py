@@ -12,7 +12,6 @@ from functools import partial
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.functional import SimpleLazyObject
-from django.utils.http import http_date
 from django.utils.translation import get_language, get_language_from_request, override
 
 from shop.errors import (
@@ -39,7 +38,7 @@ FORM = "application/x-www-form-urlencoded"
 MAX_BODY = 8192
 """Bytes of a form with a token."""
 NEVER_CACHE = "max-age=0, no-cache, no-store, must-revalidate, private"
-"""As Django's `never_cache` sets it, without the time it takes to merge it."""
+"""As Django's `never_cache` sets it, without the time it takes to merge it and to add Expires."""
 
 
 class PurchaseTokenMiddleware:
@@ -110,7 +109,6 @@ def _serve(
         response.headers["Vary"] = "Accept-Language"
     response.headers["Cache-Control"] = NEVER_CACHE
     response.headers["Content-Length"] = str(len(response.content))
-    response.headers["Expires"] = http_date()
     return response
 
 

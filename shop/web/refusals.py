@@ -17,7 +17,6 @@ from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import CsrfViewMiddleware, get_token
 from django.utils.translation import get_language
 
-from locking import LockError, policy
 from locking.refresh import RefreshingCache
 from shop.catalogue.page_cache import read_sale
 from shop.errors import (
@@ -74,7 +73,7 @@ def _cached(
 ) -> HttpResponse:
     """Return the rendered refusal; after MAX_AGE one thread renders it again."""
     sale, quantity = wanted.sale, wanted.quantity
-    key = (sale.slug, error.code, error.retry_after, quantity, get_language(), is_json, _is_safe())
+    key = (sale.slug, error.code, error.retry_after, quantity, get_language(), is_json)
     read = partial(_render, request.path, sale, error, quantity, is_json=is_json)
     return _rendered.get(key, read, fresh=MAX_AGE, max_age=math.inf)
 
@@ -126,11 +125,3 @@ def _csrf_token(request: HttpRequest) -> str:
     if "CSRF_COOKIE" not in request.META:  # the middleware for it has not run
         CsrfViewMiddleware(lambda _: HttpResponse()).process_request(request)
     return get_token(request) if "CSRF_COOKIE" in request.META else ""
-
-
-def _is_safe() -> bool | str:
-    """Return True if the page needs no banner about overselling."""
-    try:
-        return "unknown" if current_deadline().is_over else policy.current().is_safe
-    except LockError:
-        return "unavailable"

@@ -7,7 +7,7 @@ from django.http import HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext_lazy as _
 
-from shop.errors import KeyReused, LimitReached, SoldOut, wants_json
+from shop.errors import KeyReused, LimitReached, wants_json
 from shop.reservations.reserve import ReservationStatus, reservation_status
 from shop.web.decorators import CustomerRequest, customer_page
 
@@ -15,16 +15,19 @@ FIRST_MS, LONGEST_MS = 500, 5000
 """The first and the longest pause between two polls, in milliseconds."""
 # The same texts for a refusal by Redis and by the database.
 _TEXTS = {
-    "sold_out": (SoldOut.title, _("Other customers bought the last items. You were not charged.")),
+    "sold_out": (_("Sorry, it sold out"), _("You haven't been charged.")),
     "limit": (LimitReached.title, LimitReached.advice),
     "key_reused": (KeyReused.title, KeyReused.advice),
     "failed": (
-        _("Your order could not be created"),
-        _("You were not charged. You can buy again on the sale page."),
+        _("We couldn't create your order"),
+        _("You haven't been charged. You can try again on the sale page."),
     ),
     "lost": (
-        _("Your reservation was lost"),
-        _("A server restarted before your order was created. You were not charged."),
+        _("We lost your reservation"),
+        _(
+            "A server failed before your order was saved. You haven't been charged."
+            " Please try again."
+        ),
     ),
 }
 

@@ -10,10 +10,17 @@ document.documentElement.classList.add("script");
   const now = () => madeAt + (performance.now() - arrived) / 1000;
   const two = (number) => String(number).padStart(2, "0");
 
+  const [DAY, HOUR, MINUTE, SECOND] = document.body.dataset.units?.split(" ") ?? [];
   const left = (seconds) => {
     const days = Math.floor(seconds / 86400);
     const clock = [seconds / 3600 % 24, seconds / 60 % 60, seconds % 60].map(Math.floor).map(two).join(":");
-    return days ? `${days} ${document.body.dataset.day} ${clock}` : clock;
+    return days ? `${days} ${DAY} ${clock}` : clock;
+  };
+  // The two largest units, for a card: 2 h 57 min.
+  const about = (seconds) => {
+    const parts = [[seconds / 86400, DAY], [seconds / 3600 % 24, HOUR], [seconds / 60 % 60, MINUTE], [seconds % 60, SECOND]];
+    const first = parts.findIndex(([amount]) => amount >= 1);
+    return parts.slice(first, first + 2).map(([amount, unit]) => `${Math.floor(amount)} ${unit}`).join(" ");
   };
 
   // Enable what waits for the opening without a request, so that browsers do not all reload at once.
@@ -25,6 +32,9 @@ document.documentElement.classList.add("script");
   };
   // A computer that was asleep is late; the stock bar has the phase from the server.
   const isOpen = () => document.querySelector("#stock")?.dataset.phase === "open";
+
+  let isBuying = false; // a form is on its way: the page must not be replaced
+  const reload = () => isBuying || location.reload();
 
   const tick = () => {
     for (const clock of document.querySelectorAll("[data-until]:not([data-over])")) {
@@ -45,23 +55,41 @@ document.documentElement.classList.add("script");
       }
       clock.dataset.over = "";
       // Reload at a random time, and only a page that was rendered before the end.
-      if (madeAt < Number(clock.dataset.until)) setTimeout(() => location.reload(), 500 + Math.random() * 1500);
+      if (madeAt < Number(clock.dataset.until)) setTimeout(reload, 500 + Math.random() * 1500);
     }
     for (const clock of document.querySelectorAll("[data-clock]")) {
-      const date = new Date(now() * 1000);
-      clock.textContent = date.toLocaleTimeString("en-GB", { timeZone: clock.dataset.zone });
+      clock.textContent = new Date(now() * 1000).toLocaleTimeString("en-GB");
+    }
+    for (const time of document.querySelectorAll("[data-in]")) {
+      const seconds = Math.ceil(Number(time.dataset.at) - now());
+      time.textContent = seconds > 0 ? time.dataset.in.replace("%s", about(seconds)) : time.dataset.now;
     }
     for (const time of document.querySelectorAll("[data-as-of]")) {
       const age = Math.max(0, Math.round(now() - Date.parse(time.dateTime) / 1000));
       time.textContent = time.dataset.ago.replace("%s", age);
     }
   };
-  if (document.querySelector("[data-until], [data-clock], [data-as-of]")) {
+  if (document.querySelector("[data-until], [data-clock], [data-as-of], [data-in]")) {
     tick();
     setInterval(tick, 500);
   }
 
-  // Times in the reader's own zone; the server's stays as the title. Without the date when it is today.
+  // The minutes left to pay, in the header.
+  const badge = document.querySelector("[data-seconds-left]");
+  const countMinutes = () => {
+    const minutes = Math.ceil((badge.dataset.secondsLeft - (performance.now() - arrived) / 1000) / 60);
+    badge.querySelector("b").textContent = minutes;
+    badge.hidden = minutes < 1;
+  };
+  if (badge) setInterval(countMinutes, 1000);
+
+  // Times in the reader's own zone, which the page names; the server's time stays as the title. Without
+  // the date when it is today.
+  const offset = -new Date().getTimezoneOffset();
+  const [hours, minutes] = [Math.floor(Math.abs(offset) / 60), Math.abs(offset) % 60];
+  for (const zone of document.querySelectorAll("[data-zone-name]")) {
+    zone.textContent = `UTC${offset < 0 ? "-" : "+"}${hours}${minutes ? `:${two(minutes)}` : ""}`;
+  }
   const language = document.documentElement.lang;
   const day = (date) => date.toLocaleDateString(language);
   const localize = (part) => {
@@ -73,24 +101,107 @@ document.documentElement.classList.add("script");
       time.title = time.textContent;
       time.textContent = date.toLocaleString(language, parts);
     }
+    for (const time of part.querySelectorAll("[data-in]")) {
+      time.title = new Date(time.dateTime).toLocaleString(language, { dateStyle: "medium", timeStyle: "short" });
+    }
   };
   localize(document);
   document.addEventListener("htmx:afterSwap", () => { localize(document); tick(); });
 
-  for (const form of document.querySelectorAll("[data-autosubmit]")) {
-    form.addEventListener("change", () => form.submit());
+  // A poll pauses while the tab is hidden. While a purchase is on its way, no poll may replace the page,
+  // not even one whose request was sent before.
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    if (document.hidden && event.target.matches("[data-poll]")) event.preventDefault();
+  });
+  for (const step of ["htmx:beforeRequest", "htmx:beforeOnLoad"]) {
+    document.addEventListener(step, (event) => {
+      if (isBuying && event.target.id === "stock") event.preventDefault();
+    });
   }
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) return;
+    for (const poll of document.querySelectorAll("[data-poll]")) htmx.trigger(poll, "visible");
+  });
+
+  // A menu closes like one of the system: by Escape, or by a click elsewhere.
+  const closeMenus = (kept) => {
+    for (const menu of document.querySelectorAll(".menu[open]")) {
+      if (menu.contains(kept)) continue;
+      if (menu.contains(document.activeElement)) menu.querySelector("summary").focus();
+      menu.open = false;
+    }
+  };
+  document.addEventListener("click", (event) => closeMenus(event.target));
+  document.addEventListener("keydown", (event) => event.key === "Escape" && closeMenus());
 
   document.addEventListener("submit", (event) => {
     const form = event.target;
     if (!form.matches("[data-send-once]")) return;
     if ("sent" in form.dataset) return event.preventDefault();
+    const button = event.submitter ?? form.querySelector("button");
     form.dataset.sent = "";
-    const button = form.querySelector("button");
-    button.dataset.label = button.textContent;
     button.textContent = form.dataset.sendOnce;
     button.setAttribute("aria-busy", "true");
+    if (!form.matches("[data-buy]")) return;
+    event.preventDefault();
+    buy(form, button);
   });
+
+  // A purchase is sent until the shop has answered, always with the same key, so that it counts once:
+  // also when the connection is lost before the form, or the answer, has arrived.
+  const ANSWERED = [201, 202, 409, 429, 503];
+  const post = (form, body) => fetch(form.action, {
+    method: "POST",
+    body,
+    // Exactly this type: the shop reads purchase tokens from no other.
+    headers: { Accept: "application/json", "Content-Type": "application/x-www-form-urlencoded" },
+    signal: AbortSignal.timeout(15000),
+  });
+  const pause = (seconds) => new Promise((done) => {
+    addEventListener("online", done, { once: true });
+    setTimeout(done, seconds * 1000 * (0.75 + Math.random() / 2));
+  });
+  const buy = async (form, button) => {
+    const body = new URLSearchParams(new FormData(form)).toString();
+    const status = form.querySelector("[role=status]");
+    isBuying = true;
+    form.parentElement.querySelector(".note.error")?.remove();
+    for (let wait = 1; ; wait = Math.min(2 * wait, 15)) {
+      try {
+        const response = await post(form, body);
+        if (response.status === 502 || response.status === 504) throw new Error("a proxy has answered");
+        // Any other response needs its own page, such as signing in: send the form as without script.
+        if (!ANSWERED.includes(response.status)) return form.submit();
+        const answer = await response.json();
+        if (answer.url) return location.assign(answer.url);
+        // "Sold out" is not the last word while an earlier request of this form may still succeed.
+        const mayBuy = "unsure" in form.dataset && response.headers.has("Retry-After");
+        if (response.status === 503) form.dataset.unsure = "";
+        const isOpen = answer.error === "in_flight" || (answer.error === "sold_out" && mayBuy);
+        if (!isOpen) return refuse(form, button, answer);
+      } catch {
+        form.dataset.unsure = "";
+        status.textContent = navigator.onLine ? form.dataset.unreachable : form.dataset.offline;
+      }
+      await pause(wait);
+    }
+  };
+  const refuse = (form, button, answer) => {
+    const note = document.createElement("div");
+    const title = document.createElement("strong");
+    note.className = "note error";
+    note.setAttribute("role", "alert");
+    title.textContent = answer.title;
+    note.append(title, " ", answer.message);
+    form.before(note);
+    const isFinal = ["sold_out", "limit"].includes(answer.error);
+    button.disabled = isFinal;
+    button.textContent = isFinal ? answer.title : form.dataset.again;
+    button.removeAttribute("aria-busy");
+    form.querySelector("[role=status]").textContent = "";
+    delete form.dataset.sent;
+    setTimeout(() => { isBuying = false; }, isFinal ? 15000 : 0); // the reason stays for a while
+  };
 
   // After "back" from the order, the browser shows the old page with its used button.
   window.addEventListener("pageshow", (event) => {

@@ -97,6 +97,6 @@ def people(chromium: Browser, live_server, settings, transactional_db) -> Iterat
 
 def sign_in(page: Page, name: str = "li") -> None:
     """Through the form."""
-    page.locator("[name=username]").fill(name)
-    page.locator("[name=password]").fill(PASSWORD)
-    page.locator("main form button").click()
+    page.get_by_label("Username").fill(name)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.locator("main form button").first.click()

@@ -59,42 +59,90 @@ def test_the_preset_oversells_and_the_link_shows_it_to_anybody(people, worker):
     page = people("amy")
     page.goto("/lab/")
     clicked = time.monotonic()
-    page.get_by_role("button", name="Oversell now").click()
+    page.get_by_role("button", name="Run the demo").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text(
-        re.compile(r"none sold \d+ of 50\. redis sold exactly 50\."), timeout=60_000
+        re.compile(r"Without a lock: \d+ sold of 50 in stock\. With Redis: exactly 50\."),
+        timeout=60_000,
     )
     print(f"seen after {time.monotonic() - clicked:.1f} s")  # noqa: T201 - for whoever measures
-    expect(page.locator("figure svg")).to_have_count(3)
+    expect(page.locator("figure svg")).to_have_count(4)
+    expect(page.locator(".why")).to_contain_text("before either wrote")
+    assert page.locator(".verdict").all_text_contents() == [
+        "oversold, as expected",
+        "exact, as expected",
+    ]
     assert page.locator("figure svg polyline").count() == 2
-    link = page.get_by_label("Share link").input_value()
+    link = page.get_by_label("Anyone with this link").input_value()
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
     stranger = people(viewport={"width": 360, "height": 780}, java_script_enabled=False)
     stranger.goto(link)
-    expect(stranger.get_by_role("heading", level=1)).to_contain_text("redis sold exactly 50.")
-    assert stranger.get_by_role("button", name="Run it again").count() == 0
+    expect(stranger.get_by_role("heading", level=1)).to_contain_text("With Redis: exactly 50.")
+    assert stranger.get_by_role("button", name="Run again").count() == 0
     assert LabRun.objects.get().state == LabRun.State.DONE
     for looks in LOOKS:
         look(people(**looks), "lab-run", link, looks)
         look(people("amy", **looks), "lab", "/lab/", looks)
+        run = LabRun.objects.get().pk
+        look(people(**looks), "lab-compare", f"/lab/compare/?a={run}&b={run}", looks)
 
 
 def test_a_scenario_is_played_from_the_gallery(people, worker):
     page = people("amy")
     page.goto("/lab/scenarios/")
-    page.get_by_role("button", name="Run it: SETNX without an expiry").click()
+    expect(page.locator(".preview svg")).to_have_count(15)
+    page.get_by_role("button", name="Run scenario – SETNX without an expiry").click()
     expect(page.locator("figure svg")).to_have_count(2, timeout=60_000)
-    expect(page.locator("article p").first).to_contain_text("Buyer A took the key with SETNX")
-    link = page.get_by_label("Share link").input_value()
+    expect(page.locator("article li").first).to_contain_text("Buyer A took the key with SETNX")
+    link = page.get_by_label("Anyone with this link").input_value()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="PNG: repaired").click()
+    assert download.value.path().read_bytes().startswith(b"\x89PNG")
     for looks in LOOKS:
         look(people(**looks), "lab-scenario", link, looks)
         look(people("amy", **looks), "lab-scenarios", "/lab/scenarios/", looks)
 
 
+def test_running_test_is_stopped_by_keyboard(people):
+    """The page asks for its figures every second; the focus stays where it was."""
+    page = people("amy")
+    page.goto("/lab/")
+    page.get_by_role("button", name="Run the demo").click()
+    stop = page.get_by_role("button", name="Stop")
+    heading = page.get_by_role("heading", level=1)
+    expect(heading).to_have_text("Load test: waiting for a worker")
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if stop.evaluate("one => one === document.activeElement"):
+            break
+    for _ in range(2):
+        heading.evaluate("one => one.setAttribute('data-before', '')")
+        expect(page.locator("h1[data-before]")).to_have_count(0)
+    expect(stop).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(heading).to_have_text("Load test: stopped")
+    assert LabRun.objects.get().state == LabRun.State.STOPPED
+
+
+def test_running_page_ends_with_the_result(people):
+    """The last answer replaces the figures and Stop by the result, without a reload."""
+    page = people("amy")
+    page.goto("/lab/")
+    page.get_by_role("button", name="Run the demo").click()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    page.evaluate("document.body.dataset.same = 'page'")
+    LabRun.objects.update(state=LabRun.State.FAILED, error="The worker crashed.", slot=None)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Load test: failed")
+    expect(page.get_by_role("button", name="Stop")).to_have_count(0)
+    assert page.evaluate("document.body.dataset.same") == "page"
+
+
 def test_the_form_tells_its_command_line(people):
     page = people("amy")
     page.goto("/lab/")
-    page.get_by_label("Fault").select_option("pause-holder")
+    page.get_by_label("Fault", exact=True).select_option("pause-holder")
     expect(page.locator("#command")).to_contain_text("--fault pause-holder")
-    for name in ("Processes", "Threads of each"):
+    for name in ("Processes", "Threads per process"):
         page.get_by_label(name).fill("32")
         page.get_by_label(name).blur()
     expect(page.locator("#command .field-error")).to_contain_text("processes x threads")

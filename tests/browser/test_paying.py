@@ -27,9 +27,9 @@ def order_of(page: Page, slug: str = "speaker") -> Order:
 
 WAYS = [
     ("Approve", "Paid", "paid", "approved"),
-    ("Approve, with the callback sent twice", "Paid", "paid", "approved"),
-    ("Decline", "The payment was declined", "pending", "declined"),
-    ("Do not respond", "has not answered yet", "pending", "started"),
+    ("Approve and send the callback twice", "Paid", "paid", "approved"),
+    ("Decline", "Payment declined", "pending", "declined"),
+    ("Don't respond (time-out)", "Waiting for the payment provider", "pending", "started"),
 ]
 
 
@@ -40,8 +40,8 @@ def test_four_payment_outcomes(people, button, expected, status, payment):
     """Without script, which could only help."""
     page = people("li", **PHONE, java_script_enabled=False)
     order = order_of(page)
-    page.get_by_role("button", name="Pay ¥149").click()
-    expect(page.get_by_text("Stand-in: no money moves")).to_be_visible()
+    page.get_by_role("button", name="Pay ¥149 now").click()
+    expect(page.get_by_text("Test mode: no real payment")).to_be_visible()
     page.get_by_role("button", name=button, exact=True).click()
     expect(page).to_have_url(re.compile("/orders/"))
     expect(page.get_by_role("status").filter(has_text=expected)).to_be_visible()
@@ -54,10 +54,10 @@ def test_payment_succeeds_after_a_gateway_timeout(people, settings):
     settings.PAYMENT_TIMEOUT_SECONDS = 5
     page = people("li")
     order = order_of(page)
-    page.get_by_role("button", name="Pay ¥149").click()
-    page.get_by_role("button", name="Do not respond").click()
-    expect(page.get_by_text("did not answer in time")).to_be_visible()  # without a reload
-    page.get_by_role("button", name="Pay ¥149").click()
+    page.get_by_role("button", name="Pay ¥149 now").click()
+    page.get_by_role("button", name="Don't respond (time-out)").click()
+    expect(page.get_by_text("didn't respond in time")).to_be_visible()  # without a reload
+    page.get_by_role("button", name="Pay ¥149 now").click()
     page.get_by_role("button", name="Approve", exact=True).click()
     expect(page.get_by_role("status")).to_contain_text("Paid")
     order.refresh_from_db()
@@ -71,7 +71,8 @@ def test_cancelled_order_returns_its_unit(people, script):
     page.goto("/sales/speaker/")
     expect(page.locator("#stock")).to_contain_text("3 of 25")
     order_of(page)
-    page.get_by_role("button", name="Cancel the order").click()
+    page.locator("summary", has_text="Cancel order").click()
+    page.get_by_role("button", name="Yes, cancel this order").click()
     expect(page.get_by_role("status")).to_contain_text("Cancelled")
     page.goto("/sales/speaker/")
     expect(page.locator("#stock")).to_contain_text("3 of 25")
@@ -79,13 +80,45 @@ def test_cancelled_order_returns_its_unit(people, script):
     assert all(audit.ok for audit in audit_all())
 
 
+@pytest.mark.parametrize("script", [True, False], ids=["script", "no script"])
+def test_cancel_is_smaller_than_pay_and_needs_a_second_step(people, script):
+    page = people("li", **PHONE, java_script_enabled=script)
+    order = order_of(page)
+    pay = page.get_by_role("button", name="Pay ¥149 now").bounding_box()
+    opener = page.locator("main summary")
+    confirm = page.get_by_role("button", name="cancel this order")
+    expect(confirm).to_be_hidden()
+    cancel = opener.bounding_box()
+    assert cancel["width"] * cancel["height"] < pay["width"] * pay["height"] / 2
+    assert cancel["y"] - (pay["y"] + pay["height"]) > 100, "apart from it"
+    opener.focus()
+    page.keyboard.press("Enter")
+    expect(confirm).to_be_visible()
+    expect(page.get_by_text("You can't undo this.")).to_be_visible()
+    order.refresh_from_db()
+    assert order.status == "pending"
+
+
+def test_header_counts_the_minutes_down(people):
+    page = people("li")
+    page.clock.install()
+    order_of(page)
+    badge = page.get_by_role("navigation").get_by_text("min to pay")
+    expect(badge).to_contain_text("15 min to pay")
+    page.goto("/products/")
+    page.clock.fast_forward("05:30")
+    expect(badge).to_contain_text(re.compile(r"\b(9|10) min to pay"))
+    page.clock.fast_forward("10:00")
+    expect(badge).to_be_hidden()
+
+
 def test_open_page_shows_that_the_order_expires(people):
     page = people("li", **PHONE)
     order = order_of(page)
     Order.objects.update(pay_by=timezone.now() + timedelta(seconds=3))
     page.reload()
-    expect(page.get_by_text("The time to pay is over")).to_be_visible()
-    expect(page.get_by_role("button", name="Pay ¥149")).to_have_count(0)
+    expect(page.get_by_text("Your reservation has expired")).to_be_visible()
+    expect(page.get_by_role("button", name="Pay ¥149 now")).to_have_count(0)
     assert expire_unpaid_orders() >= 1
     expect(page.get_by_role("status")).to_contain_text("Expired")
     page.screenshot(path=SHOTS / "order-expired.png", full_page=True)
@@ -96,14 +129,15 @@ def test_open_page_shows_that_the_order_expires(people):
 def test_profile_and_password_change(people):
     page = people("li", java_script_enabled=False)
     page.goto("/")
-    page.get_by_role("link", name="Signed in: li").click()
+    page.locator(".menu summary").click()
+    page.get_by_role("link", name="Profile").click()
     page.get_by_label("Email address").fill("li@nowhere")
     page.locator("main form button").click()
     expect(page.locator(".field-error")).to_be_visible()
     page.get_by_label("Email address").fill("li@example.org")
     page.locator("main form button").click()
     expect(page.get_by_role("status")).to_have_text("Saved.")
-    page.get_by_role("link", name="Change the password").click()
+    page.get_by_role("link", name="Change password").click()
     page.locator("[name=old_password]").fill("red-kettle")
     for name in ("new_password1", "new_password2"):
         page.locator(f"[name={name}]").fill("a-blue-teapot-7")

@@ -1,6 +1,7 @@
 """Private servers start, crash, come back, and end with the process that started them."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -71,7 +72,9 @@ def test_restart_without_data_is_empty() -> None:
     with Redis(config=("--appendonly", "yes")) as server:
         with client.Redis.from_url(server.url) as connection:
             connection.set("key", 1)
-        server.restart(keep_data=False)
+        server.terminate()
+        shutil.rmtree(server.data)
+        server.start()
         with client.Redis.from_url(server.url) as connection:
             assert connection.get("key") is None
 

@@ -16,6 +16,7 @@ from locking.backends.base import Backend
 from locking.exceptions import LockError, LockTimeout
 from locking.handler import create
 from locking.lease import Lock
+from locking.types import ReservedName
 
 WORK_SECONDS = 0.001
 """How long each holder keeps a lock, the same for every backend."""
@@ -78,7 +79,7 @@ class LockCommands:
     def acquire(
         self, name: str, timeout: float | None = None, ttl: float | None = None, renew: bool = True
     ) -> dict[str, Any]:
-        lock = self.backend.lock(name, ttl=ttl, renew=renew)
+        lock = self.backend.lock(ReservedName(name), ttl=ttl, renew=renew)
         if not lock.acquire(timeout=timeout):
             return {"ok": False}
         self.held[name] = lock

@@ -1,17 +1,53 @@
 """System checks of the lock settings, each with its own id."""
 
 import math
+import re
 
 import pytest
 from django.core.checks import Error
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
+from django.db import connections
 
-from locking.checks import check_locks, check_single_flight
+from locking import lock, locks, policy
+from locking.checks import check_atomic_requests, check_locks, check_policy_row, check_single_flight
 from tests.locking.scripted import PATH, ScriptedBackend
 
 GOOD = {"BACKEND": PATH}
 POLICY = {"BACKEND": "a", "STRATEGY": "conditional"}
+
+
+URLS = [f"redis://127.0.0.1:{port}" for port in (1, 2, 3)]
+BAD_URLS = (
+    "",
+    None,
+    7,
+    "127.0.0.1:6379",
+    "redis://",  # each machine would lock on a server of its own
+    "redis:///0",
+    "redis://:secret@/0",
+    "redis://host:port",
+    "redis://host/?bogus=1",
+    "redis://host/?socket_timeout=soon",
+    "http://host",
+)
+
+
+def redis(**conf: object) -> dict[str, object]:
+    return {"BACKEND": "locking.backends.redis.RedisBackend", "LOCATION": URLS[0], **conf}
+
+
+def redlock(urls: object, **conf: object) -> dict[str, object]:
+    return {"BACKEND": "locking.backends.redlock.RedLockBackend", "LOCATION": urls, **conf}
+
+
+def zookeeper(hosts: object) -> dict[str, object]:
+    return {"BACKEND": "locking.backends.zookeeper.ZooKeeperBackend", "LOCATION": hosts}
+
+
+def database(alias: object) -> dict[str, object]:
+    return {"BACKEND": "locking.backends.database.DatabaseBackend", "LOCATION": alias}
 
 
 def ids(settings, conf: dict[str, object], policy: dict[str, str] = POLICY) -> list[str]:
@@ -35,12 +71,64 @@ def test_good_settings_pass(settings) -> None:
         ({"BACKEND": "nonsense"}, "locking.E002"),
         ({"BACKEND": "collections.deque"}, "locking.E002"),
         *(({**GOOD, "TTL": ttl}, "locking.E003") for ttl in (0, -1, "6", None, True)),
-        *(({**GOOD, "TTL": ttl}, "locking.E003") for ttl in (math.inf, math.nan)),
+        *(({**GOOD, "TTL": ttl}, "locking.E003") for ttl in (math.inf, math.nan, 90_000)),
         *(({**GOOD, "TIMEOUT": timeout}, "locking.E004") for timeout in (0, -1, "2", None)),
+        ("redis://host", "locking.E001"),
+        (None, "locking.E001"),
+        ({"BACKEND": None}, "locking.E002"),
+        ({"BACKEND": ""}, "locking.E002"),
+        ({**GOOD, "OPTIONS": ["FAIR"]}, "locking.E010"),
+        ({**GOOD, "OPTIONS": {"FAIR": True}}, "locking.E011"),
+        *((redis(OPTIONS={"SOCKET_TIMEOUT": value}), "locking.E012") for value in (0, "1", None)),
+        *((redis(OPTIONS={"FAIR": value}), "locking.E012") for value in ("no", 1, None)),
+        (redis(OPTIONS={"PREFIX": None}), "locking.E012"),
+        *((redis(LOCATION=url), "locking.E020") for url in BAD_URLS),
+        *((redlock([*URLS[:2], url]), "locking.E031") for url in BAD_URLS),
+        (redlock(",".join(URLS)), "locking.E031"),
+        (redlock(URLS, OPTIONS="none"), "locking.E010"),
+        (redlock(URLS, TTL="6"), "locking.E003"),
+        (redlock(URLS, OPTIONS={"NODE_TIMEOUT": None}), "locking.E012"),
+        *((zookeeper(hosts), "locking.E041") for hosts in ("", None, 7, [None], "a,,b", "a b")),
+        *((database(alias), "locking.E051") for alias in (["default"], "absent", 7)),
     ],
 )
 def test_wrong_backend_settings_are_reported(settings, conf, id) -> None:
     assert ids(settings, conf) == [id]
+    with pytest.raises(ImproperlyConfigured, match=re.escape(check_locks()[0].msg)):
+        locks["a"]  # a WSGI server does not run the checks
+
+
+@pytest.mark.parametrize("entries", [{}, [], None, "redis://host"])
+def test_locks_must_be_a_dict(settings, entries) -> None:
+    settings.LOCKS = entries
+    assert [found.id for found in check_locks()] == ["locking.E000"]
+    with pytest.raises(ImproperlyConfigured, match="LOCKS is"):
+        locks["a"]
+
+
+def test_without_settings_locks_hold_within_the_process(settings, db) -> None:
+    del settings.LOCKS, settings.LOCK_POLICY
+    assert [found.id for found in check_locks()] == ["locking.W001"]
+    policy.invalidate()
+    with lock("a") as lease:
+        assert lease.backend.capabilities.exclusion == "process"
+
+
+def test_password_of_a_url_is_not_shown(settings) -> None:
+    settings.LOCKS = {"a": redis(LOCATION="redis://u:secret@host:port/0")}
+    settings.LOCK_POLICY = POLICY
+    (found,) = check_locks()
+    assert "secret" not in found.msg
+
+
+def test_alias_of_the_active_policy_must_exist(settings, db) -> None:
+    settings.LOCKS, settings.LOCK_POLICY = {"a": GOOD}, POLICY
+    policy.invalidate()
+    policy.stored_policy()
+    assert check_policy_row(databases=["default"]) == []
+    settings.LOCKS = {"renamed": GOOD}
+    assert [found.id for found in check_policy_row(databases=["default"])] == ["locking.E007"]
+    assert check_policy_row(databases=None) == [], "manage.py check asks no database by default"
 
 
 @pytest.mark.parametrize(
@@ -88,3 +176,10 @@ def test_single_flight_settings_are_checked(settings, conf, what) -> None:
     found = check_single_flight()
     assert [str(error.id) for error in found] == (["locking.E008"] if what else [])
     assert not what or what in found[0].msg
+
+
+def test_atomic_requests_are_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not check_atomic_requests()
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    (warning,) = check_atomic_requests()
+    assert (warning.id, "default" in warning.msg) == ("locking.W002", True)

@@ -26,6 +26,5 @@ def test_row_18_check_refuses_stores_that_evict(settings, evicts: bool) -> None:
             call_command("check")
     finally:
         stop_all(servers)
-    assert str(refused.value).count("(locking.E021)") == 1
-    assert str(refused.value).count("(locking.E037)") == 3
+    assert str(refused.value).count("(locking.E021)") == 1 + 3  # redis, and redlock's masters
     assert all(str(server.port) in str(refused.value) for server in servers)

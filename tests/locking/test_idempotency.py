@@ -1,16 +1,19 @@
 """`locking.idempotent` and `locking.Attempt`: one effect and one response for each key."""
 
+import asyncio
 import logging
 from datetime import timedelta
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser, Group
 from django.core.exceptions import PermissionDenied
 from django.core.files.uploadedfile import SimpleUploadedFile
-from django.db import IntegrityError, transaction
+from django.core.handlers.base import BaseHandler
+from django.db import IntegrityError, connection, transaction
 from django.db.transaction import TransactionManagementError
-from django.http import HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.test import RequestFactory
 from django.utils import timezone
 
@@ -24,7 +27,7 @@ from locking import (
     idempotent,
     locks,
 )
-from locking.idempotency import IDEMPOTENCY_PREFIX, KEPT_FOR, is_key, prune
+from locking.idempotency import KEPT_FOR, is_key, prune
 from locking.jobs.tasks import prune_idempotency_keys
 from locking.models import IdempotencyKey
 from tests.locking.calls import in_thread
@@ -141,8 +144,7 @@ def test_error_during_replay_is_raised() -> None:
 
 
 def test_key_in_flight_is_refused(backend) -> None:
-    digest = Attempt(user=1, key="k", request=b"r").digest
-    in_thread(backend.lock(IDEMPOTENCY_PREFIX + digest).acquire)
+    in_thread(backend.lock(Attempt(user=1, key="k", request=b"r").lock_name).acquire)
     for request in (b"r", b"another"):
         with pytest.raises(KeyInFlight):
             do(request=request)
@@ -212,7 +214,9 @@ def send(user, form: object = None, *, path: str = "/pay/", do=view, **options) 
 
 
 def content_of(response: HttpResponse) -> tuple[object, ...]:
-    return response.status_code, dict(response.items()), response.content
+    """Return what every sender of a key gets; only a replay is marked as one."""
+    headers = {name: text for name, text in response.items() if name != "Idempotent-Replayed"}
+    return response.status_code, headers, response.content
 
 
 KEY = {"Idempotency-Key": "k"}
@@ -228,8 +232,52 @@ def test_view_replays_its_response(user) -> None:
     assert "seen" in first.cookies
     again = send(user, {"idempotency_key": "k", "csrfmiddlewaretoken": "b"})
     assert content_of(again) == content_of(first)
+    assert (first.get("Idempotent-Replayed"), again["Idempotent-Replayed"]) == (None, "true")
     assert not again.cookies, "a cookie belongs to the session that received it"
     assert content_of(send(user, headers=KEY)) == content_of(first)
+    assert effects() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_async_view_replays_its_response(user, backend) -> None:
+    @idempotent(wait=0.01)
+    async def transfer(request, *, attempt: Attempt) -> HttpResponse:
+        return await sync_to_async(view.__wrapped__)(request, attempt=attempt)
+
+    def request() -> HttpRequest:
+        made = RequestFactory().post("/pay/", headers=KEY)
+
+        async def auser() -> object:
+            return user
+
+        made.auser = auser
+        return made
+
+    async def both() -> list[HttpResponse]:
+        return [await transfer(request()), await transfer(request())]
+
+    first, again = asyncio.run(both())
+    assert (first.status_code, effects()) == (201, 1)
+    assert content_of(again) == content_of(first)
+    assert again["Idempotent-Replayed"] == "true"
+    assert not backend.inspect(), "the key is still locked"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_key_is_locked_until_atomic_requests_has_committed(user, backend, monkeypatch) -> None:
+    """Released before the commit, the second sender did the work again."""
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    at_commit = []
+
+    @idempotent(wait=0.01)
+    def transfer(request, *, attempt: Attempt) -> HttpResponse:
+        transaction.on_commit(lambda: at_commit.append(len(backend.inspect())))
+        assert connection.in_atomic_block
+        return view.__wrapped__(request, attempt=attempt)
+
+    handler = BaseHandler()
+    send(user, headers=KEY, do=handler.make_view_atomic(transfer))
+    assert at_commit == [1], "the key was released before the commit"
     assert effects() == 1
 
 
@@ -275,7 +323,7 @@ def test_json_body_is_part_of_the_request(user) -> None:
 
 
 def test_view_with_a_key_in_flight_returns_409(user, backend) -> None:
-    held = backend.lock(IDEMPOTENCY_PREFIX + Attempt(user=user.pk, key="k", request=b"").digest)
+    held = backend.lock(Attempt(user=user.pk, key="k", request=b"").lock_name)
     in_thread(held.acquire)
     refused = send(user, headers=KEY)
     assert (refused.status_code, refused["Retry-After"], effects()) == (409, "1", 0)

@@ -13,7 +13,7 @@ import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Permission
 from django.db import connection
-from django.test import Client, RequestFactory
+from django.test import RequestFactory
 from django.utils import timezone
 
 from inventory import stock
@@ -28,6 +28,7 @@ from shop.models import Order, Sale, User
 from shop.orders.service import cancel_order
 from shop.sales.stock_lock import fence_of, lock_name
 from tests.locking.calls import in_thread
+from tests.shop.admin_pages import act, messages, times
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
 from tests.shop.purchases import buy
 
@@ -66,23 +67,6 @@ def sale() -> Sale:
     cancel_order(order=orders[0])
     Order.objects.filter(pk=orders[1].pk).update(status=Order.Status.PAID)
     return fresh(sale)
-
-
-def act(client: Client, action: str, sale: Sale, **fields: object):
-    sent = {"action": action, "_selected_action": sale.pk, **fields}
-    return client.post("/admin/shop/sale/", sent)
-
-
-def times(opens_at, closes_at) -> dict[str, str]:
-    form = {}
-    for name, when in (("opens_at", opens_at), ("closes_at", closes_at)):
-        local = timezone.localtime(when)
-        form |= {f"{name}_0": f"{local:%Y-%m-%d}", f"{name}_1": f"{local:%H:%M:%S}"}
-    return form
-
-
-def messages(response) -> str:
-    return " ".join(map(str, response.wsgi_request._messages))
 
 
 def test_writable_fields_and_actions_are_listed_here(amy):
@@ -126,7 +110,7 @@ def test_ledger_stays_consistent_after_any_change(amy, sale, strategy):
         assert audit_sale(sale=fresh(sale)).ok, changed
     assert (fresh(sale).price, fresh(sale).is_queued) == (sale.price, False)
     for action in ("open_now", "close_now", "clone", "restock", "delete_selected"):
-        act(amy, action, sale, units=3, post="yes")
+        act(amy, action, sale, units=3, post="yes", confirm=sale.slug)
         assert audit_sale(sale=fresh(sale)).ok, action
     for path in (
         f"inventory/product/{sale.product_id}/delete/",
@@ -168,18 +152,18 @@ def test_staff_create_and_restock_a_sale(amy):
 
 def test_open_now_and_close_now(amy):
     sale = a_sale(opens_in=3600)
-    act(amy, "close_now", sale)
+    assert "is not open" in messages(act(amy, "close_now", sale))
     assert fresh(sale).phase() == Sale.Phase.BEFORE
     act(amy, "open_now", sale)
     assert fresh(sale).phase() == Sale.Phase.OPEN
     opened_at = fresh(sale).opens_at
-    assert "not possible in its current phase" in messages(act(amy, "open_now", sale))
+    assert "has already opened or ended" in messages(act(amy, "open_now", sale))
     assert fresh(sale).opens_at == opened_at
-    act(amy, "close_now", sale)
+    act(amy, "close_now", sale, confirm=sale.slug)
     assert fresh(sale).phase() == Sale.Phase.ENDED
     closed_at = fresh(sale).closes_at
-    for action in ("close_now", "open_now"):
-        assert "not possible in its current phase" in messages(act(amy, action, sale))
+    assert "is not open" in messages(act(amy, "close_now", sale))
+    assert "has already opened or ended" in messages(act(amy, "open_now", sale))
     assert fresh(sale).closes_at == closed_at
 
 
@@ -260,7 +244,7 @@ def test_restock_without_a_lock_grant_changes_nothing(amy, sale, settings):
     with locks["redis"].lock(lock_name(sale.pk)):
         in_thread(restock)
     assert StockMovement.objects.filter(reason="stocked").count() == 1
-    with patch("shop.admin.restock_sale", side_effect=Overloaded):
+    with patch("shop.admin.sales.restock_sale", side_effect=Overloaded):
         shown = messages(act(amy, "restock", sale, units=5))
     assert shown == f"{sale.slug}: {Overloaded.title}"
 

@@ -25,16 +25,17 @@ def test_staff_switch_the_lock(amy):
     for alias in locks:
         assert f"<th>{alias}</th>" in page
     form = {"backend": "none", "strategy": "naive", "reason": "to show it", "step": "drain"}
-    amy.post(POLICY, form)
+    amy.post(POLICY, {**form, "confirm": "none"})
     now = policy.current()
     assert (now.backend, now.strategy, now.epoch) == ("none", "naive", 2)
     change = LockPolicyChange.objects.get()
     assert (change.changed_by, change.reason, change.forced) == ("amy", "to show it", False)
-    assert "can sell more than it has" in amy.get(POLICY).text
+    assert "Overselling is possible" in amy.get(POLICY).text
 
 
 def test_failed_switch_shows_its_cause(amy):
     form = {"backend": "redis", "strategy": "fenced", "reason": "x", "step": "force"}
+    form["confirm"] = "redis"
     with patch.object(locks["redis"], "probe", side_effect=LockUnavailable("redis is down")):
         assert "edis is down" in amy.post(POLICY, form, follow=True).text
     assert amy.post(POLICY, {**form, "backend": "nonsense"}).status_code == 200
@@ -44,7 +45,7 @@ def test_failed_switch_shows_its_cause(amy):
 
 def test_switch_is_cancelled(amy):
     policy.switch(backend="none", wait=False)
-    form = {"backend": "none", "strategy": "naive", "reason": "x", "step": "drain"}
+    form = {"backend": "none", "strategy": "fenced", "reason": "x", "step": "drain"}
     assert "in progress" in amy.post(POLICY, form, follow=True).text
     amy.post(POLICY, {**form, "step": "cancel"})
     assert LockPolicy.objects.get().state == LockPolicy.State.STEADY
@@ -56,3 +57,62 @@ def test_switching_requires_its_permission():
     form = {"backend": "none", "strategy": "naive", "reason": "x", "step": "force"}
     assert client.post(POLICY, form).status_code == 403
     assert LockPolicy.objects.get().backend == "process"
+
+
+DANGEROUS = {
+    "force": {"backend": "redis", "strategy": "conditional", "step": "force"},
+    "naive": {"backend": "redis", "strategy": "naive", "step": "drain"},
+    "none and naive": {"backend": "none", "strategy": "naive", "step": "force"},
+}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("danger", DANGEROUS)
+def test_dangerous_switch_requires_the_typed_name(amy, danger):
+    form = {**DANGEROUS[danger], "reason": "to show it"}
+    asked = amy.post(POLICY, form)
+    assert asked.status_code == 200
+    assert f"Type “{form['backend']}” to confirm" in asked.text
+    assert ("Naive writes allow overselling" in asked.text) == (form["strategy"] == "naive")
+    assert ("if the old backend is down" in asked.text) == (form["step"] == "force")
+    for wrong in ("", "process", form["backend"].upper()):
+        refused = amy.post(POLICY, {**form, "confirm": wrong})
+        assert refused.status_code == 400
+        assert "Nothing was changed." in refused.text
+    assert LockPolicy.objects.get().epoch == 1
+    # The page sends everything again that it was sent, and what was typed.
+    repeated = dict(asked.context["repeated"])
+    assert repeated == form
+    assert amy.post(POLICY, {**repeated, "confirm": form["backend"]})["Location"] == POLICY
+    row = LockPolicy.objects.get()
+    assert (row.backend, row.strategy, row.epoch) == (form["backend"], form["strategy"], 2)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_safe_switch_needs_no_confirmation(amy):
+    """The control for the test above."""
+    put_in_force("redis")
+    form = {"backend": "process", "strategy": "fenced", "reason": "x", "step": "drain"}
+    assert amy.post(POLICY, form)["Location"] == POLICY
+    assert LockPolicy.objects.get().backend == "process"
+
+
+@pytest.mark.parametrize("step", ["drain", "force"])
+def test_switch_to_the_active_setting_is_refused(amy, step):
+    before = LockPolicy.objects.values().get()
+    form = {"backend": "process", "strategy": "conditional", "reason": "x", "step": step}
+    page = amy.post(POLICY, {**form, "confirm": "process"})
+    assert page.status_code == 200
+    assert "process + conditional is already active" in page.text
+    assert LockPolicy.objects.values().get() == before, "no drain has begun"
+
+
+def test_page_explains_before_it_offers_a_switch(amy):
+    page = amy.get(POLICY).text
+    parts = ("A safe switch waits until", 'id="id_backend"', 'name="_save"')
+    places = [page.index(part) for part in parts]
+    assert places == sorted(places)
+    assert 'value="Save"' not in page
+    summary = str(locks["redis"].capabilities.summary)
+    row = page.split("<th>redis</th>")[1].split("</tr>")[0]
+    assert row.index(summary) < row.index("</td>"), "in the first column, not out of view"

@@ -3,22 +3,24 @@
 from argparse import ArgumentParser
 from pathlib import Path
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from inventory.import_csv import OPTIONAL, REQUIRED, ImportRefused, import_products
+from locking.management.console import HelpfulCommand
 
 
-class Command(BaseCommand):
+class Command(HelpfulCommand):
     """Import products; exit with 1 and print a line for each problem if the file is invalid."""
 
     help = (
         "Create or update products from a UTF-8 CSV file, all rows or none. "
         f"Columns: {', '.join(REQUIRED)}; optional: {', '.join(OPTIONAL)}."
     )
+    example = "products.csv"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Define the argument FILE."""
-        parser.add_argument("file", type=Path, metavar="FILE")
+        parser.add_argument("file", type=Path, metavar="FILE", help="UTF-8, with a header line")
 
     def handle(self, *, file: Path, **options: object) -> None:
         """Import the file and print the number of products."""
@@ -31,4 +33,4 @@ class Command(BaseCommand):
         except ImportRefused as refused:
             faults = "\n  ".join(refused.problems)
             raise CommandError(f"{file}: nothing was imported.\n  {faults}") from None
-        self.stdout.write(self.style.SUCCESS(f"{count} products imported."))
+        self.stdout.write(self.style.SUCCESS(f"Imported {count} products."))

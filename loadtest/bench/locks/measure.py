@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -136,26 +137,17 @@ def hammer(
     """Let CONTENDERS processes of `threads` threads each acquire the lock again and again."""
     gate = StartGate(CONTENDERS * threads + 1)
 
-    def contend(mine: list[Turn], failures: list[str]) -> None:
-        try:
-            handle = ready(system, name)
-            end = gate() + seconds
-            while time.monotonic() < end:
-                mine.append(_turn(handle))
-        except Exception as error:  # noqa: BLE001 - raised below, in the main thread
-            failures.append(repr(error))
+    def contend(number: int) -> list[Turn]:
+        handle, turns = ready(system, name), []
+        end = gate() + seconds
+        while time.monotonic() < end:
+            turns.append(_turn(handle))
+        return turns
 
     def work(number: int) -> tuple[list[list[Turn]], float]:
-        turns: list[list[Turn]] = [[] for _ in range(threads)]
-        failures: list[str] = []
         cpu = time.process_time()
-        running = [threading.Thread(target=contend, args=(mine, failures)) for mine in turns]
-        for thread in running:
-            thread.start()
-        for thread in running:
-            thread.join()
-        if failures:
-            raise PoolFailed(failures[0])
+        with ThreadPoolExecutor(threads) as pool:
+            turns = list(pool.map(contend, range(threads)))
         return turns, time.process_time() - cpu
 
     with ProcessPool(work, CONTENDERS) as pool:

@@ -1,16 +1,14 @@
 """The report of `manage.py lab bench locks`: its table and the targets of this library."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
-from loadtest.bench.results import Limit, Progress, Row, compare, events
+from loadtest.bench.results import Limit, Progress, Row, cells, compare, events
 from loadtest.charts.terminal import page
 from loadtest.load.stores import PrivateStores
+from locking.management import console
 
 Rows = dict[str, Row]
 
@@ -115,34 +113,26 @@ def targets(rows: Rows) -> list[Row]:
     return compare(limits)
 
 
-def _cells(row: Row) -> list[str]:
-    return [shape.format(row[name]) if name in row else "" for name, (_, shape) in COLUMNS.items()]
-
-
 def _by_family(report: dict[str, Any]) -> list[tuple[str, list[Row]]]:
     rows = sorted(report["systems"], key=itemgetter("family"))
     return [(family, list(group)) for family, group in groupby(rows, key=itemgetter("family"))]
 
 
-def tables(report: dict[str, Any]) -> Iterator[Table]:
-    """Yield the table of the measurements."""
-    measured = Table("lock", box=SIMPLE_HEAD)
-    measured.columns[0].no_wrap = True
-    for heading, _shape in COLUMNS.values():
-        measured.add_column(heading, justify="right")
+def table(report: dict[str, Any]) -> tuple[Sequence[str], console.Rows]:
+    """Return the measurements, with an empty row between families."""
+    marks = {"ours": "*", "floor": "_", "peer": " "}
+    lines: list[list[str]] = []
     for _family, rows in _by_family(report):
-        for row in rows:
-            mark = {"ours": "*", "floor": "_", "peer": " "}[row["role"]]
-            measured.add_row(f"{mark} {row['system']}", *_cells(row))
-        measured.add_section()
-    yield measured
+        lines += [[f"{marks[row['role']]} {row['system']}", *cells(COLUMNS, row)] for row in rows]
+        lines.append([])
+    return ["lock", *(heading for heading, _shape in COLUMNS.values())], lines[:-1]
 
 
 def markdown(report: dict[str, Any]) -> str:
     """Return the measurements as a Markdown table for the docs."""
     names = {"ours": "**{}**", "floor": "*{}*", "peer": "{}"}
     rows = [
-        [names[row["role"]].format(row["system"]), *_cells(row)]
+        [names[row["role"]].format(row["system"]), *cells(COLUMNS, row)]
         for _family, rows in _by_family(report)
         for row in rows
     ]

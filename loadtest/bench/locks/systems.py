@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from locking import locks
-from locking.backends.zookeeper.backend import OPTIONS
+from locking.backends.zookeeper.backend import ZooKeeperBackend
 
 Role = Literal["floor", "ours", "peer"]
 Family = Literal["redis", "redlock", "zookeeper", "mysql"]
@@ -69,7 +69,7 @@ def _open(alias: str, name: str, ttl: float) -> Handle:
 OURS: dict[str, tuple[Family, float | None]] = {
     "redis": ("redis", None),
     "redlock": ("redlock", None),
-    "zookeeper": ("zookeeper", OPTIONS["SESSION_TIMEOUT"]),
+    "zookeeper": ("zookeeper", ZooKeeperBackend.known_options["SESSION_TIMEOUT"].default),
     "database": ("mysql", None),
     "mysql_session": ("mysql", 0.0),
 }

@@ -34,8 +34,9 @@ TIMEOUT = 60.0
 
 
 @contextmanager
-def consumer() -> Iterator[None]:
-    """Run one process that writes orders until the block ends."""
+def consumer(sale: Sale) -> Iterator[None]:
+    """Load a queued sale and run one process that writes its orders until the block ends."""
+    reconciliation.load(sale=sale)
     process = subprocess.Popen(
         with_parent_death_signal([sys.executable, "-m", "django", "consume_orders"])
     )
@@ -95,14 +96,6 @@ def measure(
     web: WebServer, sale: Sale, path: str, buyers: Sequence[Buyer], seconds: float
 ) -> tuple[Figures, Figures]:
     """Return the figures of the accepted reservations, and of the written orders."""
-    reconciliation.load(sale=sale)
-    with consumer():
-        return _measure(web, sale, path, buyers, seconds)
-
-
-def _measure(
-    web: WebServer, sale: Sale, path: str, buyers: Sequence[Buyer], seconds: float
-) -> tuple[Figures, Figures]:
     polling = max(100, len(buyers) // 20)
     forms = requests(buyers[polling:], path, sale)
     pollers = Pollers(web.port, path, sale, iter(buyers[:polling]))

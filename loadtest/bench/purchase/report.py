@@ -1,17 +1,16 @@
 """The report of `manage.py lab bench purchase`: its stores, its table and its targets."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
-from loadtest.bench.results import Limit, Progress, Row, compare
+from loadtest.bench.results import Limit, Progress, Row, cells, compare
+from loadtest.charts import marked
 from loadtest.charts.terminal import page
 from loadtest.load.stores import PrivateStores
+from locking.management.console import Rows
 
 Rounds = dict[str, list[Row]]
 
@@ -138,42 +137,31 @@ def is_sound(report: dict[str, Any]) -> bool:
     return not report["missing"] and not any(row["breaches"] for row in report["lines"])
 
 
-def tables(report: dict[str, Any]) -> Iterator[Table]:
-    """Yield the table of the measurements."""
-    measured = Table("purchase", box=SIMPLE_HEAD)
-    measured.columns[0].no_wrap = True
-    measured.add_column("con-\nnections", justify="right")
-    for heading, _shape in COLUMNS.values():
-        measured.add_column(heading, justify="right")
-    measured.add_column("answers")
-    measured.add_column("ledger")
+def table(report: dict[str, Any]) -> tuple[Sequence[str], Rows]:
+    """Return the measurements."""
+    rows = []
     for row in report["lines"]:
-        cells = [
-            shape.format(row[name]) if name in row else "" for name, (_, shape) in COLUMNS.items()
-        ]
         answers = ", ".join(f"{count} {kind}" for kind, count in row["answers"].items())
         ledger = "BROKEN" if row["breaches"] else "ok"
-        measured.add_row(row["line"], str(row["connections"]), *cells, answers, ledger)
-    yield measured
+        figures = cells(COLUMNS, row)
+        rows.append([row["line"], str(row["connections"]), *figures, ledger, answers])
+    headings = (heading for heading, _shape in COLUMNS.values())
+    return ["purchase", "con-\nnections", *headings, "ledger", "answers"], rows
 
 
 def markdown(report: dict[str, Any]) -> str:
     """Return the measurements as Markdown tables for the docs."""
-    rows = [
-        [row["line"], *(COLUMNS[name][1].format(row[name]) if name in row else "" for name in PAGE)]
-        for row in report["lines"]
-    ]
-    headings = ["purchase", *(COLUMNS[name][0] for name in PAGE)]
+    columns = {name: COLUMNS[name] for name in PAGE}
+    rows = [[row["line"], *cells(columns, row)] for row in report["lines"]]
+    headings = ["purchase", *(heading for heading, _shape in columns.values())]
     measured = page(headings, rows, report["settings"]["rounds"], report["versions"]["mariadb"])
-    capacity = "\n".join(f"| {' | '.join(line)} |" for line in _capacity(report["lines"]))
-    return f"{measured}\n{capacity}\n"
+    machines = ["a second", *(f"{count:,} web machines" for count in MACHINES), "one Redis"]
+    return f"{measured}\n{marked.table(machines, _capacity(report['lines']))}"
 
 
 def _capacity(lines: list[Row]) -> Iterator[list[str]]:
     """Yield requests per second for web machines of two cores, if only their CPU is the limit."""
     costs = {row["line"]: row for row in lines}
-    yield ["a second", *(f"{count:,} web machines" for count in MACHINES), "one Redis"]
-    yield ["---"] * (len(MACHINES) + 2)
     for line in ("direct", "queued", "sold out"):
         one = 2 * 1000 / costs[line]["worker_cpu_ms"]
         redis = 1e6 / costs[line]["redis_cpu_us"]

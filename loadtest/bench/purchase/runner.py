@@ -29,7 +29,6 @@ from locking.models import WriteStrategy
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
 from shop.purchase.place_order import place_order
-from shop.reservations import reconciliation
 
 BUY = "/sales/{}/buy/"
 WARM_UP = 0.3
@@ -125,7 +124,8 @@ def main(asked: dict[str, Any]) -> None:
                 start(line, number + 1)
                 sale, web = sale_of(line, number, many), webs[line.server]
                 seconds = asked["burst"] / part
-                both = burst.measure(web, sale, BUY.format(sale.slug), many, seconds)
+                with burst.consumer(sale):
+                    both = burst.measure(web, sale, BUY.format(sale.slug), many, seconds)
                 for each, measured in zip((line, seen), both, strict=True):
                     found.setdefault(each, []).append(measured)
         for line in ATTEMPT_LINES if is_main else ():
@@ -143,8 +143,7 @@ def _attempts(web: WebServer, line: Line, buyers: Sequence[Buyer]) -> Figures:
     sale = sale_of(line, 0, buyers, units)
     with ExitStack() as stack:
         if sale.is_queued:
-            reconciliation.load(sale=sale)
-            stack.enter_context(burst.consumer())
+            stack.enter_context(burst.consumer(sale))
         measured = _measure(web, line, sale, buyers, ATTEMPTS_TIMEOUT)
     attempts, answered = len(buyers) - 1, sum(measured["answers"].values())
     orders = Order.objects.filter(sale=sale).count()

@@ -87,9 +87,9 @@ def send_requests(
                 following = next(waiting, None) if received < ended else None
                 if following is None or connection.closes:
                     connected.pop(number).socket.close()
-                    open_connection = _reopen if hang_ups else _open
                     if following:
-                        connection = open_connection((host, port), connected, poll)
+                        patience = RESPONSE_TIMEOUT if hang_ups else 0.0
+                        connection = _open((host, port), connected, poll, patience)
                 if following:
                     connection.send(following)
     last = replies[-1].received
@@ -102,26 +102,24 @@ def _close_all(connected: "dict[int, _Connection]") -> None:
 
 
 def _open(
-    where: tuple[str, int], connected: "dict[int, _Connection]", poll: select.epoll
+    where: tuple[str, int],
+    connected: "dict[int, _Connection]",
+    poll: select.epoll,
+    patience: float = 0.0,
 ) -> "_Connection":
-    connection = _Connection(where)
+    """Connect; retry for `patience` seconds until the server listens again."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            connection = _Connection(where)
+            break
+        except OSError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.02)
     connected[connection.socket.fileno()] = connection
     poll.register(connection.socket, select.EPOLLIN)
     return connection
-
-
-def _reopen(
-    where: tuple[str, int], connected: "dict[int, _Connection]", poll: select.epoll
-) -> "_Connection":
-    """Retry until the server listens again."""
-    deadline = time.monotonic() + RESPONSE_TIMEOUT
-    while True:
-        try:
-            return _open(where, connected, poll)
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
 
 
 class _Connection:

@@ -12,7 +12,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from html import unescape
@@ -28,7 +28,7 @@ from loadtest.load.http.buyers import Buyer, sign_out, signed_in
 from loadtest.load.http.client import RESPONSE_TIMEOUT, send_requests
 from loadtest.load.plan import PlanError, keep_within
 from loadtest.load.process_pool import ProcessPool
-from loadtest.load.sale import open_sale
+from loadtest.load.sale import open_sale, remove_sale
 from loadtest.load.verdict import percentile, verdict_of
 from locking import locks
 from shop.administration.audit import StockAudit, audit_sale
@@ -88,7 +88,7 @@ def run_http_load(asked: HttpLoad, progress: Callable[[str, int, int], object]) 
     try:
         sale = _open_sale(asked)
     except DatabaseError as error:
-        raise PlanError(f"the shop's database, as the environment names it: {error}") from error
+        raise PlanError(f"The shop's database is unavailable: {error}") from error
     buyers: list[Buyer] = []
     try:
         for batch in _buyers(asked.buyers):
@@ -99,11 +99,14 @@ def run_http_load(asked: HttpLoad, progress: Callable[[str, int, int], object]) 
         connections.close_all()
         locks.close()
         report = _drive(asked, forms, lambda done: progress(SENDING, done, asked.attempts))
+        # Fewer are sent once every buyer has won.
+        progress(SENDING, report["attempts"], report["attempts"])
         audit = _audit_when_written(sale, report["winners"])
         return {"settings": asdict(asked), **_judge(asked, report, audit)}
     finally:
         Sale.objects.filter(pk=sale.pk).update(closes_at=timezone.now())
         sign_out(buyers)
+        remove_sale(sale)
 
 
 def _open_sale(asked: HttpLoad) -> Sale:
@@ -114,6 +117,7 @@ def _open_sale(asked: HttpLoad) -> Sale:
             product="lab-http",
             open_for=OPEN_FOR,
             fulfilment=asked.fulfilment,
+            is_listed=False,
         )
     where = f"http://{asked.host}:{asked.port}"
     try:
@@ -121,11 +125,15 @@ def _open_sale(asked: HttpLoad) -> Sale:
             connection.request("GET", sale.get_absolute_url())
             status = connection.getresponse().status
     except OSError as error:
-        sale.delete()
-        raise PlanError(f"no shop answers at {where}: {error}") from error
+        remove_sale(sale)
+        raise PlanError(
+            f"No shop responds at {where} ({error}). Run `make demo`, or name a shop with --url."
+        ) from error
     if status != 200:
-        sale.delete()
-        raise PlanError(f"the shop at {where} answers {status} for a sale of this database")
+        remove_sale(sale)
+        raise PlanError(
+            f"The shop at {where} returned {status} for a new sale. Does it use this database?"
+        )
     return sale
 
 
@@ -166,7 +174,7 @@ def _forms(
         page = connection.getresponse().read().decode()
         form = _FORM.search(page)
         if form is None:
-            raise PlanError("the sale page has no form for a customer")
+            raise PlanError("The sale page has no purchase form.")
         fields = {name: unescape(value) for name, value in _FIELD.findall(form[0])}
         progress("opening the page", next(done), len(buyers))
         return buyer.post(unescape(form[1]), urlencode(fields), host=f"{asked.host}:{asked.port}")
@@ -204,7 +212,7 @@ def _drive(asked: HttpLoad, forms: Sequence[bytes], progress: Callable[[int], ob
             waits[reply.kind].append((reply.received - reply.sent) * 1000)
         return dict(waits), len(won), result.began, result.ended, _peak_kb()
 
-    with ProcessPool(work, asked.processes) as pool, _ProgressReporter(done, progress):
+    with ProcessPool(work, asked.processes) as pool, _reporting(done, progress):
         results = pool.results(timeout=OPEN_FOR.total_seconds())
     waits: Waits = defaultdict(list)
     for theirs, *_ in results:
@@ -242,23 +250,23 @@ def _attempts(buyers: deque[bytes], share: int, won: set[bytes]) -> Iterator[byt
             yield buyer
 
 
-class _ProgressReporter:
+@contextmanager
+def _reporting(done: Sequence[int], progress: Callable[[int], object]) -> Iterator[None]:
     """Report the progress twice a second during the block."""
+    over = threading.Event()
 
-    def __init__(self, done: Any, progress: Callable[[int], object]) -> None:
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._report, args=(done, progress), daemon=True)
-
-    def _report(self, done: Any, progress: Callable[[int], object]) -> None:
-        while not self._done.wait(0.5):
+    def report() -> None:
+        progress(0)
+        while not over.wait(0.5):
             progress(sum(done))
 
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._done.set()
-        self._thread.join()
+    reporter = threading.Thread(target=report, daemon=True)
+    reporter.start()
+    try:
+        yield
+    finally:
+        over.set()
+        reporter.join()
 
 
 def _peak_kb() -> int:
@@ -291,6 +299,6 @@ def _missed(asked: HttpLoad, report: Report) -> Iterator[str]:
     """Yield a sentence for each threshold that was not met."""
     rate, p99 = report["attempts_per_second"], report["answers"].get("won", {}).get("p99_ms", 0)
     if asked.min_per_second is not None and rate < asked.min_per_second:
-        yield f"{rate} attempts per second, the threshold is {asked.min_per_second:g}"
+        yield f"{rate} attempts per second, --min-per-second is {asked.min_per_second:g}"
     if asked.max_p99_ms is not None and p99 > asked.max_p99_ms:
-        yield f"p99 of successful purchases is {p99} ms, the threshold is {asked.max_p99_ms:g}"
+        yield f"p99 of successful purchases is {p99} ms, --max-p99-ms is {asked.max_p99_ms:g}"

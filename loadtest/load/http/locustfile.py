@@ -76,6 +76,7 @@ class Buyer(FastHttpUser):
     """A person with a browser."""
 
     wait_time = between(0.5, 2)
+    max_retries = 1  # as a browser does when the server has closed an idle connection
 
     def on_start(self) -> None:
         """Sign up with a new account, which has bought nothing yet."""

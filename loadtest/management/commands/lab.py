@@ -7,49 +7,51 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, NoReturn
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from loadtest import cli
 from loadtest.charts.terminal import Terminal
 from loadtest.load.plan import PlanError
 from loadtest.load.stores import ExperimentFailed
+from locking.management.console import HelpfulCommand, add_subcommands
 
 INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Command(BaseCommand):
+class Command(HelpfulCommand):
     """Run an experiment; when it ends, so have all the processes that it started."""
 
-    help = "Load tests on private stores; only `lab http` sends load to a running shop."
+    help = (
+        "Load tests, failure scenarios and benchmarks. They start their own servers; only "
+        "`lab http` sends load to a running shop."
+    )
+    example = "run --backend none --backend redis"
     requires_system_checks = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add one subcommand per module of loadtest.cli."""
-        actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+        actions = add_subcommands(parser)
         for found in iter_modules(cli.__path__):
             module = import_module(f"{cli.__name__}.{found.name}")
-            about = (module.__doc__ or "").splitlines()[0]
+            about, _, example = (module.__doc__ or "").strip().partition("\n\n")
             usage = f"{parser.prog} {found.name} [--help] ..."
-            module.add_arguments(
-                actions.add_parser(found.name, help=about, description=about, usage=usage)
+            own = actions.add_parser(
+                found.name, help=about, description=about, usage=usage, epilog=example
             )
-        # Otherwise every error starts with a page of Django's own options.
-        parser.usage = f"{parser.prog} [--help] ACTION ..."
+            module.add_arguments(own)
 
     def handle(self, *, action: str, **options: Any) -> None:
         """Run the subcommand; on SIGINT and SIGTERM, stop its processes before exiting."""
         before = {signum: signal.signal(signum, _interrupt) for signum in SIGNALS}
         try:
-            code = import_module(f"{cli.__name__}.{action}").handle(
-                Terminal(self.stdout), **options
-            )
+            code = import_module(f"{cli.__name__}.{action}").handle(Terminal(self), **options)
         except PlanError as error:
             raise CommandError(str(error), returncode=2) from error
         except ExperimentFailed as error:
             raise CommandError(str(error)) from error
         except KeyboardInterrupt:
-            self.stderr.write("interrupted")
+            self.stderr.write("Interrupted: all processes are stopped.")
             code = INTERRUPTED
         finally:
             for signum, handler in before.items():

@@ -1,4 +1,4 @@
-"""The classic lock failures, in the order in which pages and commands list them."""
+"""The classic lock failures, in the order in which the field learned them."""
 
 from loadtest.scenarios.catalogue import (
     backend_switch,
@@ -13,20 +13,20 @@ from loadtest.scenarios.scenario import Scenario
 SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario
     for scenario in (
+        redis_recipes.NO_EXPIRY,
+        redis_recipes.CRASH_BEFORE_EXPIRE,
+        holders.WORK_OUTLASTS_LEASE,
+        redis_recipes.DELETE_SUCCESSOR,
         holders.KILLED,
         holders.PAUSED,
         holders.GIL_HELD,
         redis_servers.FAILOVER,
-        redis_servers.AMNESIA,
         redis_servers.CLOCK_JUMP,
-        holders.WORK_OUTLASTS_LEASE,
+        redis_servers.AMNESIA,
         waiters.HERD,
         waiters.POLLING,
+        mysql_row.ROW_LEFT,
         holders.RELEASE_BEFORE_COMMIT,
         backend_switch.SWITCH,
-        redis_recipes.NO_EXPIRY,
-        redis_recipes.CRASH_BEFORE_EXPIRE,
-        redis_recipes.DELETE_SUCCESSOR,
-        mysql_row.ROW_LEFT,
     )
 }

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_noop
 
 from loadtest.faults.waiting import until
 from loadtest.load.shop_worker import ShopWorker
@@ -78,8 +79,8 @@ SWITCH = Scenario(
     name="switch-under-load",
     row="F9",
     title=_("The lock is switched while a sale runs"),
-    broken="redis to database + naive, by force",
-    repaired="redis to database + naive, drained",
+    broken=gettext_noop("redis to database + naive, by force"),
+    repaired=gettext_noop("redis to database + naive, drained"),
     sentences=(
         _(
             "Buyer A held the old lock when the switch was forced; %(b_behind)d orders were placed "

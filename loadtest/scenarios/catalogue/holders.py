@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_noop
 
 from loadtest.scenarios.scenario import Scenario
 from loadtest.scenarios.steps import buy_while_holder_stalls, crash_and_wait
@@ -35,11 +36,11 @@ KILLED = Scenario(
     name="holder-killed",
     row="F1",
     title=_("The holder is killed"),
-    broken="redis, long lease",
-    repaired="redis, short lease and watchdog; zookeeper session",
+    broken=gettext_noop("redis, long lease"),
+    repaired=gettext_noop("redis, short lease and watchdog; zookeeper session"),
     sentences=(
         _(
-            "Buyer A was killed while it held a lease of %(b_ttl).0f s: buyer B waited "
+            "Buyer A was killed while holding a %(b_ttl).0f s lease; buyer B had to wait "
             "%(b_waited).1f s."
         ),
         _(
@@ -54,6 +55,7 @@ KILLED = Scenario(
     repair=_("A short lease that a watchdog renews; or a session, which ends with its process."),
     immune=_("mysql_session: the server frees its locks the moment the connection breaks."),
     run=_killed,
+    needs="ZooKeeper",
     requires_overlap=False,
 )
 
@@ -91,12 +93,12 @@ PAUSED = Scenario(
             "its lease of %(b_ttl).1f s; buyer B bought a unit after %(b_second_waited).1f s."
         ),
         _(
-            "For %(b_overlap_seconds).1f s both believed that they held the lock, and the late "
-            "write of A was accepted: %(b_sold)d sold of %(b_stock)d."
+            "For %(b_overlap_seconds).1f s both thought they held the lock, and A's late write was "
+            "accepted: %(b_sold)d sold of %(b_stock)d."
         ),
         _(
-            "With the fence the same pause ended in %(r_refused)d refused write and %(r_sold)d "
-            "sold of %(r_stock)d, although both believed for %(r_overlap_seconds).1f s."
+            "With the fence both thought so again, for %(r_overlap_seconds).1f s, but A's late "
+            "write was rejected: %(r_sold)d sold of %(r_stock)d."
         ),
     ),
     repair=_(
@@ -127,13 +129,10 @@ GIL_HELD = Scenario(
             "renewed nothing and buyer B was granted the lock after %(b_second_waited).1f s."
         ),
         _(
-            "Both believed that they held it for %(b_overlap_seconds).1f s, and A's late write was "
+            "For %(b_overlap_seconds).1f s both thought they held the lock, and A's late write was "
             "accepted: %(b_sold)d sold of %(b_stock)d."
         ),
-        _(
-            "With the fence the same write of A was refused %(r_refused)d time, and %(r_sold)d was "
-            "sold of %(r_stock)d."
-        ),
+        _("With the fence A's late write was rejected: %(r_sold)d sold of %(r_stock)d."),
     ),
     repair=_("The fence, as for a pause: a watchdog in the same process stops with it."),
     immune=_("mysql_session, as long as the holder's connection lives."),
@@ -154,8 +153,8 @@ WORK_OUTLASTS_LEASE = Scenario(
     name="work-outlasts-lease",
     row="F6",
     title=_("The work outlasts the lease"),
-    broken="redis + naive, not renewed",
-    repaired="redis + naive, watchdog",
+    broken=gettext_noop("redis + naive, not renewed"),
+    repaired=gettext_noop("redis + naive, watchdog"),
     sentences=(
         _(
             "Buyer A worked longer than its lease of %(b_ttl).1f s, which was not renewed: buyer B "
@@ -185,8 +184,8 @@ RELEASE_BEFORE_COMMIT = Scenario(
     name="release-before-commit",
     row="F8",
     title=_("The lock is released before the commit"),
-    broken="redis + naive, released early",
-    repaired="redis + naive, released after the commit",
+    broken=gettext_noop("redis + naive, released early"),
+    repaired=gettext_noop("redis + naive, released after the commit"),
     sentences=(
         _(
             "Buyer A released the lock before its transaction committed, and buyer B got it after "

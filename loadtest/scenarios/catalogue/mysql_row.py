@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_noop
 
 from loadtest.scenarios.scenario import IMMUNE_TO_RECIPE, Scenario
 from loadtest.scenarios.steps import LOCK, crash_and_wait
@@ -31,7 +32,7 @@ ROW_LEFT = Scenario(
     name="mysql-row-left-by-crash",
     row="L3",
     title=_("A row that a crash leaves behind"),
-    broken="INSERT, DELETE in MySQL",
+    broken=gettext_noop("INSERT, DELETE in MySQL"),
     repaired="database",
     sentences=(
         _(
@@ -50,5 +51,6 @@ ROW_LEFT = Scenario(
     repair=_("An expiry in the row, notified waiters, and a job that deletes expired rows."),
     immune=IMMUNE_TO_RECIPE,
     run=_row_left,
+    needs="MariaDB",
     requires_overlap=False,
 )

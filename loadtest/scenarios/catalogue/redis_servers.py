@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_noop
 
 from devservers import Redis
 from loadtest.faults.clock import Clock
@@ -56,16 +57,16 @@ FAILOVER = Scenario(
     name="failover-before-replication",
     row="F3",
     title=_("The master dies before its replica has the lock"),
-    broken="redis + naive, one replica",
-    repaired="redlock + naive, five masters",
+    broken=gettext_noop("redis + naive, one replica"),
+    repaired=gettext_noop("redlock + naive, five masters"),
     sentences=(
         _(
             "Buyer A's lock was on the master alone when it was killed; the promoted replica "
             "granted it to buyer B within %(b_second_waited).2f s."
         ),
         _(
-            "Both leases were in force for %(b_overlap_seconds).2f s and %(b_sold)d were sold of "
-            "%(b_stock)d."
+            "For %(b_overlap_seconds).2f s both thought they held the lock, within the time of "
+            "their leases: %(b_sold)d sold of %(b_stock)d."
         ),
         _(
             "With five masters the death of one changed nothing: buyer B waited for "
@@ -117,7 +118,7 @@ AMNESIA = Scenario(
     row="F4",
     title=_("A RedLock master restarts and has forgotten its vote"),
     broken="redlock + naive",
-    repaired="redlock + naive, delayed restart",
+    repaired=gettext_noop("redlock + naive, delayed restart"),
     sentences=(
         _(
             "Three of five masters had voted for buyer A when one of them restarted empty; its "
@@ -125,8 +126,8 @@ AMNESIA = Scenario(
             "after it asked."
         ),
         _(
-            "Two majorities were in force for %(b_overlap_seconds).2f s, and %(b_sold)d were sold "
-            "of %(b_stock)d."
+            "For %(b_overlap_seconds).2f s both thought that a majority had granted them the lock: "
+            "%(b_sold)d sold of %(b_stock)d."
         ),
         _(
             "With a restart delayed by the lease of %(r_ttl).0f s the restarted masters did not "
@@ -169,12 +170,12 @@ CLOCK_JUMP = Scenario(
             "%(b_ttl).0f s, and buyer B had a majority after %(b_second_waited).2f s."
         ),
         _(
-            "Both leases were in force for %(b_overlap_seconds).2f s by the clocks of their "
-            "holders, and %(b_sold)d were sold of %(b_stock)d."
+            "For %(b_overlap_seconds).2f s both leases were valid by the clocks of their holders: "
+            "%(b_sold)d sold of %(b_stock)d."
         ),
         _(
-            "With the fence, whose token the stock row issues itself, A's write was refused "
-            "%(r_refused)d time and %(r_sold)d was sold of %(r_stock)d."
+            "With the fence, whose token the stock row issues itself, A's write was rejected: "
+            "%(r_sold)d sold of %(r_stock)d."
         ),
     ),
     repair=_(

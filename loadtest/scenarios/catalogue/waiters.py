@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import redis
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_noop
 
 from devservers import ZooKeeper
 from loadtest.bench.services import mntr
@@ -125,7 +126,7 @@ HERD = Scenario(
     name="herd-against-queue",
     row="L11",
     title=_("A herd against a queue"),
-    broken="ZooKeeper, everybody watches the holder",
+    broken=gettext_noop("ZooKeeper, all watch the holder"),
     repaired="zookeeper",
     sentences=(
         _(
@@ -141,6 +142,7 @@ HERD = Scenario(
     repair=_("Sequential nodes: a waiter watches the one in front of it, and a release wakes one."),
     immune=_("zookeeper; redis and the database on MariaDB queue, too, and wake one."),
     run=_herd,
+    needs="ZooKeeper",
     requires_overlap=False,
 )
 
@@ -208,7 +210,7 @@ POLLING = Scenario(
     name="polling-against-push",
     row="F7",
     title=_("Polling against waiting to be woken"),
-    broken="SET NX PX, polled",
+    broken=gettext_noop("SET NX PX, polled"),
     repaired="redis",
     sentences=(
         _(

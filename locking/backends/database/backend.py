@@ -19,7 +19,7 @@ from django.utils.translation import gettext_noop
 
 from locking.backends.base import Capabilities, Claim, Grant, Held
 from locking.backends.database.base import DatabaseLocks
-from locking.backends.database.session import Cancelled, Session, user_lock_waits
+from locking.backends.database.session import Cancelled, Session, kill_holder, user_lock_waits
 from locking.backends.database.sql import SECOND, Statements, digest
 from locking.backends.database.waiting import Polling, Queueing, Row, holder_lock, queue_lock
 from locking.exceptions import LockError, LockMisuse, LockUnavailable
@@ -179,10 +179,7 @@ class DatabaseBackend(DatabaseLocks[Session]):
             if row is None or not session.change(self.sql.break_lock, digest(name)):
                 return False
             if self.pool.vendor == "mysql":
-                found = session.row("SELECT IS_USED_LOCK(%s)", holder_lock(row.owner))
-                if found and found[0]:
-                    with suppress(LockUnavailable):  # the connection may have ended meanwhile
-                        session.change(f"KILL {int(found[0])}")
+                kill_holder(session, holder_lock(row.owner))
             return True
 
         return self.pool.call(free)

@@ -48,13 +48,14 @@ class DatabaseLocks(Backend, Generic[S]):
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
         """Check that LOCATION is a database of one of the supported engines."""
+        wrong = super().check(alias, conf)
         location = conf.get("LOCATION") or DEFAULT_DB_ALIAS
-        if location not in connections.settings:
-            text = f"LOCKS[{alias!r}] LOCATION {location!r} is not an alias in DATABASES."
-            return [Error(text, id="locking.E051")]
+        if not isinstance(location, str) or location not in connections.settings:
+            text = f"LOCKS[{alias!r}] LOCATION {location!r:.60} is not an alias in DATABASES."
+            return [*wrong, Error(text, id="locking.E051")]
         found = connections.settings[location]["ENGINE"]
         if not found.endswith(cls.engines):
             needs = f"LOCKS[{alias!r}] needs {' or '.join(cls.engines)}"
             text = f"{needs}, but DATABASES[{location!r}] is {found}."
-            return [Error(text, id="locking.E052")]
-        return []
+            wrong.append(Error(text, id="locking.E052"))
+        return wrong

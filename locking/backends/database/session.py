@@ -28,6 +28,10 @@ SQLITE_BUSY = {5, 6}
 """SQLITE_BUSY and SQLITE_LOCKED."""
 
 
+KEEP_ALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
+"""Seconds without traffic before the first test and between tests; tests without a reply."""
+
+
 class RolledBack(Exception):
     """The statement was rolled back in favour of another transaction; it may be repeated."""
 
@@ -130,6 +134,7 @@ class MySQLSession(Session):
         super().__init__(raw, errors)
         self.id = int(raw.thread_id())
         self._fractions = "MariaDB" in raw.get_server_info()
+        _keep_alive(raw.fileno())
 
     def token(self, sql: str, *args: object) -> int | None:
         """Return the value of LAST_INSERT_ID(), which is part of the server's reply."""
@@ -207,9 +212,28 @@ class MySQLSession(Session):
         return LockUnavailable(f"The database refused the statement: {error}")
 
 
+def _keep_alive(file: int) -> None:
+    """Let the kernel test an idle connection, which a router would otherwise forget."""
+    with suppress(OSError), socket.socket(fileno=os.dup(file)) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if connection.family != socket.AF_UNIX:
+            for option, value in KEEP_ALIVE.items():
+                connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 def _wake(waker: socket.socket) -> None:
     with suppress(OSError):  # the wait may have ended meanwhile
         waker.send(b"!")
+
+
+def kill_holder(session: Session, lock: str) -> bool:
+    """End the connection that has a user-level lock; return False if none has it."""
+    row = session.row("SELECT IS_USED_LOCK(%s)", lock)
+    if row is None or row[0] is None:
+        return False
+    with suppress(LockUnavailable):  # it may have ended meanwhile
+        session.change(f"KILL {int(row[0])}")
+    return True
 
 
 def user_lock_waits(session: Session) -> list[str]:

@@ -1,6 +1,6 @@
 -- Releases the lock and grants it to the next waiter; for a waiter, leaves the queue.
 --
--- KEYS  1 lock, 2 queue, 3 clock (see redis_queue.lua)
+-- KEYS  1 lock, 2 queue, 3 clock, 4 late (see redis_queue.lua)
 -- ARGV  1 owner, 2 floor, 3 fair (see there)
 --       4 entry  the waiter's entry to remove, '' for a holder
 -- Returns 1 when the owner had the lock, else 0
@@ -20,6 +20,6 @@ if holder and not fair then
 end
 -- An expired lock with waiters is granted too: this caller may be the waiter that was woken for it.
 if not grant_next(holder) then
-  redis.call('DEL', lock)
+  redis.call('DEL', lock, late)
 end
 return holder and 1 or 0

@@ -1,13 +1,13 @@
 -- Acquires the lock, or joins the queue and returns how long the lock stays held. It is safe to run
 -- twice: the second run finds the grant or the queue entry of the first.
 --
--- KEYS  1 lock, 2 queue, 3 clock (see redis_queue.lua)
+-- KEYS  1 lock, 2 queue, 3 clock, 4 late (see redis_queue.lua)
 -- ARGV  1 owner, 2 floor, 3 fair (see there)
 --       4 ttl    ms that the grant lasts
 --       5 entry  the queue entry, "channel ttl floor owner"; '' does not wait
--- Returns {token or 0, ms left of the present grant, ticks now, place in the queue}
+-- Returns {token or 0, ms left of the present grant, ticks now, place in the queue,
+--          1 if neither a grant nor an entry of the caller was found, else 0}
 
-local SLACK = 10000 -- ms; a waiter runs this again soon after the present grant has ended
 local ttl, entry = ARGV[4], ARGV[5]
 
 local holder = redis.call('HGET', lock, 'owner')
@@ -19,7 +19,7 @@ if not holder then
     if entry ~= '' and not fair then
       redis.call('LREM', queue, 1, entry)
     end
-    return {token, tonumber(ttl), 0, 0}
+    return {token, tonumber(ttl), 0, 0, 1}
   end
 end
 
@@ -32,14 +32,15 @@ if left < 0 or left > longest then
   left = longest
 end
 if holder == caller then
-  return {tonumber(state[1]), left, ticks(), 0}
+  return {tonumber(state[1]), left, ticks(), 0, 0}
 end
 if entry == '' then
-  return {0, left, 0, 0}
+  return {0, left, 0, 0, 1}
 end
 local place = redis.call('LPOS', queue, entry)
+local is_new = place and 0 or 1
 if not place then
   place = redis.call('RPUSH', queue, entry) - 1
 end
-redis.call('PEXPIRE', queue, left + SLACK)
-return {0, left, ticks(), place}
+keep_queue(holder, left)
+return {0, left, ticks(), place, is_new}

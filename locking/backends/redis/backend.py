@@ -20,23 +20,26 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from django.core.checks import CheckMessage, Error
 from django.utils.translation import gettext_noop
-from redis.connection import parse_url
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
+from locking.backends.options import flag, seconds, text
 from locking.backends.pending_releases import PendingReleases
+from locking.backends.redis.aio import AsyncRedis
 from locking.backends.redis.connection import (
     Connection,
     Disconnected,
     Script,
     Undo,
-    eviction_policy,
     milliseconds,
+    server_problem,
+    url_problem,
 )
 from locking.backends.redis.pool import ConnectionPool
+from locking.backends.redis.scripts import KEEP, MAX_SLEEP, RECHECK_DELAY, RELEASE, TAKE
 from locking.exceptions import LockUnavailable
 
 TICK = 16e-6
@@ -45,19 +48,9 @@ TICK = 16e-6
 SALT_BITS = 15
 """Low bits of a token, a hash of its owner: two masters may grant in one tick, and these differ."""
 
-RECHECK_DELAY = 0.002
-"""Seconds after a grant's end at which the first waiter tries again; others add STAGGER each."""
 STAGGER = 0.003
+"""Seconds by which each further waiter tries again later than the one before."""
 MAX_STAGGER = 0.3
-
-MAX_SLEEP = 10.0
-"""Seconds after which a waiter tries again: the next holder's grant may end before this one's."""
-
-OPTIONS = {"FAIR", "PREFIX", "SOCKET_TIMEOUT", "CONNECT_TIMEOUT"}
-
-_TAKE = Script("redis_queue.lua", "redis_take.lua")
-_RELEASE = Script("redis_queue.lua", "redis_release.lua")
-_KEEP = Script("redis_keep.lua")
 
 
 def full_token(ticks: int, owner: str) -> int:
@@ -83,29 +76,40 @@ class RedisBackend(Backend):
         lists_holders=True,
     )
 
+    known_options: ClassVar = {
+        "FAIR": flag(True),
+        "PREFIX": text("lock:"),
+        "SOCKET_TIMEOUT": seconds(1.0),
+        "CONNECT_TIMEOUT": seconds(1.0),
+    }
+
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        fair = bool(self.options.get("FAIR", True))
+        fair = self.options["FAIR"]
         self.capabilities = replace(self.capabilities, fair=fair)  # type: ignore[misc]
         self._fair = "1" if fair else "0"
-        self._prefix = str(self.options.get("PREFIX", "lock:"))
+        self._prefix = self.options["PREFIX"]
         self.pool = ConnectionPool(
             str(self.location),
-            timeout=float(self.options.get("SOCKET_TIMEOUT", 1.0)),
-            connect_timeout=float(self.options.get("CONNECT_TIMEOUT", 1.0)),
+            timeout=float(self.options["SOCKET_TIMEOUT"]),
+            connect_timeout=float(self.options["CONNECT_TIMEOUT"]),
             channel_prefix=f"{self._prefix}wake:",
         )
         self.pending_releases = PendingReleases()
+        self._clock = f"{self._prefix}clock"
         self._floor = 0
         self._guard = threading.Lock()
+        self._aio = AsyncRedis(self)
 
     def reset_after_fork(self) -> None:
         """Replace a lock that another thread of the parent may have held."""
         super().reset_after_fork()
         self._guard = threading.Lock()
+        self._aio.reset()
 
     def close(self) -> None:
-        """Close the idle connections."""
+        """Close the idle connections, and those of event loops."""
+        self._aio.close()
         self.pool.close()
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
@@ -114,29 +118,27 @@ class RedisBackend(Backend):
         connection = self.pool.get()
         entry = ""
         if timeout > 0:
-            entry = f"{connection.channel} {milliseconds(claim.ttl)} {self._ticks()} {claim.owner}"
+            entry = self.entry(claim, connection.channel)
         try:
             return self._wait(claim, connection, entry, until)
         except Disconnected:
-            self._repeat_release(claim, entry)
+            self.repeat_release(claim, entry)
             raise
         except BaseException:
             with suppress(LockUnavailable):
                 self._release(claim, entry)
             raise
-        finally:
-            claim.interrupt = None
 
     def _wait(self, claim: Claim, connection: Connection, entry: str, until: float) -> Grant | None:
         while True:
             sent = time.monotonic()
-            args = self._ticks(), self._fair, milliseconds(claim.ttl), entry
-            connection, (token, left, ticks, place) = self._ask(
-                connection, _TAKE, claim, *args, undo=partial(self._packed_release, claim, entry)
+            args = self.take_args(claim, entry)
+            connection, (token, left, ticks, place, _) = self._ask(
+                connection, TAKE, claim, *args, undo=partial(self.packed_release, claim, entry)
             )
             if token:
                 self.pool.give(connection)
-                return self._grant(claim, token, sent + left / 1000)
+                return self.grant(claim, token, sent + left / 1000)
             if not entry:
                 self.pool.give(connection)
                 return None
@@ -152,14 +154,14 @@ class RedisBackend(Backend):
                     return None
                 connection = self.pool.open(connection.channel)
                 continue
+            finally:
+                claim.end_wait()
             if message is not None:
                 token, granted = message
-                now = time.monotonic()
-                since = sent + (granted - ticks) * TICK
-                # A large difference means that this process was paused or Redis's clock was set.
-                if token and abs(now - since) < claim.ttl / 10:
+                grant = self.grant_of_message(claim, token, sent, granted - ticks)
+                if grant is not None:
                     self.pool.give(connection)
-                    return self._grant(claim, token, min(now, since) + claim.ttl)
+                    return grant
             elif claim.cancelled.is_set() or time.monotonic() >= until:
                 self._withdraw(claim, connection, entry)
                 return None
@@ -177,7 +179,43 @@ class RedisBackend(Backend):
                 return int(token), int(ticks)
         return None
 
-    def _grant(self, claim: Claim, ticks: int, deadline: float) -> Grant:
+    async def aacquire(self, claim: Claim, timeout: float) -> Grant | None:
+        """Acquire the lock for a task, on the connection of its event loop."""
+        return await self._aio.acquire(claim, timeout)
+
+    async def arelease(self, claim: Claim, token: int) -> None:
+        """Release the lock of a task; see `release`."""
+        await self._aio.release(claim)
+
+    async def aset_depth(self, claim: Claim, token: int, depth: int) -> None:
+        """Store the depth of re-entry in the lock's hash."""
+        await self._aio.set_depth(claim, depth)
+
+    def entry(self, claim: Claim, channel: str) -> str:
+        """Return the claim's entry in the queue; a grant is published to `channel`."""
+        return f"{channel} {milliseconds(claim.ttl)} {self._ticks()} {claim.owner}"
+
+    def take_args(self, claim: Claim, entry: str) -> tuple[str, ...]:
+        """Return the arguments of TAKE after the owner."""
+        return self._ticks(), self._fair, milliseconds(claim.ttl), entry
+
+    def release_args(self, entry: str) -> tuple[str, ...]:
+        """Return the arguments of RELEASE after the owner."""
+        return self._ticks(), self._fair, entry
+
+    def grant_of_message(self, claim: Claim, token: int, sent: float, ticks: int) -> Grant | None:
+        """Return the grant that was published `ticks` after the reply to a request of `sent`.
+
+        None if the claim must ask again: the message has no token, or its time is not plausible
+        because this process was paused or Redis's clock was set.
+        """
+        now, since = time.monotonic(), sent + ticks * TICK
+        if not token or abs(now - since) >= claim.ttl / 10:
+            return None
+        return self.grant(claim, token, min(now, since) + claim.ttl)
+
+    def grant(self, claim: Claim, ticks: int, deadline: float) -> Grant:
+        """Return the grant with its fencing token, and remember the token."""
         token = full_token(ticks, claim.owner)
         self.raise_token_floor(claim.name, token)
         return Grant(token, deadline)
@@ -192,10 +230,9 @@ class RedisBackend(Backend):
         try:
             self.pool.raise_if_open()
         except Disconnected:
-            connection.send_and_close(self._packed_release(claim, entry))
+            connection.send_and_close(self.packed_release(claim, entry))
             raise
-        args = self._ticks(), self._fair, entry
-        self.pool.give(self._ask(connection, _RELEASE, claim, *args)[0])
+        self.pool.give(self._ask(connection, RELEASE, claim, *self.release_args(entry))[0])
 
     def release(self, claim: Claim, token: int) -> None:
         """Release the lock and grant it to the first waiter that is still connected.
@@ -209,31 +246,32 @@ class RedisBackend(Backend):
 
     def _release(self, claim: Claim, entry: str = "") -> tuple[Any, bool]:
         try:
-            return self._run(_RELEASE, claim, self._ticks(), self._fair, entry)
+            return self._run(RELEASE, claim, *self.release_args(entry))
         except BaseException:
-            self._repeat_release(claim, entry)
+            self.repeat_release(claim, entry)
             raise
 
-    def _repeat_release(self, claim: Claim, entry: str) -> None:
+    def repeat_release(self, claim: Claim, entry: str) -> None:
         """Withdraw in the background what the claim may hold: the lock, or a place in the queue."""
         self.pending_releases.add(
-            lambda: self._run(_RELEASE, claim, self._ticks(), self._fair, entry), claim.ttl
+            lambda: self._run(RELEASE, claim, *self.release_args(entry)), claim.ttl
         )
 
-    def _packed_release(self, claim: Claim, entry: str) -> bytes:
-        args = claim.owner, self._ticks(), self._fair, entry
-        return _RELEASE.pack(self._keys(claim.name), args, whole=True)
+    def packed_release(self, claim: Claim, entry: str) -> bytes:
+        """Return the command that frees what the claim may hold: the lock, or its entry."""
+        args = claim.owner, *self.release_args(entry)
+        return RELEASE.pack(self.keys(claim.name), args, whole=True)
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Extend the grant to `ttl` seconds from now."""
         sent = time.monotonic()
-        if not self._run(_KEEP, claim, "ttl", milliseconds(ttl))[0]:
+        if not self._run(KEEP, claim, "ttl", milliseconds(ttl))[0]:
             raise claim.lost()
         return sent + ttl
 
     def set_depth(self, claim: Claim, token: int, depth: int) -> None:
         """Store the depth of re-entry in the lock's hash."""
-        if not self._run(_KEEP, claim, "count", str(depth))[0]:
+        if not self._run(KEEP, claim, "count", str(depth))[0]:
             raise claim.lost()
 
     def inspect(self) -> list[Held]:
@@ -271,11 +309,11 @@ class RedisBackend(Backend):
 
     def break_lock(self, name: str) -> bool:
         """Release the lock in its holder's name; the holder's next call raises LockLost."""
-        owner = self._command("HGET", self._keys(name)[0], "owner")
+        owner = self._command("HGET", self.keys(name)[0], "owner")
         if owner is None:
             return False
         claim = Claim(name=name, owner=owner, ttl=self.ttl)
-        return bool(self._run(_RELEASE, claim, self._ticks(), self._fair, "")[0])
+        return bool(self._run(RELEASE, claim, *self.release_args(""))[0])
 
     def raise_token_floor(self, name: str, token: int) -> None:
         """Keep this process's tokens above `token`, even if Redis has lost its data."""
@@ -286,9 +324,10 @@ class RedisBackend(Backend):
     def _ticks(self) -> str:
         return str(max(time.time_ns() // 16000, self._floor + 1))
 
-    def _keys(self, name: str) -> tuple[str, str, str]:
+    def keys(self, name: str) -> tuple[str, str, str, str]:
+        """Return the keys of the lock, its queue, the clock of all names, and its late holder."""
         lock = f"{self._prefix}{{{name}}}"
-        return lock, f"{lock}:queue", f"{lock}:clock"
+        return lock, f"{lock}:queue", self._clock, f"{lock}:late"
 
     def _command(self, *command: str) -> Any:
         return self.pool.call(lambda connection: connection.command(*command))
@@ -312,34 +351,25 @@ class RedisBackend(Backend):
 
         The lost reply may have been a grant: a script that runs again returns the same grant.
         """
-        keys = self._keys(claim.name)
+        keys = self.keys(claim.name)
         return self.pool.retry_once(
             connection, lambda used: used.run(script, keys, (claim.owner, *args), undo)
         )
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
-        """Check that LOCATION is an address and that the server there does not evict keys."""
-        where = f"LOCKS[{alias!r}]"
-        location, options = conf.get("LOCATION", ""), conf.get("OPTIONS") or {}
-        if unknown := sorted(set(options) - OPTIONS):
-            text = f"{where} has unknown OPTIONS: {', '.join(unknown)}."
-            return [Error(text, id="locking.E022")]
-        try:
-            parse_url(location)  # type: ignore[no-untyped-call]
-        except (ValueError, AttributeError, TypeError) as error:
-            return [Error(f"{where} LOCATION {location!r}: {error}", id="locking.E020")]
-        try:
-            policy = eviction_policy(location)
-        except LockUnavailable:
-            return []  # down, or CONFIG is not allowed
-        if policy == "noeviction":
+        """Check the options, and that LOCATION is the URL of a server."""
+        found = super().check(alias, conf)
+        if problem := url_problem(conf.get("LOCATION")):
+            text = f"LOCKS[{alias!r}] LOCATION {problem}."
+            found.append(Error(text, id="locking.E020"))
+        return found
+
+    @classmethod
+    def check_store(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
+        """Check that the server is a master of its own that keeps its keys."""
+        problem = server_problem(conf["LOCATION"])
+        if problem is None:
             return []
-        return [
-            Error(
-                f"{where} LOCATION evicts keys when it is full (maxmemory-policy {policy}), "
-                "and with them locks that are held.",
-                hint="Use a Redis of its own with maxmemory-policy noeviction.",
-                id="locking.E021",
-            )
-        ]
+        number, sentence = problem
+        return [Error(f"LOCKS[{alias!r}] LOCATION {sentence}", id=f"locking.{number}")]

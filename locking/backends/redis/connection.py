@@ -142,6 +142,11 @@ class Connection:
         else:
             self.command("HELLO", "3")
 
+    @property
+    def socket(self) -> socket.socket:
+        """Return the socket, for an owner that reads and writes it without blocking."""
+        return self._socket
+
     def fileno(self) -> int:
         """Return the socket's descriptor, for selectors."""
         return self._socket.fileno()
@@ -164,6 +169,10 @@ class Connection:
         except self.close_on as error:
             self._fail(error)
             raise
+
+    def feed(self, data: bytes) -> None:
+        """Add data that was read from the socket."""
+        self._reader.feed(data)
 
     def next_reply(self) -> Any:
         """Return the next reply or push that was read, else NO_REPLY. Errors are returned."""
@@ -272,25 +281,70 @@ class Connection:
 
     abandon = close
 
-    def _fail(self, error: BaseException) -> None:
-        """Close the connection; raise Disconnected for an error of the network or the protocol."""
+    def broken(self, error: BaseException) -> Disconnected:
+        """Close the connection after an error; return the one to raise."""
         self.close()
         self._report_timeout(error)
         if isinstance(error, TimeoutError | BlockingIOError):
-            raise Disconnected(f"Redis did not reply within {self.timeout:g} s.") from error
+            return Disconnected(f"Redis did not reply within {self.timeout:g} s.")
+        return Disconnected(f"The connection to Redis broke: {error}")
+
+    def _fail(self, error: BaseException) -> None:
+        """Close the connection; raise Disconnected for an error of the network or the protocol."""
+        broken = self.broken(error)
         if isinstance(error, BROKEN):
-            raise Disconnected(f"The connection to Redis broke: {error}") from error
+            raise broken from error
 
     def _report_timeout(self, error: BaseException) -> None:
         if self._breaker and is_timeout(error):
             self._breaker.open()
 
 
-def eviction_policy(url: str) -> str:
-    """Return the server's maxmemory-policy, or "noeviction" when its memory is not limited."""
-    connection = Connection(url, timeout=0.5, connect_timeout=0.5)
-    settings = connection.command("CONFIG", "GET", "maxmemory*")
-    connection.close()
-    if settings.get("maxmemory") == "0":
-        return "noeviction"
-    return str(settings.get("maxmemory-policy"))
+def url_problem(url: Any) -> str | None:
+    """Return what is wrong with the URL of a server, to follow "LOCATION"; None if it is usable."""
+    if not isinstance(url, str) or not url:
+        return f"is {url!r:.60}: give a URL such as redis://host:6379/0"
+    try:
+        parts = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
+        redis.ConnectionPool.from_url(url).make_connection()  # connects on first use only
+    except (ValueError, TypeError) as error:
+        return f"{_without_password(url)!r} is not usable: {error}"
+    if not (parts.get("host") or parts.get("path")):
+        return f"{url!r} names no host: each machine would lock for itself"
+    return None
+
+
+def _without_password(url: str) -> str:
+    head, at, tail = url.rpartition("@")
+    return f"{head.partition('//')[0]}//...@{tail}" if at else url
+
+
+def server_problem(url: str) -> tuple[str, str] | None:
+    """Return the check's number and why the server is unfit for locks, to follow "LOCATION".
+
+    Return None also if the server does not respond or does not allow INFO.
+    """
+    try:
+        connection = Connection(url, timeout=0.5, connect_timeout=0.5)
+        reply = str(connection.command("INFO"))
+        connection.close()
+    except LockUnavailable as error:
+        reason = str(error.__cause__)
+        is_refused = isinstance(error.__cause__, redis.AuthenticationError)
+        if is_refused or reason.startswith(("NOAUTH", "WRONGPASS")):
+            return "E022", f"refuses the user name or the password: {reason}"
+        return None
+    info = dict(line.split(":", 1) for line in reply.splitlines() if ":" in line)
+    if info.get("redis_mode") == "sentinel":
+        return "E023", "is a Sentinel, which keeps no locks: name the master."
+    if info.get("redis_mode") == "cluster":
+        return "E023", "is a node of a Cluster, which answers for a part of the names only."
+    if info.get("role") == "slave":
+        return "E023", "is a read-only replica: name its master."
+    policy = info.get("maxmemory_policy", "noeviction")
+    if info.get("maxmemory", "0") != "0" and policy != "noeviction":
+        return "E021", (
+            f"evicts keys when it is full (maxmemory-policy {policy}), and with them locks that "
+            "are held: use a Redis of its own with maxmemory-policy noeviction."
+        )
+    return None

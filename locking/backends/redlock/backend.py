@@ -35,8 +35,8 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from django.core.checks import CheckMessage, Error
@@ -44,9 +44,16 @@ from django.utils.translation import gettext_noop
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.clock_tokens import clock_token
+from locking.backends.options import seconds, text
 from locking.backends.pool import IdlePool
-from locking.backends.redis.connection import Script, eviction_policy, milliseconds, pack
-from locking.backends.redlock.master import Master
+from locking.backends.redis.connection import (
+    Script,
+    milliseconds,
+    pack,
+    server_problem,
+    url_problem,
+)
+from locking.backends.redlock.master import Master, MasterConnection
 from locking.backends.redlock.quorum import Quorum, Votes
 from locking.exceptions import LockLost, LockMisuse, LockUnavailable
 from locking.types import is_number
@@ -57,7 +64,6 @@ MAJORITY_TIMEOUT = 20
 """Node time-outs without a majority after which the lock is unavailable."""
 MAX_IDLE = 32
 """Quorums kept while not in use."""
-OPTIONS = {"NODE_TIMEOUT": 0.05, "RESTART_DELAY": 0.0, "PREFIX": "redlock:"}
 
 _VALUE = re.compile(r".+ \d+")
 _RELEASE = Script("redlock_release.lua")
@@ -78,13 +84,19 @@ class RedLockBackend(Backend):
         lists_holders=True,
     )
 
+    known_options: ClassVar = {
+        "NODE_TIMEOUT": seconds(0.05),
+        "RESTART_DELAY": seconds(0.0, may_be_zero=True),
+        "PREFIX": text("redlock:"),
+    }
+
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        options = {**OPTIONS, **self.options}
+        options = self.options
         self._node_timeout = float(options["NODE_TIMEOUT"])
         self._restart_delay = float(options["RESTART_DELAY"])
         self._majority_timeout = MAJORITY_TIMEOUT * self._node_timeout
-        self._prefix = str(options["PREFIX"])
+        self._prefix = options["PREFIX"]
         self.pool: IdlePool[Quorum] = IdlePool(MAX_IDLE)
         self.reset_after_fork()
 
@@ -100,32 +112,38 @@ class RedLockBackend(Backend):
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
         """Check that the masters are different, odd in number, and that the times fit the ttl."""
-        where, urls = f"LOCKS[{alias!r}]", conf.get("LOCATION")
-        options = {**OPTIONS, **conf.get("OPTIONS", {})}
+        found = super().check(alias, conf)
+        wrong: list[tuple[str, str]] = []
+        urls = conf.get("LOCATION")
+        if not isinstance(urls, list | tuple):
+            wrong.append(("E031", f"LOCATION is {urls!r:.60}: give a list of URLs."))
+        elif problem := next(filter(None, map(url_problem, urls)), None):
+            wrong.append(("E031", f"LOCATION {problem}."))
+        elif len(urls) < 3 or len(urls) % 2 == 0:
+            wrong.append(("E032", f"LOCATION names {len(urls)} masters; use 3, 5 or 7."))
+        elif len({_address(url) for url in urls}) < len(urls):
+            wrong.append(("E033", "LOCATION names one server twice; it would vote twice."))
         ttl = conf.get("TTL", 6.0)
-        timeout, delay = options["NODE_TIMEOUT"], options["RESTART_DELAY"]
-        found = []
-        if not isinstance(urls, list | tuple) or not all(_address(url) for url in urls):
-            found.append(("E031", "LOCATION is not a list of redis:// URLs."))
-        else:
-            if len(urls) < 3 or len(urls) % 2 == 0:
-                found.append(("E032", f"LOCATION names {len(urls)} masters; use 3, 5 or 7."))
-            if len({_address(url) for url in urls}) < len(urls):
-                found.append(("E033", "LOCATION names one server twice; it would vote twice."))
-            for url in urls:
-                with suppress(LockUnavailable):  # down, or CONFIG is not allowed
-                    if (policy := eviction_policy(url)) != "noeviction":
-                        text = f"{_address(url)} evicts keys, and with them locks ({policy})."
-                        found.append(("E037", text))
-        if not is_number(timeout) or not 0 < timeout <= ttl / 10:
-            found.append(
-                ("E034", f"NODE_TIMEOUT is {timeout!r}; use seconds, at most a tenth of TTL.")
-            )
-        if not is_number(delay) or not (delay == 0 or delay >= ttl):
-            found.append(("E035", f"RESTART_DELAY is {delay!r}; use 0 or the longest ttl in use."))
-        if unknown := sorted(set(options) - set(OPTIONS)):
-            found.append(("E036", f"OPTIONS has unknown keys: {', '.join(unknown)}."))
-        return [Error(f"{where} {message}", id=f"locking.{number}") for number, message in found]
+        if not found and is_number(ttl):
+            options = {name: option.default for name, option in cls.known_options.items()}
+            options |= conf.get("OPTIONS") or {}
+            timeout, delay = options["NODE_TIMEOUT"], options["RESTART_DELAY"]
+            if timeout > ttl / 10:
+                wrong.append(("E034", f"NODE_TIMEOUT is {timeout:g}; use at most a tenth of TTL."))
+            if 0 < delay < ttl:
+                text = f"RESTART_DELAY is {delay:g}; use 0 or the longest ttl in use."
+                wrong.append(("E035", text))
+        found += [Error(f"LOCKS[{alias!r}] {why}", id=f"locking.{number}") for number, why in wrong]
+        return found
+
+    @classmethod
+    def check_store(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
+        """Check each master like the server of the `redis` backend."""
+        return [
+            Error(f"LOCKS[{alias!r}] LOCATION {_address(url)} {why[1]}", id=f"locking.{why[0]}")
+            for url in conf["LOCATION"]
+            if (why := server_problem(url))
+        ]
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Ask all masters until a majority grants, or for `timeout` seconds."""
@@ -194,37 +212,51 @@ class RedLockBackend(Backend):
         raise claim.lost()
 
     def inspect(self) -> list[Held]:
-        """Return the locks on a majority. Scans every key of every master; for operators."""
+        """Return the locks that may have a majority. Scans every key of every master.
+
+        A master that does not reply, or that restarted and may have lost its keys, may have voted
+        for any of them.
+        """
         pattern = re.sub(r"([][*?\\])", r"\\\1", self._prefix) + "*"
         left: defaultdict[tuple[str, str], dict[Master, int]] = defaultdict(dict)
         answered = 0
         with self._borrowed() as quorum:
             for connection in quorum.connections():
-                cursor = "0"
-                while reply := quorum.ask(
-                    [connection],
-                    _LIST.pack([], [cursor, pattern], whole=True),
-                    4 * self._node_timeout,
-                ).other.get(connection):
-                    cursor, found = reply
+                if (found := self._scan(quorum, connection, pattern)) is not None:
+                    answered += 1
                     for key, value, milliseconds in found:
                         left[key, value][connection.master] = milliseconds
-                    if cursor == "0":
-                        answered += 1
-                        break
             if answered < quorum.majority:
                 raise self._unavailable(quorum, answered)
+        needed = self._majority - (len(self._masters) - answered)
         return [
             Held(
                 name=key.removeprefix(self._prefix),
                 owner=value.rpartition(" ")[0],
                 token=int(value.rpartition(" ")[2]),
                 # Until the first master of the last majority deletes it.
-                expires_in=sorted(times.values(), reverse=True)[self._majority - 1] / 1000,
+                expires_in=sorted(times.values(), reverse=True)[needed - 1] / 1000,
             )
             for (key, value), times in left.items()
-            if len(times) >= self._majority and _VALUE.fullmatch(value)
+            if len(times) >= needed and _VALUE.fullmatch(value)
         ]
+
+    def _scan(
+        self, quorum: Quorum, connection: MasterConnection, pattern: str
+    ) -> list[tuple[str, str, int]] | None:
+        """Return key, value and milliseconds left of each lock on a master; None if unknown."""
+        if connection.votes_from > time.monotonic():
+            return None
+        locks, cursor = [], "0"
+        while True:
+            packed = _LIST.pack([], [cursor, pattern], whole=True)
+            votes = quorum.ask([connection], packed, 4 * self._node_timeout)
+            if not (reply := votes.other.get(connection)):
+                return None
+            cursor, found = reply
+            locks += found
+            if cursor == "0":
+                return locks
 
     def probe(self) -> None:
         """Check that a majority may vote and replies."""

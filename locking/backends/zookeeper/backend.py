@@ -13,10 +13,11 @@ OPTIONS: SESSION_TIMEOUT (6 s; the server may shorten or lengthen it), CONNECT_T
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote, unquote
 
 from django.core.checks import CheckMessage, Error
@@ -26,6 +27,7 @@ from kazoo.protocol.serialization import Create2
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
+from locking.backends.options import path, seconds
 from locking.backends.zookeeper.session import (
     INTERRUPTED,
     CreateContainer,
@@ -34,11 +36,11 @@ from locking.backends.zookeeper.session import (
     translated,
 )
 from locking.exceptions import LockUnavailable
-from locking.types import is_number
 
 EPHEMERAL, SEQUENTIAL, CONTAINER = 1, 2, 4
-OPTIONS: dict[str, Any] = {"SESSION_TIMEOUT": 6.0, "CONNECT_TIMEOUT": 3.0, "PREFIX": "/locks"}
 LONGEST_SESSION = 60.0
+
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:[0-9]{1,5})?")
 
 
 class ZooKeeperBackend(Backend):
@@ -57,9 +59,15 @@ class ZooKeeperBackend(Backend):
         lists_holders=True,
     )
 
+    known_options: ClassVar = {
+        "SESSION_TIMEOUT": seconds(6.0, at_most=LONGEST_SESSION),
+        "CONNECT_TIMEOUT": seconds(3.0),
+        "PREFIX": path("/locks"),
+    }
+
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        options = OPTIONS | self.options
+        options = self.options
         hosts = self.location if isinstance(self.location, str) else ",".join(self.location)
         self._hosts, _, chroot = hosts.partition("/")
         self._prefix = "".join(
@@ -73,25 +81,16 @@ class ZooKeeperBackend(Backend):
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
-        """Check that servers are named and that the options are known and in range."""
-        options = OPTIONS | dict(conf.get("OPTIONS") or {})
-        session, connect, prefix = (options[name] for name in OPTIONS)
-        wrong = {
-            "E041": not conf.get("LOCATION") and "LOCATION names no ZooKeeper server",
-            "E042": not (is_number(session) and 0 < session <= LONGEST_SESSION)
-            and f"SESSION_TIMEOUT is {session!r}, not seconds above 0, {LONGEST_SESSION:g} at most",
-            "E043": not (is_number(connect) and connect > 0)
-            and f"CONNECT_TIMEOUT is {connect!r}, not seconds above 0",
-            "E044": not (str(prefix).startswith("/") and str(prefix).strip("/"))
-            and f"PREFIX is {prefix!r}, not /a/path",
-            "E045": (unknown := sorted(set(options) - set(OPTIONS)))
-            and f"has unknown OPTIONS: {', '.join(unknown)}",
-        }
-        return [
-            Error(f"LOCKS[{alias!r}] {why}.", id=f"locking.{number}")
-            for number, why in wrong.items()
-            if why
-        ]
+        """Check the options, and that LOCATION names servers."""
+        found = super().check(alias, conf)
+        hosts = conf.get("LOCATION")
+        names = hosts.partition("/")[0].split(",") if isinstance(hosts, str) else hosts
+        if not isinstance(names, list | tuple) or not all(
+            isinstance(name, str) and _HOST.fullmatch(name.strip()) for name in names or [""]
+        ):
+            text = f"LOCKS[{alias!r}] LOCATION is {hosts!r:.60}: give host:port, comma-separated."
+            found.append(Error(text, id="locking.E041"))
+        return found
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Wait in the queue until this claim is the first."""

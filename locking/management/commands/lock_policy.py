@@ -3,41 +3,43 @@
 import getpass
 from argparse import ArgumentParser
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.utils import timezone
 
 from locking import policy
 from locking.exceptions import LockError
+from locking.management.console import HelpfulCommand, add_subcommands
 from locking.models import LockPolicyChange, WriteStrategy
 
 
-class Command(BaseCommand):
+class Command(HelpfulCommand):
     """Show or switch the lock policy; the exit code is 1 if that fails."""
 
     help = "Show or switch the active lock backend, cancel a switch, or list past switches."
+    example = 'switch database --reason "Redis maintenance"'
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add one subcommand per action."""
-        actions = parser.add_subparsers(dest="action", required=True)
+        actions = add_subcommands(parser)
         actions.add_parser("show", help="show the active backend and strategy")
         switch = actions.add_parser("switch", help="activate another backend")
-        switch.add_argument("backend", help="an alias of settings.LOCKS")
+        switch.add_argument("backend", help="name of a lock backend in settings.LOCKS")
         switch.add_argument(
             "--strategy",
             "--discipline",
             choices=WriteStrategy.values,
-            help="how stock is written; unchanged if absent",
+            help="how the guarded rows are written (default: unchanged)",
         )
-        switch.add_argument("--reason", default="", help="kept in the history")
+        switch.add_argument("--reason", default="", help="shown in the history")
         switch.add_argument(
             "--force",
             action="store_true",
-            help="do not wait for holders, because the old backend is unavailable",
+            help="do not wait for current holders; only if the old backend is down",
         )
         actions.add_parser("cancel", help="cancel the switch in progress and keep the old backend")
         history = actions.add_parser("history", help="list past switches, newest first")
         history.add_argument(
-            "--limit", type=int, default=20, help="number of switches (default: 20)"
+            "--limit", type=int, default=20, help="number of entries (default: 20)"
         )
 
     def handle(self, *, action: str, **options: object) -> None:
@@ -48,16 +50,17 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
 
     def _show(self, **options: object) -> None:
-        now = policy.current(max_age=0)
-        self.stdout.write(f"{now.backend} + {now.strategy}, epoch {now.epoch}")
-        if now.draining:
-            row = policy.stored_policy()
+        row = policy.stored_policy()
+        self.stdout.write(str(row))
+        if row.next_backend:
             self.stdout.write(f"switching to {row.next_backend} + {row.next_strategy}")
-        if not now.is_safe:
+        if row.still_held:
+            self.stdout.write(f"still held in {row.backend}: {', '.join(row.still_held)}")
+        if not policy.current(max_age=0).is_safe:
             self.stdout.write(
                 self.style.WARNING(
-                    "Warning: the shop can oversell with this policy: naive writes need a lock "
-                    "that never fails. Switch to conditional or fenced."
+                    "Warning: overselling is possible: naive writes need a lock that never "
+                    "fails. Switch to conditional or fenced writes."
                 )
             )
 
@@ -72,20 +75,26 @@ class Command(BaseCommand):
             force=force,
         )
         if row.backend != backend or row.strategy != (strategy or row.strategy):
-            raise CommandError(f"Another switch was completed meanwhile. Active: {row}.")
+            raise CommandError(f"The policy was changed by someone else meanwhile. Active: {row}.")
         self._show()
 
     def _cancel(self, **options: object) -> None:
         if not policy.cancel_switch():
             raise CommandError("No switch is in progress.")
+        policy.finish_switch()  # back, if the new backend was in use already
         self._show()
 
     def _history(self, *, limit: int, **options: object) -> None:
-        for change in LockPolicyChange.objects.all()[: max(0, limit)]:
-            how = "forced" if change.forced else f"drained in {change.drained_ms} ms"
-            self.stdout.write(
-                f"{timezone.localtime(change.changed_at):%Y-%m-%d %H:%M:%S}  "
-                f"epoch {change.epoch}: {change.from_backend} + {change.from_strategy} -> "
-                f"{change.to_backend} + {change.to_strategy}, {how}, "
-                f"by {change.changed_by or 'unknown user'}: {change.reason or 'no reason given'}"
+        rows = [
+            (
+                f"{timezone.localtime(change.changed_at):%Y-%m-%d %H:%M:%S}",
+                str(change.epoch),
+                f"{change.from_backend} + {change.from_strategy}",
+                f"{change.to_backend} + {change.to_strategy}",
+                "forced" if change.forced else f"{change.drained_ms} ms",
+                change.changed_by,
+                change.reason,
             )
+            for change in LockPolicyChange.objects.all()[: max(0, limit)]
+        ]
+        self.print_table(("time", "epoch", "from", "to", "drained in", "by", "reason"), rows)

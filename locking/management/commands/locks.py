@@ -2,26 +2,28 @@
 
 from argparse import ArgumentParser
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from locking import policy
 from locking.backends.base import Held
 from locking.exceptions import LockError
 from locking.handler import locks
+from locking.management.console import HelpfulCommand
 
 COLUMNS = ("name", "owner", "token", "time left", "count", "waiters")
 
 
-class Command(BaseCommand):
+class Command(HelpfulCommand):
     """List the held locks of a backend, or break one whose name is given twice."""
 
     help = "List the locks that are held now, or break one of them."
+    example = "--break sale:7 --yes-break sale:7"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
-        parser.add_argument("--backend", help="an alias of LOCKS (default: the active backend)")
-        parser.add_argument("--break", dest="name", help="end the holder's lease on this lock")
-        parser.add_argument("--yes-break", dest="again", help="the same name, as confirmation")
+        parser.add_argument("--backend", help="lock backend (default: the active one)")
+        parser.add_argument("--break", dest="name", help="take this lock from its holder")
+        parser.add_argument("--yes-break", dest="again", help="confirm the lock name")
 
     def handle(
         self, *, backend: str | None, name: str | None, again: str | None, **options: object
@@ -37,25 +39,21 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
 
     def _list(self, alias: str) -> None:
-        held = sorted(locks[alias].inspect(), key=lambda each: each.name)
-        rows = [COLUMNS, *map(_cells, held)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows if held else ():
-            line = "  ".join(map(str.ljust, row, widths))
-            self.stdout.write(line.rstrip())
-        if not held:
-            self.stdout.write(f"No locks are held in {alias!r}.")
+        if held := sorted(locks[alias].inspect(), key=lambda each: each.name):
+            self.print_table(COLUMNS, map(_cells, held))
+        else:
+            self.stdout.write(f"No locks are held in {alias}.")
         if not locks[alias].capabilities.lists_holders:
-            self.stdout.write(f"{alias!r} cannot list the locks of other processes.")
+            self.stdout.write(f"Locks that other processes hold in {alias} can't be listed.")
 
     def _break(self, alias: str, name: str | None, again: str | None) -> None:
         if name is None or name != again:
             raise CommandError(
-                "The holder of a broken lock goes on working beside the next holder. "
-                "To confirm, give the same name as --break and as --yes-break."
+                "The holder of a broken lock keeps working, at the same time as the next holder. "
+                "To confirm, repeat the name: --break NAME --yes-break NAME."
             )
         if not locks[alias].break_lock(name):
-            raise CommandError(f"{name!r} is not held in {alias!r}.")
+            raise CommandError(f"Lock {name!r} is not held in {alias}.")
         self.stdout.write(f"Lock {name!r} broken.")
 
 

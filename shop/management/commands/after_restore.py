@@ -4,36 +4,41 @@ import getpass
 import time
 from argparse import ArgumentParser
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from inventory import stock
-from locking import LockError, policy
+from locking import LockError, locks, policy
+from locking.management.console import HelpfulCommand
 
 
-class Command(BaseCommand):
+class Command(HelpfulCommand):
     """Exit with 1 if the backend is unavailable."""
 
-    help = "After a restore of the database: activate a lock backend under a new epoch."
+    help = "After restoring the database: activate a lock backend and reject older leases."
+    example = "redis"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add BACKEND."""
-        parser.add_argument("backend", help="an alias of settings.LOCKS")
+        parser.add_argument("backend", help="name of a lock backend in settings.LOCKS")
 
     def handle(self, *, backend: str, **options: object) -> None:
-        """Force a switch, then fence off every stock row.
+        """Fence off every stock row, then force a switch to the epoch that the rows accept.
 
-        The dump lacks the epochs and the fences of the lost period. The Unix time exceeds every
-        epoch that was counted, and that of an earlier restore.
+        In this order, no process writes under the new policy to a row that still accepts the
+        holders of the lost period. The dump lacks their epochs and fences. The Unix time exceeds
+        every epoch that was counted, and that of an earlier restore.
         """
         try:
+            beyond = max(policy.stored_policy().epoch, int(time.time()))
+            locks[backend].probe()  # before the rows refuse all writers
+            stock.fence_off(epoch=beyond + 1)
             row = policy.switch(
                 backend=backend,
                 force=True,
-                beyond=int(time.time()),
+                beyond=beyond,
                 changed_by=getpass.getuser(),
                 reason="restore",
             )
         except LockError as error:
             raise CommandError(str(error)) from error
-        stock.fence_off(epoch=row.epoch)
         self.stdout.write(self.style.SUCCESS(f"Active: {row}."))

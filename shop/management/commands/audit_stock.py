@@ -4,33 +4,21 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from json import dumps
 
-from django.core.management.base import BaseCommand
-
+from locking.management.console import HelpfulCommand
 from shop.administration.audit import StockAudit, audit_all
 
-
-def _line(audit: StockAudit) -> str:
-    verdict = "ok" if audit.ok else "; ".join(audit.breaches)
-    if audit.reserved is not None:
-        verdict += f"; {audit.reserved} reserved in Redis"
-    if audit.reserved:
-        verdict += f", oldest {audit.waiting:.0f} s ago"
-    if audit.drift:
-        verdict += f", drift {audit.drift:+d}"
-    return (
-        f"{audit.sale}: {audit.initial} initial, {audit.available} available, "
-        f"{audit.held} held, {audit.sold} sold: {verdict}"
-    )
+COLUMNS = ("sale", "initial", "available", "held", "sold", "verdict")
 
 
-class Command(BaseCommand):
+class Command(HelpfulCommand):
     """Print one line per sale; exit with 1 on any breach."""
 
-    help = "Prove initial = available + held + sold for every sale; exit 1 on any breach."
+    help = "Check that initial = available + held + sold for every sale; exit 1 if not."
+    example = "--json"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add --json."""
-        parser.add_argument("--json", action="store_true", help="one JSON object")
+        parser.add_argument("--json", action="store_true", help="print one JSON object only")
 
     def handle(self, *, json: bool, **options: object) -> None:
         """Print the audits."""
@@ -40,6 +28,18 @@ class Command(BaseCommand):
             sales = [{**asdict(audit), "ok": audit.ok} for audit in audits]
             self.stdout.write(dumps({"ok": not broken, "sales": sales}))
         else:
-            self.stdout.write("\n".join(map(_line, audits)))
+            self.print_table(COLUMNS, map(self._cells, audits))
         if broken:
             raise SystemExit(1)
+
+    def _cells(self, audit: StockAudit) -> tuple[str, ...]:
+        numbers = (audit.initial, audit.available, audit.held, audit.sold)
+        style = self.style.SUCCESS if audit.ok else self.style.ERROR
+        verdict = style("; ".join(audit.breaches) or "ok")
+        if audit.reserved is not None:
+            verdict += f"; {audit.reserved} reserved in Redis"
+        if audit.reserved:
+            verdict += f", the oldest {audit.waiting:.0f} s ago"
+        if audit.drift:
+            verdict += f", drift {audit.drift:+d}"
+        return (audit.sale, *map(str, numbers), verdict)

@@ -3,16 +3,15 @@
 import signal
 import threading
 
-from django.core.management.base import BaseCommand
-
-from shop.platform import heartbeat
+from locking.management.console import HelpfulCommand
+from shop.platform import heartbeat, rates
 from shop.reservations.consumer import Consumer
 
 
-class Command(BaseCommand):
+class Command(HelpfulCommand):
     """Run one consumer; any number of consumers share the work."""
 
-    help = "Write the orders of queued sales, until SIGTERM or SIGINT."
+    help = "Write the orders of queued sales until SIGTERM or SIGINT."
 
     def handle(self, **options: object) -> None:
         """Consume until a signal arrives, and finish the current batch."""
@@ -20,4 +19,5 @@ class Command(BaseCommand):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         heartbeat.serve_metrics()
+        rates.start("consumer")
         Consumer(stop).run()

@@ -4,19 +4,19 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from json import dumps
 
-from django.core.management.base import BaseCommand
-
+from locking.management.console import HelpfulCommand
 from shop.reservations.reconciliation import reconcile_all
 
 
-class Command(BaseCommand):
+class Command(HelpfulCommand):
     """Print one line per current queued sale."""
 
     help = "Compare every queued sale's state in Redis with the ledger and repair it."
+    example = "--json"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add --json."""
-        parser.add_argument("--json", action="store_true", help="one JSON object")
+        parser.add_argument("--json", action="store_true", help="print one JSON object only")
 
     def handle(self, *, json: bool, **options: object) -> None:
         """Compare customers and outcomes too."""
@@ -24,8 +24,9 @@ class Command(BaseCommand):
         if json:
             self.stdout.write(dumps({"sales": [asdict(repair) for repair in repairs]}))
             return
+        rows = []
         for repair in repairs:
-            repaired = {name: value for name, value in asdict(repair).items() if value}
-            repaired.pop("sale")
-            words = ", ".join(f"{name} {value}" for name, value in repaired.items())
-            self.stdout.write(f"{repair.sale}: {words or 'agreed'}")
+            _, *found = asdict(repair).items()
+            repaired = [f"{name} {value}" for name, value in found if value]
+            rows.append((repair.sale, ", ".join(repaired) or "none"))
+        self.print_table(("sale", "repairs"), rows)

@@ -12,13 +12,13 @@ from decimal import Decimal
 from django.conf import settings
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import Permission
-from django.core.management.base import BaseCommand
 from django.db import models, transaction
 from django.utils import timezone
 
 from inventory import stock
 from inventory.import_csv import import_products
 from inventory.models import Product, Stock, StockMovement
+from locking.management.console import HelpfulCommand
 from locking.models import WriteStrategy
 from shop.models import CustomerQuota, Order, Payment, RejectedReservation, Sale, User
 from shop.platform.keys import digest
@@ -45,17 +45,18 @@ GUESTS = 60
 """Customers without a password, who own the orders of the seeded sales."""
 
 
-class Command(BaseCommand):
+class Command(HelpfulCommand):
     """Add missing rows, or replace all with --reset. Print the accounts."""
 
-    help = "Fill the shop with the demonstration's products, sales and accounts."
+    help = "Add the demo's products, sales and accounts."
+    example = "--reset"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add --reset."""
         parser.add_argument(
             "--reset",
             action="store_true",
-            help="first delete every order, sale, stock row and product; accounts stay",
+            help="delete all orders, sales, stock and products first; accounts are kept",
         )
 
     def handle(self, *, reset: bool, **options: object) -> None:

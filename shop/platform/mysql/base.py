@@ -166,6 +166,15 @@ def _reset_after_fork() -> None:
 after_fork_in_child(_reset_after_fork)
 
 
+class CursorWrapper(base.CursorWrapper):
+    """A cursor that can be closed after its connection has failed."""
+
+    def close(self) -> None:
+        """Close the cursor; a lost connection has no further results to discard."""
+        with suppress(MySQLdb.Error):
+            self.cursor.close()
+
+
 class DatabaseWrapper(base.DatabaseWrapper):
     """The engine `shop.platform.mysql`; the lock backends too connect with its `Database`."""
 
@@ -174,3 +183,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def get_new_connection(self, conn_params: dict[str, Any]) -> Connection:
         """Return a connection whose waits are watched."""
         return connect(**conn_params)
+
+    def create_cursor(self, name: str | None = None) -> CursorWrapper:
+        """Return a cursor that can be closed after its connection has failed."""
+        return CursorWrapper(self.connection.cursor())

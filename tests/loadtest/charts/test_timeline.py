@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree
 
@@ -10,7 +11,11 @@ import pytest
 from django.utils import translation
 
 from loadtest.charts import timeline
-from loadtest.charts.timeline import BAD, SECOND
+from loadtest.charts.axis import LEFT, RIGHT, WIDTH, Axis, width
+from loadtest.charts.timeline_data import SECOND
+from loadtest.charts.timeline_signs import BAD
+from loadtest.scenarios import SCENARIOS, export
+from tests.loadtest.charts.drawn import misplaced
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -18,7 +23,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def event(at: float, actor: str, do: str, type: str = "", **fields: Any) -> dict[str, Any]:
     said = {"t": round(at * SECOND), "actor": actor, "do": do, "type": type, "id": 1, **fields}
     if do in ("acquire", "release"):
-        said |= {"name": "sale:1", "owner": f"owner of {actor}"}
+        said |= {"name": "sale:1", "owner": f"owner of {actor}", "backend": "redis"}
     if type == "ok" and do == "acquire":
         said |= {"token": 7, "deadline": round((at + 1) * SECOND)}
     return said
@@ -79,10 +84,16 @@ def test_lock_of_another_name_is_no_second_holder() -> None:
 def test_labels_name_the_events() -> None:
     found = texts(timeline.draw(paused()))
     assert found[0] == "Broken: <redis>"
-    assert {"buyer A", "buyer B", "paused 2.0 s", "two believe: 0.5 s", "2 of 1 sold"} <= {*found}
+    assert {
+        "buyer A",
+        "buyer B",
+        "paused 2.0 s",
+        "both think they hold it: 0.5 s",
+        "2 of 1 sold",
+    } <= {*found}
     found = texts(timeline.draw(paused(is_repaired=True)))
     assert found[0] == "Repaired: <redis>"
-    assert "refused" in found
+    assert "rejected" in found
     assert "2 of 1 sold" not in found
 
 
@@ -103,7 +114,7 @@ def test_file_adds_a_background_to_the_same_chart() -> None:
     assert "prefers-color-scheme: dark" in alone
     assert all(part in alone for part in inside)
     assert len(inside) > 30
-    png = timeline.png(paused(), width=400)
+    png = timeline.png(paused(), pixels=400)
     assert png.startswith(b"\x89PNG")
     assert int.from_bytes(png[16:20], "big") == 400
 
@@ -118,11 +129,11 @@ def test_labels_do_not_overlap() -> None:
     boxes = []
     for one in tree.iter(f"{SVG}text"):
         text, x, y = one.text or "", float(one.get("x", 0)), float(one.get("y", 0))
-        wide = timeline.width(text)
+        wide = width(text)
         left = x if one.get("text-anchor") != "middle" else x - wide / 2
         boxes.append((left, left + wide, y - 8, y, text))
         assert left >= 0
-        assert left + wide <= timeline.WIDTH
+        assert left + wide <= WIDTH
     assert len([box for box in boxes if box[4].startswith("reads")]) == 8
     for place, (left, right, top, low, text) in enumerate(boxes):
         for other in boxes[place + 1 :]:
@@ -130,12 +141,124 @@ def test_labels_do_not_overlap() -> None:
             assert is_apart, (text, other[4])
 
 
-def test_moments_keep_their_order_and_a_minimum_distance() -> None:
-    axis = timeline._Axis([0, SECOND // 100, 2 * SECOND // 100, 100 * SECOND])
-    places = [axis(at) for at in (0, SECOND // 100, 2 * SECOND // 100, 50 * SECOND, 100 * SECOND)]
-    assert places == sorted(places)
-    assert places[2] - places[1] > 50
-    assert axis(200 * SECOND) == places[-1]
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_recorded_events_are_drawn_at_their_linear_time(name: str) -> None:
+    """In both variants, whose axes show the same number of seconds."""
+    variants = export.recorded()["results"][name]["halves"]
+    length = timeline.length_of(variants)
+    for variant in variants:
+        svg = timeline.draw(variant, length=length)
+        assert misplaced(svg) == []
+        data = timeline.read(variant)
+        panel = next(parse(svg).iter(f"{SVG}g"))
+        assert panel.get("data-length") == str(length)
+        times = {int(one.get("data-t", -1)) for one in panel.iter()} - {-1}
+        begins = {span.begin for lane in data.lanes.values() for span in lane.beliefs}
+        signs = {at for lane in data.lanes.values() for at, sign, _ in lane.marks if sign != "poll"}
+        assert {at - data.begin for at in begins | signs} <= times
+
+
+def test_misplaced_event_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: an axis that stretches its first part."""
+
+    def stretched(axis: Axis, at: int) -> float:
+        return LEFT + (RIGHT - LEFT) * ((at - axis.first) / axis.length) ** 0.8
+
+    monkeypatch.setattr(Axis, "__call__", stretched)
+    assert misplaced(timeline.draw(paused())) != []
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_recorded_events_have_chinese_texts(name: str) -> None:
+    """Names of commands and programs stay as they are."""
+    kept = re.compile(r"redis|redlock|naive|fenced|zookeeper|database|ZooKeeper|MySQL|kill -9|ms$")
+    with translation.override("zh-hans"):
+        for variant in export.recorded()["results"][name]["halves"]:
+            said = [*texts(timeline.draw(variant)), *(row.who for row in timeline.rows(variant))]
+            assert [one for one in said if re.search("[a-z]{2,}", kept.sub("", one))] == []
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_recorded_name_has_one_lease_at_a_time_in_a_store(name: str) -> None:
+    for variant in export.recorded()["results"][name]["halves"]:
+        data = timeline.read(variant)
+        assert data.contradictions() == []
+        longest = max((span.end - span.begin for span in data.overlaps), default=0) / SECOND
+        assert longest == pytest.approx(variant["facts"]["overlap_seconds"], abs=0.005)
+
+
+def deleted(*, is_recorded: bool = True) -> dict[str, Any]:
+    """A's late DEL removes B's key, and C is granted the lock while B still holds it."""
+    events = [
+        event(0.0, "buyer A", "acquire", "ok"),
+        event(1.1, "buyer B", "acquire", "ok"),
+        event(1.2, "buyer A", "release", "invoke"),
+        event(1.21, "buyer A", "release", "ok"),
+        event(1.21, "lab", "deleted", lane="buyer A", holder="buyer B"),
+        event(1.3, "buyer C", "acquire", "ok"),
+        event(1.5, "buyer C", "release", "invoke"),
+        event(1.51, "buyer C", "release", "ok"),
+        event(1.6, "buyer B", "release", "invoke"),
+    ]
+    events = [one for one in events if is_recorded or one["do"] != "deleted"]
+    return {"guard": "SET NX PX", "is_repaired": False, "facts": {}, "events": events}
+
+
+def test_lease_ends_with_the_delete_that_removed_it() -> None:
+    variant = deleted()
+    data = timeline.read(variant)
+    assert [span.end for span in data.lanes["buyer B"].leases] == [round(1.21 * SECOND)]
+    assert data.contradictions() == []
+    assert "DEL removes the key of buyer B" in texts(timeline.draw(variant))
+    assert (1.21, "buyer A", "deletes the key of buyer B") in timeline.rows(variant)
+
+
+def test_second_lease_in_a_store_is_a_contradiction() -> None:
+    found = timeline.read(deleted(is_recorded=False)).contradictions()
+    assert found == ["redis: buyer B and buyer C have leases for 0.300 s"]
+
+
+def test_watchdog_that_notices_the_loss_has_a_lane_of_its_own() -> None:
+    """The buyer's own code does not know it, and writes."""
+    variant = paused()
+    lost = {"name": "sale:1", "owner": "owner of buyer A"}
+    variant["events"].insert(-2, {**event(2.25, "buyer A", "lost"), **lost})
+    data = timeline.read(variant)
+    assert data.lanes["watchdog of buyer A"].marks[0][2] == "notices the lock is lost"
+    assert data.lanes["buyer A"].beliefs == timeline.read(paused()).lanes["buyer A"].beliefs
+
+
+def test_rejected_write_shows_both_tokens() -> None:
+    variant = paused(is_repaired=True)
+    tokens = {"buyer A": 3676883491848286515, "buyer B": 3676883493906427343}
+    for one in variant["events"]:
+        if (one["do"], one["type"]) in (("acquire", "ok"), ("read", "ok")):
+            one["token"] = tokens[one["actor"]]
+    assert {"reads 1 · #1", "reads 1 · #2", "#2 > #1: rejected"} <= {*texts(timeline.draw(variant))}
+    assert (1.1, "buyer B", "is granted the lock, token #2") in timeline.rows(variant)
+
+
+def test_crowded_moments_are_magnified() -> None:
+    axis = Axis(0, 100 * SECOND)
+    crowd = axis.crowd([SECOND, SECOND + SECOND // 10], [0, 60 * SECOND])
+    assert crowd is not None
+    assert crowd.first < 0 < crowd(SECOND)
+    assert crowd(SECOND + SECOND // 10) < RIGHT
+    assert 60 * SECOND not in crowd
+    assert axis.crowd([0, 30 * SECOND, 60 * SECOND, 90 * SECOND], []) is None
+    assert axis.crowd([0], [SECOND, 2 * SECOND]) is None, "one sign covers no other"
+    assert axis.crowd([], [n * SECOND // 10 for n in range(8)]) is not None
+    assert axis.crowd([], []) is None
+
+
+@pytest.mark.parametrize("seconds", [0.000_02, 0.03, 0.9, 7.0, 5000.0])
+def test_ticks_are_round_evenly_spaced_and_apart(seconds: float) -> None:
+    axis = Axis(round(0.4 * seconds * SECOND), round(seconds * SECOND))
+    ticks = axis.ticks(0)
+    assert 2 <= len(ticks) <= 9
+    gaps = [b[0] - a[0] for a, b in pairwise(ticks)]
+    assert all(47.9 < gap == pytest.approx(gaps[0], abs=0.1) for gap in gaps)
+    assert all(LEFT <= x <= RIGHT + 0.1 for x, _label in ticks)
 
 
 @pytest.mark.parametrize("events", [[], [event(1, "buyer A", "acquire", "invoke")]])
@@ -161,8 +284,8 @@ def test_lease_of_a_killed_holder_continues() -> None:
 def test_table_has_both_languages() -> None:
     rows = timeline.rows(paused(is_repaired=True))
     assert rows[0] == (0.0, "buyer A", "asks for the lock")
-    assert (1.1, "buyer B", "is granted the lock, token 7") in rows
-    assert (2.3, "buyer A", "writes, and is refused") in rows
+    assert (1.1, "buyer B", "is granted the lock, token #1") in rows
+    assert (2.3, "buyer A", "writes, and is rejected") in rows
     with translation.override("zh-hans"):
         assert timeline.rows(paused())[0] == (0.0, "买家 A", "请求锁")
         assert texts(timeline.draw(paused()))[0] == "故障：<redis>"

@@ -92,7 +92,7 @@ def test_interrupted_run_leaves_no_process_or_file(signum, asked, most, tmp_path
         try:
             until(lambda: len(family(tmp_path)) >= most, "the processes", seconds=30)
             run.send_signal(signum)
-            assert b"interrupted" in run.communicate(timeout=30)[1]
+            assert b"Interrupted" in run.communicate(timeout=30)[1]
             assert run.returncode == 130
         finally:
             run.kill()

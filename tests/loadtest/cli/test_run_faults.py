@@ -71,8 +71,8 @@ def test_report_is_exported_as_files(tmp_path):
     options = [f"--{suffix}={file}" for suffix, file in files.items()]
     lab("run", "--backend=none", "--backend=redis", "--buyers=60", "--stock=5", *options)
     page = files["html"].read_text()
-    assert "redis sold exactly 5." in page
-    assert page.count("<svg") == 3
+    assert "With Redis: exactly 5." in page
+    assert page.count("<svg") == 4
     assert len(page) < 300_000
     # The page works offline.
     assert [one for one in ("src=", "<script", "<link", "url(http") if one in page] == []

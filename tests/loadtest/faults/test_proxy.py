@@ -13,8 +13,8 @@ import redis as client
 
 from devservers import HOST, MariaDb, Redis
 from devservers.base import injected_faults
-from loadtest.faults.proxy import Proxy
 from loadtest.faults.waiting import until
+from tests.loadtest.faults.interception import InterceptingProxy
 
 REQUEST = b"SET k v\r\n"
 
@@ -34,12 +34,12 @@ def direct(server: Redis) -> Iterator[client.Redis]:
 
 
 @pytest.fixture
-def proxy(server: Redis) -> Iterator[Proxy]:
-    with Proxy(server.port) as proxy:
+def proxy(server: Redis) -> Iterator[InterceptingProxy]:
+    with InterceptingProxy(server.port) as proxy:
         yield proxy
 
 
-def open_connection(proxy: Proxy) -> socket.socket:
+def open_connection(proxy: InterceptingProxy) -> socket.socket:
     connection = socket.create_connection((HOST, proxy.port))
     connection.sendall(b"PING\r\n")
     assert connection.recv(100) == b"+PONG\r\n"
@@ -52,7 +52,9 @@ def reset(connection: socket.socket) -> None:
     connection.close()
 
 
-def test_held_request_arrives_after_its_client_has_gone(proxy: Proxy, direct: client.Redis) -> None:
+def test_held_request_arrives_after_its_client_has_gone(
+    proxy: InterceptingProxy, direct: client.Redis
+) -> None:
     connection = open_connection(proxy)
     held = proxy.hold_request(containing=b"SET k")
     connection.sendall(REQUEST)
@@ -69,7 +71,7 @@ def test_held_request_arrives_after_its_client_has_gone(proxy: Proxy, direct: cl
 
 
 def test_delivery_to_a_connection_that_the_server_closed(
-    proxy: Proxy, direct: client.Redis
+    proxy: InterceptingProxy, direct: client.Redis
 ) -> None:
     connection = open_connection(proxy)
     held = proxy.hold_request(containing=b"SET k")
@@ -84,7 +86,7 @@ def test_delivery_to_a_connection_that_the_server_closed(
 
 @pytest.mark.parametrize("direction", ["requests", "both"])
 def test_held_traffic_arrives_whole_after_its_client_has_gone(
-    proxy: Proxy, direct: client.Redis, direction: str
+    proxy: InterceptingProxy, direct: client.Redis, direction: str
 ) -> None:
     """The request exceeds the buffers of the sockets: the proxy has to read it while it holds."""
     value = b"v" * 16_000_000
@@ -99,7 +101,7 @@ def test_held_traffic_arrives_whole_after_its_client_has_gone(
 
 
 def test_connection_is_refused_while_the_server_is_down() -> None:
-    with Redis() as server, Proxy(server.port, connect_timeout=0) as proxy:
+    with Redis() as server, InterceptingProxy(server.port, connect_timeout=0) as proxy:
         server.kill()
         with socket.create_connection((HOST, proxy.port), timeout=1) as connection:
             assert connection.recv(1) == b""
@@ -110,7 +112,7 @@ def test_connection_is_refused_while_the_server_is_down() -> None:
 def test_server_finishes_the_request_of_a_client_that_has_gone(mariadb: MariaDb) -> None:
     """The proxy takes its replies: a server that cannot send them might stop half-way."""
     with (
-        Proxy(mariadb.port) as proxy,
+        InterceptingProxy(mariadb.port) as proxy,
         closing(connect(mariadb.port)) as database,
         closing(database.cursor()) as cursor,
     ):

@@ -13,8 +13,6 @@ import redis
 from django.db import connections
 
 from devservers import Redis, ZooKeeper
-from loadtest.faults.injectors import ExpireSession
-from loadtest.faults.proxy import Proxy
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from loadtest.history.checker import Promise
 from locking import locks
@@ -24,6 +22,7 @@ from locking.backends.zookeeper.backend import ZooKeeperBackend
 from shop.models import Order
 from shop.sales.stock_lock import lock_name
 from tests.fault_rows import audit_sale
+from tests.loadtest.faults.interception import ExpireSession, InterceptingProxy
 from tests.loadtest.history.recorded import Shop, shop
 from tests.shop.making import a_sale, put_in_force
 
@@ -93,8 +92,8 @@ def test_row_9_two_masters_are_not_missed_and_three_are(
 
 
 @pytest.fixture
-def far() -> Iterator[tuple[Redis, Proxy]]:
-    with Redis() as server, Proxy(server.port) as proxy:
+def far() -> Iterator[tuple[Redis, InterceptingProxy]]:
+    with Redis() as server, InterceptingProxy(server.port) as proxy:
         yield server, proxy
 
 
@@ -107,7 +106,7 @@ def seen_from_near(server: Redis, shop: Shop) -> Iterator[Callable[[], object]]:
 
 @pytest.mark.faults(row=10, backend="redis")
 def test_row_10_the_answer_of_a_grant_is_lost(
-    shop: Shop, in_force: Callable[..., Backend], far: tuple[Redis, Proxy]
+    shop: Shop, in_force: Callable[..., Backend], far: tuple[Redis, InterceptingProxy]
 ) -> None:
     server, proxy = far
     backend = in_force("redis", f"redis://{proxy.url}/0")
@@ -124,13 +123,13 @@ def test_row_10_the_answer_of_a_grant_is_lost(
 
 @pytest.mark.faults(row=11, backend="redis")
 def test_row_11_a_purchase_is_granted_its_lock_long_after_it_gave_up(
-    shop: Shop, in_force: Callable[..., Backend], far: tuple[Redis, Proxy]
+    shop: Shop, in_force: Callable[..., Backend], far: tuple[Redis, InterceptingProxy]
 ) -> None:
     """The release that follows the late acquire on the same connection frees the lock again."""
     server, proxy = far
     url = f"redis://{proxy.url}/0"
     backend = in_force("redis", url, SOCKET_TIMEOUT=0.3)
-    clock = f"lock:{{{lock_name(shop.sale.pk)}}}:clock"
+    clock = "lock:clock"
     with seen_from_near(server, shop) as is_held, redis.Redis.from_url(server.url) as direct:
         assert shop.buy() == "order"
         before = direct.get(clock)
@@ -179,7 +178,7 @@ def test_row_12_the_session_of_a_buyer_expires(
 def test_row_13_the_connection_is_lost_while_a_buyer_waits(
     shop: Shop, in_force: Callable[..., Backend], node: str
 ) -> None:
-    with Proxy(int(node.rpartition(":")[2])) as proxy:
+    with InterceptingProxy(int(node.rpartition(":")[2])) as proxy:
         backend = in_force("zookeeper", proxy.url, SESSION_TIMEOUT=2.0)
         with ExitStack() as stack:
             waiting = []

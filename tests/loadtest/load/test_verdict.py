@@ -1,10 +1,11 @@
 """What counts as a surprise, and that the rows are believed rather than the answers."""
 
 import pytest
+from django.utils import translation
 
 from loadtest.load.buyers import Outcome
 from loadtest.load.plan import Plan, PlanError
-from loadtest.load.report import met, sentence
+from loadtest.load.report import met, sentence, words
 from loadtest.load.verdict import expected, judge, percentile, with_controls
 from shop.administration.audit import StockAudit
 
@@ -58,7 +59,9 @@ def told(*kinds):
     ],
 )
 def test_a_plan_that_cannot_be_run_is_refused(wrong):
-    with pytest.raises(PlanError, match=next(iter(wrong))):
+    field = next(iter(wrong))
+    named = {"think_ms": "think-ms", "backends": "backend", "disciplines": "write strategy"}
+    with pytest.raises(PlanError, match=named.get(field, field)):
         Plan(**{**GUARD, **wrong})
 
 
@@ -152,4 +155,37 @@ def test_what_did_not_run_for_one_reason_is_told_in_one_sentence():
     run = {"backend": "none", "discipline": "naive", "stock": 5, "sold": 8, "verdict": "oversold"}
     absent = {**run, "verdict": "not-run", "why": "no server."}
     runs = [{**absent, "backend": "redis"}, run, {**absent, "backend": "zookeeper"}]
-    assert sentence(runs) == "none sold 8 of 5. redis, zookeeper did not run: no server."
+    assert (
+        sentence(runs)
+        == "Without a lock: 8 sold of 5 in stock. redis, zookeeper did not run: no server."
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "expected", "said"),
+    [
+        ("oversold", "oversold", "oversold, as expected"),
+        ("ok", "ok", "exact, as expected"),
+        ("ok", None, "exact"),
+        ("oversold", "ok", "oversold: unexpected"),
+        ("undersold", "ok", "undersold: unexpected"),
+        ("ok", "oversold", "exact: unexpected"),
+        ("not-run", None, "not run: unexpected"),
+    ],
+)
+def test_verdict_in_words(verdict, expected, said):
+    """An expected oversell is never "ok"."""
+    run = {"backend": "none", "verdict": verdict, "expected": expected}
+    assert words(run) == said
+
+
+def test_sentence_in_both_languages():
+    runs = [
+        {"backend": backend, "discipline": "naive", "verdict": "ok", "stock": 50, "sold": sold}
+        for backend, sold in (("none", 200), ("redis", 50))
+    ]
+    assert sentence(runs) == "Without a lock: 200 sold of 50 in stock. With Redis: exactly 50."
+    twice = [{**run, "sold": sold} for run in runs[:1] for sold in (180, 200)]
+    assert sentence(twice) == "Without a lock: 180-200 sold of 50 in stock in each of 2 runs."
+    with translation.override("zh-hans"):
+        assert sentence(runs) == "不加锁：库存 50 件，卖出 200 件。使用 Redis：正好卖出 50 件。"

@@ -6,6 +6,7 @@ import io
 import json
 from contextlib import suppress
 from itertools import product
+from pathlib import Path
 from threading import Timer
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from devservers import Redis
+from loadtest.cli.endure import markdown
 from loadtest.faults.proxy import Proxy
 from loadtest.load.http.client import DISCONNECTED
 from loadtest.resilience.interruptions import DURATIONS, WAYS, wait_for_return
@@ -29,10 +31,13 @@ def endure(*words: str) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_restarts_lose_nothing() -> None:
+def test_restarts_lose_nothing(tmp_path: Path) -> None:
     # A restart takes 4 s: the rush must not be over before the second.
-    report = endure("restarts", "--attempts=20000", "--stock=200")
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- lab_endure_restarts -->\n<!-- /lab_endure_restarts -->\n")
+    report = endure("restarts", "--attempts=20000", "--stock=200", f"--write={page}")
     assert report["verdict"] == "ok", report["breaches"]
+    assert 'verdict: `"ok"`' in page.read_text()
     assert (report["orders"], report["restarts"]) == (200, 2)
     assert report["answers"][DISCONNECTED]["count"] > 0
     assert report["jobs"]["turned_away"] > 0
@@ -97,7 +102,21 @@ def test_replaced_process_is_a_breach() -> None:
     assert not growth(samples(1, name="web: pid"), samples(1, name="web: pid"))[0]
 
 
+def test_report_is_written_as_tables_and_lines() -> None:
+    report = {"phases": [{"store": "redis", "slowest": 0.5}], "verdict": "ok", "samples": [{}]}
+    shown = markdown(report).partition("\n\n")[2]
+    assert shown == (
+        'phases:\n\n| store | slowest |\n| --- | --- |\n| redis | 0.5 |\n\nverdict: `"ok"`\n'
+    )
+
+
+def test_page_without_markers_is_refused_before_the_experiment(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("no markers")
+    with pytest.raises(CommandError, match="has no place between <!-- lab_endure_slow -->"):
+        endure("slow", f"--write={tmp_path / 'page.md'}")
+
+
 @pytest.mark.parametrize("words", [["--seconds=1", "soak"], ["--attempts=0", "restarts"]])
 def test_arguments_outside_the_limits_are_refused(words: list[str]) -> None:
-    with pytest.raises(CommandError, match="is not within"):
+    with pytest.raises(CommandError, match="must be between"):
         endure(*words)

@@ -39,6 +39,6 @@ def test_run_of_a_killed_worker_ends(worker, tmp_path):
     assert runs.get_run(run.pk).state == LabRun.State.RUNNING
     os.killpg(worker.pid, signal.SIGKILL)
     until(lambda: runs.get_run(run.pk).state == LabRun.State.FAILED, "the verdict")
-    assert runs.get_run(run.pk).error == "Its worker died."
+    assert runs.get_run(run.pk).error == "The worker crashed."
     until(lambda: not family(tmp_path), "their end", seconds=30)
     runs.start(plan=LONG, user=run.created_by)

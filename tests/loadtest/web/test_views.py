@@ -57,13 +57,15 @@ def test_permissions_of_staff_and_customers(client, db, sent):
         answers = [*map(client.post, actions), *map(client.get, pages)]
         return [answer.status_code for answer in answers]
 
-    assert statuses() == [302] * 7
+    # Anyone may view the lab and start the preset, which is refused while a run is active.
+    assert statuses() == [409, 302, 302, 302, 200, 200, 302]
     client.force_login(User.objects.create(username="li"))
-    assert statuses() == [403] * 7
-    # All staff may view the lab; only those with the permission may start a run.
+    assert statuses() == [409, 403, 403, 403, 200, 200, 403]
     client.force_login(User.objects.create(username="bo", is_staff=True))
-    assert statuses() == [403] * 4 + [200, 200, 403]
-    assert "Oversell now" not in client.get(reverse("lab")).text
+    assert statuses() == [409, 403, 403, 403, 200, 200, 403]
+    assert client.post(reverse("lab-start"), FORM).status_code == 403
+    for page in pages[:2]:
+        assert "Only staff with permission" in client.get(page).text
     run.refresh_from_db()
     assert (run.state, LabRun.objects.count(), sent) == (LabRun.State.WAITING, 1, [])
 
@@ -77,7 +79,9 @@ def test_second_run_is_refused_while_one_is_active(
     run = LabRun.objects.get()
     assert (first.status_code, first.url) == (302, run.get_absolute_url())
     assert sent == [str(run.pk)]
-    assert client.post(reverse("lab-start")).status_code == 409
+    busy = client.post(reverse("lab-start"))
+    assert busy.status_code == 409
+    assert f'href="{run.get_absolute_url()}"' in busy.text
     assert client.get(reverse("lab-start")).status_code == 405
     assert LabRun.objects.get() == run
 
@@ -118,7 +122,7 @@ def test_reason_is_translated(client, staff):
     client.force_login(staff)
     wrong = {**FORM, "processes": 32, "threads": 32}
     page = client.post(reverse("lab-start"), wrong, headers={"accept-language": "zh-hans"})
-    assert "进程数 × 线程数：最多 150" in page.text
+    assert "线程总数（进程数 × 每个进程的线程数）最多为 150。" in page.text
 
 
 def test_run_of_a_dead_worker_is_shown_as_failed(client, staff):
@@ -128,9 +132,9 @@ def test_run_of_a_dead_worker_is_shown_as_failed(client, staff):
     LabRun.objects.update(state=LabRun.State.RUNNING)
     assert runs.get_run(dead.pk).state == LabRun.State.RUNNING
     alive.release()  # as a dead worker's lease ends
-    assert "Its worker died." in client.get(dead.get_absolute_url()).text
+    assert "The worker crashed." in client.get(dead.get_absolute_url()).text
     chinese = client.get(dead.get_absolute_url(), headers={"accept-language": "zh-hans"}).text
-    assert "执行它的 worker 已停止运行。" in chinese
+    assert "worker 已崩溃。" in chinese
     runs.start(plan=SMALL, user=staff)
 
 
@@ -140,7 +144,7 @@ def test_run_that_no_worker_starts_fails_after_the_limit(staff):
         runs.start(plan=SMALL, user=staff)
     LabRun.objects.update(created_at=timezone.now() - timedelta(seconds=runs.WAIT_LIMIT + 1))
     runs.start(plan=SMALL, user=staff)
-    assert runs.get_run(waiting.pk).error == "No worker took it up."
+    assert runs.get_run(waiting.pk).error == "No worker picked it up."
 
 
 @pytest.mark.parametrize("scenario", [None, "holder-paused"])
@@ -193,13 +197,54 @@ def test_result_shows_the_verdict_without_an_account(client, staff):
     assert "hx-trigger" in waiting
     tasks.execute(str(run.pk))
     page = client.get(run.get_absolute_url()).content.decode()
-    assert "redis sold exactly 5." in page.split("<h1")[1].split("</h1>")[0]
+    assert "With Redis: exactly 5." in page.split("<h1")[1].split("</h1>")[0]
     assert "<svg" in page
     assert "hx-trigger" not in page
-    part = client.get(run.get_absolute_url(), headers={"HX-Request": "true"}).content.decode()
-    assert part.startswith('<div id="run"')
     client.force_login(staff)
-    assert "redis sold exactly 5." in client.get(reverse("lab")).content.decode()
+    assert "With Redis: exactly 5." in client.get(reverse("lab")).content.decode()
+
+
+def test_htmx_gets_the_figures_and_in_the_end_the_result(client, staff):
+    """Stop lies outside of the figures, so that the focus stays on it."""
+    run = runs.start(plan=SMALL, user=staff)
+    client.force_login(staff)
+
+    def part():
+        return client.get(run.get_absolute_url(), headers={"HX-Request": "true"})
+
+    assert part().text.startswith('<div id="figures" hx-get=')
+    assert "Stop" not in part().text
+    assert "HX-Retarget" not in part()
+    runs.stop(run.pk)
+    assert part()["HX-Retarget"] == "#run"
+    assert part().text.startswith('<div id="run"')
+    assert "hx-get" not in part().text
+
+
+def test_oversold_run_explains_its_first_lost_update(client, finished):
+    """The control reads one number twice before it is written."""
+    control, locked = finished.report["runs"]
+    lost = control["lost_updates"]
+    assert lost["units"] == control["sold"] > lost["counted"]
+    assert locked["lost_updates"] is None
+    page = client.get(finished.get_absolute_url()).text
+    assert "Two buyers both read a stock of" in page
+    assert page.index("Why it was oversold") < page.index("Units sold and initial stock")
+    assert "oversold, as expected" in page
+    assert "exact, as expected" in page
+    chinese = client.get(finished.get_absolute_url(), headers={"accept-language": "zh-hans"}).text
+    assert "超卖，符合预期" in chinese
+    assert "使用 Redis：正好卖出 5 件。" in chinese
+
+
+def test_report_of_an_earlier_version_is_shown(client, finished):
+    """It has no lost updates."""
+    for run in finished.report["runs"]:
+        del run["lost_updates"]
+    finished.save()
+    page = client.get(finished.get_absolute_url()).text
+    assert "With Redis: exactly 5." in page
+    assert "Why it was oversold" not in page
 
 
 def test_message_that_is_delivered_twice_runs_once(staff, monkeypatch):
@@ -245,7 +290,8 @@ def test_two_runs_can_be_compared(client, finished, staff, sent):
     assert compare.split("?")[0] in client.get(finished.get_absolute_url()).text
     client.logout()
     page = client.get(compare)
-    assert page.text.count("redis sold exactly 5.") >= 2
+    assert page.text.count("With Redis: exactly 5.") >= 2
+    assert "Both runs had the same settings." in page.text
     # The page of one run does not reveal the others.
     assert str(other.pk) not in client.get(finished.get_absolute_url()).text
     assert client.get(f"{reverse('lab-compare')}?a=1&b=2").status_code == 404
@@ -275,10 +321,27 @@ def test_scenario_result_needs_no_account(client, scenario_run, staff):
         b"<!doc"
     )
     assert client.get(reverse("lab-file", args=[scenario_run.pk, "csv"])).status_code == 404
-    assert client.get(reverse("lab-scenarios")).status_code == 302
-    client.force_login(staff)
+    for half in ("broken", "repaired"):
+        for suffix, head in (("svg", b"<svg"), ("png", b"\x89PNG")):
+            file = client.get(reverse("lab-chart", args=[scenario_run.pk, half, suffix]))
+            assert file.content.startswith(head)
+    for half, suffix in (("middle", "svg"), ("broken", "gif")):
+        missing = client.get(reverse("lab-chart", args=[scenario_run.pk, half, suffix]))
+        assert missing.status_code == 404
     assert scenario_run.get_absolute_url() in client.get(reverse("lab-scenarios")).text
-    assert "SETNX without an expiry: ok" in client.get(reverse("lab")).text
+    assert "SETNX without an expiry: as expected" not in client.get(reverse("lab")).text
+    client.force_login(staff)
+    assert "SETNX without an expiry: as expected" in client.get(reverse("lab")).text
+
+
+def test_every_scenario_has_a_picture_and_a_sentence_before_its_first_run(client, staff):
+    client.force_login(staff)
+    page = client.get(reverse("lab-scenarios")).text
+    assert page.count('class="preview"') == page.count('class="timeline"') == 15
+    assert page.count("Not run here yet.") == 15
+    assert page.index("SETNX without an expiry") < page.index("The holder is paused past its lease")
+    assert page.count("needs ZooKeeper") == 2
+    assert page.count("needs MariaDB") == 1
 
 
 def test_scenario_is_enqueued_once(client, staff, sent, django_capture_on_commit_callbacks):
@@ -293,3 +356,22 @@ def test_scenario_is_enqueued_once(client, staff, sent, django_capture_on_commit
 
 def test_unknown_run_is_not_found(client, db):
     assert client.get(reverse("lab-run", args=[uuid.uuid4()])).status_code == 404
+
+
+def test_visitors_start_the_preset_until_their_limit(
+    client, db, sent, settings, django_capture_on_commit_callbacks
+):
+    settings.LAB_GUEST_LIMIT = "2/minute"
+    home = client.get("/").text
+    preset = runs.OVERSELL_IN_TEN_SECONDS
+    assert f"{preset.stock} phones. {preset.buyers} buyers." in home
+    assert f'action="{reverse("lab-start")}"' in home
+    for refused in (409, 429):
+        with django_capture_on_commit_callbacks(execute=True):
+            assert client.post(reverse("lab-start")).status_code == 302
+        assert client.post(reverse("lab-start")).status_code == refused  # 409 does not count
+        LabRun.objects.update(state=LabRun.State.DONE, slot=None)
+    assert client.post(reverse("lab-start")).status_code == 429
+    found = [(run.created_by, Plan(**run.plan).command()) for run in LabRun.objects.all()]
+    assert found == [(None, preset.command())] * 2
+    assert len(sent) == 2

@@ -13,6 +13,7 @@ control, which must fail to exclude.
 import math
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,7 +24,20 @@ from locking import LockMisuse, LockTimeout
 from locking.backends.base import Backend, Capabilities
 from tests.locking.backends.contract_base import Another, needs, served
 from tests.locking.backends.contract_ends import Ends
-from tests.locking.calls import acquire_and_release, in_thread
+from tests.locking.calls import acquire_and_release, in_thread, within
+
+
+class CountsRequests:
+    """The part for stores that count requests, with a fixture `requests` that returns the count."""
+
+    @needs(lambda can: can.wakes_waiters)
+    def test_waiter_sends_no_requests_while_it_waits(
+        self, backend: Backend, name: str, requests: Callable[[], int]
+    ) -> None:
+        with backend.lock(name, timeout=5, ttl=60):
+            before = requests()
+            assert not in_thread(backend.lock(name).acquire, timeout=1.5)
+            assert requests() - before <= 3, "more than to join and to leave the queue"
 
 
 class Contract(Ends):
@@ -42,8 +56,10 @@ class Contract(Ends):
     def test_held_lock_is_refused_at_once(
         self, backend: Backend, can: Capabilities, name: str
     ) -> None:
-        with backend.lock(name, timeout=5):
-            assert in_thread(acquire_and_release, backend, name, 0) is (can.exclusion == "none")
+        with backend.lock(name, timeout=5), within(WAIT_TIMEOUT):
+            for _ in range(30):
+                got = in_thread(acquire_and_release, backend, name, 0)
+                assert got is (can.exclusion == "none")
 
     @needs(lambda can: can.exclusion != "none")
     def test_wait_ends_at_its_timeout(self, backend: Backend, name: str) -> None:
@@ -59,11 +75,13 @@ class Contract(Ends):
             until(lambda: not self.waiting(backend, name), "the waiter leaving the queue")
         assert acquire_and_release(backend, name, 5), "an abandoned wait must not hold the lock"
 
+    @needs(lambda can: can.exclusion != "none")
     def test_wait_without_timeout_ends_with_the_release(self, backend: Backend, name: str) -> None:
-        lock = backend.lock(name)
+        lock = backend.lock(name, ttl=WAIT_TIMEOUT * 2)
         lock.acquire(timeout=5)
         with ThreadPoolExecutor(1) as other:
             waiter = other.submit(acquire_and_release, backend, name, math.inf)
+            until(lambda: self.waiting(backend, name) != 0, "the wait")
             lock.release()
             assert waiter.result(WAIT_TIMEOUT)
 
@@ -165,6 +183,26 @@ class Contract(Ends):
     def test_fair_lock_is_granted_in_order(self, backend: Backend, name: str) -> None:
         order = served(backend, name, 6, lambda: self.waiting(backend, name))
         assert order == [0, 1, 2, 3, 4, 5]
+
+    @needs(lambda can: can.fair)
+    def test_waiter_keeps_its_place_beyond_its_ttl(self, backend: Backend, name: str) -> None:
+        order = []
+
+        def wait(place: int, ttl: float) -> None:
+            with backend.lock(name, timeout=WAIT_TIMEOUT, ttl=ttl):
+                order.append(place)
+
+        with ThreadPoolExecutor(2) as pool:
+            with backend.lock(name, timeout=5):
+                waits = [pool.submit(wait, 1, self.TTL / 2)]
+                until(lambda: self.waiting(backend, name) == 1, "the first waiter queueing")
+                long_after = time.monotonic() + self.TTL * 1.5
+                waits.append(pool.submit(wait, 2, 30))
+                until(lambda: self.waiting(backend, name) == 2, "the second waiter queueing")
+                until(lambda: time.monotonic() > long_after, "the ttl passing")
+            for waiter in waits:
+                waiter.result(WAIT_TIMEOUT)
+        assert order == [1, 2]
 
     def test_every_waiter_gets_the_lock(self, backend: Backend, name: str) -> None:
         with ThreadPoolExecutor(12) as pool:

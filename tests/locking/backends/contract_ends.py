@@ -74,6 +74,14 @@ class Ends(ContractBase):
         assert not lease.lost
         lock.release()
 
+    @needs(lambda can: can.expires)
+    def test_grant_promises_no_more_than_its_ttl(self, backend: Backend, name: str) -> None:
+        claim = Claim(name=name, ttl=30)
+        grant = backend.acquire(claim, 5)
+        assert grant.deadline <= time.monotonic() + 30
+        assert backend.extend(claim, grant.token, 60) <= time.monotonic() + 60
+        backend.release(claim, grant.token)
+
     @pytest.mark.faults(row="F6", fired="work for longer than the lease")
     @needs(lambda can: can.expires)
     def test_watchdog_renews_the_lease(self, backend: Backend, name: str) -> None:
@@ -169,11 +177,14 @@ class Ends(ContractBase):
                 assert await lock.aacquire(timeout=WAIT_TIMEOUT)
                 await lock.arelease()
 
+            async def wait() -> bool:
+                return await lock.aacquire(timeout=WAIT_TIMEOUT)
+
             async with lock as lease:
                 assert await lock.aacquire(timeout=0), "re-entry in the same task"
                 assert lease.count == 2
                 await lock.arelease()
-                waiter = asyncio.create_task(lock.aacquire(timeout=WAIT_TIMEOUT))
+                waiter = asyncio.create_task(wait())
                 while self.waiting(backend, name) == 0:
                     await asyncio.sleep(0.005)
                 waiter.cancel()

@@ -8,31 +8,31 @@ import pytest
 import redis
 from django.core.cache import caches
 
-from loadtest.faults.proxy import Proxy
 from loadtest.faults.waiting import until
 from locking.backends.circuit_breaker import CircuitBreaker
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.connection import Connection, Disconnected
 from locking.backends.redis.pool import ConnectionPool, RetryOnce, redis_breaker
+from tests.loadtest.faults.interception import InterceptingProxy
 
 TIMEOUT = 0.3
 
 
 @pytest.fixture
-def proxy(redis_server) -> Iterator[Proxy]:
-    with Proxy(redis_server.port) as proxy:
+def proxy(redis_server) -> Iterator[InterceptingProxy]:
+    with InterceptingProxy(redis_server.port) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def connections(proxy: Proxy) -> Iterator[ConnectionPool]:
+def connections(proxy: InterceptingProxy) -> Iterator[ConnectionPool]:
     pool = ConnectionPool(f"redis://{proxy.url}/0", timeout=TIMEOUT, connect_timeout=TIMEOUT)
     yield pool
     pool.close()
 
 
 @pytest.fixture
-def client(proxy: Proxy) -> Iterator[redis.Redis]:
+def client(proxy: InterceptingProxy) -> Iterator[redis.Redis]:
     url = f"redis://{proxy.url}/0"
     with redis.Redis.from_url(url, socket_timeout=TIMEOUT, retry=RetryOnce(url)) as client:
         client.ping()

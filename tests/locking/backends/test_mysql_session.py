@@ -1,5 +1,7 @@
 """GET_LOCK on a real MariaDB: killed sessions, queues, long waits (FAULTS rows 3, 17, 24)."""
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +12,7 @@ import pytest
 
 from devservers import MariaDb
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockLost, LockUnavailable
+from locking import LockLost, LockMisuse, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.mysql_session import MySQLSessionBackend
 from tests.locking.backends.contract_base import assert_nothing_leaks, served
@@ -153,6 +155,36 @@ def test_lock_of_an_ended_thread_is_released(backend: MySQLSessionBackend) -> No
     in_thread(backend.lock("dead").acquire)
     with backend.lock("dead", timeout=WAIT_TIMEOUT) as lease:
         assert [held.owner for held in backend.inspect()] == [lease.owner]
+
+
+def test_idle_holder_keeps_its_lock(alias: str, root: Root) -> None:
+    """The server closes idle sessions after `wait_timeout`, and a holder sends nothing."""
+    before = root("SELECT @@GLOBAL.wait_timeout")[0][0]
+    root("SET GLOBAL wait_timeout = 1")
+    try:
+        backend = session(alias)
+        with backend.lock("idle", timeout=5) as lease:
+            until(lambda: time.monotonic() > lease.granted_at + 2.5, "the time-out passing")
+            lease.check()
+        backend.close()
+    finally:
+        root(f"SET GLOBAL wait_timeout = {before}")
+
+
+def test_connection_is_kept_alive(backend: MySQLSessionBackend) -> None:
+    with backend.lock("alive", timeout=5) as lease:
+        file = os.dup(backend.pinned[lease.owner].raw.fileno())
+        with socket.socket(fileno=file) as connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+
+
+def test_galera_is_refused(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This server is no cluster, so the test replaces the question."""
+    monkeypatch.setattr("locking.backends.mysql_session.GALERA", "SELECT 'wsrep_on', 'ON'")
+    backend = session(alias)
+    with pytest.raises(LockMisuse, match="Galera"):
+        backend.lock("cluster").acquire()
+    backend.close()
 
 
 def test_20000_acquisitions_leak_nothing(backend: MySQLSessionBackend, root: Root) -> None:

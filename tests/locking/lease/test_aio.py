@@ -12,9 +12,12 @@ from tests.locking.scripted import scripted, waiters
 
 
 def test_waiter_cancelled_twice_leaves_no_trace(process) -> None:
+    async def wait() -> bool:
+        return await process.lock("a").aacquire()
+
     async def main() -> None:
         async with process.lock("a"):
-            waiter = asyncio.create_task(process.lock("a").aacquire())
+            waiter = asyncio.create_task(wait())
             while not waiters(process):
                 await asyncio.sleep(0.001)
             waiter.cancel()

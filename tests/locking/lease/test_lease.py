@@ -39,8 +39,11 @@ def test_new_thread_does_not_inherit_locks_of_an_ended_one() -> None:
     backend = scripted()
     got: list[tuple[int, bool]] = []
 
+    locks = []
+
     def take() -> None:
         lock = backend.lock("a", ttl=60, renew=False)
+        locks.append(lock)  # a dropped one would be released
         got.append((threading.get_ident(), lock.acquire(blocking=False)))
 
     for _ in range(500):
@@ -54,18 +57,58 @@ def test_new_thread_does_not_inherit_locks_of_an_ended_one() -> None:
     assert [took for _, took in got] == [True] + [False] * (len(got) - 1)
 
 
-def test_reentry_of_a_lost_lock_raises_lock_lost() -> None:
+def test_acquire_after_a_loss_grants_anew_and_the_old_block_raises() -> None:
+    """A forgotten lease that is lost must not stop the thread that works next."""
     backend = scripted()
     lock = backend.lock("a")
-    lock.acquire()
-    backend.break_lock("a")
-    with pytest.raises(LockLost):
-        lock.acquire()
-    assert lock.lease.lost
-    with pytest.raises(LockLost):
-        lock.release()
-    assert lock.acquire(blocking=False), "it can be acquired again after its release"
+    with pytest.raises(LockLost), lock as old:  # noqa: PT012 - the end of the block raises
+        backend.break_lock("a")
+        with lock as new:
+            assert new.token > old.token
+            assert lock.lease is new
+            assert old.lost
+        assert lock.lease is old, "its own release has not come yet"
+    assert lock.lease is None
+    assert lock.acquire(blocking=False)
     lock.release()
+
+
+def test_lease_ends_after_max_hold_and_the_lock_is_free() -> None:
+    backend = scripted()
+    lost = threading.Event()
+    lock = backend.lock("a", ttl=60, max_hold=0.2, on_lost=lambda lease: lost.set())
+    with pytest.raises(LockLost), lock as lease:  # noqa: PT012 - the end of the block raises
+        assert lease.remaining <= 0.2
+        assert lost.wait(WAIT_TIMEOUT)
+        assert lease.lost
+        until(lambda: not backend.inspect(), "the release in the store")
+
+
+def test_max_hold_ends_a_lock_without_a_lease(process) -> None:
+    with pytest.raises(LockLost), process.lock("a", max_hold=0.2):
+        assert in_thread(process.lock("a").acquire, timeout=WAIT_TIMEOUT)
+
+
+def test_lock_is_released_when_its_object_is_dropped(caplog) -> None:
+    backend = scripted()
+    backend.lock("a").acquire()
+    until(lambda: not backend.inspect(), "the release")
+    assert not backend.held
+    assert "lock object was dropped" in caplog.text
+    kept, again = backend.lock("a"), backend.lock("a")
+    assert kept.acquire()
+    assert again.acquire()
+    del again
+    until(lambda: kept.lease.count == 1, "the dropped entry being undone")
+    kept.release()
+
+
+def test_lock_of_an_ended_thread_is_released(process) -> None:
+    for backend in (process, scripted()):
+        kept = backend.lock("a", ttl=60)
+        in_thread(kept.acquire)
+        until(lambda backend=backend: not backend.inspect(), "the release")
+        assert not backend.held
 
 
 @pytest.mark.parametrize("fault", ["lost", "unavailable", "already released"])
@@ -132,7 +175,7 @@ def test_on_lost_runs_once_and_its_error_is_logged(caplog) -> None:
     lock = backend.lock("a", on_lost=on_lost)
     lease = acquired(lock)
     backend.break_lock("a")
-    for call in (lock.extend, lock.acquire, lock.release):
+    for call in (lock.extend, lease.check, lock.release):
         with pytest.raises(LockLost):
             call()
         assert lease.lost
@@ -154,6 +197,7 @@ def test_threads_that_notice_a_loss_together_report_it_once() -> None:
     with ThreadPoolExecutor(8) as pool:
         for found in [pool.submit(notice) for _ in range(8)]:
             found.result(WAIT_TIMEOUT)
+    until(lambda: reported, "the callback in its thread")
     assert reported == [lease]
 
 
@@ -203,6 +247,10 @@ def test_two_threads_may_discard_a_lease_at_once() -> None:
         lambda b: b.lock("x" * 201),
         lambda b: b.lock(7),
         lambda b: b.lock("a", ttl=math.nan),
+        lambda b: b.lock("a", ttl="6"),
+        lambda b: b.lock("a", timeout="2"),
+        lambda b: b.lock("a", max_hold="9"),
+        lambda b: b.lock("a").acquire(timeout="1"),
         lambda b: b.lock("a", timeout=-0.1),
         lambda b: b.lock("a").acquire(timeout=-1),
         lambda b: b.lock("a").acquire(blocking=False, timeout=1),
@@ -242,5 +290,5 @@ def test_third_party_backend_is_named_by_its_path(settings) -> None:
     assert isinstance(locks["mine"], ScriptedBackend)
     with locks["mine"].lock("a") as first, locks["mine"].lock("b") as second:
         assert second.token > first.token
-    with pytest.raises(LockMisuse, match="there are: mine"):
+    with pytest.raises(LockMisuse, match=r"'redis'\. Choose from mine"):
         locks["redis"]

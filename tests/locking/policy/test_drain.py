@@ -2,6 +2,8 @@
 
 import threading
 import time
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -9,9 +11,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockMisuse, LockTimeout, lock, locks, policy
+from locking import LockMisuse, LockTimeout, LockUnavailable, lock, locks, policy
 from locking.models import LockPolicy, LockPolicyChange
-from locking.policy import cancel_switch, finish_switch, switch
+from locking.policy import active, cancel_switch, finish_switch, switch, switching
+from locking.types import ReservedName
 from tests.locking.policy.two_backends import AGE, apart, new, old, row, two_backends
 from tests.locking.scripted import unavailable
 
@@ -42,7 +45,7 @@ def test_new_callers_wait_for_the_new_backend(apart, old, new) -> None:
 
 
 def test_switch_does_not_wait_for_keys_in_flight_and_rebuilds(old) -> None:
-    with old.lock(policy.IDEMPOTENCY_PREFIX + "key"), old.lock("build:home"):
+    with old.lock(ReservedName("idempotency:key")), old.lock(ReservedName("build:home")):
         assert switch(backend="new").backend == "new"
 
 
@@ -76,7 +79,7 @@ def test_grant_that_arrives_during_the_drain_is_released(apart, old, new) -> Non
 
 def test_grant_after_a_slow_policy_read_is_released(old, monkeypatch) -> None:
     """The database took longer to reply than a policy may be used."""
-    read, slow = policy.stored_policy, [True]
+    read, slow = active.stored_policy, [True]
 
     def answer():
         found = read()
@@ -86,7 +89,7 @@ def test_grant_after_a_slow_policy_read_is_released(old, monkeypatch) -> None:
         return found
 
     old.then("acquire", policy.invalidate)
-    monkeypatch.setattr(policy, "stored_policy", answer)
+    monkeypatch.setattr(active, "stored_policy", answer)
     with lock("a", timeout=WAIT_TIMEOUT):
         asked = len(old.times("acquire"))
         assert asked >= 2  # more often if the machine is as slow as this database
@@ -106,27 +109,35 @@ def test_switch_waits_for_holders_that_renew(apart, old, new) -> None:
     assert switching.result(WAIT_TIMEOUT).backend == "new"
 
 
-def test_holder_that_stays_cancels_the_switch(apart, old, monkeypatch) -> None:
-    monkeypatch.setattr(policy, "SWITCH_GRACE", 0.3)
+def test_switch_stops_waiting_for_a_holder_that_stays(apart, old, new, monkeypatch) -> None:
+    monkeypatch.setattr(switching, "SWITCH_GRACE", 0.3)
     old.ttl = 0.1
     with lock("a", ttl=30):
-        with pytest.raises(LockTimeout, match="still held"):
+        with pytest.raises(LockTimeout, match="'a' is still held in 'old'"):
             apart(switch, backend="new").result(WAIT_TIMEOUT)
-        assert (row().state, row().backend, row().epoch) == ("steady", "old", 1)
-    assert not LockPolicyChange.objects.exists()
+        assert (row().state, row().still_held, row().epoch) == ("draining", ["a"], 2)
+        with pytest.raises(LockTimeout):
+            apart(lock("a", timeout=0.1).__enter__).result(WAIT_TIMEOUT)
+        with lock("b", timeout=WAIT_TIMEOUT) as lease:
+            assert (lease.backend, lease.fence[0]) == (new, 2)
+        assert not LockPolicyChange.objects.exists()
+    assert finish_switch().backend == "new"
+    assert (row().epoch, LockPolicyChange.objects.get().epoch) == (2, 2)
 
 
-def test_holder_may_acquire_more_locks_during_the_drain(apart, old, new) -> None:
+def test_holder_may_acquire_other_names_during_the_drain(apart, old, new) -> None:
     """Such as a scheduled task that locks its sales; else it and the drain would deadlock."""
-    with lock("job"):
-        switched = apart(lambda: switch(backend="new"))
-        until(lambda: LockPolicy.objects.get().state == LockPolicy.State.DRAINING, "the drain")
-        policy.invalidate()
-        assert policy.current().draining
-        with lock("sale", timeout=0.1) as lease:
-            assert lease.backend is old
-        with pytest.raises(LockTimeout):  # a caller without a lock waits for the new backend
-            apart(lambda: lock("sale", timeout=0.05).__enter__()).result(WAIT_TIMEOUT)
+
+    def acquire():
+        with lock("sale", timeout=WAIT_TIMEOUT) as lease:
+            return lease.backend, lease.fence[0]
+
+    with lock("job") as outer:
+        switched = apart(switch, backend="new")
+        until(lambda: policy.current().still_held, "the hand-over")
+        assert acquire() == apart(acquire).result(WAIT_TIMEOUT) == (new, 2)
+        with lock("job") as inner:
+            assert inner is outer, "re-entry stays in the old backend"
         assert not switched.done()
     assert switched.result(WAIT_TIMEOUT).backend == "new"
 
@@ -148,17 +159,56 @@ def test_switch_from_a_backend_without_a_list_waits_for_its_ttl() -> None:
     assert time.monotonic() - began >= AGE + locks["blind"].ttl
 
 
-def test_switch_from_an_unavailable_backend_waits_for_its_ttl(old) -> None:
-    old.ttl = 0.5
+def test_switch_from_an_unavailable_backend_needs_force(old) -> None:
+    """Another process may reach the store and hold a lock there, with any ttl."""
+    old.then("inspect", unavailable)
+    with pytest.raises(LockUnavailable, match="Only a forced switch"):
+        switch(backend="new")
+    assert (row().state, row().backend, row().epoch) == ("steady", "old", 1)
+    assert switch(backend="new", force=True).backend == "new"
+
+
+def test_switch_is_cancelled_if_the_old_backend_stops_responding(old, monkeypatch) -> None:
+    monkeypatch.setattr(switching, "SWITCH_GRACE", 0.3)
+    old.ttl = 0.1
+    switch(backend="new", wait=False)
     old.then("inspect", *[unavailable] * 1000)
-    began = time.monotonic()
-    switch(backend="new")
-    assert time.monotonic() - began >= AGE + old.ttl
+    with pytest.raises(LockUnavailable, match="Switch cancelled"):
+        finish_switch()
+    assert (row().state, row().backend, row().epoch) == ("steady", "old", 1)
+
+
+def test_names_wait_while_the_old_backend_does_not_respond(old, new, apart, monkeypatch) -> None:
+    monkeypatch.setattr(switching, "SWITCH_GRACE", 0.3)
+    old.ttl = 0.1
+    held = lock("a", ttl=30)
+    held.acquire()
+    switched = apart(switch, backend="new")
+    until(lambda: policy.current().still_held, "the hand-over")
+    old.then("inspect", *[unavailable] * 1000)
+    with pytest.raises(LockUnavailable, match="'a' must wait"):
+        switched.result(WAIT_TIMEOUT)
+    held.release()
+    assert lock("a").acquire(timeout=0.1) is False, "its release is not known"
+    assert switch(backend="new", force=True).epoch == 3
+    with lock("a", timeout=WAIT_TIMEOUT) as lease:
+        assert lease.backend is new
+
+
+def test_backend_with_unlisted_lasting_holders_needs_force(monkeypatch) -> None:
+    """Like GET_LOCK: its holders end with their session, which may last for days."""
+    capabilities = replace(locks["old"].capabilities, exclusion="machines", lists_holders=False)
+    for expires, refused in ((True, False), (False, True)):
+        found = replace(capabilities, expires=expires)
+        monkeypatch.setattr(locks["old"], "capabilities", found)
+        with pytest.raises(LockUnavailable) if refused else nullcontext():
+            switch(backend="new", wait=False)
+        cancel_switch()
 
 
 def test_forced_switch_does_not_wait(old, new, monkeypatch) -> None:
     with lock("a") as before:
-        monkeypatch.setattr(policy, "MAX_AGE", WAIT_TIMEOUT)
+        monkeypatch.setattr(active, "MAX_AGE", WAIT_TIMEOUT)
         began = time.monotonic()
         switch(backend="new", force=True)
         assert time.monotonic() - began < WAIT_TIMEOUT
@@ -221,32 +271,98 @@ def test_forced_switch_replaces_one_in_progress(apart) -> None:
     assert (row().epoch, LockPolicyChange.objects.count()) == (2, 1)
 
 
-def test_switch_of_a_dead_process_is_finished_by_others(new) -> None:
+def test_cancelled_hand_over_switches_back(apart, old, new) -> None:
+    """Names have holders in the new backend by then."""
+    with lock("a"):
+        switched = apart(switch, backend="new", changed_by="ann")
+        until(lambda: policy.current().still_held, "the hand-over")
+        other = lock("b", timeout=WAIT_TIMEOUT)
+        other.acquire()
+        assert cancel_switch() is True
+        until(lambda: policy.current().still_held == {"b"}, "the hand-over back")
+        with pytest.raises(LockTimeout):
+            apart(lock("b", timeout=0.1).__enter__).result(WAIT_TIMEOUT)
+        with pytest.raises(LockTimeout):
+            apart(lock("a", timeout=0.1).__enter__).result(WAIT_TIMEOUT)
+        with lock("c", timeout=WAIT_TIMEOUT) as lease:
+            assert (lease.backend, lease.fence[0]) == (old, 3)
+        other.release()
+        assert switched.result(WAIT_TIMEOUT).backend == "old"
+    changes = LockPolicyChange.objects.values_list("epoch", "from_backend", "to_backend")
+    assert list(changes) == [(3, "new", "old"), (2, "old", "new")]
+
+
+@pytest.fixture
+def helpful(monkeypatch) -> None:
+    """Let processes take over a switch at once."""
+    monkeypatch.setattr(switching, "HELP_AFTER", 0.1)
+
+
+@pytest.mark.parametrize("timeout", [None, WAIT_TIMEOUT])
+def test_switch_of_a_dead_process_is_finished_by_waiters(apart, new, helpful, timeout) -> None:
+    """A8: without a timeout, a waiter never looked whether the switch was overdue."""
     switch(backend="new", changed_by="ann", wait=False)
-    with pytest.raises(LockTimeout), lock("a", timeout=0.01):
-        pass
-    assert row().state == "draining", "a young drain belongs to the process that began it"
-    LockPolicy.objects.update(changed_at=timezone.now() - timedelta(hours=1))
-    with pytest.raises(LockTimeout), lock("a", timeout=0.01):
-        pass
-    with lock("a", timeout=WAIT_TIMEOUT) as lease:
-        assert lease.backend is new
+
+    def acquire():
+        held = lock("a")
+        assert held.acquire(timeout=timeout)
+        backend = held.lease.backend
+        held.release()
+        return backend
+
+    assert apart(acquire).result(WAIT_TIMEOUT) is new
     assert LockPolicyChange.objects.get().changed_by == "ann"
 
 
-def test_overdue_switch_is_cancelled_if_a_lock_is_held(old) -> None:
+def test_hand_over_of_a_dead_process_is_finished_by_waiters(apart, new, helpful) -> None:
+    held = lock("a")
+    held.acquire()
+    switch(backend="new", wait=False)
+    waiter = apart(lambda: lock("a").acquire())
+    until(lambda: row().still_held == ["a"], "the hand-over")
+    held.release()
+    assert waiter.result(WAIT_TIMEOUT)
+    until(lambda: row().state == "steady", "the end of the switch")
+
+
+def test_next_switch_finishes_that_of_a_dead_process(apart, new) -> None:
     with lock("a"):
         switch(backend="new", wait=False)
-        LockPolicy.objects.update(changed_at=timezone.now() - timedelta(hours=1))
-        policy.finish_overdue_switch()
-        assert (row().state, row().backend, row().epoch) == ("steady", "old", 1)
+        finishing = apart(finish_switch)
+        until(lambda: row().still_held == ["a"], "the hand-over")
+        with pytest.raises(LockMisuse, match="in progress"):
+            switch(backend="blind")
+    finishing.result(WAIT_TIMEOUT)
+    LockPolicy.objects.update(  # as if no process had been left to finish it
+        backend="old",
+        next_backend="new",
+        next_strategy="fenced",
+        state="draining",
+        still_held=["a"],
+    )
+    assert switch(backend="blind").epoch == 3
+    assert LockPolicyChange.objects.count() == 3
 
 
-@pytest.mark.django_db(transaction=True)
-def test_caller_in_a_transaction_does_not_finish_a_switch(caplog) -> None:
+def test_wall_clocks_do_not_matter(apart, old) -> None:
+    """The machine that began the switch may be hours behind or ahead."""
+    for hours in (-1, 1):
+        switch(backend="new", wait=False)
+        LockPolicy.objects.update(changed_at=timezone.now() + timedelta(hours=hours))
+        began = time.monotonic()
+        assert finish_switch().backend == "new"
+        assert AGE <= time.monotonic() - began < WAIT_TIMEOUT
+        switch(backend="old", force=True)
+
+
+@pytest.mark.only("mysql")  # on SQLite the caller's transaction locks the whole file
+def test_waiter_in_a_transaction_has_the_switch_finished(apart, new, helpful) -> None:
+    """By a thread: in its own transaction, no other process would see the step."""
     switch(backend="new", wait=False)
-    LockPolicy.objects.update(changed_at=timezone.now() - timedelta(minutes=2))
-    with transaction.atomic():
-        assert not lock("a").acquire(timeout=0.01)
-    assert row().state == "draining"
-    assert "durable" in caplog.text
+
+    def acquire():
+        with transaction.atomic():
+            return lock("a").acquire(timeout=WAIT_TIMEOUT)
+
+    assert apart(acquire).result(WAIT_TIMEOUT)
+    assert row().backend == "new"

@@ -1,12 +1,12 @@
 """`locking.lock` under a policy that does not change."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from loadtest.faults.waiting import WAIT_TIMEOUT
 from locking import LockLost, LockMisuse, LockTimeout, lock, locks, policy
+from locking.refresh import clock
 from tests.locking.calls import acquired, passes_in_child
 from tests.locking.scripted import PATH, ScriptedBackend
 
@@ -16,10 +16,8 @@ def backend(settings, monkeypatch) -> ScriptedBackend:
     """Provide one backend, and a policy that needs no database."""
     settings.LOCKS = {"only": {"BACKEND": PATH, "TTL": 30, "TIMEOUT": 0.02}}
 
-    def in_force(max_age: float = 1.0) -> policy.Policy:
-        return policy.Policy(
-            backend="only", strategy="naive", epoch=3, draining=False, read_at=time.monotonic()
-        )
+    def in_force(max_age: float = 1.0, *, timeout: float | None = None) -> policy.Policy:
+        return policy.Policy(backend="only", strategy="naive", epoch=3, read_at=clock())
 
     monkeypatch.setattr(policy, "current", in_force)
     return locks["only"]
@@ -99,7 +97,7 @@ def test_interrupt_after_the_grant_releases_it(backend, monkeypatch) -> None:
     """Such as Ctrl-C or Celery's soft time limit before the policy is checked again."""
     reads = iter([policy.current()])
 
-    def interrupted(max_age: float = 1.0):
+    def interrupted(max_age: float = 1.0, *, timeout: float | None = None):
         for read in reads:
             return read
         raise KeyboardInterrupt

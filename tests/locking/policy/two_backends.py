@@ -6,8 +6,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from django.db import connections
 
-from locking import locks, policy
+from locking import locks
 from locking.models import LockPolicy
+from locking.policy import active, switching
 from tests.locking.scripted import PATH, ScriptedBackend
 
 AGE = 0.1
@@ -24,9 +25,9 @@ def two_backends(settings, monkeypatch) -> None:
         "blind": {"BACKEND": "locking.backends.process.ProcessBackend", "TTL": 0.2},
     }
     settings.LOCK_POLICY = {"BACKEND": "old", "STRATEGY": "conditional"}
-    monkeypatch.setattr(policy, "MAX_AGE", AGE)
-    monkeypatch.setattr(policy, "FRESH", AGE / 2)
-    monkeypatch.setattr(policy, "SWITCH_GRACE", 30)
+    monkeypatch.setattr(active, "MAX_AGE", AGE)
+    monkeypatch.setattr(active, "FRESH", AGE / 2)
+    monkeypatch.setattr(switching, "SWITCH_GRACE", 30)
 
 
 @pytest.fixture

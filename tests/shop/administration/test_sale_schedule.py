@@ -97,13 +97,13 @@ def test_inconsistent_sale_alerts_until_it_is_repaired(client, caplog) -> None:
 
     assert f"{sale.slug} (5 initial != 4 available" in seen_by(staff)
     assert sound.slug not in str(alerts.inconsistent_sales())
-    assert "Stock is inconsistent" not in seen_by(customer)
+    assert "Stock mismatch" not in seen_by(customer)
 
     Stock.objects.filter(pk=sale.stock_id).update(quantity=5)
     tasks.audit_stock.apply()
     assert alerts.inconsistent_sales() == {}
     assert "shop_inconsistent_sales 0.0" in client.get("/metrics").text
-    assert "Stock is inconsistent" not in seen_by(staff)
+    assert "Stock mismatch" not in seen_by(staff)
 
 
 def test_metrics_show_the_last_audit_of_any_process(client, monkeypatch) -> None:

@@ -1,4 +1,4 @@
-"""Payments through the payment service: each ends in one state."""
+"""Payments through the payment provider: each ends in one state."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def status(order: Order) -> str:
     [
         ("approve", "approved", "paid", "Thank you"),
         ("twice", "approved", "paid", "Thank you"),
-        ("decline", "declined", "pending", "The payment was declined"),
-        ("silent", "started", "pending", "has not answered yet"),
+        ("decline", "declined", "pending", "Payment declined"),
+        ("silent", "started", "pending", "Waiting for the payment provider"),
     ],
 )
 def test_four_payment_outcomes(shop, order, choice, ends, paid, said):
@@ -76,7 +76,7 @@ def test_payment_without_callback_times_out_and_can_be_retried(shop, order):
     assert start_payment(order=order) == first, "an open payment is used again"
     Payment.objects.update(answer_by=timezone.now())
     page = shop.get(order.get_absolute_url()).text
-    assert "did not answer in time" in page
+    assert "respond in time" in page
     assert "Pay ¥" in page
     assert shop.get(first.get_absolute_url())["Location"] == order.get_absolute_url()
     assert time_out_payments() == 1
@@ -115,7 +115,7 @@ def test_approval_for_a_closed_order_is_refunded(shop, order, closed):
         assert expire_unpaid_orders() == 1
     assert told(payment) == told(payment) == "refunded"
     assert status(order) == closed
-    assert "came too late" in shop.get(order.get_absolute_url()).text
+    assert "arrived too late and will be refunded" in shop.get(order.get_absolute_url()).text
 
 
 def test_approval_after_the_timeout_is_refunded(order):

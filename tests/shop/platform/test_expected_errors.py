@@ -14,6 +14,7 @@ from django.db import OperationalError, connection
 from django.test import Client
 
 from devservers import HOST, MariaDb
+from loadtest.faults.waiting import until
 from locking import LockLost, LockMisuse
 from shop.models import Sale
 from shop.platform import logs
@@ -92,15 +93,30 @@ def test_console_uses_the_filter() -> None:
     assert any(isinstance(some, ExpectedErrors) for some in filters)
 
 
+OTHERS = "SELECT id FROM information_schema.processlist WHERE user = 'root'"
+
+
 @pytest.fixture
 def no_connection_left(mariadb: MariaDb) -> Iterator[None]:
     """Use up the connections of MariaDB: each new one is refused with error 1040."""
     held = [MySQLdb.connect(host=HOST, port=mariadb.port, user="root")]
     held[0].query("SET GLOBAL max_connections = 10")
     connection.close()
-    with suppress(MySQLdb.OperationalError):
-        while True:
-            held.append(MySQLdb.connect(host=HOST, port=mariadb.port, user="root"))
+
+    def all_are_held() -> bool:
+        """Take what is free, and end the others: one that ends later frees its place."""
+        with suppress(MySQLdb.OperationalError):
+            while True:
+                held.append(MySQLdb.connect(host=HOST, port=mariadb.port, user="root"))
+        cursor = held[0].cursor()
+        cursor.execute(OTHERS)
+        others = {number for (number,) in cursor} - {one.thread_id() for one in held}
+        for number in others:
+            with suppress(MySQLdb.OperationalError):  # it has ended
+                cursor.execute("KILL %s", [number])
+        return not others
+
+    until(all_are_held, "all connections are held")
     yield
     held[0].query("SET GLOBAL max_connections = 400")
     for one in held:

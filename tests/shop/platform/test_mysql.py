@@ -11,10 +11,10 @@ import pytest
 from django.db import OperationalError, connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from loadtest.faults.proxy import Proxy
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable
 from shop.platform.mysql import base
+from tests.loadtest.faults.interception import InterceptingProxy
 from tests.locking.backends.database.database_tools import Root, database, session
 
 pytestmark = [
@@ -26,13 +26,13 @@ BOUND = 5.0
 
 
 @pytest.fixture
-def proxy() -> Iterator[Proxy]:
-    with Proxy(int(connection.settings_dict["PORT"])) as proxy:
+def proxy() -> Iterator[InterceptingProxy]:
+    with InterceptingProxy(int(connection.settings_dict["PORT"])) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def connect(proxy: Proxy) -> Iterator[Callable[[], BaseDatabaseWrapper]]:
+def connect(proxy: InterceptingProxy) -> Iterator[Callable[[], BaseDatabaseWrapper]]:
     """Make connections through the proxy; mysqlclient alone would wait ten seconds on each."""
     made = []
 
@@ -85,6 +85,17 @@ def test_one_late_reply_stops_all_connections(proxy, connect) -> None:
     for each in (first, second):
         each.close_if_unusable_or_obsolete()
         assert ask(each) == 1
+
+
+def test_cursor_closes_after_its_statement_failed(proxy, connect) -> None:
+    """Django closes it outside its translation of errors; an error of MySQLdb would be a 500."""
+    on = connect()
+    assert ask(on) == 1
+    proxy.hold()
+    cursor = on.cursor()
+    with pytest.raises(OperationalError):
+        cursor.execute("SELECT 1")
+    cursor.close()
 
 
 def test_stall_while_the_detector_connects(proxy, connect, monkeypatch) -> None:

@@ -11,7 +11,7 @@ from django.test import Client
 
 from locking import locks
 from locking.failpoints import armed, disarm
-from locking.idempotency import IDEMPOTENCY_PREFIX, Attempt
+from locking.idempotency import Attempt
 from locking.models import IdempotencyKey
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
@@ -90,14 +90,14 @@ def test_key_in_flight_is_409_and_can_be_retried(settings, order) -> None:
     attempt = Attempt(user=order.customer_id, key="k", request=b"")
     conf = settings.LOCKS["redis"]
     with LockWorker(conf) as other, patch("locking.idempotency.WAIT", 0.01):
-        assert other.acquire(IDEMPOTENCY_PREFIX + attempt.digest, timeout=0)["ok"]
+        assert other.acquire(attempt.lock_name, timeout=0)["ok"]
         for headers in ({}, JSON):
             told = send(client, order, "pay", **headers)
             assert (told.status_code, told["Retry-After"]) == (409, "1")
         assert told.json()["error"] == "in_flight"
         page = send(client, order, "cancel")
         assert 'name="idempotency_key" value="k"' in page.text
-        other.release(IDEMPOTENCY_PREFIX + attempt.digest)
+        other.release(attempt.lock_name)
         assert send(client, order, "pay").status_code == 303
     assert Order.objects.get().status == "paid"
 

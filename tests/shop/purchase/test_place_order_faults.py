@@ -15,14 +15,15 @@ from inventory.exceptions import OutOfStock
 from inventory.models import Stock
 from locking import LockTimeout, LockUnavailable, policy
 from locking.failpoints import armed
-from locking.models import WriteStrategy
+from locking.models import LockPolicyChange, WriteStrategy
+from locking.policy import active
 from shop.administration.audit import audit_sale
 from shop.errors import Overloaded, QueueFull, ServiceUnavailable, SoldOut
 from shop.models import Order, Sale
 from shop.platform.deadline import Deadline, within_deadline
 from shop.platform.mysql.session import current_session
 from shop.purchase import place_order
-from shop.sales.stock_lock import lock_name
+from shop.sales.stock_lock import learn_newer_fence, lock_name
 from tests.locking.scripted import ScriptedBackend, unavailable
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.purchases import (
@@ -116,7 +117,9 @@ def taken_over(guard: ScriptedBackend, sale: Sale, others: list[Order]):
 
     def take_over() -> None:
         guard.break_lock(lock_name(sale.pk))
-        other = SimpleNamespace(current_task=lambda: "another caller")
+        other = SimpleNamespace(
+            current_task=lambda: "another caller", _get_running_loop=lambda: "its loop"
+        )
         with patch("locking.types.asyncio", other):
             others.append(buy(sale).order)
 
@@ -163,8 +166,34 @@ def test_refused_fence_raises_the_token_floor(guard, monkeypatch) -> None:
 
     monkeypatch.setattr(guard, "raise_token_floor", observe)
     buy(sale)
-    assert Stock.objects.get().fence_token == 1001
+    assert Stock.objects.get().fence_token > 1000
+    assert Stock.objects.get().fence_epoch == 1
     assert Stock.objects.get().stale_writes_refused == 1
+
+
+def test_lower_tokens_raise_the_epoch(guard) -> None:
+    """A10: a new ensemble counts from one. Every write was refused until staff switched."""
+    sale = a_sale()
+    Stock.objects.update(fence_epoch=1, fence_token=1000)
+    buy(sale)
+    stock_row = Stock.objects.get()
+    assert (stock_row.fence_epoch, stock_row.stale_writes_refused) == (2, 1)
+    assert 0 < stock_row.fence_token < 1000
+    change = LockPolicyChange.objects.get()
+    assert (change.epoch, change.reason) == (2, "tokens went back")
+    assert change.from_backend == change.to_backend
+
+
+def test_late_writer_does_not_raise_the_epoch(guard) -> None:
+    """The control: the next grant of a sound store is newer than what the row carries."""
+    sale = a_sale()
+    guard.tokens = 1000
+    Stock.objects.update(fence_epoch=1, fence_token=1000)
+    learn_newer_fence(sale)
+    assert policy.current(0).epoch == 1
+    guard.tokens = 999
+    learn_newer_fence(sale)
+    assert policy.current(0).epoch == 2
 
 
 def test_repeated_refusals_of_the_fence_are_overloaded(guard, settings) -> None:
@@ -179,7 +208,7 @@ def test_repeated_refusals_of_the_fence_are_overloaded(guard, settings) -> None:
 def test_unreadable_policy_is_service_unavailable(monkeypatch) -> None:
     sale = a_sale()
     policy.invalidate()
-    monkeypatch.setattr(policy, "stored_policy", Mock(side_effect=LockUnavailable))
+    monkeypatch.setattr(active, "stored_policy", Mock(side_effect=LockUnavailable))
     with pytest.raises(ServiceUnavailable):
         buy(sale)
 

@@ -13,13 +13,13 @@ from django.db import connection
 
 from inventory import stock
 from inventory.exceptions import OutcomeUnknown
-from loadtest.faults.proxy import HeldRequest, Proxy
 from loadtest.faults.waiting import until
 from locking import Lease, locks
 from shop.models import Order, Sale
 from shop.reservations import consumer
 from shop.sales.stock_lock import lock_name
 from tests.fault_rows import audit_sale, record_outcome
+from tests.loadtest.faults.interception import HeldRequest, InterceptingProxy
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
 from tests.shop.purchases import buy
 from tests.shop.queued import a_queued_sale, ask, status
@@ -35,14 +35,14 @@ RELEASE_AFTER = "locking.lease.Lease.release_after"
 
 
 @pytest.fixture
-def proxy() -> Iterator[Proxy]:
-    with Proxy(int(connection.settings_dict["PORT"])) as proxy:
+def proxy() -> Iterator[InterceptingProxy]:
+    with InterceptingProxy(int(connection.settings_dict["PORT"])) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def behind_proxy(
-    proxy: Proxy, database_url: str, monkeypatch: pytest.MonkeyPatch
+    proxy: InterceptingProxy, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RaceWorker]:
     """A process of the shop that gives up after two seconds without a reply."""
     monkeypatch.setenv("DATABASE_TIMEOUT", "2")
@@ -70,7 +70,7 @@ def a_purchase(sale: Sale) -> dict[str, Any]:
 
 
 def without_reply(
-    worker: RaceWorker, proxy: Proxy, call: dict[str, Any], *, is_guarded: bool = True
+    worker: RaceWorker, proxy: InterceptingProxy, call: dict[str, Any], *, is_guarded: bool = True
 ) -> HeldRequest:
     """Have the worker write stock in a transaction that stays in the proxy."""
     late = proxy.hold_request(containing=b"INSERT INTO `inventory_stockmovement`")

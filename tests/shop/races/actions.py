@@ -99,7 +99,7 @@ def buy_until_told(*, sale: int) -> dict[str, Any]:
 
 def buy_on_an_old_policy(*, sale: int, customer: int, key: str) -> dict[str, Any]:
     """Act as a process whose policy is outdated."""
-    with patch("locking.policy.FRESH", 60), patch("locking.policy.MAX_AGE", 60):
+    with patch("locking.policy.active.FRESH", 60), patch("locking.policy.active.MAX_AGE", 60):
         policy.current()
         reach("looked")
         return buy(sale=sale, customer=customer, key=key)
@@ -198,7 +198,7 @@ def send(*, path: str, session: str, form: dict[str, Any], patient: bool = True)
 
 def hold(*, name: str) -> dict[str, Any]:
     """Hold a lock of the policy until the test continues."""
-    with lock(name, timeout=10.0) as lease:
+    with lock(name, timeout=30.0) as lease:
         reach("holding")
         return {"backend": lease.backend.alias, "epoch": lease.fence[0], "lost": lease.lost}
 

@@ -57,14 +57,16 @@ def test_every_process_follows_a_switch_within_a_second(processes) -> None:
 
 
 def test_drain_waits_for_a_holder_in_another_process(processes, switching) -> None:
-    """The holder renews its lease, so no stored time limits the drain."""
+    """The holder renews its lease, so no stored time limits the drain. Other names go on."""
     put_in_force("redis")
-    holder, buyer = processes(2)
+    holder, buyer, other = processes(3)
     holder.run_until("holding", {"do": "hold", "name": "sale:0"})
     began = time.monotonic()
     done: Future = switching(backend="database")
     until(lambda: policy.current(0).draining, "the drain beginning")
-    buyer.start({"do": "hold", "name": "sale:1"})
+    buyer.start({"do": "hold", "name": "sale:0"})
+    (bought,) = other.run({"do": "hold", "name": "sale:1"})
+    assert (bought["backend"], bought["epoch"]) == ("database", 2)
     longest = policy.MAX_AGE + TTL + 0.5
     until(lambda: time.monotonic() - began > longest, "the longest lease passing")
     assert not done.done()

@@ -184,9 +184,9 @@ def test_command_and_audit_report_the_repair(capsys) -> None:
     audit = audit_sale(sale=fresh(sale))
     assert (audit.ok, audit.reserved, audit.drift) == (True, 1, -2)
     call_command("reconcile_queued")
-    assert f"{sale.slug}: drift -2" in capsys.readouterr().out
+    assert f"{sale.slug}  drift -2\n" in capsys.readouterr().out
     call_command("reconcile_queued")
-    assert f"{sale.slug}: agreed" in capsys.readouterr().out
+    assert f"{sale.slug}  none\n" in capsys.readouterr().out
     assert not Repair(sale=sale.slug)
 
 

@@ -85,8 +85,9 @@ def test_page_shows_the_progress_of_a_drain(amy, holder):
     go = holder("sale:1")
     assert amy.post("/ops/switch/", {**SWITCH, "step": "drain"}).status_code == 302
     page = amy.get("/ops/live/").text
-    assert "DRAINING" in page
-    assert "1 holder left" in page
+    assert "Switching from redis + conditional to database + conditional" in page
+    assert "Started by amy: “maintenance”" in page
+    assert "Waiting for 1 holder" in page
     assert backend_in_force() == "redis"
     go.set()
     until(lambda: backend_in_force() == "database")
@@ -115,7 +116,7 @@ def test_cancelled_switch_is_shown(amy, holder):
     assert amy.post("/ops/cancel/").status_code == 302
     page = amy.get("/ops/").text
     assert "was cancelled" in page
-    assert "DRAINING" not in page
+    assert "Switching from" not in page
     assert (backend_in_force(), LockPolicyChange.objects.count()) == ("redis", 0)
     amy.post("/ops/cancel/")
     assert "No switch is in progress." in amy.get("/ops/").text
@@ -139,6 +140,30 @@ def test_force_requires_the_name_and_does_not_wait(amy, holder):
     assert LockPolicyChange.objects.get().forced
     page = amy.get("/ops/").text
     assert "STALE" in page, "who held a lock before the switch"
+
+
+def test_switch_to_the_active_setting_is_refused(amy):
+    """It began a drain, in which buyers wait for nothing."""
+    active = {**SWITCH, "backend": "redis"}
+    for step in ("drain", "force"):
+        refused = amy.post("/ops/switch/", {**active, "step": step, "confirm": "redis"})
+        assert refused.status_code == 400
+        assert "redis + conditional is already active." in refused.text
+        assert LockPolicy.objects.get(pk=1).state == LockPolicy.State.STEADY
+    assert "redis is reachable" in amy.post("/ops/switch/", {**active, "step": "check"}).text
+
+
+@seen_by_threads
+def test_naive_writes_require_the_name(amy):
+    """One click made overselling possible."""
+    sent = {**SWITCH, "backend": "none", "strategy": "naive", "step": "drain"}
+    asked = amy.post("/ops/switch/", sent)
+    assert asked.status_code == 200
+    assert "Type “none”" in asked.text
+    assert amy.post("/ops/switch/", {**sent, "confirm": "redis"}).status_code == 400
+    assert LockPolicy.objects.get(pk=1).state == LockPolicy.State.STEADY
+    assert amy.post("/ops/switch/", {**sent, "confirm": "none"}).status_code == 302
+    until(lambda: backend_in_force() == "none")
 
 
 def test_invalid_switch_is_400(amy):
@@ -165,5 +190,5 @@ def test_unavailable_target_is_reported(amy, settings):
         page = amy.post("/ops/switch/", {**SWITCH, "backend": "dead", "step": step}).text
         assert "Nothing was changed:" in page
         assert 'value="maintenance"' in page, "what was typed is kept"
-    assert "database is available" in amy.post("/ops/switch/", {**SWITCH, "step": "check"}).text
+    assert "database is reachable" in amy.post("/ops/switch/", {**SWITCH, "step": "check"}).text
     assert LockPolicy.objects.get(pk=1).state == LockPolicy.State.STEADY

@@ -4,16 +4,22 @@ import csv
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
+from django.utils import timezone
 
+from inventory.models import Product, Stock
 from loadtest.bench.purchase.web import WebServer
+from loadtest.cli.http import demo_url
 from loadtest.load.http import load
 from loadtest.load.http.load import HttpLoad
+from loadtest.load.sale import OPEN_FOR, open_sale, remove_sale
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
+from shop.sales.queries import catalogue, current_sales, get_sale, past_sales
 from tests.loadtest.lab import lab
 from tests.shop.making import a_sale, put_in_force
 
@@ -38,19 +44,57 @@ def test_load_ends_with_an_audit(shop):
     assert report["answers"]["won"]["count"] >= 10
     assert report["answers"]["sold_out"]["p99_ms"] > 0
     assert report["driver"]["peak_mb"] > 0  # the driver is this process here: no bound for it
-    sale = Sale.objects.get(slug__startswith="lab-http-")
-    assert Order.objects.filter(sale=sale).count() == 10
-    assert sale.phase() == Sale.Phase.ENDED  # the shop no longer lists it
+    assert not Sale.objects.exists()
+    assert not Order.objects.exists()
+    assert not Product.objects.exists()
+    assert not Stock.objects.exists()
     missed, code = lab("http", f"--url={shop}", *options, "--min-per-second=1000000")
     assert (code, missed["verdict"], missed["orders"]) == (1, "slow", 10)
 
 
+def test_progress_ends_complete_if_fewer_attempts_are_needed(shop):
+    """All eight buyers win with their first attempts: the other 32 are never sent."""
+    steps = []
+    port = urlsplit(shop).port
+    asked = {**ASKED, "port": port, "attempts": 40, "buyers": 8}
+    report = load.run_http_load(
+        HttpLoad(**asked, processes=1, connections=2), lambda *step: steps.append(step)
+    )
+    sent = report["attempts"]
+    assert 8 <= sent < 40
+    assert steps[-1] == (load.SENDING, sent, sent)
+    assert (load.SENDING, 0, 40) in steps
+
+
+def test_running_demo_is_found(shop, settings, tmp_path):
+    settings.VAR = tmp_path
+    assert demo_url() is None
+    (tmp_path / "demo.url").write_text(f"{shop}\n")
+    assert demo_url() == shop
+    report, code = lab("http", "--attempts=12", "--stock=4", "--buyers=6", "--connections=2")
+    assert (code, report["settings"]["port"]) == (0, urlsplit(shop).port)
+    (tmp_path / "demo.url").write_text("http://127.0.0.1:1/\n")
+    assert demo_url() is None  # it was killed and could not remove its file
+
+
+def test_visitors_do_not_find_the_sale_of_a_load_test(db):
+    listed = a_sale()
+    sale = open_sale("lab-http-1", 5, product="lab-http", is_listed=False)
+    assert get_sale(slug=sale.slug) == sale
+    now = timezone.now()
+    assert [*current_sales(now=now)] == [listed]
+    assert [*past_sales(now=now + OPEN_FOR)] == [listed]
+    assert [*catalogue()] == [listed.product]
+    remove_sale(sale)
+    assert [*Product.objects.all()] == [listed.product]
+
+
 def test_other_machines_are_refused(db):
     for url in ("http://example.com/", "https://127.0.0.1/", "ftp://x", "nonsense", "http://[1/"):
-        with pytest.raises(CommandError, match="url") as refused:
+        with pytest.raises(CommandError, match=r"url|not this machine") as refused:
             call_command("lab", "http", f"--url={url}")
         assert refused.value.returncode == 2
-    with pytest.raises(CommandError, match="another machine"):
+    with pytest.raises(CommandError, match=r"add --really example\.com"):
         call_command("lab", "http", "--url=http://example.com/", "--really=example.org")
 
 
@@ -64,7 +108,7 @@ def test_bad_arguments(wrong, db):
 
 
 def test_no_shop_there(transactional_db):
-    with pytest.raises(CommandError, match="no shop answers") as refused:
+    with pytest.raises(CommandError, match="No shop responds") as refused:
         call_command("lab", "http", "--url=http://127.0.0.1:1/")
     assert refused.value.returncode == 2
     assert not Sale.objects.exists()

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, connections, transaction
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from loadtest.faults.waiting import until
 from locking import LockLost, LockMisuse, locks
 from locking.backends.base import Claim
 from locking.backends.database.backend import DatabaseBackend
-from locking.handler import backend_class
+from locking.conf import backend_class
 from locking.jobs.tasks import sweep_dead_locks
 from locking.models import LockRow
 from tests.locking.backends.contract_base import assert_nothing_leaks
@@ -120,8 +121,8 @@ def test_in_memory_database_is_refused() -> None:
     with alias_for("sqlite://:memory:", "memory") as alias:
         with pytest.raises(LockMisuse, match="memory"):
             database(alias).probe()
-        with pytest.raises(LockMisuse, match="DATABASES"):
-            database("nowhere").probe()
+        with pytest.raises(ImproperlyConfigured, match="DATABASES"):
+            database("nowhere")
 
 
 def test_checks_report_bad_locations() -> None:
@@ -139,8 +140,8 @@ def test_checks_report_bad_locations() -> None:
     }
     try:
         assert ids(DATABASE, "alien") == ids(SESSION, "alien") == ["locking.E052"]
-        with pytest.raises(LockMisuse, match="is none of mysql, sqlite"):
-            database("alien").probe()
+        with pytest.raises(ImproperlyConfigured, match="needs sqlite3 or mysql"):
+            database("alien")
     finally:
         del connections.settings["alien"]
 

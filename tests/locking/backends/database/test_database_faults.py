@@ -10,12 +10,12 @@ from pytest_django import DjangoDbBlocker
 
 from devservers import MariaDb
 from loadtest.faults.clock import Clock
-from loadtest.faults.proxy import Proxy
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.database.backend import DatabaseBackend
 from tests.fault_rows import SLACK
+from tests.loadtest.faults.interception import InterceptingProxy
 from tests.locking.backends.database.database_tools import (
     DATABASE,
     Root,
@@ -102,12 +102,14 @@ class TestWaiting:
 
 class TestLostReplies:
     @pytest.fixture
-    def proxy(self, server: MariaDb) -> Iterator[Proxy]:
-        with Proxy(server.port) as proxy:
+    def proxy(self, server: MariaDb) -> Iterator[InterceptingProxy]:
+        with InterceptingProxy(server.port) as proxy:
             yield proxy
 
     @pytest.fixture
-    def far(self, server: MariaDb, alias: str, proxy: Proxy) -> Iterator[DatabaseBackend]:
+    def far(
+        self, server: MariaDb, alias: str, proxy: InterceptingProxy
+    ) -> Iterator[DatabaseBackend]:
         url = server.url.replace(f":{server.port}", f":{proxy.port}")
         with alias_for(url, "far") as far:
             made = database(far)
@@ -116,7 +118,7 @@ class TestLostReplies:
 
     @pytest.mark.faults(row=10, backend="database on MariaDB")
     def test_grant_with_lost_reply_is_kept(
-        self, far: DatabaseBackend, proxy: Proxy, root: Root
+        self, far: DatabaseBackend, proxy: InterceptingProxy, root: Root
     ) -> None:
         with far.lock("lost-reply", timeout=5) as first:
             pass
@@ -133,7 +135,7 @@ class TestLostReplies:
         far.release(claim, grant.token)
 
     def test_release_with_lost_reply_succeeds(
-        self, far: DatabaseBackend, proxy: Proxy, root: Root
+        self, far: DatabaseBackend, proxy: InterceptingProxy, root: Root
     ) -> None:
         claim = Claim(name="lost-release", owner="me", ttl=30)
         grant = far.acquire(claim, 5)
@@ -146,7 +148,7 @@ class TestLostReplies:
             asked.result(WAIT_TIMEOUT)
 
     def test_stalled_server_fails_in_bounded_time(
-        self, far: DatabaseBackend, proxy: Proxy, short_response_timeout: None
+        self, far: DatabaseBackend, proxy: InterceptingProxy, short_response_timeout: None
     ) -> None:
         far.probe()
         proxy.hold()

@@ -45,10 +45,7 @@ def claim(ttl: float = 30.0) -> Claim:
 
 def take(backend: RedisBackend, ttl: float = 30.0) -> Lease:
     """Acquire a lease that the watchdog does not renew."""
-    lock = backend.lock("n", ttl=ttl, renew=False)
-    assert lock.acquire(timeout=WAIT_TIMEOUT)
-    assert lock.lease is not None
-    return lock.lease
+    return backend.lock("n", ttl=ttl, renew=False, timeout=WAIT_TIMEOUT).__enter__()
 
 
 def waiting(backend: RedisBackend) -> int:

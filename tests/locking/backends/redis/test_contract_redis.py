@@ -1,20 +1,26 @@
 """The contract on a real Redis."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+import redis as client
 
 from devservers import Redis
-from tests.locking.backends.contract import Contract
+from tests.locking.backends.contract import Contract, CountsRequests
 
 
-class TestRedis(Contract):
+class TestRedis(CountsRequests, Contract):
     path = "locking.backends.redis.RedisBackend"
     down = "redis://127.0.0.1:1/0"
 
     @pytest.fixture
     def location(self, redis_server: Redis) -> str:
         return redis_server.url
+
+    @pytest.fixture
+    def requests(self, location: str) -> Iterator[Callable[[], int]]:
+        with client.Redis.from_url(location) as raw:
+            yield lambda: raw.info("commandstats")["cmdstat_evalsha"]["calls"]
 
 
 class TestUnfairRedis(TestRedis):

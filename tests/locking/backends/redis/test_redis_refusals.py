@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 import redis as client
@@ -119,18 +118,43 @@ def test_flushed_scripts_are_loaded_again(server: Redis, connect: Connect) -> No
     assert not backend.inspect()
 
 
-def test_check_reports_an_evicting_redis(server: Redis) -> None:
-    def ids(**conf: Any) -> list[str | None]:
-        return [message.id for message in RedisBackend.check("redis", conf)]
+def store_ids(url: str) -> list[str | None]:
+    """Return the ids of what the check of the store reports."""
+    return [message.id for message in RedisBackend.check_store("redis", {"LOCATION": url})]
 
+
+def test_check_reports_an_evicting_redis(server: Redis) -> None:
     with client.Redis.from_url(server.url) as raw:
-        assert ids(LOCATION=server.url) == []
+        assert store_ids(server.url) == []
         raw.config_set("maxmemory", "100mb")
-        assert ids(LOCATION=server.url) == []
+        assert store_ids(server.url) == []
         for policy in ("allkeys-lru", "volatile-ttl"):
             raw.config_set("maxmemory-policy", policy)
-            assert ids(LOCATION=server.url) == ["locking.E021"]
-    assert ids(LOCATION="redis://127.0.0.1:1/0") == [], "a server that is down cannot be asked"
-    for nowhere in ("", "127.0.0.1:6379", None, ["redis://127.0.0.1:1/0"]):
-        assert ids(LOCATION=nowhere) == ["locking.E020"]
-    assert ids(LOCATION=server.url, OPTIONS={"FIAR": True}) == ["locking.E022"]
+            assert store_ids(server.url) == ["locking.E021"]
+    assert store_ids("redis://127.0.0.1:1/0") == [], "a server that is down cannot be asked"
+
+
+def test_check_reports_a_wrong_password(server: Redis) -> None:
+    with client.Redis.from_url(server.url) as raw:
+        raw.config_set("requirepass", "secret")
+        for credentials in ("", ":wrong@", "absent:secret@"):
+            assert store_ids(server.url.replace("//", f"//{credentials}")) == ["locking.E022"]
+        assert store_ids(server.url.replace("//", "//:secret@")) == []
+        raw.config_set("requirepass", "")
+
+
+def test_check_reports_a_server_that_is_no_single_master(server: Redis) -> None:
+    with Redis(replica_of=server) as replica, Redis(config=["--cluster-enabled", "yes"]) as node:
+        assert store_ids(replica.url) == ["locking.E023"]
+        assert store_ids(node.url) == ["locking.E023"]
+    with Sentinel() as sentinel:
+        assert store_ids(sentinel.url) == ["locking.E023"]
+
+
+class Sentinel(Redis):
+    """A Sentinel that watches nothing."""
+
+    def command(self) -> list[str]:
+        settings = self.data / "sentinel.conf"
+        settings.write_text(f"port {self.port}\nbind 127.0.0.1\ndir {self.data}\n")
+        return [self._program(), str(settings), "--sentinel"]

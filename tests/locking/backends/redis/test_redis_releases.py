@@ -13,10 +13,10 @@ import pytest
 import redis as client
 
 from devservers import Redis
-from loadtest.faults.proxy import Proxy
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable
 from locking.backends.redis.backend import RedisBackend
+from tests.loadtest.faults.interception import InterceptingProxy
 from tests.locking.backends.redis.redis_tools import Connect, claim, connect, take, waiting
 
 __all__ = ["connect"]
@@ -35,8 +35,8 @@ def server() -> Iterator[Redis]:
 
 
 @pytest.fixture
-def proxy(server: Redis) -> Iterator[Proxy]:
-    with Proxy(server.port) as proxy:
+def proxy(server: Redis) -> Iterator[InterceptingProxy]:
+    with InterceptingProxy(server.port) as proxy:
         yield proxy
 
 
@@ -47,7 +47,7 @@ def direct(server: Redis, connect: Connect) -> RedisBackend:
 
 
 @pytest.fixture
-def backend(proxy: Proxy, connect: Connect) -> RedisBackend:
+def backend(proxy: InterceptingProxy, connect: Connect) -> RedisBackend:
     """A backend behind the proxy, which has sent its scripts to the server."""
     options = {"SOCKET_TIMEOUT": TIMEOUT, "CONNECT_TIMEOUT": TIMEOUT}
     backend = connect(f"redis://{proxy.url}/0", **options)
@@ -57,7 +57,7 @@ def backend(proxy: Proxy, connect: Connect) -> RedisBackend:
 
 
 @pytest.fixture
-def fault(request: pytest.FixtureRequest, server: Redis, proxy: Proxy) -> Fault:
+def fault(request: pytest.FixtureRequest, server: Redis, proxy: InterceptingProxy) -> Fault:
     """Return the calls that inject and end the fault that the test names."""
 
     def ping() -> None:
@@ -99,11 +99,15 @@ def test_release_during_an_outage_is_repeated(
 @pytest.mark.faults(row=11, backend="redis")
 @pytest.mark.parametrize("new_connections", ["held", "open"])
 def test_acquire_that_arrives_after_its_timeout_is_withdrawn(
-    new_connections: str, backend: RedisBackend, direct: RedisBackend, proxy: Proxy, server: Redis
+    new_connections: str,
+    backend: RedisBackend,
+    direct: RedisBackend,
+    proxy: InterceptingProxy,
+    server: Redis,
 ) -> None:
     """With new connections open, a release on one of them arrives before the late acquire."""
     with client.Redis.from_url(server.url) as raw:
-        before = raw.get("lock:{n}:clock")
+        before = raw.get("lock:clock")
         if new_connections == "held":
             proxy.hold_requests()
             deliver = proxy.resume
@@ -113,15 +117,15 @@ def test_acquire_that_arrives_after_its_timeout_is_withdrawn(
             backend.acquire(claim(ttl=TTL), 0)
         if new_connections == "open":
             until(lambda: backend.pending_releases.is_idle, "the release on a new connection")
-        assert raw.get("lock:{n}:clock") == before
+        assert raw.get("lock:clock") == before
         deliver()
-        until(lambda: raw.get("lock:{n}:clock") != before, "the late acquire arriving")
+        until(lambda: raw.get("lock:clock") != before, "the late acquire arriving")
     assert_released(direct)
 
 
 @pytest.mark.faults(row=10, backend="redis")
 def test_acquire_whose_reply_is_lost_is_withdrawn(
-    backend: RedisBackend, direct: RedisBackend, proxy: Proxy
+    backend: RedisBackend, direct: RedisBackend, proxy: InterceptingProxy
 ) -> None:
     proxy.hold_replies()
     with ThreadPoolExecutor(1) as pool:
@@ -137,7 +141,7 @@ def test_acquire_whose_reply_is_lost_is_withdrawn(
 
 @pytest.mark.faults(row=10, backend="redis")
 def test_grant_to_a_waiter_whose_connection_breaks_is_withdrawn(
-    backend: RedisBackend, direct: RedisBackend, proxy: Proxy
+    backend: RedisBackend, direct: RedisBackend, proxy: InterceptingProxy
 ) -> None:
     holder = take(direct, ttl=TTL)
     with ThreadPoolExecutor(1) as pool:
@@ -156,7 +160,7 @@ def test_grant_to_a_waiter_whose_connection_breaks_is_withdrawn(
 
 @pytest.mark.faults(row=24, backend="redis")
 def test_repeated_release_leaves_the_lock_of_a_later_holder(
-    backend: RedisBackend, direct: RedisBackend, proxy: Proxy
+    backend: RedisBackend, direct: RedisBackend, proxy: InterceptingProxy
 ) -> None:
     lease = take(backend, ttl=TTL)
     proxy.cut(refuse=True)

@@ -12,10 +12,10 @@ import redis
 
 from devservers import start_all
 from loadtest.faults.clock import Clock
-from loadtest.faults.proxy import Proxy
 from loadtest.faults.waiting import until
 from locking import LockLost, LockUnavailable
 from locking.backends.redlock.master import CONNECT_TIMEOUT
+from tests.loadtest.faults.interception import InterceptingProxy
 from tests.locking.backends.redlock.redlock_masters import (
     FIRST_THREE,
     NAME,
@@ -33,12 +33,12 @@ ALL = (0, 1, 2, 3, 4)
 
 
 @pytest.fixture
-def proxy(masters: Masters) -> Iterator[Callable[[int], Proxy]]:
+def proxy(masters: Masters) -> Iterator[Callable[[int], InterceptingProxy]]:
     """Puts a proxy before a master, for the clients that are made afterwards."""
     with ExitStack() as stack:
 
-        def before(number: int) -> Proxy:
-            proxy = stack.enter_context(Proxy(masters.servers[number].port))
+        def before(number: int) -> InterceptingProxy:
+            proxy = stack.enter_context(InterceptingProxy(masters.servers[number].port))
             masters.urls[number] = f"redis://{proxy.url}/0"
             return proxy
 
@@ -68,6 +68,16 @@ class TestAmnesia:
         deadline = self.restart_with_lease(masters)
         take(connected(masters.client(NODE_TIMEOUT=1)), self.TTL, timeout=0)
         assert time.monotonic() < deadline, "the first lease had ended"
+
+    @pytest.mark.faults(row=6, backend="redlock")
+    def test_inspect_returns_what_a_restarted_master_granted(self, masters: Masters) -> None:
+        """A switch of the backend relies on the list."""
+        second = masters.client(RESTART_DELAY=self.TTL)
+        until(lambda: self.votes(second), "the end of the restart delay")
+        self.restart_with_lease(masters, RESTART_DELAY=self.TTL)
+        assert masters.client().inspect() == [], "the control: without the delay it is unknown"
+        (held,) = masters.client(RESTART_DELAY=self.TTL).inspect()
+        assert held.name == NAME
 
     @pytest.mark.faults(row=6, backend="redlock")
     def test_restart_delay_prevents_a_second_vote(self, masters: Masters) -> None:
@@ -295,7 +305,7 @@ class TestLateSet:
             return calls
 
     def test_late_undo_does_not_affect_a_later_attempt(
-        self, masters: Masters, proxy: Callable[[int], Proxy]
+        self, masters: Masters, proxy: Callable[[int], InterceptingProxy]
     ) -> None:
         """The first SET and its undo are held back; a second SET votes."""
         last = proxy(4)
@@ -318,7 +328,7 @@ class TestLateSet:
 
     @pytest.mark.faults(row=10, backend="redlock", fired="answers cut off")
     def test_vote_with_lost_reply_is_withdrawn(
-        self, masters: Masters, proxy: Callable[[int], Proxy]
+        self, masters: Masters, proxy: Callable[[int], InterceptingProxy]
     ) -> None:
         """Row 10: three masters ran SET, and their replies were lost."""
         proxies = [proxy(number) for number in FIRST_THREE]

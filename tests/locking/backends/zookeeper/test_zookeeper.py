@@ -25,14 +25,14 @@ class TestSettings:
         [
             ({}, []),
             ({"LOCATION": ""}, ["locking.E041"]),
-            ({"OPTIONS": {"SESSION_TIMEOUT": 0}}, ["locking.E042"]),
-            ({"OPTIONS": {"SESSION_TIMEOUT": -1.0}}, ["locking.E042"]),
-            ({"OPTIONS": {"SESSION_TIMEOUT": 61}}, ["locking.E042"]),
-            ({"OPTIONS": {"SESSION_TIMEOUT": "6"}}, ["locking.E042"]),
-            ({"OPTIONS": {"CONNECT_TIMEOUT": 0}}, ["locking.E043"]),
-            ({"OPTIONS": {"PREFIX": "locks"}}, ["locking.E044"]),
-            ({"OPTIONS": {"PREFIX": "/"}}, ["locking.E044"]),
-            ({"OPTIONS": {"SESION_TIMEOUT": 6}}, ["locking.E045"]),
+            ({"OPTIONS": {"SESSION_TIMEOUT": 0}}, ["locking.E012"]),
+            ({"OPTIONS": {"SESSION_TIMEOUT": -1.0}}, ["locking.E012"]),
+            ({"OPTIONS": {"SESSION_TIMEOUT": 61}}, ["locking.E012"]),
+            ({"OPTIONS": {"SESSION_TIMEOUT": "6"}}, ["locking.E012"]),
+            ({"OPTIONS": {"CONNECT_TIMEOUT": 0}}, ["locking.E012"]),
+            ({"OPTIONS": {"PREFIX": "locks"}}, ["locking.E012"]),
+            ({"OPTIONS": {"PREFIX": "/"}}, ["locking.E012"]),
+            ({"OPTIONS": {"SESION_TIMEOUT": 6}}, ["locking.E011"]),
         ],
     )
     def test_bad_settings_are_reported(self, entry: dict[str, Any], found: list[str]) -> None:

@@ -13,12 +13,11 @@ from kazoo.exceptions import ConnectionLoss
 from devservers import ZooKeeper
 from loadtest.faults.clock import Clock
 from loadtest.faults.ensemble import FailLeader, LeaderFailure, Partitioned
-from loadtest.faults.injectors import ExpireSession
-from loadtest.faults.proxy import Proxy
 from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from tests.fault_rows import SLACK
+from tests.loadtest.faults.interception import ExpireSession, InterceptingProxy
 from tests.locking.backends.zookeeper.zookeeper_tools import backend, connected, name, other
 from tests.locking.calls import acquired, elapsed, within
 
@@ -28,13 +27,13 @@ SESSION = 2.0
 
 
 @pytest.fixture
-def proxy(zookeeper: ZooKeeper) -> Iterator[Proxy]:
-    with Proxy(zookeeper.nodes[0].port) as proxy:
+def proxy(zookeeper: ZooKeeper) -> Iterator[InterceptingProxy]:
+    with InterceptingProxy(zookeeper.nodes[0].port) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def far(proxy: Proxy) -> Iterator[ZooKeeperBackend]:
+def far(proxy: InterceptingProxy) -> Iterator[ZooKeeperBackend]:
     """A client that reaches the ensemble through the proxy."""
     made = connected(proxy.url)
     yield made
@@ -74,7 +73,7 @@ class TestHolder:
             assert again.token > taken.token
 
     def test_lease_of_a_partitioned_holder_ends_in_time(
-        self, proxy: Proxy, far: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
+        self, proxy: InterceptingProxy, far: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
     ) -> None:
         """Packets are dropped: the lease ends before the next grant."""
         lost_at: list[float] = []
@@ -93,7 +92,7 @@ class TestHolder:
             lock.release()
 
     def test_lease_survives_a_reconnect(
-        self, proxy: Proxy, far: ZooKeeperBackend, name: str
+        self, proxy: InterceptingProxy, far: ZooKeeperBackend, name: str
     ) -> None:
         with far.lock(name, timeout=5) as lease:
             proxy.cut()
@@ -103,7 +102,7 @@ class TestHolder:
         assert not far.queue(name)
 
     def test_release_with_lost_reply_succeeds(
-        self, proxy: Proxy, far: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
+        self, proxy: InterceptingProxy, far: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
     ) -> None:
         lock = far.lock(name)
         with ThreadPoolExecutor(1) as pool:
@@ -119,7 +118,7 @@ class TestHolder:
     def test_failed_release_is_repeated_later(
         self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
     ) -> None:
-        with Proxy(zookeeper.nodes[0].port) as proxy:
+        with InterceptingProxy(zookeeper.nodes[0].port) as proxy:
             other = connected(proxy.url, SESSION_TIMEOUT=8.0, CONNECT_TIMEOUT=0.5)
             lock = other.lock(name)
             lock.acquire(timeout=5)
@@ -138,14 +137,18 @@ class TestWaiter:
     """Row 13."""
 
     @pytest.fixture
-    def waiter(self, proxy: Proxy) -> Iterator[ZooKeeperBackend]:
+    def waiter(self, proxy: InterceptingProxy) -> Iterator[ZooKeeperBackend]:
         made = connected(proxy.url, SESSION_TIMEOUT=8.0, CONNECT_TIMEOUT=1.0)
         yield made
         made.close()
 
     @pytest.mark.faults(row=13, backend="zookeeper")
     def test_release_during_a_disconnect_is_noticed(
-        self, proxy: Proxy, waiter: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
+        self,
+        proxy: InterceptingProxy,
+        waiter: ZooKeeperBackend,
+        backend: ZooKeeperBackend,
+        name: str,
     ) -> None:
         served = []
 
@@ -173,7 +176,11 @@ class TestWaiter:
 
     @pytest.mark.faults(row=10, backend="zookeeper")
     def test_node_with_lost_creation_reply_is_found(
-        self, proxy: Proxy, waiter: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
+        self,
+        proxy: InterceptingProxy,
+        waiter: ZooKeeperBackend,
+        backend: ZooKeeperBackend,
+        name: str,
     ) -> None:
         with backend.lock(name, timeout=5):
             pass
@@ -225,7 +232,11 @@ class TestWaiter:
         assert not backend.queue(name)
 
     def test_waiter_that_gives_up_offline_leaves_no_node(
-        self, proxy: Proxy, waiter: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
+        self,
+        proxy: InterceptingProxy,
+        waiter: ZooKeeperBackend,
+        backend: ZooKeeperBackend,
+        name: str,
     ) -> None:
         with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(waiter.lock(name).acquire, timeout=1.0)
@@ -240,7 +251,11 @@ class TestWaiter:
             assert time.monotonic() - recovered_at < 6, "deleted by the session's end only"
 
     def test_late_creation_leaves_no_node(
-        self, proxy: Proxy, waiter: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
+        self,
+        proxy: InterceptingProxy,
+        waiter: ZooKeeperBackend,
+        backend: ZooKeeperBackend,
+        name: str,
     ) -> None:
         """The creation arrives after its caller has given up."""
         with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as pool:

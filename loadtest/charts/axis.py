@@ -1,0 +1,114 @@
+"""A linear time axis, the crowded moments on it, and rows of labels that do not overlap."""
+
+from collections.abc import Iterable
+from math import ceil
+
+from loadtest.charts.timeline_data import SECOND, Span
+
+WIDTH, LEFT, RIGHT = 360, 10, 346
+LABEL = 13
+GLYPH = 6.0
+"""The average width of a small letter; a Chinese one is twice as wide."""
+SIGN = 13.0
+"""The width of a sign: closer signs cover each other."""
+CROWD = 8
+"""Moments, closer than a sign, that are magnified even if there are no two signs among them."""
+WIDEST = 70.0
+"""The width above which a magnified part would hardly be larger than the chart."""
+STEPS = [base * 10**power / SECOND for power in range(3, 15) for base in (1, 2, 5)]
+"""Seconds between two ticks, from a microsecond on."""
+
+
+class Axis:
+    """Maps times to places, `axis(at)`; every pixel stands for the same time."""
+
+    def __init__(self, first: int, length: int) -> None:
+        self.first, self.length = first, max(1, length)
+
+    def __call__(self, at: int) -> float:
+        """Return the place of a time."""
+        return LEFT + (RIGHT - LEFT) * (at - self.first) / self.length
+
+    def __contains__(self, at: int) -> bool:
+        """Return True for a time that the axis shows."""
+        return self.first <= at <= self.first + self.length
+
+    def clip(self, span: Span) -> Span | None:
+        """Return the part of a span that the axis shows, or None."""
+        begin, end = max(span.begin, self.first), min(span.end, self.first + self.length)
+        return span._replace(begin=begin, end=end) if begin <= end else None
+
+    def crowd(self, signs: Iterable[int], others: Iterable[int]) -> "Axis | None":
+        """Return a magnified axis of the part with most moments that cover each other, or None.
+
+        `others` are the ends of spans, which can be told apart even if they are close.
+        """
+        groups: list[list[int]] = [[]]
+        marked = set(signs)
+        for at in sorted(marked | set(others)):
+            if groups[-1] and self(at) - self(groups[-1][-1]) >= SIGN:
+                groups.append([])
+            groups[-1].append(at)
+        group = max(groups, key=lambda group: (len(marked.intersection(group)), len(group)))
+        is_clear = len(marked.intersection(group)) < 2 and len(group) < CROWD
+        if is_clear or self(group[-1]) - self(group[0]) > WIDEST:
+            return None
+        margin = max((group[-1] - group[0]) // 6, SECOND // 2000)
+        return Axis(group[0] - margin, group[-1] - group[0] + 2 * margin)
+
+    def ticks(self, start: int) -> list[tuple[float, str]]:
+        """Return the places and labels of round times since `start`, at least 48 apart."""
+        seconds = self.length / SECOND
+        step = next(s for s in STEPS if s * (RIGHT - LEFT) / seconds >= 48)
+        offset = (self.first - start) / SECOND
+        found = []
+        for n in range(ceil(offset / step), int((offset + seconds) / step) + 1):
+            at = start + round(n * step * SECOND)
+            is_short = offset + seconds < 0.5
+            label = f"{n * step * 1000:g} ms" if is_short else f"{n * step:g} s"
+            found.append((self(at), label))
+        return found
+
+
+class Labels:
+    """Rows of labels that do not overlap: each label goes into the first row with room."""
+
+    def __init__(self, top: float) -> None:
+        self.top = top
+        self.rows: list[list[tuple[float, float]]] = []
+
+    @property
+    def height(self) -> int:
+        """The height of all rows."""
+        return LABEL * len(self.rows)
+
+    def place(self, x: float, text: str) -> tuple[float, float]:
+        """Reserve room for a label near x; return its middle and its baseline."""
+        half = width(text) / 2 + 3
+        x = min(max(x, half + 2), WIDTH - half - 2)
+        number = next(
+            (
+                number
+                for number, row in enumerate(self.rows)
+                if all(x + half <= a or b <= x - half for a, b in row)
+            ),
+            len(self.rows),
+        )
+        self.rows[number:] = self.rows[number:] or [[]]
+        self.rows[number].append((x - half, x + half))
+        return x, self.top + number * LABEL
+
+
+def width(text: str) -> float:
+    """Return the approximate width of a small text."""
+    return sum(GLYPH if ord(letter) < 0x2E80 else 2 * GLYPH for letter in text)
+
+
+def wrapped(text: str, most: float) -> list[str]:
+    """Return lines of at most about `most` units."""
+    lines = [""]
+    for word in text.replace("。", "。 ").split(" "):
+        if lines[-1] and width(f"{lines[-1]} {word}") > most:
+            lines.append("")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return lines

@@ -1,0 +1,42 @@
+"""Compare the reports of two load tests."""
+
+from typing import Any
+
+from loadtest.load import report
+
+Report = dict[str, Any]
+
+
+def differing_settings(a: Report, b: Report) -> list[tuple[str, Any, Any]]:
+    """Return the settings in which two reports differ."""
+    both = a["settings"], b["settings"]
+    return [
+        (name, *(one[name] for one in both))
+        for name in a["settings"]
+        if both[0][name] != both[1].get(name)
+    ]
+
+
+def rows(*reports: Report) -> list[dict[str, Any]]:
+    """Return a row for each guard: its worst run in each load test, and their differences."""
+    worst: list[dict[str, dict[str, Any]]] = []
+    for one in reports:
+        found: dict[str, dict[str, Any]] = {}
+        for run in one["runs"]:
+            name = f"{run['backend']} + {run['discipline']}"
+            if name not in found or run["oversold"] > found[name]["oversold"]:
+                found[name] = {**run, "words": report.words(run), "p99": run["wait_ms"]["p99"]}
+        worst.append(found)
+    found_rows = []
+    for name in dict.fromkeys(name for found in worst for name in found):
+        pair = [found.get(name) for found in worst]
+        found_rows.append({"name": name, "pair": pair, "difference": _difference(*pair)})
+    return found_rows
+
+
+def _difference(a: dict[str, Any] | None, b: dict[str, Any] | None) -> dict[str, str]:
+    """Return what the second run has more or less of, with a sign."""
+    if not a or not b or "not-run" in (a["verdict"], b["verdict"]):
+        return {}
+    measures = ("sold", "orders_per_second", "p99")
+    return {name: f"{round(b[name] - a[name], 1):+g}".replace("-", "−") for name in measures}

@@ -1,0 +1,141 @@
+"""Threads that extend leases every third of their ttl: one for each backend and process.
+
+A store that does not respond therefore costs no lease of another store. A renewal without a reply
+is repeated until the lease's deadline. The lease is lost when the store says so, or at that
+deadline. A thread starts with the first lease, and again in a forked child; no error ends it, and
+no callback of a user runs in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from locking.exceptions import LockError, LockLost
+
+if TYPE_CHECKING:
+    from locking.backends.base import Backend
+    from locking.lease import Lease
+
+logger = logging.getLogger("locking")
+
+RETRIES_PER_TTL = 20
+
+IDLE = 1.0
+"""Longest time in seconds between two checks of leases that need no renewal."""
+IDLE_CHECKS = 5
+"""Checks without a lease after which the thread ends; the next lease starts it again."""
+
+
+class Renewer:
+    """Renews the leases of one backend; adding and removing one costs a set operation."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+        self.leases: set[Lease] = set()
+        """The leases that are renewed."""
+        self.left_behind: SimpleQueue[Lease] = SimpleQueue()
+        """Leases that the thread must release, because their holder dropped the lock object."""
+        self._wake = threading.Condition()
+        self.next_renewal = math.inf
+        """Monotonic time at which the thread wakes; a lease that is due earlier must wake it."""
+        self.thread: threading.Thread | None = None
+
+    def add(self, lease: Lease) -> None:
+        """Renew `lease` until it is removed or lost."""
+        self.leases.add(lease)
+        if self.thread is None or lease.renew_at < self.next_renewal:
+            with self._wake:
+                if self.thread is None:
+                    name = f"watchdog-{self.alias}"
+                    thread = threading.Thread(target=self._run, name=name, daemon=True)
+                    thread.start()  # if this fails, the next lease must try again
+                    self.thread = thread
+                self._wake.notify()
+
+    def remove(self, lease: Lease) -> None:
+        """Stop renewing `lease`."""
+        self.leases.discard(lease)
+
+    def reschedule(self, lease: Lease) -> None:
+        """Wake the thread if the lease's next renewal is now the first one due."""
+        if lease in self.leases and lease.renew_at < self.next_renewal:
+            self.add(lease)
+
+    def _run(self) -> None:
+        idle_checks = 0
+        while not (idle_checks > IDLE_CHECKS and self._may_end()):
+            idle_checks = 0 if self.leases else idle_checks + 1
+            try:
+                self._run_once()
+            except BaseException:  # without this thread, every lease would end
+                logger.exception("Watchdog of %s failed and goes on", self.alias)
+                time.sleep(IDLE / RETRIES_PER_TTL)
+
+    def _may_end(self) -> bool:
+        with self._wake:
+            self.thread = None  # from here on, `add` starts a thread
+            if self.leases:  # this one was added before that
+                self.thread = threading.current_thread()
+            return self.thread is None
+
+    def _run_once(self) -> None:
+        with self._wake:
+            self.next_renewal = math.inf  # from here on, `add` wakes this thread
+            leases = list(self.leases.copy())
+            # Without leases, check now and then instead of being woken by every new one.
+            idle = time.monotonic() + IDLE
+            self.next_renewal = min((lease.renew_at for lease in leases), default=idle)
+            pause = min(self.next_renewal, idle) - time.monotonic()
+            if pause > 0:
+                self._wake.wait(pause)
+        self._release_left_behind()
+        for lease in leases:
+            if lease in self.leases and lease.claim.is_abandoned:
+                lease.give_up("lock released: its thread or task has ended")
+        # The one that ends first comes first: a renewal may take long.
+        for lease in sorted(leases, key=lambda lease: lease.deadline):
+            if lease.renew_at <= time.monotonic() and lease in self.leases:
+                self._renew(lease)
+
+    def _release_left_behind(self) -> None:
+        while True:
+            try:
+                lease = self.left_behind.get_nowait()
+            except Empty:
+                return
+            if lease.count > 1:
+                lease.count -= 1
+            elif lease.is_held:
+                lease.discard()
+                lease.give_up("lock released: its lock object was dropped")
+
+    def _renew(self, lease: Lease) -> None:
+        if time.monotonic() >= lease.hold_until:
+            lease.give_up("lock released: it was held for its max_hold")
+            return
+        if lease.lost:
+            self.remove(lease)
+            lease.mark_lost()
+            return
+        try:
+            lease.renew()
+        except LockLost:
+            self.remove(lease)
+        except BaseException as error:  # noqa: BLE001 - logged; the thread must survive any error
+            lease.renew_at = time.monotonic() + lease.claim.ttl / RETRIES_PER_TTL
+            is_expected = isinstance(error, LockError)
+            level = logging.WARNING if is_expected else logging.ERROR
+            lease.log(level, "lease not renewed, will retry", exc_info=not is_expected)
+
+
+def renewer_of(backend: Backend) -> Renewer:
+    """Return the renewer of the backend in this process."""
+    if backend.renewer is not None:
+        return backend.renewer
+    renewer: Renewer = vars(backend).setdefault("renewer", Renewer(backend.alias))  # atomic
+    return renewer

@@ -1,0 +1,228 @@
+"""The active policy, as all threads of a process share it."""
+
+from __future__ import annotations
+
+import math
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from django.db import DatabaseError, connections, router
+from django.db.models import QuerySet
+
+from locking.backends.aio import HelperThread
+from locking.conf import policy_settings
+from locking.exceptions import LockUnavailable
+from locking.fork import after_fork_in_child
+from locking.models import LockPolicy, WriteStrategy
+from locking.refresh import clock
+
+MAX_AGE = 1.0
+"""Seconds for which a process may act on the policy that it read."""
+FRESH = 0.5
+"""Seconds after which the policy is read again while its users have the previous one."""
+READ_TIMEOUT = 2.0
+"""Seconds that a caller without a deadline of its own waits for a read of the policy."""
+FAILURE_PAUSE = 0.25
+"""Seconds after a failed read for which all callers get its error without another read."""
+
+_inherited: list[Any] = []
+"""Connections of the parent: a child that closed them would end the parent's session."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The policy as one process read it."""
+
+    backend: str
+    """The backend that grants; during a hand-over the new one."""
+    strategy: str
+    epoch: int
+    read_at: float
+    """Time before the read, on `locking.refresh.clock`."""
+    draining: bool = False
+    """True during a switch."""
+    still_held: frozenset[str] | None = frozenset()
+    """Names that the old backend may still hold; None stands for all names."""
+    unchanged_since: float = math.inf
+    """Time after this process first read the switch in this state."""
+
+    @property
+    def is_safe(self) -> bool:
+        """False for naive writes: only the lock guards what is written, and any lock can fail."""
+        return self.strategy != WriteStrategy.NAIVE
+
+    def grants(self, name: str) -> bool:
+        """Return whether the lock `name` may be granted now."""
+        return self.still_held is not None and name not in self.still_held
+
+
+def current(max_age: float | None = None, *, timeout: float | None = None) -> Policy:
+    """Return the active policy, read at most `max_age` (default MAX_AGE) seconds ago.
+
+    Raise LockUnavailable if it has to be read, and the database does not respond within `timeout`
+    (default READ_TIMEOUT) seconds or did not a moment ago.
+    """
+    return _reader.get(
+        MAX_AGE if max_age is None else max_age,
+        READ_TIMEOUT if timeout is None else timeout,
+    )
+
+
+def _read() -> Policy:
+    read_at = clock()
+    row = stored_policy()
+    is_handed_over = row.still_held is not None
+    draining = row.state == LockPolicy.State.DRAINING
+    return Policy(
+        backend=row.next_backend if is_handed_over else row.backend,
+        strategy=row.next_strategy if is_handed_over else row.strategy,
+        epoch=row.epoch,
+        read_at=read_at,
+        draining=draining,
+        still_held=None if draining and not is_handed_over else frozenset(row.still_held or ()),
+        unchanged_since=first_seen(row),
+    )
+
+
+def database_alias() -> str:
+    """Return the alias in DATABASES of the database that is written."""
+    return router.db_for_write(LockPolicy)
+
+
+class _Reader:
+    """Reads the policy in one thread, on a connection of its own.
+
+    The caller's connection would be wrong: its transaction may see an old snapshot, and a router
+    may send its reads to a replica. In a thread of its own Django opens a connection of its own,
+    and the callers can stop waiting for it.
+    """
+
+    def __init__(self) -> None:
+        self._thread = HelperThread("lock-policy")
+        self._connection: Any = None
+        self._generation = 0
+        """Grows when the policy is invalidated."""
+        self._start()
+        after_fork_in_child(self._start)
+
+    def _start(self) -> None:
+        _inherited.append(self._connection)
+        self._guard = threading.Lock()
+        self._known: Policy | None = None
+        self._last: Future[Policy] | None = None
+        self._retry_at = 0.0
+
+    def get(self, max_age: float, timeout: float) -> Policy:
+        """Return the policy; after FRESH seconds it is read in the background. See `current`."""
+        known = self._known
+        age = clock() - known.read_at if known else math.inf
+        if known and age < min(FRESH, max_age):
+            return known
+        if _in_test_case():
+            self._known = now = _read()
+            return now
+        reading = self._request()
+        if known and age < max_age:
+            return known
+        try:
+            return reading.result(timeout)
+        except TimeoutError:
+            problem = f"The lock policy was not read within {timeout:g} s: the database is slow."
+            raise LockUnavailable(problem) from None
+
+    def invalidate(self) -> None:
+        """Make the next caller start a read, also while an earlier one is under way."""
+        with self._guard:
+            self._generation += 1
+            self._known = self._last = None
+
+    def _request(self) -> Future[Policy]:
+        """Return the read that is under way or has just failed, else a new one."""
+        with self._guard:
+            if self._last is None or (self._last.done() and clock() >= self._retry_at):
+                self._last = self._thread.submit(partial(self._refresh, self._generation))
+            return self._last
+
+    def _refresh(self, generation: int) -> Policy:
+        try:
+            value = self._read_on_own_connection()
+        except BaseException:
+            self._retry_at = clock() + FAILURE_PAUSE
+            raise
+        with self._guard:
+            if generation == self._generation:  # not invalidated meanwhile
+                self._known, self._retry_at = value, 0.0
+        return value
+
+    def _read_on_own_connection(self) -> Policy:
+        self._connection = connection = connections[database_alias()]
+        was_open = connection.connection is not None
+        try:
+            return _read_in_autocommit(connection)
+        except LockUnavailable:
+            connection.close()
+            if not was_open:
+                raise
+            return _read_in_autocommit(connection)  # the server had closed an idle connection
+
+
+def _read_in_autocommit(connection: Any) -> Policy:
+    try:
+        if not connection.get_autocommit():  # DATABASES may say so
+            connection.set_autocommit(True)
+    except DatabaseError as error:
+        raise LockUnavailable(f"The lock policy cannot be read: {error}") from error
+    return _read()
+
+
+def _in_test_case() -> bool:
+    """Return True in the transaction of a django.test.TestCase: only its connection sees its rows.
+
+    `transaction.atomic(durable=True)` makes the same exception.
+    """
+    blocks = connections[database_alias()].atomic_blocks
+    return bool(blocks) and bool(getattr(blocks[0], "_from_testcase", False))
+
+
+_reader = _Reader()
+
+
+def policy_rows() -> QuerySet[LockPolicy]:
+    """Return the policy row in the database that is written, never in a replica."""
+    return LockPolicy.objects.using(database_alias())
+
+
+def stored_policy() -> LockPolicy:
+    """Return the policy row, created from LOCK_POLICY if it does not exist.
+
+    Raise LockUnavailable if the database does not reply.
+    """
+    start = {name: policy_settings()[name.upper()] for name in ("backend", "strategy")}
+    try:
+        return policy_rows().get_or_create(pk=1, defaults=start)[0]
+    except DatabaseError as error:
+        problem = "The lock policy cannot be read: the database is unavailable."
+        raise LockUnavailable(problem) from error
+
+
+def invalidate() -> None:
+    """Read the policy again at the next use."""
+    _reader.invalidate()
+
+
+_seen: tuple[object, float] = (None, 0.0)
+
+
+def first_seen(row: LockPolicy) -> float:
+    """Return the time after this process first read the switch of `row` in its state.
+
+    Not `changed_at`, which was taken on the clock of another machine and before the COMMIT.
+    """
+    global _seen
+    state, now = (row.epoch, row.changed_at, row.still_held), clock()
+    if _seen[0] != state:
+        _seen = state, now
+    return _seen[1]

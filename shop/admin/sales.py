@@ -1,0 +1,182 @@
+"""Sales in the admin: created with their stock, restocked, opened, closed and duplicated."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.functional import Promise
+from django.utils.html import format_html
+from django.utils.translation import gettext_lazy as _
+
+from inventory.queries import stocked
+from locking.admin import confirm
+from shop.admin.sale_forms import NewSaleForm, SaleForm, StockForm, free_slug, units_field
+from shop.administration.sale_management import close_now, open_now, restock_sale
+from shop.errors import Overloaded
+from shop.models import Sale
+from shop.sales.queries import create_sale
+from shop.templatetags.shop import zone
+
+FULFILMENTS = {"direct": _("direct"), "queued": _("queued")}
+
+
+class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Sales, created with their stock; later only the times and the limit can change."""
+
+    list_display = (
+        "slug",
+        "product",
+        "price",
+        "left",
+        "limit_per_customer",
+        "phase",
+        "opens_at",
+        "closes_at",
+        "fulfilment_name",
+    )
+    list_select_related = ("product", "stock")
+    search_fields = ("slug", "product__name", "product__name_zh")
+    form = SaleForm
+    view_on_site = False  # a product that is not listed has no page; see `page`
+    action_form = StockForm
+    actions = ("restock", "open_now", "close_now", "clone")
+    list_filter = ("fulfilment", "opens_at", "closes_at")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Forbid deletion: orders and the ledger refer to the sale."""
+        return False
+
+    def get_form(
+        self, request: HttpRequest, obj: Sale | None = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        """Ask for the units only for a new sale."""
+        if obj is None:
+            kwargs["form"] = NewSaleForm
+        return super().get_form(request, obj, change, **kwargs)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Sale | None = None) -> Any:
+        """Return the fields in the order in which staff decide on them."""
+        stock = ("quantity",) if obj is None else ("stock", "page")
+        zone_note = _("All times are %s.") % zone(timezone.now())
+        return (
+            (_("Offer"), {"fields": ("product", "slug", "price", "limit_per_customer", *stock)}),
+            (_("Opening times"), {"fields": ("opens_at", "closes_at"), "description": zone_note}),
+            (_("Order processing"), {"fields": ("fulfilment",)}),
+        )
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Sale | None = None) -> Any:
+        """Make what orders and the ledger refer to read-only."""
+        fixed = ("product", "slug", "price", "stock", "fulfilment", "page")
+        return () if obj is None else fixed
+
+    def save_model(self, request: HttpRequest, obj: Sale, form: Any, change: bool) -> None:
+        """Save the changed fields, or create a sale with its stock and ledger."""
+        if change:
+            # Other fields may have changed since, e.g. when a queued sale was loaded.
+            obj.save(update_fields=form.changed_data)
+        else:
+            obj.pk = create_sale(**form.cleaned_data).pk
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """Propose the next full hour; with ?clone=<pk>, copy that sale and its duration."""
+        opens_at = timezone.localtime().replace(minute=0, second=0, microsecond=0)
+        opens_at += timedelta(hours=1)
+        times = {"opens_at": opens_at, "closes_at": opens_at + timedelta(hours=1)}
+        number = request.GET.get("clone", "")
+        sale = self.get_object(request, number) if number else None
+        if sale is None:
+            return {**times, **super().get_changeform_initial_data(request)}
+        return {
+            **forms.model_to_dict(sale),
+            "slug": free_slug(sale.slug),
+            "quantity": stocked(stock_id=sale.stock_id),
+            "opens_at": opens_at,
+            "closes_at": opens_at + (sale.closes_at - sale.opens_at),
+        }
+
+    @admin.display(description=_("preview"))
+    def page(self, sale: Sale) -> str:
+        """Return a link to the sale's page, which exists before the sale opens."""
+        if not sale.product.is_listed:
+            return str(_("No page: the product is not listed."))
+        link = '<a href="{}">{}</a>'
+        return format_html(link, sale.get_absolute_url(), _("See the sale as customers see it"))
+
+    @admin.display(description=_("left"), ordering="stock__quantity")
+    def left(self, sale: Sale) -> int:
+        """Return the available units."""
+        return sale.left
+
+    @admin.display(description=_("fulfilment"), ordering="fulfilment")
+    def fulfilment_name(self, sale: Sale) -> str:
+        """Return the fulfilment in one word; the list's filter explains it."""
+        return str(FULFILMENTS[sale.fulfilment])
+
+    @admin.display(description=_("phase"))
+    def phase(self, sale: Sale) -> str:
+        """Return the current phase."""
+        return str(sale.phase().label)
+
+    @admin.action(description=_("Add stock"), permissions=["change"])
+    def restock(self, request: HttpRequest, sales: QuerySet[Sale]) -> None:
+        """Add units to the stock of each selected sale, even while it is open."""
+        try:
+            units = units_field().clean(request.POST.get("units"))
+        except forms.ValidationError as error:
+            self.message_user(request, "; ".join(error.messages), messages.ERROR)
+            return
+        step = partial(restock_sale, quantity=units)
+        self._each(request, sales, step, f"Restocked by {units}.", _("%s: stock added."))
+
+    @admin.action(description=_("Open now"), permissions=["change"])
+    def open_now(self, request: HttpRequest, sales: QuerySet[Sale]) -> None:
+        """Open the selected sales that have not opened yet."""
+        refusal = _("%s has already opened or ended.")
+        self._each(request, sales, open_now, "Opened.", _("%s is open."), refusal)
+
+    @admin.action(description=_("Close now"), permissions=["change"])
+    def close_now(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
+        """Close the selected sales that are open, once their name or number has been typed."""
+        running = [sale for sale in sales if sale.phase() in (Sale.Phase.OPEN, Sale.Phase.SOLD_OUT)]
+        name = running[0].slug if len(running) == 1 else str(len(running))
+        template = "admin/shop/sale/close.html"
+        if running and (asked := confirm(request, self, template, name=name, running=running)):
+            return asked
+        self._each(request, sales, close_now, "Closed.", _("%s has ended."), _("%s is not open."))
+        return None
+
+    def _each(
+        self,
+        request: HttpRequest,
+        sales: QuerySet[Sale],
+        step: Callable[..., bool | None],
+        log_entry: str,
+        done: str | Promise,
+        refusal: str | Promise = "",
+    ) -> None:
+        for sale in sales:
+            try:
+                problem = refusal % sale.slug if step(sale=sale) is False else ""
+            except Overloaded as error:
+                problem = f"{sale.slug}: {error.title}"
+            if problem:
+                self.message_user(request, problem, messages.ERROR)
+            else:
+                self.log_change(request, sale, log_entry)
+                self.message_user(request, done % sale.slug, messages.SUCCESS)
+
+    @admin.action(description=_("Duplicate sale"), permissions=["add"])
+    def clone(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
+        """Open the form of a new sale with the values of the selected one."""
+        if len(sales) != 1:
+            self.message_user(request, _("Select one sale to duplicate."), messages.ERROR)
+            return None
+        return redirect(f"{reverse('admin:shop_sale_add')}?clone={sales[0].pk}")

@@ -1,0 +1,142 @@
+"""The condition of the system in sentences, from the live state."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from django.db import connection
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from locking.models import LockPolicy, WriteStrategy
+from shop.operations.live import IN_MEMORY, LiveState
+
+LATE = timedelta(seconds=30)
+"""Time without a finished job, or that a reservation has waited, after which a process is taken to
+have stopped."""
+LEVELS = ("bad", "warn", "good")
+
+
+class Condition(NamedTuple):
+    """One sentence about the system, with what to do about it."""
+
+    level: str
+    """One of LEVELS: sales fail or stock is at risk; something needs attention; all is well."""
+    text: str
+    advice: str = ""
+    remedy: str = ""
+    """The label of the link to the remedy; empty without one."""
+    link: str = ""
+
+
+def assess(state: LiveState) -> list[Condition]:
+    """Return what is wrong, the worst first, or one sentence that all is well."""
+    found = [*_stores(state), *_stock(state)]
+    if state.policy:
+        found += [*_policy(state.policy, state), *_processes(state)]
+    if not state.policy and not found:
+        found = [Condition("warn", _("A store did not respond in time. Trying again…"))]
+    return sorted(found, key=lambda one: LEVELS.index(one.level)) or [_normal(state)]
+
+
+def _stores(state: LiveState) -> Iterator[Condition]:
+    down = state.down
+    failing = _("Purchases are failing: %(store)s has not responded since at least %(time)s.")
+    if "database" in down:
+        name = {"mysql": "MariaDB", "sqlite": "SQLite"}[connection.vendor]
+        advice = _("Until it responds, the lock policy, orders and jobs are unknown.")
+        yield Condition("bad", failing % _since(name, down["database"]), advice)
+    elif state.policy and state.lock_down_since:
+        name = _("the active lock (%s)") % state.policy.backend
+        yield Condition("bad", failing % _since(name, state.lock_down_since), *_switch(state))
+    if "redis" in down:
+        text = _(
+            "Redis has not responded since at least %(time)s: queued sales and jobs have stopped."
+        )
+        advice = _("Until it responds, rates and running processes are unknown.")
+        level = "bad" if state.queued_sales else "warn"
+        yield Condition(level, text % _since("", down["redis"]), advice)
+    elif "cache" in down:
+        text = _("The cache has not responded since at least %(time)s: pages are slower.")
+        yield Condition("warn", text % _since("", down["cache"]))
+
+
+def _since(store: str, time: datetime) -> dict[str, str]:
+    return {"store": store, "time": f"{timezone.localtime(time):%H:%M:%S}"}
+
+
+def _switch(state: LiveState, target: str = "") -> tuple[str, ...]:
+    """Return advice, label and link for a switch to a backend that responds."""
+    if not (target := target or state.safe_target):
+        return (_("No other lock responds: restart its store."),)
+    link = f"?backend={target}&strategy={WriteStrategy.CONDITIONAL}#switch"
+    return "", _("Switch to %s…") % target, link
+
+
+def _stock(state: LiveState) -> Iterator[Condition]:
+    wrong = [audit for audit in state.audit[1] if not audit.ok] if state.audit else []
+    if wrong:
+        text = _("Stock mismatch: %s.") % ", ".join(audit.sale for audit in wrong)
+        yield Condition(
+            "bad", text, "; ".join(wrong[0].breaches), _("Show the audit"), "#stock-audit"
+        )
+
+
+def _policy(row: LockPolicy, state: LiveState) -> Iterator[Condition]:
+    if row.strategy == WriteStrategy.NAIVE and row.backend in IN_MEMORY:
+        text = _("Overselling is possible: no lock between processes (%s), unsafe writes (naive).")
+        yield Condition("bad", text % row.backend, *_switch(state))
+    elif row.strategy == WriteStrategy.NAIVE:
+        text = _("Overselling is possible if the lock (%s) fails: unsafe writes (naive).")
+        yield Condition("warn", text % row.backend, *_switch(state, row.backend))
+    if row.next_backend:
+        text = _("Switching from %(old)s to %(new)s: purchases may wait about a second.")
+        words = {
+            "old": f"{row.backend} + {row.strategy}",
+            "new": f"{row.next_backend} + {row.next_strategy}",
+        }
+        advice = _("Started by %(by)s: “%(reason)s”.")
+        by = {"by": row.changed_by or "–", "reason": row.reason}
+        yield Condition("warn", text % words, advice % by, _("Show the switch"), "#drain")
+
+
+def _processes(state: LiveState) -> Iterator[Condition]:
+    if "redis" in state.down:
+        return  # jobs and reservations pass through it
+    consumers = state.minute.processes["consumer"] if state.minute else None
+    if state.queued_sales and consumers == 0:
+        text = _("No consumer is running: orders of queued sales are not written.")
+        yield Condition("bad", text, _("Start manage.py consume_orders."))
+    elif state.oldest_reservation > LATE.seconds:
+        text = _("Orders of queued sales are late: the oldest reservation has waited %.0f s.")
+        advice = _("Read the logs of the consumers (manage.py consume_orders).")
+        yield Condition("bad", text % state.oldest_reservation, advice)
+    if state.last_job_at is None or state.as_of - state.last_job_at > LATE:
+        is_gone = state.minute is not None and not state.minute.processes["worker"]
+        text = (
+            _("The worker has stopped: %s.") if is_gone else _("Scheduled jobs have stopped: %s.")
+        )
+        since = _("no job has finished in the last hour")
+        if state.last_job_at:
+            since = _("no job has finished since %(time)s") % _since("", state.last_job_at)
+        advice = _("Unpaid orders do not return to sale. Start a Celery worker and beat.")
+        yield Condition("warn", text % since, advice)
+
+
+def _normal(state: LiveState) -> Condition:
+    text = _("Ready: no sale is open.")
+    if state.open_sales:
+        text = ngettext(
+            "Selling normally: %d sale is open.",
+            "Selling normally: %d sales are open.",
+            state.open_sales,
+        )
+        text %= state.open_sales
+    facts = [_("Active lock: %s") % state.policy.backend] if state.policy else []
+    if state.minute and state.minute.attempts is not None:
+        facts.append(_("%.0f lock attempts/s") % state.minute.attempts)
+    if state.audit:
+        age = (state.as_of - state.audit[0]).total_seconds()
+        facts.append(_("ledger consistent %.0f s ago") % age)
+    return Condition("good", text, " · ".join(facts))

@@ -1,0 +1,168 @@
+"""The first sentence of /ops/ in each state of a whole shop, whose servers are really stopped."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from devservers import MariaDb, Redis, start_all, stop_all
+from loadtest.resilience.processes import Celery, Consumer, Web
+from tests.browser.conftest import SHOTS, sign_in
+
+pytestmark = pytest.mark.long
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 90_000
+"""Milliseconds within which the page names a new state; jobs count as stopped after 30 s."""
+NORMAL = "Selling normally"
+HOLD = """
+import django
+django.setup()
+from locking import lock
+with lock("sale:1", timeout=60):
+    print("held", flush=True)
+    input()
+"""
+
+
+def manage(*words: str) -> None:
+    subprocess.run([sys.executable, ROOT / "manage.py", *words], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[SimpleNamespace]:
+    """A seeded shop: MariaDB, one Redis, a web server, a Celery worker, beat and a consumer."""
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        database, redis = MariaDb(), Redis()
+        stack.callback(stop_all, [database, redis])
+        start_all([database, redis])
+        patch.setenv("DATABASE_URL", database.url)
+        for name in ("REDIS_URL", "CACHE_URL", "CELERY_BROKER_URL"):
+            patch.setenv(name, redis.url)
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("REDLOCK_URLS", "")
+        patch.setenv("ZOOKEEPER_HOSTS", "")
+        patch.setenv("DEBUG", "1")  # serves static files without collectstatic
+        manage("migrate")
+        manage("seed")
+        web, worker, beat, consumer = Web(2), Celery("worker"), Celery("beat"), Consumer()
+        stack.callback(stop_all, [web, worker, beat, consumer])
+        web.start()
+        for part in (worker, beat, consumer):
+            part.launch()  # the page tells when they are at work
+        yield SimpleNamespace(
+            database=database, redis=redis, web=web, worker=worker, beat=beat, consumer=consumer
+        )
+
+
+@pytest.fixture(scope="module")
+def ops(chromium: Browser, shop: SimpleNamespace) -> Iterator[Page]:
+    """The operations page on a phone, open from the first test to the last."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    viewport = {"width": 360, "height": 700}
+    with chromium.new_context(base_url=shop.web.url, viewport=viewport) as context:
+        page = context.new_page()
+        page.goto("/accounts/sign-in/?next=/ops/")
+        sign_in(page, "amy")
+        yield page
+
+
+def expect_state(page: Page, level: str, sentence: str) -> None:
+    """Expect the sentence on the open page, then on a new one, both within one phone screen."""
+    first = page.locator(f"#condition.{level} .sentence")
+    expect(first).to_contain_text(sentence, timeout=SECONDS)
+    page.goto("/ops/")
+    expect(first).to_contain_text(sentence)
+    for part in (first, page.locator("#remedy")):
+        if part.count():
+            assert part.bounding_box()["y"] + part.bounding_box()["height"] <= 700
+    page.screenshot(path=SHOTS / f"ops-state-{sentence.split(':')[0].replace(' ', '-')}.png")
+
+
+@contextmanager
+def normal_before_and_after(page: Page) -> Iterator[None]:
+    expect_state(page, "good", NORMAL)
+    yield
+    expect_state(page, "good", NORMAL)
+
+
+def switch(page: Page, backend: str, strategy: str = "conditional") -> None:
+    page.goto("/ops/")
+    page.get_by_label("Switch to").select_option(backend)
+    page.get_by_label("Write strategy").select_option(strategy)
+    page.get_by_label("Reason").fill("test")
+    page.get_by_role("button", name="Switch safely").click()
+
+
+def test_normal_has_charts_and_processes(ops):
+    with normal_before_and_after(ops):
+        expect(ops.locator("#condition .advice")).to_contain_text("Active lock: redis")
+        expect(ops.locator(".chart polyline").first).to_be_attached()
+        ops.get_by_text("Stores and processes").click()
+        expect(ops.locator("#stores")).to_contain_text("2 web, 1 worker, 1 consumer")
+
+
+def test_draining(ops):
+    with normal_before_and_after(ops):
+        holder = subprocess.Popen(
+            [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert holder.stdout.readline() == b"held\n"
+        switch(ops, "database")
+        expect_state(ops, "warn", "Switching from redis + conditional to database + conditional")
+        expect(ops.locator("#condition")).to_contain_text("Started by amy")
+        holder.communicate(b"\n")
+    switch(ops, "redis")
+    expect(ops.locator("#lock-policy")).to_contain_text("version 3", timeout=SECONDS)
+
+
+def test_redis_unavailable(ops, shop):
+    with normal_before_and_after(ops):
+        shop.redis.kill()
+        expect_state(ops, "bad", "Purchases are failing: the active lock (redis) has not responded")
+        expect(ops.locator("section", has_text="Last minute")).to_contain_text("Unknown: Redis")
+        expect(ops.locator("#remedy")).to_have_text("Switch to database…")
+        ops.locator("#remedy").click()
+        expect(ops.get_by_label("Switch to")).to_have_value("database")
+        shop.redis.start()
+
+
+def test_mariadb_unavailable(ops, shop):
+    """No permissions can be read then: the page shows what is public, and returns."""
+    with normal_before_and_after(ops):
+        shop.database.kill()
+        expect_state(ops, "bad", "Purchases are failing: MariaDB has not responded")
+        expect(ops.locator("#live")).to_contain_text("Not known meanwhile")
+        shop.database.start()
+        expect(ops.locator("#condition.good")).to_contain_text(NORMAL, timeout=SECONDS)
+
+
+def test_worker_stopped(ops, shop):
+    with normal_before_and_after(ops):
+        shop.worker.stop()
+        expect_state(ops, "warn", "The worker has stopped: no job has finished since")
+        shop.worker.launch()
+
+
+def test_consumer_stopped(ops, shop):
+    with normal_before_and_after(ops):
+        shop.consumer.stop()
+        expect_state(ops, "bad", "No consumer is running: orders of queued sales are not written")
+        shop.consumer.launch()
+
+
+def test_overselling_possible(ops):
+    with normal_before_and_after(ops):
+        switch(ops, "none", "naive")
+        ops.get_by_label("Type “none” to confirm").fill("none")
+        ops.get_by_role("button", name="Switch safely").click()
+        expect_state(ops, "bad", "Overselling is possible: no lock between processes (none)")
+        ops.locator("#remedy").click()
+        ops.get_by_label("Reason").fill("safe again")
+        ops.get_by_role("button", name="Switch safely").click()

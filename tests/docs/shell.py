@@ -1,0 +1,122 @@
+"""Check a shell block of the docs against the parsers of the programs that it calls."""
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from argparse import ArgumentParser, _SubParsersAction
+from pathlib import Path
+from typing import Any
+
+from django.core.management import call_command, get_commands, load_command_class
+from ruamel.yaml import YAML
+
+from tests.docs.pages import ROOT
+
+RUN = ("audit_stock", "lock_policy", "locks", "reconcile_queued")
+"""Commands that are cheap enough to be run."""
+COMPOSE = ("up", "exec", "run", "stop")
+OTHERS = ("cd", "git", "sh", "redis-cli")
+"""Programs whose arguments are not ours."""
+
+
+class Wrong(AssertionError):
+    """A documented command that would not work."""
+
+
+def check(code: str) -> None:
+    """Raise Wrong if a command of the block does not exist or refuses its arguments."""
+    for line in code.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            words.pop(0)
+        if words:
+            _check_command(words)
+
+
+def _check_command(words: list[str]) -> None:
+    program, *rest = words
+    match program.removeprefix(".venv/bin/"), rest:
+        case "python", ["manage.py", name, *arguments]:
+            _manage(name, arguments)
+        case "python", ["-m", "pytest", *paths]:
+            _files_exist(paths)
+        case "python", [script, *_]:
+            _files_exist([script])
+        case "pip", ["install", *packages]:
+            _can_be_installed(packages)
+        case "make", targets:
+            _succeeds(["make", "--dry-run", *targets])
+        case "locust", options:
+            _succeeds([f"{Path(sys.executable).parent}/locust", *options, "--list"])
+        case "docker", ["compose", verb, *arguments]:
+            _compose(verb, arguments)
+        case name, _ if name not in OTHERS:
+            raise Wrong(f"no check for the program {name}")
+
+
+def command_parser(name: str) -> ArgumentParser:
+    """Return the parser of a command of manage.py."""
+    commands = get_commands()
+    if name not in commands:
+        raise Wrong(f"manage.py has no command {name}")
+    command: Any = load_command_class(commands[name], name)
+    return command.create_parser("manage.py", name)
+
+
+def options_of(parser: ArgumentParser) -> set[str]:
+    """Return all options of a parser and of its subcommands."""
+    found = set(parser._option_string_actions)
+    for action in parser._actions:
+        if isinstance(action, _SubParsersAction):
+            for choice in action.choices.values():
+                found |= options_of(choice)
+    return found
+
+
+def _manage(name: str, arguments: list[str]) -> None:
+    try:
+        command_parser(name).parse_args(arguments)
+        if name in RUN:
+            call_command(name, *arguments)
+    except (Exception, SystemExit) as error:
+        raise Wrong(f"manage.py {name} {' '.join(arguments)}: {error}") from error
+
+
+def _files_exist(paths: list[str]) -> None:
+    for path in paths:
+        if not (ROOT / path).exists():
+            raise Wrong(f"no file {path}")
+
+
+def _can_be_installed(packages: list[str]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for package in packages:
+        name, _, extras = package.rstrip("]").partition("[")
+        unknown = set(filter(None, extras.split(","))) - set(project["optional-dependencies"])
+        if name not in (".", project["name"]) or unknown:
+            raise Wrong(f"pyproject.toml does not describe {package}")
+
+
+def _succeeds(words: list[str]) -> None:
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        raise Wrong(f"{' '.join(words)}: {done.stderr[-500:]}")
+
+
+def _compose(verb: str, arguments: list[str]) -> None:
+    if verb not in COMPOSE:
+        raise Wrong(f"no check for docker compose {verb}")
+    services = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
+    words = [word for word in arguments if not re.match(r"-|\w+=\d+$", word)]
+    named = words[:1] if verb in ("exec", "run") else words
+    for name in named:
+        if name not in services:
+            raise Wrong(f"docker-compose.yml has no service {name}")
+    if verb in ("exec", "run") and words[1:]:
+        inner = arguments[arguments.index(words[0]) + 1 :]
+        if inner[:2] == ["python", "manage.py"]:
+            _manage(inner[2], inner[3:])
+        else:
+            _check_command(inner)

@@ -1,0 +1,53 @@
+"""Two reports side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadtest.charts import export
+from loadtest.load.plan import Plan
+from loadtest.web import comparison
+
+
+def report(*, stock: int, sold: int, wait: float, verdict: str = "ok", **plan: Any) -> Any:
+    run = {
+        **{"backend": "redis", "discipline": "naive", "repeat": 1, "expected": "ok", "why": ""},
+        **{"stock": stock, "sold": sold, "oversold": 0, "undersold": 0, "verdict": verdict},
+        **{"orders_per_second": sold / 2, "wait_ms": {"p50": 1.0, "p95": 2.0, "p99": wait}},
+        **{"sold_at": [[0.0, 0], [2.0, sold]], "marks": []},
+    }
+    settings = Plan(backends=("redis",), disciplines=("naive",), stock=stock, **plan).settings()
+    return {"settings": settings, "versions": {}, "runs": [run]}
+
+
+A = report(stock=50, sold=50, wait=90.0)
+B = report(stock=80, sold=80, wait=60.5, seed=7)
+
+
+def test_differences_have_signs() -> None:
+    (row,) = comparison.rows(A, B)
+    assert row["name"] == "redis + naive"
+    assert row["difference"] == {"sold": "+30", "orders_per_second": "+15", "p99": "−29.5"}
+    (same,) = comparison.rows(A, A)
+    assert same["difference"] == {"sold": "+0", "orders_per_second": "+0", "p99": "+0"}
+
+
+def test_run_that_is_missing_or_did_not_take_place_has_no_difference() -> None:
+    (row,) = comparison.rows(A, {**B, "runs": []})
+    assert (row["pair"][1], row["difference"]) == (None, {})
+    (row,) = comparison.rows(A, report(stock=50, sold=0, wait=0.0, verdict="not-run"))
+    assert row["difference"] == {}
+
+
+def test_only_settings_that_differ_are_listed() -> None:
+    assert comparison.differing_settings(A, B) == [("stock", 50, 80), ("seed", 42, 7)]
+    assert comparison.differing_settings(A, A) == []
+
+
+def test_charts_have_the_scale_of_the_larger_run() -> None:
+    """The end of the stock is at the same place as in the report beside it."""
+    alone, beside = export.shown(A), export.shown(A, beside=B)
+    for chart in ("chart", "sold_over_time"):
+        assert alone[chart] != beside[chart]
+    assert export.shown(B, beside=A)["chart"] == export.shown(B)["chart"]
+    assert export.shown(A, beside=A) == alone

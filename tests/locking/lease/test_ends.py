@@ -1,0 +1,103 @@
+"""How a hold ends besides its release: with a transaction, a request, or the loss of the lease."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from celery.signals import task_postrun, task_prerun
+from django.core.signals import request_finished, request_started
+from django.db import transaction
+
+from loadtest.faults.waiting import WAIT_TIMEOUT
+from locking import LockLost, LockMisuse, locks
+from locking.jobs import tasks
+from tests.locking.scripted import PATH, ScriptedBackend
+
+assert tasks  # connects the signals
+
+
+@pytest.fixture
+def backend(settings) -> Iterator[ScriptedBackend]:
+    settings.LOCKS = {"scripted": {"BACKEND": PATH}}
+    yield locks["scripted"]
+    locks.close()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("outcome", ["commit", "rollback", "inner rollback"])
+def test_lock_is_held_until_the_transaction_ends(backend, outcome: str) -> None:
+    lock = backend.lock("a", until="commit")
+    with transaction.atomic():
+        with transaction.atomic():
+            with lock:
+                pass
+            assert lock.lease is not None, "it was released with the block"
+            if outcome == "inner rollback":
+                transaction.set_rollback(True)
+        assert bool(backend.inspect()) is (outcome != "inner rollback")
+        if outcome == "rollback":
+            transaction.set_rollback(True)
+    assert not backend.inspect()
+    assert lock.lease is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_without_a_transaction_the_block_ends_the_hold(backend) -> None:
+    with backend.lock("a", until="commit"):
+        pass
+    assert not backend.inspect()
+    with pytest.raises(LockMisuse, match="until"):
+        backend.lock("a", until="request")
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [(request_started, request_finished), (task_prerun, task_postrun)],
+    ids=["request", "task"],
+)
+def test_what_a_request_or_task_leaves_behind_is_released(backend, begin, end) -> None:
+    outer, inner = backend.lock("before"), backend.lock("inside")
+    with outer:
+        begin.send(None)
+        inner.acquire()
+        inner.acquire()
+        end.send(None)
+        assert inner.lease is None
+        assert [held.name for held in backend.inspect()] == ["before"]
+
+
+@pytest.mark.parametrize("is_waiting", [True, False], ids=["at an await", "at the end"])
+def test_block_is_cancelled_when_its_lease_is_lost(backend, is_waiting: bool) -> None:
+    reached = []
+
+    async def work() -> None:
+        async with backend.lock("a", cancel_on_loss=True) as lease:
+            backend.break_lock("a")
+            lease.mark_lost()
+            if is_waiting:
+                await asyncio.sleep(WAIT_TIMEOUT)
+                reached.append("the end of the block")
+
+    async def main() -> int:
+        with pytest.raises(LockLost):
+            await work()
+        await asyncio.sleep(0)
+        return asyncio.current_task().cancelling()
+
+    assert asyncio.run(main()) == 0, "the task stays cancelled"
+    assert not reached
+
+
+def test_cancellation_from_outside_is_not_taken_for_a_loss(backend) -> None:
+    async def work() -> None:
+        async with backend.lock("a", cancel_on_loss=True) as lease:
+            asyncio.current_task().cancel()
+            backend.break_lock("a")
+            lease.mark_lost()
+            await asyncio.sleep(WAIT_TIMEOUT)
+
+    async def main() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(work())
+
+    asyncio.run(main())

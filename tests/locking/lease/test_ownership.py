@@ -1,0 +1,209 @@
+"""A lock belongs to the caller in whose frame `acquire` was called, on a real Redis."""
+
+import asyncio
+import gc
+from collections.abc import Iterator
+
+import pytest
+from asgiref.sync import sync_to_async
+
+from devservers import Redis
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from locking import LockMisuse, LockTimeout, lock, locks
+from locking.backends.base import Backend
+from tests.locking.calls import in_thread
+
+NAME = "owned"
+
+
+@pytest.fixture
+def redis(redis_server: Redis) -> Iterator[Backend]:
+    yield locks["redis"]
+    locks.close()
+
+
+def is_free(backend: Backend) -> bool:
+    return NAME not in {held.name for held in backend.inspect()}
+
+
+async def soon(condition) -> None:
+    await asyncio.to_thread(until, condition, "the condition")
+
+
+@pytest.mark.parametrize("wrap", ["wait_for", "gather", "shield", "task"])
+def test_wrapped_acquire_belongs_to_the_calling_task(redis: Backend, wrap: str) -> None:
+    """`asyncio.wait_for` of Python 3.11 runs its coroutine in a task of its own."""
+
+    async def main() -> None:
+        mine = redis.lock(NAME)
+        wrapped = {
+            "wait_for": lambda: asyncio.wait_for(mine.aacquire(), WAIT_TIMEOUT),
+            "gather": lambda: asyncio.gather(mine.aacquire(), asyncio.sleep(0)),
+            "shield": lambda: asyncio.shield(mine.aacquire()),
+            "task": lambda: asyncio.create_task(mine.aacquire()),
+        }
+        assert await wrapped[wrap]()
+        assert mine.lease is not None, "the caller does not hold the lock"
+        mine.lease.check()
+        assert await asyncio.wait_for(mine.aacquire(), WAIT_TIMEOUT), "re-entry"
+        assert mine.lease.count == 2
+        await asyncio.wait_for(mine.arelease(), WAIT_TIMEOUT)
+        await asyncio.wait_for(mine.arelease(), WAIT_TIMEOUT)
+        assert mine.lease is None
+
+    asyncio.run(main())
+    assert is_free(redis)
+
+
+def test_child_task_does_not_share_the_lock(redis: Backend) -> None:
+    async def main() -> None:
+        async with redis.lock(NAME):
+            child = asyncio.create_task(redis.lock(NAME).aacquire(timeout=0.05))
+            assert await child, "called here: the parent enters again"
+            await redis.lock(NAME).arelease()
+
+            async def own() -> bool:
+                return await redis.lock(NAME).aacquire(timeout=0.05)
+
+            assert await asyncio.create_task(own()) is False
+
+    asyncio.run(main())
+    assert is_free(redis)
+
+
+def test_two_acquires_of_one_task_at_once_are_refused(redis: Backend) -> None:
+    """The second one would wait for its own task."""
+
+    async def main() -> None:
+        mine = redis.lock(NAME)
+        async with asyncio.timeout(WAIT_TIMEOUT):
+            done = await asyncio.gather(mine.aacquire(), mine.aacquire(), return_exceptions=True)
+        assert done[0] is True
+        assert isinstance(done[1], LockMisuse)
+        await mine.arelease()
+
+    asyncio.run(main())
+    assert is_free(redis)
+
+
+def test_sync_to_async_neither_shares_nor_loses_the_lock(redis: Backend) -> None:
+    """All tasks run in one thread there, so the thread must not be taken for the caller."""
+
+    async def main() -> None:
+        units, sold = 1, 0
+
+        async def buy() -> None:
+            nonlocal units, sold
+            mine = redis.lock(NAME)
+            if not await sync_to_async(mine.acquire)(timeout=0.3):
+                return
+            if units:
+                await asyncio.sleep(0.02)
+                units -= 1
+                sold += 1
+            await sync_to_async(mine.release)()
+
+        await asyncio.gather(*(buy() for _ in range(5)))
+        assert (units, sold) == (0, 1)
+
+    asyncio.run(main())
+    assert is_free(redis)
+
+
+def test_child_task_does_not_inherit_a_lock_through_sync_to_async(redis: Backend) -> None:
+    async def main() -> None:
+        mine = redis.lock(NAME)
+        assert await sync_to_async(mine.acquire)()
+
+        async def child() -> bool:
+            return await sync_to_async(redis.lock(NAME).acquire)(timeout=0.05)
+
+        assert await asyncio.create_task(child()) is False
+        await sync_to_async(mine.release)()
+
+    asyncio.run(main())
+    assert is_free(redis)
+
+
+def test_sync_code_under_sync_to_async_may_enter_again(redis: Backend) -> None:
+    """As a sync view under ASGI does."""
+
+    def view() -> int:
+        with redis.lock(NAME) as lease, redis.lock(NAME, timeout=0.1):
+            return lease.count
+
+    async def main() -> None:
+        assert await asyncio.gather(*(sync_to_async(view)() for _ in range(3))) == [2, 2, 2]
+
+    asyncio.run(main())
+    assert is_free(redis)
+
+
+def test_lock_left_behind_by_sync_to_async_is_released(redis: Backend) -> None:
+    async def leave() -> None:
+        assert await sync_to_async(redis.lock(NAME, ttl=60).acquire)()
+
+    asyncio.run(leave())
+    gc.collect()
+    until(lambda: is_free(redis), "the release")
+
+
+def test_lock_left_behind_by_a_task_is_released(redis: Backend) -> None:
+    async def main() -> None:
+        async def leave() -> None:
+            assert await redis.lock(NAME, ttl=60).aacquire()
+
+        await asyncio.create_task(leave())
+        await soon(lambda: is_free(redis))
+
+    asyncio.run(main())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_policy_lock_has_an_async_form(redis: Backend) -> None:
+    async def main() -> None:
+        async with lock(NAME) as lease:
+            assert lease.epoch
+            assert not is_free(redis)
+            async with lock(NAME) as again:
+                assert again is lease
+            with pytest.raises(LockTimeout):
+                await asyncio.to_thread(lambda: lock(NAME, timeout=0.05).__enter__())
+        mine = lock(NAME)
+        assert await asyncio.wait_for(mine.aacquire(), WAIT_TIMEOUT)
+        assert await asyncio.create_task(other()) is False
+        await mine.arelease()
+
+    async def other() -> bool:
+        return await lock(NAME).aacquire(timeout=0.05)
+
+    asyncio.run(main())
+    assert is_free(redis)
+
+
+def test_lock_that_is_not_reentrant_refuses_its_holder(redis: Backend) -> None:
+    mine = redis.lock(NAME, reentrant=False)
+    with mine:
+        assert mine.acquire(blocking=False) is False
+        assert mine.acquire(timeout=0.05) is False
+        assert in_thread(mine.acquire, blocking=False) is False
+        with redis.lock(NAME, timeout=0.05):
+            """Another lock object may still be reentrant."""
+    with pytest.raises(LockMisuse):
+        mine.release()
+
+    async def main() -> None:
+        async with mine:
+            assert await mine.aacquire(timeout=0.05) is False
+
+    asyncio.run(main())
+    assert is_free(redis)
+
+
+def test_lock_with_wrong_arguments_raises_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    unraisable: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", unraisable.append)
+    with pytest.raises(TypeError, match="nmae"):
+        lock("invoice:42", nmae="x")
+    gc.collect()
+    assert not unraisable

@@ -1,0 +1,285 @@
+"""The thread that renews leases, on a scripted backend."""
+
+import math
+import sys
+import threading
+import time
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from locking import LockLost, LockUnavailable
+from locking.lease.watchdog import Renewer
+from tests.locking.calls import acquire_and_release, acquired, in_thread, passes_in_child
+from tests.locking.scripted import scripted, unavailable
+
+TTL = 1.2
+"""Seconds of a lease; a renewal may be 0.8 s late on a slow machine."""
+
+
+def watchdogs() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "watchdog-scripted"]
+
+
+def test_lease_is_renewed_every_third_of_its_ttl() -> None:
+    backend = scripted()
+    with backend.lock("a", ttl=TTL) as lease:
+        first_end = lease.deadline
+        until(lambda: len(backend.times("extend")) >= 3, "three renewals")
+        assert not lease.lost
+    assert lease.deadline > first_end
+    renewals = [lease.granted_at, *backend.times("extend")]
+    gaps = [after - before for before, after in pairwise(renewals)]
+    assert min(gaps) >= TTL / 3 - 0.001
+    assert sorted(gaps)[len(gaps) // 2] < TTL * 2 / 3
+
+
+def test_renewal_is_repeated_until_the_store_replies() -> None:
+    backend = scripted()
+    backend.then("extend", *[unavailable] * 3)
+    lost = []
+    with backend.lock("a", ttl=TTL, on_lost=lost.append) as lease:
+        first_end = lease.deadline
+        until(lambda: time.monotonic() > first_end, "the first lease passing")
+        lease.check()
+    asked = backend.times("extend")
+    assert asked[3] - asked[0] < TTL * 2 / 3, "the retries come faster than renewals"
+    assert not lost
+
+
+def test_unexpected_error_does_not_stop_the_thread(caplog) -> None:
+    backend = scripted()
+
+    def crash() -> None:
+        raise ZeroDivisionError
+
+    backend.then("extend", crash)
+    with backend.lock("a", ttl=TTL) as lease:
+        until(lambda: len(backend.times("extend")) > 2, "the next renewals")
+        lease.check()
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_lease_without_a_reply_is_lost_at_its_deadline() -> None:
+    backend = scripted()
+    backend.then("extend", *[unavailable] * 1000)
+    lost = []
+    lock = backend.lock("a", ttl=TTL, on_lost=lambda lease: lost.append(time.monotonic()))
+    lease = acquired(lock)
+    until(lambda: lost, "on_lost")
+    assert lease.lost
+    assert 0 <= lost[0] - lease.deadline < TTL
+    asked = len(backend.times("extend"))
+    with pytest.raises(LockLost):
+        lock.release()
+    assert len(lost) == 1
+    assert asked > 5, "it did not retry until the deadline"
+    assert len(backend.times("extend")) == asked, "a lost lease was renewed again"
+
+
+def test_lease_is_lost_at_once_if_the_store_says_so() -> None:
+    backend = scripted()
+    lost = []
+    lock = backend.lock("a", ttl=TTL, on_lost=lost.append)
+    lease = acquired(lock)
+    backend.break_lock("a")
+    until(lambda: lease.lost, "the loss showing")
+    assert time.monotonic() < lease.deadline
+    with pytest.raises(LockLost):
+        lock.release()
+    assert lost == [lease]
+
+
+def test_release_during_a_renewal_is_not_a_loss() -> None:
+    backend = scripted()
+    requested, reply = threading.Event(), threading.Event()
+    backend.then("extend", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
+    lost = []
+    lock = backend.lock("a", ttl=TTL, on_lost=lost.append)
+    lock.acquire()
+    assert requested.wait(WAIT_TIMEOUT)
+    lock.release()
+    reply.set()
+    with backend.lock("b", ttl=TTL) as after:  # its renewal shows that the thread goes on
+        until(lambda: after.renew_at > after.granted_at + TTL / 2, "the next renewal")
+    assert not lost
+
+
+def test_shorter_extension_reschedules_the_renewal() -> None:
+    """The thread sleeps until a renewal in 20 s when an earlier one becomes due."""
+    backend = scripted()
+    lock = backend.lock("a", ttl=60)
+    with lock as lease:
+        until(
+            lambda: lease.renewer.next_renewal == lease.renew_at, "the thread sleeping until then"
+        )
+        lock.extend(TTL)
+        until(lambda: len(backend.times("extend")) > 2, "renewals by the new ttl")
+        lease.check()
+
+
+def test_lease_added_while_the_thread_goes_to_sleep_is_renewed() -> None:
+    """The thread reads its list, and a lease is added before it sleeps."""
+    dog = Renewer("test")
+    backend = scripted()
+    lock = backend.lock("a", ttl=0.9, renew=False)
+    lock.acquire()
+    lease = lock.lease
+    backend.renewer.remove(lease)
+    lease.renewer, lease.is_renewed = dog, True
+    lease.schedule()
+
+    class Leases(set):
+        def copy(self):
+            seen = set(self)
+            if not self:  # a lease is added right after the empty list was read
+                joining = threading.Thread(target=dog.add, args=(lease,))
+                joining.start()
+                until(lambda: lease in self, "joining")
+                self.copy = lambda: set(self)
+            return seen
+
+    dog.leases = Leases()
+    dog.next_renewal = time.monotonic() - 1  # as after the renewal of a removed lease
+    dog.thread = threading.Thread(target=dog._run, name="watchdog of a test", daemon=True)
+    dog.thread.start()
+    until(lambda: len(backend.times("extend")) > 1, "the renewal of the added lease")
+    lock.release()
+    dog.remove(lease)
+
+
+def test_failed_start_of_the_thread_holds_nothing_and_is_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    backend = scripted()
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            backend.lock("a").acquire()
+    assert not backend.held
+    assert not backend.inspect()
+    with backend.lock("a", ttl=TTL):
+        until(lambda: len(backend.times("extend")) > 1, "renewals")
+
+
+def test_renewal_in_progress_does_not_undo_a_longer_extension() -> None:
+    backend = scripted()
+    requested, reply = threading.Event(), threading.Event()
+    backend.then("extend", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
+    with backend.lock("a", ttl=3) as lease:
+        assert requested.wait(WAIT_TIMEOUT)
+        backend.lock("a").extend(60)
+        reply.set()  # the store executes it after the extension
+        until(lambda: len(backend.times("extend")) == 3, "another renewal, by the new ttl")
+        until(lambda: backend.inspect()[0].expires_in > 50, "the longer lease")
+        until(lambda: lease.remaining > 50, "the holder knowing of it")
+
+
+def test_lease_of_an_ended_thread_is_not_renewed() -> None:
+    backend = scripted()
+    in_thread(backend.lock("a", ttl=0.45).acquire)
+    assert acquire_and_release(backend, "a")
+    assert not backend.held
+
+
+def test_slow_store_costs_no_lease_of_another_store() -> None:
+    slow, healthy = scripted(), scripted()
+    requested, reply = threading.Event(), threading.Event()
+    slow.then("extend", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
+    with suppress(LockLost), slow.lock("a", ttl=TTL):
+        assert requested.wait(WAIT_TIMEOUT)
+        with healthy.lock("b", ttl=TTL) as lease:
+            first_end = lease.deadline
+            until(lambda: time.monotonic() > first_end + TTL / 2, "work outlasting the lease")
+            lease.check()
+        reply.set()
+
+
+def test_one_thread_renews_all_leases_of_a_backend_and_ends_without_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("locking.lease.watchdog.IDLE", 0.05)
+    backend = scripted()
+    with backend.lock("a", ttl=TTL), backend.lock("b", ttl=TTL):
+        until(lambda: len(backend.times("extend")) > 3, "renewals")
+        assert len(backend.renewer.leases) == 2
+        thread = backend.renewer.thread
+    until(lambda: not thread.is_alive(), "the thread ending")
+    with backend.lock("a", ttl=TTL):
+        before = len(backend.times("extend"))
+        until(lambda: len(backend.times("extend")) > before, "renewals by a new thread")
+
+
+@pytest.mark.parametrize("place", ["callback", "store"])
+def test_exit_does_not_end_the_renewals(place: str) -> None:
+    """`sys.exit` in a thread ends it silently."""
+    backend = scripted()
+    called = threading.Event()
+
+    def leave(lease: object = None) -> None:
+        called.set()
+        sys.exit()
+
+    with backend.lock("kept", ttl=TTL) as kept:
+        lock = backend.lock("lost", ttl=TTL, on_lost=leave)
+        lock.acquire()
+        thread = backend.renewer.thread
+        if place == "store":
+            backend.then("extend", leave)
+        else:
+            backend.break_lock("lost")
+        assert called.wait(WAIT_TIMEOUT)
+        before = len(backend.times("extend"))
+        until(lambda: len(backend.times("extend")) > before + 2, "further renewals")
+        kept.check()
+        assert backend.renewer.thread is thread
+    with suppress(LockLost):
+        lock.release()
+
+
+def test_callback_does_not_run_in_the_watchdog() -> None:
+    backend = scripted()
+    called: list[threading.Thread] = []
+    lock = backend.lock("a", ttl=TTL, on_lost=lambda _: called.append(threading.current_thread()))
+    lock.acquire()
+    backend.break_lock("a")
+    until(lambda: called, "the callback")
+    assert called[0] not in {backend.renewer.thread, threading.current_thread()}
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+def test_leases_that_do_not_expire_are_not_renewed(process) -> None:
+    with process.lock("a", ttl=0.1) as lease:
+        assert lease.renew_at == math.inf
+
+
+def test_forked_child_renews_only_its_own_leases() -> None:
+    backend = scripted()
+
+    def renews_only_its_own() -> bool:
+        backend.calls.clear()
+        left_alone = backend.renewer is None and not watchdogs()
+        with backend.lock("b", ttl=TTL) as lease:
+            until(lambda: len(backend.times("extend")) > 1, "renewals in the child")
+            return left_alone and not lease.lost and len(watchdogs()) == 1
+
+    with backend.lock("a", ttl=TTL):
+        until(lambda: watchdogs(), "the thread starting")
+        assert passes_in_child(renews_only_its_own)
+        before = len(backend.times("extend"))
+        until(lambda: len(backend.times("extend")) > before, "renewals in the parent")
+
+
+def test_failed_release_ends_the_renewal() -> None:
+    backend = scripted()
+    backend.then("release", unavailable)
+    with pytest.raises(LockUnavailable), backend.lock("a"):
+        pass
+    assert not backend.renewer.leases
+    assert not backend.held

@@ -1,0 +1,163 @@
+"""A process that holds locks of the policy, and records from when to when it believed it did.
+
+with PolicyWorker(database_url, locks, max_age=0.2) as worker:
+    worker.contend(["sale:1"], threads=2)
+    ...
+    grants = worker.stop()
+assert not overlaps(grants)
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, NamedTuple
+
+from loadtest.faults.worker import WorkerProcess
+from locking.exceptions import LockError, LockUnavailable
+
+TTL = 2.0
+HOLD = 0.004
+"""Seconds for which a contender holds a lock, at most."""
+
+
+class Grant(NamedTuple):
+    """The time for which one caller believed that it held a lock; monotonic, of all processes."""
+
+    name: str
+    backend: str
+    epoch: int
+    asked: float
+    start: float
+    end: float
+
+
+def overlaps(grants: Sequence[Grant]) -> list[tuple[Grant, Grant]]:
+    """Return the pairs of grants of one name that were in force at the same time."""
+    found, last = [], dict[str, Grant]()
+    for grant in sorted(grants, key=lambda each: each.start):
+        before = last.get(grant.name)
+        if before is not None and grant.start < before.end:
+            found.append((before, grant))
+        if before is None or grant.end > before.end:
+            last[grant.name] = grant
+    return found
+
+
+class PolicyWorker(WorkerProcess):
+    """The parent's side."""
+
+    def __init__(self, database_url: str, locks: dict[str, Any], *, max_age: float) -> None:
+        commands = "tests.locking.policy.policy_worker:PolicyCommands"
+        super().__init__(commands, {"DATABASE_URL": database_url})
+        self.call("configure", locks=locks, max_age=max_age)
+
+    def contend(
+        self, names: Sequence[str], *, threads: int = 1, idle: float = 0.0, snapshots: bool = False
+    ) -> None:
+        """Acquire and release in threads that then pause for `idle` seconds.
+
+        With `snapshots`, they do so in transactions that began up to half a second before.
+        """
+        options = {"threads": threads, "idle": idle, "snapshots": snapshots}
+        self.call("contend", names=list(names), **options)
+
+    def hold(self, name: str, **options: Any) -> None:
+        self.call("hold", name=name, **options)
+
+    def release(self) -> None:
+        self.call("release")
+
+    def stop(self) -> list[Grant]:
+        """End the contenders; return their grants."""
+        return [Grant(*grant) for grant in self.call("stop")["grants"]]
+
+
+class PolicyCommands:
+    """The child's side."""
+
+    def configure(self, locks: dict[str, Any], max_age: float) -> dict[str, Any]:
+        from django.conf import settings
+
+        from locking.policy import active
+
+        settings.LOCKS = locks
+        active.MAX_AGE, active.FRESH = max_age, max_age / 2
+        self._threads: list[threading.Thread] = []
+        self._ended = threading.Event()
+        self._grants: list[Grant] = []
+        return {"ok": True}
+
+    def contend(
+        self, names: list[str], threads: int, idle: float, snapshots: bool
+    ) -> dict[str, Any]:
+        for _ in range(threads):
+            thread = threading.Thread(target=self._contend, args=(names, idle, snapshots))
+            thread.start()
+            self._threads.append(thread)
+        return {"ok": True}
+
+    def _contend(self, names: list[str], idle: float, snapshots: bool) -> None:
+        from django.db import connection
+
+        try:
+            while not self._ended.is_set():
+                with self._old_snapshot() if snapshots else nullcontext():
+                    began = time.monotonic()
+                    while time.monotonic() < began + 0.5 and not self._ended.is_set():
+                        self._once(random.choice(names))
+                        time.sleep(idle)
+        finally:
+            connection.close()
+
+    @contextmanager
+    def _old_snapshot(self) -> Iterator[None]:
+        """Run the block in a transaction that sees the policy as it is now until its end."""
+        from django.db import connection, transaction
+
+        connection.ensure_connection()
+        if connection.vendor == "mysql":
+            with connection.cursor() as cursor:
+                cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        else:
+            connection.transaction_mode = "DEFERRED"
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT backend FROM locking_lockpolicy")
+            yield
+
+    def _once(self, name: str) -> None:
+        from locking import lock
+
+        held, asked = lock(name), time.monotonic()
+        try:
+            if not held.acquire(timeout=10):
+                return
+        except LockUnavailable:
+            time.sleep(0.02)
+            return
+        lease, start = held.lease, time.monotonic()
+        time.sleep(random.uniform(0, HOLD))
+        end = max(start, min(time.monotonic(), lease.deadline))
+        self._grants.append(Grant(name, lease.backend.alias, lease.epoch, asked, start, end))
+        with suppress(LockError):
+            held.release()
+
+    def hold(self, name: str, ttl: float | None = None) -> dict[str, Any]:
+        from locking import lock
+
+        self._held = lock(name, ttl=ttl)
+        self._held.acquire(timeout=10)
+        return {"ok": True}
+
+    def release(self) -> dict[str, Any]:
+        self._held.release()
+        return {"ok": True}
+
+    def stop(self) -> dict[str, Any]:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+        return {"grants": self._grants}

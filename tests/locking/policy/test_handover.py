@@ -1,0 +1,184 @@
+"""Switches between real stores, with holders and waiters in other processes."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+
+from devservers import Redis
+from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from locking import LockUnavailable, lock, policy
+from locking.models import LockPolicy
+from locking.policy import active, switch
+from tests.fault_rows import SLACK
+from tests.locking.policy.policy_worker import TTL, PolicyWorker, overlaps
+from tests.locking.policy.two_backends import apart, row
+
+__all__ = ["apart"]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+
+AGE = 0.4
+"""MAX_AGE here, in seconds."""
+
+
+@pytest.fixture
+def stores(settings, monkeypatch) -> dict[str, Any]:
+    """Activate Redis; the table of this database is the other backend."""
+    entry = {"TTL": TTL, "TIMEOUT": 5.0}
+    redis = settings.LOCKS["redis"]
+    settings.LOCKS = {
+        "redis": {**entry, "BACKEND": redis["BACKEND"], "LOCATION": redis["LOCATION"]},
+        "database": {**entry, "BACKEND": settings.LOCKS["database"]["BACKEND"]},
+    }
+    settings.LOCK_POLICY = {"BACKEND": "redis", "STRATEGY": "conditional"}
+    monkeypatch.setattr(active, "MAX_AGE", AGE)
+    monkeypatch.setattr(active, "FRESH", AGE / 2)
+    policy.stored_policy()
+    return settings.LOCKS
+
+
+@pytest.fixture
+def worker(stores, database_url) -> Iterator[Callable[[], PolicyWorker]]:
+    """Start processes that use the same policy."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(PolicyWorker(database_url, stores, max_age=AGE))
+
+
+def delay_commit(seconds: float) -> None:
+    """Let the next COMMIT of this thread's connection take that long."""
+    commit = connection.commit
+
+    def slow() -> None:
+        connection.commit = commit
+        ended = time.monotonic() + seconds
+        until(lambda: time.monotonic() >= ended, "the end of the delay")
+        commit()
+
+    connection.commit = slow
+
+
+def test_slow_commit_of_the_announcement_leaves_one_holder(worker) -> None:
+    """A1: the drain was measured from before the commit, so it was over when it began."""
+    workers = [worker() for _ in range(3)]
+    for each in workers:
+        each.contend(["sale:1"], idle=0.02)
+    for epoch, backend in enumerate(("database", "redis", "database"), start=2):
+        delay_commit(1.5 * AGE)
+        assert switch(backend=backend).epoch == epoch
+        ended = time.monotonic() + 2 * AGE
+        until(lambda ended=ended: time.monotonic() > ended, "grants of the new backend")
+    grants = [grant for each in workers for grant in each.stop()]
+    assert {grant.epoch for grant in grants} == {1, 2, 3, 4}
+    assert overlaps(grants) == []
+
+
+def test_transaction_with_an_old_snapshot_sees_the_switch(stores, apart) -> None:
+    """A2: it cached the old policy again and again, for the whole process."""
+    if connection.vendor == "mysql":
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        try:
+            cursor.execute("SELECT epoch FROM locking_lockpolicy")
+            apart(switch, backend="database", force=True).result(WAIT_TIMEOUT)
+            cursor.execute("SELECT epoch FROM locking_lockpolicy")
+            assert cursor.fetchone() == (1,), "the snapshot is not old"
+            assert policy.current().epoch == 2
+            with lock("sale:1") as lease:
+                assert lease.backend.alias == "database" or connection.vendor == "sqlite"
+        finally:
+            cursor.execute("ROLLBACK")
+            connection.close()
+
+
+def test_other_names_do_not_wait_for_a_long_job(worker, apart) -> None:
+    """A4: one job that held its own name stopped all callers until the switch was cancelled."""
+    job, buyers = worker(), worker()
+    job.hold("job:report")
+    names = [f"sale:{number}" for number in range(4)]
+    buyers.contend(names, threads=4)
+    switched: Future = apart(switch, backend="database")
+    until(lambda: row().still_held == ["job:report"], "the hand-over")
+    began = time.monotonic()
+    waiter = apart(lambda: lock("job:report").acquire(timeout=WAIT_TIMEOUT))
+    hold = AGE + 0.2 + 2 * SLACK
+    until(lambda: time.monotonic() - began > hold, "the end of the job")
+    assert not switched.done()
+    assert not waiter.done()
+    job.release()
+    assert waiter.result(WAIT_TIMEOUT)
+    assert switched.result(WAIT_TIMEOUT).backend == "database"
+    grants = buyers.stop()
+    assert overlaps(grants) == []
+    longest = max(grant.start - grant.asked for grant in grants)
+    assert AGE / 2 < longest < AGE + 0.2 + SLACK
+
+
+def test_switcher_without_the_old_store_changes_nothing(worker, stores, settings) -> None:
+    """A5: it took its own outage for the store's, and waited for the default ttl only."""
+    holder = worker()
+    holder.hold("sale:2", ttl=60.0)
+    with Redis() as gone:
+        url = gone.url
+    settings.LOCKS = {**stores, "redis": {**stores["redis"], "LOCATION": url}}
+    with pytest.raises(LockUnavailable, match="Only a forced switch"):
+        switch(backend="database")
+    assert (row().state, row().epoch) == (LockPolicy.State.STEADY, 1)
+
+
+@pytest.mark.only("mysql")
+def test_timeout_bounds_the_read_of_the_policy(stores, apart) -> None:
+    """A6: six callers with a timeout of 0.2 s took 1 to 6 s."""
+    policy.current()
+
+    def acquire() -> float:
+        began = time.monotonic()
+        with pytest.raises(LockUnavailable, match="policy"):
+            lock("sale:1", timeout=0.2).acquire()
+        return time.monotonic() - began
+
+    other = connections.create_connection("default")
+    with other.cursor() as cursor:
+        cursor.execute("LOCK TABLES locking_lockpolicy WRITE")
+        policy.invalidate()
+        try:
+            callers = [apart(acquire) for _ in range(6)]
+            durations = [caller.result(WAIT_TIMEOUT) for caller in callers]
+        finally:
+            cursor.execute("UNLOCK TABLES")
+            other.close()
+    assert max(durations) < 0.2 + 0.3, durations
+    assert lock("sale:1", timeout=WAIT_TIMEOUT).acquire()
+
+
+def test_failed_read_is_shared_for_a_moment(stores, monkeypatch) -> None:
+    """A6: each caller asked the database that did not respond, one after the other."""
+    reads = []
+
+    def fail() -> LockPolicy:
+        reads.append(threading.current_thread())
+        raise LockUnavailable
+
+    policy.current()
+    monkeypatch.setattr(active, "stored_policy", fail)
+    policy.invalidate()
+    for _ in range(100):
+        with pytest.raises(LockUnavailable):
+            policy.current()
+    assert len(reads) <= 4, "twice per pause: the connection may have been idle"
+    monkeypatch.undo()
+    until(partial(_is_readable), "the next read")
+
+
+def _is_readable() -> bool:
+    try:
+        return bool(policy.current())
+    except LockUnavailable:
+        return False

@@ -1,0 +1,194 @@
+"""The sentence that opens the operations page, for every state of the system."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from locking.models import LockPolicy
+from shop.operations.condition import assess
+from shop.operations.last_minute import LastMinute, Series
+from shop.operations.live import LiveState, StoreHealth
+from shop.operations.probes import ProbeResult
+
+NOW = datetime(2026, 11, 22, 4, 6, 40, tzinfo=UTC)
+NOTICED = datetime(2026, 11, 22, 4, 6, 36, tzinfo=UTC)  # 12:06:36 in the shop's zone
+FAILED, OK = ProbeResult(error="ConnectionError", since=NOTICED), ProbeResult(ms=1.0)
+QUIET = Series([])
+
+
+def stores(*down: str) -> list[StoreHealth]:
+    """Return the shop's stores and three locks; `down` names some, a lock as "lock redis"."""
+    shop, backends = ("database", "redis", "cache"), ("database", "redis", "zookeeper")
+    return [StoreHealth(name, False, FAILED if name in down else OK) for name in shop] + [
+        StoreHealth(name, True, FAILED if f"lock {name}" in down else OK) for name in backends
+    ]
+
+
+def minute(**processes: int) -> LastMinute:
+    return LastMinute(
+        orders=QUIET,
+        wait_ms=QUIET,
+        refusals=QUIET,
+        refused=[],
+        attempts=2720.4,
+        processes=Counter(processes),
+    )
+
+
+def policy(backend: str = "redis", strategy: str = "conditional", **more: Any) -> LockPolicy:
+    return LockPolicy(backend=backend, strategy=strategy, changed_at=NOW, **more)
+
+
+def state(**changes: Any) -> LiveState:
+    """Return the state of a healthy shop with three open sales, with changes."""
+    healthy: dict[str, Any] = {
+        "stores": stores(),
+        "policy": policy(),
+        "open_sales": 3,
+        "last_job_at": NOW - timedelta(seconds=4),
+        "audit": (NOW - timedelta(seconds=12), []),
+        "minute": minute(web=2, consumer=1),
+    }
+    return LiveState(as_of=NOW, **{**healthy, **changes})
+
+
+DATABASE = {"mysql": "MariaDB", "sqlite": "SQLite"}[connection.vendor]
+WRONG = SimpleNamespace(sale="phone", ok=False, breaches=("oversold: 7 promised of 5",))
+DRAIN = {"next_backend": "database", "next_strategy": "conditional", "changed_by": "amy"}
+CASES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "normal": ({}, "good", "Selling normally: 3 sales are open."),
+    "one sale": ({"open_sales": 1}, "good", "Selling normally: 1 sale is open."),
+    "no sale": ({"open_sales": 0}, "good", "Ready: no sale is open."),
+    "draining": (
+        {"policy": policy(reason="prep", **DRAIN)},
+        "warn",
+        "Switching from redis + conditional to database + conditional: purchases may wait about a",
+    ),
+    "database": (
+        {"stores": stores("database", "lock database"), "policy": None, "minute": None},
+        "bad",
+        f"Purchases are failing: {DATABASE} has not responded since at least 12:06:36.",
+    ),
+    "active lock": (
+        {"stores": stores("redis", "lock redis"), "minute": None},
+        "bad",
+        "Purchases are failing: the active lock (redis) has not responded since at least 12:06:36.",
+    ),
+    "redis": (
+        {"stores": stores("redis", "lock redis"), "policy": policy("database"), "minute": None},
+        "warn",
+        "Redis has not responded since at least 12:06:36: queued sales and jobs have stopped.",
+    ),
+    "redis of a queued sale": (
+        {"stores": stores("redis"), "policy": policy("database"), "queued_sales": 1},
+        "bad",
+        "Redis has not responded since at least 12:06:36: queued sales and jobs have stopped.",
+    ),
+    "cache": (
+        {"stores": stores("cache")},
+        "warn",
+        "The cache has not responded since at least 12:06:36: pages are slower.",
+    ),
+    "lock that is not active": ({"stores": stores("lock zookeeper")}, "good", "Selling normally"),
+    "transient": (
+        {"policy": None, "audit": None},
+        "warn",
+        "A store did not respond in time. Trying again…",
+    ),
+    "mismatch": ({"audit": (NOW, [WRONG])}, "bad", "Stock mismatch: phone."),
+    "no lock": (
+        {"policy": policy("none", "naive")},
+        "bad",
+        "Overselling is possible: no lock between processes (none), unsafe writes (naive).",
+    ),
+    "no lock, safe writes": ({"policy": policy("none")}, "good", "Selling normally"),
+    "naive": (
+        {"policy": policy("redis", "naive")},
+        "warn",
+        "Overselling is possible if the lock (redis) fails: unsafe writes (naive).",
+    ),
+    "worker": (
+        {"last_job_at": NOW - timedelta(seconds=31)},
+        "warn",
+        "The worker has stopped: no job has finished since 12:06:09.",
+    ),
+    "beat": (
+        {"last_job_at": NOW - timedelta(seconds=31), "minute": minute(web=2, worker=1)},
+        "warn",
+        "Scheduled jobs have stopped: no job has finished since 12:06:09.",
+    ),
+    "no worker yet": (
+        {"last_job_at": None},
+        "warn",
+        "The worker has stopped: no job has finished in the last hour.",
+    ),
+    "consumer": (
+        {"queued_sales": 1, "minute": minute(web=2)},
+        "bad",
+        "No consumer is running: orders of queued sales are not written.",
+    ),
+    "consumer that hangs": (
+        {"queued_sales": 1, "oldest_reservation": 31.0},
+        "bad",
+        "Orders of queued sales are late: the oldest reservation has waited 31 s.",
+    ),
+    "consumer without a queued sale": ({"minute": minute(web=2)}, "good", "Selling normally"),
+    "rates unknown": ({"queued_sales": 1, "minute": None}, "good", "Selling normally"),
+}
+
+
+@pytest.mark.parametrize(("changes", "level", "sentence"), CASES.values(), ids=CASES)
+def test_first_sentence_names_the_state(changes, level, sentence):
+    first = assess(state(**changes))[0]
+    assert (first.level, first.text[: len(sentence)]) == (level, sentence)
+
+
+def test_normal_state_has_facts():
+    (only,) = assess(state())
+    assert only.advice == "Active lock: redis · 2720 lock attempts/s · ledger consistent 12 s ago"
+
+
+def test_worst_comes_first_and_causes_before_consequences():
+    """While Redis is down no job can run: the stopped worker is not listed."""
+    found = assess(
+        state(
+            stores=stores("redis", "lock redis"),
+            policy=policy("redis", "naive", **DRAIN),
+            audit=(NOW, [WRONG]),
+            last_job_at=None,
+            minute=None,
+        )
+    )
+    assert [(one.level, one.text.partition(":")[0].partition(" if ")[0]) for one in found] == [
+        ("bad", "Purchases are failing"),
+        ("bad", "Stock mismatch"),
+        ("warn", "Redis has not responded since at least 12"),
+        ("warn", "Overselling is possible"),
+        ("warn", "Switching from redis + naive to database + conditional"),
+    ]
+
+
+def test_remedy_leads_to_a_lock_that_responds():
+    down = assess(state(stores=stores("redis", "lock redis", "lock database"), minute=None))[0]
+    assert (down.remedy, down.link) == (
+        "Switch to zookeeper…",
+        "?backend=zookeeper&strategy=conditional#switch",
+    )
+    none = ("lock redis", "lock database", "lock zookeeper")
+    assert assess(state(stores=stores(*none)))[0].link == ""
+    naive = assess(state(policy=policy("redis", "naive")))[0]
+    assert naive.link == "?backend=redis&strategy=conditional#switch", "the same lock, safe writes"
+
+
+def test_outage_names_only_public_facts():
+    """The state without a policy, as people see it whose account cannot be read."""
+    only = LiveState(as_of=NOW, stores=stores("database")[:3])
+    (condition,) = assess(only)
+    assert condition.level == "bad"
+    assert "lock policy" in condition.advice

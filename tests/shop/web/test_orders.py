@@ -1,0 +1,202 @@
+"""The order page says what is going on, and the header says how long there is to pay."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from unittest.mock import patch
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from shop.models import Order, Payment, User
+from shop.orders.service import cancel_order, expire_unpaid_orders
+from shop.payments.service import pay_at_once, start_payment
+from shop.purchase.place_order import place_order
+from tests.shop.making import a_sale, buy, signed_in
+
+pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
+
+BADGE = re.compile(r"<b>(\d+)</b> min to pay")
+
+
+@pytest.fixture(autouse=True)
+def _slow_machine(settings) -> None:
+    """A page past its deadline has no badge; a loaded machine must not decide that."""
+    settings.HARD_DEADLINE = 600
+
+
+@pytest.fixture
+def order(li: User) -> Order:
+    return place_order(customer_id=li.pk, sale=a_sale(), quantity=1, key="k").order
+
+
+def text(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
+
+
+def headline(page: str) -> str:
+    return text(page.split("<h1>")[1].split("</h1>")[0])
+
+
+def steps(page: str) -> list[tuple[str, bool]]:
+    """Return each step without its mark and time, and whether it is the current one."""
+    shown = page.split('<ol class="steps"')[1].split("</ol>")[0]
+    shown = re.sub(r'<span class="mark".*?</span>|<small.*?</small>', "", shown)
+    items = re.findall(r"<li([^>]*)>(.*?)</li>", shown, re.S)
+    return [(text(label), 'aria-current="step"' in attributes) for attributes, label in items]
+
+
+def expire(order: Order) -> None:
+    Order.objects.update(pay_by=timezone.now() - timedelta(seconds=1))
+    assert expire_unpaid_orders() == 1
+
+
+STATES = {
+    "unpaid": (lambda order: None, "Reserved for you.", ("Paid not yet", False)),
+    "paying": (
+        lambda order: start_payment(order=order),
+        "Finish your payment",
+        ("Paid not yet", False),
+    ),
+    "paid": (lambda order: pay_at_once(order=order), "Thank you!", ("Paid", True)),
+    "cancelled": (
+        lambda order: cancel_order(order=order),
+        "You cancelled this order",
+        ("Cancelled", True),
+    ),
+    "overdue": (
+        lambda order: Order.objects.update(pay_by=timezone.now()),
+        "Your reservation has expired",
+        ("Expired", True),
+    ),
+    "expired": (expire, "Your reservation has expired", ("Expired", True)),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_headline_and_steps_show_the_state(shop, order, state):
+    change, expected, last = STATES[state]
+    change(order)
+    page = shop.get(order.get_absolute_url()).text
+    assert headline(page).startswith(expected)
+    assert steps(page) == [("Reserved", not last[1]), last]
+    is_payable = state in ("unpaid", "paying")
+    assert ("/payment/" in page, "/cancel/" in page) == (is_payable, is_payable)
+
+
+def test_cancel_waits_behind_a_confirmation_below_the_payment(shop, order):
+    page = shop.get(order.get_absolute_url()).text
+    details = re.search(r'<details class="cancel">(.*?)</details>', page, re.S)
+    assert details, "closed"
+    assert "/cancel/" in details[1]
+    assert "You can't undo this." in details[1]
+    assert page.count("/cancel/") == 1
+    assert page.index("/payment/") < page.index("/cancel/")
+
+
+def test_deadline_names_its_time_zone(shop, order):
+    page = text(shop.get(order.get_absolute_url()).text)
+    assert re.search(r"Pay by \d\d:\d\d \(UTC\+8\)", page)
+    assert re.search(r"Pay by \d\d:\d\d \(UTC\+8\)", text(shop.get("/orders/").text))
+
+
+@pytest.mark.parametrize(
+    ("payment", "expected"),
+    [
+        (None, "You haven't been charged."),
+        (Payment.Status.DECLINED, "You haven't been charged."),
+        (Payment.Status.STARTED, "If you're charged later, we'll refund you."),
+        (Payment.Status.TIMED_OUT, "If you're charged later, we'll refund you."),
+        (Payment.Status.REFUNDED, "Your payment arrived too late and will be refunded."),
+    ],
+)
+def test_closed_order_never_promises_what_it_cannot_know(shop, order, payment, expected):
+    if payment:
+        start_payment(order=order)
+        Payment.objects.update(status=payment)
+    cancel_order(order=order)
+    page = text(shop.get(order.get_absolute_url()).text.replace("&#x27;", "'"))
+    sentences = (
+        "You haven't been charged.",
+        "If you're charged later, we'll refund you.",
+        "Your payment arrived too late and will be refunded.",
+    )
+    assert [one for one in sentences if one in page] == [expected]
+
+
+# --- the header's badge -------------------------------------------------------------------------
+
+
+def test_header_shows_the_minutes_of_the_earliest_unpaid_order(shop, li, order):
+    later = place_order(customer_id=li.pk, sale=a_sale(), quantity=1, key="k2").order
+    now = timezone.now()
+    for one, minutes in ((order, 3), (later, 9)):
+        Order.objects.filter(pk=one.pk).update(pay_by=now + timedelta(minutes=minutes))
+    assert BADGE.findall(shop.get("/").text) == ["3"]
+    Order.objects.filter(pk=order.pk).update(status=Order.Status.PAID)
+    assert BADGE.findall(shop.get("/products/").text) == ["9"]
+    Order.objects.update(pay_by=now)
+    assert BADGE.findall(shop.get("/").text) == []
+    Order.objects.update(pay_by=now + timedelta(minutes=9))
+    assert BADGE.findall(signed_in().get("/").text) == [], "the order of another customer"
+    assert BADGE.findall(Client().get("/").text) == []
+
+
+def order_queries(seen: CaptureQueriesContext) -> list[str]:
+    return [query["sql"] for query in seen if "shop_order" in query["sql"]]
+
+
+def test_header_costs_one_query_for_customers_and_none_for_visitors(shop, order):
+    for client in (shop, Client()):
+        client.get("/")  # fills the page cache
+    with CaptureQueriesContext(connection) as seen:
+        assert BADGE.search(shop.get("/").text)
+    assert len(order_queries(seen)) == 1
+    with CaptureQueriesContext(connection) as seen:
+        Client().get("/")
+    assert order_queries(seen) == []
+
+
+def test_purchases_read_no_deadline(shop, order):
+    with patch("shop.web.context.next_deadline", return_value=None) as read:
+        assert buy(shop, a_sale(), key="k2").status_code == 303
+        for sale in (a_sale(stock=0), a_sale(limit=1)):
+            refused = buy(shop, sale, quantity=1 if sale.limit_per_customer > 1 else 2, key="k3")
+            assert refused.status_code in (400, 409)
+            assert "My orders" in refused.text
+        assert not read.called
+        shop.get("/")
+        assert read.called, "the control"
+
+
+# --- Chinese ------------------------------------------------------------------------------------
+
+
+def in_chinese(client: Client, path: str) -> str:
+    return client.get(path, headers={"accept-language": "zh-hans"}).text
+
+
+def test_profile_asks_for_the_family_name_first_in_chinese(shop):
+    page = in_chinese(shop, "/accounts/profile/")
+    labels = re.findall(r"<label[^>]*>(.*?)</label>", page.split("<main")[1])
+    assert labels[:2] == ["姓：", "名："], "with a full-width colon"
+    english = shop.get("/accounts/profile/").text.split("<main")[1]
+    assert re.findall(r"<label[^>]*>(.*?)</label>", english)[:2] == ["First name:", "Last name:"]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_order_page_is_chinese_as_shops_write_it(shop, order, state):
+    STATES[state][0](order)
+    page = in_chinese(shop, order.get_absolute_url()).split("<main")[1].split("</main>")[0]
+    blocks = [
+        text(block) for _, block in re.findall(r"<(p|h1|li|summary)\b.*?>(.*?)</\1>", page, re.S)
+    ]
+    assert len(blocks) > 4
+    for words in blocks:
+        assert not re.search(r"[一-龥][,:;!?]|[。！？] [一-龥]", words), words
+        assert not re.search("批准|拒绝|归您|表单|抢到了", words)
+        assert not re.search(r"[A-Za-z]{2,} [A-Za-z]{2,}", words)

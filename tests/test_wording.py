@@ -1,0 +1,178 @@
+"""Texts use plain words: no banned phrase in either language, and no English on Chinese pages.
+
+The phrases are in banned_phrases.txt: private metaphors, and sentences that were replaced once and
+must not return.
+"""
+
+import ast
+import configparser
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_translations import catalogue
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("loadtest", "shop", "inventory", "locking", "devservers", "tools", "deploy")
+PRODUCTION = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
+TEMPLATES = sorted((ROOT / "templates").rglob("*.*"))
+SCRIPTS = sorted((ROOT / "static").glob("*/*.js"))
+DOCS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+HISTORY = {ROOT / "CHANGELOG.md", *(ROOT / "docs/adr").glob("*.md")}
+"""These quote names and texts that are gone."""
+
+LISTS = configparser.ConfigParser(allow_no_value=True, delimiters=("\t",))
+LISTS.optionxform = str  # type: ignore[assignment, method-assign]
+LISTS.read(ROOT / "tests/banned_phrases.txt", "utf-8")
+HALF_WIDTH = re.compile(
+    r"[\u4e00-\u9fff）”][,:;!?](?!\d|//)|[。，：；！？] (?!·)|[，。：；]\s*[，。：；]"
+)
+"""Latin punctuation behind Chinese, a space behind Chinese punctuation, or two marks in a row."""
+YOU = re.compile(r"你")
+"""The shop says 您."""
+
+
+WORDS, PHRASES = ("|".join(map(re.escape, LISTS[name])) for name in ("words", "phrases"))
+BANNED_WORD = re.compile(rf"\b(?:{WORDS})\b", re.IGNORECASE)
+BANNED_PHRASE = re.compile(rf"(?<!\w)(?:{PHRASES})")
+
+
+def banned(text: str) -> list[str]:
+    """Return the banned words and phrases of a text, also those that a line break divides."""
+    text = " ".join(text.split())
+    return BANNED_WORD.findall(text) + BANNED_PHRASE.findall(text)
+
+
+def banned_chinese(text: str) -> list[str]:
+    """Return what no Chinese text of the shop contains."""
+    found = [word for word in LISTS["chinese"] if word in text]
+    found += YOU.findall(text)
+    return found + [match[0] for match in HALF_WIDTH.finditer(text)]
+
+
+def shown_texts(source: str) -> Iterator[str]:
+    """Yield the strings of a module: labels, help texts, errors and log lines."""
+    nodes = list(ast.walk(ast.parse(source)))
+    alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            yield node.value
+
+
+def remarks(source: str) -> Iterator[str]:
+    """Yield the docstrings and the blocks of comments of a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield str(node.value.value)
+    block, last = "", 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            block = block * (token.start[0] == last + 1) + token.string.removeprefix("#")
+            last = token.start[0]
+            yield block
+
+
+def hits(files: list[Path]) -> dict[str, list[str]]:
+    """Return the banned phrases in each of the files."""
+    found = {}
+    for file in files:
+        text = file.read_text("utf-8")
+        texts = shown_texts(text) if file.suffix == ".py" else [text]
+        wrong = {phrase for one in texts for phrase in banned(one)}
+        if file.suffix == ".py":
+            wrong |= {word for one in remarks(text) for word in BANNED_WORD.findall(one)}
+        if wrong:
+            found[str(file.relative_to(ROOT))] = sorted(wrong)
+    return found
+
+
+def test_code_uses_plain_words() -> None:
+    assert len(PRODUCTION) > 200
+    assert hits(PRODUCTION) == {}
+
+
+def test_templates_and_scripts_use_plain_words() -> None:
+    assert len(TEMPLATES) > 30
+    assert SCRIPTS
+    assert hits([*TEMPLATES, *SCRIPTS]) == {}
+
+
+def test_docs_use_plain_words() -> None:
+    assert hits([file for file in DOCS if file not in HISTORY]) == {}
+
+
+def test_english_of_the_catalogue_is_plain() -> None:
+    assert [text for _, text in catalogue() if banned(text)] == []
+
+
+def test_chinese_of_the_catalogue_is_plain() -> None:
+    found = {text: wrong for text, zh in catalogue().items() if (wrong := banned_chinese(zh))}
+    assert found == {}, "see the django.po files"
+
+
+def test_chinese_docs_are_plain() -> None:
+    pages = [file for file in DOCS if "zh-CN" in file.name]
+    assert pages
+    prose = {
+        file.name: re.sub(r"```.*?```|`[^`]*`", "码", file.read_text(), flags=re.S)
+        for file in pages
+    }
+    assert {name: wrong for name, text in prose.items() if (wrong := banned_chinese(text))} == {}
+
+
+@pytest.mark.parametrize(
+    ("bad", "phrase"),
+    [
+        ("Ask whoever holds it.", "whoever"),
+        ("Nobody waits", "Nobody"),
+        ("The shop has to catch its\n    breath", "catch its breath"),
+        ("That is not for you", "That is not for you"),
+        ("no 'x'; there are: a, b", "there are:"),
+    ],
+)
+def test_banned_phrases_are_found(bad: str, phrase: str) -> None:
+    assert banned(bad) == [phrase]
+
+
+@pytest.mark.parametrize(
+    "good", ["However, it holds.", "Unknown backend", "A knockout", "Overhere since"]
+)
+def test_plain_texts_pass(good: str) -> None:
+    assert banned(good) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "found"),
+    [
+        ("同一表单只算一次", ["表单"]),
+        ("你的订单", ["你"]),
+        ("买家: 3", ["家:"]),
+        ("库存 20, 超卖", []),
+        ("库存, 超卖", ["存,"]),
+        ("不收款。 时间", ["。 "]),
+        ("您好！请付款（10 元）：谢谢。", []),
+        ("https://例子", []),
+        ("12:30 开始", []),
+    ],
+)
+def test_bad_chinese_is_found(bad: str, found: list[str]) -> None:
+    assert banned_chinese(bad) == found
+
+
+def test_texts_of_python_are_found() -> None:
+    source = '"""Doc."""\n# one\n# two\nx = f"a {b} c"\nlog("d" "e")\n'
+    assert set(shown_texts(source)) == {"a ", " c", "de"}
+    assert set(remarks(source)) >= {"Doc.", " one two"}
+
+
+def test_hits_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.test_wording.ROOT", tmp_path)
+    (tmp_path / "a.py").write_text('"""Whoever."""\nraise ValueError("there are: b")\n')
+    (tmp_path / "b.html").write_text("<p>Coming up</p>")
+    (tmp_path / "c.md").write_text("Fine.")
+    found = hits(sorted(tmp_path.iterdir()))
+    assert found == {"a.py": ["Whoever", "there are:"], "b.html": ["Coming up"]}
