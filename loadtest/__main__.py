@@ -10,7 +10,7 @@ from importlib import import_module
 
 import django
 
-from loadtest.faults.worker import emit
+from devservers.faults.worker import emit
 
 EXPERIMENTS = {
     "run": "loadtest.load.runner",

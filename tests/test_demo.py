@@ -20,7 +20,7 @@ import pytest
 import redis
 
 from devservers import HOST, reserve_port
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from tools import demo, setup
 from tools.demo import STORE_VARIABLES
 from tools.supervisor import Events, Part, reaper, stop_parts, supervise

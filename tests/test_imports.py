@@ -44,7 +44,7 @@ LAYERS = {
         urls admin apps celery wsgi
     """,
     "loadtest": """
-        recipes faults models
+        recipes models
         history
         load
         charts

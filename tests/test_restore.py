@@ -18,9 +18,9 @@ from django.core.management import call_command
 from django.db import connection, connections
 
 from devservers import HOST
+from devservers.faults import waiting
 from devservers.programs import required
 from inventory.models import StockMovement
-from loadtest.faults import waiting
 from locking import locks, policy
 from shop.errors import Overloaded
 from shop.models import Order, Sale, User

@@ -19,8 +19,8 @@ from urllib.parse import urlencode
 import MySQLdb
 import pytest
 
+from devservers.faults.waiting import until
 from devservers.programs import required
-from loadtest.faults.waiting import until
 from tools.stack import Stack
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -17,8 +17,8 @@ from statistics import median
 from django.core.management import call_command
 from django.db import connection, connections
 
+from devservers.faults.worker import emit
 from loadtest.bench.results import Progress, Row, events, remarks, rounds
-from loadtest.faults.worker import emit
 from loadtest.load.process_pool import ProcessPool, StartGate
 from loadtest.load.runner import versions
 from loadtest.load.sale import open_sale

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from devservers import Redis, Server
+from devservers.faults.ensemble import FailLeader, Partitioned
+from devservers.faults.proxy import Proxy
 from loadtest.charts import marked
 from loadtest.charts.terminal import Bar, Terminal, check_file
 from loadtest.cli import JSON_HELP, add_numbers
-from loadtest.faults.ensemble import FailLeader, Partitioned
-from loadtest.faults.proxy import Proxy
 from loadtest.load.plan import keep_within
 from loadtest.load.stores import ExperimentFailed, PrivateStores
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from loadtest.faults.injectors import ProcessFault, inject_into_self
+from devservers.faults.injectors import ProcessFault, inject_into_self
 
 
 class Fault(NamedTuple):

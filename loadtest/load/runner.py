@@ -25,7 +25,7 @@ from redis import Redis
 
 from devservers import HOST
 from devservers.base import START_TIMEOUT
-from loadtest.faults.worker import emit
+from devservers.faults.worker import emit
 from loadtest.history.checker import Promise, check
 from loadtest.history.lost_updates import lost_updates
 from loadtest.history.recorder import dump, history

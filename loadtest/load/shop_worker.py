@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from devservers.base import injected_faults
+from devservers.faults.injectors import ProcessFault, inject_into_self
+from devservers.faults.waiting import FaultFailed, until
+from devservers.faults.worker import WorkerProcess, send_to_parent
 from devservers.process import process_state
-from loadtest.faults.injectors import ProcessFault, inject_into_self
-from loadtest.faults.waiting import FaultFailed, until
-from loadtest.faults.worker import WorkerProcess, send_to_parent
 from locking.exceptions import LockError
 
 CHECK = "stock.read"

@@ -7,8 +7,8 @@ import time
 from functools import partial
 from statistics import median
 
-from loadtest.faults.waiting import FaultFailed, until
-from loadtest.faults.worker import emit
+from devservers.faults.waiting import FaultFailed, until
+from devservers.faults.worker import emit
 from loadtest.resilience.shop import Reply, Shop, load, store_responds
 from loadtest.resilience.verdicts import TIMEOUT, Report, next_purchase
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from django.db import connections
 
-from loadtest.faults.waiting import until
-from loadtest.faults.worker import emit
+from devservers.faults.waiting import until
+from devservers.faults.worker import emit
 from loadtest.resilience.interruptions import MAX_RESUME, interrupt_redis
 from loadtest.resilience.shop import Reply, Shop, fetch, load, store_responds
 from loadtest.resilience.verdicts import (

@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Count, Sum
 
 from devservers import Server
-from loadtest.faults.waiting import FaultFailed, until
+from devservers.faults.waiting import FaultFailed, until
 from loadtest.load.http.client import DISCONNECTED
 from loadtest.load.http.load import SENDING, HttpLoad, run_http_load
 from loadtest.resilience.shop import Shop

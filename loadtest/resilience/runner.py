@@ -5,7 +5,7 @@ The stores belong to the parent process: it injects a fault into them for each "
 
 from typing import Any
 
-from loadtest.faults.worker import emit
+from devservers.faults.worker import emit
 from loadtest.resilience.recovery import recovery
 from loadtest.resilience.restarts import restarts
 from loadtest.resilience.slow import slow

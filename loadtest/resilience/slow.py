@@ -6,9 +6,9 @@ from typing import Any
 
 from django.conf import settings
 
+from devservers.faults.waiting import until
+from devservers.faults.worker import emit
 from loadtest.bench.purchase.web import THREADS
-from loadtest.faults.waiting import until
-from loadtest.faults.worker import emit
 from loadtest.resilience.shop import Reply, Shop, load, resources
 from loadtest.resilience.verdicts import (
     TIMEOUT,

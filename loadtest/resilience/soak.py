@@ -17,9 +17,9 @@ from django.conf import settings
 from django.db import connection
 
 from devservers import HOST
+from devservers.faults.waiting import until
+from devservers.faults.worker import emit
 from loadtest.bench.services import mntr
-from loadtest.faults.waiting import until
-from loadtest.faults.worker import emit
 from loadtest.resilience.shop import Shop, fetch, resources
 from loadtest.resilience.verdicts import TIMEOUT, Report, verdict
 from loadtest.resilience.visitors import Visitors

@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import takewhile
 from typing import Any
 
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from loadtest.resilience.shop import Reply, Shop
 from shop.administration.audit import audit_sale
 

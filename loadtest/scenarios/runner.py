@@ -8,9 +8,9 @@ from typing import Any
 from django.core.management import call_command
 
 from devservers import ServerError
+from devservers.faults.waiting import FaultFailed
+from devservers.faults.worker import emit
 from loadtest.charts import timeline_data
-from loadtest.faults.waiting import FaultFailed
-from loadtest.faults.worker import emit
 from loadtest.load.runner import versions
 from loadtest.scenarios.catalogue import SCENARIOS
 from loadtest.scenarios.scenario import Result, Scenario

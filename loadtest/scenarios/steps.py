@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from loadtest.faults.waiting import FaultFailed
+from devservers.faults.waiting import FaultFailed
 from loadtest.scenarios.testbed import Testbed
 from shop.administration.audit import audit_sale
 

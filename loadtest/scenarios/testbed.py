@@ -12,9 +12,9 @@ from django.conf import settings
 from django.db import connections
 
 from devservers import MariaDb, Redis, ZooKeeper, start_all, stop_all
+from devservers.faults.injectors import Fault
+from devservers.faults.waiting import FaultFailed
 from devservers.temporary import temporary_directory
-from loadtest.faults.injectors import Fault
-from loadtest.faults.waiting import FaultFailed
 from loadtest.history.checker import Promise, check
 from loadtest.history.recorder import Event, Recorder, history
 from loadtest.load.sale import open_sale

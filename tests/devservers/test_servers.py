@@ -27,8 +27,8 @@ from devservers import (
     start_all,
     stop_all,
 )
+from devservers.faults.waiting import until
 from devservers.process import process_state
-from loadtest.faults.waiting import until
 
 
 def alive(pid: int) -> bool:

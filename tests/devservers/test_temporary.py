@@ -8,9 +8,9 @@ import tempfile
 import pytest
 
 from devservers import Redis
+from devservers.faults.waiting import until
 from devservers.process import process_identity, with_parent_death_signal
 from devservers.temporary import remove_abandoned, temporary_directory
-from loadtest.faults.waiting import until
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="reads /proc, as does what it tests"

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from loadtest.faults.waiting import WAIT_TIMEOUT
+from devservers.faults.waiting import WAIT_TIMEOUT
 from locking.backends.base import Backend
 from locking.lease import Lease
 from locking.lease.lock import BaseLock

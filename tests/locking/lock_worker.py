@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadtest.faults.worker import WorkerProcess
+from devservers.faults.worker import WorkerProcess
 from locking.backends.base import Backend
 from locking.exceptions import LockError, LockTimeout
 from locking.handler import create

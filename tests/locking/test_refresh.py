@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from locking.refresh import RefreshingCache, SharedCalls
 from tests.locking.calls import passes_in_child
 from tests.locking.held_call import TIMEOUT, HeldCall, unexpected

@@ -10,7 +10,7 @@ import pytest
 from django.core.cache import caches
 
 from devservers import Redis
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from loadtest.load.process_pool import ProcessPool
 from locking import LockMisuse, LockTimeout, locks, metrics
 from locking.single_flight import SingleFlight

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from django.core.cache import caches
 
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from loadtest.load.process_pool import ProcessPool
 from locking.single_flight import SingleFlight
 from tests.locking.test_single_flight import EXPIRED, KEPT

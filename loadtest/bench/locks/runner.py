@@ -18,6 +18,7 @@ from django.core.management import call_command
 from django.db import connections
 from redis import Redis
 
+from devservers.faults.worker import emit
 from loadtest.bench.locks import floors, peers
 from loadtest.bench.locks.measure import (
     CONTENDERS,
@@ -31,7 +32,6 @@ from loadtest.bench.locks.measure import (
 )
 from loadtest.bench.locks.systems import OURS, SYSTEMS, System
 from loadtest.bench.services import requests_of
-from loadtest.faults.worker import emit
 from loadtest.load.process_pool import PoolFailed, ProcessPool
 from loadtest.load.runner import versions
 from loadtest.load.verdict import percentile

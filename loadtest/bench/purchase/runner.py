@@ -16,11 +16,11 @@ from django.core.management import call_command
 from django.db import connection
 from django.utils.text import slugify
 
+from devservers.faults.worker import emit
 from loadtest.bench.purchase import burst
 from loadtest.bench.purchase.measure import Figures, figures, run_load
 from loadtest.bench.purchase.web import Granian, WebServer
 from loadtest.bench.services import redis_cpu_us, requests_of
-from loadtest.faults.worker import emit
 from loadtest.load.http.buyers import Buyer, requests, sign_in
 from loadtest.load.runner import versions
 from loadtest.load.sale import open_sale

@@ -14,7 +14,7 @@ from django.core.management import call_command
 from django.db.models import Sum
 
 from devservers import start_all, stop_all
-from loadtest.faults.worker import emit
+from devservers.faults.worker import emit
 from loadtest.resilience.jobs import EVERY, TTL
 from loadtest.resilience.jobs.machines import Machine, create_effects, effects
 from locking.models import JobRun

@@ -8,7 +8,7 @@ from typing import Any
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from loadtest.load.shop_worker import ShopWorker
 from loadtest.scenarios.scenario import Scenario
 from loadtest.scenarios.testbed import DATABASE, Testbed

@@ -6,10 +6,10 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
 from devservers import Redis
-from loadtest.faults.clock import Clock
-from loadtest.faults.injectors import ClockJump, CutReplication, KillServers
-from loadtest.faults.proxy import Proxy
-from loadtest.faults.waiting import until
+from devservers.faults.clock import Clock
+from devservers.faults.injectors import ClockJump, CutReplication, KillServers
+from devservers.faults.proxy import Proxy
+from devservers.faults.waiting import until
 from loadtest.scenarios.scenario import Scenario
 from loadtest.scenarios.steps import buy_while_holder_stalls
 from loadtest.scenarios.testbed import Testbed

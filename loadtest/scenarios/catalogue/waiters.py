@@ -13,8 +13,8 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
 from devservers import ZooKeeper
+from devservers.faults.waiting import until
 from loadtest.bench.services import mntr
-from loadtest.faults.waiting import until
 from loadtest.history.recorder import Recorder
 from loadtest.scenarios.scenario import Scenario
 from loadtest.scenarios.steps import LOCK

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from tests.loadtest.lab import family, guards, lab
 
 MANAGE = Path(__file__).parents[3] / "manage.py"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from loadtest.faults.waiting import WAIT_TIMEOUT
+from devservers.faults.waiting import WAIT_TIMEOUT
 from loadtest.history.checker import Findings, Promise
 from loadtest.history.recorder import Recorder, dump, history
 from locking import locks

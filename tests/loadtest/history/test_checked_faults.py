@@ -13,7 +13,7 @@ import redis
 from django.db import connections
 
 from devservers import Redis, ZooKeeper
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from loadtest.history.checker import Promise
 from locking import locks
 from locking.backends.base import Backend
@@ -21,8 +21,8 @@ from locking.backends.redis.pool import redis_breaker
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from shop.models import Order
 from shop.sales.stock_lock import lock_name
+from tests.devservers.faults.interception import ExpireSession, InterceptingProxy
 from tests.fault_rows import audit_sale
-from tests.loadtest.faults.interception import ExpireSession, InterceptingProxy
 from tests.loadtest.history.recorded import Shop, shop
 from tests.shop.making import a_sale, put_in_force
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 
 import pytest
 
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from inventory import stock as services
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
 from loadtest.history.checker import Findings, Promise
 from loadtest.history.recorder import history
 from locking import LockError, lock, locks

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from loadtest.recipes.mysql_row import MySQLRowRecipe
 from locking.backends.base import Claim
 

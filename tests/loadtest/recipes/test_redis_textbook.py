@@ -12,7 +12,7 @@ import pytest
 import redis as client
 
 from devservers import Redis
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from loadtest.recipes.redis_textbook import SetExpireBackend, SetnxBackend, SetnxExpireBackend
 from locking import LockLost
 from locking.backends.base import Backend, Claim

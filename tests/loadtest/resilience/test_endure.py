@@ -14,8 +14,8 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from devservers import Redis
+from devservers.faults.proxy import Proxy
 from loadtest.cli.endure import markdown
-from loadtest.faults.proxy import Proxy
 from loadtest.load.http.client import DISCONNECTED
 from loadtest.resilience.interruptions import DURATIONS, WAYS, wait_for_return
 from loadtest.resilience.soak import BACKENDS, Figures, growth

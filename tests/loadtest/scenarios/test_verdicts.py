@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 from django.utils import translation
 
 from devservers import ServerMissing
-from loadtest.faults.waiting import FaultFailed, until
+from devservers.faults.waiting import FaultFailed, until
 from loadtest.scenarios import SCENARIOS, testbed
 from loadtest.scenarios.runner import perform
 from loadtest.scenarios.scenario import Scenario

@@ -8,7 +8,7 @@ import sys
 import pytest
 from django.conf import settings
 
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from loadtest.load.plan import Plan
 from loadtest.models import LabRun
 from loadtest.web import runs, tasks

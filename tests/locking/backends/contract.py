@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockMisuse, LockTimeout
 from locking.backends.base import Backend, Capabilities
 from tests.locking.backends.contract_base import Another, needs, served

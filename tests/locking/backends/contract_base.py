@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.base import Backend, Capabilities
 from locking.conf import backend_class
 from locking.handler import create

@@ -10,7 +10,7 @@ from contextlib import closing, nullcontext
 
 import pytest
 
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, LockUnavailable
 from locking.backends.base import Backend, Capabilities, Claim
 from locking.handler import create

@@ -8,12 +8,12 @@ import pytest
 import redis
 from django.core.cache import caches
 
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from locking.backends.circuit_breaker import CircuitBreaker
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.connection import Connection, Disconnected
 from locking.backends.redis.pool import ConnectionPool, RetryOnce, redis_breaker
-from tests.loadtest.faults.interception import InterceptingProxy
+from tests.devservers.faults.interception import InterceptingProxy
 
 TIMEOUT = 0.3
 

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
 from locking.backends.mysql_session import MySQLSessionBackend
 from tests.fault_rows import SLACK

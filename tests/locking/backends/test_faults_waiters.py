@@ -11,7 +11,7 @@ import pytest
 import redis as client
 
 from devservers import Redis
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.redis.backend import RedisBackend
 from tests.locking.backends.fault_stores import Store, idle, mysql_session, name, store
 from tests.locking.lock_worker import CONTEND_TIMEOUT

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from devservers import MariaDb
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.mysql_session import MySQLSessionBackend

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from locking import LockUnavailable
 from locking.backends.pending_releases import PendingReleases
 from tests.locking.calls import passes_in_child

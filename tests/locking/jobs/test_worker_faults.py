@@ -17,7 +17,7 @@ from django.utils import timezone
 from redis import Redis as Client
 
 from devservers import Redis, start_all, stop_all
-from loadtest.faults import waiting
+from devservers.faults import waiting
 from loadtest.resilience.jobs import EVERY
 from loadtest.resilience.jobs.machines import Machine, create_effects, effects
 from loadtest.resilience.jobs.soak import soak

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from loadtest.faults.waiting import WAIT_TIMEOUT
+from devservers.faults.waiting import WAIT_TIMEOUT
 from locking.backends.base import Claim
 from tests.locking.scripted import scripted, waiters
 

@@ -8,7 +8,7 @@ from celery.signals import task_postrun, task_prerun
 from django.core.signals import request_finished, request_started
 from django.db import transaction
 
-from loadtest.faults.waiting import WAIT_TIMEOUT
+from devservers.faults.waiting import WAIT_TIMEOUT
 from locking import LockLost, LockMisuse, locks
 from locking.jobs import tasks
 from tests.locking.scripted import PATH, ScriptedBackend

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable, locks
 from tests.locking.calls import acquired, in_thread
 from tests.locking.scripted import PATH, ScriptedBackend, scripted, unavailable

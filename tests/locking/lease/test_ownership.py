@@ -8,7 +8,7 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from devservers import Redis
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockMisuse, LockTimeout, lock, locks
 from locking.backends.base import Backend
 from tests.locking.calls import in_thread

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from devservers import Redis
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from locking import LockTimeout, locks
 from locking.backends.base import Backend
 

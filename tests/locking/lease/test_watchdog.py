@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.lease.watchdog import Renewer
 from tests.locking.calls import acquire_and_release, acquired, in_thread, passes_in_child

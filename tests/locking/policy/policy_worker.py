@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
 
-from loadtest.faults.worker import WorkerProcess
+from devservers.faults.worker import WorkerProcess
 from locking.exceptions import LockError, LockUnavailable
 
 TTL = 2.0

@@ -10,7 +10,7 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockMisuse, LockTimeout, LockUnavailable, lock, locks, policy
 from locking.models import LockPolicy, LockPolicyChange
 from locking.policy import active, cancel_switch, finish_switch, switch, switching

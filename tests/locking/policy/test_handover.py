@@ -12,7 +12,7 @@ import pytest
 from django.db import connection, connections
 
 from devservers import Redis
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable, lock, policy
 from locking.models import LockPolicy
 from locking.policy import active, switch

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from devservers import Redis
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from locking import LockError, policy
 from locking.policy import active, switch, switching
 from tests.fault_rows import record_fault, record_outcome

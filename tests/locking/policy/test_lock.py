@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from loadtest.faults.waiting import WAIT_TIMEOUT
+from devservers.faults.waiting import WAIT_TIMEOUT
 from locking import LockLost, LockMisuse, LockTimeout, lock, locks, policy
 from locking.refresh import clock
 from tests.locking.calls import acquired, passes_in_child

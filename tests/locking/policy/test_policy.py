@@ -9,7 +9,7 @@ from django.db import DatabaseError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockMisuse, LockUnavailable, lock, locks, policy
 from locking.models import LockPolicy, LockPolicyChange
 from locking.policy import active, finish_switch, switch

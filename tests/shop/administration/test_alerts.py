@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY
 from redis import Redis as Client
 
 from devservers import Redis
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from shop.administration import alerts
 from shop.reservations import store
 from tests.shop.making import a_sale, fresh

@@ -13,8 +13,8 @@ from django.test.utils import CaptureQueriesContext, override_settings
 from django.utils import timezone
 
 from devservers import Redis
+from devservers.faults.waiting import until
 from inventory.models import Stock
-from loadtest.faults.waiting import until
 from locking import locks
 from locking.backends.redis.pool import RetryOnce
 from locking.models import JobRun

@@ -14,7 +14,7 @@ from django.db import OperationalError, connection
 from django.test import Client
 
 from devservers import HOST, MariaDb
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from locking import LockLost, LockMisuse
 from shop.models import Sale
 from shop.platform import logs

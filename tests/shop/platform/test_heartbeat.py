@@ -15,7 +15,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from devservers import HOST, reserve_port
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 

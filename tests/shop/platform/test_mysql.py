@@ -11,10 +11,10 @@ import pytest
 from django.db import OperationalError, connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable
 from shop.platform.mysql import base
-from tests.loadtest.faults.interception import InterceptingProxy
+from tests.devservers.faults.interception import InterceptingProxy
 from tests.locking.backends.database.database_tools import Root, database, session
 
 pytestmark = [

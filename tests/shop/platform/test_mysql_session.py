@@ -13,7 +13,7 @@ import pytest
 from django.db import OperationalError, connection, connections
 
 from devservers import HOST, MariaDb
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from shop.platform.mysql.session import IDENTITY, DatabaseSession, current_session, end_session
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.only("mysql")]

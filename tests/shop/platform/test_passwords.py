@@ -12,7 +12,7 @@ from django.contrib.auth.hashers import PBKDF2PasswordHasher, make_password
 from django.http import HttpResponse
 from django.test import Client
 
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from shop.errors import Overloaded
 from shop.models import User
 from shop.platform import passwords

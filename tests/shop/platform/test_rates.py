@@ -9,7 +9,7 @@ import time
 import pytest
 from django.test import override_settings
 
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from shop.errors import ServiceUnavailable
 from shop.platform import rates
 from tests.shop.staff import CLOSED_PORT

@@ -15,9 +15,9 @@ from django.conf import settings
 from django.db import transaction
 from redis import Redis
 
+from devservers.faults import waiting
 from devservers.process import with_parent_death_signal
 from loadtest.bench.purchase.web import WebServer
-from loadtest.faults import waiting
 from loadtest.load.http.buyers import signed_in
 from loadtest.load.http.client import send_requests
 from locking import locks

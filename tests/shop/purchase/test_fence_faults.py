@@ -17,9 +17,9 @@ import pytest
 import redis
 
 from devservers import Redis, start_all, stop_all
-from loadtest.faults.clock import Clock
-from loadtest.faults.proxy import Proxy
-from loadtest.faults.waiting import until
+from devservers.faults.clock import Clock
+from devservers.faults.proxy import Proxy
+from devservers.faults.waiting import until
 from loadtest.history.checker import Promise
 from loadtest.history.recorder import Event, dump, history
 from locking import locks, policy

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from locking import LockTimeout, policy
 from locking.policy import active
 from shop.purchase import group_commit

@@ -11,8 +11,8 @@ from unittest.mock import patch
 import pytest
 from django.db import connections
 
+from devservers.faults.waiting import until
 from inventory.models import Stock, StockMovement
-from loadtest.faults.waiting import until
 from locking import locks
 from locking.failpoints import armed
 from shop.administration.audit import audit_sale

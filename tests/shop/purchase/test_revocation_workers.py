@@ -17,8 +17,8 @@ import pytest
 from django.test import Client
 
 from devservers import HOST
+from devservers.faults.waiting import until
 from loadtest.bench.purchase.web import WebServer
-from loadtest.faults.waiting import until
 from loadtest.load.http.buyers import Buyer, signed_in
 from shop.models import Sale, TokenRevocation, User
 from tests.shop.making import a_customer, a_sale, put_in_force

@@ -12,8 +12,8 @@ from django.db import OperationalError, connection
 from django.test import Client
 
 from devservers import Redis, ZooKeeper, start_all, stop_all
+from devservers.faults.waiting import until
 from inventory.models import Stock
-from loadtest.faults.waiting import until
 from locking import locks
 from shop.models import CustomerQuota, Order, Sale
 from tests.fault_rows import audit_sale, record_fault, record_outcome

@@ -11,15 +11,15 @@ import pytest
 from django.conf import settings
 from django.db import connection
 
+from devservers.faults.waiting import until
 from inventory import stock
 from inventory.exceptions import OutcomeUnknown
-from loadtest.faults.waiting import until
 from locking import Lease, locks
 from shop.models import Order, Sale
 from shop.reservations import consumer
 from shop.sales.stock_lock import lock_name
+from tests.devservers.faults.interception import HeldRequest, InterceptingProxy
 from tests.fault_rows import audit_sale, record_outcome
-from tests.loadtest.faults.interception import HeldRequest, InterceptingProxy
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
 from tests.shop.purchases import buy
 from tests.shop.queued import a_queued_sale, ask, status

@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 from devservers.base import injected_faults
-from loadtest.faults.worker import WorkerProcess, send_to_parent
+from devservers.faults.worker import WorkerProcess, send_to_parent
 
 TIMEOUT = 30.0
 TTL = 1.5

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from devservers import Redis
-from loadtest.faults import waiting
+from devservers.faults import waiting
 from shop.errors import Overloaded
 from shop.models import Order, RejectedReservation, Sale
 from shop.reservations import store

@@ -10,8 +10,8 @@ import pytest
 from django.db import connections
 
 from devservers import Redis
+from devservers.faults.waiting import until
 from inventory.models import StockMovement
-from loadtest.faults.waiting import until
 from locking import locks, policy
 from locking.models import LockPolicyChange
 from shop.models import Sale

@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from loadtest.faults import waiting
+from devservers.faults import waiting
 from shop.administration.audit import audit_sale
 from shop.models import Order
 from tests.shop.making import fresh, put_in_force

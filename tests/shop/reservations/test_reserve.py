@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from locking.backends.redis.connection import Connection, Disconnected
 from locking.backends.redis.pool import redis_breaker
 from shop.errors import BadInput, KeyReused, LimitReached, NotOpen, ServiceUnavailable

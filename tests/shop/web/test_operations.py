@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.contrib.auth.models import Permission
 
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from locking import policy
 from locking.models import LockPolicy, LockPolicyChange
 from shop.administration import alerts

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pytest_django import DjangoDbBlocker
 
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from locking import LockLost, LockMisuse, locks
 from locking.backends.base import Claim
 from locking.backends.database.backend import DatabaseBackend

@@ -9,13 +9,13 @@ import pytest
 from pytest_django import DjangoDbBlocker
 
 from devservers import MariaDb
-from loadtest.faults.clock import Clock
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.clock import Clock
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.database.backend import DatabaseBackend
+from tests.devservers.faults.interception import InterceptingProxy
 from tests.fault_rows import SLACK
-from tests.loadtest.faults.interception import InterceptingProxy
 from tests.locking.backends.database.database_tools import (
     DATABASE,
     Root,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from devservers import Redis
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.base import Claim
 from locking.backends.redis.backend import RedisBackend
 from locking.lease import Lease

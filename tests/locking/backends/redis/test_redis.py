@@ -10,7 +10,7 @@ import pytest
 import redis as client
 
 from devservers import Redis
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.redis.backend import RedisBackend
 from tests.locking.backends.contract_base import assert_nothing_leaks
 from tests.locking.backends.redis.redis_tools import claim, waiters, waiting

@@ -6,8 +6,8 @@ from pathlib import Path
 import redis as client
 
 from devservers import HOST, Redis, reserve_port
+from devservers.faults.waiting import WAIT_TIMEOUT
 from devservers.programs import required
-from loadtest.faults.waiting import WAIT_TIMEOUT
 from locking.backends.redis.backend import RedisBackend
 from tests.locking.backends.redis.redis_tools import claim, waiters
 

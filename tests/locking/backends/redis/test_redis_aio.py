@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from devservers import Redis
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.redis.backend import RedisBackend
 from tests.locking.backends.redis.redis_tools import Connect, connect, server, waiting
 

@@ -13,12 +13,12 @@ import pytest
 import redis as client
 
 from devservers import Redis
-from loadtest.faults.clock import Clock
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.clock import Clock
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.redis.pool import redis_breaker
 from locking.lease import Lease
-from tests.loadtest.faults.interception import InterceptingProxy
+from tests.devservers.faults.interception import InterceptingProxy
 from tests.locking.backends.redis.redis_tools import (
     BOUND,
     Connect,

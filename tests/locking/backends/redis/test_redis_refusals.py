@@ -7,7 +7,7 @@ import pytest
 import redis as client
 
 from devservers import Redis
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.pool import redis_breaker

@@ -13,10 +13,10 @@ import pytest
 import redis as client
 
 from devservers import Redis
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable
 from locking.backends.redis.backend import RedisBackend
-from tests.loadtest.faults.interception import InterceptingProxy
+from tests.devservers.faults.interception import InterceptingProxy
 from tests.locking.backends.redis.redis_tools import Connect, claim, connect, take, waiting
 
 __all__ = ["connect"]

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 from redis import Redis as Client
 
 from devservers import Redis
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
 from locking.backends.base import Claim, Grant
 from locking.backends.redis.backend import RedisBackend

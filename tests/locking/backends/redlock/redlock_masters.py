@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from devservers import Redis, start_all, stop_all
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from locking.backends.base import Claim, Grant
 from locking.backends.redlock.backend import RedLockBackend
 from locking.types import new_owner

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from loadtest.faults.waiting import until
+from devservers.faults.waiting import until
 from locking import LockLost, LockMisuse
 from locking.backends.redlock.backend import RedLockBackend
 from tests.locking.backends.contract_base import assert_nothing_leaks

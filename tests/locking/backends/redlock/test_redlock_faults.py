@@ -11,11 +11,11 @@ import pytest
 import redis
 
 from devservers import start_all
-from loadtest.faults.clock import Clock
-from loadtest.faults.waiting import until
+from devservers.faults.clock import Clock
+from devservers.faults.waiting import until
 from locking import LockLost, LockUnavailable
 from locking.backends.redlock.master import CONNECT_TIMEOUT
-from tests.loadtest.faults.interception import InterceptingProxy
+from tests.devservers.faults.interception import InterceptingProxy
 from tests.locking.backends.redlock.redlock_masters import (
     FIRST_THREE,
     NAME,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from devservers import ZooKeeper
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from tests.locking.backends.zookeeper.zookeeper_tools import PATH, backend, connected, name, other

@@ -11,13 +11,13 @@ import pytest
 from kazoo.exceptions import ConnectionLoss
 
 from devservers import ZooKeeper
-from loadtest.faults.clock import Clock
-from loadtest.faults.ensemble import FailLeader, LeaderFailure, Partitioned
-from loadtest.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.clock import Clock
+from devservers.faults.ensemble import FailLeader, LeaderFailure, Partitioned
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
+from tests.devservers.faults.interception import ExpireSession, InterceptingProxy
 from tests.fault_rows import SLACK
-from tests.loadtest.faults.interception import ExpireSession, InterceptingProxy
 from tests.locking.backends.zookeeper.zookeeper_tools import backend, connected, name, other
 from tests.locking.calls import acquired, elapsed, within
 

@@ -13,8 +13,8 @@ import redis as client
 
 from devservers import HOST, MariaDb, Redis
 from devservers.base import injected_faults
-from loadtest.faults.waiting import until
-from tests.loadtest.faults.interception import InterceptingProxy
+from devservers.faults.waiting import until
+from tests.devservers.faults.interception import InterceptingProxy
 
 REQUEST = b"SET k v\r\n"
 

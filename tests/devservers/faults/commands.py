@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from loadtest.faults.worker import send_to_parent
+from devservers.faults.worker import send_to_parent
 
 
 class Commands:

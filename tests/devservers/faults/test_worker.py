@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from devservers.base import injected_faults
+from devservers.faults.waiting import FaultFailed
+from devservers.faults.worker import WorkerProcess
 from devservers.process import process_state
-from loadtest.faults.waiting import FaultFailed
-from loadtest.faults.worker import WorkerProcess
 
 
 @pytest.fixture
 def worker() -> Iterator[WorkerProcess]:
-    with WorkerProcess("tests.loadtest.faults.commands:Commands") as process:
+    with WorkerProcess("tests.devservers.faults.commands:Commands") as process:
         yield process
 
 

@@ -7,9 +7,9 @@ from typing import Literal
 
 from devservers import HOST, ZooKeeper, ZooKeeperNode
 from devservers.base import injected_faults
-from loadtest.faults.injectors import Fault
-from loadtest.faults.proxy import Proxy
-from loadtest.faults.waiting import until
+from devservers.faults.injectors import Fault
+from devservers.faults.proxy import Proxy
+from devservers.faults.waiting import until
 
 LeaderFailure = Literal["kill", "stop", "cut off"]
 

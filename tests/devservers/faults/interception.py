@@ -10,8 +10,8 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from devservers.base import injected_faults
-from loadtest.faults.injectors import Fault
-from loadtest.faults.proxy import Proxy, arriving
+from devservers.faults.injectors import Fault
+from devservers.faults.proxy import Proxy, arriving
 
 
 class HeldRequest:

@@ -9,9 +9,9 @@ import pytest
 import redis as client
 
 from devservers import Redis
-from loadtest.faults.clock import Clock
-from loadtest.faults.injectors import ClockJump, CutReplication, KillServers
-from loadtest.faults.waiting import until
+from devservers.faults.clock import Clock
+from devservers.faults.injectors import ClockJump, CutReplication, KillServers
+from devservers.faults.waiting import until
 
 
 @pytest.fixture

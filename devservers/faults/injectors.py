@@ -23,8 +23,8 @@ import redis
 
 from devservers import HOST, Redis, Server
 from devservers.base import injected_faults
-from loadtest.faults.clock import Clock
-from loadtest.faults.waiting import until
+from devservers.faults.clock import Clock
+from devservers.faults.waiting import until
 
 ProcessFault = Literal["stop", "gil", "wait", "kill"]
 

@@ -23,8 +23,8 @@ from pkgutil import resolve_name
 from typing import Any, Self
 
 from devservers.base import injected_faults
+from devservers.faults.waiting import FaultFailed, until
 from devservers.process import process_state, with_parent_death_signal
-from loadtest.faults.waiting import FaultFailed, until
 
 REPLY_TIMEOUT = 60.0
 _output = threading.Lock()
@@ -35,7 +35,7 @@ class WorkerProcess:
 
     def __init__(self, commands: str, env: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
-            with_parent_death_signal([sys.executable, "-m", "loadtest.faults", commands]),
+            with_parent_death_signal([sys.executable, "-m", "devservers.faults", commands]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -138,7 +138,6 @@ def main(path: str) -> None:
     """Execute requests until the parent closes the pipe."""
     import django
 
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
     django.setup()
     commands = resolve_name(path)()
     errors: tuple[type[Exception], ...] = getattr(commands, "ERRORS", ())
