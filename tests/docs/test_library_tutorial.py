@@ -1,0 +1,148 @@
+"""The tutorial of the library: its blocks run from the wheel, in an empty folder."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import BLOCKS, ROOT, Block
+
+PAGE = "docs/library/tutorial.md"
+MINUTES = 5
+"""From the empty folder to the last line of the page."""
+SOURCES = ("pyproject.toml", "LICENSE", "docs/library/README.md")
+WRITES = "write_report()"
+ACTIVATE = ". .venv/bin/activate\n"
+
+
+class Reader:
+    """Follows the page from top to bottom in an empty folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "empty"
+        self.folder.mkdir()
+        self.blocks = [block for block in BLOCKS if block.page == PAGE]
+        self.running: list[subprocess.Popen[str]] = []
+        python = f"{sys.base_prefix}/bin"
+        self.env = {
+            "HOME": str(folder),
+            "PATH": f"{python}:{os.environ['PATH']}",
+            "PYTHONUNBUFFERED": "1",
+            "NO_COLOR": "1",
+            **{name: value for name, value in os.environ.items() if name.startswith("PIP_")},
+        }
+
+    def next(self, language: str, part: str = "") -> Block:
+        """Return the next block of the page, which must be of this kind."""
+        block = self.blocks.pop(0)
+        assert (block.language, part in block.code) == (language, True), block
+        return block
+
+    def start(self, part: str = "", **replaced: str) -> subprocess.Popen[str]:
+        """Start the next shell block."""
+        code = self.next("sh", part).code
+        for old, new in replaced.items():
+            assert old in code
+            code = code.replace(old, new)
+        if (self.folder / ".venv").exists():
+            code = ACTIVATE + code
+        started = subprocess.Popen(
+            ["bash", "-ec", code],
+            cwd=self.folder,
+            env=self.env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,  # so that `stop` reaches what the shell started
+        )
+        self.running.append(started)
+        return started
+
+    def run(self, part: str = "") -> str:
+        """Run the next shell block to its end and return its output."""
+        started = self.start(part)
+        output, _ = started.communicate(timeout=60 * MINUTES)
+        assert started.returncode == 0, output
+        return output
+
+    def write(self, file: str, mode: str) -> None:
+        """Write the next Python block to a file."""
+        with (self.folder / file).open(mode) as open_file:
+            open_file.write("\n" + self.next("python").code)
+
+    def compare(self, output: str) -> None:
+        """Check that the output has the lines that the page shows next."""
+        for line in self.next("text").code.splitlines():
+            assert without_values(line) in without_values(output), output
+
+
+def without_values(text: str) -> str:
+    """Return the text with equal spaces, numbers and owners."""
+    text = re.sub(r"\S+:\d+:[0-9a-f]+:[0-9a-f]+-[0-9a-f]+", "OWNER", text)
+    return re.sub(r"\d+(\.\d+)?", "N", " ".join(text.split()))
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    source = tmp_path / "django-distributed-locks"
+    shutil.copytree(
+        ROOT / "locking", source / "locking", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    for name in SOURCES:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, source / name)
+    reader = Reader(tmp_path)
+    yield reader
+    for started in reader.running:
+        with suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.communicate()
+
+
+def read_until(started: subprocess.Popen[str], part: str) -> str:
+    """Return the output of a running block up to the line with `part`."""
+    assert started.stdout
+    lines = []
+    for line in started.stdout:
+        lines.append(line)
+        if part in line:
+            break
+    assert part in lines[-1], lines
+    return "".join(lines)
+
+
+def test_tutorial_works_from_the_wheel(reader: Reader) -> None:
+    began = time.monotonic()
+    reader.run("pip wheel")
+    reader.run("startproject")
+    reader.write("mysite/settings.py", "a")
+    assert "no issues" in reader.run("manage.py check")
+    reader.write("mysite/reports.py", "x")
+
+    holder = reader.start(WRITES)
+    reader.compare(read_until(holder, "under grant"))
+    reader.compare(reader.run("manage.py locks"))
+    reader.compare(reader.run(WRITES))
+    output, _ = holder.communicate("\n", timeout=60)
+    assert "The report is finished" in output
+    assert reader.blocks == [], "a block of the page was not run"
+    took = time.monotonic() - began
+    print(f"tutorial: {took:.0f} s")  # noqa: T201 - shown by pytest -s
+    assert took < 60 * MINUTES
+
+
+def test_control_other_output_is_found(reader: Reader) -> None:
+    with pytest.raises(AssertionError):
+        reader.next("python")  # the page begins with a shell block
+    reader.blocks = [Block(PAGE, "text", "report:1  vm:1:a:b-1  4.2 s\n", 1)]
+    with pytest.raises(AssertionError):
+        reader.compare("No locks are held in default.")
