@@ -34,14 +34,10 @@ class Promise:
     """No two leases of a name overlap, by their holders' own deadlines."""
     fencing: bool = True
     """Tokens are unique and grow with the grants, and those in the ledger never fall."""
-    fair: bool = False
-    """Claims are granted in the order of their arrival."""
-    recovery: float | None = None
-    """Seconds from the end of a fault to the next success."""
 
     @classmethod
     def of(cls, declared: Capabilities) -> Self:
-        """Return the promises of a backend, without fairness: a busy machine distorts it."""
+        """Return the promises of a backend."""
         is_exclusive = declared.exclusion == "machines"
         return cls(exclusive=is_exclusive, fencing=declared.fencing)
 
@@ -95,10 +91,6 @@ def check(events: Sequence[Event], dump: Dump | None, promise: Promise) -> Findi
         ]
     if promise.fencing:
         breaches += _tokens(grants)
-    if promise.fair and facts["inversions"]:
-        breaches.append(f"fairness: {facts['inversions']} were served before an earlier claim")
-    if promise.recovery is not None:
-        breaches += _recovery(events, promise.recovery)
     if dump is not None:
         breaches += [*_stock(dump), *_answers(events, dump), *_returns(dump)]
         if promise.fencing:
@@ -214,21 +206,6 @@ def _falling(
         place = bisect.bisect_left(times, getattr(hold, since))
         if place and tops[place - 1] > hold.token:
             yield hold, tops[place - 1]
-
-
-def _recovery(events: Sequence[Event], seconds: float) -> list[str]:
-    """Check that each fault is followed by a success in time, if there was any attempt."""
-    tried = [e["t"] for e in events if e["do"] in ("buy", "acquire") and e["type"] == "invoke"]
-    good = [e["t"] for e in events if e["do"] in ("buy", "acquire") and e["type"] == "ok"]
-    breaches = []
-    for recovery in (e for e in events if e["do"] == "fault" and e.get("type") == "end"):
-        place = bisect.bisect_left(good, recovery["t"])
-        limit = recovery["t"] + round(seconds * SECOND)
-        is_late = place == len(good) or good[place] > limit
-        if is_late and bisect.bisect_left(tried, recovery["t"]) < len(tried):
-            what = recovery["what"]
-            breaches.append(f"recovery: no success within {seconds:g} s of {what} ending")
-    return breaches
 
 
 # --- replies of the shop, and its rows ----------------------------------------------------------
