@@ -105,6 +105,20 @@ class LockRow(models.Model):
         return self.name
 
 
+class HeldLock(LockRow):
+    """A lock that is held now, for its page in the admin; `pk` is the backend's alias and the name.
+
+    A proxy without rows of its own: the page asks the backends.
+    """
+
+    class Meta:
+        proxy = True
+        default_permissions = ("view",)
+        permissions = [("release_lock", "Can release a lock that another caller holds")]
+        verbose_name = _("held lock")
+        verbose_name_plural = _("held locks")
+
+
 class JobRun(models.Model):
     """One scheduled time of one task, kept as history; only `locking.jobs` writes it.
 

@@ -18,7 +18,7 @@ import shop.platform.metrics
 from shop.purchase.place_order import RECOVERY
 from tests.docs.pages import CURRENT, DOCS, PAGES, ROOT, page_id, without_blocks
 
-NO_MODULES = {"locking.switch_lock", "loadtest.add_labrun"}
+NO_MODULES = {"locking.release_lock", "locking.switch_lock", "loadtest.add_labrun"}
 """Names of permissions."""
 
 

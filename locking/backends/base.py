@@ -171,6 +171,8 @@ class Held:
     name: str
     owner: str
     token: int | None = None
+    since: float | None = None
+    """Unix time of the grant, on the clock that the token is made of."""
     expires_in: float | None = None
     """Seconds until the grant ends unrenewed."""
     count: int | None = None

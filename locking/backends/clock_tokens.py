@@ -17,3 +17,8 @@ def clock_token() -> int:
     with _lock:
         _last = max(_last + 1, time.time_ns() // 1000)
         return _last
+
+
+def clock_time(token: int) -> float:
+    """Return the Unix time at which `clock_token` returned `token`."""
+    return token / 1_000_000

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from django.utils.translation import gettext_noop
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
-from locking.backends.clock_tokens import clock_token
+from locking.backends.clock_tokens import clock_time, clock_token
 
 
 class _TaskEvent:
@@ -164,7 +164,13 @@ class ProcessBackend(Backend):
         """Return the locks of this process."""
         with self._guard:
             return [
-                Held(name=name, owner=owned.owner, token=owned.token, waiters=len(owned.queue))
+                Held(
+                    name=name,
+                    owner=owned.owner,
+                    token=owned.token,
+                    since=clock_time(owned.token),
+                    waiters=len(owned.queue),
+                )
                 for name, owned in self._owned.items()
             ]
 

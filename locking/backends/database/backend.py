@@ -155,6 +155,7 @@ class DatabaseBackend(DatabaseLocks[Session]):
                 name=name,
                 owner=owner,
                 token=token,
+                since=token / SECOND,
                 expires_in=left / SECOND,
                 count=count,
                 waiters=None

@@ -296,6 +296,7 @@ class RedisBackend(Backend):
                     name=key[len(self._prefix) + 1 : -1],
                     owner=owner,
                     token=full_token(int(ticks), owner),
+                    since=int(ticks) * TICK,
                     expires_in=left / 1000,
                     count=int(count),
                     waiters=self._command("LLEN", f"{key}:queue"),

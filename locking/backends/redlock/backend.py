@@ -43,7 +43,7 @@ from django.core.checks import CheckMessage, Error
 from django.utils.translation import gettext_noop
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
-from locking.backends.clock_tokens import clock_token
+from locking.backends.clock_tokens import clock_time, clock_token
 from locking.backends.options import seconds, text
 from locking.backends.pool import IdlePool
 from locking.backends.redis.connection import (
@@ -233,7 +233,8 @@ class RedLockBackend(Backend):
             Held(
                 name=key.removeprefix(self._prefix),
                 owner=value.rpartition(" ")[0],
-                token=int(value.rpartition(" ")[2]),
+                token=(token := int(value.rpartition(" ")[2])),
+                since=clock_time(token),
                 # Until the first master of the last majority deletes it.
                 expires_in=sorted(times.values(), reverse=True)[needed - 1] / 1000,
             )

@@ -1,4 +1,4 @@
-"""Admin pages: the lock policy with its switch and history, stored responses, job runs."""
+"""The pages of the lock policy with its switch and history, of stored responses and job runs."""
 
 from __future__ import annotations
 
@@ -8,45 +8,19 @@ from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from locking import policy
+from locking.admin.base import ReadOnlyAdmin, confirm
 from locking.backends.base import PROPERTIES
 from locking.exceptions import LockError
 from locking.handler import locks
 from locking.models import IdempotencyKey, JobRun, LockPolicy, LockPolicyChange, WriteStrategy
 
 REACH = {"none": _("none"), "process": _("process"), "machines": _("machines")}
-
-
-class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Rows that only services write, because a change by hand would break the ledger."""
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False; rows cannot be added or deleted either."""
-        return False
-
-    has_add_permission = has_delete_permission = has_change_permission
-
-
-def confirm(
-    request: HttpRequest, of: admin.ModelAdmin[Any], template: str, *, name: str, **context: Any
-) -> HttpResponse | None:
-    """Return None if `name` was typed; else a page that asks for it and sends the form again.
-
-    For actions that affect everyone at once. `template` extends admin/confirm.html.
-    """
-    if (typed := request.POST.get("confirm")) == name:
-        return None
-    own = ("confirm", "csrfmiddlewaretoken")
-    sent = [(key, value) for key, values in request.POST.lists() for value in values]
-    context |= {**of.admin_site.each_context(request), "opts": of.opts, "name": name}
-    context |= {"repeated": [pair for pair in sent if pair[0] not in own], "typed": typed}
-    return TemplateResponse(request, template, context, status=200 if typed is None else 400)
 
 
 class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
