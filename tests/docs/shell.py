@@ -3,8 +3,10 @@
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from argparse import ArgumentParser, _SubParsersAction
+from pathlib import Path
 from typing import Any
 
 from django.core.management import call_command, get_commands, load_command_class
@@ -46,6 +48,9 @@ def _check_command(words: list[str]) -> None:
             _can_be_installed(packages)
         case "make", targets:
             _succeeds(["make", "--dry-run", *targets])
+        case "gunicorn", options:
+            gunicorn = Path(sys.executable).with_name("gunicorn")
+            _succeeds([str(gunicorn), *options, "--check-config"])
         case "docker", ["compose", verb, *arguments]:
             _compose(verb, arguments)
         case name, _ if name not in OTHERS:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
@@ -64,8 +63,6 @@ FIGURES = (
 def bench(asked: Row, progress: Progress) -> dict[str, Any]:
     """Return the report; loadtest.bench.purchase.runner documents the arguments."""
     report: dict[str, Any] = {"settings": asked, "missing": {}, "versions": {}, "lines": []}
-    if find_spec("granian") is None:
-        report["missing"]["granian"] = "it is not installed"
     for store in ("mariadb", "sqlite"):
         with PrivateStores(store, ["redis"]) as stores:
             report["missing"] |= stores.missing

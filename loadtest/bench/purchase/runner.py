@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import cycle
 from typing import Any
 
@@ -19,7 +18,7 @@ from django.utils.text import slugify
 from devservers.faults.worker import emit
 from loadtest.bench.purchase import burst
 from loadtest.bench.purchase.measure import Figures, figures, run_load
-from loadtest.bench.purchase.web import Granian, WebServer
+from loadtest.bench.purchase.web import WebServer
 from loadtest.bench.services import redis_cpu_us, requests_of
 from loadtest.load.http.buyers import Buyer, requests, sign_in
 from loadtest.load.runner import versions
@@ -50,12 +49,10 @@ class Line:
     keeps_ledger: bool = True
     fulfilment: str = Sale.Fulfilment.DIRECT
     strategy: str = WriteStrategy.CONDITIONAL
-    server: str = "gunicorn"
 
 
 REFERENCE = Line(name="reference", path="/reference/{}/buy/", keeps_ledger=False)
 DIRECT = Line(name="direct")
-DIRECT_GRANIAN = Line(name="direct, granian", server="granian")
 CROWDED = Line(name="direct, 1,000 buyers", connections=1000)
 SOLD_OUT = Line(name="sold out", wanted="sold_out", sells=False)
 EMPTY = Line(name="empty view", path="/empty/", sells=False)
@@ -63,18 +60,9 @@ CONDITIONAL = Line(name="conditional, no lock", backend="none")
 EMBEDDED = Line(name="SQLite")
 QUEUED = Line(name="queued", fulfilment=Sale.Fulfilment.QUEUED)
 SEEN = Line(name="queued, orders written and seen")
-# On gunicorn for all of --burst, on granian for a third of it.
-BURSTS = (
-    (QUEUED, SEEN, 1),
-    (
-        replace(QUEUED, name="queued, granian", server="granian"),
-        replace(SEEN, name="queued, granian, written and seen", server="granian"),
-        3,
-    ),
-)
 # Lines with the same backend are adjacent: workers may use the old one for a second.
 LINES = {
-    "mysql": (REFERENCE, DIRECT, DIRECT_GRANIAN, CROWDED, SOLD_OUT, EMPTY, CONDITIONAL),
+    "mysql": (REFERENCE, DIRECT, CROWDED, SOLD_OUT, EMPTY, CONDITIONAL),
     "sqlite": (EMBEDDED,),
 }
 ATTEMPTS = Line(name="attempts", connections=200, wanted="")
@@ -105,35 +93,29 @@ def main(asked: dict[str, Any]) -> None:
         emit("progress", system=line.name, step=step, of=steps)
         _activate(line)
 
-    with ExitStack() as stack:
-        processes = PROCESSES[connection.vendor]
-        webs = {"gunicorn": stack.enter_context(WebServer(processes))}
-        if is_main and find_spec("granian"):
-            webs["granian"] = stack.enter_context(Granian(processes))
-        lines = [line for line in LINES[connection.vendor] if line.server in webs]
-        bursts = [pair for pair in BURSTS if is_main and pair[0].server in webs]
+    with WebServer(PROCESSES[connection.vendor]) as web:
         for number in range(asked["rounds"] + 1):
-            for line in lines:
+            for line in LINES[connection.vendor]:
                 start(line, number + 1)
                 sale = sale_of(line, number, buyers)
                 seconds = asked["seconds"] if number else WARM_UP
-                measured = _measure(webs[line.server], line, sale, buyers, seconds)
+                measured = _measure(web, line, sale, buyers, seconds)
                 if number:
                     found.setdefault(line, []).append(measured)
-            for line, seen, part in bursts if number else ():
-                start(line, number + 1)
-                sale, web = sale_of(line, number, many), webs[line.server]
-                seconds = asked["burst"] / part
+            if number and is_main:
+                start(QUEUED, number + 1)
+                sale = sale_of(QUEUED, number, many)
                 with burst.consumer(sale):
-                    both = burst.measure(web, sale, BUY.format(sale.slug), many, seconds)
-                for each, measured in zip((line, seen), both, strict=True):
-                    found.setdefault(each, []).append(measured)
+                    path = BUY.format(sale.slug)
+                    both = burst.measure(web, sale, path, many, asked["burst"])
+                for line, measured in zip((QUEUED, SEEN), both, strict=True):
+                    found.setdefault(line, []).append(measured)
         for line in ATTEMPT_LINES if is_main else ():
             start(line, steps)
             attempting = many[: asked["attempts"] + 1]
-            found[line] = [_attempts(webs[line.server], line, attempting)]
+            found[line] = [_attempts(web, line, attempting)]
         for line, rounds in found.items():
-            about = {"server": webs[line.server].about, "connections": line.connections}
+            about = {"server": web.about, "connections": line.connections}
             emit("line", line=line.name, **about, rounds=rounds)
 
 

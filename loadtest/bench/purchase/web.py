@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from devservers import HOST, Server
@@ -20,10 +19,8 @@ class WebServer(Server):
     Workers are never replaced: that would close connections during a measurement.
     """
 
-    program = "gunicorn gthread"
-
-    def __init__(self, processes: int, *, config: Sequence[str] = ()) -> None:
-        super().__init__(config=config)
+    def __init__(self, processes: int) -> None:
+        super().__init__()
         self.processes = processes
 
     @property
@@ -34,13 +31,13 @@ class WebServer(Server):
     @property
     def about(self) -> str:
         """The program, its processes and threads, for a report."""
-        return f"{self.program} {self.processes} x {THREADS}"
+        return f"gunicorn gthread {self.processes} x {THREADS}"
 
     def command(self) -> list[str]:
         """Return the command line."""
         command = [sys.executable, "-m", "gunicorn", "shop.wsgi", "--config", str(CONFIG)]
         command += ["--bind", f"{HOST}:{self.port}", "--workers", str(self.processes)]
-        return [*command, "--max-requests", "0", *self.config]
+        return [*command, "--max-requests", "0"]
 
     def is_ready(self) -> bool:
         """Return True once the server is ready."""
@@ -49,19 +46,6 @@ class WebServer(Server):
     def cpu(self) -> float:
         """Return the CPU seconds of the workers since their start."""
         return sum(map(_cpu_of, self.children()))
-
-
-class Granian(WebServer):
-    """granian, whose network code is not written in Python."""
-
-    program = "granian wsgi"
-
-    def command(self) -> list[str]:
-        """Return the command line."""
-        command = [sys.executable, "-m", "granian", "--interface", "wsgi", "--host", HOST]
-        command += ["--port", str(self.port), "--workers", str(self.processes)]
-        command += ["--blocking-threads", str(THREADS), "--no-ws", "--log-level", "warning"]
-        return [*command, *self.config, "shop.wsgi:application"]
 
 
 def _cpu_of(pid: int) -> float:
