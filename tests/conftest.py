@@ -128,6 +128,14 @@ def _clear_caches() -> None:
     alerts.clear()
 
 
+@pytest.fixture(autouse=True)
+def _publish_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no thread that outlives its test and sends commands that other tests count."""
+    from shop.platform import rates
+
+    monkeypatch.setattr(rates, "start", lambda role: None)
+
+
 @pytest.fixture(scope="session")
 def redis_five() -> list[Redis]:
     """Return the five independent masters of the `redlock` backend."""
