@@ -14,8 +14,8 @@ RECENT = 5
 """Seconds over which the current value is averaged."""
 ALIVE = 10
 """Seconds without news after which a process is gone."""
-REFUSED = ("409", "429", "503")
-"""Statuses of refusals: against the sale's rules, too many, unavailable."""
+REFUSALS = [("shop_http_responses_total", status) for status in ("409", "429", "503")]
+"""Counts of responses against the sale's rules, above a limit, and without a store."""
 WIDTH, HEIGHT = 240, 48
 """The units of a chart's view box."""
 
@@ -60,8 +60,6 @@ class LastMinute:
     wait_ms: Series
     """95th percentile of the waits for the locks of sales."""
     refusals: Series
-    refused: Sequence[float | None]
-    """Current refusals per second, by the statuses in REFUSED."""
     attempts: float | None
     """Current attempts per second to acquire the lock of a sale."""
     processes: Counter[str]
@@ -78,15 +76,10 @@ def read_last_minute() -> LastMinute:
     def series(value: Callable[[Counts], float | None]) -> Series:
         return Series([value(counts) if counts else None for counts in seconds])
 
-    def responses(*statuses: str) -> Series:
-        names = [("shop_http_responses_total", status) for status in statuses]
-        return series(lambda counts: sum(counts.get(name, 0) for name in names))
-
     return LastMinute(
         orders=series(lambda counts: counts.get(("shop_orders_total",), 0)),
         wait_ms=series(_wait_ms),
-        refusals=responses(*REFUSED),
-        refused=[responses(status).now for status in REFUSED],
+        refusals=series(lambda counts: sum(counts.get(name, 0) for name in REFUSALS)),
         attempts=series(lambda counts: _of_sales(counts, "locking_attempts_total").total()).now,
         processes=running,
     )

@@ -5,19 +5,15 @@ state and its age.
 """
 
 import re
-import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
-from django.conf import settings
 from django.db.models import Q
 from django.utils import timezone
-from kazoo.hosts import collect_hosts
 
 from locking import LockUnavailable, locks, policy, single_flight
 from locking.backends.base import Held
@@ -28,7 +24,7 @@ from shop.administration.audit import StockAudit
 from shop.errors import ServiceUnavailable
 from shop.models import Sale
 from shop.operations.last_minute import LastMinute, read_last_minute
-from shop.operations.probes import STORES, Probe, ProbeResult, ping, probe_all
+from shop.operations.probes import STORES, Probe, ProbeResult, probe_all
 from shop.reservations import store
 from shop.sales.stock_lock import lock_name
 
@@ -52,8 +48,6 @@ class StoreHealth(NamedTuple):
     is_lock: bool
     """True for a lock backend, False for the shop's database, Redis and cache."""
     probed: ProbeResult
-    nodes: str = ""
-    """Responding nodes and all nodes, e.g. "4/5"; empty for a store with one node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,16 +151,16 @@ def _shop_stores(found: Mapping[str, ProbeResult]) -> list[StoreHealth]:
 
 
 def _read_live() -> LiveState:
-    as_of, nodes = timezone.now(), _nodes()
+    as_of = timezone.now()
     probes: dict[str, Probe] = {f"lock {alias}": partial(_probe_backend, alias) for alias in locks}
-    probes |= {f"node {address}": probe for _, address, probe in nodes}
     found = _probe(STORES | probes)
     backends = {alias: found[f"lock {alias}"] for alias in locks}
     stores = _shop_stores(found)
-    for alias, probed in backends.items():
-        if alias not in IN_MEMORY:
-            up = [found[f"node {address}"].ok for of, address, _ in nodes if of == alias]
-            stores.append(StoreHealth(alias, True, probed, f"{sum(up)}/{len(up)}" if up else ""))
+    stores += [
+        StoreHealth(alias, True, probed)
+        for alias, probed in backends.items()
+        if alias not in IN_MEMORY
+    ]
     if not found["database"].ok:
         raise LockUnavailable  # rather than wait for each query
     held, now = _held(backends), timezone.now()
@@ -242,28 +236,6 @@ def _probe_backend(alias: str) -> list[Held]:
     """Probe a backend and return its held locks."""
     locks[alias].probe()
     return locks[alias].inspect()
-
-
-def _nodes() -> list[tuple[str, str, Probe]]:
-    """Return backend, address and probe of each server of RedLock and ZooKeeper."""
-    redlock: list[tuple[str, str, Probe]] = [
-        ("redlock", urlsplit(url).netloc.rpartition("@")[2], partial(ping, url))
-        for url in settings.REDLOCK_URLS
-    ]
-    hosts = collect_hosts(settings.ZOOKEEPER_HOSTS)[0] if settings.ZOOKEEPER_HOSTS else []
-    return redlock + [
-        ("zookeeper", f"{host}:{port}", partial(_probe_zookeeper, host, port))
-        for host, port in hosts
-    ]
-
-
-def _probe_zookeeper(host: str, port: int) -> None:
-    with socket.create_connection((host, port), timeout=PROBE_SECONDS) as connection:
-        connection.settimeout(PROBE_SECONDS)
-        connection.sendall(b"srvr")
-        reply = connection.recv(200)
-    if not reply or b"not currently serving" in reply:
-        raise ConnectionError(reply)
 
 
 def _rows(

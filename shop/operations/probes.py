@@ -75,7 +75,7 @@ def _probe_database() -> None:
         cursor.execute("SELECT 1")
 
 
-def ping(url: str) -> None:
+def _ping(url: str) -> None:
     """Ping a Redis server on a new connection."""
     options = {"socket_timeout": 0.5, "socket_connect_timeout": 1, "retry": Retry(NoBackoff(), 0)}
     with Redis.from_url(url, **options) as client:
@@ -84,8 +84,8 @@ def ping(url: str) -> None:
 
 STORES: dict[str, Probe] = {
     "database": _probe_database,
-    "redis": lambda: ping(settings.REDIS_URL),
-    "cache": lambda: ping(settings.CACHE_URL),
+    "redis": lambda: _ping(settings.REDIS_URL),
+    "cache": lambda: _ping(settings.CACHE_URL),
 }
 
 

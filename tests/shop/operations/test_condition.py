@@ -35,7 +35,6 @@ def minute(**processes: int) -> LastMinute:
         orders=QUIET,
         wait_ms=QUIET,
         refusals=QUIET,
-        refused=[],
         attempts=2720.4,
         processes=Counter(processes),
     )

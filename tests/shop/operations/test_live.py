@@ -22,11 +22,11 @@ from locking.types import ReservedName
 from shop.administration.alerts import audit_and_alert
 from shop.models import User
 from shop.operations import live
-from shop.operations.live import StoreHealth, get_live_state
+from shop.operations.live import get_live_state
 from shop.operations.probes import probe_all
 from shop.purchase.place_order import place_order
 from tests.shop.making import a_customer, a_sale, put_in_force, signed_in
-from tests.shop.staff import CLOSED_PORT, few_backends, holder, seen_by_threads
+from tests.shop.staff import few_backends, holder, seen_by_threads
 
 __all__ = ["few_backends", "holder"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -148,24 +148,6 @@ def _all_on(server: Redis) -> override_settings:
         for name, conf in django_settings.CACHES.items()
     }
     return override_settings(REDIS_URL=server.url, CACHE_URL=server.url, CACHES=caches)
-
-
-def health_of(name: str, settings, backend: str, location: object) -> StoreHealth:
-    settings.LOCKS = {**settings.LOCKS, name: {"BACKEND": backend, "LOCATION": location}}
-    (store,) = (store for store in get_live_state().stores if store.name == name)
-    return store
-
-
-def test_responding_redlock_masters_are_counted(settings):
-    settings.REDLOCK_URLS = urls = [settings.REDIS_URL, CLOSED_PORT]
-    store = health_of("redlock", settings, "locking.backends.redlock.RedLockBackend", urls)
-    assert (store.nodes, store.probed.ok) == ("1/2", False), "no majority"
-
-
-def test_responding_zookeeper_servers_are_counted(zookeeper, settings):
-    settings.ZOOKEEPER_HOSTS = hosts = f"{zookeeper.hosts},127.0.0.1:9/locks"
-    backend = "locking.backends.zookeeper.ZooKeeperBackend"
-    assert health_of("zookeeper", settings, backend, hosts).nodes == "3/4"
 
 
 def test_failed_probe_reports_the_exception_class():
