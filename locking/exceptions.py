@@ -15,6 +15,7 @@ The errors of client libraries never leave a backend; they are the `__cause__` o
 """
 
 from collections.abc import Iterable
+from datetime import datetime
 from difflib import get_close_matches
 
 
@@ -39,6 +40,15 @@ class LockError(DocumentedError):
 
 class LockTimeout(LockError):
     """The lock stayed held by another caller for the whole timeout."""
+
+    def __init__(
+        self, message: str | None = None, *, holder: str = "", since: datetime | None = None
+    ) -> None:
+        super().__init__(message)
+        self.holder = holder
+        """Owner that the store named at the end of the wait; "" if it names none."""
+        self.since = since
+        """Time of the holder's grant, if the store records it."""
 
 
 class LockLost(LockError):

@@ -126,6 +126,8 @@ class Claim:
     token: int = 0
     deadline: float = math.inf
     """Monotonic time at which the grant ends; a backend with sessions moves it itself."""
+    holder: Held | None = None
+    """Set at the end of a wait without a grant, if the store names the holder by the way."""
     report_lost: Callable[[], None] | None = None
     """Set once the lock is granted. A backend that learns of the grant's end calls it."""
 
@@ -242,8 +244,9 @@ class Backend(ABC):
         """Acquire the lock, waiting up to `timeout` seconds (0 tries once, inf waits forever).
 
         Returns None when it stayed held, or when `claim.cancelled` was set. In both cases, and
-        after any exception that interrupts the wait, the claim leaves no trace in the store.
-        Raises LockUnavailable when the store does not answer within bounded time.
+        after any exception that interrupts the wait, the claim leaves no trace in the store. It
+        sets `claim.holder` if the store's replies name the holder. Raises LockUnavailable when the
+        store does not answer within bounded time.
         """
 
     @abstractmethod

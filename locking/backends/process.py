@@ -48,6 +48,16 @@ class _Owned:
     token: int
     queue: deque[_Waiter] = field(default_factory=deque)
 
+    def held(self, name: str) -> Held:
+        """Return the entry of `inspect`."""
+        return Held(
+            name=name,
+            owner=self.owner,
+            token=self.token,
+            since=clock_time(self.token),
+            waiters=len(self.queue),
+        )
+
 
 class ProcessBackend(Backend):
     """First come, first served among the threads of a process; a release grants to the next."""
@@ -117,6 +127,7 @@ class ProcessBackend(Backend):
                 self._owned[claim.name] = owned = _Owned(claim.owner, clock_token())
                 return Grant(owned.token, math.inf)
             if timeout <= 0:
+                claim.holder = owned.held(claim.name)
                 return None
             waiter = _Waiter(claim, event())
             owned.queue.append(waiter)
@@ -133,6 +144,7 @@ class ProcessBackend(Backend):
             if owned is not None and owned.owner == waiter.claim.owner:
                 return Grant(owned.token, math.inf)
             if owned is not None and waiter in owned.queue:
+                waiter.claim.holder = owned.held(waiter.claim.name)
                 owned.queue.remove(waiter)
             return None
 
@@ -163,16 +175,7 @@ class ProcessBackend(Backend):
     def inspect(self) -> list[Held]:
         """Return the locks of this process."""
         with self._guard:
-            return [
-                Held(
-                    name=name,
-                    owner=owned.owner,
-                    token=owned.token,
-                    since=clock_time(owned.token),
-                    waiters=len(owned.queue),
-                )
-                for name, owned in self._owned.items()
-            ]
+            return [owned.held(name) for name, owned in self._owned.items()]
 
     def probe(self) -> None:
         """Do nothing: there is no server."""

@@ -20,6 +20,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Literal, TypedDict, Unpack
 
 from locking import metrics
@@ -102,11 +103,11 @@ class BaseLock(ABC):
         """Return the caller's lease, or None if it holds none."""
 
     @abstractmethod
-    def _grant(self, caller: object, wait: float) -> Lease | None:
-        """Return a new lease, or None if the lock stayed held for `wait` seconds."""
+    def _grant(self, caller: object, wait: float) -> Lease | Claim:
+        """Return a new lease, or the claim if the lock stayed held for `wait` seconds."""
 
     @abstractmethod
-    async def _agrant(self, caller: object, wait: float) -> Lease | None:
+    async def _agrant(self, caller: object, wait: float) -> Lease | Claim:
         """Return a new lease of a task; see `_grant`."""
 
     @abstractmethod
@@ -132,12 +133,12 @@ class BaseLock(ABC):
         LockUnavailable if the store does not reply.
         """
         lease = self._enter(check_wait(blocking, timeout, self.timeout))
-        if lease is None:
+        if isinstance(lease, Claim):
             return False
         self._acquired.append(lease)
         return True
 
-    def _enter(self, wait: float) -> Lease | None:
+    def _enter(self, wait: float) -> Lease | Claim:
         caller = current_caller()
         lease = self._lease_of(caller) if self.reentrant else None
         if lease is not None and lease.enter_again():
@@ -161,12 +162,9 @@ class BaseLock(ABC):
     def __enter__(self) -> Lease:
         timeout = self._with_timeout()
         lease = self._enter(timeout)
-        if lease is None:
-            raise self._timed_out(timeout)
+        if isinstance(lease, Claim):
+            raise _timed_out(lease, timeout)
         return lease
-
-    def _timed_out(self, timeout: float) -> LockTimeout:
-        return LockTimeout(f"{self.name!r} was still held by another caller after {timeout:g} s.")
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
@@ -188,12 +186,12 @@ class BaseLock(ABC):
 
     async def _aacquire(self, caller: object, wait: float) -> bool:
         lease = await self._aenter(caller, wait)
-        if lease is None:
+        if isinstance(lease, Claim):
             return False
         self._acquired.append(lease)
         return True
 
-    async def _aenter(self, caller: object, wait: float) -> Lease | None:
+    async def _aenter(self, caller: object, wait: float) -> Lease | Claim:
         lease = self._lease_of(caller) if self.reentrant else None
         if lease is not None and await lease.aenter_again():
             return lease
@@ -212,8 +210,8 @@ class BaseLock(ABC):
     async def _aenter_block(self, caller: object) -> Lease:
         timeout = await self._awith_timeout()
         lease = await self._aenter(caller, timeout)
-        if lease is None:
-            raise self._timed_out(timeout)
+        if isinstance(lease, Claim):
+            raise _timed_out(lease, timeout)
         if self.cancel_on_loss and lease.scope is None and caller is asyncio.current_task():
             lease.scope = CancelScope(lease.count)
             if lease.lost:
@@ -244,6 +242,20 @@ class BaseLock(ABC):
             logger.warning("lock not released cleanly", exc_info=True)
 
 
+def _timed_out(claim: Claim, timeout: float) -> LockTimeout:
+    text, holder = (
+        f"{claim.name!r} was still held by another caller after {timeout:g} s",
+        claim.holder,
+    )
+    if holder is None:
+        return LockTimeout(f"{text}.")
+    text, since = f"{text}: {holder.owner}", None
+    if holder.since is not None:
+        since = datetime.fromtimestamp(holder.since, UTC)
+        text += f" since {since:%Y-%m-%d %H:%M:%S} UTC"
+    return LockTimeout(f"{text}.", holder=holder.owner, since=since)
+
+
 class Lock(BaseLock):
     """A lock on one name in one backend."""
 
@@ -258,7 +270,7 @@ class Lock(BaseLock):
     def _lease_of(self, caller: object) -> Lease | None:
         return self.backend.held.get((self.name, caller))
 
-    def _grant(self, caller: object, wait: float) -> Lease | None:
+    def _grant(self, caller: object, wait: float) -> Lease | Claim:
         claim = Claim(name=self.name, ttl=self.ttl, caller=caller)
         started = time.monotonic()
         try:
@@ -273,7 +285,7 @@ class Lock(BaseLock):
                 self.backend.release(claim, claim.token)
             raise
 
-    async def _agrant(self, caller: object, wait: float) -> Lease | None:
+    async def _agrant(self, caller: object, wait: float) -> Lease | Claim:
         key = (self.name, caller)
         if key in self.backend.entering and self.reentrant:
             raise LockMisuse(
@@ -285,7 +297,7 @@ class Lock(BaseLock):
         finally:
             self.backend.entering.discard(key)
 
-    async def _agrant_once(self, caller: object, wait: float) -> Lease | None:
+    async def _agrant_once(self, caller: object, wait: float) -> Lease | Claim:
         claim = Claim(name=self.name, ttl=self.ttl, caller=caller)
         started = time.monotonic()
         try:
@@ -300,12 +312,15 @@ class Lock(BaseLock):
                 await self.backend.arelease(claim, claim.token)
             raise
 
-    def _hold(self, claim: Claim, grant: Grant | None, started: float) -> Lease | None:
-        """Return the lease of a grant, now the caller's, and see to its renewal and its end."""
+    def _hold(self, claim: Claim, grant: Grant | None, started: float) -> Lease | Claim:
+        """Return the lease of a grant, now the caller's, and see to its renewal and its end.
+
+        Without a grant, return the claim.
+        """
         backend = self.backend
         if grant is None:
             metrics.not_acquired(backend.alias, self.name, "timeout")
-            return None
+            return claim
         lease = Lease(backend, claim, grant, self.on_lost)
         try:
             # Not None if it is lost, or if its holder may not enter again.

@@ -10,6 +10,7 @@ from functools import partial
 
 from locking import policy
 from locking.backends.aio import helper
+from locking.backends.base import Claim
 from locking.exceptions import LockError
 from locking.handler import locks
 from locking.lease import Lease, Lock
@@ -48,22 +49,22 @@ class PolicyLock(BaseLock):
             max_hold=self.max_hold,
         )
 
-    def _grant(self, caller: object, wait: float) -> Lease | None:
+    def _grant(self, caller: object, wait: float) -> Lease | Claim:
         deadline = time.monotonic() + wait
         seen = policy.current(timeout=_read_timeout(deadline, wait))
         while True:
             if seen.grants(self.name):
                 lease = self._lock(seen.backend)._enter(max(0.0, deadline - time.monotonic()))
-                if lease is None or _keep(lease, seen, _read_timeout(deadline, wait)):
+                if isinstance(lease, Claim) or _keep(lease, seen, _read_timeout(deadline, wait)):
                     return lease
             policy.finish_overdue_switch(seen)
             left = deadline - time.monotonic()
             if left <= 0:
-                return None
+                return Claim(name=self.name, ttl=wait, caller=caller)
             time.sleep(min(DRAIN_PAUSE, left))
             seen = policy.current(DRAIN_PAUSE, timeout=_read_timeout(deadline, wait))
 
-    async def _agrant(self, caller: object, wait: float) -> Lease | None:
+    async def _agrant(self, caller: object, wait: float) -> Lease | Claim:
         """Return a new lease of a task. The policy is read in the helper thread."""
         deadline, max_age = time.monotonic() + wait, None
         while True:
@@ -72,12 +73,14 @@ class PolicyLock(BaseLock):
             if seen.grants(self.name):
                 lock = self._lock(seen.backend)
                 lease = await lock._aenter(caller, max(0.0, deadline - time.monotonic()))
-                if lease is None or await _akeep(lease, seen, _read_timeout(deadline, wait)):
+                if isinstance(lease, Claim) or await _akeep(
+                    lease, seen, _read_timeout(deadline, wait)
+                ):
                     return lease
             policy.finish_overdue_switch(seen)
             left = deadline - time.monotonic()
             if left <= 0:
-                return None
+                return Claim(name=self.name, ttl=wait, caller=caller)
             await asyncio.sleep(min(DRAIN_PAUSE, left))
             max_age = DRAIN_PAUSE
 

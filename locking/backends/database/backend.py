@@ -101,6 +101,10 @@ class DatabaseBackend(DatabaseLocks[Session]):
             left = deadline - time.monotonic()
             if left <= 0 or claim.cancelled.is_set():
                 strategy.leave()
+                if row is not None and row.left > 0:
+                    claim.holder = Held(
+                        name=claim.name, owner=row.owner, token=row.token, since=row.token / SECOND
+                    )
                 return None
             if row is not None:
                 strategy.wait(row, left)

@@ -3,7 +3,7 @@
 -- KEYS  1 lock, 2 queue, 3 clock, 4 late (see redis_queue.lua)
 -- ARGV  1 owner, 2 floor, 3 fair (see there)
 --       4 entry  the waiter's entry to remove, '' for a holder
--- Returns 1 when the owner had the lock, else 0
+-- Returns 1 when the owner had the lock, {owner, token} of the holder for a waiter, else 0
 
 local entry = ARGV[4]
 local holder = redis.call('HGET', lock, 'owner')
@@ -11,7 +11,7 @@ if entry ~= '' and holder ~= caller then
   redis.call('LREM', queue, 1, entry)
 end
 if holder and holder ~= caller then
-  return 0
+  return entry ~= '' and {holder, redis.call('HGET', lock, 'token')} or 0
 end
 if holder and not fair then
   -- One release in four grants to the first waiter. Otherwise a caller that releases and acquires

@@ -6,7 +6,8 @@
 --       4 ttl    ms that the grant lasts
 --       5 entry  the queue entry, "channel ttl floor owner"; '' does not wait
 -- Returns {token or 0, ms left of the present grant, ticks now, place in the queue,
---          1 if neither a grant nor an entry of the caller was found, else 0}
+--          1 if neither a grant nor an entry of the caller was found, else 0},
+--          and without an entry also the holder's owner and token
 
 local ttl, entry = ARGV[4], ARGV[5]
 
@@ -35,7 +36,7 @@ if holder == caller then
   return {tonumber(state[1]), left, ticks(), 0, 0}
 end
 if entry == '' then
-  return {0, left, 0, 0, 1}
+  return {0, left, 0, 0, 1, holder, state[1]}
 end
 local place = redis.call('LPOS', queue, entry)
 local is_new = place and 0 or 1

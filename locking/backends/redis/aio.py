@@ -120,13 +120,16 @@ class AsyncRedis:
         while True:
             sent = time.monotonic()
             args = backend.take_args(claim, waiter.entry)
-            (token, left, ticks, _, is_new), _ = await self._run(client, TAKE, claim, *args)
+            (token, left, ticks, _, is_new, *holder), _ = await self._run(
+                client, TAKE, claim, *args
+            )
             if waiter.is_recheck and is_new:
                 waiters.rejoin(claim.name)
             waiter.is_recheck = False
             if token:
                 return backend.grant(claim, token, sent + left / 1000)
             if not waiter.entry:
+                claim.holder = backend.holder(claim, holder)
                 return None
             waiters.recheck_at(claim.name, sent + left / 1000 + RECHECK_DELAY)
             message = await waiter.wait()
@@ -136,7 +139,10 @@ class AsyncRedis:
                 if grant is not None:
                     return grant
             elif time.monotonic() >= until:
-                await self._run(client, RELEASE, claim, *backend.release_args(waiter.entry))
+                args = backend.release_args(waiter.entry)
+                claim.holder = backend.holder(
+                    claim, (await self._run(client, RELEASE, claim, *args))[0]
+                )
                 return None
 
     async def release(self, claim: Claim) -> None:

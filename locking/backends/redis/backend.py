@@ -133,7 +133,7 @@ class RedisBackend(Backend):
         while True:
             sent = time.monotonic()
             args = self.take_args(claim, entry)
-            connection, (token, left, ticks, place, _) = self._ask(
+            connection, (token, left, ticks, place, _, *holder) = self._ask(
                 connection, TAKE, claim, *args, undo=partial(self.packed_release, claim, entry)
             )
             if token:
@@ -141,6 +141,7 @@ class RedisBackend(Backend):
                 return self.grant(claim, token, sent + left / 1000)
             if not entry:
                 self.pool.give(connection)
+                claim.holder = self.holder(claim, holder)
                 return None
             recheck = sent + left / 1000 + RECHECK_DELAY + min(place * STAGGER, MAX_STAGGER)
             claim.interrupt = connection.interrupt
@@ -232,7 +233,17 @@ class RedisBackend(Backend):
         except Disconnected:
             connection.send_and_close(self.packed_release(claim, entry))
             raise
-        self.pool.give(self._ask(connection, RELEASE, claim, *self.release_args(entry))[0])
+        used, reply = self._ask(connection, RELEASE, claim, *self.release_args(entry))
+        self.pool.give(used)
+        claim.holder = self.holder(claim, reply)
+
+    def holder(self, claim: Claim, reply: Any) -> Held | None:
+        """Return the other holder that a script named for a claim, if any."""
+        if not isinstance(reply, list) or not reply:
+            return None
+        owner, ticks = reply[0], int(reply[1])
+        token = full_token(ticks, owner)
+        return Held(name=claim.name, owner=owner, token=token, since=ticks * TICK)
 
     def release(self, claim: Claim, token: int) -> None:
         """Release the lock and grant it to the first waiter that is still connected.

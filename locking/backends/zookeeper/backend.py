@@ -99,7 +99,8 @@ class ZooKeeperBackend(Backend):
         parent = self._parent(claim.name)
         grant = None
         with translated():
-            if timeout <= 0 and self.queue(claim.name):
+            if timeout <= 0 and (queue := self.queue(claim.name)):
+                claim.holder = Held(name=claim.name, owner=queue[0][:-11])
                 return None  # without a node that another claim could wait for
             try:
                 grant = self._wait_in_queue(session, claim, parent, end)
@@ -141,6 +142,8 @@ class ZooKeeperBackend(Backend):
                     return Grant(token, sent + session.timeout)
                 remaining = end - time.monotonic()
                 if remaining <= 0:
+                    first = min(ahead, key=lambda other: other[-10:])
+                    claim.holder = Held(name=claim.name, owner=first[:-11])
                     return None
                 predecessor = max(ahead, key=lambda other: other[-10:])
                 session.wait_gone(f"{parent}/{predecessor}", woken, remaining)
