@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
@@ -14,6 +15,13 @@ from locking import single_flight
 from locking.conf import backend_class, check_entry, lock_settings, policy_settings
 from locking.models import LockPolicy, WriteStrategy
 from locking.types import is_number
+
+
+def _aliases() -> set[str]:
+    """Return the aliases of LOCKS; none if LOCKS is wrong, which `check_locks` reports."""
+    with suppress(ImproperlyConfigured):
+        return set(lock_settings())
+    return set()
 
 
 @register()
@@ -63,13 +71,14 @@ def check_policy_row(databases: Any = None, **kwargs: Any) -> list[CheckMessage]
     LOCK_POLICY is only the first policy: an alias that is renamed later stays in the row.
     """
     model = LockPolicy
-    if router.db_for_write(model) not in (databases or ()):
+    aliases = _aliases()
+    if router.db_for_write(model) not in (databases or ()) or not aliases:
         return []
     try:
         row = model.objects.using(router.db_for_write(model)).filter(pk=1).first()
     except DatabaseError:
         return []  # not migrated yet, or unavailable
-    if row is None or row.backend in lock_settings():
+    if row is None or row.backend in aliases:
         return []
     text = f"The active lock backend is {row.backend!r}, which LOCKS does not have."
     hint = f"Add {row.backend!r} to LOCKS, or run `manage.py lock_policy switch ALIAS --force`."
@@ -80,9 +89,11 @@ def check_policy_row(databases: Any = None, **kwargs: Any) -> list[CheckMessage]
 def check_single_flight(**kwargs: Any) -> list[CheckMessage]:
     """Check the keys and values of LOCK_SINGLE_FLIGHT."""
     given = getattr(settings, "LOCK_SINGLE_FLIGHT", {})
+    if not (aliases := _aliases()):
+        return []
     conf = {**single_flight.DEFAULTS, **given}
     wrong = [f"has an unknown key {name!r}" for name in given if name not in single_flight.DEFAULTS]
-    for name, known in (("CACHE", settings.CACHES), ("LOCK", {None, *lock_settings()})):
+    for name, known in (("CACHE", settings.CACHES), ("LOCK", {None, *aliases})):
         if conf[name] not in known:
             wrong.append(f"{name} {conf[name]!r} is not in {name}S")
     for name in ("LOCK_TTL", "TIMEOUT"):

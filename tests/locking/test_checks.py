@@ -102,6 +102,8 @@ def test_wrong_backend_settings_are_reported(settings, conf, id) -> None:
 def test_locks_must_be_a_dict(settings, entries) -> None:
     settings.LOCKS = entries
     assert [found.id for found in check_locks()] == ["locking.E000"]
+    with pytest.raises(SystemCheckError, match=r"locking\.E000"):
+        call_command("check", databases=["default"])
     with pytest.raises(ImproperlyConfigured, match="LOCKS is"):
         locks["a"]
 
