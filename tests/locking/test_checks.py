@@ -99,7 +99,7 @@ def test_wrong_backend_settings_are_reported(settings, conf, id) -> None:
 
 
 @pytest.mark.parametrize("entries", [{}, [], None, "redis://host"])
-def test_locks_must_be_a_dict(settings, entries) -> None:
+def test_locks_must_be_a_dict(settings, db, entries) -> None:
     settings.LOCKS = entries
     assert [found.id for found in check_locks()] == ["locking.E000"]
     with pytest.raises(SystemCheckError, match=r"locking\.E000"):
