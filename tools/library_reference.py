@@ -1,0 +1,92 @@
+"""Write the names, options and errors of docs/library/reference.md.
+
+.venv/bin/python -m tools.library_reference
+"""
+
+import inspect
+import re
+from typing import Any
+
+from tools.lock_table import BACKENDS, ROOT  # isort: skip - sets Django up
+from django.utils.module_loading import import_string
+
+from loadtest.charts import marked
+from locking import exceptions
+
+PAGE = ROOT / "docs/library/reference.md"
+OPTIONS = "ttl timeout renew on_lost reentrant max_hold until cancel_on_loss"
+NAMES = {
+    "lock": ("policy.lock.PolicyLock", "acquire extend release lease locked aacquire arelease"),
+    "locks": ("backends.base.Backend", "lock inspect break_lock probe"),
+    "Options of a lock": ("lease.lock.LockOptions", OPTIONS),
+    "Lease": ("Lease", "token fence owner deadline remaining lost check extend release_after"),
+    "run_once": ("run_once", ""),
+    "current_run": ("jobs.runs.Run", "attempt check finish previous"),
+    "idempotent": ("idempotent", ""),
+    "Attempt": ("Attempt", "response is_replay store"),
+    "StoredResponse": ("StoredResponse", "to_http"),
+    "single_flight": ("single_flight.SingleFlight", "get_or_build invalidate"),
+}
+CALLED = ("lock", "Attempt", "StoredResponse")
+"""The public names, each with its object and the members that users need."""
+
+
+def plain(text: str | None) -> str:
+    """Return a text as one cell of a table."""
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+def signature(of: Any) -> str:
+    """Return the arguments with their defaults, without types; nothing for an attribute."""
+    found = str(inspect.signature(of)) if callable(of) else ""
+    return re.sub(r""": ('[^']*'|"[^"]*")| -> .*|self(, )?""", "", found).replace(" = ", "=")
+
+
+def row(of: Any, name: str) -> tuple[str, str]:
+    """Return a member with its docstring, which stands below an attribute."""
+    below = rf'^ +(?:self\.)?{name}\b[^\n(]*[:=][^\n]*\n +"""(.*?)"""'
+    written = re.search(below, inspect.getsource(of), re.M | re.S)
+    found = getattr(of, name, None)
+    return f"`{name}{signature(found)}`", plain(written[1] if written else inspect.getdoc(found))
+
+
+def names() -> str:
+    """Return a section for each public name."""
+    text = ""
+    for title, (path, members) in NAMES.items():
+        of = import_string(f"locking.{path}")
+        is_called = inspect.isfunction(of) or title in CALLED
+        call = f"`{title}{signature(of)}`\n\n" if is_called else ""
+        text += f"### {title}\n\n{call}{inspect.getdoc(of)}\n\n"
+        if rows := [row(of, name) for name in members.split()]:
+            text += marked.table(["name", "meaning"], rows) + "\n"
+    return text
+
+
+def options() -> str:
+    """Return a table of the OPTIONS of all backends."""
+    rows = [
+        (f"`{alias}`", f"`{name}`", f"`{one.default!r}`", one.expected)
+        for alias, path in BACKENDS.items()
+        for name, one in import_string(f"locking.backends.{path}").known_options.items()
+    ]
+    return marked.table(["backend", "option", "default", "accepts"], rows)
+
+
+def errors() -> str:
+    """Return a table of the errors, each with an anchor."""
+    found = [one for one in vars(exceptions).values() if hasattr(one, "__cause__")][1:]
+    rows = [(anchor(one.__name__), plain(one.__doc__)) for one in found]
+    return marked.table(["error", "meaning"], rows)
+
+
+def anchor(name: str) -> str:
+    """Return a name with the anchor that links and hints name."""
+    return f'<a id="{name.lower().replace(".", "-")}"></a>`{name}`'
+
+
+PARTS = {"names": names, "options": options, "errors": errors}
+
+if __name__ == "__main__":
+    for part, text in PARTS.items():
+        marked.write(PAGE, part, text())
