@@ -27,6 +27,7 @@ LAYERS = {
         jobs
         checks
         admin apps management
+        testing
     """,
     "shop": """
         settings errors
@@ -66,6 +67,7 @@ LOCKING_NEEDS = {
     "hiredis",
     "kazoo",
     "prometheus_client",
+    "pytest",
     "redis",
 }
 

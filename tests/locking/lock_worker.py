@@ -8,7 +8,6 @@ with LockWorker(conf) as other:
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from devservers.faults.worker import WorkerProcess
@@ -48,10 +47,6 @@ class LockWorker(WorkerProcess):
     def queue_up(self, name: str, size: int, ttl: float) -> None:
         """Start `size` threads that wait for a lock and release it at once."""
         self.call("queue_up", name=name, size=size, ttl=ttl)
-
-    def count_up(self, path: Path, name: str, times: int) -> None:
-        """Start adding one to the number in a file, `times` times, under the lock."""
-        self.send("count_up", path=str(path), name=name, times=times)
 
     def contend(self, name: str, *, threads: int, until: float) -> None:
         """Start acquiring and releasing in many threads until a monotonic time.
@@ -102,22 +97,6 @@ class LockCommands:
             lock = self.backend.lock(name, ttl=ttl, timeout=60)
             threading.Thread(target=enter, args=[lock], daemon=True).start()
         return {"ok": True}
-
-    def count_up(self, path: str, name: str, times: int) -> dict[str, Any]:
-        """Run the critical section that a lock is for: nothing in it is atomic."""
-        tokens = []
-        for _ in range(times):
-            lock = self.backend.lock(name)
-            lock.acquire()
-            tokens.append(lock.lease.token)
-            with Path(path).open("r+") as file:
-                number = int(file.read())
-                # The same for every backend: this makes an unguarded race visible.
-                time.sleep(WORK_SECONDS)
-                file.seek(0)
-                file.write(f"{number + 1:08d}")
-            lock.release()
-        return {"ok": True, "tokens": tokens}
 
     def contend(self, name: str, threads: int, until: float) -> dict[str, Any]:
         grants, waits = [0] * threads, [0.0] * threads

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from locking import fork
-from tests.locking.calls import passes_in_child
+from locking.testing.calls import passes_in_child
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -30,7 +30,7 @@ from locking import (
 from locking.idempotency import KEPT_FOR, is_key, prune
 from locking.jobs.tasks import prune_idempotency_keys
 from locking.models import IdempotencyKey
-from tests.locking.calls import in_thread
+from locking.testing.calls import in_thread
 from tests.locking.scripted import PATH, ScriptedBackend, unavailable
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]

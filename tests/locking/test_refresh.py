@@ -8,7 +8,7 @@ import pytest
 
 from devservers.faults.waiting import until
 from locking.refresh import RefreshingCache, SharedCalls
-from tests.locking.calls import passes_in_child
+from locking.testing.calls import passes_in_child
 from tests.locking.held_call import TIMEOUT, HeldCall, unexpected
 
 LONG = 60.0

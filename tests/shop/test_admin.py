@@ -21,13 +21,13 @@ from inventory.models import Product, Stock, StockMovement
 from inventory.stock import commit
 from locking import lock, locks
 from locking.models import JobRun, LockPolicy, WriteStrategy
+from locking.testing.calls import in_thread
 from shop.administration import sale_management
 from shop.administration.audit import audit_sale
 from shop.errors import Overloaded
 from shop.models import Order, Sale, User
 from shop.orders.service import cancel_order
 from shop.sales.stock_lock import fence_of, lock_name
-from tests.locking.calls import in_thread
 from tests.shop.admin_pages import act, messages, times
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
 from tests.shop.purchases import buy

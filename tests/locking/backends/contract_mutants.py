@@ -12,71 +12,71 @@ from typing import Any
 
 from locking.backends.base import Claim, Grant, Held
 from locking.backends.redis.backend import RedisBackend
-from tests.locking.backends.contract import Contract
+from locking.testing.contract import Contract
 from tests.locking.backends.redis.test_contract_redis import TestRedis as OnRedis
-from tests.locking.backends.test_contract_local import InMemoryBackend
+from tests.locking.backends.test_contract_local import LocalBackend
 
 HERE = "tests.locking.backends.contract_mutants"
 
 
-class ExtendNeverLost(InMemoryBackend):
+class ExtendNeverLost(LocalBackend):
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         return time.monotonic() + ttl
 
 
-class ExtendPromisesTenfold(InMemoryBackend):
+class ExtendPromisesTenfold(LocalBackend):
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         return super().extend(claim, token, ttl) + 9 * ttl
 
 
-class ExtendDoesNothing(InMemoryBackend):
+class ExtendDoesNothing(LocalBackend):
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         self._row(claim)
         return time.monotonic() + ttl
 
 
-class AcquirePromisesTenfold(InMemoryBackend):
+class AcquirePromisesTenfold(LocalBackend):
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         grant = super().acquire(claim, timeout)
         return grant and replace(grant, deadline=grant.deadline + 9 * claim.ttl)
 
 
-class ReleaseIgnoresOwner(InMemoryBackend):
+class ReleaseIgnoresOwner(LocalBackend):
     def release(self, claim: Claim, token: int) -> None:
         with self._changed:
             self._rows.pop(claim.name, None)
             self._changed.notify_all()
 
 
-class ReleaseWakesNoOne(InMemoryBackend):
+class ReleaseWakesNoOne(LocalBackend):
     def release(self, claim: Claim, token: int) -> None:
         with self._changed:
             self._row(claim)
             del self._rows[claim.name]
 
 
-class TokenStaysEqual(InMemoryBackend):
+class TokenStaysEqual(LocalBackend):
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         grant = super().acquire(claim, timeout)
         return grant and replace(grant, token=1)
 
 
-class LeaseNeverEnds(InMemoryBackend):
+class LeaseNeverEnds(LocalBackend):
     def _is_free(self, name: str) -> bool:
         return name not in self._rows
 
 
-class TryWaits(InMemoryBackend):
+class TryWaits(LocalBackend):
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         return super().acquire(claim, timeout or 1)
 
 
-class CancelledWaitIsGranted(InMemoryBackend):
+class CancelledWaitIsGranted(LocalBackend):
     def _is_cancelled(self, claim: Claim) -> bool:
         return False
 
 
-class NamesFoldCase(InMemoryBackend):
+class NamesFoldCase(LocalBackend):
     @contextmanager
     def _folded(self, claim: Claim) -> Iterator[None]:
         claim.name = claim.name.lower()
@@ -87,12 +87,12 @@ class NamesFoldCase(InMemoryBackend):
             return super().acquire(claim, timeout)
 
 
-class InspectForgetsDepth(InMemoryBackend):
+class InspectForgetsDepth(LocalBackend):
     def inspect(self) -> list[Held]:
         return [replace(held, count=1) for held in super().inspect()]
 
 
-class BreakDoesNothing(InMemoryBackend):
+class BreakDoesNothing(LocalBackend):
     def break_lock(self, name: str) -> bool:
         return name in self._rows
 
@@ -145,7 +145,7 @@ globals().update({cls.__name__: cls for cls in SUITES.values()})
 class TestControl(Contract):
     """The backend that the mutants are made of."""
 
-    path = "tests.locking.backends.test_contract_local.InMemoryBackend"
+    path = "tests.locking.backends.test_contract_local.LocalBackend"
 
 
 del OnRedis  # pytest would collect it

@@ -6,7 +6,7 @@ from tests.locking.backends.contract import Contract
 from tests.locking.scripted import ScriptedBackend
 
 
-class InMemoryBackend(ScriptedBackend):
+class LocalBackend(ScriptedBackend):
     """Declares no property that would need a store shared by several processes."""
 
     capabilities = replace(ScriptedBackend.capabilities, fencing=False, lists_holders=False)
@@ -20,5 +20,9 @@ class TestProcess(Contract):
     path = "locking.backends.process.ProcessBackend"
 
 
+class TestInMemory(Contract):
+    path = "locking.testing.memory.InMemoryBackend"
+
+
 class TestThirdParty(Contract):
-    path = "tests.locking.backends.test_contract_local.InMemoryBackend"
+    path = "tests.locking.backends.test_contract_local.LocalBackend"

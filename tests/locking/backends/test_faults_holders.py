@@ -14,9 +14,10 @@ import pytest
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
 from locking.backends.mysql_session import MySQLSessionBackend
+from locking.testing.calls import acquire_and_release
 from tests.fault_rows import SLACK
 from tests.locking.backends.fault_stores import LEASED, TTL, Store, idle, mysql_session, name, store
-from tests.locking.calls import acquire_and_release, acquired
+from tests.locking.calls import acquired
 
 __all__ = ["idle", "name", "store"]
 

@@ -15,7 +15,8 @@ from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.mysql_session import MySQLSessionBackend
-from tests.locking.backends.contract_base import assert_nothing_leaks, served
+from locking.testing.calls import in_thread
+from locking.testing.contract import served
 from tests.locking.backends.database.database_tools import (
     SESSION,
     Root,
@@ -25,7 +26,8 @@ from tests.locking.backends.database.database_tools import (
     session,
     short_response_timeout,
 )
-from tests.locking.calls import acquired, in_thread
+from tests.locking.backends.leaks import assert_nothing_leaks
+from tests.locking.calls import acquired
 from tests.locking.lock_worker import LockWorker
 
 __all__ = ["root", "server", "short_response_timeout"]

@@ -10,7 +10,7 @@ import pytest
 from devservers.faults.waiting import until
 from locking import LockUnavailable
 from locking.backends.pending_releases import PendingReleases
-from tests.locking.calls import passes_in_child
+from locking.testing.calls import passes_in_child
 
 TTL = 60.0
 

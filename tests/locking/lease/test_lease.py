@@ -11,7 +11,8 @@ import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable, locks
-from tests.locking.calls import acquired, in_thread
+from locking.testing.calls import in_thread
+from tests.locking.calls import acquired
 from tests.locking.scripted import PATH, ScriptedBackend, scripted, unavailable
 
 

@@ -11,7 +11,7 @@ from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockMisuse, LockTimeout, lock, locks
 from locking.backends.base import Backend
-from tests.locking.calls import in_thread
+from locking.testing.calls import in_thread
 
 NAME = "owned"
 

@@ -12,7 +12,8 @@ import pytest
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.lease.watchdog import Renewer
-from tests.locking.calls import acquire_and_release, acquired, in_thread, passes_in_child
+from locking.testing.calls import acquire_and_release, in_thread, passes_in_child
+from tests.locking.calls import acquired
 from tests.locking.scripted import scripted, unavailable
 
 TTL = 1.2

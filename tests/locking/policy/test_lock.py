@@ -7,7 +7,8 @@ import pytest
 from devservers.faults.waiting import WAIT_TIMEOUT
 from locking import LockLost, LockMisuse, LockTimeout, lock, locks, policy
 from locking.refresh import clock
-from tests.locking.calls import acquired, passes_in_child
+from locking.testing.calls import passes_in_child
+from tests.locking.calls import acquired
 from tests.locking.scripted import PATH, ScriptedBackend
 
 

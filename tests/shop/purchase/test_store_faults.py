@@ -15,9 +15,9 @@ from devservers import Redis, ZooKeeper, start_all, stop_all
 from devservers.faults.waiting import until
 from inventory.models import Stock
 from locking import locks
+from locking.testing.calls import within
 from shop.models import CustomerQuota, Order, Sale
 from tests.fault_rows import audit_sale, record_fault, record_outcome
-from tests.locking.calls import within
 from tests.shop.making import a_sale, buy, put_in_force, signed_in
 from tests.shop.races.conftest import processes
 

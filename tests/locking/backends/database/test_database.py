@@ -21,9 +21,9 @@ from locking.backends.database.backend import DatabaseBackend
 from locking.conf import backend_class
 from locking.jobs.tasks import sweep_dead_locks
 from locking.models import LockRow
-from tests.locking.backends.contract_base import assert_nothing_leaks
+from locking.testing.calls import in_thread
 from tests.locking.backends.database.database_tools import DATABASE, SESSION, alias_for, database
-from tests.locking.calls import in_thread
+from tests.locking.backends.leaks import assert_nothing_leaks
 
 pytestmark = [pytest.mark.stores, pytest.mark.django_db(transaction=True)]
 HOUR = 3_600_000_000

@@ -14,6 +14,7 @@ from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.database.backend import DatabaseBackend
+from locking.testing.calls import acquire_and_release, in_thread, within
 from tests.devservers.faults.interception import InterceptingProxy
 from tests.fault_rows import SLACK
 from tests.locking.backends.database.database_tools import (
@@ -25,7 +26,6 @@ from tests.locking.backends.database.database_tools import (
     server,
     short_response_timeout,
 )
-from tests.locking.calls import acquire_and_release, in_thread, within
 from tests.locking.lock_worker import LockWorker
 
 __all__ = ["root", "server", "short_response_timeout"]

@@ -12,9 +12,9 @@ import redis as client
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.redis.backend import RedisBackend
-from tests.locking.backends.contract_base import assert_nothing_leaks
+from locking.testing.calls import acquire_and_release, passes_in_child
+from tests.locking.backends.leaks import assert_nothing_leaks
 from tests.locking.backends.redis.redis_tools import claim, waiters, waiting
-from tests.locking.calls import acquire_and_release, passes_in_child
 from tests.locking.lock_worker import LockWorker
 
 PATH = "locking.backends.redis.RedisBackend"

@@ -11,8 +11,8 @@ from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.pool import redis_breaker
+from locking.testing.calls import within
 from tests.locking.backends.redis.redis_tools import BOUND, Connect, claim, connect, server, take
-from tests.locking.calls import within
 
 __all__ = ["connect", "server"]
 

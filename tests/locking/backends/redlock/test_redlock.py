@@ -13,7 +13,8 @@ import redis
 from devservers.faults.waiting import until
 from locking import LockLost, LockMisuse
 from locking.backends.redlock.backend import RedLockBackend
-from tests.locking.backends.contract_base import assert_nothing_leaks
+from locking.testing.calls import passes_in_child
+from tests.locking.backends.leaks import assert_nothing_leaks
 from tests.locking.backends.redlock.redlock_masters import (
     FIRST_THREE,
     KEY,
@@ -24,7 +25,7 @@ from tests.locking.backends.redlock.redlock_masters import (
     masters,
     take,
 )
-from tests.locking.calls import acquired, elapsed, passes_in_child
+from tests.locking.calls import acquired, elapsed
 
 __all__ = ["masters"]
 

@@ -15,6 +15,7 @@ from devservers.faults.clock import Clock
 from devservers.faults.waiting import until
 from locking import LockLost, LockUnavailable
 from locking.backends.redlock.master import CONNECT_TIMEOUT
+from locking.testing.calls import within
 from tests.devservers.faults.interception import InterceptingProxy
 from tests.locking.backends.redlock.redlock_masters import (
     FIRST_THREE,
@@ -25,7 +26,7 @@ from tests.locking.backends.redlock.redlock_masters import (
     masters,
     take,
 )
-from tests.locking.calls import elapsed, within
+from tests.locking.calls import elapsed
 
 __all__ = ["masters"]
 

@@ -13,8 +13,9 @@ from devservers import ZooKeeper
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
+from locking.testing.calls import acquire_and_release, in_thread, within
 from tests.locking.backends.zookeeper.zookeeper_tools import PATH, backend, connected, name, other
-from tests.locking.calls import acquire_and_release, acquired, in_thread, within
+from tests.locking.calls import acquired
 
 __all__ = ["backend", "name", "other"]
 

@@ -16,10 +16,11 @@ from devservers.faults.ensemble import FailLeader, LeaderFailure, Partitioned
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
+from locking.testing.calls import within
 from tests.devservers.faults.interception import ExpireSession, InterceptingProxy
 from tests.fault_rows import SLACK
 from tests.locking.backends.zookeeper.zookeeper_tools import backend, connected, name, other
-from tests.locking.calls import acquired, elapsed, within
+from tests.locking.calls import acquired, elapsed
 
 __all__ = ["backend", "name", "other"]
 

@@ -1,0 +1,58 @@
+"""Calls in another thread or process, and waits with a time limit."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from locking.backends.base import Backend
+
+WAIT_TIMEOUT = 20.0
+"""Seconds that a loaded machine may need for what takes milliseconds."""
+T = TypeVar("T")
+
+
+def until(condition: Callable[[], T], what: str) -> T:
+    """Poll `condition` and return its first true value; fail after WAIT_TIMEOUT."""
+    deadline = time.monotonic() + WAIT_TIMEOUT
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come true in {WAIT_TIMEOUT:g} s"
+        time.sleep(0.01)
+    return value
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Fail if the block takes longer."""
+    started = time.monotonic()
+    yield
+    assert time.monotonic() - started < seconds
+
+
+def in_thread(call: Callable[..., T], *args: Any, **options: Any) -> T:
+    """Return the result of a call in another thread, which is another lock owner."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call, *args, **options).result(WAIT_TIMEOUT * 2)
+
+
+def passes_in_child(check: Callable[[], object]) -> bool:
+    """Return True if `check` returned a true value in a forked child, and raised nothing."""
+    child = os.fork()
+    if child == 0:
+        passed = False
+        try:
+            passed = bool(check())
+        finally:
+            os._exit(0 if passed else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def acquire_and_release(backend: Backend, name: str, timeout: float = WAIT_TIMEOUT) -> bool:
+    """Return False if the lock stayed held."""
+    lock = backend.lock(name)
+    if not lock.acquire(timeout=timeout):
+        return False
+    lock.release()
+    return True

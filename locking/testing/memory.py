@@ -1,0 +1,136 @@
+"""Locks in memory for the tests of a project.
+
+    with locks_in_memory() as clock:                        # every alias of settings.LOCKS
+        with pytest.raises(LockLost), lock("invoice:42"):
+            clock.advance(60)
+        with held_elsewhere("invoice:42"), pytest.raises(LockTimeout), lock("invoice:42"):
+            ...                                             # the wait costs no time
+
+A lease ends when the test advances the clock, and not in real time.
+"""
+
+import math
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from django.test.utils import override_settings
+
+from locking.backends.base import Claim, Grant, Held
+from locking.backends.options import Option
+from locking.backends.process import ProcessBackend
+from locking.conf import lock_settings
+from locking.exceptions import LockLost, LockMisuse
+from locking.handler import locks
+from locking.lease import Lease
+
+ELSEWHERE = object()
+"""The caller that stands for another process."""
+
+
+class VirtualClock:
+    """The time of leases in memory; it stands still until it is advanced."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.backends = weakref.WeakSet[InMemoryBackend]()
+        """Backends whose leases this clock ends."""
+
+    def advance(self, seconds: float) -> None:
+        """Let `seconds` pass. A lease ends after its ttl in total, because nothing renews it."""
+        self.now += seconds
+        for backend in list(self.backends):
+            backend.end_leases(seconds)
+
+
+class InMemoryBackend(ProcessBackend):
+    """The backend `process` with leases; several backends may share the CLOCK in OPTIONS."""
+
+    capabilities = replace(ProcessBackend.capabilities, summary="In memory, for tests.")
+    known_options = {
+        "CLOCK": Option(
+            default=None,
+            expected="a VirtualClock",
+            accepts=lambda value: isinstance(value, VirtualClock),
+        )
+    }
+
+    def __init__(self, alias: str, **settings: object) -> None:
+        super().__init__(alias, **settings)
+        self.clock: VirtualClock = self.options["CLOCK"] or VirtualClock()
+        self.clock.backends.add(self)
+        self._ends: dict[str, float] = {}
+
+    def acquire(self, claim: Claim, timeout: float) -> Grant | None:
+        """Acquire the lock, or join the queue."""
+        self._ends[claim.owner] = self.clock.now + claim.ttl
+        return super().acquire(claim, self._wait(claim, timeout))
+
+    async def aacquire(self, claim: Claim, timeout: float) -> Grant | None:
+        """Acquire the lock, or join the queue as a task."""
+        self._ends[claim.owner] = self.clock.now + claim.ttl
+        return await super().aacquire(claim, self._wait(claim, timeout))
+
+    def _wait(self, claim: Claim, timeout: float) -> float:
+        """Return the seconds to wait: none for a holder that only this thread could end."""
+        if (claim.name, ELSEWHERE) not in self.held:
+            return timeout
+        if timeout == math.inf:
+            raise LockMisuse(f"{claim.name!r} is held elsewhere: this wait would never end.")
+        return 0.0
+
+    def extend(self, claim: Claim, token: int, ttl: float) -> float:
+        """Move the end on the virtual clock; in real time a lease never ends."""
+        deadline = super().extend(claim, token, ttl)
+        self._ends[claim.owner] = self.clock.now + ttl
+        return deadline
+
+    def inspect(self) -> list[Held]:
+        """Return the locks with the seconds until the clock ends their leases."""
+        ends = {owner: end - self.clock.now for owner, end in self._ends.items()}
+        return [replace(held, expires_in=ends[held.owner]) for held in super().inspect()]
+
+    def end_leases(self, seconds: float) -> None:
+        """End the leases whose time has come, `seconds` after the last call."""
+        for lease in list(self.held.values()):
+            lease.hold_until -= seconds
+            if lease.lost or self._ends[lease.owner] <= self.clock.now:
+                lease.give_up("lock lost: the test advanced the clock")
+
+
+@contextmanager
+def locks_in_memory() -> Iterator[VirtualClock]:
+    """Replace every backend of settings.LOCKS by one in memory; return their clock."""
+    from locking import policy  # needs the apps
+
+    clock = VirtualClock()
+    entries = {
+        alias: {key: conf[key] for key in ("TTL", "TIMEOUT") if key in conf}
+        | {"BACKEND": f"{__name__}.{InMemoryBackend.__name__}", "OPTIONS": {"CLOCK": clock}}
+        for alias, conf in lock_settings().items()
+    }
+    with override_settings(LOCKS=entries):
+        policy.invalidate()
+        try:
+            yield clock
+        finally:
+            policy.invalidate()
+
+
+@contextmanager
+def held_elsewhere(name: str, alias: str | None = None) -> Iterator[None]:
+    """Hold a lock in memory as another process does; a wait for it ends at once, without it.
+
+    Without an alias, the lock is held in the backend that the policy has in force.
+    """
+    from locking import policy  # needs the apps
+
+    lock = locks[alias or policy.current().backend].lock(name, renew=False)
+    lease = lock._grant(ELSEWHERE, 0)
+    assert isinstance(lease, Lease), f"{name!r} is held already"
+    try:
+        yield
+    finally:
+        with suppress(LockLost):
+            lease.release()

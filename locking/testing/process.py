@@ -1,0 +1,88 @@
+"""Another process with the same backend, which takes locks on request."""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import django
+
+if TYPE_CHECKING:
+    from locking.lease import Lock
+
+REPLY_TIMEOUT = 60.0
+
+
+class OtherProcess:
+    """A process that executes the methods of `_Commands`; `kill` ends it as a crash does."""
+
+    def __init__(self, conf: Mapping[str, Any], env: Mapping[str, str]) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._pipe, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_serve, args=(theirs, conf, env), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def call(self, do: str, *args: Any) -> Any:
+        """Return the result of a command."""
+        self.send(do, *args)
+        return self.receive()
+
+    def send(self, do: str, *args: Any) -> None:
+        """Send a command without waiting for its result."""
+        self._pipe.send((do, args))
+
+    def receive(self) -> Any:
+        """Return the result of a command that was sent."""
+        assert self._pipe.poll(REPLY_TIMEOUT), "the other process does not respond"
+        return self._pipe.recv()
+
+    def kill(self) -> None:
+        """End the process with SIGKILL."""
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+
+class _Commands:
+    def __init__(self, conf: Mapping[str, Any]) -> None:
+        from locking.handler import create  # after django.setup()
+
+        self._backend = create("other", conf)
+        self._held: dict[str, Lock] = {}
+
+    def acquire(self, name: str, timeout: float, ttl: float | None) -> tuple[str, int] | None:
+        """Return owner and token of the grant."""
+        lock = self._backend.lock(name, ttl=ttl)
+        if not lock.acquire(timeout=timeout) or lock.lease is None:
+            return None
+        self._held[name] = lock
+        return lock.lease.owner, lock.lease.token
+
+    def release(self, name: str) -> None:
+        self._held.pop(name).release()
+
+    def count(self, file: Path, name: str, times: int) -> list[int]:
+        """Add 1 to the number in a file under the lock, in steps; return the tokens."""
+        tokens = []
+        for _ in range(times):
+            with self._backend.lock(name, timeout=REPLY_TIMEOUT) as lease:
+                tokens.append(lease.token)
+                with file.open("r+") as opened:
+                    number = int(opened.read())
+                    time.sleep(0.001)  # makes an unguarded race visible
+                    opened.seek(0)
+                    opened.write(f"{number + 1:08d}")
+        return tokens
+
+
+def _serve(pipe: Connection, conf: Mapping[str, Any], env: Mapping[str, str]) -> None:
+    os.environ.update(env)
+    django.setup()
+    commands = _Commands(conf)
+    while True:  # until the other end is closed
+        do, args = pipe.recv()
+        pipe.send(getattr(commands, do)(*args))

@@ -1,0 +1,164 @@
+"""Locks in memory, their clock and the fixtures of `locking.testing`."""
+
+import asyncio
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from devservers.faults.waiting import WAIT_TIMEOUT
+from locking import LockLost, LockMisuse, LockTimeout, lock, locks
+from locking.testing.calls import acquire_and_release, in_thread, within
+from locking.testing.fixtures import lock_clock  # noqa: F401 - a fixture
+from locking.testing.memory import InMemoryBackend, VirtualClock, held_elsewhere, locks_in_memory
+
+CONFTEST = """
+import django
+from django.conf import settings
+
+settings.configure(
+    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "locking"]
+)
+django.setup()
+pytest_plugins = ["locking.testing.fixtures"]
+"""
+TESTS = """
+import pytest
+from locking import LockLost, locks
+
+pytestmark = pytest.mark.usefixtures("no_locks_left")
+kept = []
+
+
+def test_lease_ends(lock_clock):
+    with pytest.raises(LockLost), locks["default"].lock("invoice:42"):
+        lock_clock.advance(60)
+
+
+def test_lock_is_left(lock_clock):
+    kept.append(locks["default"].lock("invoice:42"))
+    kept[-1].acquire()
+
+
+def test_lock_is_left_without_a_clock():
+    kept.append(locks["default"].lock("invoice:43"))
+    kept[-1].acquire()
+
+
+def test_lock_left_by_another_test_does_not_count():
+    assert kept[-1].lease is not None
+"""
+
+
+@pytest.fixture
+def memory() -> InMemoryBackend:
+    return InMemoryBackend("memory", ttl=6.0)
+
+
+def test_advanced_clock_ends_the_lease(memory: InMemoryBackend) -> None:
+    lost = []
+    held = memory.lock("invoice:42", on_lost=lost.append)
+    held.acquire()
+    lease = held.lease
+    memory.clock.advance(5.9)
+    lease.check()
+    assert [round(seen.expires_in, 1) for seen in memory.inspect()] == [0.1]
+    memory.clock.advance(0.1)
+    assert lease.lost
+    assert lost == [lease]
+    assert in_thread(acquire_and_release, memory, "invoice:42", 0)
+    with pytest.raises(LockLost):
+        held.release()
+
+
+def test_block_raises_lock_lost_once_its_lease_has_ended(memory: InMemoryBackend) -> None:
+    with pytest.raises(LockLost), memory.lock("invoice:42"):
+        memory.clock.advance(60)
+
+
+def test_extended_lease_ends_later(memory: InMemoryBackend) -> None:
+    with memory.lock("invoice:42") as lease:
+        memory.clock.advance(5)
+        lease.extend(6)
+        memory.clock.advance(5)
+        lease.check()
+
+
+def test_clock_ends_what_max_hold_limits(memory: InMemoryBackend) -> None:
+    held = memory.lock("invoice:42", ttl=60, max_hold=10)
+    held.acquire()
+    lease = held.lease
+    memory.clock.advance(9)
+    assert not lease.lost
+    memory.clock.advance(1)
+    assert lease.lost
+    assert memory.inspect() == []
+
+
+def test_waiter_gets_the_lock_of_an_ended_lease(memory: InMemoryBackend) -> None:
+    with pytest.raises(LockLost), memory.lock("invoice:42"):
+        assert asyncio.run(_advance_while_waiting(memory))
+
+
+async def _advance_while_waiting(memory: InMemoryBackend) -> bool:
+    async def wait() -> bool:
+        async with memory.lock("invoice:42", timeout=WAIT_TIMEOUT):
+            return True
+
+    waiter = asyncio.create_task(wait())
+    while not memory.inspect()[0].waiters:
+        await asyncio.sleep(0.001)
+    memory.clock.advance(6)
+    return await waiter
+
+
+def test_lock_held_elsewhere_refuses_without_a_wait() -> None:
+    with locks_in_memory(), held_elsewhere("invoice:42", "redis"), within(WAIT_TIMEOUT):
+        busy = locks["redis"].lock("invoice:42", timeout=600)
+        with pytest.raises(LockTimeout), busy:
+            pass
+        assert not asyncio.run(busy.aacquire(timeout=600))
+        with pytest.raises(LockMisuse, match="would never end"):
+            busy.acquire(timeout=math.inf)
+        with locks["redis"].lock("invoice:43", timeout=600):
+            pass
+    with locks_in_memory() as clock, held_elsewhere("invoice:42", "redis"):
+        clock.advance(60)
+        assert acquire_and_release(locks["redis"], "invoice:42", 0)
+
+
+@pytest.mark.django_db
+def test_fixture_replaces_every_backend(lock_clock: VirtualClock) -> None:  # noqa: F811
+    with lock("invoice:42") as lease:
+        assert isinstance(lease.backend, InMemoryBackend)
+        assert {type(locks[alias]) for alias in locks} == {InMemoryBackend}
+        with held_elsewhere("invoice:43"), pytest.raises(LockTimeout), lock("invoice:43"):
+            pass
+        lock_clock.advance(1)
+
+
+def test_backends_of_the_settings_return() -> None:
+    before = type(locks["redis"])
+    with locks_in_memory():
+        assert type(locks["redis"]) is InMemoryBackend
+    assert type(locks["redis"]) is before
+
+
+def test_fixtures_serve_a_project_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_project.py").write_text(TESTS)
+    code = "import sys, pytest; sys.exit(pytest.main(['-q', '-rEp', '-p', 'no:django']))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    report = done.stdout
+    assert "4 passed, 2 errors" in report, report
+    assert "still locked at the end of the test: 'invoice:42' in 'default'" in report
+    assert "still locked at the end of the test: 'invoice:43' in 'default'" in report
