@@ -41,7 +41,7 @@ from locking.handler import locks
 from locking.lease import Lock
 from locking.policy.lock import PolicyLock
 from locking.refresh import SharedCalls
-from locking.types import BUILD_PREFIX, ReservedName, check_name
+from locking.types import BUILD_PREFIX, ReservedName, check_name, is_number
 
 logger = logging.getLogger("locking")
 
@@ -120,8 +120,9 @@ class SingleFlight:
         caller tries again. Threads may receive the same object: do not modify it.
         """
         check_name(_lock_name(key))
-        if not (0 < ttl < math.inf and 0 <= stale < math.inf):
-            raise LockMisuse(f"ttl is {ttl}, stale is {stale}: give ttl > 0 and stale >= 0.")
+        are_numbers = is_number(ttl) and is_number(stale)
+        if not (are_numbers and 0 < ttl < math.inf and 0 <= stale < math.inf):
+            raise LockMisuse(f"ttl is {ttl!r}, stale is {stale!r}: give ttl > 0 and stale >= 0.")
         deadline = time.monotonic() + self._option("TIMEOUT")
         value: T = _Request(self, key, build, ttl, stale, exists, deadline).get()
         return value

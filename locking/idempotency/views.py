@@ -23,6 +23,7 @@ from django.http import HttpRequest, HttpResponse
 
 from locking.exceptions import IdempotencyError, KeyInFlight, KeyUnusable
 from locking.idempotency import Attempt, digest_of
+from locking.types import check_timeout
 
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
 FIELD = "idempotency_key"
@@ -41,6 +42,7 @@ def idempotent(view: View | None = None, *, wait: float | None = None) -> Any:
     A replayed response carries `Idempotent-Replayed: true`. An async view stores its response with
     `await sync_to_async(attempt.store)(response)`, or in a sync function with the effect.
     """
+    check_timeout(wait)
     if view is None:
         return partial(idempotent, wait=wait)
 

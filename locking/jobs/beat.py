@@ -18,10 +18,12 @@ from typing import Any
 
 from celery import schedules
 from celery.utils.time import remaining
+from django.conf import settings
 from django.db import DatabaseError
 from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler, ModelEntry
 
+from locking.jobs import times
 from locking.jobs.run_once import is_run_once
 from locking.jobs.runs import HEADER, MAX_MESSAGE_AGE, register
 
@@ -74,10 +76,16 @@ class Entry(ModelEntry):
     schedule: Any
 
     def __init__(self, model: PeriodicTask, app: Any = None) -> None:
+        if not settings.USE_TZ:  # the default, `date_changed`, is local, and Celery expects UTC
+            model.last_run_at = model.last_run_at or self._default_now()
         super().__init__(model, app=app)
         plain = self.schedule
         if type(plain) is schedules.schedule and plain.seconds > 0:
             self.schedule = AlignedInterval(plain.run_every, nowfun=plain.nowfun, app=self.app)
+
+    def _default_now(self) -> datetime:
+        """Return the present time as the row keeps it: in UTC if USE_TZ is False."""
+        return super()._default_now() if settings.USE_TZ else times.now().replace(tzinfo=None)
 
 
 class Scheduler(DatabaseScheduler):
@@ -93,7 +101,10 @@ class Scheduler(DatabaseScheduler):
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
         """Send one message for each scheduled time of the entry since its last run."""
-        for moment in scheduled_times(entry.schedule, entry.last_run_at, datetime.now(UTC)):
+        last_run_at = entry.last_run_at
+        if last_run_at.tzinfo is None:
+            last_run_at = last_run_at.replace(tzinfo=UTC)
+        for moment in scheduled_times(entry.schedule, last_run_at, times.now()):
             if is_run_once(self.app.tasks.get(entry.task)):
                 try:
                     register(entry.task, entry.args, entry.kwargs, moment, options=entry.options)

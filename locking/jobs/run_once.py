@@ -30,10 +30,12 @@ from django.utils import timezone
 
 from locking import metrics
 from locking.exceptions import LockError, LockLost, LockMisuse
+from locking.jobs import times
 from locking.jobs.runs import HEADER, MAX_MESSAGE_AGE, RUN, UNFINISHED, Run, State, digest, register
 from locking.lease import Lease
 from locking.models import JobRun
 from locking.policy.lock import PolicyLock
+from locking.types import check_timeout, check_ttl
 
 logger = logging.getLogger("locking")
 
@@ -75,6 +77,9 @@ def run_once(
     message without a scheduled time is a run of its own. A direct call only calls the function.
     """
     if body is None:
+        if ttl is not None:
+            check_ttl(ttl)
+        check_timeout(backoff)
         return functools.partial(run_once, ttl=ttl, attempts=attempts, backoff=backoff)
 
     @functools.wraps(body)
@@ -114,8 +119,8 @@ def _row_of(task: Any) -> JobRun | None:
     request = task.request
     headers = request.headers or {}
     text = headers.get(HEADER)
-    scheduled_for = datetime.fromisoformat(text) if text else timezone.now()
-    if timezone.now() - scheduled_for > MAX_MESSAGE_AGE:
+    scheduled_for = datetime.fromisoformat(text) if text else times.now()
+    if times.now() - scheduled_for > MAX_MESSAGE_AGE:
         logger.warning("job %s @ %s: message too old, not run", task.name, text)
         return None
     # Without a scheduled time, the message's id tells its redelivery from another message.
@@ -191,4 +196,4 @@ def _run(run: Run, attempts: int, backoff: float, body: Callable[[], R]) -> R | 
 def _add_scheduled_time(sender: str, headers: dict[str, Any], **kwargs: Any) -> None:
     """Add the current time to a message without a scheduled time; its duplicates carry the same."""
     if is_run_once(current_app.tasks.get(sender)):
-        headers.setdefault(HEADER, timezone.now().isoformat())
+        headers.setdefault(HEADER, times.now().isoformat())

@@ -21,6 +21,7 @@ from django.utils import timezone
 
 from locking import metrics
 from locking.exceptions import LockLost
+from locking.jobs import times
 from locking.lease import Lease
 from locking.models import JobRun
 
@@ -34,8 +35,6 @@ OPTIONS = ("queue", "exchange", "routing_key", "priority", "expires", "headers")
 """The options of a message that its repetitions keep."""
 MAX_MESSAGE_AGE = timedelta(days=1)
 """A message for an earlier scheduled time is refused."""
-KEPT_FOR = 2 * MAX_MESSAGE_AGE
-"""How long rows are kept: longer than any message that they reveal as a duplicate."""
 RESEND_INTERVAL = timedelta(seconds=10)
 """An unfinished run gets at most one more message within this time."""
 RESEND_BATCH = 100
@@ -151,7 +150,7 @@ def register(
             "task": task,
             "arguments": arguments,
             "options": kept,
-            "scheduled_for": scheduled_for,
+            "scheduled_for": times.stored(scheduled_for),
             "lease_until": now,
             "sent_at": now,
         },
@@ -175,12 +174,12 @@ def resend_unfinished() -> int:
         if not to_send.filter(pk=row.pk).update(sent_at=now) or not task:
             continue  # another machine sends it, or none can
         options = row.options or {}
-        if "expires" in options and datetime.fromisoformat(options["expires"]) <= now:
+        if "expires" in options and datetime.fromisoformat(options["expires"]) <= times.now():
             unfinished.filter(pk=row.pk).update(state=State.FAILED, ended_at=now)
             logger.warning("job %s: expired before it was finished", row)
             continue
         args, kwargs = json.loads(row.arguments or "[[], {}]")
-        own = {HEADER: row.scheduled_for.isoformat(), RUN: row.pk}
+        own = {HEADER: times.aware(row.scheduled_for).isoformat(), RUN: row.pk}
         headers = {**options.get("headers", {}), **own}
         task.apply_async(args, kwargs, **{**options, "headers": headers})
         sent += 1
@@ -190,8 +189,3 @@ def resend_unfinished() -> int:
 def _primary() -> QuerySet[JobRun]:
     """Return the rows in the database that is written: a replica may not have the newest."""
     return JobRun.objects.using(router.db_for_write(JobRun))
-
-
-def prune_runs() -> int:
-    """Delete runs older than KEPT_FOR; return their number."""
-    return JobRun.objects.filter(scheduled_for__lt=timezone.now() - KEPT_FOR).delete()[0]

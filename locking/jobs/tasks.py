@@ -3,10 +3,8 @@
 from celery import shared_task
 from celery.signals import task_postrun, task_prerun
 
-from locking import idempotency
-from locking.backends.database.backend import DatabaseBackend
-from locking.conf import backend_class, lock_settings
-from locking.handler import begin_work, end_work, locks
+from locking import idempotency, pruning
+from locking.handler import begin_work, end_work
 from locking.jobs import runs
 from locking.jobs.run_once import run_once
 
@@ -18,13 +16,7 @@ task_postrun.connect(end_work)
 @run_once
 def sweep_dead_locks() -> int:
     """Delete lock rows unused for an hour, including those of crashed holders."""
-    swept = 0
-    for alias, conf in lock_settings().items():
-        if issubclass(backend_class(conf), DatabaseBackend):
-            backend = locks[alias]
-            assert isinstance(backend, DatabaseBackend)
-            swept += backend.sweep()
-    return swept
+    return pruning.sweep_lock_rows()
 
 
 @shared_task(time_limit=60, soft_time_limit=50)
@@ -44,4 +36,4 @@ def resend_unfinished_runs() -> int:
 @run_once
 def prune_job_runs() -> int:
     """Delete old job runs."""
-    return runs.prune_runs()
+    return pruning.prune_runs()

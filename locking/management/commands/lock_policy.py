@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from locking import policy
 from locking.exceptions import LockError
+from locking.jobs.times import aware
 from locking.management.console import HelpfulCommand, add_subcommands
 from locking.models import LockPolicyChange, WriteStrategy
 
@@ -87,7 +88,7 @@ class Command(HelpfulCommand):
     def _history(self, *, limit: int, **options: object) -> None:
         rows = [
             (
-                f"{timezone.localtime(change.changed_at):%Y-%m-%d %H:%M:%S}",
+                f"{timezone.localtime(aware(change.changed_at)):%Y-%m-%d %H:%M:%S}",
                 str(change.epoch),
                 f"{change.from_backend} + {change.from_strategy}",
                 f"{change.to_backend} + {change.to_strategy}",

@@ -9,7 +9,7 @@ from celery import Celery
 from django.urls import reverse
 from django.utils import timezone
 
-from locking import LockLost, LockMisuse, LockUnavailable, current_run, locks, run_once
+from locking import LockLost, LockMisuse, LockUnavailable, current_run, locks, pruning, run_once
 from locking.backends.redis.backend import RedisBackend
 from locking.jobs import runs
 from locking.jobs.run_once import TIME_LIMIT
@@ -321,10 +321,10 @@ class TestResendAndPrune:
         assert "1 job runs failed" in caplog.text
 
     def test_old_runs_are_pruned(self) -> None:
-        assert runs.KEPT_FOR > runs.MAX_MESSAGE_AGE
-        for age in (runs.KEPT_FOR, runs.MAX_MESSAGE_AGE, timedelta()):
+        assert pruning.RUNS_KEPT_FOR > runs.MAX_MESSAGE_AGE
+        for age in (pruning.RUNS_KEPT_FOR, runs.MAX_MESSAGE_AGE, timedelta()):
             runs.register("tidy", [], {}, timezone.now() - age)
-        assert runs.prune_runs() == 1
+        assert pruning.prune_runs() == 1
         assert [run.task for run in JobRun.objects.all()] == ["tidy", "tidy"]
 
 

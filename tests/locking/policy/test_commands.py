@@ -1,12 +1,15 @@
 """`manage.py lock_policy` and `manage.py locks`."""
 
 import re
+from datetime import timedelta
 from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.utils import timezone
 
-from locking import LockLost, lock, policy
+from locking import LockLost, lock, locks, policy
+from locking.models import IdempotencyKey, JobRun, LockRow
 from locking.policy import switch
 from tests.locking.policy.two_backends import new, old, row, two_backends
 from tests.locking.scripted import unavailable
@@ -100,3 +103,22 @@ def test_break_ends_the_lease_of_the_holder(old) -> None:
         held.release()
     with pytest.raises(CommandError, match="'a' is not held"):
         manage("locks", "--break", "a", "--yes-break", "a")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_old_rows_are_pruned_without_celery(settings) -> None:
+    settings.LOCKS = {"db": {"BACKEND": "locking.backends.database.DatabaseBackend"}}
+    long_ago, now = timezone.now() - timedelta(days=3), timezone.now()
+    for name, age in (("old", long_ago), ("new", now)):
+        JobRun.objects.create(
+            digest=name, task=name, scheduled_for=age, lease_until=age, sent_at=age
+        )
+        IdempotencyKey.objects.create(
+            digest=name, user="u", fingerprint="f", status=200, headers={}, body=b"", created_at=age
+        )
+    LockRow.objects.create(digest="old", name="unused")
+    with locks["db"].lock("held"):
+        assert manage("prune_locking") == "Deleted 1 lock rows, 1 responses, 1 job runs.\n"
+    assert [run.task for run in JobRun.objects.all()] == ["new"]
+    assert [key.digest for key in IdempotencyKey.objects.all()] == ["new"]
+    assert [row.name for row in LockRow.objects.all()] == ["held"]

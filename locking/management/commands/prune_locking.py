@@ -1,0 +1,22 @@
+"""`manage.py prune_locking`: delete the old rows of the library, for projects without Celery."""
+
+from django.core.management.base import CommandError
+
+from locking import idempotency, pruning
+from locking.exceptions import LockError
+from locking.management.console import HelpfulCommand
+
+
+class Command(HelpfulCommand):
+    """Delete old rows; run it every hour unless Celery runs the tasks of `locking.jobs.tasks`."""
+
+    help = "Delete unused lock rows, responses older than a day and job runs older than two days."
+
+    def handle(self, **options: object) -> None:
+        """Delete the rows and print their numbers."""
+        try:
+            rows = pruning.sweep_lock_rows()
+        except LockError as error:
+            raise CommandError(str(error)) from error
+        responses, runs = idempotency.prune(), pruning.prune_runs()
+        self.stdout.write(f"Deleted {rows} lock rows, {responses} responses, {runs} job runs.")
