@@ -6,8 +6,10 @@ from django.contrib.staticfiles import finders
 from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
 from django.db import models
-from django.utils.translation import get_language
+from django.utils.translation import get_language, gettext
 from django.utils.translation import gettext_lazy as _
+
+from locking.conf import Mode
 
 PICTURE = re.compile(r"(?:\w[\w.-]*/)*\w[\w.-]*\.(?:avif|gif|jpe?g|png|svg|webp)", re.ASCII)
 """The path of a picture below static/. It cannot name a host or leave the folder."""
@@ -19,6 +21,29 @@ def validate_picture(name: str) -> None:
         raise ValidationError(
             _("Enter the path of a picture that exists below static/, e.g. products/kettle.svg."),
             code="no_picture",
+        )
+
+
+class WriteStrategy(Mode):
+    """Ways of writing the stock row, the modes of the lock policy; see `inventory.stock`."""
+
+    NAIVE = "naive", _("naive: read, compute, write back")
+    FENCED = "fenced", _("fenced: claim the row with the token first")
+    CONDITIONAL = "conditional", _("conditional: one UPDATE that checks")
+
+    @classmethod
+    def title(cls) -> str:
+        """Return the label of the choice."""
+        return gettext("Write strategy")
+
+    @property
+    def warning(self) -> str:
+        """Return why naive writes are never safe: only the lock protects them."""
+        if self != WriteStrategy.NAIVE:
+            return ""
+        return gettext(
+            "Naive writes allow overselling: only the lock protects the stock, and any lock can "
+            "fail. Use them only to demonstrate that."
         )
 
 

@@ -28,10 +28,9 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from inventory.exceptions import InventoryError, OutcomeUnknown, OutOfStock, StaleFence
-from inventory.models import Product, Stock, StockMovement
+from inventory.models import Product, Stock, StockMovement, WriteStrategy
 from inventory.statements import MakeError, Statement, insert_all
 from locking.failpoints import reach
-from locking.models import WriteStrategy
 
 Reason = StockMovement.Reason
 

@@ -2,8 +2,8 @@
 
     from locking import lock
 
-    with lock("sale:42", timeout=2) as lease:  # LockTimeout if it stays held for 2 s
-        ...                                    # lease.token grows with every grant
+    with lock("report:42", timeout=2) as lease:  # LockTimeout if it stays held for 2 s
+        ...                                      # lease.token grows with every grant
 
 Most names are imported on first use: Django imports this package before settings are ready.
 """

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError, connections, router
+from django.db import DatabaseError, connections
 
 from locking import single_flight
-from locking.conf import backend_class, check_entry, lock_settings, policy_settings
-from locking.models import LockPolicy, WriteStrategy
+from locking.conf import (
+    POLICY_KEYS,
+    backend_class,
+    check_entry,
+    lock_settings,
+    modes,
+    policy_settings,
+)
+from locking.policy.active import database_alias, policy_rows
 from locking.types import is_number
 
 
@@ -38,15 +46,24 @@ def check_locks(**kwargs: Any) -> list[CheckMessage]:
     for alias, conf in entries.items():
         mistakes = check_entry(alias, conf)
         found += mistakes or backend_class(conf).check_store(alias, conf)
+    return [*found, *_check_policy(entries)]
+
+
+def _check_policy(entries: Mapping[str, Any]) -> Iterator[CheckMessage]:
     policy = policy_settings()
-    for number, key, known in (
-        ("E005", "BACKEND", entries),
-        ("E006", "STRATEGY", WriteStrategy.values),
-    ):
-        if policy.get(key) not in known:
-            text = f"LOCK_POLICY {key} is {policy.get(key)!r}: give one of {', '.join(known)}."
-            found.append(Error(text, id=f"locking.{number}"))
-    return found
+    if extra := sorted(set(policy) - POLICY_KEYS):
+        yield Error(f"LOCK_POLICY has unknown keys: {', '.join(extra)}.", id="locking.E005")
+    try:
+        known = modes().values
+    except ImproperlyConfigured as error:
+        yield Error(str(error), id="locking.E006")
+        return
+    if not known and "MODE" in policy:
+        yield Error("LOCK_POLICY has a MODE but no MODES.", id="locking.E006")
+    for number, key, choices in (("E005", "BACKEND", list(entries)), ("E006", "MODE", known)):
+        if choices and policy.get(key) not in choices:
+            text = f"LOCK_POLICY {key} is {policy.get(key)!r}: give one of {', '.join(choices)}."
+            yield Error(text, id=f"locking.{number}")
 
 
 @register()
@@ -66,23 +83,26 @@ def check_atomic_requests(**kwargs: Any) -> list[CheckMessage]:
 
 @register(Tags.database)
 def check_policy_row(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    """Check that LOCKS has the backend that the policy in the database names.
+    """Check that the settings have the backend and the mode that the database names.
 
-    LOCK_POLICY is only the first policy: an alias that is renamed later stays in the row.
+    LOCK_POLICY is only the first policy: a name that is changed later stays in the row.
     """
-    model = LockPolicy
-    aliases = _aliases()
-    if router.db_for_write(model) not in (databases or ()) or not aliases:
+    if database_alias() not in (databases or ()):
         return []
     try:
-        row = model.objects.using(router.db_for_write(model)).filter(pk=1).first()
-    except DatabaseError:
-        return []  # not migrated yet, or unavailable
-    if row is None or row.backend in aliases:
-        return []
-    text = f"The active lock backend is {row.backend!r}, which LOCKS does not have."
-    hint = f"Add {row.backend!r} to LOCKS, or run `manage.py lock_policy switch ALIAS --force`."
-    return [Error(text, hint=hint, id="locking.E007")]
+        aliases, known, row = lock_settings(), modes().values, policy_rows().first()
+    except (DatabaseError, ImproperlyConfigured):
+        return []  # not migrated yet, or unavailable; or reported by `check_locks`
+    found: list[CheckMessage] = []
+    if row and row.backend not in aliases:
+        text = f"The active lock backend is {row.backend!r}, which LOCKS does not have."
+        hint = f"Add {row.backend!r} to LOCKS, or run `manage.py lock_policy switch ALIAS --force`."
+        found.append(Error(text, hint=hint, id="locking.E007"))
+    if row and row.mode not in (known or [""]):
+        text = f"The active mode is {row.mode!r}, which LOCK_POLICY MODES does not have."
+        command = f"lock_policy switch {row.backend}" + " --mode MODE" * bool(known)
+        found.append(Error(text, hint=f"Run `manage.py {command}`.", id="locking.E009"))
+    return found
 
 
 @register()

@@ -9,7 +9,7 @@ LOCKS = {
         "OPTIONS": {},     # specific to the backend
     },
 }
-LOCK_POLICY = {"BACKEND": "redis", "STRATEGY": "conditional"}    # the first policy
+LOCK_POLICY = {"BACKEND": "redis"}    # the first policy; see `Mode` for the keys MODES and MODE
 """
 
 from __future__ import annotations
@@ -20,14 +20,36 @@ from typing import Any
 from django.conf import settings
 from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
+from django.db.models import TextChoices
 from django.utils.module_loading import import_string
+from django.utils.translation import gettext
 
 from locking.backends.base import Backend
+from locking.exceptions import unknown
 from locking.types import MAX_TTL, is_number
 
 KEYS = {"BACKEND", "LOCATION", "TTL", "TIMEOUT", "OPTIONS"}
+POLICY_KEYS = {"BACKEND", "MODE", "MODES"}
 DEFAULT_LOCKS = {"default": {"BACKEND": "locking.backends.process.ProcessBackend"}}
 """Without LOCKS, locks exclude the threads and tasks of one process only."""
+
+
+class Mode(TextChoices):
+    """Base class of a project's modes; LOCK_POLICY["MODES"] names the subclass, "MODE" the first.
+
+    The policy keeps the active one beside the backend, and each lease of the policy's lock carries
+    it. What a mode means is up to the project, for instance how it writes what the lock guards.
+    """
+
+    @classmethod
+    def title(cls) -> str:
+        """Return the label of the choice between the modes."""
+        return gettext("Mode")
+
+    @property
+    def warning(self) -> str:
+        """Return what can go wrong in this mode, empty if it is safe with every backend."""
+        return ""
 
 
 def lock_settings() -> Mapping[str, Mapping[str, Any]]:
@@ -39,22 +61,43 @@ def lock_settings() -> Mapping[str, Mapping[str, Any]]:
 
 
 def policy_settings() -> Mapping[str, Any]:
-    """Return LOCK_POLICY; by default, the first entry of LOCKS and conditional writes."""
-    default = {"BACKEND": next(iter(lock_settings())), "STRATEGY": "conditional"}
+    """Return LOCK_POLICY; by default, the first entry of LOCKS without modes."""
+    default = {"BACKEND": next(iter(lock_settings()))}
     found: Mapping[str, Any] = getattr(settings, "LOCK_POLICY", default)
     return found
 
 
+def modes() -> type[Mode]:
+    """Return the modes of the project, `Mode` itself if it has none.
+
+    Raise ImproperlyConfigured if LOCK_POLICY does not name a subclass of `Mode`.
+    """
+    path = policy_settings().get("MODES")
+    return Mode if path is None else _import_subclass(Mode, path, "LOCK_POLICY MODES")
+
+
+def mode_warning(mode: str) -> str:
+    """Return the warning about a mode, empty if it is safe or the project has no modes."""
+    known = modes()
+    if mode in known.values:
+        return known(mode).warning
+    return unknown("mode", mode, known.values) if known.values else ""
+
+
 def backend_class(conf: Mapping[str, Any]) -> type[Backend]:
     """Return the class that an entry of LOCKS names, or raise ImproperlyConfigured."""
+    cls: type[Backend] = _import_subclass(Backend, conf.get("BACKEND"), "BACKEND")
+    return cls
+
+
+def _import_subclass(base: type[Any], path: Any, setting: str) -> Any:
     try:
-        cls = import_string(conf["BACKEND"])
-    except (ImportError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ImproperlyConfigured(
-            f"BACKEND is {conf.get('BACKEND')!r}, which cannot be used: {error}"
-        ) from error
-    if not (isinstance(cls, type) and issubclass(cls, Backend)):
-        raise ImproperlyConfigured(f"{conf['BACKEND']} is not a locking.backends.base.Backend.")
+        cls = import_string(path)
+    except (ImportError, TypeError, AttributeError, ValueError) as error:
+        problem = f"{setting} is {path!r}, which cannot be used: {error}"
+        raise ImproperlyConfigured(problem) from error
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        raise ImproperlyConfigured(f"{path} is not a {base.__module__}.{base.__name__}.")
     return cls
 
 

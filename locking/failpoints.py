@@ -1,7 +1,7 @@
 """Named places in the code at which fault tests and the lab inject faults or observe.
 
 A random pause proves nothing: a fault has to be injected at the very instruction that it concerns.
-The code calls `reach("stock.read", reading=...)` there. Nothing happens unless a test or the
+The code calls `reach("report.read", report=...)` there. Nothing happens unless a test or the
 lab has armed that name or registered an observer in this process.
 """
 

@@ -6,16 +6,8 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 
-class WriteStrategy(models.TextChoices):
-    """Ways of writing the guarded row; see docs/reference/glossary.md."""
-
-    NAIVE = "naive", _("naive: read, compute, write back")
-    FENCED = "fenced", _("fenced: claim the row with the token first")
-    CONDITIONAL = "conditional", _("conditional: one UPDATE that checks")
-
-
 class LockPolicy(models.Model):
-    """The active backend and write strategy, in one row; only `locking.policy` writes it."""
+    """The active backend and mode, in one row; only `locking.policy` writes it."""
 
     class State(models.TextChoices):
         """While draining, no new holder starts and the holders of the old backend finish."""
@@ -26,16 +18,12 @@ class LockPolicy(models.Model):
     # Not AUTO_INCREMENT, because MariaDB allows no check constraint on such a column.
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
     backend = models.CharField(_("backend"), max_length=50)
-    strategy = models.CharField(
-        _("write strategy"),
-        max_length=20,
-        choices=WriteStrategy.choices,
-        default=WriteStrategy.CONDITIONAL,
-    )
+    # The columns are named as before, so that old processes read them during an upgrade.
+    mode = models.CharField(_("mode"), max_length=20, blank=True, db_column="strategy")
     epoch = models.PositiveIntegerField(_("epoch"), default=1)
     state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.STEADY)
     next_backend = models.CharField(max_length=50, blank=True)
-    next_strategy = models.CharField(max_length=20, choices=WriteStrategy.choices, blank=True)
+    next_mode = models.CharField(max_length=20, blank=True, db_column="next_strategy")
     still_held = models.JSONField(blank=True, null=True)
     """Names that are still held in the old backend, while all others use the next one; None until
     every process knows of the switch."""
@@ -51,7 +39,17 @@ class LockPolicy(models.Model):
         constraints = [models.CheckConstraint(condition=models.Q(pk=1), name="one_lock_policy")]
 
     def __str__(self) -> str:
-        return f"{self.backend} + {self.strategy}, epoch {self.epoch}"
+        return f"{self.active}, epoch {self.epoch}"
+
+    @property
+    def active(self) -> str:
+        """Return the active backend, with the mode if the project has modes."""
+        return _joined(self.backend, self.mode)
+
+    @property
+    def upcoming(self) -> str:
+        """Return the backend and mode of the switch in progress, empty without one."""
+        return _joined(self.next_backend, self.next_mode)
 
 
 class LockPolicyChange(models.Model):
@@ -59,11 +57,9 @@ class LockPolicyChange(models.Model):
 
     epoch = models.PositiveIntegerField(_("epoch"))
     from_backend = models.CharField(_("from backend"), max_length=50)
-    from_strategy = models.CharField(
-        _("from strategy"), max_length=20, choices=WriteStrategy.choices
-    )
+    from_mode = models.CharField(_("from mode"), max_length=20, db_column="from_strategy")
     to_backend = models.CharField(_("to backend"), max_length=50)
-    to_strategy = models.CharField(_("to strategy"), max_length=20, choices=WriteStrategy.choices)
+    to_mode = models.CharField(_("to mode"), max_length=20, db_column="to_strategy")
     changed_by = models.CharField(_("changed by"), max_length=150, blank=True)
     reason = models.CharField(_("reason"), max_length=200, blank=True)
     forced = models.BooleanField(_("forced"), default=False)
@@ -76,7 +72,21 @@ class LockPolicyChange(models.Model):
         ordering = ["-pk"]
 
     def __str__(self) -> str:
-        return f"{self.from_backend} -> {self.to_backend} (epoch {self.epoch})"
+        return f"{self.old} -> {self.new} (epoch {self.epoch})"
+
+    @property
+    def old(self) -> str:
+        """Return the backend and mode that were active before."""
+        return _joined(self.from_backend, self.from_mode)
+
+    @property
+    def new(self) -> str:
+        """Return the backend and mode that became active."""
+        return _joined(self.to_backend, self.to_mode)
+
+
+def _joined(backend: str, mode: str) -> str:
+    return f"{backend} + {mode}" if mode else backend
 
 
 class LockRow(models.Model):

@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from inventory.models import WriteStrategy
 from loadtest.charts.export import FILES, as_file
 from loadtest.charts.terminal import Bar, Terminal, check_file
 from loadtest.cli import JSON_HELP, add_numbers
@@ -15,7 +16,6 @@ from loadtest.load import report
 from loadtest.load.fault_plan import FAULTS
 from loadtest.load.plan import BACKENDS, STORES, Plan
 from loadtest.load.run import run
-from locking.models import WriteStrategy
 
 COLUMNS = ("lock", "sold", "orders/s", "wait, ms\np50/p95/p99", "verdict")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from inventory.models import WriteStrategy
 from loadtest.load.fault_plan import FAULTS
 from locking.exceptions import unknown
-from locking.models import WriteStrategy
 
 STORES = ("sqlite", "mariadb")
 # The servers that a backend needs beside the database.

@@ -105,7 +105,7 @@ def _switch(backend: str, discipline: str) -> str:
     """Activate a guard; return the reason if that fails, otherwise nothing."""
     try:
         # By force: there are no buyers yet.
-        policy.switch(backend=backend, strategy=discipline, reason="lab run", force=True)
+        policy.switch(backend=backend, mode=discipline, reason="lab run", force=True)
     except (LockError, ImproperlyConfigured) as error:
         return str(error)
     return ""

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from inventory.models import WriteStrategy
 from loadtest.load.buyers import Outcome
 from loadtest.load.fault_plan import FAULTS
 from loadtest.load.plan import Plan
-from locking.models import WriteStrategy
 from shop.administration.audit import StockAudit
 
 CURVE_POINTS = 60

@@ -30,7 +30,7 @@ class Shop:
 
     def __init__(self, *, stock: int, beats: int = 0, buyers: int = BUYERS) -> None:
         call_command("migrate", verbosity=0, interactive=False)
-        policy.switch(backend="redis", strategy="conditional", reason="lab endure", force=True)
+        policy.switch(backend="redis", mode="conditional", reason="lab endure", force=True)
         self.sale = self.open_sale("lab", stock)
         self.page = self.sale.get_absolute_url()
         self.buyers = sign_in(buyers)

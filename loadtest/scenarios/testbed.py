@@ -135,7 +135,7 @@ class Testbed:
 
     def activate(self, backend: str, strategy: str) -> None:
         """Set the policy without a drain: no purchase is running yet."""
-        row = {"backend": backend, "strategy": strategy, "state": LockPolicy.State.STEADY}
+        row = {"backend": backend, "mode": strategy, "state": LockPolicy.State.STEADY}
         LockPolicy.objects.update_or_create(pk=1, defaults={**row, "epoch": 1})
         policy.invalidate()
 

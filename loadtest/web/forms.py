@@ -6,9 +6,9 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
+from inventory.models import WriteStrategy
 from loadtest.load.fault_plan import FAULTS
 from loadtest.load.plan import BACKENDS, LIMITS, Plan, PlanError
-from locking.models import WriteStrategy
 
 GROUPS = (
     (_("Load"), ("buyers", "stock", "think_ms", "processes", "threads")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from django import forms
@@ -16,18 +17,24 @@ from django.utils.translation import gettext_lazy as _
 from locking import policy
 from locking.admin.base import ReadOnlyAdmin, confirm
 from locking.backends.base import PROPERTIES
+from locking.conf import mode_warning, modes
 from locking.exceptions import LockError
 from locking.handler import locks
-from locking.models import IdempotencyKey, JobRun, LockPolicy, LockPolicyChange, WriteStrategy
+from locking.models import IdempotencyKey, JobRun, LockPolicy, LockPolicyChange
 
 REACH = {"none": _("none"), "process": _("process"), "machines": _("machines")}
 
 
+def _shown(names: Iterable[str]) -> list[str]:
+    """Return the names of fields, without those of the mode if the project has no modes."""
+    return [name for name in names if modes().values or not name.endswith("mode")]
+
+
 class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
-    """The backend and strategy to activate; `locking.policy` carries the switch out."""
+    """The backend and mode to activate; `locking.policy` carries the switch out."""
 
     backend = forms.ChoiceField(label=_("Lock backend"), choices=lambda: [(a, a) for a in locks])
-    strategy = forms.ChoiceField(label=_("Write strategy"), choices=WriteStrategy.choices)
+    mode = forms.ChoiceField(choices=lambda: modes().choices)
     reason = forms.CharField(label=_("Reason"), max_length=200)
     step = forms.ChoiceField(
         label=_("How"),
@@ -42,19 +49,21 @@ class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
 
     class Meta:
         model = LockPolicy
-        fields = ("backend", "strategy")
+        fields = ("backend", "mode")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.fields["mode"].label = modes().title()
+        self.fields = {name: self.fields[name] for name in _shown(self.fields)}
         self.initial["reason"] = ""  # the stored reason belongs to the last switch
 
     def clean(self) -> dict[str, Any]:
-        """Refuse to switch to what is active: buyers would wait for nothing."""
+        """Refuse to switch to what is active: callers would wait for nothing."""
         sent, row = self.cleaned_data, policy.stored_policy()
-        goal = (sent.get("backend"), sent.get("strategy"))
-        if self.data.get("step") in ("drain", "force") and goal == (row.backend, row.strategy):
-            active = f"{row.backend} + {row.strategy}"
-            raise forms.ValidationError(_("%s is already active. Nothing was changed.") % active)
+        goal = (sent.get("backend"), sent.get("mode", ""))
+        if self.data.get("step") in ("drain", "force") and goal == (row.backend, row.mode):
+            problem = _("%s is already active. Nothing was changed.")
+            raise forms.ValidationError(problem % row.active)
         return sent
 
 
@@ -64,11 +73,6 @@ class LockPolicyAdmin(ReadOnlyAdmin):
 
     form = SwitchForm
     readonly_fields = ("active", "epoch", "state", "changed_by", "changed_at", "backends")
-    fieldsets = (
-        (None, {"fields": ("active", "epoch", "state", "changed_by", "changed_at")}),
-        (_("Switch to"), {"fields": ("backend", "strategy", "reason", "step")}),
-        (_("Properties of the backends"), {"fields": ("backends",)}),
-    )
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return whether the user may switch, which can disable the protection by locks."""
@@ -80,8 +84,13 @@ class LockPolicyAdmin(ReadOnlyAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Return the fieldsets, without the form for users who may not switch."""
-        shown = super().get_fieldsets(request, obj)
-        return shown if self.has_change_permission(request, obj) else (shown[0], shown[2])
+        active = {"fields": ("active", "epoch", "state", "changed_by", "changed_at")}
+        switch = {"fields": _shown(("backend", "mode", "reason", "step"))}
+        return (
+            (None, active),
+            *([(_("Switch to"), switch)] if self.has_change_permission(request, obj) else []),
+            (_("Properties of the backends"), {"fields": ("backends",)}),
+        )
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Redirect to the page of the only row."""
@@ -104,13 +113,14 @@ class LockPolicyAdmin(ReadOnlyAdmin):
                 raise PermissionDenied
             form = SwitchForm(request.POST)
             if form.is_valid():
-                wanted = form.cleaned_data
-                is_naive = wanted["step"] == "drain" and wanted["strategy"] == WriteStrategy.NAIVE
-                if is_naive or wanted["step"] == "force":
-                    template, name = "admin/locking/lockpolicy/confirm.html", wanted["backend"]
-                    if asked := confirm(request, self, template, name=name, wanted=wanted):
+                wanted, step = form.instance, form.cleaned_data["step"]
+                warning = mode_warning(wanted.mode)
+                if step == "force" or (step == "drain" and warning):
+                    template, name = "admin/locking/lockpolicy/confirm.html", wanted.backend
+                    shown = {"goal": wanted.active, "step": step, "warning": warning}
+                    if asked := confirm(request, self, template, name=name, **shown):
                         return asked
-                self._switch(request, **wanted)
+                self._switch(request, **form.cleaned_data)
                 return HttpResponseRedirect(self._page())
         hidden = dict.fromkeys(("show_save_and_continue", "show_save_and_add_another"), False)
         return super().change_view(
@@ -121,7 +131,7 @@ class LockPolicyAdmin(ReadOnlyAdmin):
         """Do nothing; `change_view` switches the policy."""
 
     def _switch(
-        self, request: HttpRequest, *, backend: str, strategy: str, reason: str, step: str
+        self, request: HttpRequest, *, backend: str, reason: str, step: str, mode: str = ""
     ) -> None:
         try:
             if step == "cancel":
@@ -132,7 +142,7 @@ class LockPolicyAdmin(ReadOnlyAdmin):
                 return
             now = policy.switch(
                 backend=backend,
-                strategy=strategy,
+                mode=mode,
                 changed_by=request.user.get_username(),
                 reason=reason,
                 force=step == "force",
@@ -148,9 +158,8 @@ class LockPolicyAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("active"))
     def active(self, row: LockPolicy) -> str:
-        """Return the active backend and strategy, and those of the switch in progress."""
-        coming = f" → {row.next_backend} + {row.next_strategy}" if row.next_backend else ""
-        return f"{row.backend} + {row.strategy}{coming}"
+        """Return the active backend and mode, and those of the switch in progress."""
+        return " → ".join(filter(None, (row.active, row.upcoming)))
 
     @admin.display(description=_("backends"))
     def backends(self, row: LockPolicy) -> str:
@@ -183,9 +192,9 @@ class LockPolicyChangeAdmin(ReadOnlyAdmin):
         "epoch",
         "changed_at",
         "from_backend",
-        "from_strategy",
+        "from_mode",
         "to_backend",
-        "to_strategy",
+        "to_mode",
         "changed_by",
         "reason",
         "forced",
@@ -193,6 +202,14 @@ class LockPolicyChangeAdmin(ReadOnlyAdmin):
     )
     list_filter = ("forced", "to_backend", "changed_at")
     search_fields = ("changed_by", "reason")
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Return the columns."""
+        return _shown(self.list_display)
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Return what the page of one switch shows."""
+        return _shown(self.list_display)
 
 
 @admin.register(IdempotencyKey)

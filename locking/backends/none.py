@@ -7,10 +7,10 @@ from locking.backends.clock_tokens import clock_token
 
 
 class NoneBackend(Backend):
-    """Grants every claim at once, so a load test oversells."""
+    """Grants every claim at once, for comparison with real locks."""
 
     capabilities = Capabilities(
-        summary=gettext_noop("No lock: the control that must oversell."),
+        summary=gettext_noop("No lock: excludes nothing; only for comparison."),
         exclusion="none",
     )
 

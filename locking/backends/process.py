@@ -63,7 +63,7 @@ class ProcessBackend(Backend):
     """First come, first served among the threads of a process; a release grants to the next."""
 
     capabilities = Capabilities(
-        summary=gettext_noop("One process only: two of them oversell."),
+        summary=gettext_noop("One process only: a second process gets the same lock."),
         exclusion="process",
         fair=True,
         session_bound=True,

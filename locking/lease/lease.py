@@ -61,8 +61,8 @@ class Lease:
         """The lease that this one hides from its holder until the release."""
         self.epoch = 0
         """Epoch of the policy that chose the backend; 0 if the caller named the backend."""
-        self.strategy = ""
-        """Write strategy of that policy."""
+        self.mode = ""
+        """Mode of that policy."""
         self._marked_lost = False
         self.scope: CancelScope | None = None
         """The block to cancel when the loss is noticed."""

@@ -1,6 +1,6 @@
 """Locks on one name of one backend.
 
-    with locks["redis"].lock("sale:42", timeout=2) as lease:
+    with locks["redis"].lock("report:42", timeout=2) as lease:
         lease.token     # grows with every grant; pass it to the guarded resource
 
 `acquire` behaves like threading.Lock.acquire: it waits forever unless a timeout is given, and

@@ -1,4 +1,4 @@
-"""The active lock backend and write strategy, and the switch to others while locks are in use.
+"""The active lock backend and mode, and the switch to others while locks are in use.
 
 A process acts on a policy that it read at most `MAX_AGE` ago. A switch therefore has two parts, in
 the state DRAINING:

@@ -13,10 +13,10 @@ from django.db import DatabaseError, connections, router
 from django.db.models import QuerySet
 
 from locking.backends.aio import HelperThread
-from locking.conf import policy_settings
+from locking.conf import mode_warning, policy_settings
 from locking.exceptions import LockUnavailable
 from locking.fork import after_fork_in_child
-from locking.models import LockPolicy, WriteStrategy
+from locking.models import LockPolicy
 from locking.refresh import clock
 
 MAX_AGE = 1.0
@@ -38,7 +38,7 @@ class Policy:
 
     backend: str
     """The backend that grants; during a hand-over the new one."""
-    strategy: str
+    mode: str
     epoch: int
     read_at: float
     """Time before the read, on `locking.refresh.clock`."""
@@ -51,8 +51,8 @@ class Policy:
 
     @property
     def is_safe(self) -> bool:
-        """False for naive writes: only the lock guards what is written, and any lock can fail."""
-        return self.strategy != WriteStrategy.NAIVE
+        """False if the project has a warning about the mode."""
+        return not mode_warning(self.mode)
 
     def grants(self, name: str) -> bool:
         """Return whether the lock `name` may be granted now."""
@@ -78,7 +78,7 @@ def _read() -> Policy:
     draining = row.state == LockPolicy.State.DRAINING
     return Policy(
         backend=row.next_backend if is_handed_over else row.backend,
-        strategy=row.next_strategy if is_handed_over else row.strategy,
+        mode=row.next_mode if is_handed_over else row.mode,
         epoch=row.epoch,
         read_at=read_at,
         draining=draining,
@@ -200,7 +200,8 @@ def stored_policy() -> LockPolicy:
 
     Raise LockUnavailable if the database does not reply.
     """
-    start = {name: policy_settings()[name.upper()] for name in ("backend", "strategy")}
+    conf = policy_settings()
+    start = {"backend": conf["BACKEND"], "mode": conf.get("MODE", "")}
     try:
         return policy_rows().get_or_create(pk=1, defaults=start)[0]
     except DatabaseError as error:

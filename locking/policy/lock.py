@@ -130,9 +130,9 @@ def _is_current(asked: policy.Policy, lease: Lease, timeout: float | None) -> bo
     is_young = clock() - now.read_at < active.MAX_AGE  # the read may have been slow
     if not is_young or now.epoch != asked.epoch or not now.grants(lease.name):
         return False
-    lease.epoch, lease.strategy = asked.epoch, asked.strategy
+    lease.epoch, lease.mode = asked.epoch, asked.mode
     return True
 
 
 lock = PolicyLock
-"""The lock of the active backend: `with lock("sale:42", timeout=2) as lease: ...`."""
+"""The lock of the active backend: `with lock("report:42", timeout=2) as lease: ...`."""

@@ -1,4 +1,4 @@
-"""The switch to another backend or write strategy, which any process can take a step further."""
+"""The switch to another backend or mode, which any process can take a step further."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from django.db.models import F
 from django.db.models.functions import Greatest
 from django.utils import timezone
 
+from locking.conf import modes
 from locking.exceptions import LockError, LockMisuse, LockTimeout, LockUnavailable, unknown
 from locking.handler import locks
-from locking.models import LockPolicy, LockPolicyChange, WriteStrategy
+from locking.models import LockPolicy, LockPolicyChange
 from locking.policy import active
 from locking.policy.active import (
     Policy,
@@ -44,14 +45,14 @@ process then takes its next step, at most once in this time."""
 def switch(
     *,
     backend: str,
-    strategy: str | None = None,
+    mode: str = "",
     changed_by: str = "",
     reason: str = "",
     force: bool = False,
     beyond: int = 0,
     wait: bool = True,
 ) -> LockPolicy:
-    """Activate another backend or write strategy, and return the policy row.
+    """Activate another backend, or another mode than the active one, and return the policy row.
 
     Blocks until no lock is held in the old backend: at least MAX_AGE, and at most MAX_AGE plus the
     old backend's ttl plus SWITCH_GRACE. Without `wait`, only begin; `finish_switch` must follow.
@@ -68,9 +69,10 @@ def switch(
     if row.state == LockPolicy.State.DRAINING and not force:
         _advance(row)  # its process may have died before the last step
         row = stored_policy()
-    strategy = strategy or row.strategy
-    if strategy not in WriteStrategy.values:
-        raise LockMisuse(unknown("write strategy", strategy, WriteStrategy.values))
+    known = modes().values
+    mode = mode or (row.mode if known else "")
+    if mode not in (known or [""]):
+        raise LockMisuse(unknown("mode", mode, known))
     locks[backend].probe()
     startable = policy_rows().filter(pk=1)
     if not force:
@@ -82,7 +84,7 @@ def switch(
             state=LockPolicy.State.DRAINING,
             epoch=Greatest(F("epoch"), beyond),
             next_backend=backend,
-            next_strategy=strategy,
+            next_mode=mode,
             still_held=None,
             changed_by=changed_by[:150],
             reason=reason[:200],
@@ -105,7 +107,7 @@ def raise_epoch(epoch: int, *, reason: str) -> bool:
         steady = policy_rows().filter(pk=1, epoch=epoch, state=LockPolicy.State.STEADY)
         is_raised = bool(steady.update(epoch=epoch + 1))
         if is_raised:
-            row.next_backend, row.next_strategy = row.backend, row.strategy
+            row.next_backend, row.next_mode = row.backend, row.mode
             row.changed_by, row.reason, row.changed_at = "", reason, timezone.now()
             _record(row, epoch=epoch + 1, forced=True)
             logger.error("Lock epoch raised to %d: %s in %r", epoch + 1, reason, row.backend)
@@ -129,14 +131,14 @@ def cancel_switch() -> bool:
 
 def _cancel(row: LockPolicy) -> bool:
     if row.still_held is None:  # nothing was granted by the next backend
-        return _update(row, state=LockPolicy.State.STEADY, next_backend="", next_strategy="")
+        return _update(row, state=LockPolicy.State.STEADY, next_backend="", next_mode="")
     with transaction.atomic(using=database_alias(), durable=True):
         is_mine = _update(
             row,
             backend=row.next_backend,
-            strategy=row.next_strategy,
+            mode=row.next_mode,
             next_backend=row.backend,
-            next_strategy=row.strategy,
+            next_mode=row.mode,
             still_held=None,
             changed_at=timezone.now(),
         )
@@ -286,11 +288,11 @@ def _activate(row: LockPolicy, *, forced: bool = False) -> None:
         if _update(
             row,
             backend=row.next_backend,
-            strategy=row.next_strategy,
+            mode=row.next_mode,
             epoch=epoch,
             state=LockPolicy.State.STEADY,
             next_backend="",
-            next_strategy="",
+            next_mode="",
             still_held=None,
             changed_at=timezone.now(),
         ):  # else another process was first
@@ -303,9 +305,9 @@ def _record(row: LockPolicy, *, epoch: int, forced: bool) -> None:
     LockPolicyChange.objects.using(database_alias()).create(
         epoch=epoch,
         from_backend=row.backend,
-        from_strategy=row.strategy,
+        from_mode=row.mode,
         to_backend=row.next_backend,
-        to_strategy=row.next_strategy,
+        to_mode=row.next_mode,
         changed_by=row.changed_by,
         reason=row.reason,
         forced=forced,

@@ -9,7 +9,8 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from locking.models import LockPolicy, WriteStrategy
+from inventory.models import WriteStrategy
+from locking.models import LockPolicy
 from shop.operations.live import IN_MEMORY, LiveState
 
 LATE = timedelta(seconds=30)
@@ -70,7 +71,7 @@ def _switch(state: LiveState, target: str = "") -> tuple[str, ...]:
     """Return advice, label and link for a switch to a backend that responds."""
     if not (target := target or state.safe_target):
         return (_("No other lock responds: restart its store."),)
-    link = f"?backend={target}&strategy={WriteStrategy.CONDITIONAL}#switch"
+    link = f"?backend={target}&mode={WriteStrategy.CONDITIONAL}#switch"
     return "", _("Switch to %s…") % target, link
 
 
@@ -84,18 +85,15 @@ def _stock(state: LiveState) -> Iterator[Condition]:
 
 
 def _policy(row: LockPolicy, state: LiveState) -> Iterator[Condition]:
-    if row.strategy == WriteStrategy.NAIVE and row.backend in IN_MEMORY:
+    if row.mode == WriteStrategy.NAIVE and row.backend in IN_MEMORY:
         text = _("Overselling is possible: no lock between processes (%s), unsafe writes (naive).")
         yield Condition("bad", text % row.backend, *_switch(state))
-    elif row.strategy == WriteStrategy.NAIVE:
+    elif row.mode == WriteStrategy.NAIVE:
         text = _("Overselling is possible if the lock (%s) fails: unsafe writes (naive).")
         yield Condition("warn", text % row.backend, *_switch(state, row.backend))
     if row.next_backend:
         text = _("Switching from %(old)s to %(new)s: purchases may wait about a second.")
-        words = {
-            "old": f"{row.backend} + {row.strategy}",
-            "new": f"{row.next_backend} + {row.next_strategy}",
-        }
+        words = {"old": row.active, "new": row.upcoming}
         advice = _("Started by %(by)s: “%(reason)s”.")
         by = {"by": row.changed_by or "–", "reason": row.reason}
         yield Condition("warn", text % words, advice % by, _("Show the switch"), "#drain")

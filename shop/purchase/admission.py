@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from django.conf import settings
 
+from inventory.models import WriteStrategy
 from locking import LockError, policy
-from locking.models import WriteStrategy
 from locking.refresh import RefreshingCache
 from shop.errors import NotOpen, QueueFull, SoldOut
 from shop.models import Order, Sale
@@ -124,7 +124,7 @@ def _may_return(slug: str) -> bool:
 
 def _writes_leave_no_fence() -> bool:
     try:
-        return policy.current().strategy == WriteStrategy.NAIVE
+        return policy.current().mode == WriteStrategy.NAIVE
     except LockError:
         return True
 

@@ -150,9 +150,7 @@ def _reject(sale: Sale, entry: Entry, reason: Reason, detail: str = "") -> str:
 
 def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
     """Write the entries in one transaction, with the contended stock row last but one."""
-    reading = stock.read_stock(
-        stock_id=sale.stock_id, strategy=lease.strategy, fence=fence_of(lease)
-    )
+    reading = stock.read_stock(stock_id=sale.stock_id, strategy=lease.mode, fence=fence_of(lease))
     reach("queued.stock_read")
     now = timezone.now()
     commit_under(

@@ -9,9 +9,9 @@ from django.conf import settings
 
 from inventory import stock
 from inventory.exceptions import OutcomeUnknown
+from inventory.models import WriteStrategy
 from inventory.statements import Statement
 from locking import Lease, LockError, lock, locks, policy
-from locking.models import WriteStrategy
 from locking.policy.lock import PolicyLock
 from shop.errors import ServiceUnavailable
 from shop.models import Sale
@@ -50,7 +50,7 @@ def withdraw(
         raise ServiceUnavailable
     with _keep_naive_lock(lease):
         return stock.withdraw(
-            withdrawals, stock_id=stock_id, strategy=lease.strategy, fence=fence_of(lease)
+            withdrawals, stock_id=stock_id, strategy=lease.mode, fence=fence_of(lease)
         )
 
 
@@ -68,7 +68,7 @@ def _keep_naive_lock(lease: Lease) -> Iterator[None]:
     written. So the lock is kept until the database has ended the session: see
     `Lease.release_after`. The caller's release returns at once.
     """
-    session = current_session() if lease.strategy == WriteStrategy.NAIVE else None
+    session = current_session() if lease.mode == WriteStrategy.NAIVE else None
     try:
         yield
     except OutcomeUnknown:

@@ -171,7 +171,11 @@ if ZOOKEEPER_HOSTS:
         "BACKEND": "locking.backends.zookeeper.ZooKeeperBackend",
         "LOCATION": ZOOKEEPER_HOSTS,
     }
-LOCK_POLICY = {"BACKEND": "redis", "STRATEGY": "conditional"}
+LOCK_POLICY = {
+    "BACKEND": "redis",
+    "MODE": "conditional",
+    "MODES": "inventory.models.WriteStrategy",
+}
 # Always Redis, no matter which lock guards the stock: staff may activate `none` there.
 LOCK_SINGLE_FLIGHT = {"CACHE": "default", "LOCK": "redis"}
 

@@ -118,7 +118,7 @@ class ConfirmForm(SwitchForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["confirm"].label = _("Type “%s” to confirm") % self["backend"].value()
-        for name in ("backend", "strategy"):
+        for name in ("backend", "mode"):
             self.fields[name].widget = forms.HiddenInput()
 
     def clean_confirm(self) -> str:

@@ -14,8 +14,8 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
+from inventory.models import WriteStrategy
 from locking import LockError, locks, policy
-from locking.models import WriteStrategy
 from shop.administration import alerts
 from shop.errors import STORE_ERRORS, BadInput, NotAllowed, ServiceUnavailable
 from shop.operations.condition import assess
@@ -63,7 +63,7 @@ def _staff_page(view: Callable[[CustomerRequest], HttpResponse]) -> View:
 
 def _index(request: CustomerRequest, form: SwitchForm | None = None) -> HttpResponse:
     state, row = get_live_state(), policy.current()
-    active = {"backend": row.backend, "strategy": row.strategy}
+    active = {"backend": row.backend, "mode": row.mode}
     asked = {name: value for name, value in request.GET.items() if name in active}
     context = {
         **_live(request, state),
@@ -114,11 +114,11 @@ def switch(request: CustomerRequest) -> HttpResponse:
     step, sent = request.POST.get("step"), request.POST
     if step not in ("check", "drain", "force"):
         raise BadInput
-    is_risky = step == "force" or (step == "drain" and sent.get("strategy") == WriteStrategy.NAIVE)
+    is_risky = step == "force" or (step == "drain" and sent.get("mode") == WriteStrategy.NAIVE)
     form = SwitchForm(sent)
     page: Callable[[CustomerRequest, SwitchForm], HttpResponse] = _index
     if is_risky and not form.non_field_errors():
-        if form.errors.keys() & {"backend", "strategy"}:
+        if form.errors.keys() & {"backend", "mode"}:
             raise BadInput
         form, page = ConfirmForm(sent), _confirm
         if "confirm" not in sent:
@@ -126,7 +126,7 @@ def switch(request: CustomerRequest) -> HttpResponse:
             return _confirm(request, form)
     if not form.is_valid():
         return page(request, form)
-    requested = {name: form.cleaned_data[name] for name in ("backend", "strategy", "reason")}
+    requested = {name: form.cleaned_data[name] for name in ("backend", "mode", "reason")}
     try:
         if step == "check":
             locks[requested["backend"]].probe()
@@ -139,7 +139,7 @@ def switch(request: CustomerRequest) -> HttpResponse:
         messages.error(request, _("Nothing was changed: %s") % error)
         return page(request, form)
     if is_forced:
-        messages.success(request, _("Switched to %s") % f"{now.backend} + {now.strategy}")
+        messages.success(request, _("Switched to %s") % now.active)
     else:
         policy.finish_in_background()
     return _redirect()

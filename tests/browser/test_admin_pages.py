@@ -48,7 +48,7 @@ def test_admin_pages_are_accessible(window):
     page.goto(POLICY)
     found += violations(page, "admin-policy")
     page.locator("[name=backend]").select_option("none")
-    page.locator("[name=strategy]").select_option("naive")
+    page.locator("[name=mode]").select_option("naive")
     page.locator("[name=reason]").fill("to show it")
     page.locator("[name=_save]").click()
     field = page.locator("[name=confirm]")

@@ -105,9 +105,9 @@ def test_open_details_survive_updates(people):
     LockPolicyChange.objects.create(
         epoch=7,
         from_backend="database",
-        from_strategy="conditional",
+        from_mode="conditional",
         to_backend="redis",
-        to_strategy="conditional",
+        to_mode="conditional",
         reason="seen later",
     )
     expect(page.locator(".history")).to_contain_text("seen later")
@@ -192,9 +192,9 @@ def test_page_fits_and_is_accessible(people):
     LockPolicyChange.objects.create(
         epoch=1,
         from_backend="database",
-        from_strategy="conditional",
+        from_mode="conditional",
         to_backend="redis",
-        to_strategy="conditional",
+        to_mode="conditional",
         changed_by="amy",
         reason="7",
         drained_ms=40,

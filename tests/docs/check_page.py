@@ -73,7 +73,13 @@ def messages() -> dict[str, tuple[str, str]]:
 
     policy.stored_policy()
     good = {"redis": entry("redis")}
-    provoke("`LOCK_POLICY = {}`", LOCKS=good, LOCK_POLICY={})
+    policies = (
+        ("`MODES` of `LOCK_POLICY` was removed", {"BACKEND": "redis"}),
+        ("`LOCK_POLICY = {}`", {}),
+        ("a `MODE` without `MODES` in `LOCK_POLICY`", {"BACKEND": "redis", "MODE": "fast"}),
+    )
+    for refused, first in policies:
+        provoke(refused, LOCKS=good, LOCK_POLICY=first)
     provoke("`LOCK_SINGLE_FLIGHT = {'TTL': 2}`", LOCKS=good, LOCK_SINGLE_FLIGHT={"TTL": 2})
     provoke("`LOCKS = {}`", LOCKS={})
     provoke("the alias of the active backend was renamed", LOCKS={"renamed": entry("redis")})

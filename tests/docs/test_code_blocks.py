@@ -105,7 +105,7 @@ def test_control_wrong_commands_are_found(code: str) -> None:
         "from locking import no_such_name",
         "undefined_name()",
         'LOCKS = {"a": {"BACKEND": "locking.backends.none.NoneBackend", "TTL": 0}}\n'
-        'LOCK_POLICY = {"BACKEND": "a", "STRATEGY": "conditional"}',
+        'LOCK_POLICY = {"BACKEND": "a"}',
         'INSTALLED_APPS = [..., "no_such_app"]',
     ],
 )

@@ -5,10 +5,9 @@ from django.db import IntegrityError, OperationalError, connection
 from django.utils import timezone
 
 from inventory.exceptions import OutcomeUnknown, OutOfStock
-from inventory.models import Product, Stock, StockMovement
+from inventory.models import Product, Stock, StockMovement, WriteStrategy
 from inventory.statements import Statement, insert
 from inventory.stock import Fence, commit, create_stock, read_stock, reserve, restock
-from locking.models import WriteStrategy
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 

@@ -5,7 +5,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 
 from inventory.exceptions import OutOfStock, StaleFence
-from inventory.models import Product, Stock, StockMovement
+from inventory.models import Product, Stock, StockMovement, WriteStrategy
 from inventory.stock import (
     Fence,
     StockReading,
@@ -18,7 +18,6 @@ from inventory.stock import (
     reserve,
     restock,
 )
-from locking.models import WriteStrategy
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 

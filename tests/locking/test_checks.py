@@ -12,10 +12,13 @@ from django.db import connections
 
 from locking import lock, locks, policy
 from locking.checks import check_atomic_requests, check_locks, check_policy_row, check_single_flight
+from locking.models import LockPolicy
+from tests.locking.modes import PATH as PATH_OF_MODES
 from tests.locking.scripted import PATH, ScriptedBackend
 
 GOOD = {"BACKEND": PATH}
-POLICY = {"BACKEND": "a", "STRATEGY": "conditional"}
+POLICY = {"BACKEND": "a"}
+MODES = {"BACKEND": "a", "MODES": PATH_OF_MODES, "MODE": "checked"}
 
 
 URLS = [f"redis://127.0.0.1:{port}" for port in (1, 2, 3)]
@@ -137,13 +140,31 @@ def test_alias_of_the_active_policy_must_exist(settings, db) -> None:
     ("policy", "id"),
     [
         ({**POLICY, "BACKEND": "b"}, "locking.E005"),
-        ({"STRATEGY": "fenced"}, "locking.E005"),
-        ({**POLICY, "STRATEGY": "hopeful"}, "locking.E006"),
-        ({"BACKEND": "a"}, "locking.E006"),
+        ({}, "locking.E005"),
+        ({**POLICY, "STRATEGY": "checked"}, "locking.E005"),
+        ({**POLICY, "MODE": "checked"}, "locking.E006"),
+        ({**POLICY, "MODES": PATH_OF_MODES}, "locking.E006"),
+        ({**MODES, "MODE": "hopeful"}, "locking.E006"),
+        *(({**MODES, "MODES": path}, "locking.E006") for path in (7, "", "absent.Modes", PATH)),
     ],
 )
 def test_wrong_policy_settings_are_reported(settings, policy, id) -> None:
+    assert ids(settings, GOOD, MODES) == []
     assert ids(settings, GOOD, policy) == [id]
+
+
+@pytest.mark.parametrize(("conf", "stored"), [(POLICY, "checked"), (MODES, "removed"), (MODES, "")])
+def test_mode_of_the_active_policy_must_exist(settings, db, conf, stored) -> None:
+    settings.LOCKS, settings.LOCK_POLICY = {"a": GOOD}, conf
+    policy.invalidate()
+    policy.stored_policy()
+    assert check_policy_row(databases=["default"]) == []
+    LockPolicy.objects.update(mode=stored)
+    (found,) = check_policy_row(databases=["default"])
+    assert (found.id, repr(stored) in found.msg) == ("locking.E009", True)
+    command = re.search(r"`manage.py (.*)`", found.hint.replace("MODE", "checked"))
+    call_command(*command[1].split(), "--force")
+    assert check_policy_row(databases=["default"]) == []
 
 
 def test_check_of_the_backend_is_run(settings, monkeypatch) -> None:

@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 @pytest.fixture(autouse=True)
 def backend(settings) -> ScriptedBackend:
     settings.LOCKS = {"scripted": {"BACKEND": PATH}}
-    settings.LOCK_POLICY = {"BACKEND": "scripted", "STRATEGY": "conditional"}
+    settings.LOCK_POLICY = {"BACKEND": "scripted"}
     return locks["scripted"]
 
 

@@ -68,7 +68,7 @@ def put_in_force(backend: str, strategy: str = "conditional", epoch: int = 1) ->
         pk=1,
         defaults={
             "backend": backend,
-            "strategy": strategy,
+            "mode": strategy,
             "epoch": epoch,
             "state": LockPolicy.State.STEADY,
         },

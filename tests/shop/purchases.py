@@ -10,10 +10,9 @@ from unittest.mock import Mock
 import pytest
 from django.db import OperationalError
 
-from inventory.models import StockMovement
+from inventory.models import StockMovement, WriteStrategy
 from locking.backends.base import Backend
 from locking.failpoints import armed
-from locking.models import WriteStrategy
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
 from shop.purchase.place_order import place_order

@@ -17,7 +17,7 @@ from tests.shop.making import put_in_force, signed_in
 seen_by_threads = pytest.mark.django_db(transaction=True)
 
 CLOSED_PORT = "redis://127.0.0.1:9/0"
-SWITCH = {"backend": "database", "strategy": "conditional", "reason": "maintenance"}
+SWITCH = {"backend": "database", "mode": "conditional", "reason": "maintenance"}
 
 
 @pytest.fixture(autouse=True)

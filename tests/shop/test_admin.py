@@ -17,10 +17,10 @@ from django.test import RequestFactory
 from django.utils import timezone
 
 from inventory import stock
-from inventory.models import Product, Stock, StockMovement
+from inventory.models import Product, Stock, StockMovement, WriteStrategy
 from inventory.stock import commit
 from locking import lock, locks
-from locking.models import JobRun, LockPolicy, WriteStrategy
+from locking.models import JobRun, LockPolicy
 from locking.testing.calls import in_thread
 from shop.administration import sale_management
 from shop.administration.audit import audit_sale
@@ -44,7 +44,7 @@ WRITABLE = {
     "product": PRODUCT | {"is_listed"},
     "sale": {"limit_per_customer", "opens_at", "closes_at"},
     "user": PERSON | RIGHTS,
-    "lockpolicy": {"backend", "strategy", "reason", "step"},  # through locking.policy alone
+    "lockpolicy": {"backend", "mode", "reason", "step"},  # through locking.policy alone
 }
 """The writable fields of existing rows. A new one needs a test that the ledger stays consistent."""
 ACTIONS = {

@@ -24,17 +24,17 @@ def test_staff_switch_the_lock(amy):
     page = amy.get(POLICY).text
     for alias in locks:
         assert f"<th>{alias}</th>" in page
-    form = {"backend": "none", "strategy": "naive", "reason": "to show it", "step": "drain"}
+    form = {"backend": "none", "mode": "naive", "reason": "to show it", "step": "drain"}
     amy.post(POLICY, {**form, "confirm": "none"})
     now = policy.current()
-    assert (now.backend, now.strategy, now.epoch) == ("none", "naive", 2)
+    assert (now.backend, now.mode, now.epoch) == ("none", "naive", 2)
     change = LockPolicyChange.objects.get()
     assert (change.changed_by, change.reason, change.forced) == ("amy", "to show it", False)
     assert "Overselling is possible" in amy.get(POLICY).text
 
 
 def test_failed_switch_shows_its_cause(amy):
-    form = {"backend": "redis", "strategy": "fenced", "reason": "x", "step": "force"}
+    form = {"backend": "redis", "mode": "fenced", "reason": "x", "step": "force"}
     form["confirm"] = "redis"
     with patch.object(locks["redis"], "probe", side_effect=LockUnavailable("redis is down")):
         assert "edis is down" in amy.post(POLICY, form, follow=True).text
@@ -45,7 +45,7 @@ def test_failed_switch_shows_its_cause(amy):
 
 def test_switch_is_cancelled(amy):
     policy.switch(backend="none", wait=False)
-    form = {"backend": "none", "strategy": "fenced", "reason": "x", "step": "drain"}
+    form = {"backend": "none", "mode": "fenced", "reason": "x", "step": "drain"}
     assert "in progress" in amy.post(POLICY, form, follow=True).text
     amy.post(POLICY, {**form, "step": "cancel"})
     assert LockPolicy.objects.get().state == LockPolicy.State.STEADY
@@ -54,15 +54,15 @@ def test_switch_is_cancelled(amy):
 def test_switching_requires_its_permission():
     client = signed_in(User.objects.create(username="bo", is_staff=True))
     assert client.get(POLICY).status_code == 403
-    form = {"backend": "none", "strategy": "naive", "reason": "x", "step": "force"}
+    form = {"backend": "none", "mode": "naive", "reason": "x", "step": "force"}
     assert client.post(POLICY, form).status_code == 403
     assert LockPolicy.objects.get().backend == "process"
 
 
 DANGEROUS = {
-    "force": {"backend": "redis", "strategy": "conditional", "step": "force"},
-    "naive": {"backend": "redis", "strategy": "naive", "step": "drain"},
-    "none and naive": {"backend": "none", "strategy": "naive", "step": "force"},
+    "force": {"backend": "redis", "mode": "conditional", "step": "force"},
+    "naive": {"backend": "redis", "mode": "naive", "step": "drain"},
+    "none and naive": {"backend": "none", "mode": "naive", "step": "force"},
 }
 
 
@@ -73,7 +73,7 @@ def test_dangerous_switch_requires_the_typed_name(amy, danger):
     asked = amy.post(POLICY, form)
     assert asked.status_code == 200
     assert f"Type “{form['backend']}” to confirm" in asked.text
-    assert ("Naive writes allow overselling" in asked.text) == (form["strategy"] == "naive")
+    assert ("Naive writes allow overselling" in asked.text) == (form["mode"] == "naive")
     assert ("if the old backend is down" in asked.text) == (form["step"] == "force")
     for wrong in ("", "process", form["backend"].upper()):
         refused = amy.post(POLICY, {**form, "confirm": wrong})
@@ -85,14 +85,14 @@ def test_dangerous_switch_requires_the_typed_name(amy, danger):
     assert repeated == form
     assert amy.post(POLICY, {**repeated, "confirm": form["backend"]})["Location"] == POLICY
     row = LockPolicy.objects.get()
-    assert (row.backend, row.strategy, row.epoch) == (form["backend"], form["strategy"], 2)
+    assert (row.backend, row.mode, row.epoch) == (form["backend"], form["mode"], 2)
 
 
 @pytest.mark.django_db(transaction=True)
 def test_safe_switch_needs_no_confirmation(amy):
     """The control for the test above."""
     put_in_force("redis")
-    form = {"backend": "process", "strategy": "fenced", "reason": "x", "step": "drain"}
+    form = {"backend": "process", "mode": "fenced", "reason": "x", "step": "drain"}
     assert amy.post(POLICY, form)["Location"] == POLICY
     assert LockPolicy.objects.get().backend == "process"
 
@@ -100,7 +100,7 @@ def test_safe_switch_needs_no_confirmation(amy):
 @pytest.mark.parametrize("step", ["drain", "force"])
 def test_switch_to_the_active_setting_is_refused(amy, step):
     before = LockPolicy.objects.values().get()
-    form = {"backend": "process", "strategy": "conditional", "reason": "x", "step": step}
+    form = {"backend": "process", "mode": "conditional", "reason": "x", "step": step}
     page = amy.post(POLICY, {**form, "confirm": "process"})
     assert page.status_code == 200
     assert "process + conditional is already active" in page.text

@@ -16,6 +16,7 @@ from django.db import connection
 from django.utils.text import slugify
 
 from devservers.faults.worker import emit
+from inventory.models import WriteStrategy
 from loadtest.bench.purchase import burst
 from loadtest.bench.purchase.measure import Figures, figures, run_load
 from loadtest.bench.purchase.web import WebServer
@@ -24,7 +25,6 @@ from loadtest.load.http.buyers import Buyer, requests, sign_in
 from loadtest.load.runner import versions
 from loadtest.load.sale import open_sale
 from locking import policy
-from locking.models import WriteStrategy
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
 from shop.purchase.place_order import place_order
@@ -138,10 +138,10 @@ def _attempts(web: WebServer, line: Line, buyers: Sequence[Buyer]) -> Figures:
 
 def _activate(line: Line) -> None:
     now = policy.current()
-    if (now.backend, now.strategy) != (line.backend, line.strategy):
+    if (now.backend, now.mode) != (line.backend, line.strategy):
         policy.switch(
             backend=line.backend,
-            strategy=line.strategy,
+            mode=line.strategy,
             reason="lab bench purchase",
             force=True,
         )

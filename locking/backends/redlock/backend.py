@@ -76,7 +76,7 @@ class RedLockBackend(Backend):
 
     capabilities = Capabilities(
         summary=gettext_noop(
-            "A majority of independent Redis masters: no single one of them can stop the sale."
+            "A majority of independent Redis masters: a minority of them may fail."
         ),
         exclusion="machines",
         expires=True,

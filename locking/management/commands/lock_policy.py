@@ -7,10 +7,11 @@ from django.core.management.base import CommandError
 from django.utils import timezone
 
 from locking import policy
+from locking.conf import mode_warning, modes
 from locking.exceptions import LockError
 from locking.jobs.times import aware
 from locking.management.console import HelpfulCommand, add_subcommands
-from locking.models import LockPolicyChange, WriteStrategy
+from locking.models import LockPolicyChange
 
 
 class Command(HelpfulCommand):
@@ -22,15 +23,13 @@ class Command(HelpfulCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add one subcommand per action."""
         actions = add_subcommands(parser)
-        actions.add_parser("show", help="show the active backend and strategy")
+        actions.add_parser("show", help="show the active backend")
         switch = actions.add_parser("switch", help="activate another backend")
         switch.add_argument("backend", help="name of a lock backend in settings.LOCKS")
-        switch.add_argument(
-            "--strategy",
-            "--discipline",
-            choices=WriteStrategy.values,
-            help="how the guarded rows are written (default: unchanged)",
-        )
+        if known := modes().values:
+            names = ("--mode", "--strategy", "--discipline")  # the last two are older names
+            meaning = f"{', '.join(known)} (default: unchanged)"
+            switch.add_argument(*names, choices=known, default="", metavar="MODE", help=meaning)
         switch.add_argument("--reason", default="", help="shown in the history")
         switch.add_argument(
             "--force",
@@ -54,28 +53,23 @@ class Command(HelpfulCommand):
         row = policy.stored_policy()
         self.stdout.write(str(row))
         if row.next_backend:
-            self.stdout.write(f"switching to {row.next_backend} + {row.next_strategy}")
+            self.stdout.write(f"switching to {row.upcoming}")
         if row.still_held:
             self.stdout.write(f"still held in {row.backend}: {', '.join(row.still_held)}")
-        if not policy.current(max_age=0).is_safe:
-            self.stdout.write(
-                self.style.WARNING(
-                    "Warning: overselling is possible: naive writes need a lock that never "
-                    "fails. Switch to conditional or fenced writes."
-                )
-            )
+        if warning := mode_warning(policy.current(max_age=0).mode):
+            self.stdout.write(self.style.WARNING(f"Warning: {warning}"))
 
     def _switch(
-        self, *, backend: str, strategy: str | None, reason: str, force: bool, **options: object
+        self, *, backend: str, reason: str, force: bool, mode: str = "", **options: object
     ) -> None:
         row = policy.switch(
             backend=backend,
-            strategy=strategy,
+            mode=mode,
             changed_by=getpass.getuser(),
             reason=reason,
             force=force,
         )
-        if row.backend != backend or row.strategy != (strategy or row.strategy):
+        if row.backend != backend or row.mode != (mode or row.mode):
             raise CommandError(f"The policy was changed by someone else meanwhile. Active: {row}.")
         self._show()
 
@@ -90,8 +84,8 @@ class Command(HelpfulCommand):
             (
                 f"{timezone.localtime(aware(change.changed_at)):%Y-%m-%d %H:%M:%S}",
                 str(change.epoch),
-                f"{change.from_backend} + {change.from_strategy}",
-                f"{change.to_backend} + {change.to_strategy}",
+                change.old,
+                change.new,
                 "forced" if change.forced else f"{change.drained_ms} ms",
                 change.changed_by,
                 change.reason,

@@ -17,7 +17,7 @@ class Command(HelpfulCommand):
     """List the held locks of a backend, or break one whose name is given twice."""
 
     help = "List the locks that are held now, or break one of them."
-    example = "--break sale:7 --yes-break sale:7"
+    example = "--break report:7 --yes-break report:7"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""

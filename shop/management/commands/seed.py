@@ -17,9 +17,8 @@ from django.utils import timezone
 
 from inventory import stock
 from inventory.import_csv import import_products
-from inventory.models import Product, Stock, StockMovement
+from inventory.models import Product, Stock, StockMovement, WriteStrategy
 from locking.management.console import HelpfulCommand
-from locking.models import WriteStrategy
 from shop.models import CustomerQuota, Order, Payment, RejectedReservation, Sale, User
 from shop.platform.keys import digest
 from shop.sales.queries import create_sale

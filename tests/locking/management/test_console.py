@@ -83,7 +83,7 @@ def test_missing_arguments_print_the_help_and_an_example(
         (["lab", "bench", "lokcs"], "Unknown subject 'lokcs'. Did you mean 'locks'? "),
         (["lab", "jobs", "--store=mariabd"], "Unknown --store 'mariabd'. Did you mean 'mariadb'"),
         (["lock_policy", "shwo"], "Did you mean 'show'?"),
-        (["lock_policy", "switch", "a", "--strategy=xyz"], "Unknown --strategy 'xyz'. Choose from"),
+        (["lock_policy", "switch", "a", "--strategy=xyz"], "Unknown --mode 'xyz'. Choose from"),
     ],
 )
 def test_mistyped_names_get_a_suggestion(

@@ -25,25 +25,39 @@ def manage(*args: str) -> str:
 
 
 def test_lock_policy_shows_switches_and_lists_history() -> None:
-    assert "old + conditional, epoch 1" in manage("lock_policy", "show")
+    assert "old + checked, epoch 1" in manage("lock_policy", "show")
     output = manage(
-        "lock_policy", "switch", "new", "--strategy", "naive", "--reason", "drill", "--force"
+        "lock_policy", "switch", "new", "--mode", "unchecked", "--reason", "drill", "--force"
     )
-    assert "new + naive, epoch 2" in output
-    assert "overselling is possible" in output
-    manage("lock_policy", "switch", "old", "--discipline", "fenced")
+    assert "new + unchecked, epoch 2" in output
+    assert "Warning: Unchecked writes rely on the lock." in output
+    manage("lock_policy", "switch", "old", "--discipline", "checked")
     lines = manage("lock_policy", "history").splitlines()
     assert len(lines) == 4
-    assert re.search(r" 3  new \+ naive +old \+ fenced +\d+ ms ", lines[2])
-    assert re.search(r" 2  old \+ conditional +new \+ naive +forced .* drill$", lines[3])
+    assert re.search(r" 3  new \+ unchecked +old \+ checked +\d+ ms ", lines[2])
+    assert re.search(r" 2  old \+ checked +new \+ unchecked +forced .* drill$", lines[3])
     assert len(manage("lock_policy", "history", "--limit", "1").splitlines()) == 3
+
+
+@pytest.mark.parametrize("option", ["--mode", "--strategy", "--discipline"])
+def test_lock_policy_keeps_older_names_of_the_mode_option(option) -> None:
+    assert "new + unchecked, epoch 2" in manage("lock_policy", "switch", "new", option, "unchecked")
+
+
+def test_lock_policy_shows_no_mode_in_a_project_without_modes(settings) -> None:
+    settings.LOCK_POLICY = {"BACKEND": "old"}
+    assert manage("lock_policy", "show") == "old, epoch 1\n"
+    assert manage("lock_policy", "switch", "new", "--force") == "new, epoch 2\n"
+    assert " old   new  forced" in manage("lock_policy", "history")
+    with pytest.raises(CommandError, match="unrecognized arguments: --mode"):
+        manage("lock_policy", "switch", "old", "--mode", "checked")
 
 
 def test_lock_policy_cancels_a_switch() -> None:
     policy.current()
     switch(backend="new", wait=False)
-    assert "switching to new + conditional" in manage("lock_policy", "show")
-    assert "old + conditional, epoch 1" in manage("lock_policy", "cancel")
+    assert "switching to new + checked" in manage("lock_policy", "show")
+    assert "old + checked, epoch 1" in manage("lock_policy", "cancel")
     with pytest.raises(CommandError, match="No switch is in progress"):
         manage("lock_policy", "cancel")
 
@@ -52,7 +66,7 @@ def test_lock_policy_cancels_a_switch() -> None:
     ("args", "message"),
     [
         (("switch", "absent"), "Choose from old, new, blind"),
-        (("switch", "new", "--discipline", "hopeful"), "Unknown --strategy 'hopeful'"),
+        (("switch", "new", "--discipline", "hopeful"), "Unknown --mode 'hopeful'"),
         (("swich",), "Did you mean 'switch'"),
         ((), "required"),
     ],

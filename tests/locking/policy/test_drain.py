@@ -336,7 +336,7 @@ def test_next_switch_finishes_that_of_a_dead_process(apart, new) -> None:
     LockPolicy.objects.update(  # as if no process had been left to finish it
         backend="old",
         next_backend="new",
-        next_strategy="fenced",
+        next_mode="unchecked",
         state="draining",
         still_held=["a"],
     )

@@ -36,7 +36,7 @@ def stores(settings, monkeypatch) -> dict[str, Any]:
         "redis": {**entry, "BACKEND": redis["BACKEND"], "LOCATION": redis["LOCATION"]},
         "database": {**entry, "BACKEND": settings.LOCKS["database"]["BACKEND"]},
     }
-    settings.LOCK_POLICY = {"BACKEND": "redis", "STRATEGY": "conditional"}
+    settings.LOCK_POLICY = {"BACKEND": "redis"}
     monkeypatch.setattr(active, "MAX_AGE", AGE)
     monkeypatch.setattr(active, "FRESH", AGE / 2)
     policy.stored_policy()

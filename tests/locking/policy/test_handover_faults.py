@@ -34,7 +34,7 @@ def stores(settings, monkeypatch, redis) -> dict[str, Any]:
         "redis": {**entry, "BACKEND": settings.LOCKS["redis"]["BACKEND"], "LOCATION": redis.url},
         "database": {**entry, "BACKEND": settings.LOCKS["database"]["BACKEND"]},
     }
-    settings.LOCK_POLICY = {"BACKEND": "redis", "STRATEGY": "conditional"}
+    settings.LOCK_POLICY = {"BACKEND": "redis"}
     monkeypatch.setattr(active, "MAX_AGE", AGE)
     monkeypatch.setattr(active, "FRESH", AGE / 2)
     monkeypatch.setattr(switching, "SWITCH_GRACE", GRACE)

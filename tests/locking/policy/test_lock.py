@@ -18,15 +18,15 @@ def backend(settings, monkeypatch) -> ScriptedBackend:
     settings.LOCKS = {"only": {"BACKEND": PATH, "TTL": 30, "TIMEOUT": 0.02}}
 
     def in_force(max_age: float = 1.0, *, timeout: float | None = None) -> policy.Policy:
-        return policy.Policy(backend="only", strategy="naive", epoch=3, read_at=clock())
+        return policy.Policy(backend="only", mode="unchecked", epoch=3, read_at=clock())
 
     monkeypatch.setattr(policy, "current", in_force)
     return locks["only"]
 
 
-def test_lease_carries_epoch_and_strategy_of_the_policy(backend) -> None:
+def test_lease_carries_epoch_and_mode_of_the_policy(backend) -> None:
     with lock("a") as lease:
-        assert lease.strategy == "naive"
+        assert lease.mode == "unchecked"
         assert lease.fence == (3, lease.token)
     with backend.lock("a") as direct:
         assert direct.fence == (0, direct.token)

@@ -1,7 +1,6 @@
 """Reading the active policy, and the effects of a switch."""
 
 import threading
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,7 +9,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockMisuse, LockUnavailable, lock, locks, policy
+from locking import LockMisuse, LockUnavailable, lock, policy
 from locking.models import LockPolicy, LockPolicyChange
 from locking.policy import active, finish_switch, switch
 from locking.refresh import clock
@@ -23,7 +22,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 def test_first_read_creates_the_row_from_the_settings() -> None:
     now = policy.current()
-    assert (now.backend, now.strategy, now.epoch, now.draining) == ("old", "conditional", 1, False)
+    assert (now.backend, now.mode, now.epoch, now.draining) == ("old", "checked", 1, False)
     assert (row().backend, row().pk) == ("old", 1)
 
 
@@ -69,14 +68,37 @@ def test_unavailable_database_raises_lock_unavailable(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "is_safe"), [("conditional", True), ("fenced", True), ("naive", False)]
+    ("mode", "is_safe"), [("checked", True), ("unchecked", False), ("removed", False), ("", False)]
 )
-@pytest.mark.parametrize("exclusion", ["process", "machines"])
-def test_naive_writes_are_never_safe(strategy, is_safe, exclusion, monkeypatch) -> None:
-    capabilities = replace(locks["old"].capabilities, exclusion=exclusion)
-    monkeypatch.setattr(locks["old"], "capabilities", capabilities)
-    LockPolicy.objects.create(pk=1, backend="old", strategy=strategy)
+def test_mode_with_a_warning_or_unknown_is_not_safe(mode, is_safe) -> None:
+    LockPolicy.objects.create(pk=1, backend="old", mode=mode)
     assert policy.current().is_safe is is_safe
+
+
+@pytest.mark.parametrize("mode", ["", "checked"])
+def test_project_without_modes_has_none_after_a_switch(mode, settings) -> None:
+    settings.LOCK_POLICY = {"BACKEND": "old"}
+    LockPolicy.objects.create(pk=1, backend="old", mode=mode)
+    assert policy.current().is_safe
+    with pytest.raises(LockMisuse, match="Unknown mode 'checked'"):
+        switch(backend="new", mode="checked")
+    assert str(switch(backend="new")) == "new, epoch 2"
+    with lock("a") as lease:
+        assert lease.mode == ""
+
+
+def test_switch_to_another_mode_of_the_same_backend(new) -> None:
+    policy.current()
+    assert str(switch(backend="old", mode="unchecked")) == "old + unchecked, epoch 2"
+    with lock("a") as lease:
+        assert lease.mode == "unchecked"
+
+
+def test_switch_from_a_removed_mode_needs_another_one() -> None:
+    LockPolicy.objects.create(pk=1, backend="old", mode="removed")
+    with pytest.raises(LockMisuse, match="Unknown mode 'removed'"):
+        switch(backend="new")
+    assert str(switch(backend="new", mode="checked")) == "new + checked, epoch 2"
 
 
 def test_database_accepts_only_one_policy_row() -> None:
@@ -86,14 +108,14 @@ def test_database_accepts_only_one_policy_row() -> None:
 
 
 def test_switch_increases_the_epoch_and_writes_history() -> None:
-    assert str(switch(backend="new", strategy="naive", changed_by="ann", reason="why")) == (
-        "new + naive, epoch 2"
+    assert str(switch(backend="new", mode="unchecked", changed_by="ann", reason="why")) == (
+        "new + unchecked, epoch 2"
     )
     switch(backend="old", changed_by="bob")
-    assert (row().epoch, row().strategy, row().next_backend) == (3, "naive", "")
+    assert (row().epoch, row().mode, row().next_backend) == (3, "unchecked", "")
     last, first = LockPolicyChange.objects.all()
     assert (first.epoch, first.from_backend, first.to_backend) == (2, "old", "new")
-    assert (first.from_strategy, first.to_strategy) == ("conditional", "naive")
+    assert (first.from_mode, first.to_mode) == ("checked", "unchecked")
     assert (first.changed_by, first.reason, first.forced) == ("ann", "why", False)
     assert first.drained_ms >= AGE * 1000
     assert (last.epoch, last.to_backend, last.changed_by) == (3, "old", "bob")
@@ -119,7 +141,7 @@ def test_switch_exceeds_the_epochs_that_a_restored_policy_lacks() -> None:
     ("wanted", "error"),
     [
         ({"backend": "absent"}, LockMisuse),
-        ({"backend": "new", "strategy": "hopeful"}, LockMisuse),
+        ({"backend": "new", "mode": "hopeful"}, LockMisuse),
         ({"backend": "new"}, LockUnavailable),
         ({"backend": "new", "force": True}, LockUnavailable),
     ],

@@ -9,6 +9,7 @@ from django.db import connections
 from locking import locks
 from locking.models import LockPolicy
 from locking.policy import active, switching
+from tests.locking.modes import PATH as MODES
 from tests.locking.scripted import PATH, ScriptedBackend
 
 AGE = 0.1
@@ -24,7 +25,7 @@ def two_backends(settings, monkeypatch) -> None:
         "new": conf,
         "blind": {"BACKEND": "locking.backends.process.ProcessBackend", "TTL": 0.2},
     }
-    settings.LOCK_POLICY = {"BACKEND": "old", "STRATEGY": "conditional"}
+    settings.LOCK_POLICY = {"BACKEND": "old", "MODE": "checked", "MODES": MODES}
     monkeypatch.setattr(active, "MAX_AGE", AGE)
     monkeypatch.setattr(active, "FRESH", AGE / 2)
     monkeypatch.setattr(switching, "SWITCH_GRACE", 30)

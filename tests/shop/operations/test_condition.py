@@ -41,7 +41,7 @@ def minute(**processes: int) -> LastMinute:
 
 
 def policy(backend: str = "redis", strategy: str = "conditional", **more: Any) -> LockPolicy:
-    return LockPolicy(backend=backend, strategy=strategy, changed_at=NOW, **more)
+    return LockPolicy(backend=backend, mode=strategy, changed_at=NOW, **more)
 
 
 def state(**changes: Any) -> LiveState:
@@ -59,7 +59,7 @@ def state(**changes: Any) -> LiveState:
 
 DATABASE = {"mysql": "MariaDB", "sqlite": "SQLite"}[connection.vendor]
 WRONG = SimpleNamespace(sale="phone", ok=False, breaches=("oversold: 7 promised of 5",))
-DRAIN = {"next_backend": "database", "next_strategy": "conditional", "changed_by": "amy"}
+DRAIN = {"next_backend": "database", "next_mode": "conditional", "changed_by": "amy"}
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "normal": ({}, "good", "Selling normally: 3 sales are open."),
     "one sale": ({"open_sales": 1}, "good", "Selling normally: 1 sale is open."),
@@ -177,12 +177,12 @@ def test_remedy_leads_to_a_lock_that_responds():
     down = assess(state(stores=stores("redis", "lock redis", "lock database"), minute=None))[0]
     assert (down.remedy, down.link) == (
         "Switch to zookeeper…",
-        "?backend=zookeeper&strategy=conditional#switch",
+        "?backend=zookeeper&mode=conditional#switch",
     )
     none = ("lock redis", "lock database", "lock zookeeper")
     assert assess(state(stores=stores(*none)))[0].link == ""
     naive = assess(state(policy=policy("redis", "naive")))[0]
-    assert naive.link == "?backend=redis&strategy=conditional#switch", "the same lock, safe writes"
+    assert naive.link == "?backend=redis&mode=conditional#switch", "the same lock, safe writes"
 
 
 def test_outage_names_only_public_facts():

@@ -9,8 +9,7 @@ import pytest
 from django.db import OperationalError
 from django.utils import timezone
 
-from inventory.models import Stock, StockMovement
-from locking.models import WriteStrategy
+from inventory.models import Stock, StockMovement, WriteStrategy
 from shop.administration.audit import audit_sale
 from shop.errors import InvalidTransition, NotFound, Overloaded, ServiceUnavailable
 from shop.models import CustomerQuota, Order, Sale

@@ -12,10 +12,10 @@ from django.db import OperationalError, connection, connections
 
 from inventory import stock
 from inventory.exceptions import OutOfStock
-from inventory.models import Stock
+from inventory.models import Stock, WriteStrategy
 from locking import LockTimeout, LockUnavailable, policy
 from locking.failpoints import armed
-from locking.models import LockPolicyChange, WriteStrategy
+from locking.models import LockPolicyChange
 from locking.policy import active
 from shop.administration.audit import audit_sale
 from shop.errors import Overloaded, QueueFull, ServiceUnavailable, SoldOut

@@ -103,7 +103,7 @@ def test_page_shows_the_progress_of_a_drain(amy, holder):
 @seen_by_threads
 def test_switch_back_from_the_history(amy):
     policy.switch(backend="database", reason="there", force=True)
-    sent = {"backend": "redis", "strategy": "conditional", "reason": "back", "step": "drain"}
+    sent = {"backend": "redis", "mode": "conditional", "reason": "back", "step": "drain"}
     amy.post("/ops/switch/", sent)
     until(lambda: backend_in_force() == "redis")
     assert LockPolicy.objects.get(pk=1).epoch == 3
@@ -156,7 +156,7 @@ def test_switch_to_the_active_setting_is_refused(amy):
 @seen_by_threads
 def test_naive_writes_require_the_name(amy):
     """One click made overselling possible."""
-    sent = {**SWITCH, "backend": "none", "strategy": "naive", "step": "drain"}
+    sent = {**SWITCH, "backend": "none", "mode": "naive", "step": "drain"}
     asked = amy.post("/ops/switch/", sent)
     assert asked.status_code == 200
     assert "Type “none”" in asked.text
@@ -171,7 +171,7 @@ def test_invalid_switch_is_400(amy):
     for wrong in (
         {"backend": "paxos"},
         {"backend": ""},
-        {"strategy": "hopeful"},
+        {"mode": "hopeful"},
         {"reason": ""},
         {"reason": "x" * 201},
         {"step": "explode"},
