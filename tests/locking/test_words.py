@@ -10,13 +10,12 @@ TEXTS = [*LIBRARY.rglob("*.py"), *LIBRARY.rglob("*.html"), *LIBRARY.rglob("*.po"
 TEXTS += [*LIBRARY.rglob("*.lua"), *LIBRARY.rglob("*.md")]
 SHOP_WORDS = re.compile(
     r"(?<![a-z])(sales?|stocks?|order[ _]numbers?|buyers?|purchas\w+|inventory|shops?|customers?"
-    r"|overs(?:ell|old)\w*|naive|write strateg\w+)(?![a-z])"
+    r"|overs(?:ell|old)\w*|naive writes?|write strateg\w+)(?![a-z])"
     r"|[售买购]|库存|订单|下单|秒杀|商品",
     re.IGNORECASE,
 )
 ALLOWED = {
-    # Applied migrations keep the choices that the field had; they are not rewritten.
-    ("migrations/0001_initial.py", "naive"),
+    # Applied migrations keep the name that the field had; they are not rewritten.
     ("migrations/0001_initial.py", "write strategy"),
 }
 
