@@ -13,6 +13,7 @@ from django.shortcuts import render
 from django.utils.deprecation import MiddlewareMixin
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 from redis.exceptions import RedisError
 
 from locking import IdempotencyError, KeyInFlight, LockError, LockUnavailable
@@ -83,7 +84,7 @@ class NotFound(ShopError):
     """The object does not exist, or belongs to another customer."""
 
     status, code = HTTPStatus.NOT_FOUND, "not_found"
-    title = _("Page not found")
+    title = pgettext_lazy("error page", "Page not found")
     advice = _("It may have moved, or the link may be wrong.")
 
 

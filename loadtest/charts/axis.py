@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from math import ceil
 
+from django.utils.translation import gettext as _
+
 from loadtest.charts.timeline_data import SECOND, Span
 
 WIDTH, LEFT, RIGHT = 360, 10, 346
@@ -65,7 +67,7 @@ class Axis:
         for n in range(ceil(offset / step), int((offset + seconds) / step) + 1):
             at = start + round(n * step * SECOND)
             is_short = offset + seconds < 0.5
-            label = f"{n * step * 1000:g} ms" if is_short else f"{n * step:g} s"
+            label = _("%s ms") % f"{n * step * 1000:g}" if is_short else _("%s s") % f"{n * step:g}"
             found.append((self(at), label))
         return found
 

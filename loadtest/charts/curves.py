@@ -72,8 +72,8 @@ def sold_over_time(
     drawing.line(x(0), y(stock), x(seconds), y(stock), stroke_dasharray="5 4")
     for units in dict.fromkeys((stock, 0, most)):
         drawing.text(LEFT - 4, y(units) + 4, str(units), **END)
-    drawing.text(WIDTH - MARGIN, PLOT + 18, f"{seconds:.1f} s", **END)
-    drawing.text(LEFT, PLOT + 18, "0 s")
+    drawing.text(WIDTH - MARGIN, PLOT + 18, _("%.1f s") % seconds, **END)
+    drawing.text(LEFT, PLOT + 18, _("%s s") % 0)
     for at, word in dict.fromkeys(tuple(mark) for mark in shown[-1][1]["marks"]):
         drawing.line(x(at), 14, x(at), PLOT, stroke=BAD, stroke_dasharray="2 2")
         is_right = x(at) > WIDTH * 0.7
@@ -102,7 +102,7 @@ def waits(
     for row, (name, run) in enumerate(shown):
         top, wait = ROW * row, run["wait_ms"]
         drawing.text(MARGIN, top + 16, name)
-        text = "p50 {p50:.0f} · p95 {p95:.0f} · p99 {p99:.0f} ms".format(**wait)
+        text = _("p50 %(p50).0f · p95 %(p95).0f · p99 %(p99).0f ms") % wait
         drawing.text(WIDTH - MARGIN, top + 16, text, **END)
         for share, tall, opacity in (("p99", 4, ".45"), ("p95", 12, ".6"), ("p50", BAR - 2, "1")):
             box = {"y": top + 32 - tall / 2, "width": max(wait[share] * unit, 1), "height": tall}

@@ -297,7 +297,7 @@ class _Timeline(Drawing):
 def seconds(span: Span) -> str:
     """Return the length of a span as text."""
     length = (span.end - span.begin) / SECOND
-    return f"{length:.1f} s" if length >= 0.1 else f"{length * 1000:.0f} ms"
+    return _("%.1f s") % length if length >= 0.1 else _("%.0f ms") % (length * 1000)
 
 
 def translate(label: str) -> str:

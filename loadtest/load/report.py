@@ -55,9 +55,9 @@ def explain(run: Run) -> str:
     lost = run["lost_updates"]
     quantities = {event["do"]: event["quantity"] for event in lost["events"]}
     return _(
-        "Two buyers both read a stock of %(read)s before either wrote %(write)s back: the row "
-        "counted one sale instead of two. In the end it had counted %(counted)s of %(units)s units "
-        "sold."
+        "Two buyers both read a stock of %(read)s before either wrote %(write)s back, so two sales "
+        "reduced the stock by one. In the end, %(units)s units were sold and the stock had been "
+        "reduced by %(counted)s."
     ) % {**quantities, **lost}
 
 

@@ -37,7 +37,7 @@ class SaleForm(forms.ModelForm):  # type: ignore[type-arg]
         model = Sale
         fields: tuple[str, ...] = ()  # chosen by the admin
         help_texts = {
-            "limit_per_customer": _("Units that one customer can buy in this sale."),
+            "limit_per_customer": _("The most units that one customer can buy in this sale."),
             "opens_at": _("Customers can see the page earlier, and buy from this time on."),
             "closes_at": _("Orders placed before this time keep their full time to pay."),
         }
@@ -73,12 +73,12 @@ class NewSaleForm(SaleForm):
     class Meta(SaleForm.Meta):
         help_texts = {
             **SaleForm.Meta.help_texts,
-            "product": _("A product that is not listed has no pages, and neither has its sale."),
-            "slug": _("The end of the page's address. Leave it empty to use the product's."),
+            "product": _("Customers can see neither an unlisted product nor its sale."),
+            "slug": _("Last part of the page's address. If empty, the product's slug is used."),
             "price": _("The price during the sale, at most the regular price."),
             "fulfilment": _(
-                "Direct suits most sales. Queued serves more buyers per second, and the order"
-                " follows its reservation within seconds."
+                "Direct suits most sales. Queued serves more buyers per second; each order is"
+                " created within seconds of its reservation."
             ),
         }
 

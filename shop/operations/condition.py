@@ -43,7 +43,7 @@ def assess(state: LiveState) -> list[Condition]:
 
 def _stores(state: LiveState) -> Iterator[Condition]:
     down = state.down
-    failing = _("Purchases are failing: %(store)s has not responded since at least %(time)s.")
+    failing = _("Purchases are failing: %(store)s has not responded since %(time)s or earlier.")
     if "database" in down:
         name = {"mysql": "MariaDB", "sqlite": "SQLite"}[connection.vendor]
         advice = _("Until it responds, the lock policy, orders and jobs are unknown.")
@@ -53,13 +53,13 @@ def _stores(state: LiveState) -> Iterator[Condition]:
         yield Condition("bad", failing % _since(name, state.lock_down_since), *_switch(state))
     if "redis" in down:
         text = _(
-            "Redis has not responded since at least %(time)s: queued sales and jobs have stopped."
+            "Redis has not responded since %(time)s or earlier: queued sales and jobs have stopped."
         )
         advice = _("Until it responds, rates and running processes are unknown.")
         level = "bad" if state.queued_sales else "warn"
         yield Condition(level, text % _since("", down["redis"]), advice)
     elif "cache" in down:
-        text = _("The cache has not responded since at least %(time)s: pages are slower.")
+        text = _("The cache has not responded since %(time)s or earlier: pages are slower.")
         yield Condition("warn", text % _since("", down["cache"]))
 
 
@@ -118,7 +118,7 @@ def _processes(state: LiveState) -> Iterator[Condition]:
         since = _("no job has finished in the last hour")
         if state.last_job_at:
             since = _("no job has finished since %(time)s") % _since("", state.last_job_at)
-        advice = _("Unpaid orders do not return to sale. Start a Celery worker and beat.")
+        advice = _("Items of unpaid orders do not go back on sale. Start a Celery worker and beat.")
         yield Condition("warn", text % since, advice)
 
 

@@ -119,7 +119,7 @@ def test_draining(ops):
         expect(ops.locator("#condition")).to_contain_text("Started by amy")
         holder.communicate(b"\n")
     switch(ops, "redis")
-    expect(ops.locator("#lock-policy")).to_contain_text("version 3", timeout=SECONDS)
+    expect(ops.locator("#lock-policy")).to_contain_text("epoch 3", timeout=SECONDS)
 
 
 def test_redis_unavailable(ops, shop):
@@ -138,7 +138,7 @@ def test_mariadb_unavailable(ops, shop):
     with normal_before_and_after(ops):
         shop.database.kill()
         expect_state(ops, "bad", "Purchases are failing: MariaDB has not responded")
-        expect(ops.locator("#live")).to_contain_text("Not known meanwhile")
+        expect(ops.locator("#live")).to_contain_text("Unknown until the store responds")
         shop.database.start()
         expect(ops.locator("#condition.good")).to_contain_text(NORMAL, timeout=SECONDS)
 

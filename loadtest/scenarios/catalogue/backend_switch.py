@@ -91,14 +91,14 @@ SWITCH = Scenario(
             "of %(b_stock)d."
         ),
         _(
-            "The drain waited %(r_drained).1f s for A, no order was placed meanwhile "
-            "(%(r_behind)d orders), and %(r_sold)d were sold of %(r_stock)d."
+            "The drain waited %(r_drained).1f s for A, during which %(r_behind)d orders were "
+            "placed; %(r_sold)d were sold of %(r_stock)d."
         ),
     ),
     repair=_(
-        "A switch drains: no new holder starts until the old holders have finished. If it is "
-        "forced, the epoch in front of every token lets fenced and conditional refuse the old "
-        "holder."
+        "A switch drains: a lock gets no new holder until its old holder has finished. If the "
+        "switch is forced, the epoch in front of every token lets fenced and conditional writes "
+        "reject the old holder."
     ),
     immune=_("None: the switch itself must be safe."),
     run=_switch,

@@ -44,8 +44,8 @@ KILLED = Scenario(
             "%(b_waited).1f s."
         ),
         _(
-            "With a lease of %(r_ttl).0f s, which the watchdog renews while its holder lives, B "
-            "waited %(r_waited).1f s."
+            "With a lease of %(r_ttl).0f s, which the watchdog renewed while A lived, B waited "
+            "%(r_waited).1f s."
         ),
         _(
             "In ZooKeeper the next buyer waited %(r_session_waited).1f s for the dead holder's "
@@ -97,13 +97,13 @@ PAUSED = Scenario(
             "accepted: %(b_sold)d sold of %(b_stock)d."
         ),
         _(
-            "With the fence both thought so again, for %(r_overlap_seconds).1f s, but A's late "
+            "With the fence, both again thought so for %(r_overlap_seconds).1f s, but A's late "
             "write was rejected: %(r_sold)d sold of %(r_stock)d."
         ),
     ),
     repair=_(
-        "The stock row carries the newest token that wrote it and refuses an older one. No lease "
-        "can help: it ends while its holder does not run."
+        "The stock row keeps the newest token that has written it and rejects older ones. A longer "
+        "lease does not help: any lease can end while its holder is paused."
     ),
     immune=_("mysql_session, as long as the holder's connection lives."),
     run=_paused,
@@ -120,21 +120,21 @@ def _gil_held(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
 GIL_HELD = Scenario(
     name="gil-held",
     row="F2",
-    title=_("The holder's GIL is held, and its watchdog starves"),
+    title=_("A C call holds the GIL, and the watchdog cannot run"),
     broken="redis + naive",
     repaired="redis + fenced",
     sentences=(
         _(
-            "A C call in buyer A kept the GIL past the lease of %(b_ttl).1f s, so its watchdog "
-            "renewed nothing and buyer B was granted the lock after %(b_second_waited).1f s."
+            "A C call in buyer A held the GIL longer than the lease of %(b_ttl).1f s. The watchdog "
+            "could not renew it, and buyer B was granted the lock after %(b_second_waited).1f s."
         ),
         _(
             "For %(b_overlap_seconds).1f s both thought they held the lock, and A's late write was "
             "accepted: %(b_sold)d sold of %(b_stock)d."
         ),
-        _("With the fence A's late write was rejected: %(r_sold)d sold of %(r_stock)d."),
+        _("With the fence, A's late write was rejected: %(r_sold)d sold of %(r_stock)d."),
     ),
-    repair=_("The fence, as for a pause: a watchdog in the same process stops with it."),
+    repair=_("The fence: while the GIL is held, no thread of the process can renew the lease."),
     immune=_("mysql_session, as long as the holder's connection lives."),
     run=_gil_held,
 )
@@ -162,12 +162,12 @@ WORK_OUTLASTS_LEASE = Scenario(
         ),
         _("Both wrote what they had computed: %(b_sold)d sold of %(b_stock)d."),
         _(
-            "With the watchdog buyer B was answered “busy” after %(r_second_waited).1f s; "
+            "With the watchdog, buyer B got the answer “busy” after %(r_second_waited).1f s; "
             "%(r_sold)d was sold of %(r_stock)d."
         ),
     ),
-    repair=_("The watchdog, which extends the lease every third of its ttl while the holder runs."),
-    immune=_("zookeeper and mysql_session: a session lasts as long as its process keeps it."),
+    repair=_("The watchdog, which extends the lease three times per ttl while the holder runs."),
+    immune=_("zookeeper and mysql_session: a session lasts until its process closes it or ends."),
     run=_work_outlasts_lease,
 )
 
@@ -192,12 +192,12 @@ RELEASE_BEFORE_COMMIT = Scenario(
             "%(b_second_waited).2f s and read the old stock."
         ),
         _(
-            "The lock was never held twice (%(b_lease_overlaps)d overlaps), yet %(b_sold)d were "
-            "sold of %(b_stock)d."
+            "The lock never had two holders at once (%(b_lease_overlaps)d overlaps), yet "
+            "%(b_sold)d were sold of %(b_stock)d."
         ),
         _(
-            "Released after the commit, it kept buyer B waiting for %(r_second_waited).1f s, and "
-            "%(r_sold)d was sold of %(r_stock)d."
+            "When the lock was released after the commit, buyer B waited for "
+            "%(r_second_waited).1f s, and %(r_sold)d was sold of %(r_stock)d."
         ),
     ),
     repair=_("The lock goes around the transaction, never inside it."),

@@ -44,11 +44,11 @@ ROW_LEFT = Scenario(
             "until an operator deletes it."
         ),
         _(
-            "In the full table lock the row of the dead holder expired with its lease of "
+            "With the database backend, the dead holder's row expired with its lease of "
             "%(r_ttl).0f s, and B got the lock after %(r_waited).1f s."
         ),
     ),
-    repair=_("An expiry in the row, notified waiters, and a job that deletes expired rows."),
+    repair=_("An expiry in the row, a signal to waiters, and a job that deletes expired rows."),
     immune=IMMUNE_TO_RECIPE,
     run=_row_left,
     needs="MariaDB",

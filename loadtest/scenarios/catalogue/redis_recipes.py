@@ -59,7 +59,7 @@ NO_EXPIRY = Scenario(
             "%(r_waited).1f s."
         ),
     ),
-    repair=_("An expiry, in the same command as the key."),
+    repair=_("An expiry, set by the command that sets the key."),
     immune=IMMUNE_TO_RECIPE,
     run=partial(_crash, SetnxBackend, "setnx", ""),
     requires_overlap=False,
@@ -128,16 +128,16 @@ DELETE_SUCCESSOR = Scenario(
     repaired="redis",
     sentences=(
         _(
-            "Buyer A exceeded its lease of %(b_ttl).1f s, buyer B got the lock, and A's DEL "
-            "removed the key of B."
+            "Buyer A worked past its lease of %(b_ttl).1f s, buyer B got the lock, and A's DEL "
+            "removed B's key."
         ),
         _("Buyer C got the lock at once, and both B and C thought they held it."),
         _(
-            "With an owner check, A's release was rejected and C kept waiting "
+            "With an owner check, A's release was rejected, and C kept waiting "
             "(%(r_third_waited).1f s)."
         ),
     ),
-    repair=_("A release that compares the owner and deletes in one script."),
+    repair=_("One script that compares the owner and only then deletes the key."),
     immune=IMMUNE_TO_RECIPE,
     run=_delete_successor,
 )

@@ -61,23 +61,23 @@ FAILOVER = Scenario(
     repaired=gettext_noop("redlock + naive, five masters"),
     sentences=(
         _(
-            "Buyer A's lock was on the master alone when it was killed; the promoted replica "
-            "granted it to buyer B within %(b_second_waited).2f s."
+            "The master was killed before it had replicated buyer A's lock; the promoted replica "
+            "granted the lock to buyer B within %(b_second_waited).2f s."
         ),
         _(
-            "For %(b_overlap_seconds).2f s both thought they held the lock, within the time of "
-            "their leases: %(b_sold)d sold of %(b_stock)d."
+            "For %(b_overlap_seconds).2f s both thought they held the lock, and both leases were "
+            "still valid: %(b_sold)d sold of %(b_stock)d."
         ),
         _(
-            "With five masters the death of one changed nothing: buyer B waited for "
+            "With five masters, the loss of one changed nothing: buyer B waited for "
             "%(r_second_waited).1f s without a grant, and %(r_sold)d was sold of %(r_stock)d."
         ),
     ),
     repair=_(
-        "RedLock asks a majority of independent masters. Without it the stock row's own guard: the "
-        "tokens grow through a failover, so that fenced and conditional refuse the late write."
+        "RedLock, which asks a majority of independent masters. With one master, the fence: tokens "
+        "keep growing through a failover, so the stock row rejects the old holder's write."
     ),
-    immune=_("redlock, zookeeper; the database as long as its own replication is synchronous."),
+    immune=_("redlock and zookeeper; database, if its replication is synchronous."),
     run=_failover,
 )
 
@@ -116,21 +116,20 @@ def _has_majority() -> bool:
 AMNESIA = Scenario(
     name="redlock-amnesia",
     row="F4",
-    title=_("A RedLock master restarts and has forgotten its vote"),
+    title=_("A RedLock master restarts and forgets its vote"),
     broken="redlock + naive",
     repaired=gettext_noop("redlock + naive, delayed restart"),
     sentences=(
         _(
-            "Three of five masters had voted for buyer A when one of them restarted empty; its "
-            "second vote and two fresh masters gave buyer B a majority %(b_second_waited).2f s "
-            "after it asked."
+            "Three of five masters had voted for buyer A. One lost its data in a restart and voted "
+            "again; with two more, buyer B had a majority after %(b_second_waited).2f s."
         ),
         _(
             "For %(b_overlap_seconds).2f s both thought that a majority had granted them the lock: "
             "%(b_sold)d sold of %(b_stock)d."
         ),
         _(
-            "With a restart delayed by the lease of %(r_ttl).0f s the restarted masters did not "
+            "With RESTART_DELAY set to the lease of %(r_ttl).0f s, the restarted masters did not "
             "vote: buyer B was refused after %(r_second_waited).1f s, and %(r_sold)d was sold of "
             "%(r_stock)d."
         ),
@@ -180,7 +179,7 @@ CLOCK_JUMP = Scenario(
     ),
     repair=_(
         "Nothing in Redis: a lease is only as good as the clock that measures it. The stock row "
-        "guards itself."
+        "itself has to reject late writes."
     ),
     immune=_("zookeeper (sessions run on monotonic clocks), mysql_session."),
     run=_clock_jump,

@@ -125,22 +125,22 @@ def _has_length(holders: list[int], number: int) -> bool:
 HERD = Scenario(
     name="herd-against-queue",
     row="L11",
-    title=_("A herd against a queue"),
+    title=_("A herd of waiters, or a queue"),
     broken=gettext_noop("ZooKeeper, all watch the holder"),
     repaired="zookeeper",
     sentences=(
         _(
-            "%(b_waiters)d waiters watched the one node of the holder: its releases woke them "
-            "%(b_wakes)d times, and the server got %(b_requests)d requests."
+            "All %(b_waiters)d waiters watched the holder's node: the releases woke them "
+            "%(b_wakes)d times in all, and the server got %(b_requests)d requests."
         ),
         _(
-            "In the queue each watches its predecessor: %(r_wakes)d wake-ups and %(r_requests)d "
-            "requests for the same %(r_waiters)d."
+            "In a queue, each of the %(r_waiters)d watched its predecessor: %(r_wakes)d wake-ups "
+            "and %(r_requests)d requests."
         ),
-        _("That is %(b_each).1f wake-ups for each grant against %(r_each).1f."),
+        _("That is %(b_each).1f wake-ups per grant in the herd and %(r_each).1f in the queue."),
     ),
-    repair=_("Sequential nodes: a waiter watches the one in front of it, and a release wakes one."),
-    immune=_("zookeeper; redis and the database on MariaDB queue, too, and wake one."),
+    repair=_("Sequential nodes: each waiter watches the node before its own; a release wakes one."),
+    immune=_("zookeeper and redis, and database on MariaDB: they queue waiters and wake one."),
     run=_herd,
     needs="ZooKeeper",
     requires_overlap=False,
@@ -209,16 +209,16 @@ def _count_commands(client: Any) -> int:
 POLLING = Scenario(
     name="polling-against-push",
     row="F7",
-    title=_("Polling against waiting to be woken"),
+    title=_("Polling, or waiting to be woken"),
     broken=gettext_noop("SET NX PX, polled"),
     repaired="redis",
     sentences=(
         _(
-            "While the lock was held for %(b_held).1f s, %(b_waiters)d waiters that poll sent "
+            "While the lock was held for %(b_held).1f s, %(b_waiters)d polling waiters sent "
             "%(b_commands)d commands."
         ),
-        _("Waiters that are woken sent %(r_commands)d for the same wait."),
-        _("That is %(b_each).1f against %(r_each).1f commands for each waiter."),
+        _("Waiters that were woken on release sent %(r_commands)d for the same wait."),
+        _("That is %(b_each).1f commands per waiter with polling and %(r_each).1f without."),
     ),
     repair=_("The holder's release wakes the next waiter in the queue; no waiter polls."),
     immune=_("Every backend that declares wakes_waiters; see docs/reference/locks.md."),
