@@ -8,6 +8,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Generator
+from importlib.util import find_spec
 from typing import Any
 
 import django
@@ -25,6 +26,8 @@ from tests.fault_rows import (  # noqa: F401 - hooks
 WHOLE_SYSTEMS = ("test_stack.py", "test_demo.py")
 """Files with few tests that take minutes, because each starts every service."""
 
+HAS_SHOP = find_spec("shop") is not None
+"""False where `make test-library` tests the library alone."""
 _CI = os.environ.get("CI") == "true"
 _ON_MARIADB = os.environ.get("TEST_STORE") == "mariadb"
 _var = temporary_directory("tests")
@@ -35,7 +38,7 @@ _zookeeper = ZooKeeper(nodes=3)
 
 # Never the developer's own stores, whatever the environment says.
 os.environ.update(
-    DJANGO_SETTINGS_MODULE="shop.settings.lab",
+    DJANGO_SETTINGS_MODULE="shop.settings.lab" if HAS_SHOP else "tests.locking.settings",
     SHOP_VAR=str(_var),
     DATABASE_URL=_mariadb.url if _ON_MARIADB else f"sqlite:///{_var / 'db.sqlite3'}",
     REDIS_URL=_redis.url,
@@ -114,13 +117,16 @@ def redis_server() -> Redis:
 def _clear_caches() -> None:
     """Clear the caches of the process: primary keys repeat in other tests."""
     from locking import metrics, policy
+
+    metrics.kinds.clear()
+    policy.invalidate()
+    if not HAS_SHOP:
+        return
     from shop.administration import alerts
     from shop.platform import rate_limits
     from shop.purchase import admission, revocation
     from shop.sales import waiting_slots
 
-    metrics.kinds.clear()
-    policy.invalidate()
     admission.clear()
     revocation.clear()
     waiting_slots.clear()
@@ -131,9 +137,10 @@ def _clear_caches() -> None:
 @pytest.fixture(autouse=True)
 def _publish_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start no thread that outlives its test and sends commands that other tests count."""
-    from shop.platform import rates
+    if HAS_SHOP:
+        from shop.platform import rates
 
-    monkeypatch.setattr(rates, "start", lambda role: None)
+        monkeypatch.setattr(rates, "start", lambda role: None)
 
 
 @pytest.fixture(scope="session")

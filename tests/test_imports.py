@@ -24,6 +24,7 @@ LAYERS = {
         handler
         policy
         single_flight idempotency
+        pruning
         jobs
         checks
         admin apps management

@@ -72,6 +72,11 @@ def test_every_module_has_tests() -> None:
     assert missing == []
 
 
+def test_only_the_registry_hooks_into_fork() -> None:
+    hooks = [file for file in modules() if "register_at_fork" in file.read_text()]
+    assert hooks == [ROOT / "locking" / "fork.py"]
+
+
 def private_names(source: str) -> list[str]:
     """Return the underscored names of other objects that a test module uses.
 

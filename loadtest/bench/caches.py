@@ -19,8 +19,8 @@ from typing import Any
 from django.core.cache import caches
 
 from devservers.faults.worker import emit
+from devservers.process_pool import ProcessPool, StartGate
 from loadtest.bench.results import Progress, events, remarks, rounds
-from loadtest.load.process_pool import ProcessPool, StartGate
 from loadtest.load.runner import versions
 from loadtest.load.stores import PrivateStores
 from loadtest.load.verdict import percentile

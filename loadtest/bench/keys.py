@@ -18,8 +18,8 @@ from django.core.management import call_command
 from django.db import connection, connections
 
 from devservers.faults.worker import emit
+from devservers.process_pool import ProcessPool, StartGate
 from loadtest.bench.results import Progress, Row, events, remarks, rounds
-from loadtest.load.process_pool import ProcessPool, StartGate
 from loadtest.load.runner import versions
 from loadtest.load.sale import open_sale
 from loadtest.load.stores import PrivateStores

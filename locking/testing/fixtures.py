@@ -10,8 +10,6 @@ import pytest
 if TYPE_CHECKING:
     from locking.testing.memory import VirtualClock
 
-pytest.register_assert_rewrite("locking.testing.contract", "locking.testing.contract_base")
-
 
 @pytest.fixture
 def lock_clock() -> Iterator[VirtualClock]:

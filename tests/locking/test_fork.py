@@ -3,14 +3,11 @@
 import gc
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from locking import fork
 from locking.testing.calls import passes_in_child
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -74,13 +71,3 @@ register()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_only_the_registry_hooks_into_fork() -> None:
-    files = [
-        file
-        for package in ("locking", "inventory", "shop")
-        for file in ROOT.glob(f"{package}/**/*.py")
-    ]
-    hooks = [file for file in files if "register_at_fork" in file.read_text()]
-    assert hooks == [ROOT / "locking" / "fork.py"]

@@ -11,7 +11,7 @@ from django.core.cache import caches
 
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from loadtest.load.process_pool import ProcessPool
+from devservers.process_pool import ProcessPool
 from locking import LockMisuse, LockTimeout, locks, metrics
 from locking.single_flight import SingleFlight
 from tests.locking.held_call import HeldCall, unexpected

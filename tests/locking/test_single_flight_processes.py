@@ -16,7 +16,7 @@ import pytest
 from django.core.cache import caches
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from loadtest.load.process_pool import ProcessPool
+from devservers.process_pool import ProcessPool
 from locking.single_flight import SingleFlight
 from tests.locking.test_single_flight import EXPIRED, KEPT
 
@@ -143,7 +143,7 @@ def test_counters_cover_all_processes(tmp_path):
     code = """
 import django; django.setup()
 from django.conf import settings
-from loadtest.load.process_pool import ProcessPool
+from devservers.process_pool import ProcessPool
 from locking import metrics
 from locking.single_flight import SingleFlight
 settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from devservers.process_pool import PoolFailed, ProcessPool, StartGate, shared_time
 from loadtest.bench.locks.systems import Handle, System
 from loadtest.bench.services import Requests, Usage
-from loadtest.load.process_pool import PoolFailed, ProcessPool, StartGate, shared_time
 
 TTL = 10.0
 SHORT_TTL = 2.0

@@ -19,6 +19,7 @@ from django.db import connections
 from redis import Redis
 
 from devservers.faults.worker import emit
+from devservers.process_pool import PoolFailed, ProcessPool
 from loadtest.bench.locks import floors, peers
 from loadtest.bench.locks.measure import (
     CONTENDERS,
@@ -32,7 +33,6 @@ from loadtest.bench.locks.measure import (
 )
 from loadtest.bench.locks.systems import OURS, SYSTEMS, System
 from loadtest.bench.services import requests_of
-from loadtest.load.process_pool import PoolFailed, ProcessPool
 from loadtest.load.runner import versions
 from loadtest.load.verdict import percentile
 from locking import locks

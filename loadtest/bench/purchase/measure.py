@@ -6,9 +6,9 @@ from typing import Any
 
 from django.db import connections
 
+from devservers.process_pool import TIMEOUT, ProcessPool
 from loadtest.bench.purchase.web import WebServer
 from loadtest.load.http.client import Replies, send_requests
-from loadtest.load.process_pool import TIMEOUT, ProcessPool
 from loadtest.load.verdict import percentile
 from locking import locks
 

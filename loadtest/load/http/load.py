@@ -24,10 +24,10 @@ from urllib.parse import urlencode
 from django.db import DatabaseError, connections, transaction
 from django.utils import timezone
 
+from devservers.process_pool import ProcessPool
 from loadtest.load.http.buyers import Buyer, sign_out, signed_in
 from loadtest.load.http.client import RESPONSE_TIMEOUT, send_requests
 from loadtest.load.plan import PlanError, keep_within
-from loadtest.load.process_pool import ProcessPool
 from loadtest.load.sale import open_sale, remove_sale
 from loadtest.load.verdict import percentile, verdict_of
 from locking import locks

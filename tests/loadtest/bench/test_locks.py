@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
+from devservers.process_pool import PoolFailed, ProcessPool
 from loadtest.bench.locks import report, runner
 from loadtest.bench.locks.measure import Contention, Turn, ready, waves
 from loadtest.bench.locks.systems import SYSTEMS, Handle, System
 from loadtest.bench.services import Usage
-from loadtest.load.process_pool import PoolFailed, ProcessPool
 
 
 def contention(*turns):

@@ -9,13 +9,21 @@ from celery import Celery
 from django.urls import reverse
 from django.utils import timezone
 
-from locking import LockLost, LockMisuse, LockUnavailable, current_run, locks, pruning, run_once
+from locking import (
+    LockLost,
+    LockMisuse,
+    LockUnavailable,
+    current_run,
+    locks,
+    policy,
+    pruning,
+    run_once,
+)
 from locking.backends.redis.backend import RedisBackend
 from locking.jobs import runs
 from locking.jobs.run_once import TIME_LIMIT
 from locking.models import JobRun
 from tests.locking.policy.two_backends import apart
-from tests.shop.making import put_in_force
 
 __all__ = ["apart"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
@@ -134,7 +142,7 @@ class TestWhileItRuns:
     @pytest.mark.parametrize("backend", ["redis", "none"])
     def test_run_is_taken_over_only_after_its_lease(self, backend: str) -> None:
         """Under a lock that excludes no other machine, the row excludes it for the task's limit."""
-        put_in_force(backend)
+        policy.switch(backend=backend, force=True)
         deliver(noon())
         started = timezone.now()
         JobRun.objects.update(state=State.RUNNING, ended_at=None)

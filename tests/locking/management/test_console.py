@@ -1,99 +1,12 @@
-"""Help, suggestions, colours and tables of all commands."""
+"""Errors, suggestions and tables of the commands."""
 
-import os
-import pty
 import re
-import shlex
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
-from django.core.management import CommandError, get_commands, load_command_class
+from django.core.management import CommandError
 
 from locking.exceptions import unknown
-from locking.management.console import HelpfulCommand, Parser, table
-
-ROOT = Path(__file__).parents[3]
-PACKAGES = ("locking", "inventory", "shop", "loadtest")
-COMMANDS = sorted(name for name, app in get_commands().items() if app in PACKAGES)
-WITH_SUBCOMMANDS = ("lab", "lock_policy")
-
-
-def parser_of(name: str) -> Any:
-    command: Any = load_command_class(get_commands()[name], name)
-    command._called_from_command_line = True
-    return command.create_parser("manage.py", name)
-
-
-def all_parsers() -> list[Any]:
-    """Return the parsers of all commands and of their subcommands."""
-    found = []
-    for name in COMMANDS:
-        found.append(parser := parser_of(name))
-        for action in parser._subparsers._group_actions if parser._subparsers else ():
-            found += action.choices.values()
-    return found
-
-
-def test_every_command_is_helpful() -> None:
-    assert {"lab", "lock_policy", "locks", "audit_stock", "seed"} <= set(COMMANDS)
-    for name in COMMANDS:
-        command = load_command_class(get_commands()[name], name)
-        assert isinstance(command, HelpfulCommand), name
-    assert len(all_parsers()) >= len(COMMANDS) + 10
-
-
-@pytest.mark.parametrize("parser", all_parsers(), ids=lambda parser: parser.prog)
-def test_examples_are_accepted(parser: Any) -> None:
-    if parser.epilog:
-        name, *arguments = shlex.split(parser.epilog.removeprefix("Example: manage.py "))
-        parser_of(name).parse_args(arguments)
-
-
-@pytest.mark.parametrize("parser", all_parsers(), ids=lambda parser: parser.prog)
-def test_help_describes_every_option_within_80_columns(
-    parser: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert max(map(len, parser.format_help().splitlines())) <= 80
-    assert [action.dest for action in parser._actions if not action.help] in ([], ["action"])
-
-
-@pytest.mark.parametrize(
-    "arguments", [["lab"], ["lab", "endure"], ["lock_policy"], ["import_products"]]
-)
-def test_missing_arguments_print_the_help_and_an_example(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parser_of(arguments[0]).parse_args(arguments[1:])
-    assert ended.value.code == 2
-    printed = capsys.readouterr().err
-    assert "options:" in printed
-    assert "Example: manage.py" in printed
-    assert "required" in printed.splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["lab", "rnu"], "Unknown subcommand 'rnu'. Did you mean 'run'? Choose from bench, "),
-        (["lab", "bench", "lokcs"], "Unknown subject 'lokcs'. Did you mean 'locks'? "),
-        (["lab", "jobs", "--store=mariabd"], "Unknown --store 'mariabd'. Did you mean 'mariadb'"),
-        (["lock_policy", "shwo"], "Did you mean 'show'?"),
-        (["lock_policy", "switch", "a", "--strategy=xyz"], "Unknown --mode 'xyz'. Choose from"),
-    ],
-)
-def test_mistyped_names_get_a_suggestion(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        parser_of(arguments[0]).parse_args(arguments[1:])
-    printed = capsys.readouterr().err
-    assert message in printed
-    assert "options:" not in printed  # a page of help would hide the message
+from locking.management.console import Parser, table
 
 
 def test_errors_raise_when_python_code_calls_the_command() -> None:
@@ -139,22 +52,3 @@ def test_colours_do_not_count_as_width() -> None:
 def test_table_without_rows_has_its_headings() -> None:
     assert table(("a", "b"), []).splitlines() == ["a  b", "─  ─"]
     assert table(("a", "b"), [["x", "y"], [], ["z"]]).splitlines()[2:] == ["x  y", "", "z"]
-
-
-@pytest.mark.parametrize(
-    ("environ", "options", "is_coloured"),
-    [({}, [], True), ({"NO_COLOR": "1"}, [], False), ({"NO_COLOR": "1"}, ["--force-color"], True)],
-)
-def test_colours_in_a_terminal(
-    environ: dict[str, str], options: list[str], is_coloured: bool
-) -> None:
-    """An error is red in a terminal, unless NO_COLOR is set; an option comes before both."""
-    main, terminal = pty.openpty()
-    command = [sys.executable, "manage.py", "lab", *options, "run", "--buyers=0"]
-    kept = {name: text for name, text in os.environ.items() if name != "NO_COLOR"}
-    subprocess.run(command, cwd=ROOT, env=kept | environ, stdout=terminal, stderr=terminal)
-    os.close(terminal)
-    printed = os.read(main, 10_000).decode()
-    os.close(main)
-    assert "--buyers must be between" in printed
-    assert ("\x1b[" in printed) == is_coloured

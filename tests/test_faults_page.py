@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.fault_page import END, START
 from tests.fault_rows import ROWS
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parent
 NAMED_FOR_A_ROW = re.compile(r"test_(?:row_)?((?<=row_)\d+|f\d)_")
 PAGE = TESTS.parent / "docs/reference/faults.md"
 
