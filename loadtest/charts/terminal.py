@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,20 @@ from locking.management.console import HelpfulCommand, Rows
 class Terminal:
     """The output of a command."""
 
-    def __init__(self, command: HelpfulCommand) -> None:
+    def __init__(self, command: HelpfulCommand, *, as_json: bool = False) -> None:
         self._command = command
+        self.as_json = as_json
 
-    def json(self, result: object) -> None:
-        """Write one JSON object only."""
-        self.print(json.dumps(result))
+    def bar(self) -> "Bar":
+        """Return a progress bar, which is not shown if the output is JSON."""
+        return Bar(disable=self.as_json)
+
+    def show(self, result: Any, describe: "Callable[[Terminal, Any], object]") -> None:
+        """Write one JSON object only, or let `describe` write the result for people."""
+        if self.as_json:
+            self.print(json.dumps(result))
+        else:
+            describe(self, result)
 
     def print(self, line: str = "") -> None:
         """Write a line."""
@@ -104,15 +112,12 @@ class Bar(Progress):
         super().__exit__(*exc_info)
 
     def show(self, event: dict[str, Any]) -> None:
-        """Show an event of `loadtest.load.run`."""
-        if self._load.update(event):
+        """Show an event of `loadtest.load.run`, or of an experiment that has steps."""
+        if "system" in event:
+            self.draw(event["system"], event["step"] - 1, event["of"])
+        elif self._load.update(event):
             load = self._load
             self.draw(load.now, load.done, load.total, f"{load.per_second:.0f} buyers/s")
-
-    def show_step(self, event: dict[str, Any]) -> None:
-        """Show an event of an experiment that has steps."""
-        if event["event"] == "progress":
-            self.draw(event["system"], event["step"] - 1, event["of"])
 
     def draw(self, what: str, done: int, total: int, rate: str = "") -> None:
         """Show the current step and how much is done; a smaller `done` starts a new estimate."""

@@ -1,14 +1,12 @@
 """The subcommands of `manage.py lab`; each module is one, found by its name.
 
 A module's docstring is its help: a sentence, and an example. `add_arguments(parser)` declares its
-options; `handle(terminal, **options)` runs it and returns the exit code. PlanError means bad
-arguments (exit 2), ExperimentFailed an unexpected failure (exit 1).
+options beside --json, which all have; `handle(terminal, **options)` runs it and returns the exit
+code. PlanError means bad arguments (exit 2), ExperimentFailed an unexpected failure (exit 1).
 """
 
 from argparse import ArgumentParser
 from collections.abc import Iterable
-
-JSON_HELP = "print one JSON object only"
 
 
 def add_numbers(parser: ArgumentParser, options: Iterable[tuple[str, float | None, str]]) -> None:

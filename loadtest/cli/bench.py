@@ -4,6 +4,7 @@ Example: manage.py lab bench locks --backend redis --rounds 3
 """
 
 from argparse import ArgumentParser
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,7 @@ from loadtest.bench import caches, keys
 from loadtest.bench.locks import report as locks
 from loadtest.bench.purchase import report as purchase
 from loadtest.charts import marked
-from loadtest.charts.terminal import Bar, Terminal, check_file
-from loadtest.cli import JSON_HELP
+from loadtest.charts.terminal import Terminal, check_file
 from loadtest.load.plan import BACKENDS, PlanError, keep_within
 
 BENCHED = [alias for alias in BACKENDS if alias not in ("none", "process")]
@@ -53,7 +53,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="FILE",
         help=f"also write the table to FILE, between the markers {' or '.join(PARTS.values())}",
     )
-    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     of_locks = parser.add_argument_group("locks")
     of_locks.add_argument(
         "--backend",
@@ -79,9 +78,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         )
 
 
-def handle(
-    terminal: Terminal, *, subject: str, rounds: int | None, json: bool, **options: Any
-) -> int:
+def handle(terminal: Terminal, *, subject: str, rounds: int | None, **options: Any) -> int:
     """Measure the subject; return 1 if the report is not sound."""
     for other, names in OWN.items():
         if subject != other and (wrong := [name for name in names if options[name]]):
@@ -102,17 +99,18 @@ def handle(
     keep_within(LIMITS, asked)
     check_file("write", options["write"], PARTS.get(subject, ""))
     measured = SUBJECTS[subject]
-    with Bar(disable=json) as bar:
-        result = measured.bench(asked, bar.show_step)
+    with terminal.bar() as bar:
+        result = measured.bench(asked, bar.show)
     is_sound: bool = measured.is_sound(result)
     if options["write"] and is_sound:
         marked.write(options["write"], PARTS[subject], measured.markdown(result))
-    if json:
-        terminal.json(result)
-    else:
-        terminal.table(*measured.table(result))
-        if result["targets"]:
-            terminal.table(("target", "measured", "met"), map(terminal.target, result["targets"]))
-        for line in measured.remarks(result):
-            terminal.print(line)
+    terminal.show(result, partial(_describe, measured))
     return 0 if is_sound else 1
+
+
+def _describe(measured: Any, terminal: Terminal, result: dict[str, Any]) -> None:
+    terminal.table(*measured.table(result))
+    if result["targets"]:
+        terminal.table(("target", "measured", "met"), map(terminal.target, result["targets"]))
+    for line in measured.remarks(result):
+        terminal.print(line)

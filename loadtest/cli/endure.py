@@ -3,7 +3,7 @@
 Example: manage.py lab endure recovery --rounds 1
 """
 
-import json as encoder
+import json
 import os
 import time
 from argparse import ArgumentParser
@@ -15,8 +15,8 @@ from devservers import Redis, Server
 from devservers.faults.ensemble import FailLeader, Partitioned
 from devservers.faults.proxy import Proxy
 from loadtest.charts import marked
-from loadtest.charts.terminal import Bar, Terminal, check_file
-from loadtest.cli import JSON_HELP, add_numbers
+from loadtest.charts.terminal import Terminal, check_file
+from loadtest.cli import add_numbers
 from loadtest.load.plan import keep_within
 from loadtest.load.stores import ExperimentFailed, PrivateStores
 
@@ -58,10 +58,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="also write the report between FILE's markers lab_endure_<experiment>",
     )
-    parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 
-def handle(terminal: Terminal, *, what: str, json: bool, write: Path | None, **options: Any) -> int:
+def handle(terminal: Terminal, *, what: str, write: Path | None, **options: Any) -> int:
     """Run the experiment on private stores; return 1 unless its verdict is ok."""
     asked = {name: options[name] for name in LIMITS}
     keep_within(LIMITS, asked)
@@ -95,11 +94,11 @@ def handle(terminal: Terminal, *, what: str, json: bool, write: Path | None, **o
         }
         del stores.environ["MAX_WAITING"], stores.environ["PURCHASES_PER_GRANT"]
         nodes = [node.port for node in ensemble.nodes] if ensemble else []
-        bar = stack.enter_context(Bar(disable=json))
+        bar = stack.enter_context(terminal.bar())
         ports = stores.ports | {store: proxy.port for store, proxy in proxies.items()}
         arguments = {"what": what, "ports": ports, "nodes": nodes, **asked}
         for event in stores.run_experiment("endure", arguments):
-            bar.show_step(event)
+            bar.show(event)
             if event["event"] == "fault" and leader and event["store"] == "zookeeper":
                 _fail_leader(leader, event["do"])
             elif event["event"] == "fault":
@@ -108,14 +107,15 @@ def handle(terminal: Terminal, *, what: str, json: bool, write: Path | None, **o
                 report |= event["report"]
     if write:
         marked.write(write, part, markdown(report))
-    if json:
-        terminal.json(report)
-    else:
-        report.pop("samples", None)  # thousands of lines
-        terminal.print(encoder.dumps(report, indent=1))
-        is_ok = report["verdict"] == "ok"
-        terminal.print(terminal.verdict(f"Verdict: {report['verdict']}", is_expected=is_ok))
+    terminal.show(report, _describe)
     return 0 if report["verdict"] == "ok" else 1
+
+
+def _describe(terminal: Terminal, report: dict[str, Any]) -> None:
+    report.pop("samples", None)  # thousands of lines
+    terminal.print(json.dumps(report, indent=1))
+    is_ok = report["verdict"] == "ok"
+    terminal.print(terminal.verdict(f"Verdict: {report['verdict']}", is_expected=is_ok))
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -128,7 +128,7 @@ def markdown(report: dict[str, Any]) -> str:
             rows = ([str(row.get(key, "")) for key in value[0]] for row in value)
             parts.append(f"{name}:\n\n{marked.table(value[0], rows)}")
         else:
-            parts.append(f"{name}: `{encoder.dumps(value)}`\n")
+            parts.append(f"{name}: `{json.dumps(value)}`\n")
     return "\n".join(parts)
 
 

@@ -11,8 +11,8 @@ from urllib.request import urlopen
 
 from django.conf import settings
 
-from loadtest.charts.terminal import Bar, Terminal
-from loadtest.cli import JSON_HELP, add_numbers
+from loadtest.charts.terminal import Terminal
+from loadtest.cli import add_numbers
 from loadtest.load.http.load import LOCAL, HttpLoad, Report, run_http_load
 from loadtest.load.plan import PlanError
 from shop.models import Sale
@@ -47,7 +47,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--min-per-second", type=float, help="exit 1 if there are fewer attempts per second"
     )
-    parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 
 def handle(terminal: Terminal, **options: Any) -> int:
@@ -64,12 +63,9 @@ def handle(terminal: Terminal, **options: Any) -> int:
         fulfilment=Sale.Fulfilment.QUEUED if options["queued"] else Sale.Fulfilment.DIRECT,
         **{name: options[name] for name in names},
     )
-    with Bar(disable=options["json"]) as bar:
+    with terminal.bar() as bar:
         report = run_http_load(asked, bar.draw)
-    if options["json"]:
-        terminal.json(report)
-    else:
-        _print(terminal, report)
+    terminal.show(report, _describe)
     return 0 if report["verdict"] == "ok" else 1
 
 
@@ -95,7 +91,7 @@ def _address(url: str, really: str | None) -> tuple[str, int]:
     return host, port
 
 
-def _print(terminal: Terminal, report: Report) -> None:
+def _describe(terminal: Terminal, report: Report) -> None:
     terminal.print(
         f"{report['attempts']} attempts in {report['seconds']} s "
         f"({report['attempts_per_second']:.0f}/s), {report['orders']} orders"

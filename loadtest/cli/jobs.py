@@ -6,8 +6,8 @@ Example: manage.py lab jobs --seconds 60
 from argparse import ArgumentParser
 from typing import Any
 
-from loadtest.charts.terminal import Bar, Terminal
-from loadtest.cli import JSON_HELP, add_numbers
+from loadtest.charts.terminal import Terminal
+from loadtest.cli import add_numbers
 from loadtest.load.plan import STORES, keep_within
 from loadtest.load.stores import ExperimentFailed, PrivateStores
 
@@ -31,30 +31,26 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="sqlite",
         help="database of the test (default: %(default)s)",
     )
-    parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 
-def handle(terminal: Terminal, *, store: str, json: bool, **options: Any) -> int:
+def handle(terminal: Terminal, *, store: str, **options: Any) -> int:
     """Run the experiment on private stores; return 1 unless its verdict is ok."""
     asked = {name: options[name] for name in LIMITS}
     keep_within(LIMITS, asked)
     report: dict[str, Any] = {"settings": {"store": store, **asked}}
-    with PrivateStores(store, ["redis"]) as stores, Bar(disable=json) as bar:
+    with PrivateStores(store, ["redis"]) as stores, terminal.bar() as bar:
         if stores.missing:
             raise ExperimentFailed("; ".join(stores.missing.values()))
         stores.environ["CELERY_BROKER_URL"] = stores.environ["REDIS_URL"]
         for event in stores.run_experiment("jobs", asked):
-            bar.show_step(event)
+            bar.show(event)
             if event["event"] == "report":
                 report |= event["report"]
-    if json:
-        terminal.json(report)
-    else:
-        _print(terminal, report)
+    terminal.show(report, _describe)
     return 0 if report["verdict"] == "ok" else 1
 
 
-def _print(terminal: Terminal, report: dict[str, Any]) -> None:
+def _describe(terminal: Terminal, report: dict[str, Any]) -> None:
     names = {"once": "with run_once", "control": "control, without it"}
     counts = ("effects", "doubled", "missing")
     rows = [

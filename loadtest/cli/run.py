@@ -10,12 +10,12 @@ from typing import Any
 
 from inventory.models import WriteStrategy
 from loadtest.charts.export import FILES, as_file
-from loadtest.charts.terminal import Bar, Terminal, check_file
-from loadtest.cli import JSON_HELP, add_numbers
+from loadtest.charts.terminal import Terminal, check_file
+from loadtest.cli import add_numbers
 from loadtest.load import report
 from loadtest.load.fault_plan import FAULTS
 from loadtest.load.plan import BACKENDS, STORES, Plan
-from loadtest.load.run import run
+from loadtest.load.run import Report, run
 
 COLUMNS = ("lock", "sold", "orders/s", "wait, ms\np50/p95/p99", "verdict")
 
@@ -72,7 +72,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     for suffix, meaning in FILES.items():
         parser.add_argument(f"--{suffix}", type=Path, metavar="FILE", help=meaning)
-    parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 
 def handle(terminal: Terminal, **options: Any) -> int:
@@ -92,20 +91,21 @@ def handle(terminal: Terminal, **options: Any) -> int:
             if field.name not in ("backends", "disciplines")
         },
     )
-    with Bar(disable=options["json"]) as bar:
+    with terminal.bar() as bar:
         result = run(plan, bar.show)
-    if options["json"]:
-        terminal.json(result)
-    else:
-        terminal.print(report.sentence(result["runs"]))
-        terminal.print()
-        terminal.table(COLUMNS, [_cells(run, terminal) for run in result["runs"]])
-        for line in report.surprises(result["runs"]):
-            terminal.print(terminal.verdict(line, is_expected=False))
+    terminal.show(result, _describe)
     for suffix in FILES:
         if options[suffix]:
             options[suffix].write_bytes(as_file(result, suffix))
     return 0 if all(map(report.met, result["runs"])) else 1
+
+
+def _describe(terminal: Terminal, result: Report) -> None:
+    terminal.print(report.sentence(result["runs"]))
+    terminal.print()
+    terminal.table(COLUMNS, [_cells(run, terminal) for run in result["runs"]])
+    for line in report.surprises(result["runs"]):
+        terminal.print(terminal.verdict(line, is_expected=False))
 
 
 def _cells(run: dict[str, Any], terminal: Terminal) -> tuple[str, ...]:

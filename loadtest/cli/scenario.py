@@ -7,8 +7,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from loadtest.charts.terminal import Bar, Terminal, check_file
-from loadtest.cli import JSON_HELP
+from loadtest.charts.terminal import Terminal, check_file
 from loadtest.load.plan import PlanError
 from loadtest.scenarios import SCENARIOS, export, run
 from locking.exceptions import unknown
@@ -21,7 +20,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.set_defaults(print_help=parser.print_help)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a scenario from --list, or all")
     parser.add_argument("--list", action="store_true", help="list scenarios and exit")
-    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     parser.add_argument("--html", type=Path, metavar="FILE", help="self-contained HTML report")
     for suffix in CHART_FORMATS:
         parser.add_argument(
@@ -42,7 +40,9 @@ def handle(terminal: Terminal, **options: Any) -> int:
     """Run the scenarios; return 1 unless every verdict is ok."""
     names: list[str] = list(dict.fromkeys(options["names"]))
     if options["list"]:
-        return _list(terminal, as_json=options["json"])
+        found = [{"name": s.name, "row": s.row, "title": str(s.title)} for s in SCENARIOS.values()]
+        terminal.show({"scenarios": found}, _describe_list)
+        return 0
     if names == ["all"]:
         names = list(SCENARIOS)
     for name in names:
@@ -55,8 +55,8 @@ def handle(terminal: Terminal, **options: Any) -> int:
         raise PlanError("--write needs all scenarios")
     check_file("html", options["html"])
     check_file("write", options["write"], export.PART)
-    with Bar(disable=options["json"]) as bar:
-        report = run(names, bar.show_step)
+    with terminal.bar() as bar:
+        report = run(names, bar.show)
     failed = [result for result in report["scenarios"] if result["verdict"] != "ok"]
     if options["html"]:
         options["html"].write_text(export.html(report))
@@ -65,24 +65,20 @@ def handle(terminal: Terminal, **options: Any) -> int:
             export.write_charts(report, options[suffix], suffix=suffix)
     if options["write"] and not failed:
         export.write(report, options["write"])
-    if options["json"]:
-        terminal.json(report)
-    else:
-        for result in report["scenarios"]:
-            is_ok = result["verdict"] == "ok"
-            word = "as expected" if is_ok else result["verdict"]
-            verdict = terminal.verdict(word, is_expected=is_ok)
-            terminal.print(f"{result['name']}: {verdict}. {result['why']}".rstrip())
-            for sentence in SCENARIOS[result["name"]].describe(result):
-                terminal.print(f"  {sentence}")
+    terminal.show(report, _describe)
     return 1 if failed else 0
 
 
-def _list(terminal: Terminal, *, as_json: bool) -> int:
-    if as_json:
-        rows = [{"name": s.name, "row": s.row, "title": str(s.title)} for s in SCENARIOS.values()]
-        terminal.json({"scenarios": rows})
-        return 0
-    found = [(scenario.name, scenario.row, str(scenario.title)) for scenario in SCENARIOS.values()]
-    terminal.table(("name", "row", "what happens"), found)
-    return 0
+def _describe(terminal: Terminal, report: dict[str, Any]) -> None:
+    for result in report["scenarios"]:
+        is_ok = result["verdict"] == "ok"
+        word = "as expected" if is_ok else result["verdict"]
+        verdict = terminal.verdict(word, is_expected=is_ok)
+        terminal.print(f"{result['name']}: {verdict}. {result['why']}".rstrip())
+        for sentence in SCENARIOS[result["name"]].describe(result):
+            terminal.print(f"  {sentence}")
+
+
+def _describe_list(terminal: Terminal, found: dict[str, Any]) -> None:
+    rows = [tuple(scenario.values()) for scenario in found["scenarios"]]
+    terminal.table(("name", "row", "what happens"), rows)

@@ -131,10 +131,6 @@ class Plan:
         """Return the number of buyers that buy at once."""
         return min(self.buyers, self.processes * self.threads)
 
-    def settings(self) -> dict[str, Any]:
-        """Return the parameters as the report prints them."""
-        return asdict(self)
-
     def command(self) -> str:
         """Return the command line with the same parameters."""
         lists = [("backend", one) for one in self.backends]

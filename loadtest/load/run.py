@@ -1,6 +1,7 @@
 """Run a plan: start private stores, execute the plan in them, and return the report."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from loadtest.load.fault_plan import FAULTS, OUTAGE_SECONDS
@@ -14,7 +15,8 @@ Progress = Callable[[dict[str, Any]], object]
 
 def run(plan: Plan, progress: Progress = lambda event: None) -> Report:
     """Return the report as `lab run --json` prints it; `progress` is called with every event."""
-    report: Report = {"settings": plan.settings(), "versions": {}, "runs": []}
+    settings = asdict(plan)
+    report: Report = {"settings": settings, "versions": {}, "runs": []}
     with PrivateStores(plan.store, plan.servers) as stores:
         for server in ("database", FAULTS[plan.fault].server):
             if server in stores.missing:
@@ -22,7 +24,7 @@ def run(plan: Plan, progress: Progress = lambda event: None) -> Report:
                 report["runs"] = [{**names, **not_run(plan, why)} for names in plan.guards()]
                 return report
         missed = 0
-        asked = {"plan": plan.settings(), "missing": stores.missing, "ports": stores.ports}
+        asked = {"plan": settings, "missing": stores.missing, "ports": stores.ports}
         progress({"event": "plan", "runs": plan.runs, "buyers": plan.buyers})
         for event in stores.run_experiment("run", asked):
             progress(event)

@@ -7,6 +7,7 @@ and that lock is free, its worker has died.
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -61,7 +62,7 @@ class Stopped(Exception):
 
 def start(*, plan: Plan, user: User | None) -> LabRun:
     """Create a load test; raise RunUnderWay while another one is active."""
-    return _start(user, Kind.RUN, plan.settings())
+    return _start(user, Kind.RUN, asdict(plan))
 
 
 def start_scenario(*, name: str, user: User) -> LabRun:

@@ -10,8 +10,7 @@ from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
-from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_POST
 
 from devservers.programs import installed
 from loadtest import scenarios
@@ -24,6 +23,7 @@ from loadtest.web import comparison, runs, tasks
 from loadtest.web.forms import PlanForm
 from shop.models import User
 from shop.platform import rate_limits
+from shop.web.decorators import live_page
 
 PROGRAMS = {"MariaDB": "mariadbd", "ZooKeeper": "java"}
 LISTED = 20
@@ -48,8 +48,7 @@ def _authorized(request: HttpRequest) -> User:
     return request.user
 
 
-@require_safe
-@never_cache
+@live_page
 def index(request: HttpRequest) -> HttpResponse:
     """Show the preset; for staff also the form and the latest load tests."""
     return _index(request, PlanForm())
@@ -93,8 +92,7 @@ def _start_preset(request: HttpRequest) -> LabRun:
         raise
 
 
-@require_safe
-@never_cache
+@live_page
 def scenario_list(request: HttpRequest) -> HttpResponse:
     """List every scenario with the result of its newest run."""
     runs.fail_abandoned()
@@ -120,8 +118,7 @@ def _card(name: str, run: LabRun | None) -> dict[str, Any]:
     }
 
 
-@require_safe
-@never_cache
+@live_page
 def chart(request: HttpRequest, run_id: UUID, half: str, suffix: str) -> HttpResponse:
     """Return one timeline of a scenario as a file."""
     run = runs.get_run(run_id)
@@ -162,8 +159,7 @@ def stop(request: HttpRequest, run_id: UUID) -> HttpResponse:
     return redirect(run, permanent=False)
 
 
-@require_safe
-@never_cache
+@live_page
 @login_required
 def command(request: HttpRequest) -> HttpResponse:
     """Show the command line that is equivalent to the form; htmx loads it into the page."""
@@ -173,8 +169,7 @@ def command(request: HttpRequest) -> HttpResponse:
     return render(request, "lab/_command.html", {"command": command_line, "form": form})
 
 
-@require_safe
-@never_cache
+@live_page
 def show(request: HttpRequest, run_id: UUID) -> HttpResponse:
     """Show one load test; for htmx, its figures or, in the end, its result."""
     run = runs.get_run(run_id)
@@ -198,8 +193,7 @@ def show(request: HttpRequest, run_id: UUID) -> HttpResponse:
     return response
 
 
-@require_safe
-@never_cache
+@live_page
 def compare(request: HttpRequest) -> HttpResponse:
     """Show two load tests side by side."""
     try:
@@ -218,8 +212,7 @@ def compare(request: HttpRequest) -> HttpResponse:
     return render(request, "lab/compare.html", context)
 
 
-@require_safe
-@never_cache
+@live_page
 def download(request: HttpRequest, run_id: UUID, suffix: str) -> HttpResponse:
     """Return the report as a file."""
     run = runs.get_run(run_id)

@@ -53,10 +53,6 @@ class Buyer:
         }
         return urlencode(form)
 
-    def request(self, path: str, sale: Sale) -> bytes:
-        """Return the HTTP request of that form."""
-        return self.post(path, self.form(sale))
-
     def post(self, path: str, body: str, *, host: str = HOST) -> bytes:
         """Return the HTTP request of a form that asks for JSON."""
         return (
@@ -114,4 +110,4 @@ def _cache() -> BaseCache:
 
 def requests(buyers: Sequence[Buyer], path: str, sale: Sale) -> Iterator[bytes]:
     """Return one request of each buyer, built in advance to save time under load."""
-    return iter([buyer.request(path, sale) for buyer in buyers])
+    return iter([buyer.post(path, buyer.form(sale)) for buyer in buyers])

@@ -1,25 +1,21 @@
 """A load test of a running shop over HTTP, with its own sale and customers.
 
 It creates these in the shop's database, and so needs the shop's environment. Everything else goes
-through the shop's pages: each buyer opens the sale page and posts its form. The verdict comes from
-the audit and from counting orders.
+through the shop: each buyer posts the form of the sale page. The verdict comes from the audit and
+from counting orders.
 """
 
-import re
 import resource
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from html import unescape
 from http.client import HTTPConnection
 from multiprocessing.sharedctypes import RawArray
 from typing import Any
-from urllib.parse import urlencode
 
 from django.db import DatabaseError, connections, transaction
 from django.utils import timezone
@@ -40,12 +36,8 @@ SENDING = "sending"
 OPEN_FOR = timedelta(hours=1)
 BATCH = 200
 """Customers created per transaction, because the shop writes at the same time."""
-READERS = 8
-"""Threads that open the sale page before the load starts."""
 WRITE_TIMEOUT = 60.0
 """Seconds until all orders of a queued sale are written."""
-_FIELD = re.compile(r'<input type="hidden" name="(\w+)"[^>]* value="([^"]*)"')
-_FORM = re.compile(r'<form method="post" action="([^"]*/buy/)".*?</form>', re.DOTALL)
 LIMITS = {
     "attempts": (1, 1_000_000),
     "stock": (1, 100_000),
@@ -94,7 +86,8 @@ def run_http_load(asked: HttpLoad, progress: Callable[[str, int, int], object]) 
         for batch in _buyers(asked.buyers):
             buyers += batch
             progress("signing in", len(buyers), asked.buyers)
-        forms = _forms(asked, sale, buyers, progress)
+        path, host = f"{sale.get_absolute_url()}buy/", f"{asked.host}:{asked.port}"
+        forms = [buyer.post(path, buyer.form(sale), host=host) for buyer in buyers]
         # The processes fork: they must not share connections.
         connections.close_all()
         locks.close()
@@ -121,9 +114,10 @@ def _open_sale(asked: HttpLoad) -> Sale:
         )
     where = f"http://{asked.host}:{asked.port}"
     try:
-        with closing(_connect(asked)) as connection:
-            connection.request("GET", sale.get_absolute_url())
-            status = connection.getresponse().status
+        server = HTTPConnection(asked.host, asked.port, timeout=RESPONSE_TIMEOUT)
+        with closing(server):
+            server.request("GET", sale.get_absolute_url())
+            status = server.getresponse().status
     except OSError as error:
         remove_sale(sale)
         raise PlanError(
@@ -135,10 +129,6 @@ def _open_sale(asked: HttpLoad) -> Sale:
             f"The shop at {where} returned {status} for a new sale. Does it use this database?"
         )
     return sale
-
-
-def _connect(asked: HttpLoad) -> HTTPConnection:
-    return HTTPConnection(asked.host, asked.port, timeout=RESPONSE_TIMEOUT)
 
 
 def _buyers(count: int) -> Iterator[list[Buyer]]:
@@ -153,35 +143,6 @@ def _buyers(count: int) -> Iterator[list[Buyer]]:
             )
             buyers = signed_in(User.objects.filter(username__in=batch))
         yield buyers
-
-
-def _forms(
-    asked: HttpLoad,
-    sale: Sale,
-    buyers: Sequence[Buyer],
-    progress: Callable[[str, int, int], object],
-) -> list[bytes]:
-    """Return the request of each buyer, with the fields of the form on its sale page."""
-    done = iter(range(1, len(buyers) + 1))
-    path = sale.get_absolute_url()
-
-    def read(mine: Sequence[Buyer]) -> list[bytes]:
-        with closing(_connect(asked)) as connection:
-            return [post_of(connection, buyer) for buyer in mine]
-
-    def post_of(connection: HTTPConnection, buyer: Buyer) -> bytes:
-        connection.request("GET", path, headers={"Cookie": buyer.cookies})
-        page = connection.getresponse().read().decode()
-        form = _FORM.search(page)
-        if form is None:
-            raise PlanError("The sale page has no purchase form.")
-        fields = {name: unescape(value) for name, value in _FIELD.findall(form[0])}
-        progress("opening the page", next(done), len(buyers))
-        return buyer.post(unescape(form[1]), urlencode(fields), host=f"{asked.host}:{asked.port}")
-
-    with ThreadPoolExecutor(READERS) as pool:
-        each = pool.map(read, [buyers[number::READERS] for number in range(READERS)])
-        return [post for posts in each for post in posts]
 
 
 def _drive(asked: HttpLoad, forms: Sequence[bytes], progress: Callable[[int], object]) -> Report:

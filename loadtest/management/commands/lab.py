@@ -40,12 +40,14 @@ class Command(HelpfulCommand):
                 found.name, help=about, description=about, usage=usage, epilog=example
             )
             module.add_arguments(own)
+            own.add_argument("--json", action="store_true", help="print one JSON object only")
 
-    def handle(self, *, action: str, **options: Any) -> None:
+    def handle(self, *, action: str, json: bool, **options: Any) -> None:
         """Run the subcommand; on SIGINT and SIGTERM, stop its processes before exiting."""
         before = {signum: signal.signal(signum, _interrupt) for signum in SIGNALS}
         try:
-            code = import_module(f"{cli.__name__}.{action}").handle(Terminal(self), **options)
+            terminal = Terminal(self, as_json=json)
+            code = import_module(f"{cli.__name__}.{action}").handle(terminal, **options)
         except PlanError as error:
             raise CommandError(str(error), returncode=2) from error
         except ExperimentFailed as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from loadtest.charts import export
@@ -16,7 +17,7 @@ def report(*, stock: int, sold: int, wait: float, verdict: str = "ok", **plan: A
         **{"orders_per_second": sold / 2, "wait_ms": {"p50": 1.0, "p95": 2.0, "p99": wait}},
         **{"sold_at": [[0.0, 0], [2.0, sold]], "marks": []},
     }
-    settings = Plan(backends=("redis",), disciplines=("naive",), stock=stock, **plan).settings()
+    settings = asdict(Plan(backends=("redis",), disciplines=("naive",), stock=stock, **plan))
     return {"settings": settings, "versions": {}, "runs": [run]}
 
 

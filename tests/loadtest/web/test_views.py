@@ -1,6 +1,7 @@
 """/lab/: staff start load tests; anyone who has the address reads the result."""
 
 import uuid
+from dataclasses import asdict
 from datetime import timedelta
 
 import pytest
@@ -16,7 +17,7 @@ from shop.models import User
 SMALL = Plan(backends=("none", "redis"), disciplines=("naive",), buyers=60, stock=5)
 FORM = {
     "form": "plan",
-    **{name: value for name, value in SMALL.settings().items() if name != "patience"},
+    **{name: value for name, value in asdict(SMALL).items() if name != "patience"},
 }
 
 
@@ -45,7 +46,7 @@ def sent(monkeypatch):
 
 
 def test_permissions_of_staff_and_customers(client, db, sent):
-    run = LabRun.objects.create(plan=SMALL.settings())
+    run = LabRun.objects.create(plan=asdict(SMALL))
     actions = [
         reverse("lab-start"),
         reverse("lab-play", args=["holder-paused"]),

@@ -109,7 +109,7 @@ def sale() -> Sale:
 def purchase(port: int, sale: Sale, buyer: User, outcomes: list[str]) -> threading.Thread:
     """A buyer who waits for an answer."""
     (browser,) = signed_in([buyer])
-    form = browser.request(f"{sale.get_absolute_url()}buy/", sale)
+    form = browser.post(f"{sale.get_absolute_url()}buy/", browser.form(sale))
 
     def buy() -> None:
         try:

@@ -46,7 +46,7 @@ def under_load(port: int) -> tuple[float, float, Counter[int]]:
     """Return the longest wait for /livez and for a purchase, and the statuses of the sign-ins."""
     sale = a_sale(stock=10_000)
     visitor, *buyers = signed_in([a_customer() for _ in range(200)])
-    forms = (buyer.request(f"{sale.get_absolute_url()}buy/", sale) for buyer in buyers)
+    forms = (buyer.post(f"{sale.get_absolute_url()}buy/", buyer.form(sale)) for buyer in buyers)
     sign_in = sign_in_of(visitor)
     began = time.monotonic()
 
