@@ -32,25 +32,23 @@ RETRY_SECONDS = (0.02, 0.1)
 """Shortest and longest pause of a buyer before it retries."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The final answer to a buyer. Times are monotonic seconds, the same in all processes."""
+class Outcome(ctypes.Structure):
+    """The final answer to a buyer, in memory that all processes share: its kind is empty before.
 
-    kind: str
-    sends: int
-    began: float
-    ended: float
-
-
-class SharedOutcome(ctypes.Structure):
-    """An Outcome in memory that all processes share; it has no kind before the answer."""
+    Times are monotonic seconds, the same in all processes.
+    """
 
     _fields_: ClassVar = [
-        ("kind", ctypes.c_char * 16),
+        ("code", ctypes.c_char * 16),
         ("sends", ctypes.c_int),
         ("began", ctypes.c_double),
         ("ended", ctypes.c_double),
     ]
+
+    @property
+    def kind(self) -> str:
+        """Return "order", or the code of the refusal."""
+        return str(self.code.decode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +63,7 @@ class SaleLoad:
     """Buyers that each thread has served; one counter per thread needs no lock."""
     sold: "ctypes.Array[ctypes.c_long]"
     """Units sold, counted likewise."""
-    outcomes: "ctypes.Array[SharedOutcome]"
+    outcomes: "ctypes.Array[Outcome]"
     """One for each customer."""
     trigger: FaultTrigger | None
     backend: str
@@ -117,9 +115,7 @@ def _run_thread(
             load.start.wait(START_TIMEOUT)
         for number in numbers[load.served[slot] :]:
             outcome = _buy(load, load.customers[number], recorder, pauses)
-            load.outcomes[number] = SharedOutcome(
-                outcome.kind.encode(), outcome.sends, outcome.began, outcome.ended
-            )
+            load.outcomes[number] = outcome
             load.sold[slot] += outcome.kind == "order"
             load.served[slot] += 1
     except threading.BrokenBarrierError:
@@ -168,5 +164,5 @@ def _buy(load: SaleLoad, customer: User, recorder: Recorder, pauses: random.Rand
             close_old_connections()
         ended = time.monotonic()
         if is_final or ended - began >= load.plan.patience:
-            return Outcome(kind, sends, began, ended)
+            return Outcome(kind.encode(), sends, began, ended)
         time.sleep(pauses.uniform(*RETRY_SECONDS))

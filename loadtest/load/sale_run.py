@@ -15,13 +15,7 @@ from pathlib import Path
 from threading import BrokenBarrierError
 
 from loadtest.history.recorder import Recorder
-from loadtest.load.buyers import (
-    START_TIMEOUT,
-    Outcome,
-    SaleLoad,
-    SharedOutcome,
-    run_buyers,
-)
+from loadtest.load.buyers import START_TIMEOUT, Outcome, SaleLoad, run_buyers
 from loadtest.load.fault_plan import FAULTS, PAUSE_SECONDS, FaultTrigger, Injection
 from loadtest.load.plan import Plan
 from shop.models import User
@@ -34,7 +28,7 @@ Worker = tuple[ForkProcess, Connection]
 
 @dataclass(slots=True, kw_only=True)
 class SaleResult:
-    """The outcomes, read from shared memory: it outlives a killed process."""
+    """The outcomes, in shared memory: it outlives a killed process."""
 
     started: float
     outcomes: list[Outcome]
@@ -50,7 +44,7 @@ class _FaultMonitor:
     plan: Plan
     recorder: Recorder
     kill_server: Callable[[], object]
-    outcomes: "ctypes.Array[SharedOutcome]"
+    outcomes: "ctypes.Array[Outcome]"
     passes_on: bool
     injections: list[Injection] = field(default_factory=list)
 
@@ -79,7 +73,7 @@ class _FaultMonitor:
         stopped = time.monotonic() - injection.at
         if self.passes_on and stopped < self.plan.patience:
             others = any(
-                outcome.kind == b"order" and outcome.began > injection.at
+                outcome.kind == "order" and outcome.began > injection.at
                 for outcome in self.outcomes
             )
             return stopped >= PAUSE_SECONDS and others
@@ -117,7 +111,7 @@ def run_sale(
         start=FORK.Barrier(threads + 1),
         served=RawArray("l", threads),
         sold=RawArray("l", threads),
-        outcomes=RawArray(SharedOutcome, len(customers)),
+        outcomes=RawArray(Outcome, len(customers)),
         trigger=FaultTrigger(
             fault=FAULTS[plan.fault],
             after=plan.strike_after,
@@ -147,11 +141,7 @@ def run_sale(
         monitor.resume(always=True)
         for process, _ in workers.values():
             process.join()
-    outcomes = [
-        Outcome(shared.kind.decode(), shared.sends, shared.began, shared.ended)
-        for shared in load.outcomes
-        if shared.kind
-    ]
+    outcomes = [outcome for outcome in load.outcomes if outcome.kind]
     return SaleResult(
         started=started, outcomes=outcomes, errors=errors, injections=monitor.injections
     )

@@ -16,12 +16,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
+from django.db import connections
+
 from devservers.base import injected_faults
 from devservers.faults.injectors import ProcessFault, inject_into_self
 from devservers.faults.waiting import FaultFailed, until
 from devservers.faults.worker import WorkerProcess, send_to_parent
 from devservers.process import process_state
-from locking.exceptions import LockError
+from loadtest.history.recorder import Recorder
+from locking import LockError, failpoints, policy
+from locking import locks as handler
+from locking.policy.lock import PolicyLock
+from shop.errors import Overloaded, ShopError
+from shop.models import Sale
+from shop.purchase.place_order import place_order
+from shop.sales.stock_lock import lock_name
 
 CHECK = "stock.read"
 DESCRIPTIONS = {"stop": "paused", "gil": "GIL held", "wait": "works", "kill": "killed"}
@@ -90,8 +100,6 @@ class ShopWorker(WorkerProcess):
 
 def add_database(alias: str, entry: dict[str, Any]) -> bool:
     """Add an entry to DATABASES of a running process; return False if it exists."""
-    from django.db import connections
-
     is_new = alias not in connections.settings
     if is_new:
         connections.settings.update(
@@ -106,8 +114,6 @@ class ShopCommands:
     ERRORS = (LockError,)
 
     def __init__(self) -> None:
-        from loadtest.history.recorder import Recorder
-
         self.recorder: Recorder | None = None
         self.held: dict[str, Any] = {}
         self.fault: ProcessFault | None = None
@@ -122,11 +128,6 @@ class ShopCommands:
         databases: dict[str, Any],
     ) -> object:
         """Take the settings of one run."""
-        from django.conf import settings
-
-        from loadtest.history.recorder import Recorder
-        from locking import locks as handler
-
         self.held.clear()
         handler.close()
         for alias, entry in databases.items():
@@ -144,7 +145,6 @@ class ShopCommands:
 
     def arm(self, *, fault: ProcessFault, at: str) -> None:
         """Prepare a fault of the next request at the fail point `at`."""
-        from locking import failpoints
 
         def inject() -> None:
             failpoints.disarm(at)
@@ -159,9 +159,7 @@ class ShopCommands:
         self, *, alias: str, name: str, timeout: float, ttl: float, renew: bool = True
     ) -> object:
         """Acquire a lock of this backend."""
-        from locking import locks
-
-        lock = locks[alias].lock(name, ttl=ttl, renew=renew)
+        lock = handler[alias].lock(name, ttl=ttl, renew=renew)
         started = time.monotonic()
         if ok := lock.acquire(timeout=timeout):
             self.held[name] = lock
@@ -187,13 +185,6 @@ class ShopCommands:
         While the shop is overloaded, retry for `patience` seconds. `renew=False` takes the lease
         from the watchdog; `early` releases the lock before the commit (F8).
         """
-        from locking import failpoints, policy
-        from locking.policy.lock import PolicyLock
-        from shop.errors import Overloaded, ShopError
-        from shop.models import Sale
-        from shop.purchase.place_order import place_order
-        from shop.sales.stock_lock import lock_name
-
         assert self.recorder is not None
         policy.invalidate()
         fault, self.fault = self.fault, None

@@ -28,7 +28,7 @@ def books(*, held=0, available=0, oversold=0, lost=0, breaches=()):
 
 
 def told(*kinds):
-    return [Outcome(kind, 1, 10.0, 10.0 + n) for n, kind in enumerate(kinds, 1)]
+    return [Outcome(kind.encode(), 1, 10.0, 10.0 + n) for n, kind in enumerate(kinds, 1)]
 
 
 @pytest.mark.parametrize(
