@@ -13,6 +13,7 @@ from devservers.process import die_with_parent
 
 LEAD_SECONDS = 0.01
 TIMEOUT = 60.0
+TICK_SECONDS = 0.5
 # fork: the processes start at once, with all their code loaded.
 _fork = multiprocessing.get_context("fork")
 
@@ -60,12 +61,20 @@ class ProcessPool:
             theirs.close()
             self._processes.append((process, ours))
 
-    def results(self, *, timeout: float = TIMEOUT) -> list[Any]:
-        """Return the results; raise PoolFailed after an error or `timeout` seconds of waiting."""
+    def results(
+        self, *, timeout: float = TIMEOUT, tick: Callable[[], object] = lambda: None
+    ) -> list[Any]:
+        """Return the results; raise PoolFailed after an error or `timeout` seconds of waiting.
+
+        While it waits, it calls `tick` twice a second.
+        """
         results = []
+        deadline = time.monotonic() + timeout
         for _process, ours in self._processes:
-            if not ours.poll(timeout):
-                raise PoolFailed("no answer")
+            while not ours.poll(TICK_SECONDS):
+                tick()
+                if time.monotonic() > deadline:
+                    raise PoolFailed("no answer")
             result, error = ours.recv()
             if error:
                 raise PoolFailed(error)

@@ -6,11 +6,10 @@ from counting orders.
 """
 
 import resource
-import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from http.client import HTTPConnection
@@ -173,8 +172,10 @@ def _drive(asked: HttpLoad, forms: Sequence[bytes], progress: Callable[[int], ob
             waits[reply.kind].append((reply.received - reply.sent) * 1000)
         return dict(waits), len(won), result.began, result.ended, _peak_kb()
 
-    with ProcessPool(work, asked.processes) as pool, _reporting(done, progress):
-        results = pool.results(timeout=OPEN_FOR.total_seconds())
+    progress(0)
+    with ProcessPool(work, asked.processes) as pool:
+        timeout = OPEN_FOR.total_seconds()
+        results = pool.results(timeout=timeout, tick=lambda: progress(sum(done)))
     waits: Waits = defaultdict(list)
     for theirs, *_ in results:
         for kind, some in theirs.items():
@@ -209,25 +210,6 @@ def _attempts(buyers: deque[bytes], share: int, won: set[bytes]) -> Iterator[byt
             buyers.append(buyer)
             share -= 1
             yield buyer
-
-
-@contextmanager
-def _reporting(done: Sequence[int], progress: Callable[[int], object]) -> Iterator[None]:
-    """Report the progress twice a second during the block."""
-    over = threading.Event()
-
-    def report() -> None:
-        progress(0)
-        while not over.wait(0.5):
-            progress(sum(done))
-
-    reporter = threading.Thread(target=report, daemon=True)
-    reporter.start()
-    try:
-        yield
-    finally:
-        over.set()
-        reporter.join()
 
 
 def _peak_kb() -> int:
