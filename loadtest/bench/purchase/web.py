@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from devservers import HOST, Server
@@ -19,8 +20,8 @@ class WebServer(Server):
     Workers are never replaced: that would close connections during a measurement.
     """
 
-    def __init__(self, processes: int) -> None:
-        super().__init__()
+    def __init__(self, processes: int, *, config: Sequence[str] = ()) -> None:
+        super().__init__(config=config)
         self.processes = processes
 
     @property
@@ -37,7 +38,7 @@ class WebServer(Server):
         """Return the command line."""
         command = [sys.executable, "-m", "gunicorn", "shop.wsgi", "--config", str(CONFIG)]
         command += ["--bind", f"{HOST}:{self.port}", "--workers", str(self.processes)]
-        return [*command, "--max-requests", "0"]
+        return [*command, "--max-requests", "0", *self.config]
 
     def is_ready(self) -> bool:
         """Return True once the server is ready."""
