@@ -27,7 +27,7 @@ SETS = {"demo": ("demo",), "test": ("dev", "demo"), "peers": ("peers",)}
 SPACE_MB = {"demo": 400, "test": 1500, "peers": 300}
 DEBIAN = (
     "mariadb-server-core mariadb-client redis-tools libzookeeper-java default-jre-headless "
-    "libmariadb-dev pkg-config gcc libc6-dev chromium fonts-wqy-zenhei gettext wrk nginx-light "
+    "libmariadb-dev pkg-config gcc libc6-dev chromium fonts-wqy-zenhei gettext nginx-light "
     "openssl"
 )
 # apt-get install without starting services, now or at boot.

@@ -2,7 +2,6 @@
 
 import time
 from contextlib import closing
-from dataclasses import asdict
 from typing import Any
 
 from django.core.management import call_command
@@ -14,7 +13,7 @@ from loadtest.charts import timeline_data
 from loadtest.load.runner import versions
 from loadtest.scenarios.catalogue import SCENARIOS
 from loadtest.scenarios.scenario import Result, Scenario
-from loadtest.scenarios.testbed import SharedResources, Testbed, VariantRun
+from loadtest.scenarios.testbed import SharedResources, Testbed
 
 
 def main(asked: dict[str, Any]) -> None:
@@ -43,8 +42,9 @@ def perform(
     try:
         for is_repaired, guard in ((False, scenario.broken), (True, scenario.repaired)):
             show("repaired" if is_repaired else "broken")
-            run = run_variant(scenario, shared, is_repaired=is_repaired)
-            variants.append({"guard": guard, "is_repaired": is_repaired, **asdict(run)})
+            with closing(Testbed(shared)) as testbed:
+                run = testbed.finish(scenario.run(testbed, is_repaired))
+            variants.append({"guard": guard, "is_repaired": is_repaired, **run})
             if found := timeline_data.read(variants[-1]).contradictions():
                 raise FaultFailed(f"the recording contradicts itself: {found[0]}")
         verdict, why = scenario.verdict(variants[0]["facts"], variants[1]["facts"])
@@ -58,9 +58,3 @@ def perform(
         "seconds": round(time.monotonic() - began, 1),
         "halves": variants,
     }
-
-
-def run_variant(scenario: Scenario, shared: SharedResources, *, is_repaired: bool) -> VariantRun:
-    """Run one variant of a scenario on a testbed of its own."""
-    with closing(Testbed(shared)) as testbed:
-        return testbed.finish(scenario.run(testbed, is_repaired))

@@ -3,7 +3,6 @@
 import shutil
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +15,7 @@ from devservers.faults.injectors import Fault
 from devservers.faults.waiting import FaultFailed
 from devservers.temporary import temporary_directory
 from loadtest.history.checker import Promise, check
-from loadtest.history.recorder import Event, Recorder, history
+from loadtest.history.recorder import Recorder, history
 from loadtest.load.sale import open_sale
 from loadtest.load.shop_worker import ShopWorker, add_database
 from locking import locks, policy
@@ -70,15 +69,6 @@ class SharedResources:
             self._idle.append(process)
         else:
             process.kill()
-
-
-@dataclass(frozen=True)
-class VariantRun:
-    """The outcome of one variant of a scenario."""
-
-    facts: dict[str, Any]
-    events: list[Event]
-    seconds: float
 
 
 class Testbed:
@@ -186,10 +176,11 @@ class Testbed:
         ends = (e["t"] for e in history(self.folder) if (e["do"], e["actor"]) == ("release", by))
         self.recorder.note("deleted", lane=by, holder=process, t=max(ends))
 
-    def finish(self, facts: dict[str, Any]) -> VariantRun:
-        """Return the outcome, with the overlaps that the checker found in the history."""
+    def finish(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """Return facts, events and seconds, with the overlaps that the checker found."""
         events = history(self.folder)
         found = check(events, None, Promise(exclusive=False, fencing=False)).facts
         names = ("overlaps", "overlap_seconds", "lease_overlaps")
         facts = {name: found[name] for name in names} | facts
-        return VariantRun(facts, events, round(time.monotonic() - self.began, 2))
+        seconds = round(time.monotonic() - self.began, 2)
+        return {"facts": facts, "events": events, "seconds": seconds}
