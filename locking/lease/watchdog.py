@@ -3,7 +3,8 @@
 A store that does not respond therefore costs no lease of another store. A renewal without a reply
 is repeated until the lease's deadline. The lease is lost when the store says so, or at that
 deadline. A thread starts with the first lease, and again in a forked child; no error ends it, and
-no callback of a user runs in it.
+no callback of a user runs in it. It leaves the requests to short-lived threads: if one of them gets
+no reply, another one renews the next leases.
 """
 
 from __future__ import annotations
@@ -12,9 +13,14 @@ import logging
 import math
 import threading
 import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from locking.backends.aio import start_thread
 from locking.exceptions import LockError, LockLost
 
 if TYPE_CHECKING:
@@ -23,7 +29,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("locking")
 
+Step = Callable[[], object]
+
 RETRIES_PER_TTL = 20
+
+PATIENCE = 0.1
+"""Seconds without progress after which another thread renews the leases that are due."""
+MAX_WORKERS = 8
+"""Threads of one backend that renew leases; more would not help against a store that is down."""
 
 IDLE = 1.0
 """Longest time in seconds between two checks of leases that need no renewal."""
@@ -44,6 +57,10 @@ class Renewer:
         self.next_renewal = math.inf
         """Monotonic time at which the thread wakes; a lease that is due earlier must wake it."""
         self.thread: threading.Thread | None = None
+        self._workers: list[Future[None]] = []
+        """The threads that renew leases, one unless a request gets no reply."""
+        self._pending: set[Lease] = set()
+        """Leases whose renewal has no reply yet."""
 
     def add(self, lease: Lease) -> None:
         """Renew `lease` until it is removed or lost."""
@@ -93,16 +110,24 @@ class Renewer:
             pause = min(self.next_renewal, idle) - time.monotonic()
             if pause > 0:
                 self._wake.wait(pause)
-        self._release_left_behind()
-        for lease in leases:
-            if lease in self.leases and lease.claim.is_abandoned:
-                lease.give_up("lock released: its thread or task has ended")
+        steps = deque(self._releases_left_behind())
         # The one that ends first comes first: a renewal may take long.
         for lease in sorted(leases, key=lambda lease: lease.deadline):
-            if lease.renew_at <= time.monotonic() and lease in self.leases:
-                self._renew(lease)
+            if lease not in self.leases:
+                continue
+            if lease in self._pending:
+                if lease.lost:
+                    self.remove(lease)
+                    lease.mark_lost()
+            elif lease.claim.is_abandoned:
+                ended = "lock released: its thread or task has ended"
+                steps.append(partial(lease.give_up, ended))
+            elif lease.renew_at <= time.monotonic():
+                steps.append(partial(self._renew, lease))
+        if steps:
+            self._perform(steps)
 
-    def _release_left_behind(self) -> None:
+    def _releases_left_behind(self) -> Iterator[Step]:
         while True:
             try:
                 lease = self.left_behind.get_nowait()
@@ -112,9 +137,47 @@ class Renewer:
                 lease.count -= 1
             elif lease.is_held:
                 lease.discard()
-                lease.give_up("lock released: its lock object was dropped")
+                yield partial(lease.give_up, "lock released: its lock object was dropped")
+
+    def _perform(self, steps: deque[Step]) -> None:
+        """Let a thread take the steps, and another one whenever it makes no progress."""
+        while steps:
+            self._workers = [worker for worker in self._workers if not worker.done()]
+            if len(self._workers) >= MAX_WORKERS:
+                wait(self._workers, PATIENCE, FIRST_COMPLETED)
+                continue
+            try:
+                worker = start_thread(partial(self._take, steps))
+            except RuntimeError:  # no more threads
+                self._take(steps)
+                return
+            self._workers.append(worker)
+            left = len(steps) + 1
+            while len(steps) < left and not worker.done():
+                left = len(steps)
+                wait([worker], PATIENCE)
+
+    def _take(self, steps: deque[Step]) -> None:
+        while True:
+            try:
+                step = steps.popleft()
+            except IndexError:
+                return
+            try:
+                step()
+            except BaseException:  # the other leases need their renewal
+                logger.exception("Watchdog of %s failed and goes on", self.alias)
 
     def _renew(self, lease: Lease) -> None:
+        lease.renew_at = lease.deadline  # until then, the reply may come
+        self._pending.add(lease)
+        try:
+            self._ask(lease)
+        finally:
+            self._pending.discard(lease)
+            self.reschedule(lease)
+
+    def _ask(self, lease: Lease) -> None:
         if time.monotonic() >= lease.hold_until:
             lease.give_up("lock released: it was held for its max_hold")
             return

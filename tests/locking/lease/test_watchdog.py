@@ -90,7 +90,7 @@ def test_lease_is_lost_at_once_if_the_store_says_so() -> None:
     assert time.monotonic() < lease.deadline
     with pytest.raises(LockLost):
         lock.release()
-    assert lost == [lease]
+    until(lambda: lost == [lease], "on_lost")
 
 
 def test_release_during_a_renewal_is_not_a_loss() -> None:
@@ -199,6 +199,29 @@ def test_slow_store_costs_no_lease_of_another_store() -> None:
             until(lambda: time.monotonic() > first_end + TTL / 2, "work outlasting the lease")
             lease.check()
         reply.set()
+
+
+def test_renewal_without_a_reply_delays_no_other_lease() -> None:
+    """Also not beyond the leases of the same backend, and its own lease is lost in time."""
+    backend, replies, lost = scripted(), threading.Event(), []
+    backend.then("extend", *[lambda: replies.wait(WAIT_TIMEOUT)] * 3)
+    stuck = [backend.lock(f"stuck{n}", ttl=TTL, on_lost=lost.append) for n in range(3)]
+    for lock in stuck:
+        acquired(lock)
+    healthy = [backend.lock(f"healthy{n}", ttl=TTL) for n in range(3)]
+    leases = [acquired(lock) for lock in healthy]
+    try:
+        until(lambda: len(lost) == 3, "the loss of the leases without a renewal")
+        until(lambda: time.monotonic() > leases[-1].granted_at + 2 * TTL, "two leases passing")
+        assert not any(lease.lost for lease in leases)
+        assert len(backend.renewer._workers) <= 4, "one for each request without a reply"
+    finally:
+        replies.set()
+        for lock in healthy:
+            lock.release()
+        for lock in stuck:
+            with pytest.raises(LockLost):
+                lock.release()
 
 
 def test_one_thread_renews_all_leases_of_a_backend_and_ends_without_any(
