@@ -11,6 +11,7 @@ import math
 import os
 import select
 import socket
+import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import Any
@@ -24,6 +25,8 @@ RESPONSE_TIMEOUT = 5
 MYSQL_ROLLED_BACK = {1205, 1213, 3058}
 """Lock wait timeout, deadlock, user-level lock deadlock."""
 MYSQL_CONNECTION_LOST = {2006, 2013, 2014, 2026, 2055, 4031, 1053, 1927}
+POLL_SECONDS = 0.02
+"""Pause between two attempts in the part of a second that MySQL cannot wait for."""
 SQLITE_BUSY = {5, 6}
 """SQLITE_BUSY and SQLITE_LOCKED."""
 
@@ -162,8 +165,17 @@ class MySQLSession(Session):
         Raises Cancelled, and leaves the session unusable, when `claim` is cancelled meanwhile;
         ConnectionLost when the server does not reply within `seconds` and RESPONSE_TIMEOUT.
         """
-        if not self._fractions:
-            seconds = math.ceil(seconds)  # MySQL accepts whole seconds only
+        if self._fractions:
+            return self._get_lock(claim, name, seconds, value)
+        # MySQL rounds to whole seconds: queue for those, and poll during the rest.
+        end = time.monotonic() + seconds
+        found = self._get_lock(claim, name, math.floor(seconds), value)
+        while found is None and (left := end - time.monotonic()) > 0:
+            claim.cancelled.wait(min(left, POLL_SECONDS))
+            found = self._get_lock(claim, name, 0, value)
+        return found
+
+    def _get_lock(self, claim: Claim, name: str, seconds: float, value: str) -> Any:
         timeout = seconds + RESPONSE_TIMEOUT
         ours, theirs = socket.socketpair()
         with ours, theirs:

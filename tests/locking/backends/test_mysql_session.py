@@ -7,20 +7,25 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import pytest
+from pytest_django import DjangoDbBlocker
 
 from devservers import MariaDb
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, LockUnavailable
 from locking.backends.base import Claim
+from locking.backends.database.session import MySQLSession
 from locking.backends.mysql_session import MySQLSessionBackend
-from locking.testing.calls import in_thread
+from locking.testing.calls import acquire_and_release, in_thread
 from locking.testing.contract import served
 from tests.locking.backends.database.database_tools import (
     SESSION,
     Root,
     alias_for,
+    database,
     root,
     server,
     session,
@@ -193,3 +198,25 @@ def test_20000_acquisitions_leak_nothing(backend: MySQLSessionBackend, root: Roo
     assert_nothing_leaks(backend)
     sql = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = 'root'"
     assert root(sql)[0][0] == 2, "its one connection, and this one"
+
+
+def test_short_wait_on_mysql_ends_on_time(
+    server: MariaDb, django_db_blocker: DjangoDbBlocker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MySQL rounds the seconds of GET_LOCK; here MariaDB is asked like MySQL."""
+    create_session = MySQLSession.__init__
+
+    def without_fractions(self: MySQLSession, *args: Any) -> None:
+        create_session(self, *args)
+        self._fractions = False
+
+    monkeypatch.setattr(MySQLSession, "__init__", without_fractions)
+    with alias_for(server.url, "whole_seconds", django_db_blocker) as alias:
+        for backend in (database(alias), session(alias)):
+            with backend.lock("short"):
+                for seconds in (0.2, 1.3):
+                    began = time.monotonic()
+                    assert not in_thread(partial(acquire_and_release, backend, "short", seconds))
+                    assert seconds <= time.monotonic() - began < seconds + 0.6
+            assert in_thread(partial(acquire_and_release, backend, "short", 0.2))
+            backend.close()
