@@ -12,12 +12,15 @@ from itertools import count
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from celery import Celery
+from django.apps import apps
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.db import connection, models
 from django.test import RequestFactory, override_settings
 
-from locking import locks, single_flight
+from locking import LockLost, locks, single_flight
 from locking.checks import check_locks, check_single_flight
 from locking.jobs import runs
 
@@ -32,12 +35,6 @@ def page_without_project(run: Run) -> None:
 
 def locks_page(run: Run) -> None:
     asyncio.run(run({})["report"]())
-
-
-def use_locking(run: Run) -> None:
-    paid: list[int] = []
-    assert run({"pay_invoice": paid.append})["lease"].token > 0
-    assert paid == [42]
 
 
 def idempotent_requests(run: Run) -> None:
@@ -79,13 +76,40 @@ def no_hand_off(run: Run) -> None:
     assert measure(locks["process"], 0.001, threads=2, seconds=0.05) > 0
 
 
+def guarantees(run: Run) -> None:
+    class Account(models.Model):  # noqa: DJ008 - the reader's
+        balance = models.IntegerField(default=0)
+        epoch = models.PositiveIntegerField(default=0)
+        token = models.BigIntegerField(default=0)
+
+        class Meta:
+            app_label = "documented"
+
+    with connection.schema_editor() as schema:
+        schema.create_model(Account)
+    try:
+        account = Account.objects.create()
+        set_balance = run({"Account": Account})["set_balance"]
+        set_balance(account.pk, 5)
+        account.refresh_from_db()
+        assert (account.balance, account.epoch > 0, account.token > 0) == (5, True, True)
+        Account.objects.update(epoch=account.epoch + 1)  # a later holder
+        with pytest.raises(LockLost):
+            set_balance(account.pk, 6)
+    finally:
+        with connection.schema_editor() as schema:
+            schema.delete_model(Account)
+        del apps.all_models["documented"]["account"]
+
+
 EXAMPLES: dict[str, Callable[[Run], None]] = {
     "docs/adr/0003-no-hand-off-inside-a-process.md": no_hand_off,
     "docs/how-to/cache-values.md": cache_values,
     "docs/how-to/idempotent-requests.md": idempotent_requests,
     "docs/how-to/schedule-jobs.md": schedule_jobs,
-    "docs/how-to/use-locking.md": use_locking,
     "docs/library/README.md": page_without_project,
+    "docs/library/choose-a-lock.md": page_without_project,
+    "docs/library/guarantees.md": guarantees,
     "docs/reference/locks.md": locks_page,
     "docs/reference/settings.md": page_without_project,
 }

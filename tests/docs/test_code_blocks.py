@@ -22,8 +22,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 LANGUAGES = ("python", "sh", "text")
 """A new language needs a test here; `text` is for diagrams and output."""
-REPLAYED = {"docs/library/tutorial.md", "docs/library/migrate.md"}
-"""test_library_tutorial.py and test_migration.py run their blocks."""
+REPLAYED = {
+    f"docs/library/{page}.md"
+    for page in ("tutorial", "migrate", "test-your-code", "write-a-backend")
+}
+"""test_library_tutorial.py, test_migration.py and test_library_how_to.py run their blocks."""
 SHELL = [block for block in BLOCKS if block.language == "sh" and block.page not in REPLAYED]
 
 

@@ -37,3 +37,13 @@ def test_every_public_name_is_described() -> None:
     text = PAGE.read_text()
     missing = [name for name in locking.__all__ if f"`{name}`" not in text and name not in NAMES]
     assert missing == []
+
+
+def test_page_about_peers_quotes_the_measurements() -> None:
+    page = (ROOT / "docs/library/when-to-choose-a-peer.md").read_text()
+    measured = (ROOT / "docs/measurements/locks.md").read_text()
+    for lock in (r"\*\*redis\*\*", "redis-py Lock"):
+        found = re.search(rf"^\| {lock} \| \d+ \| ([\d.]+) \| (\d+)", measured, re.M)
+        assert found
+        assert found[1] in page, "the ratio to the floor"
+        assert f"{found[2]} ms" in " ".join(page.split()), "the wave"

@@ -1,0 +1,73 @@
+"""The how-tos of the library whose blocks are modules of a project: pytest runs them there."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT
+from tests.docs.test_code_blocks import python_blocks
+
+SETTINGS = """
+SECRET_KEY = "documented"
+INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "locking"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}}
+LOCKS = {"redis": {"BACKEND": "locking.backends.redis.RedisBackend", "LOCATION": "redis://down:1"}}
+USE_TZ = True
+"""
+"""Those of a project whose server does not exist."""
+
+
+def run_tests(folder: Path, files: dict[str, str]) -> str:
+    """Write the files to an empty project and return what pytest prints there."""
+    for name, code in {"settings.py": SETTINGS, **files}.items():
+        (folder / name).write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--ds", "settings"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_tests_of_a_project_need_no_server(tmp_path: Path) -> None:
+    conftest, invoices, tests, unittest = python_blocks("docs/library/test-your-code.md")
+    files = {
+        "conftest.py": conftest.code,
+        "invoices.py": invoices.code,
+        "test_invoices.py": f"{tests.code}\n\n{unittest.code}",
+    }
+    assert "4 passed" in run_tests(tmp_path, files)
+
+
+def test_backend_of_the_page_passes_the_contract(tmp_path: Path) -> None:
+    backend, suite, entry = python_blocks("docs/library/write-a-backend.md")
+    files = {
+        "conftest.py": 'pytest_plugins = ["locking.testing.fixtures"]\n',
+        "project_locks.py": backend.code,
+        "test_project_locks.py": suite.code,
+    }
+    printed = run_tests(tmp_path, files)
+    assert re.search(r"\b\d\d passed", printed), printed
+    assert "project_locks.FileBackend" in entry.code
+
+
+def test_contract_rejects_the_backend_without_its_lock(tmp_path: Path) -> None:
+    """The control: the suite of the page fails when nothing is locked."""
+    backend, suite, _ = python_blocks("docs/library/write-a-backend.md")
+    lock = "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    assert lock in backend.code
+    files = {
+        "conftest.py": 'pytest_plugins = ["locking.testing.fixtures"]\n',
+        "project_locks.py": backend.code.replace(lock, "pass"),
+        "test_project_locks.py": suite.code,
+    }
+    with pytest.raises(AssertionError, match="test_held_lock_is_refused_at_once"):
+        run_tests(tmp_path, files)
