@@ -16,10 +16,10 @@ from django.db import DatabaseError, connection
 from django.utils import timezone
 from prometheus_client import Gauge
 
-from locking.refresh import RefreshingCache
 from shop.administration.audit import StockAudit, audit_sale
 from shop.errors import ServiceUnavailable
 from shop.models import Sale
+from shop.platform.cache import RefreshingCache
 from shop.reservations import store
 from shop.reservations.reconciliation import sales_under_way
 

@@ -12,10 +12,10 @@ from django.conf import settings
 
 from inventory.models import WriteStrategy
 from locking import LockError, policy
-from locking.refresh import RefreshingCache
 from shop.errors import NotOpen, QueueFull, SoldOut
 from shop.models import Order, Sale
 from shop.platform import rate_limits
+from shop.platform.cache import RefreshingCache
 from shop.sales.queries import get_sale
 from shop.sales.stock_lock import is_stock_returning
 from shop.sales.waiting_slots import is_queue_full

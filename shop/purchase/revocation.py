@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from django.conf import settings
 from django.db.models.signals import post_delete, post_save
 
-from locking.refresh import RefreshingCache
 from shop.errors import STORE_ERRORS
 from shop.models import TokenRevocation, User
+from shop.platform.cache import RefreshingCache
 
 FRESH = 0.5
 """Seconds after which one thread of a process reads the revocations again."""

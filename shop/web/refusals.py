@@ -17,7 +17,6 @@ from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import CsrfViewMiddleware, get_token
 from django.utils.translation import get_language
 
-from locking.refresh import RefreshingCache
 from shop.catalogue.page_cache import read_sale
 from shop.errors import (
     STORE_ERRORS,
@@ -31,6 +30,7 @@ from shop.errors import (
     wants_json,
 )
 from shop.models import Sale
+from shop.platform.cache import RefreshingCache
 from shop.platform.deadline import current_deadline
 from shop.web.forms import TOKEN, PurchaseRequest
 from shop.web.pages import purchase_token, sale_context, stock_context
