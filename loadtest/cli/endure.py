@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from devservers import Redis, Server
+from devservers import Redis
 from devservers.faults.ensemble import FailLeader, Partitioned
 from devservers.faults.proxy import Proxy
 from loadtest.charts import marked
@@ -141,27 +141,18 @@ def _fail_leader(leader: FailLeader, do: Any) -> None:
 
 
 def _inject(stores: PrivateStores, proxy: Proxy | None, event: dict[str, Any]) -> None:
+    """Inject a fault into a store, or interrupt Redis for the event's seconds."""
+    name, seconds = event["store"], event["seconds"]
     if proxy is None:
-        stores.kill(event["store"], back_after=event["seconds"])
+        stores.kill(name, back_after=seconds)
         return
+    server = stores.servers[name]
     match event["do"]:
         case "slow":
-            proxy.delay = event["seconds"]
+            proxy.delay = seconds
         case "silent":
             proxy.hold()
-        case "pause" | "stop" | "kill" | "cut":
-            _interrupt(stores.servers["redis"], proxy, event["do"], event["seconds"])
-        case "recover":
-            proxy.delay = 0.0
-            proxy.cut()  # held messages count as lost
-            proxy.resume()
-
-
-def _interrupt(server: Server, proxy: Proxy, do: str, seconds: float) -> None:
-    """Interrupt Redis for this time."""
-    assert isinstance(server, Redis)
-    match do:
-        case "pause":
+        case "pause" if isinstance(server, Redis):
             server.pause_clients(seconds)
         case "stop":
             server.pause()
@@ -175,3 +166,7 @@ def _interrupt(server: Server, proxy: Proxy, do: str, seconds: float) -> None:
             proxy.cut(refuse=True)
             time.sleep(seconds)
             proxy.accept()
+        case "recover":
+            proxy.delay = 0.0
+            proxy.cut()  # held messages count as lost
+            proxy.resume()
