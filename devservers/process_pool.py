@@ -69,8 +69,8 @@ class ProcessPool:
         While it waits, it calls `tick` twice a second.
         """
         results = []
-        deadline = time.monotonic() + timeout
         for _process, ours in self._processes:
+            deadline = time.monotonic() + timeout
             while not ours.poll(TICK_SECONDS):
                 tick()
                 if time.monotonic() > deadline:
