@@ -42,7 +42,8 @@ def check_locks(**kwargs: Any) -> list[CheckMessage]:
     found: list[CheckMessage] = []
     if not hasattr(settings, "LOCKS"):
         text = "LOCKS is not set: locks exclude each other within one process only."
-        found.append(Warning(text, hint="Name a store in LOCKS.", id="locking.W001"))
+        hint = "Name a store in LOCKS (docs/library/choose-a-lock.md)."
+        found.append(Warning(text, hint=hint, id="locking.W001"))
     for alias, conf in entries.items():
         mistakes = check_entry(alias, conf)
         found += mistakes or backend_class(conf).check_store(alias, conf)

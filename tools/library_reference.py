@@ -20,6 +20,7 @@ NAMES = {
     "locks": ("backends.base.Backend", "lock inspect break_lock probe"),
     "Options of a lock": ("lease.lock.LockOptions", OPTIONS),
     "Lease": ("Lease", "token fence owner deadline remaining lost check extend release_after"),
+    "Attributes of LockTimeout": ("LockTimeout", "holder since"),
     "run_once": ("run_once", ""),
     "current_run": ("jobs.runs.Run", "attempt check finish previous"),
     "idempotent": ("idempotent", ""),

@@ -57,5 +57,6 @@ class DatabaseLocks(Backend, Generic[S]):
         if not found.endswith(cls.engines):
             needs = f"LOCKS[{alias!r}] needs {' or '.join(cls.engines)}"
             text = f"{needs}, but DATABASES[{location!r}] is {found}."
-            wrong.append(Error(text, id="locking.E052"))
+            hint = "Libraries for other databases: docs/library/when-to-choose-a-peer.md."
+            wrong.append(Error(text, hint=hint, id="locking.E052"))
         return wrong
