@@ -172,9 +172,10 @@ class SingleFlight:
 
     def _lock(self, key: str) -> Lock | PolicyLock:
         alias, ttl = self._option("LOCK"), self._option("LOCK_TTL")
+        # A build writes to the cache, also inside a transaction of its caller.
         if alias is None:
-            return PolicyLock(_lock_name(key), ttl=ttl)
-        return locks[alias].lock(_lock_name(key), ttl=ttl)
+            return PolicyLock(_lock_name(key), ttl=ttl, until="block")
+        return locks[alias].lock(_lock_name(key), ttl=ttl, until="block")
 
 
 @dataclass(slots=True)

@@ -89,7 +89,8 @@ def run_once(
         row = _row_of(current_task)
         if row is None:
             return None
-        lock = PolicyLock(f"job:{row.task:.100}:{row.pk}", ttl=ttl)
+        # The row decides. An eager task may run inside a transaction of its caller.
+        lock = PolicyLock(f"job:{row.task:.100}:{row.pk}", ttl=ttl, until="block")
         if row.state not in UNFINISHED or not lock.acquire(blocking=False):
             _count_duplicate(row)
             return None

@@ -1,4 +1,4 @@
-"""Keep a lock until the transaction around its block has ended (`until="commit"`)."""
+"""Locks and the transaction around their block: refuse them, or keep them until its end."""
 
 from __future__ import annotations
 
@@ -6,13 +6,29 @@ import threading
 
 from django.db import transaction
 
-from locking.exceptions import LockError
+from locking.exceptions import LockError, LockMisuse
 from locking.lease.lease import Lease, logger
+
+
+def _in_transaction() -> bool:
+    """Return whether the default database is in a transaction, that of a TestCase aside."""
+    blocks = transaction.get_connection().atomic_blocks
+    return any(not getattr(block, "_from_testcase", False) for block in blocks)
+
+
+def refuse_in_transaction(name: str) -> None:
+    """Raise LockMisuse inside of a transaction, which would end after the lock."""
+    if _in_transaction():
+        raise LockMisuse(
+            f"{name!r} is acquired inside a transaction: the next holder would not see what this "
+            'one writes. Acquire it before the transaction, or give until="commit"; '
+            'until="block" if the lock guards nothing that the transaction writes.'
+        )
 
 
 def release_at_commit(lease: Lease) -> bool:
     """Release when the default database's transaction ends; return False outside of one."""
-    if not transaction.get_connection().in_atomic_block:
+    if not _in_transaction():
         return False
     transaction.on_commit(_AtEnd(lease), robust=True)
     return True

@@ -26,7 +26,7 @@ from typing import Literal, TypedDict, Unpack
 from locking import metrics
 from locking.backends.base import Backend, Claim, Grant
 from locking.exceptions import LockError, LockMisuse, LockTimeout, LockUnavailable
-from locking.lease.commit import release_at_commit
+from locking.lease.commit import refuse_in_transaction, release_at_commit
 from locking.lease.lease import Lease, OnLost, logger
 from locking.lease.scope import CancelScope
 from locking.types import check_name, check_timeout, check_ttl, check_wait, current_caller
@@ -47,8 +47,9 @@ class LockOptions(TypedDict, total=False):
     """Whether its holder may acquire it again; else the holder waits like any other caller."""
     max_hold: float | None
     """Seconds after which the lease is lost and the lock free, even if the holder still runs."""
-    until: Literal["block", "commit"]
-    """What ends a `with` block's hold: its end, or that of the default database's transaction."""
+    until: Literal["block", "commit"] | None
+    """What ends a `with` block's hold: its end, or that of the default database's transaction.
+    None is the end of the block, and refuses to acquire inside a transaction."""
     cancel_on_loss: bool
     """Whether `async with` cancels its task when the lease is lost, and then raises LockLost."""
 
@@ -69,7 +70,7 @@ class BaseLock(ABC):
         on_lost: OnLost = None,
         reentrant: bool = True,
         max_hold: float | None = None,
-        until: Literal["block", "commit"] = "block",
+        until: Literal["block", "commit"] | None = None,
         cancel_on_loss: bool = False,
     ) -> None:
         self._acquired = []
@@ -84,7 +85,7 @@ class BaseLock(ABC):
         self.on_lost = on_lost
         self.reentrant = reentrant
         self.max_hold = max_hold
-        if until not in ("block", "commit"):
+        if until not in (None, "block", "commit"):
             raise LockMisuse(f'Invalid until {until!r}: give "block" or "commit".')
         self.until = until
         self.cancel_on_loss = cancel_on_loss
@@ -143,6 +144,8 @@ class BaseLock(ABC):
         lease = self._lease_of(caller) if self.reentrant else None
         if lease is not None and lease.enter_again():
             return lease
+        if self.until is None:
+            refuse_in_transaction(self.name)
         return self._grant(caller, wait)
 
     def extend(self, ttl: float | None = None) -> None:
@@ -168,7 +171,7 @@ class BaseLock(ABC):
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
-            if self.until == "block" or not release_at_commit(self._own(current_caller())):
+            if self.until != "commit" or not release_at_commit(self._own(current_caller())):
                 self.release()
         except LockError:
             if error is None:  # else the error of the block is the one to raise

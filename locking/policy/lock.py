@@ -47,6 +47,7 @@ class PolicyLock(BaseLock):
             on_lost=self.on_lost,
             reentrant=self.reentrant,
             max_hold=self.max_hold,
+            until=self.until,
         )
 
     def _grant(self, caller: object, wait: float) -> Lease | Claim:

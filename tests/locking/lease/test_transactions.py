@@ -1,0 +1,89 @@
+"""A lock acquired inside a transaction is refused: it would end before the transaction."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import transaction
+from django.test import TestCase
+
+from locking import LockMisuse, lock, locks, policy, single_flight
+from locking.idempotency import Attempt
+
+every_lock = pytest.mark.parametrize(
+    "make",
+    [lambda **options: locks["redis"].lock("report:7", **options), lambda **o: lock("a:7", **o)],
+    ids=["named backend", "active backend"],
+)
+committing = pytest.mark.django_db(transaction=True)
+
+
+@committing
+@every_lock
+def test_lock_inside_a_transaction_is_refused(make):
+    policy.current()  # SQLite could not write the first policy inside the transaction
+    with transaction.atomic():
+        with pytest.raises(LockMisuse, match='until="commit"'), make():
+            pass
+        with pytest.raises(LockMisuse, match="Acquire it before the transaction"):
+            make().acquire()
+        assert not make().locked()
+
+
+@committing
+@every_lock
+@pytest.mark.parametrize("until", ["block", "commit"])
+def test_stated_end_is_accepted(make, until):
+    policy.current()
+    with transaction.atomic():
+        with make(until=until):
+            pass
+        assert make().locked() == (until == "commit")
+    assert not make().locked()
+
+
+@committing
+@every_lock
+def test_lock_around_a_transaction_is_entered_again_inside(make):
+    guard = make()
+    with guard, transaction.atomic(), make() as lease:
+        assert lease.count == 2
+
+
+@committing
+def test_lock_in_a_thread_of_a_task_is_refused():
+    def work() -> None:
+        with transaction.atomic(), locks["redis"].lock("report:7"):
+            pass
+
+    with pytest.raises(LockMisuse, match="transaction"):
+        asyncio.run(sync_to_async(work)())
+
+
+@committing
+def test_idempotent_request_inside_a_transaction_is_refused():
+    """Its key would be free before the response is committed, and the effect happen twice."""
+    attempt = Attempt(user=1, key="k", request=b"")
+    with transaction.atomic(), pytest.raises(LockMisuse), attempt:
+        pass
+
+
+@committing
+def test_value_is_built_inside_a_transaction():
+    with transaction.atomic():
+        assert single_flight.get_or_build("built:7", lambda: 42, ttl=1) == 42
+
+
+class TestInDjangosTestCase(TestCase):
+    """Its own transaction surrounds the whole test and does not count."""
+
+    def test_only_own_transaction_is_accepted(self) -> None:
+        with locks["redis"].lock("report:7") as lease:
+            lease.check()
+        with transaction.atomic(), pytest.raises(LockMisuse):
+            locks["redis"].lock("report:7").acquire()
+        with locks["redis"].lock("report:7", until="commit"):
+            pass
+        assert not locks["redis"].lock("report:7").locked()
