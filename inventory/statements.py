@@ -25,22 +25,23 @@ class Statement:
 
 def insert(model: type[Model], **values: object) -> Statement:
     """Return the INSERT of one row; give every column that has no database default."""
-    return insert_all(model, tuple(values), [tuple(values.values())])
+    return insert_all(model, (), [()], **values)
 
 
 def insert_all(
     model: type[Model], varying: Sequence[str], rows: Iterable[Sequence[object]], **same: object
 ) -> Statement:
     """Return the INSERT of several rows: each has its own `varying` columns and the `same` ones."""
-    insert, marks, conversions = _plan(model, (*varying, *same), connection.vendor)
-    database, common = connections[connection.alias], tuple(same.values())
-    full_rows = [(*row, *common) for row in rows]
-    params = [
-        convert(value, database) if convert else value
-        for row in full_rows
-        for convert, value in zip(conversions, row, strict=True)
-    ]
-    return Statement(insert + ", ".join([marks] * len(full_rows)), params)
+    database = connections[connection.alias]
+    insert, marks, conversions = _plan(model, (*varying, *same), database.vendor)
+
+    def convert(values: Iterable[object], start: int) -> list[object]:
+        pairs = zip(conversions[start:], values, strict=False)
+        return [adapt(value, database) if adapt else value for adapt, value in pairs]
+
+    common, own = convert(same.values(), len(varying)), [convert(row, 0) for row in rows]
+    params = [value for row in own for value in (*row, *common)]
+    return Statement(insert + ", ".join([marks] * len(own)), params)
 
 
 def as_stored(model: type[Model], name: str, value: object) -> object:
