@@ -234,28 +234,25 @@ def _in_one_message(cursor: CursorWrapper, statements: Sequence[Statement]) -> l
     for statement in statements:
         parts += [statement.sql, CHECK] if statement.if_unchanged else [statement.sql]
         params += statement.params
+    ids, checked = list[int](), None
     try:
         cursor.execute("; ".join([*parts, "COMMIT"]), params)
-        ids = []
-        for statement in statements:
-            cursor.nextset()
-            ids.append(int(cursor.lastrowid or 0))
-            if statement.if_unchanged:
-                _read_check(cursor, statement.if_unchanged)
-        cursor.nextset()
+        session = connection.connection  # a cursor would also fetch rows, which no result has
+        with connection.wrap_database_errors:
+            for statement in statements:
+                session.next_result()
+                ids.append(session.insert_id())
+                if checked := statement.if_unchanged:
+                    session.next_result()
+                checked = None
+            session.next_result()
         return ids
     except BaseException as error:
-        if not _roll_back(cursor) and isinstance(error, Error):
+        is_known = _roll_back(cursor)
+        if checked and isinstance(error, DatabaseError) and error.args[0] == OUT_OF_RANGE:
+            raise _Unchanged(checked) from None
+        if not is_known and isinstance(error, Error):
             raise OutcomeUnknown(str(error)) from error
-        raise
-
-
-def _read_check(cursor: CursorWrapper, if_unchanged: MakeError) -> None:
-    try:
-        cursor.nextset()
-    except DatabaseError as error:
-        if error.args[0] == OUT_OF_RANGE:
-            raise _Unchanged(if_unchanged) from None
         raise
 
 

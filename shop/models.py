@@ -3,6 +3,7 @@
 import secrets
 from datetime import datetime
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 from django.conf import settings
@@ -143,6 +144,11 @@ def new_order_number() -> str:
     return secrets.token_hex(8).upper()
 
 
+@cache
+def _order_path() -> str:
+    return reverse("order", args=["-"])
+
+
 class Order(models.Model):
     """Units promised to a customer at a price fixed when the order was placed."""
 
@@ -193,7 +199,7 @@ class Order(models.Model):
 
     def get_absolute_url(self) -> str:
         """Return the path of the order page."""
-        return reverse("order", args=[self.number])
+        return _order_path().replace("-", self.number)
 
     @property
     def total(self) -> Decimal:

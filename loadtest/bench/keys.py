@@ -62,7 +62,7 @@ def _send(sale: Sale, form: Form) -> str:
             )
         except Overloaded:
             continue
-        return json.dumps([outcome.status, outcome.url, outcome.receipt])
+        return json.dumps([outcome.status, outcome.receipt])
 
 
 def _at_once(forms: Sequence[Form]) -> Row:

@@ -88,11 +88,6 @@ class Placed:
     status: ClassVar[int] = HTTPStatus.CREATED
 
     @property
-    def url(self) -> str:
-        """Path of the order page."""
-        return self.order.get_absolute_url()
-
-    @property
     def receipt(self) -> dict[str, Any]:
         """The order as JSON."""
         return self.order.receipt
