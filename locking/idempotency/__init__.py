@@ -186,7 +186,8 @@ def is_key(text: str) -> bool:
 
     Django decodes every invalid byte of a form as U+FFFD, so different keys would become equal.
     """
-    is_clean = not any(unicodedata.category(sign)[0] == "C" or sign == "\ufffd" for sign in text)
+    signs = "" if text.isprintable() else text  # printable text has no control character
+    is_clean = "\ufffd" not in text and all(unicodedata.category(one)[0] != "C" for one in signs)
     return bool(text.strip()) and len(text) <= MAX_KEY_LENGTH and is_clean
 
 

@@ -9,7 +9,7 @@ refused: the view then checks session, user and CSRF token.
 
 import hashlib
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from django.conf import settings
 from django.core.signing import BadSignature, Signer
@@ -17,16 +17,13 @@ from django.core.signing import BadSignature, Signer
 from shop.purchase.revocation import is_revoked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PurchaseToken:
+class PurchaseToken(NamedTuple):
     """The content of a valid token."""
 
     customer_id: int
     sale_id: int
     is_first: bool
     """Hint: the customer had no order in this sale when the token was issued."""
-    expires: int
-    """Unix time."""
 
 
 def issue(
@@ -52,9 +49,7 @@ def read(text: str, *, key: str, session: str) -> PurchaseToken | None:
         customer_id=customer_id, session=session, issued_at=issued_at
     ):
         return None
-    return PurchaseToken(
-        customer_id=customer_id, sale_id=sale_id, is_first=bool(is_first), expires=expires
-    )
+    return PurchaseToken(customer_id, sale_id, bool(is_first))
 
 
 def is_due(expires: int) -> bool:

@@ -69,8 +69,9 @@ def reserve(*, customer_id: int, sale: Sale, quantity: int, key: str) -> Queued:
     if quantity < 1:
         raise BadInput
     # Without a secret, so that a replay after a rotation of SECRET_KEY gets the same number.
-    number = digest(f"{customer_id}.{sale.pk}.{digest(key)}")[:16].upper()
-    entry = Entry("", number, customer_id, quantity, digest(key))
+    hashed = digest(key)
+    number = digest(f"{customer_id}.{sale.pk}.{hashed}")[:16].upper()
+    entry = Entry("", number, customer_id, quantity, hashed)
     is_open = sale.opens_at <= timezone.now() < sale.closes_at
     limit = sale.limit_per_customer if is_open else 0
     outcome = store.reserve(sale=sale, entry=entry, limit=limit)

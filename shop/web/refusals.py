@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import CsrfViewMiddleware, get_token
-from django.utils.translation import get_language
+from django.utils.translation import override
 
 from shop.catalogue.page_cache import read_sale
 from shop.errors import (
@@ -50,36 +50,38 @@ _rendered: RefreshingCache[Hashable, HttpResponse] = RefreshingCache(MAX_BODIES)
 clear = _rendered.clear
 
 
-def refuse(request: HttpRequest, wanted: PurchaseRequest, error: ShopError) -> HttpResponse:
-    """Return the response to a refused purchase, with the customer's form on the page."""
-    is_json, sale = wants_json(request), wanted.sale
-    if isinstance(error, IMPERSONAL):
-        page = _cached(request, wanted, error, is_json=is_json)
-        body = page.content if is_json else _fill(page.content, _values(request, wanted))
-        return HttpResponse(body, status=page.status_code, headers=dict(page.headers.items()))
-    if is_json:
-        return answer(request, error)
-    try:
-        seen = read_sale(slug=sale.slug)
-        context = sale_context(request, seen, key=wanted.key, quantity=wanted.quantity)
-    except STORE_ERRORS:
-        return answer(request, ServiceUnavailable())
-    context["csrf_token"] = _csrf_token(request)
-    return answer(request, error, page="shop/sale.html", context=context)
-
-
-def _cached(
-    request: HttpRequest, wanted: PurchaseRequest, error: ShopError, *, is_json: bool
+def refuse(
+    request: HttpRequest, wanted: PurchaseRequest | None, error: ShopError, language: str
 ) -> HttpResponse:
-    """Return the rendered refusal; after MAX_AGE one thread renders it again."""
-    sale, quantity = wanted.sale, wanted.quantity
-    key = (sale.slug, error.code, error.retry_after, quantity, get_language(), is_json)
-    read = partial(_render, request.path, sale, error, quantity, is_json=is_json)
-    return _rendered.get(key, read, fresh=MAX_AGE, max_age=math.inf)
+    """Return the response to a refused purchase, with the customer's form on the page."""
+    if wanted and isinstance(error, IMPERSONAL):
+        return _impersonal(request, wanted, error, language)
+    with override(language):
+        if wanted is None or wants_json(request):
+            return answer(request, error)
+        try:
+            seen = read_sale(slug=wanted.sale.slug)
+            context = sale_context(request, seen, key=wanted.key, quantity=wanted.quantity)
+        except STORE_ERRORS:
+            return answer(request, ServiceUnavailable())
+        context["csrf_token"] = _csrf_token(request)
+        return answer(request, error, page="shop/sale.html", context=context)
+
+
+def _impersonal(
+    request: HttpRequest, wanted: PurchaseRequest, error: ShopError, language: str
+) -> HttpResponse:
+    """Return the rendered refusal with the customer's values; one thread renders it again."""
+    sale, quantity, is_json = wanted.sale, wanted.quantity, wants_json(request)
+    key = (sale.slug, error.code, error.retry_after, quantity, language, is_json)
+    read = partial(_render, request.path, sale, error, quantity, language, is_json=is_json)
+    page = _rendered.get(key, read, fresh=MAX_AGE, max_age=math.inf)
+    body = page.content if is_json else _fill(page.content, _values(request, wanted))
+    return HttpResponse(body, status=page.status_code, headers=dict(page.headers.items()))
 
 
 def _render(
-    path: str, sale: Sale, error: ShopError, quantity: int, *, is_json: bool
+    path: str, sale: Sale, error: ShopError, quantity: int, language: str, *, is_json: bool
 ) -> HttpResponse:
     """Render the sale page with the refusal, or the refusal alone, with placeholders.
 
@@ -90,18 +92,19 @@ def _render(
     request.META = {"HTTP_ACCEPT": "application/json"} if is_json else {}
     values: dict[str, Any] = {name: _PLACEHOLDER % name for name in _PERSONAL_VALUES}
     values["user"] = TEMPLATE_USER
-    if is_json:
-        return answer(request, error)
-    if isinstance(error, TooMany) or current_deadline().is_over:
-        return answer(request, error, context=values)
-    try:
-        seen = read_sale(slug=sale.slug)
-    except STORE_ERRORS:
-        return answer(request, ServiceUnavailable())
-    most = min(sale.limit_per_customer, max(1, seen.sale.left))
-    choice = {"quantities": range(1, most + 1), "quantity": quantity}
-    context = {**stock_context(seen), **choice, **values}
-    return answer(request, error, page="shop/sale.html", context=context)
+    with override(language):
+        if is_json:
+            return answer(request, error)
+        if isinstance(error, TooMany) or current_deadline().is_over:
+            return answer(request, error, context=values)
+        try:
+            seen = read_sale(slug=sale.slug)
+        except STORE_ERRORS:
+            return answer(request, ServiceUnavailable())
+        most = min(sale.limit_per_customer, max(1, seen.sale.left))
+        choice = {"quantities": range(1, most + 1), "quantity": quantity}
+        context = {**stock_context(seen), **choice, **values}
+        return answer(request, error, page="shop/sale.html", context=context)
 
 
 def _fill(body: bytes, values: dict[str, str]) -> bytes:

@@ -19,7 +19,7 @@ def test_token_contains_what_it_was_issued_for() -> None:
     token = tokens.read(text, key="k", session="cookie")
     assert token is not None
     assert (token.customer_id, token.sale_id, token.is_first) == (7, 3, True)
-    assert token.expires == expires
+    assert text.split(".")[3] == str(expires)
 
 
 @pytest.mark.parametrize("other", [{"key": "l"}, {"session": "other"}, {"session": ""}])
