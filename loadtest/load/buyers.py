@@ -121,7 +121,7 @@ def _run_thread(
     except threading.BrokenBarrierError:
         """Another thread reports the reason."""
     except Exception as error:
-        logger.exception("a thread of buyers failed")
+        logger.exception("A thread of buyers failed")
         load.start.abort()
         errors.append(f"{type(error).__name__}: {error}")
     finally:

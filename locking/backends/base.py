@@ -61,12 +61,12 @@ class Capabilities:
 
 PROPERTIES = {
     "reentrant": gettext_noop("reentrant"),
-    "counts_in_store": gettext_noop("count in store"),
+    "counts_in_store": gettext_noop("re-entry count in store"),
     "fair": gettext_noop("fair"),
     "expires": gettext_noop("expires"),
     "session_bound": gettext_noop("ends with session"),
     "fencing": gettext_noop("fencing token"),
-    "survives_minority": gettext_noop("survives a minority down"),
+    "survives_minority": gettext_noop("survives loss of a minority"),
     "wakes_waiters": gettext_noop("wakes waiters"),
     "lists_holders": gettext_noop("lists holders"),
 }

@@ -52,4 +52,4 @@ class _AtEnd:
             try:
                 lease.release()
             except LockError:
-                logger.warning("lock not released cleanly", exc_info=True)
+                logger.warning("Lock %s not released cleanly", lease.name, exc_info=True)

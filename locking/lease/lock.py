@@ -176,7 +176,7 @@ class BaseLock(ABC):
         except LockError:
             if error is None:  # else the error of the block is the one to raise
                 raise
-            logger.warning("lock not released cleanly", exc_info=True)
+            logger.warning("Lock %s not released cleanly", self.name, exc_info=True)
 
     def aacquire(
         self, blocking: bool = True, timeout: float | None = None
@@ -242,7 +242,7 @@ class BaseLock(ABC):
         except LockError:
             if error is None or is_cancelled_by_loss:
                 raise
-            logger.warning("lock not released cleanly", exc_info=True)
+            logger.warning("Lock %s not released cleanly", self.name, exc_info=True)
 
 
 def _timed_out(claim: Claim, timeout: float) -> LockTimeout:

@@ -90,7 +90,7 @@ class Renewer:
             try:
                 self._run_once()
             except BaseException:  # without this thread, every lease would end
-                logger.exception("Watchdog of %s failed and goes on", self.alias)
+                logger.exception("Watchdog of %s failed, continuing", self.alias)
                 time.sleep(IDLE / RETRIES_PER_TTL)
 
     def _may_end(self) -> bool:
@@ -166,7 +166,7 @@ class Renewer:
             try:
                 step()
             except BaseException:  # the other leases need their renewal
-                logger.exception("Watchdog of %s failed and goes on", self.alias)
+                logger.exception("Watchdog of %s failed, continuing", self.alias)
 
     def _renew(self, lease: Lease) -> None:
         lease.renew_at = lease.deadline  # until then, the reply may come

@@ -148,7 +148,7 @@ def _release_in_redis(order: Order) -> None:
         try:
             store.release(order=order)
         except ServiceUnavailable as error:
-            logger.warning("Order %s: its units return to Redis later: %s", order.number, error)
+            logger.warning("Returning units of order %s to Redis failed: %s", order.number, error)
 
 
 def _end(order: Order, status: Status, lease: Lease, also: Sequence[Statement]) -> None:

@@ -98,7 +98,7 @@ def _publish(role: str, before: Counts) -> None:
         except ServiceUnavailable:
             pass  # these counts are lost
         except Exception:
-            logger.exception("The rates of a second were not published")
+            logger.exception("Publishing the rates of the last second failed")
 
 
 def _counted() -> Counts:

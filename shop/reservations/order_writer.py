@@ -87,7 +87,7 @@ def _decide(sale: Sale, entries: Sequence[Entry], lease: Lease, *, is_last: bool
         if not is_last or isinstance(error, OutcomeUnknown):
             raise
     except (OutOfStock, LimitReached, DatabaseError, ValueError) as error:
-        logger.info("A batch of sale %s was refused, writing one by one: %s", sale.slug, error)
+        logger.info("Batch of sale %s refused, writing its orders one by one: %s", sale.slug, error)
     failed = 0
     for entry in fresh:
         outcome = _write_alone(sale, entry, lease)

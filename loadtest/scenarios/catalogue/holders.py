@@ -125,8 +125,8 @@ GIL_HELD = Scenario(
     repaired="redis + fenced",
     sentences=(
         _(
-            "A C call in buyer A held the GIL longer than the lease of %(b_ttl).1f s. The watchdog "
-            "could not renew it, and buyer B was granted the lock after %(b_second_waited).1f s."
+            "A C call in buyer A's process held the GIL longer than the lease of %(b_ttl).1f s. "
+            "The watchdog could not renew it; B got the lock after %(b_second_waited).1f s."
         ),
         _(
             "For %(b_overlap_seconds).1f s both thought they held the lock, and A's late write was "

@@ -33,7 +33,7 @@ class DatabaseBackend(DatabaseLocks[Session]):
 
     capabilities: Capabilities = Capabilities(  # type: ignore[misc]  # differs by database
         summary=gettext_noop(
-            "A row per lock, nothing to run beside the database; waiters on SQLite poll."
+            "One row per lock; needs nothing but the database. On SQLite, waiters poll."
         ),
         exclusion="machines",
         counts_in_store=True,
