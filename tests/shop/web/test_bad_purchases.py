@@ -43,7 +43,7 @@ CODES = {
     405: "wrong_method",
     415: "unsupported_type",
 }
-COMPARED = ("Allow", "Content-Type", "Location", "Retry-After")
+COMPARED = ("Allow", "Content-Type", "Location")
 OTHER_KEYS = (b"shop:", b"rate-limit:", b"lock:{build:", b"lock:clock", b"rates:")
 """Prefixes in Redis of caches, counted requests, the locks that guard the building of pages, the
 clock of all locks, and published rates."""
@@ -179,7 +179,10 @@ def compared(response: Any) -> tuple[object, ...]:
     names = set(response.headers) - {"Set-Cookie", "Expires"}  # only never_cache sets Expires
     if response.status < 400:  # a response without text has no language
         names -= {"Content-Language", "Vary"}
-    headers = [response.headers.get(name) for name in COMPARED] + sorted(names)
+    wait = response.headers.get("Retry-After", "")
+    # That of "1/hour" shrinks from one request to the next.
+    headers = ["minutes" if len(wait) > 2 else wait]
+    headers += [response.headers.get(name) for name in COMPARED] + sorted(names)
     if response.headers.get("Content-Type") == JSON:
         return response.status, headers, json.loads(response.text)
     found = re.findall(r'<title>(.*?)</title>|role="alert">(.*?)</div>', response.text, re.S)
