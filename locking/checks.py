@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
@@ -23,13 +22,6 @@ from locking.conf import (
 )
 from locking.policy.active import database_alias, policy_rows
 from locking.types import is_number
-
-
-def _aliases() -> set[str]:
-    """Return the aliases of LOCKS; none if LOCKS is wrong, which `check_locks` reports."""
-    with suppress(ImproperlyConfigured):
-        return set(lock_settings())
-    return set()
 
 
 @register()
@@ -110,8 +102,10 @@ def check_policy_row(databases: Any = None, **kwargs: Any) -> list[CheckMessage]
 def check_single_flight(**kwargs: Any) -> list[CheckMessage]:
     """Check the keys and values of LOCK_SINGLE_FLIGHT."""
     given = getattr(settings, "LOCK_SINGLE_FLIGHT", {})
-    if not (aliases := _aliases()):
-        return []
+    try:
+        aliases = lock_settings()
+    except ImproperlyConfigured:
+        return []  # reported by `check_locks`
     conf = {**single_flight.DEFAULTS, **given}
     wrong = [f"has an unknown key {name!r}" for name in given if name not in single_flight.DEFAULTS]
     for name, known in (("CACHE", settings.CACHES), ("LOCK", {None, *aliases})):

@@ -122,35 +122,24 @@ class LockPolicyAdmin(ReadOnlyAdmin):
                         return asked
                 self._switch(request, **form.cleaned_data)
                 return HttpResponseRedirect(self._page())
-        hidden = dict.fromkeys(("show_save_and_continue", "show_save_and_add_another"), False)
-        return super().change_view(
-            request, object_id, form_url, {**hidden, **(extra_context or {})}
-        )
+        return super().change_view(request, object_id, form_url, extra_context)
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Do nothing; `change_view` switches the policy."""
 
-    def _switch(
-        self, request: HttpRequest, *, backend: str, reason: str, step: str, mode: str = ""
-    ) -> None:
+    def _switch(self, request: HttpRequest, *, step: str, **wanted: Any) -> None:
+        by = request.user.get_username()
         try:
             if step == "cancel":
                 cancelled = policy.cancel_switch()
-                self.message_user(
-                    request, _("Cancelled.") if cancelled else _("No switch is in progress.")
-                )
+                text = _("Cancelled.") if cancelled else _("No switch is in progress.")
+                self.message_user(request, text)
                 return
-            now = policy.switch(
-                backend=backend,
-                mode=mode,
-                changed_by=request.user.get_username(),
-                reason=reason,
-                force=step == "force",
-            )
+            now = policy.switch(changed_by=by, force=step == "force", **wanted)
         except LockError as error:
             self.message_user(request, str(error), messages.ERROR)
             return
-        self.log_change(request, now, f"{now}: {reason}")
+        self.log_change(request, now, f"{now}: {wanted['reason']}")
         self.message_user(request, _("Active lock: %s") % now, messages.SUCCESS)
 
     def _page(self) -> str:
