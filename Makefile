@@ -1,15 +1,17 @@
 # `make` alone lists the targets.
-.PHONY: help demo stack test faults lint audit peers lock screenshots clean
+.PHONY: help demo stack test test-library matrix faults lint audit peers lock screenshots clean
 .DEFAULT_GOAL := help
 
 SETUP := sh tools/python.sh
 BIN := .venv/bin
 JOBS ?= 2
+DJANGO ?= 5.2
+PYTHONS ?= python3.11 python3.12 python3.13
 UV ?= uv
 EXPORT = $(UV) export --quiet --no-header --no-annotate --no-emit-project --no-default-groups
 
 help: ## list these targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile
 
 demo: ## serve the shop with embedded stores, a worker, a consumer and beat; PORT=8000, REDLOCK=1 adds five masters
 	@exec $(SETUP) tools/setup.py demo tools/demo.py
@@ -25,6 +27,12 @@ test: ## install the tests' requirements and run all tests on private real serve
 	echo "The tests that depend on the database, again on MariaDB:"; \
 	TEST_STORE=mariadb $(BIN)/pytest -n $(JOBS) --dist loadfile -m "stores and not long" || status=$$?; \
 	exit $$status
+
+test-library: ## test the library's wheel without shop and lab; PYTHON=python3 DJANGO=5.2 ARGS="-k redis"
+	@$(SETUP) tools/library.py test $(DJANGO) $(ARGS)
+
+matrix: ## test the wheel with each of PYTHONS="python3.11 ..." and Django; write docs/library/versions.md
+	@$(SETUP) tools/library.py matrix $(PYTHONS)
 
 faults: ## run the fault suite and write docs/reference/faults.md; SEED=42 ROUNDS=3 repeat it
 	@$(SETUP) --install tools/setup.py test

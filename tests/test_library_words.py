@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-LIBRARY = Path(__file__).resolve().parents[2] / "locking"
+LIBRARY = Path(__file__).resolve().parents[1] / "locking"
 TEXTS = [*LIBRARY.rglob("*.py"), *LIBRARY.rglob("*.html"), *LIBRARY.rglob("*.po")]
 TEXTS += [*LIBRARY.rglob("*.lua"), *LIBRARY.rglob("*.md")]
 SHOP_WORDS = re.compile(
