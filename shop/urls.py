@@ -42,7 +42,7 @@ urlpatterns = [
     path("i18n/", include("django.conf.urls.i18n")),
 ]
 if apps.is_installed("loadtest"):
-    urlpatterns.append(path("lab/", include("loadtest.web.urls")))
+    urlpatterns.append(path("", include("loadtest.web.urls")))
 
 handler400 = "shop.web.error_pages.bad_request"
 handler403 = "shop.web.error_pages.not_allowed"

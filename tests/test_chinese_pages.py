@@ -9,6 +9,7 @@ from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
+from loadtest.scenarios.course import COURSE
 from shop.models import Order, Sale, User
 from tests.shop.making import put_in_force
 from tests.test_wording import banned_chinese
@@ -22,6 +23,7 @@ NAMES = set(
         Redis RedLock ZooKeeper MySQL MariaDB SQLite PostgreSQL Celery Django Prometheus Cookie
         JSON CSV PNG SVG HTML SQL UTC URL ID SHA GIL CPU MB KB ms English
         INSERT UPDATE SELECT DELETE DEL SETNX EXPIRE SET NX PX PTTL EVALSHA SIGSTOP kill
+        Lua Overloaded SoldOut ServiceUnavailable Martin Kleppmann Salvatore Sanfilippo
         none process database redis redlock zookeeper naive fenced conditional
         worker beat web consumer sqlite mariadb static products path admin
         li wang zhang amy ben guest
@@ -102,7 +104,8 @@ def wrong(client: Client, paths: list[str]) -> dict[str, set[str]]:
 
 @pytest.mark.usefixtures("shop")
 def test_pages_of_the_shop_are_chinese() -> None:
-    paths = [reverse(name) for name in ("home", "products", "login", "sign-up")]
+    paths = [reverse("learn-step", args=[step.name]) for step in COURSE]
+    paths += [reverse(name) for name in ("learn", "home", "products", "login", "sign-up")]
     paths += [sale.get_absolute_url() for sale in Sale.objects.all()]
     paths += [reverse("product", args=[Sale.objects.all()[0].product.slug]), "/nothing-here/"]
     assert wrong(Client(), paths) == {}
@@ -112,7 +115,8 @@ def test_pages_of_the_shop_are_chinese() -> None:
 def test_pages_of_a_customer_are_chinese() -> None:
     client, order = Client(), Order.objects.all()[0]
     client.force_login(order.customer)
-    paths = [reverse(name) for name in ("home", "orders", "profile", "password")]
+    paths = [reverse("learn-step", args=[step.name]) for step in COURSE]
+    paths += [reverse(name) for name in ("learn", "home", "orders", "profile", "password")]
     paths += [reverse("order", args=[order.number]), order.sale.get_absolute_url()]
     paths += [reverse("ops")]  # 403
     assert wrong(client, paths) == {}
@@ -122,7 +126,7 @@ def test_pages_of_a_customer_are_chinese() -> None:
 def test_pages_of_staff_are_chinese() -> None:
     client = Client()
     client.force_login(User.objects.get(username="amy"))
-    paths = [reverse(name) for name in ("ops", "lab", "lab-scenarios", "lab-command")]
+    paths = [reverse(name) for name in ("ops", "lab", "lab-command")]
     assert wrong(client, paths) == {}
     [texts] = wrong(client, [reverse("admin:shop_sale_add")]).values()
     assert texts == {"Add link", "Change or view list link", "Model name"}  # Django's own

@@ -13,6 +13,8 @@ SECOND = 1_000_000_000
 SAME = SECOND // 500
 """Nanoseconds within which a wait or an overlap does not count."""
 WATCHDOG, WAITER = "watchdog of ", "waiter "
+IN_PROCESS = ("none", "process")
+"""Locks without a common store: each process grants its own."""
 # Events are recorded in English; makemessages finds their texts here.
 _RECORDED = (
     *(gettext_noop("buyer A"), gettext_noop("buyer B"), gettext_noop("buyer C")),
@@ -181,6 +183,8 @@ class _Reader:
 
     def _grant(self, event: Event, asked: int) -> None:
         at, store = event["t"], event.get("backend", self.store)
+        if store in IN_PROCESS:
+            store = f"{store} of {event['actor']}"
         for other in self.held.values():
             if other.store != store:
                 continue

@@ -65,7 +65,7 @@ def start(*, plan: Plan, user: User | None) -> LabRun:
     return _start(user, Kind.RUN, asdict(plan))
 
 
-def start_scenario(*, name: str, user: User) -> LabRun:
+def start_scenario(*, name: str, user: User | None) -> LabRun:
     """Create a run of a scenario; raise NotFound for an unknown name, or RunUnderWay."""
     if name not in scenarios.SCENARIOS:
         raise NotFound

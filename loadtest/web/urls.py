@@ -1,19 +1,20 @@
-"""The URLs of the lab, under /lab/."""
+"""The URLs of the lab, under /lab/ and /learn/."""
 
 from django.urls import path
 
-from loadtest.web import views
+from loadtest.web import learn, views
 
 urlpatterns = [
-    path("", views.index, name="lab"),
-    path("start/", views.start, name="lab-start"),
-    path("command/", views.command, name="lab-command"),
-    path("scenarios/", views.scenario_list, name="lab-scenarios"),
-    path("scenarios/<slug:name>/play/", views.start_scenario, name="lab-play"),
-    path("compare/", views.compare, name="lab-compare"),
-    path("runs/<uuid:run_id>/", views.show, name="lab-run"),
-    path("runs/<uuid:run_id>/stop/", views.stop, name="lab-stop"),
-    path("runs/<uuid:run_id>/again/", views.repeat, name="lab-again"),
-    path("runs/<uuid:run_id>/report.<slug:suffix>", views.download, name="lab-file"),
-    path("runs/<uuid:run_id>/<slug:half>.<slug:suffix>", views.chart, name="lab-chart"),
+    path("learn/", learn.course, name="learn"),
+    path("learn/<slug:name>/", learn.lesson, name="learn-step"),
+    path("lab/", views.index, name="lab"),
+    path("lab/start/", views.start, name="lab-start"),
+    path("lab/command/", views.command, name="lab-command"),
+    path("lab/scenarios/<slug:name>/play/", views.start_scenario, name="lab-play"),
+    path("lab/compare/", views.compare, name="lab-compare"),
+    path("lab/runs/<uuid:run_id>/", views.show, name="lab-run"),
+    path("lab/runs/<uuid:run_id>/stop/", views.stop, name="lab-stop"),
+    path("lab/runs/<uuid:run_id>/again/", views.repeat, name="lab-again"),
+    path("lab/runs/<uuid:run_id>/report.<slug:suffix>", views.download, name="lab-file"),
+    path("lab/runs/<uuid:run_id>/<slug:half>.<slug:suffix>", views.chart, name="lab-chart"),
 ]

@@ -1,5 +1,6 @@
-"""The pages of the lab: anyone starts the preset and reads; staff start everything else."""
+"""The pages of the lab: anyone starts the preset or a scenario; staff start everything else."""
 
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -12,20 +13,19 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
-from devservers.programs import installed
 from loadtest import scenarios
-from loadtest.charts import export, timeline
+from loadtest.charts import export
 from loadtest.load import report
 from loadtest.load.plan import Plan
 from loadtest.models import LabRun
 from loadtest.scenarios import export as scenario_export
+from loadtest.scenarios.course import step_of
 from loadtest.web import comparison, runs, tasks
 from loadtest.web.forms import PlanForm
 from shop.models import User
 from shop.platform import rate_limits
 from shop.web.decorators import live_page
 
-PROGRAMS = {"MariaDB": "mariadbd", "ZooKeeper": "java"}
 LISTED = 20
 FILES = {LabRun.Kind.RUN: ("csv", "html", "png", "json"), LabRun.Kind.SCENARIO: ("html", "json")}
 TYPES = {
@@ -71,7 +71,11 @@ def _index(request: HttpRequest, form: PlanForm) -> HttpResponse:
 def start(request: HttpRequest) -> HttpResponse:
     """Start the preset, for anyone, or the plan of the form, for staff; redirect to its page."""
     if "form" not in request.POST:
-        return _enqueue(_start_preset(request))
+        return _enqueue(
+            _start_for_anyone(
+                request, lambda user: runs.start(plan=runs.OVERSELL_IN_TEN_SECONDS, user=user)
+            )
+        )
     user = _authorized(request)
     form = PlanForm(request.POST)
     if not form.is_valid():
@@ -79,43 +83,18 @@ def start(request: HttpRequest) -> HttpResponse:
     return _enqueue(runs.start(plan=form.cleaned_data["plan"], user=user))
 
 
-def _start_preset(request: HttpRequest) -> LabRun:
-    """Start the preset; visitors who may not run load tests are limited per address."""
-    plan, client = runs.OVERSELL_IN_TEN_SECONDS, ("lab", rate_limits.address_of(request))
-    if _may_run(request):
-        return runs.start(plan=plan, user=_authorized(request))
-    rate_limits.count(settings.LAB_GUEST_LIMIT, *client)
+def _start_for_anyone(request: HttpRequest, start_run: Callable[[User | None], LabRun]) -> LabRun:
+    """Start a run; visitors who may not run load tests are limited per address."""
+    user, client = request.user, ("lab", rate_limits.address_of(request))
+    is_limited = not _may_run(request)
+    if is_limited:
+        rate_limits.count(settings.LAB_GUEST_LIMIT, *client)
     try:
-        return runs.start(plan=plan, user=request.user if request.user.is_authenticated else None)
+        return start_run(user if isinstance(user, User) else None)
     except runs.RunUnderWay:
-        rate_limits.count(settings.LAB_GUEST_LIMIT, *client, cost=-1)
+        if is_limited:
+            rate_limits.count(settings.LAB_GUEST_LIMIT, *client, cost=-1)
         raise
-
-
-@live_page
-def scenario_list(request: HttpRequest) -> HttpResponse:
-    """List every scenario with the result of its newest run."""
-    runs.fail_abandoned()
-    latest = runs.latest_of_scenarios()
-    cards = [_card(name, latest.get(name)) for name in scenarios.SCENARIOS]
-    return render(request, "lab/scenarios.html", {"cards": cards, "may_run": _may_run(request)})
-
-
-def _card(name: str, run: LabRun | None) -> dict[str, Any]:
-    """Return the context of a scenario: its newest result here or, before that, the recorded."""
-    scenario, recorded = scenarios.SCENARIOS[name], scenario_export.recorded()["results"][name]
-    result = run.report["scenarios"][0] if run and run.report else recorded
-    sentences = scenario.describe(result) or scenario.describe(recorded)
-    return {
-        "scenario": scenario,
-        "run": run,
-        "result": result,
-        "words": scenario_export.words(result),
-        "sentence": sentences[0],
-        "chart": timeline.draw((result["halves"] or recorded["halves"])[0], is_brief=True),
-        "seconds": recorded["seconds"],
-        "is_missing": bool(scenario.needs) and not installed(PROGRAMS[scenario.needs]),
-    }
 
 
 @live_page
@@ -131,10 +110,11 @@ def chart(request: HttpRequest, run_id: UUID, half: str, suffix: str) -> HttpRes
 
 
 @require_POST
-@login_required
 def start_scenario(request: HttpRequest, name: str) -> HttpResponse:
     """Start a scenario, and redirect to its page."""
-    return _enqueue(runs.start_scenario(name=name, user=_authorized(request)))
+    return _enqueue(
+        _start_for_anyone(request, lambda user: runs.start_scenario(name=name, user=user))
+    )
 
 
 @require_POST
@@ -237,6 +217,7 @@ def _shown(run: LabRun) -> dict[str, Any]:
         result = scenario_export.shown(run.report["scenarios"][0]) if run.report else {}
         return {
             "scenario": scenarios.SCENARIOS[name],
+            "step": step_of(name),
             "versions": run.report["versions"] if run.report else {},
             "seconds": scenario_export.recorded()["results"][name]["seconds"],
             "command": f"manage.py lab scenario {name}",

@@ -87,11 +87,12 @@ def test_the_preset_oversells_and_the_link_shows_it_to_anybody(people, worker):
         look(people(**looks), "lab-compare", f"/lab/compare/?a={run}&b={run}", looks)
 
 
-def test_a_scenario_is_played_from_the_gallery(people, worker):
-    page = people("amy")
-    page.goto("/lab/scenarios/")
-    expect(page.locator(".preview svg")).to_have_count(15)
-    page.get_by_role("button", name="Run scenario – SETNX without an expiry").click()
+def test_visitor_runs_a_step_of_the_course(people, worker):
+    page = people()
+    page.goto("/learn/")
+    expect(page.locator(".preview svg")).to_have_count(14)
+    page.get_by_role("link", name="3 · SETNX and a crash").click()
+    page.get_by_role("button", name="Run it here – SETNX without an expiry").click()
     expect(page.locator("figure svg")).to_have_count(2, timeout=60_000)
     expect(page.locator("article li").first).to_contain_text("Buyer A took the key with SETNX")
     link = page.get_by_label("Anyone with this link").input_value()
@@ -100,7 +101,10 @@ def test_a_scenario_is_played_from_the_gallery(people, worker):
     assert download.value.path().read_bytes().startswith(b"\x89PNG")
     for looks in LOOKS:
         look(people(**looks), "lab-scenario", link, looks)
-        look(people("amy", **looks), "lab-scenarios", "/lab/scenarios/", looks)
+        look(people(**looks), "learn", "/learn/", looks)
+    page.get_by_role("link", name="Back to the step").click()
+    page.get_by_role("link", name="Next: SETNX, then EXPIRE").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("SETNX, then EXPIRE")
 
 
 def test_running_test_is_stopped_by_keyboard(people):

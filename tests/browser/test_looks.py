@@ -49,7 +49,8 @@ UNTRANSLATED = """(() => {
 STAFF_PAGES = {
     "ops": "/ops/",
     "lab": "/lab/",
-    "lab-scenarios": "/lab/scenarios/",
+    "learn": "/learn/",
+    "learn-step": "/learn/fence/",
     "admin": "/admin/",
     "admin-sale": "/admin/shop/sale/add/",
     "admin-policy": "/admin/locking/lockpolicy/1/change/",

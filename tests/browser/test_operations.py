@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from locking import lock
 from locking.models import LockPolicy, LockPolicyChange
 from shop.administration.alerts import audit_and_alert
 from shop.models import Sale, User
+from shop.platform import rates
+from shop.platform.rates import start as start_rates  # which conftest.py replaces
 from shop.purchase.place_order import place_order
 from shop.sales.stock_lock import lock_name
 from tests.browser.conftest import SHOTS, TOO_WIDE
@@ -82,7 +85,19 @@ def test_time_left_and_waiters_are_in_view_on_a_phone(people):
         assert len(row.locator("[title]").get_attribute("title")) > 30
 
 
-def test_charts_follow_requests_without_views(people):
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Publish the rates of this process during the test, as a web process does."""
+    start_rates("web")
+    yield
+    monkeypatch.setattr(rates, "add", lambda *_: sys.exit())  # ends the thread
+    for thread in threading.enumerate():
+        if thread.name == "rates":
+            thread.join()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_charts_follow_requests_without_views(people, published):
     """The web process publishes what it counts, whether or not the page is open."""
     page = people("amy")
     for _ in range(3):

@@ -4,6 +4,7 @@ from loadtest.scenarios.catalogue import (
     backend_switch,
     holders,
     mysql_row,
+    no_lock,
     redis_recipes,
     redis_servers,
     waiters,
@@ -13,6 +14,8 @@ from loadtest.scenarios.scenario import Scenario
 SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario
     for scenario in (
+        no_lock.RACE,
+        no_lock.ONE_PROCESS,
         redis_recipes.NO_EXPIRY,
         redis_recipes.CRASH_BEFORE_EXPIRE,
         holders.WORK_OUTLASTS_LEASE,

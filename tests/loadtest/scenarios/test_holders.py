@@ -10,6 +10,8 @@ from tests.fault_rows import SLACK
 from tests.loadtest.scenarios.outcomes import facts, results_of, sold_twice_then_once
 
 results = results_of(
+    "no-lock",
+    "lock-of-one-process",
     "holder-paused",
     "gil-held",
     "work-outlasts-lease",
@@ -17,6 +19,15 @@ results = results_of(
     "switch-under-load",
     "holder-killed",
 )
+
+
+@pytest.mark.parametrize("name", ["no-lock", "lock-of-one-process"])
+def test_race_between_two_processes(results: dict[str, Any], name: str) -> None:
+    broken, repaired = sold_twice_then_once(results[name])
+    assert broken["overlaps"] >= 1
+    assert broken["second_told"] == "order"
+    assert repaired["overlaps"] == 0
+    assert repaired["second_told_later"] == "sold_out"
 
 
 @pytest.mark.faults(row=1, backend="redis", xf=True)

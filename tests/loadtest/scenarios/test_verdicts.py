@@ -88,7 +88,7 @@ def test_fault_at_unreached_fail_point_is_not_run() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["holder-pused"], "Did you mean 'holder-paused'\\? Choose from setnx-without-expiry,"),
+        (["holder-pused"], "Did you mean 'holder-paused'\\? Choose from no-lock,"),
         (["holder-paused", "--write", "faults.md"], "--write needs all scenarios"),
         (["holder-paused", "--html", "/no/page.html"], "--html: cannot write /no/page.html"),
     ],
@@ -102,8 +102,8 @@ def test_bad_arguments_are_refused(words: list[str], message: str) -> None:
 def test_list_has_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
     call_command("lab", "scenario", "--list", "--json")
     rows = json.loads(capsys.readouterr().out)["scenarios"]
-    assert len(rows) == 15
-    recipes = {"L3", "L5", "L6", "L7", "L11"}
+    assert len(rows) == 17
+    recipes = {"L1", "L2", "L3", "L5", "L6", "L7", "L11"}
     assert {row["row"] for row in rows} == recipes | {f"F{n}" for n in range(1, 10)}
     assert "holder-paused" in {row["name"] for row in rows}
 

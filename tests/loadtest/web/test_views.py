@@ -52,21 +52,20 @@ def test_permissions_of_staff_and_customers(client, db, sent):
         reverse("lab-play", args=["holder-paused"]),
         *(reverse(f"lab-{name}", args=[run.pk]) for name in ("stop", "again")),
     ]
-    pages = [reverse(name) for name in ("lab", "lab-scenarios", "lab-command")]
+    pages = [reverse(name) for name in ("lab", "lab-command")]
 
     def statuses() -> list[int]:
         answers = [*map(client.post, actions), *map(client.get, pages)]
         return [answer.status_code for answer in answers]
 
-    # Anyone may view the lab and start the preset, which is refused while a run is active.
-    assert statuses() == [409, 302, 302, 302, 200, 200, 302]
+    # Anyone may start the preset and a scenario, which are refused while a run is active.
+    assert statuses() == [409, 409, 302, 302, 200, 302]
     client.force_login(User.objects.create(username="li"))
-    assert statuses() == [409, 403, 403, 403, 200, 200, 403]
+    assert statuses() == [409, 409, 403, 403, 200, 403]
     client.force_login(User.objects.create(username="bo", is_staff=True))
-    assert statuses() == [409, 403, 403, 403, 200, 200, 403]
+    assert statuses() == [409, 409, 403, 403, 200, 403]
     assert client.post(reverse("lab-start"), FORM).status_code == 403
-    for page in pages[:2]:
-        assert "Only staff with permission" in client.get(page).text
+    assert "Only staff with permission" in client.get(reverse("lab")).text
     run.refresh_from_db()
     assert (run.state, LabRun.objects.count(), sent) == (LabRun.State.WAITING, 1, [])
 
@@ -329,20 +328,11 @@ def test_scenario_result_needs_no_account(client, scenario_run, staff):
     for half, suffix in (("middle", "svg"), ("broken", "gif")):
         missing = client.get(reverse("lab-chart", args=[scenario_run.pk, half, suffix]))
         assert missing.status_code == 404
-    assert scenario_run.get_absolute_url() in client.get(reverse("lab-scenarios")).text
+    assert scenario_run.get_absolute_url() in client.get(reverse("learn-step", args=["setnx"])).text
+    assert client.get(reverse("learn")).text.count("Not run here yet.") == 13
     assert "SETNX without an expiry: as expected" not in client.get(reverse("lab")).text
     client.force_login(staff)
     assert "SETNX without an expiry: as expected" in client.get(reverse("lab")).text
-
-
-def test_every_scenario_has_a_picture_and_a_sentence_before_its_first_run(client, staff):
-    client.force_login(staff)
-    page = client.get(reverse("lab-scenarios")).text
-    assert page.count('class="preview"') == page.count('class="timeline"') == 15
-    assert page.count("Not run here yet.") == 15
-    assert page.index("SETNX without an expiry") < page.index("The holder is paused past its lease")
-    assert page.count("needs ZooKeeper") == 2
-    assert page.count("needs MariaDB") == 1
 
 
 def test_scenario_is_enqueued_once(client, staff, sent, django_capture_on_commit_callbacks):

@@ -1,0 +1,60 @@
+"""The race without a lock, and with a lock that other processes do not see."""
+
+from functools import partial
+from typing import Any
+
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_noop
+
+from loadtest.scenarios.scenario import Scenario
+from loadtest.scenarios.steps import buy_while_holder_stalls
+from loadtest.scenarios.testbed import BACKENDS, Testbed
+
+
+def _race(backend: str, testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+    """Stop buyer A between its read and its write until B, in another process, has answered."""
+    if is_repaired:
+        testbed.add_redis_lock(TTL=30.0)
+        testbed.activate("redis", "naive")
+        return buy_while_holder_stalls(testbed, timeout=0.5)
+    alias = backend.rpartition(".")[2].removesuffix("Backend").lower()
+    testbed.add_lock(alias, f"{BACKENDS}.{backend}", "")
+    testbed.activate(alias, "naive")
+    return buy_while_holder_stalls(testbed)
+
+
+WAITED = _(
+    "With a lock in Redis, B waited %(r_second_waited).1f s: %(r_sold)d of %(r_stock)d sold."
+)
+
+RACE = Scenario(
+    name="no-lock",
+    row="L1",
+    title=_("Two buyers, one unit, no lock"),
+    broken=gettext_noop("no lock + naive"),
+    repaired="redis + naive",
+    sentences=(
+        _("Buyer A had read the stock, %(b_stock)d unit, and buyer B read it before A wrote."),
+        _("Both wrote what they had computed: %(b_sold)d sold of %(b_stock)d."),
+        WAITED,
+    ),
+    repair=_("A lock: B reads only after A has written."),
+    immune=_("Every lock that all machines share."),
+    run=partial(_race, "none.NoneBackend"),
+)
+
+ONE_PROCESS = Scenario(
+    name="lock-of-one-process",
+    row="L2",
+    title=_("A lock inside one process, and two processes"),
+    broken="process + naive",
+    repaired="redis + naive",
+    sentences=(
+        _("Buyers A and B were served by two processes, and each process granted its own lock."),
+        _("Both wrote what they had computed: %(b_sold)d sold of %(b_stock)d."),
+        WAITED,
+    ),
+    repair=_("A lock in a store that every process and machine asks."),
+    immune=_("Every backend but none and process."),
+    run=partial(_race, "process.ProcessBackend"),
+)
