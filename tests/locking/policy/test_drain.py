@@ -365,7 +365,7 @@ def test_waiter_in_a_transaction_has_the_switch_finished(apart, new, helpful) ->
 
     def acquire():
         with transaction.atomic():
-            return lock("a").acquire(timeout=WAIT_TIMEOUT)
+            return lock("a", until="block").acquire(timeout=WAIT_TIMEOUT)
 
     assert apart(acquire).result(WAIT_TIMEOUT)
     assert row().backend == "new"
