@@ -85,9 +85,9 @@ class HeldLockAdmin(ReadOnlyAdmin):
             held = _find(alias, row.name)
             token = request.POST.get("token", "")
             if held is None:
-                self._tell(request, messages.WARNING, _("%s is not held any more."), row)
+                self._tell(request, messages.WARNING, _("Lock %s is not held any more."), row)
             elif request.POST and token != str(held.token):
-                text = _("%s has another holder by now. Nothing was released.")
+                text = _("Lock %s has another holder by now. Nothing was released.")
                 self._tell(request, messages.WARNING, text, row)
             elif asked := confirm(
                 request,
@@ -114,7 +114,7 @@ class HeldLockAdmin(ReadOnlyAdmin):
         text = f"Released in {alias}: held by {held.owner}, token {held.token}."
         self.log_change(request, row, text)
         logger.warning("lock name=%r broken by %s: %s", row.name, request.user, text)
-        done = _("%s is released. Its former holder may still be running.")
+        done = _("Lock %s is released. Its former holder may still be running.")
         self._tell(request, messages.SUCCESS, done, row)
 
     def _tell(self, request: HttpRequest, level: int, text: Any, row: HeldLock) -> None:

@@ -166,7 +166,7 @@ def release_in_the_admin(address: str, user: str, password: str, name: str) -> N
     (link,) = re.findall(rf'href="({page}[^"]+/change/)"', listed)
     token = field("token", browser.read(link))
     released = browser.read(link, token=token, confirm=name)
-    assert f"{name[1:]} is released. Its former holder may still be running." in released
+    assert f"Lock {name} is released. Its former holder may still be running." in released
 
 
 def test_tutorial_works_from_the_wheel(reader: Reader) -> None:

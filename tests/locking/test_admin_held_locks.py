@@ -62,7 +62,7 @@ def test_lock_is_released_after_its_name_is_typed(admin_client):
     assert token_of(refused.text) == str(lease.token)
     assert lease.backend.inspect()
     done = admin_client.post(path, {**form, "confirm": lease.name}, follow=True).text
-    assert "may still be running" in done
+    assert f"Lock {lease.name} is released. Its former holder may still be running." in done
     assert lease.backend.inspect() == []
     with pytest.raises(LockLost):
         lock.release()
