@@ -28,6 +28,7 @@ from locking.types import current_caller, new_owner
 
 if TYPE_CHECKING:
     from locking.lease import Lease, Lock, LockOptions
+    from locking.lease.tracing import LockTrace
     from locking.lease.watchdog import Renewer
 
 
@@ -128,6 +129,8 @@ class Claim:
     """Monotonic time at which the grant ends; a backend with sessions moves it itself."""
     holder: Held | None = None
     """Set at the end of a wait without a grant, if the store names the holder by the way."""
+    trace: LockTrace | None = None
+    """The spans of the wait and the hold, if they are traced; `holder` is then set meanwhile."""
     report_lost: Callable[[], None] | None = None
     """Set once the lock is granted. A backend that learns of the grant's end calls it."""
 

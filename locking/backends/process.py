@@ -126,8 +126,9 @@ class ProcessBackend(Backend):
             if owned is None:
                 self._owned[claim.name] = owned = _Owned(claim.owner, clock_token())
                 return Grant(owned.token, math.inf)
-            if timeout <= 0:
+            if timeout <= 0 or claim.trace is not None:
                 claim.holder = owned.held(claim.name)
+            if timeout <= 0:
                 return None
             waiter = _Waiter(claim, event())
             owned.queue.append(waiter)

@@ -178,6 +178,8 @@ class Lease:
         """End the lease before its release in the store; return True if it was lost before."""
         self.forget()
         metrics.released(self.backend.alias, self.name, time.monotonic() - self.granted_at)
+        if self.claim.trace is not None:
+            self.claim.trace.ended(lost=self.lost)
         return self.lost
 
     def _report_release(self, known_lost: bool) -> None:
@@ -280,6 +282,8 @@ class Lease:
                 return
             self._marked_lost = True
         metrics.lost(self.backend.alias, self.name)
+        if self.claim.trace is not None:
+            self.claim.trace.ended(lost=True)
         self.log(logging.WARNING, "lock lost")
         if self.scope is not None:
             self.scope.cancel()

@@ -26,6 +26,7 @@ from typing import Literal, TypedDict, Unpack
 from locking import metrics
 from locking.backends.base import Backend, Claim, Grant
 from locking.exceptions import LockError, LockMisuse, LockTimeout, LockUnavailable
+from locking.lease import tracing
 from locking.lease.commit import refuse_in_transaction, release_at_commit
 from locking.lease.lease import Lease, OnLost, logger
 from locking.lease.scope import CancelScope
@@ -274,12 +275,12 @@ class Lock(BaseLock):
         return self.backend.held.get((self.name, caller))
 
     def _grant(self, caller: object, wait: float) -> Lease | Claim:
-        claim = Claim(name=self.name, ttl=self.ttl, caller=caller)
+        claim = self._claim(caller)
         started = time.monotonic()
         try:
             grant = self.backend.acquire(claim, wait)
-        except LockUnavailable:
-            metrics.not_acquired(self.backend.alias, self.name, "unavailable")
+        except BaseException as error:
+            self._failed(claim, error)
             raise
         try:
             return self._hold(claim, grant, started)
@@ -301,12 +302,12 @@ class Lock(BaseLock):
             self.backend.entering.discard(key)
 
     async def _agrant_once(self, caller: object, wait: float) -> Lease | Claim:
-        claim = Claim(name=self.name, ttl=self.ttl, caller=caller)
+        claim = self._claim(caller)
         started = time.monotonic()
         try:
             grant = await self.backend.aacquire(claim, wait)
-        except LockUnavailable:
-            metrics.not_acquired(self.backend.alias, self.name, "unavailable")
+        except BaseException as error:
+            self._failed(claim, error)
             raise
         try:
             return self._hold(claim, grant, started)
@@ -314,6 +315,18 @@ class Lock(BaseLock):
             with suppress(LockError):
                 await self.backend.arelease(claim, claim.token)
             raise
+
+    def _claim(self, caller: object) -> Claim:
+        claim = Claim(name=self.name, ttl=self.ttl, caller=caller)
+        tracing.begin(self.backend.alias, claim)
+        return claim
+
+    def _failed(self, claim: Claim, error: BaseException) -> None:
+        is_unavailable = isinstance(error, LockUnavailable)
+        if is_unavailable:
+            metrics.not_acquired(self.backend.alias, self.name, "unavailable")
+        if claim.trace is not None:
+            claim.trace.waited(claim, "unavailable" if is_unavailable else "interrupted")
 
     def _hold(self, claim: Claim, grant: Grant | None, started: float) -> Lease | Claim:
         """Return the lease of a grant, now the caller's, and see to its renewal and its end.
@@ -323,6 +336,8 @@ class Lock(BaseLock):
         backend = self.backend
         if grant is None:
             metrics.not_acquired(backend.alias, self.name, "timeout")
+            if claim.trace is not None:
+                claim.trace.waited(claim, "timeout")
             return claim
         lease = Lease(backend, claim, grant, self.on_lost)
         try:
@@ -330,6 +345,8 @@ class Lock(BaseLock):
             lease.previous = self._lease_of(claim.caller)
             backend.held[self.name, claim.caller] = lease
             metrics.acquired(backend.alias, self.name, time.monotonic() - started)
+            if claim.trace is not None:
+                claim.trace.waited(claim, "acquired")
             if self.max_hold is not None:
                 lease.hold_until = lease.granted_at + self.max_hold
             lease.is_renewed = self.renew and backend.capabilities.expires

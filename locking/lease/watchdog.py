@@ -57,7 +57,7 @@ class Renewer:
         self.next_renewal = math.inf
         """Monotonic time at which the thread wakes; a lease that is due earlier must wake it."""
         self.thread: threading.Thread | None = None
-        self._workers: list[Future[None]] = []
+        self.workers: list[Future[None]] = []
         """The threads that renew leases, one unless a request gets no reply."""
         self._pending: set[Lease] = set()
         """Leases whose renewal has no reply yet."""
@@ -142,16 +142,16 @@ class Renewer:
     def _perform(self, steps: deque[Step]) -> None:
         """Let a thread take the steps, and another one whenever it makes no progress."""
         while steps:
-            self._workers = [worker for worker in self._workers if not worker.done()]
-            if len(self._workers) >= MAX_WORKERS:
-                wait(self._workers, PATIENCE, FIRST_COMPLETED)
+            self.workers = [worker for worker in self.workers if not worker.done()]
+            if len(self.workers) >= MAX_WORKERS:
+                wait(self.workers, PATIENCE, FIRST_COMPLETED)
                 continue
             try:
                 worker = start_thread(partial(self._take, steps))
             except RuntimeError:  # no more threads
                 self._take(steps)
                 return
-            self._workers.append(worker)
+            self.workers.append(worker)
             left = len(steps) + 1
             while len(steps) < left and not worker.done():
                 left = len(steps)

@@ -99,12 +99,12 @@ class DatabaseBackend(DatabaseLocks[Session]):
                     self.pin(session, claim)
                 return Grant(token, started + claim.ttl)
             left = deadline - time.monotonic()
-            if left <= 0 or claim.cancelled.is_set():
+            is_over = left <= 0 or claim.cancelled.is_set()
+            if row is not None and row.left > 0 and (is_over or claim.trace is not None):
+                since = row.token / SECOND
+                claim.holder = Held(name=claim.name, owner=row.owner, token=row.token, since=since)
+            if is_over:
                 strategy.leave()
-                if row is not None and row.left > 0:
-                    claim.holder = Held(
-                        name=claim.name, owner=row.owner, token=row.token, since=row.token / SECOND
-                    )
                 return None
             if row is not None:
                 strategy.wait(row, left)

@@ -7,7 +7,7 @@
 --       5 entry  the queue entry, "channel ttl floor owner"; '' does not wait
 -- Returns {token or 0, ms left of the present grant, ticks now, place in the queue,
 --          1 if neither a grant nor an entry of the caller was found, else 0},
---          and without an entry also the holder's owner and token
+--          and the holder's owner and token
 
 local ttl, entry = ARGV[4], ARGV[5]
 
@@ -44,4 +44,4 @@ if not place then
   place = redis.call('RPUSH', queue, entry) - 1
 end
 keep_queue(holder, left)
-return {0, left, ticks(), place, is_new}
+return {0, left, ticks(), place, is_new, holder, state[1]}

@@ -131,6 +131,8 @@ class AsyncRedis:
             if not waiter.entry:
                 claim.holder = backend.holder(claim, holder)
                 return None
+            if claim.trace is not None:
+                claim.holder = backend.holder(claim, holder)
             waiters.recheck_at(claim.name, sent + left / 1000 + RECHECK_DELAY)
             message = await waiter.wait()
             if message is not None:

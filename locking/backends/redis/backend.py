@@ -143,6 +143,8 @@ class RedisBackend(Backend):
                 self.pool.give(connection)
                 claim.holder = self.holder(claim, holder)
                 return None
+            if claim.trace is not None:
+                claim.holder = self.holder(claim, holder)
             recheck = sent + left / 1000 + RECHECK_DELAY + min(place * STAGGER, MAX_STAGGER)
             claim.interrupt = connection.interrupt
             try:

@@ -141,9 +141,10 @@ class ZooKeeperBackend(Backend):
                 if not ahead:
                     return Grant(token, sent + session.timeout)
                 remaining = end - time.monotonic()
-                if remaining <= 0:
+                if remaining <= 0 or claim.trace is not None:
                     first = min(ahead, key=lambda other: other[-10:])
                     claim.holder = Held(name=claim.name, owner=first[:-11])
+                if remaining <= 0:
                     return None
                 predecessor = max(ahead, key=lambda other: other[-10:])
                 session.wait_gone(f"{parent}/{predecessor}", woken, remaining)
