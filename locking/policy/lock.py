@@ -7,7 +7,6 @@ import math
 import time
 from contextlib import suppress
 from functools import partial
-from typing import Unpack
 
 from locking import policy
 from locking.backends.aio import helper
@@ -15,7 +14,7 @@ from locking.backends.base import Claim
 from locking.exceptions import LockError
 from locking.handler import locks
 from locking.lease import Lease, Lock
-from locking.lease.lock import BaseLock, LockOptions
+from locking.lease.lock import BaseLock
 from locking.policy import active
 from locking.refresh import clock
 
@@ -32,10 +31,6 @@ class PolicyLock(BaseLock):
     backend has no holder of this name any more; then the new backend grants.
     """
 
-    def __init__(self, name: str, **options: Unpack[LockOptions]) -> None:
-        super().__init__(name, **options)
-        self._options = options
-
     def _lease_of(self, caller: object) -> Lease | None:
         key = (self.name, caller)
         for backend in locks.opened():
@@ -45,7 +40,15 @@ class PolicyLock(BaseLock):
         return None
 
     def _lock(self, alias: str) -> Lock:
-        return locks[alias].lock(self.name, **self._options)
+        return locks[alias].lock(
+            self.name,
+            ttl=self.ttl,
+            renew=self.renew,
+            on_lost=self.on_lost,
+            reentrant=self.reentrant,
+            max_hold=self.max_hold,
+            until=self.until,
+        )
 
     def _grant(self, caller: object, wait: float) -> Lease | Claim:
         deadline = time.monotonic() + wait
