@@ -3,102 +3,73 @@
     library.py test DJANGO [ARGUMENT ...]    with this Python, e.g. `test 5.2 -k redis`
     library.py matrix PYTHON ...             with these Pythons and every DJANGO that serves them
 
-`matrix` writes docs/library/versions.md. Environments are kept in the folder for temporary files.
+`matrix` writes docs/library/versions.md.
 """
 
 import datetime
-import re
+import itertools
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = Path(tempfile.gettempdir()) / "django-distributed-locks"
 PAGE = ROOT / "docs" / "library" / "versions.md"
 DJANGOS = ("5.2", "6.0", "6.1")
-SOURCES = ("pyproject.toml", "LICENSE", "docs/library/README.md", "locking")
-TESTS = (
-    *("pyproject.toml", "devservers"),
-    *(f"tests/{name}" for name in ("__init__.py", "conftest.py", "fault_rows.py")),
-    *("tests/locking", "tests/devservers"),
-)
+NEEDED = ("pyproject.toml", "LICENSE", "docs/library/README.md", "locking", "devservers")
+TESTS = ("__init__.py", "conftest.py", "fault_rows.py", "locking", "devservers")
 EXTRAS = "celery,mysql,prometheus,redis,testing,zookeeper"
 TOOLS = ("pytest-django>=4.11", "pytest-xdist>=3.6", "django-environ>=0.12", "hypothesis>=6")
+QUICK = "admin or check or command or idempotency or migrations or run_once or test_testing"
+"""The part of the tests that depends most on Django."""
 TABLE = "<!-- versions -->\n"
-
-
-def copy(names: tuple[str, ...], folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    for name in names:
-        here, there = ROOT / name, folder / name
-        there.parent.mkdir(parents=True, exist_ok=True)
-        if here.is_dir():
-            shutil.copytree(here, there, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(here, there)
+VERSIONS = "import django, platform as p; print(p.python_version(), django.__version__, sep=' | ')"
 
 
 def test(python: str, django: str, *arguments: str) -> tuple[bool, str]:
     """Return True if the tests passed, and the versions with pytest's last line."""
-    name = subprocess.run([python, "--version"], capture_output=True, text=True, check=True)
-    version = name.stdout.split()[1]
-    folder = FOLDER / f"python{version}-django{django}"
-    bin_ = folder / "venv" / "bin"
-    pip = [str(bin_ / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    copy(SOURCES, folder / "source")
-    copy(TESTS, folder / "tests")
-    if not bin_.exists():
-        subprocess.run([python, "-m", "venv", folder / "venv"], check=True)
-    # From a copy, because setuptools writes to the source folder.
-    source = str(folder / "source")
-    subprocess.run([*pip, "wheel", "--no-deps", "-w", source, source], check=True)
-    (built,) = map(str, (folder / "source").glob("*.whl"))
-    wanted = [f"django~={django}.0", f"{built}[{EXTRAS}]", *TOOLS]
-    subprocess.run([*pip, "install", *wanted], check=True)
-    beat = [*pip, "install", wanted[0], "django-celery-beat>=2.8"]
-    has_beat = not subprocess.run(beat, check=False).returncode  # it limits the version of Django
-    again = [*pip, "install", "--no-deps", "--force-reinstall", built]
-    subprocess.run(again, check=True)  # the same version may have other code
-    run = subprocess.Popen(
-        # pytest-django would find the shop by its manage.py in a folder above.
-        [bin_ / "pytest", "tests/locking", "-o", "django_find_project=false", *arguments],
-        cwd=folder / "tests",
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert run.stdout is not None
-    last = ""
-    for line in run.stdout:
-        print(line, end="", flush=True)
-        last = line.strip(" =\n") or last
-    show = "import django; print(django.__version__)"
-    done = subprocess.run([bin_ / "python", "-c", show], capture_output=True, text=True, check=True)
-    last += "" if has_beat else ", without django-celery-beat"
-    return run.wait() == 0, f"| {version} | {done.stdout.strip()} | {last} |"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file in (*NEEDED, *(f"tests/{one}" for one in TESTS)):
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            is_folder = (ROOT / file).is_dir()
+            (shutil.copytree if is_folder else shutil.copy)(ROOT / file, folder / file)
+        subprocess.run([python, "-m", "venv", folder / ".venv"], check=True)
+        own = str(folder / ".venv/bin/python")
+        pip = [own, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "wheel", "--no-deps", "-w", name, name], check=True)
+        (wheel,) = folder.glob("*.whl")
+        shutil.rmtree(folder / "locking")  # the tests must import the wheel
+        wanted = f"django~={django}.0"
+        subprocess.run([*pip, "install", wanted, f"{wheel}[{EXTRAS}]", *TOOLS], check=True)
+        beat = [*pip, "install", wanted, "django-celery-beat>=2.8"]
+        has_beat = not subprocess.run(beat, check=False).returncode  # it limits Django's version
+        command = [own, "-m", "pytest", "tests/locking", *arguments]
+        run = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+        assert run.stdout is not None
+        last = ""
+        for line in run.stdout:
+            print(line, end="", flush=True)
+            last = line.strip(" =\n") or last
+        versions = subprocess.check_output([own, "-c", VERSIONS], text=True)
+        last += "" if has_beat else ", without django-celery-beat"
+        return run.wait() == 0, f"| {versions.strip()} | {last} |"
 
 
 def matrix(*pythons: str) -> bool:
-    rows, passed, started = [], True, time.time()
-    for python in filter(shutil.which, pythons):
-        for django in DJANGOS:
-            code = f"import sys; sys.exit({django!r} > '6' and sys.version_info < (3, 12))"
-            if subprocess.run([python, "-c", code], check=False).returncode:
-                continue  # Django 6 needs Python 3.12
-            is_good, row = test(python, django, "-q", "-m", FAST)
-            passed &= is_good
-            rows.append(row if is_good else re.sub(r"\|$", "**failed** |", row))
-    head, _, rest = PAGE.read_text().partition(TABLE)
-    tail = rest.partition("<!-- /versions -->")[2]
-    when = f"{datetime.date.today()}, {(time.time() - started) / 60:.0f} minutes."
-    lines = [when, "", "| Python | Django | tests |", "| --- | --- | --- |", *rows]
-    PAGE.write_text(f"{head}{TABLE}\n" + "\n".join(lines) + f"\n\n<!-- /versions -->{tail}")
-    return passed
+    rows, results = [], []
+    for python, django in itertools.product(filter(shutil.which, pythons), DJANGOS):
+        code = f"import sys; sys.exit({django!r} > '6' and sys.version_info < (3, 12))"
+        if not subprocess.run([python, "-c", code], check=False).returncode:
+            is_good, row = test(python, django, "-q", "-m", "not long and not faults", "-k", QUICK)
+            rows.append(row)
+            results.append(is_good)
+            head = [f"{datetime.date.today()}:", "", "| Python | Django | tests |"]
+            table = "\n".join([*head, "| --- | --- | --- |", *rows])
+            PAGE.write_text(f"{PAGE.read_text().partition(TABLE)[0]}{TABLE}\n{table}\n")
+    return all(results)
 
-
-FAST = "not long and not faults"
 
 if __name__ == "__main__":
     match sys.argv[1:]:
