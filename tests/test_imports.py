@@ -67,6 +67,7 @@ LOCKING_NEEDS = {
     "django_celery_beat",
     "hiredis",
     "kazoo",
+    "opentelemetry",
     "prometheus_client",
     "pytest",
     "redis",

@@ -41,6 +41,7 @@ UNTRANSLATED = """(() => {
   const words = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
   while (words.nextNode())
     if (/[A-Za-z]{2,} [A-Za-z]{2,}/.test(words.currentNode.data)
+        && !words.currentNode.parentElement.closest("[translate=no]")
         && words.currentNode.parentElement.checkVisibility()) found.push(words.currentNode.data);
   return found;
 })()"""
