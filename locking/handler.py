@@ -14,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import request_finished, request_started, setting_changed
 from django.dispatch import receiver
 
+import locking.lease  # noqa: F401 - gives the backends their lock class
 from locking.backends.base import Backend
 from locking.conf import backend_class, check_entry, lock_settings
 from locking.exceptions import LockError, LockMisuse, unknown

@@ -103,7 +103,7 @@ def test_visitor_runs_a_step_of_the_course(people, worker):
         look(people(**looks), "lab-scenario", link, looks)
         look(people(**looks), "learn", "/learn/", looks)
     page.get_by_role("link", name="Back to the step").click()
-    page.get_by_role("link", name="Next: SETNX, then EXPIRE").click()
+    page.get_by_role("button", name="Next: SETNX, then EXPIRE").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("SETNX, then EXPIRE")
 
 

@@ -69,3 +69,15 @@ def test_all_names_can_be_imported_without_celery() -> None:
     code = "import sys; sys.modules['celery'] = None; import locking; print(*locking.__all__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(locking.__all__) - set(done.stdout.split()) == {"current_run", "run_once"}
+
+
+def test_backend_grants_locks_although_nothing_else_was_imported() -> None:
+    """Without `locking` in INSTALLED_APPS it had no `lock_class`."""
+    code = (
+        "from django.conf import settings; "
+        "backend = 'locking.backends.process.ProcessBackend'; "
+        "settings.configure(LOCKS={'default': {'BACKEND': backend}}); "
+        "from locking.handler import locks; print(locks['default'].lock('a').acquire())"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.stdout, result.stderr) == ("True\n", "")

@@ -171,7 +171,9 @@ def test_misplaced_event_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_recorded_events_have_chinese_texts(name: str) -> None:
     """Names of commands and programs stay as they are."""
-    kept = re.compile(r"redis|redlock|naive|fenced|zookeeper|database|ZooKeeper|MySQL|kill -9|ms$")
+    kept = re.compile(
+        r"process|redis|redlock|naive|fenced|zookeeper|database|ZooKeeper|MySQL|kill -9|ms$"
+    )
     with translation.override("zh-hans"):
         for variant in export.recorded()["results"][name]["halves"]:
             said = [*texts(timeline.draw(variant)), *(row.who for row in timeline.rows(variant))]

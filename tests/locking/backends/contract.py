@@ -13,7 +13,7 @@ import pytest
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockMisuse
 from locking.backends.base import Backend
-from locking.testing.calls import acquire_and_release, in_thread
+from locking.testing.calls import acquire_and_release, in_thread, passes_in_child
 from locking.testing.contract_base import needs
 from tests.locking.backends.contract_ends import Ends
 
@@ -41,6 +41,20 @@ class Contract(Ends):
         with ThreadPoolExecutor(1) as other:
             waiter = other.submit(acquire_and_release, backend, name, math.inf)
             until(lambda: self.waiting(backend, name) != 0, "the wait")
+            lock.release()
+            assert waiter.result(WAIT_TIMEOUT)
+
+    @needs(lambda can: can.exclusion == "machines")
+    def test_fork_leaves_a_wait_of_the_parent_alone(self, backend: Backend, name: str) -> None:
+        """The connection of the waiting thread is in use at that moment."""
+        lock = backend.lock(name, ttl=WAIT_TIMEOUT * 2)
+        lock.acquire(timeout=5)
+        with ThreadPoolExecutor(1) as other:
+            waiter = other.submit(acquire_and_release, backend, name, WAIT_TIMEOUT)
+            until(lambda: self.waiting(backend, name) != 0, "the wait")
+            free = f"{name}-free"
+            assert passes_in_child(lambda: acquire_and_release(backend, free, 5))
+            assert acquire_and_release(backend, free, 5)
             lock.release()
             assert waiter.result(WAIT_TIMEOUT)
 
