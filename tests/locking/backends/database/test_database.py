@@ -108,7 +108,7 @@ def test_transaction_on_sqlite_is_reported_as_misuse(backend: DatabaseBackend) -
 
 @pytest.mark.only("mysql")
 def test_rollback_does_not_release_the_lock(backend: DatabaseBackend) -> None:
-    lock = backend.lock("mine")
+    lock = backend.lock("mine", until="block")
     with transaction.atomic():
         assert lock.acquire(timeout=5)
         assert LockRow.objects.filter(name="mine").exists()
