@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "library" / "versions.md"
 LOWEST = "lowest"
-DJANGOS = (LOWEST, "5.2", "6.0", "6.1")
+DJANGOS = ("5.2", "6.0", "6.1", LOWEST)
 NEEDED = ("pyproject.toml", "LICENSE", "docs/library/README.md", "locking", "devservers")
 TESTS = ("__init__.py", "conftest.py", "fault_rows.py", "locking", "devservers")
 EXTRAS = "celery,mysql,prometheus,redis,testing,zookeeper"
