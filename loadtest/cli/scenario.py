@@ -4,15 +4,17 @@ Example: manage.py lab scenario holder-paused --html paused.html
 """
 
 from argparse import ArgumentParser
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from loadtest.charts.terminal import Terminal, check_file
-from loadtest.load.plan import PlanError
+from loadtest.load.plan import PlanError, keep_within
 from loadtest.scenarios import SCENARIOS, export, run
 from locking.exceptions import unknown
 
 CHART_FORMATS = ("svg", "png")
+LIMITS = {"rounds": (1, 1000)}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -20,6 +22,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.set_defaults(print_help=parser.print_help)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a scenario from --list, or all")
     parser.add_argument("--list", action="store_true", help="list scenarios and exit")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="run the scenarios N times and count how often each was shown (default: 1)",
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="self-contained HTML report")
     for suffix in CHART_FORMATS:
         parser.add_argument(
@@ -53,10 +62,14 @@ def handle(terminal: Terminal, **options: Any) -> int:
         return 2
     if options["write"] and set(names) != set(SCENARIOS):
         raise PlanError("--write needs all scenarios")
+    rounds: int = options["rounds"]
+    keep_within(LIMITS, options)
+    if rounds > 1 and any(options[file] for file in ("html", "write", *CHART_FORMATS)):
+        raise PlanError("Files show one round: leave out --rounds.")
     check_file("html", options["html"])
     check_file("write", options["write"], export.PART)
     with terminal.bar() as bar:
-        report = run(names, bar.show)
+        report = run(names * rounds, bar.show)
     failed = [result for result in report["scenarios"] if result["verdict"] != "ok"]
     if options["html"]:
         options["html"].write_text(export.html(report))
@@ -65,8 +78,37 @@ def handle(terminal: Terminal, **options: Any) -> int:
             export.write_charts(report, options[suffix], suffix=suffix)
     if options["write"] and not failed:
         export.write(report, options["write"])
-    terminal.show(report, _describe)
+    if rounds > 1:
+        terminal.show(_counted(report), _describe_counts)
+    else:
+        terminal.show(report, _describe)
     return 1 if failed else 0
+
+
+def _counted(report: dict[str, Any]) -> dict[str, Any]:
+    """Return how often each scenario had each verdict, and why others than ok."""
+    counted: dict[str, dict[str, Any]] = {}
+    for result in report["scenarios"]:
+        row = counted.setdefault(
+            result["name"], {"ok": 0, "not-run": 0, "failed": 0, "recordings": 0, "why": Counter()}
+        )
+        row[result["verdict"]] += 1
+        row["recordings"] += len(result["halves"])
+        row["why"].update([result["why"]] if result["why"] else [])
+    rows = [{"name": name, **row} for name, row in counted.items()]
+    return {"versions": report["versions"], "scenarios": rows}
+
+
+def _describe_counts(terminal: Terminal, counted: dict[str, Any]) -> None:
+    rows = counted["scenarios"]
+    columns = ("name", "ok", "not-run", "failed")
+    cells = [tuple(str(row[column]) for column in columns) for row in rows]
+    terminal.table(("scenario", "shown", "not shown", "failed"), cells)
+    for row in rows:
+        for why, often in row["why"].items():
+            terminal.print(f"{row['name']}: {why} ({often} ×)")
+    recordings = sum(row["recordings"] for row in rows)
+    terminal.print(f"{recordings} recordings, none with two leases of one name in one store.")
 
 
 def _describe(terminal: Terminal, report: dict[str, Any]) -> None:

@@ -44,9 +44,10 @@ def perform(
             show("repaired" if is_repaired else "broken")
             with closing(Testbed(shared)) as testbed:
                 run = testbed.finish(scenario.run(testbed, is_repaired))
-            variants.append({"guard": guard, "is_repaired": is_repaired, **run})
-            if found := timeline_data.read(variants[-1]).contradictions():
+            variant = {"guard": guard, "is_repaired": is_repaired, **run}
+            if found := timeline_data.read(variant).contradictions():
                 raise FaultFailed(f"the recording contradicts itself: {found[0]}")
+            variants.append(variant)  # only what may be drawn
         verdict, why = scenario.verdict(variants[0]["facts"], variants[1]["facts"])
     except (ServerError, FaultFailed) as error:
         why = str(error)

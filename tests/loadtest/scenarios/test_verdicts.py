@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from django.utils import translation
 
 from devservers import ServerMissing
 from devservers.faults.waiting import FaultFailed, until
+from loadtest.cli import scenario as cli
 from loadtest.scenarios import SCENARIOS, testbed
 from loadtest.scenarios.runner import perform
 from loadtest.scenarios.scenario import Scenario
@@ -85,9 +88,49 @@ def test_fault_at_unreached_fail_point_is_not_run() -> None:
     assert FaultFailed.__name__ not in result["why"]
 
 
+def test_contradictory_recording_is_not_run_and_not_drawn() -> None:
+    """Two processes get a lease of one name in one store, which no store grants."""
+
+    def run(bed: testbed.Testbed, is_repaired: bool) -> dict[str, Any]:
+        end = time.monotonic_ns() + 10**9
+        for n, owner in enumerate("ab"):
+            asked = {"id": n, "name": "n", "owner": owner, "backend": "redis", "deadline": end}
+            bed.recorder.note("acquire", "invoke", **asked)
+            bed.recorder.note("acquire", "ok", **asked, token=n)
+        bed.mark("lab", "later")
+        return {"broke": not is_repaired}
+
+    result = perform(scenario(run), SharedResources())
+    assert (result["verdict"], result["halves"]) == ("not-run", [])
+    assert "the recording contradicts itself: redis: " in result["why"]
+
+
+def test_rounds_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("lab", "scenario", "no-lock", "setnx-without-expiry", "--rounds=2", "--json")
+    rows = json.loads(capsys.readouterr().out)["scenarios"]
+    counted = {"ok": 2, "not-run": 0, "failed": 0, "recordings": 4, "why": {}}
+    assert rows == [{"name": name, **counted} for name in ("no-lock", "setnx-without-expiry")]
+
+
+def test_rounds_print_reasons(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    results = [
+        {"name": "no-lock", "verdict": "ok", "why": "", "halves": [{}, {}]},
+        *[{"name": "no-lock", "verdict": "not-run", "why": "it was slow", "halves": []}] * 2,
+    ]
+    monkeypatch.setattr(cli, "run", lambda names, show: {"versions": {}, "scenarios": results})
+    with pytest.raises(SystemExit) as ended:
+        call_command("lab", "scenario", "no-lock", "--rounds=3")
+    printed = capsys.readouterr().out
+    assert ended.value.code == 1
+    assert re.search(r"no-lock +1 +2 +0\n", printed)
+    assert "no-lock: it was slow (2 ×)\n2 recordings, none with two leases" in printed
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["no-lock", "--rounds", "0"], "--rounds must be between 1 and 1,000"),
+        (["no-lock", "--rounds", "2", "--svg", "."], "Files show one round"),
         (["holder-pused"], "Did you mean 'holder-paused'\\? Choose from no-lock,"),
         (["holder-paused", "--write", "faults.md"], "--write needs all scenarios"),
         (["holder-paused", "--html", "/no/page.html"], "--html: cannot write /no/page.html"),
