@@ -7,9 +7,10 @@ import inspect
 import re
 from typing import Any
 
-from tools.lock_table import BACKENDS, ROOT  # isort: skip - sets Django up
+from tools.lock_table import ROOT  # isort: skip - sets Django up
 from django.utils.module_loading import import_string
 
+from loadtest.bench.locks.properties import BACKENDS
 from loadtest.charts import marked
 from locking import exceptions
 

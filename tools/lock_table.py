@@ -4,12 +4,12 @@
 """
 
 import os
-import re
 import sys
 from pathlib import Path
 
 import django
-from django.utils.module_loading import import_string
+from django.utils.translation import gettext as _
+from django.utils.translation import override
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -17,66 +17,35 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
 django.setup()  # before the imports: the library reads the settings, and they import the library
 PAGE = ROOT / "docs/reference/locks.md"
 PART = "lock_table"
-MEASURED = ROOT / "docs/measurements/locks.md"
 SUMMARY = "lock_summary"
+READMES = {"README.md": "en", "README.zh-CN.md": "zh-hans"}
 
+from loadtest.bench.locks.properties import (  # noqa: E402
+    FAILURES,
+    HAND_OFF,
+    LOCK,
+    OUTCOMES,
+    capabilities,
+    figures,
+    outcome,
+)
 from loadtest.charts import marked  # noqa: E402
-from locking.backends.base import PROPERTIES, Capabilities  # noqa: E402
-
-BACKENDS = {
-    "none": "none.NoneBackend",
-    "process": "process.ProcessBackend",
-    "database": "database.DatabaseBackend",
-    "mysql_session": "mysql_session.MySQLSessionBackend",
-    "redis": "redis.RedisBackend",
-    "redlock": "redlock.RedLockBackend",
-    "zookeeper": "zookeeper.ZooKeeperBackend",
-}
-"""Every backend of the library, by its usual alias."""
+from locking.backends.base import PROPERTIES  # noqa: E402
 
 
-def capabilities() -> dict[str, Capabilities]:
-    """Return what each backend of the library declares, by alias."""
-    return {
-        alias: import_string(f"locking.backends.{path}").capabilities
-        for alias, path in BACKENDS.items()
-    }
-
-
-READMES = {
-    "README.md": "lock|holder killed: next grant|holder paused: its late write|store fails over"
-    "|store's clock jumps|hand-off p50, ms|when its session ends|when its lease ends"
-    "|rejected by the fence|needs a conditional write|lock survives|lock may be lost"
-    "|two holders|two holders if a majority jumps|no effect",
-    "README.zh-CN.md": "锁|持有者被 kill -9：何时让出|持有者暂停后的迟到写入|存储主从切换"
-    "|存储时钟跳变|交接耗时 p50（毫秒）|会话结束时|租约到期时"
-    "|被围栏令牌拒绝|须靠条件更新兜底|锁不丢|锁可能丢失"
-    "|出现两个持有者|多数节点跳变才有两个持有者|无影响",
-}
-"""The texts of the summary in each language: six titles, then the cells."""
-
-
-def summary(texts: str) -> str:
+def summary(language: str) -> str:
     """Return what each lock between machines does in four failures, and its measured hand-off."""
-    *titles, session, lease, fenced, unfenced, survives, lost, two, majority, unaffected = (
-        texts.split("|")
-    )
-    rows = []
-    for alias, declared in capabilities().items():
-        measured = re.search(rf"^\| \*\*{alias}\*\* \|(.*)", MEASURED.read_text(), re.M)
-        if declared.exclusion == "machines" and measured:
-            jump = majority if declared.survives_minority else two
-            rows.append(
-                (
-                    f"`{alias}`",
-                    session if declared.session_bound else lease,
-                    fenced if declared.fencing else unfenced,
-                    survives if declared.survives_minority else lost,
-                    jump if declared.expires else unaffected,
-                    measured[1].split("|")[3].strip(),
-                )
+    with override(language):
+        rows = [
+            (
+                f"`{alias}`",
+                *(_(OUTCOMES[outcome(declared, failure)]) for failure in FAILURES),
+                figures(alias)["hand-off p50 ms"],
             )
-    return marked.table(titles, rows)
+            for alias, declared in capabilities().items()
+            if declared.exclusion == "machines"
+        ]
+        return marked.table(map(_, (LOCK, *FAILURES.values(), HAND_OFF)), rows)
 
 
 def markdown() -> str:
@@ -90,5 +59,5 @@ def markdown() -> str:
 
 if __name__ == "__main__":
     marked.write(PAGE, PART, markdown())
-    for name, texts in READMES.items():
-        marked.write(ROOT / name, SUMMARY, summary(texts))
+    for name, language in READMES.items():
+        marked.write(ROOT / name, SUMMARY, summary(language))

@@ -52,6 +52,8 @@ class Capabilities:
     """A grant ends with the holder's session in the store."""
     fencing: bool = False
     """Tokens grow over all processes, so the guarded resource can refuse a stale holder."""
+    tokens_outlive_failover: bool = False
+    """Tokens also grow after a failover to a server that lacks the latest grants."""
     survives_minority: bool = False
     """Locks can be acquired while a minority of the nodes is down."""
     wakes_waiters: bool = False
@@ -67,6 +69,7 @@ PROPERTIES = {
     "expires": gettext_noop("expires"),
     "session_bound": gettext_noop("ends with session"),
     "fencing": gettext_noop("fencing token"),
+    "tokens_outlive_failover": gettext_noop("token outlives a failover"),
     "survives_minority": gettext_noop("survives loss of a minority"),
     "wakes_waiters": gettext_noop("wakes waiters"),
     "lists_holders": gettext_noop("lists holders"),

@@ -14,9 +14,9 @@ from django.db import connections
 from django.test.utils import override_settings
 
 from devservers import Redis
+from loadtest.bench.locks.properties import BACKENDS
 from loadtest.charts import marked
 from locking import checks, policy
-from tools.lock_table import BACKENDS
 
 PART = "checks"
 URLS = [f"redis://10.0.0.{number}/0" for number in (1, 2, 3)]

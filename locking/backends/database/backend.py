@@ -28,6 +28,11 @@ IDLE_SECONDS = 3600.0
 """Seconds that a row is kept after its last use: far more than a clock is ever set back."""
 
 
+def on_mysql(declared: Capabilities) -> Capabilities:
+    """Return the capabilities on MySQL and MariaDB; on SQLite, waiters poll."""
+    return replace(declared, fair=True, wakes_waiters=True)
+
+
 class DatabaseBackend(DatabaseLocks[Session]):
     """Locks in a table of a Django database. LOCATION is an alias in DATABASES."""
 
@@ -45,7 +50,7 @@ class DatabaseBackend(DatabaseLocks[Session]):
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
         if connections.settings.get(self.pool.alias, {}).get("ENGINE", "").endswith("mysql"):
-            self.capabilities = replace(self.capabilities, fair=True, wakes_waiters=True)
+            self.capabilities = on_mysql(self.capabilities)
 
     @cached_property
     def sql(self) -> Statements:

@@ -72,6 +72,7 @@ class RedisBackend(Backend):
         fair=True,
         expires=True,
         fencing=True,
+        tokens_outlive_failover=True,
         wakes_waiters=True,
         lists_holders=True,
     )

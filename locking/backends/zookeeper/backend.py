@@ -54,6 +54,7 @@ class ZooKeeperBackend(Backend):
         fair=True,
         session_bound=True,
         fencing=True,
+        tokens_outlive_failover=True,
         survives_minority=True,
         wakes_waiters=True,
         lists_holders=True,
