@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable
 from math import ceil
+from typing import TypeVar
 
 from django.utils.translation import gettext as _
 
-from loadtest.charts.timeline_data import SECOND, Span
+from loadtest.charts.timeline_data import SECOND, Lease, Span
 
+S = TypeVar("S", Span, Lease)
 WIDTH, LEFT, RIGHT = 360, 10, 346
 LABEL = 13
 GLYPH = 6.0
@@ -35,7 +37,7 @@ class Axis:
         """Return True for a time that the axis shows."""
         return self.first <= at <= self.first + self.length
 
-    def clip(self, span: Span) -> Span | None:
+    def clip(self, span: S) -> S | None:
         """Return the part of a span that the axis shows, or None."""
         begin, end = max(span.begin, self.first), min(span.end, self.first + self.length)
         return span._replace(begin=begin, end=end) if begin <= end else None

@@ -7,9 +7,10 @@
     png(variant)                     # that file as pixels
     rows(variant)                    # the same events as a table
 
-There is one lane per process or server. The bar is the belief, the line under it the lease in the
-store. Time is linear; moments that cover each other are repeated below on a magnified scale. Plain
-SVG without script or inline style, 360 wide: legible on a telephone.
+There is one lane per process or server, whose bar is its belief, and below them the storage: the
+keys that each store holds, and the writes to the stock. Time is linear; moments that cover each
+other are repeated below on a magnified scale. Plain SVG without script or inline style, 360 wide:
+legible on a telephone.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,15 +22,14 @@ from django.utils.translation import gettext as _
 
 from loadtest.charts import svg
 from loadtest.charts.axis import LABEL, LEFT, RIGHT, WIDTH, Axis, Labels, width, wrapped
-from loadtest.charts.svg import INK, Drawing, tag
+from loadtest.charts.svg import INK, tag
 from loadtest.charts.timeline_data import SECOND, WATCHDOG, Lane, Span, lane_title, read
 from loadtest.charts.timeline_rows import rows
-from loadtest.charts.timeline_signs import BAD, BELIEF, FAULT, LEASE, WAITING, sign
+from loadtest.charts.timeline_signs import BAD, BELIEF, FAULT, WAITING, sign
+from loadtest.charts.timeline_storage import BAR, BOLD, Panel
 
 __all__ = ["draw", "heading", "length_of", "png", "read", "rows"]
 
-BAR, SMALL, TEXT = 16, 11, 12
-BOLD = {"font_size": TEXT, "font_weight": "bold", "text_anchor": "start"}
 STYLE = (
     "@media (prefers-color-scheme: dark) {"
     " svg.timeline { color: #e6edf3; } .paper { fill: #0d1117; } }"
@@ -67,31 +67,21 @@ def heading(variant: Mapping[str, Any]) -> str:
     return text % {"guard": _(variant["guard"])}
 
 
-class _Timeline(Drawing):
+class _Timeline(Panel):
     def __init__(
         self, variant: Mapping[str, Any], title: str, length: int, *, is_brief: bool
     ) -> None:
-        super().__init__()
-        self.variant, self.title, self.is_brief = variant, title, is_brief
-        self.data = read(variant)
-        self.id = f"over-{crc32(f'{title} {self.data.begin}'.encode()):x}"
-        self.axis = Axis(self.data.begin, length or self.data.end - self.data.begin)
+        data = read(variant)
+        super().__init__(data, Axis(data.begin, length or data.end - data.begin))
+        self.title, self.is_brief = title, is_brief
+        self.id = f"over-{crc32(f'{title} {data.begin}'.encode()):x}"
         self.crowd = None if is_brief else self._crowd()
-        self.signs: set[str] = set()
-        self.y = 8.0
 
     def _crowd(self) -> Axis | None:
         lanes = self.data.lanes.values()
         spans = [s for lane in lanes for s in (*lane.beliefs, *lane.waits, *lane.faults)]
         signs = [at for lane in lanes for at, name, _label in lane.marks if name not in UNMARKED]
         return self.axis.crowd(signs, [at for span in spans for at in (span.begin, span.end)])
-
-    def text(self, x: float, y: float, text: str, **attributes: object) -> None:
-        super().text(x, y, text, **{"font_size": SMALL, "text_anchor": "middle", **attributes})
-
-    def _label(self, labels: Labels, x: float, text: str, **attributes: object) -> None:
-        middle, baseline = labels.place(x, text)
-        self.text(middle, baseline, text, **attributes)
 
     def svg(self, *, alone: bool) -> SafeString:
         for line in wrapped(self.title, 0.85 * WIDTH):
@@ -132,15 +122,11 @@ class _Timeline(Drawing):
         before, self.parts = self.parts, []
         self._lanes()
         self._ticks()
-        places = {"data_first": self._since(self.axis.first), "data_length": self.axis.length}
+        places = {"data_first": self.since(self.axis.first), "data_length": self.axis.length}
         self.parts = [*before, tag("g", SafeString("\n".join(self.parts)), **places)]
 
-    def _since(self, at: int) -> int:
-        """Return the nanoseconds since the first event."""
-        return at - self.data.begin
-
     def _lanes(self) -> None:
-        """Draw the lanes, the stock and the overlaps."""
+        """Draw the lanes, the storage and the overlaps."""
         top = self.y
         processes = ("buyer", "holder", "waiter", WATCHDOG)
         lanes = [lane for lane in self.data.lanes.values() if self._shows(lane)]
@@ -148,9 +134,7 @@ class _Timeline(Drawing):
         first = sorted((one for one in lanes if one.name.startswith(processes)), key=_sort_key)
         for lane in (*first, *(one for one in lanes if not one.name.startswith(processes))):
             self._lane(lane)
-        has_stock = "stock" in self.variant["facts"]
-        if has_stock and any(at in self.axis for at, _sold in self.data.stock):
-            self._stock()
+        self.draw_storage()
         if any(map(self.axis.clip, self.data.overlaps)):
             self._overlaps(top)
         if self.crowd:
@@ -160,19 +144,9 @@ class _Timeline(Drawing):
             self.parts.insert(0, tag("rect", x=x, fill="none", **box, **dashes))
 
     def _shows(self, lane: Lane) -> bool:
-        spans = (*lane.beliefs, *lane.waits, *lane.faults, *lane.leases)
+        spans = (*lane.beliefs, *lane.waits, *lane.faults)
         marks = any(at in self.axis for at, _sign, _label in lane.marks)
         return marks or any(map(self.axis.clip, spans)) or self.axis.first == self.data.begin
-
-    def _extent(self, span: Span) -> dict[str, float]:
-        """Return the place of a span that the axis shows."""
-        x = self.axis(span.begin)
-        wide = max(1.0, self.axis(span.end) - x)
-        return {"x": x, "width": wide, "data_t": self._since(span.begin)}
-
-    def _visible(self, spans: Iterable[Span]) -> Iterable[tuple[Span, Span]]:
-        """Yield each span of which the axis shows a part, and that part."""
-        return ((span, part) for span in spans if (part := self.axis.clip(span)))
 
     def _lane(self, lane: Lane) -> None:
         y = self.y + 16
@@ -180,25 +154,22 @@ class _Timeline(Drawing):
         shown = self.axis.clip(Span(self.data.begin, self.data.end))
         right = self.axis(shown.end) if shown else RIGHT
         self.line(LEFT, y + 8, right, y + 8, stroke=FAULT, stroke_opacity=0.35)
-        for _span, part in self._visible(lane.waits):
+        for _span, part in self.visible(lane.waits):
             self.signs.add("wait")
             self.line(self.axis(part.begin), y + 8, self.axis(part.end), y + 8, **WAITING)
-        for _span, part in self._visible(lane.beliefs):
+        for _span, part in self.visible(lane.beliefs):
             self.signs.add("belief")
-            self.add("rect", **self._extent(part), y=y, height=BAR, rx=3, fill=BELIEF)
-        labels = Labels(y + BAR + 16)
+            self.add("rect", **self.extent(part), y=y, height=BAR, rx=3, fill=BELIEF)
+        labels = Labels(y + BAR + 12)
         texts = [*self._faults(lane, y), *self._marks(lane, y)]
-        for _span, part in self._visible(lane.leases):
-            self.signs.add("lease")
-            self.add("rect", **self._extent(part), y=y + BAR + 2, height=3, fill=LEASE)
         for x, text, name in sorted(texts):
-            self._label(labels, x, text, fill=BAD if name in ("bad", "kill") else "currentColor")
-        self.y = y + BAR + 10 + labels.height
+            self.label(labels, x, text, fill=BAD if name in ("bad", "kill") else "currentColor")
+        self.y = y + BAR + 6 + labels.height
 
     def _faults(self, lane: Lane, y: float) -> Iterable[tuple[float, str, str]]:
         """Draw the faults; yield the places and texts of their labels."""
-        for span, part in self._visible(lane.faults):
-            extent = self._extent(part)
+        for span, part in self.visible(lane.faults):
+            extent = self.extent(part)
             if span.what != "works":  # a process that works is not faulty
                 box = {**extent, "y": y - 2, "height": BAR + 4, "rx": 2}
                 self.add("rect", fill="#ffffff", fill_opacity=0.45, **box)
@@ -219,38 +190,16 @@ class _Timeline(Drawing):
                 continue
             x = self.axis(at)
             self.signs.add(name)
-            sign(self, name, x, y + BAR / 2, data_t=self._since(at))
-            if label and not (self.crowd and at in self.crowd):
+            sign(self, name, x, y + BAR / 2, data_t=self.since(at))
+            if label and self.is_labelled(at):
                 yield x, translate(label), name
-
-    def _stock(self) -> None:
-        y, stock = self.y + 14, self.variant["facts"]["stock"]
-        self.text(LEFT, y - 5, _("stock"), **BOLD)
-        self.line(LEFT, y + 6, RIGHT, y + 6, stroke=FAULT, stroke_opacity=0.35)
-        labels = Labels(y + 22)
-        for at, sold in self.data.stock:
-            if at not in self.axis:
-                continue
-            x, is_bad = self.axis(at), not isinstance(sold, int) or sold > stock
-            shape = "stock-bad" if is_bad else "stock-good"
-            sign(self, shape, x, y + 6, data_t=self._since(at))
-            if self.crowd and at in self.crowd:
-                continue
-            if not isinstance(sold, int):
-                text = _("%(tokens)s: rejected") % {"tokens": sold} if sold else _("rejected")
-            elif len(self.data.stock) > 3:  # no room for sentences
-                text = f"{sold}/{stock}"
-            else:
-                text = _("%(sold)d of %(stock)d sold") % {"sold": sold, "stock": stock}
-            self._label(labels, x, text, **({"fill": BAD, "font_weight": "bold"} if is_bad else {}))
-        self.y = y + 16 + labels.height
 
     def _overlaps(self, top: float) -> None:
         y = self.y + 6
         labels = Labels(y + 20)
         self.signs.add("over")
-        for span, part in self._visible(self.data.overlaps):
-            extent = self._extent(part)
+        for span, part in self.visible(self.data.overlaps):
+            extent = self.extent(part)
             self.add("rect", **extent, y=top, height=y - top, fill=BAD, fill_opacity=0.12)
             self.add("rect", **extent, y=y, height=9, fill=f"url(#{self.id})", stroke=BAD)
             text = seconds(span)
@@ -259,7 +208,7 @@ class _Timeline(Drawing):
             elif extent["width"] < width(text):
                 continue
             x = extent["x"] + extent["width"] / 2
-            self._label(labels, x, text, fill=BAD, font_weight="bold")
+            self.label(labels, x, text, fill=BAD, font_weight="bold")
         self.y = y + 14 + labels.height
 
     def _ticks(self) -> None:
@@ -275,7 +224,7 @@ class _Timeline(Drawing):
         x = float(LEFT)
         for name, words in (
             ("belief", _("thinks it holds the lock")),
-            ("lease", _("lease in the store")),
+            ("lease", _("key in the store")),
             ("wait", _("waits")),
             ("over", _("both think they hold it")),
             ("good", _("write accepted")),

@@ -1,6 +1,6 @@
 """The recorded events of one variant of a scenario, as the lanes of a timeline."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -37,14 +37,45 @@ class Span(NamedTuple):
     what: str = ""
 
 
+class Lease(NamedTuple):
+    """A key in a store, until it was released, deleted or lost there, or expired."""
+
+    begin: int
+    end: int
+    store: str
+    holder: str
+    token: str
+    """"#1", "#2" ..., or nothing for a key without a fence."""
+    how: str
+    """"released", "expired", "deleted" or "lost"; "stays" without an expiry; "" if still held."""
+
+
+class StockWrite(NamedTuple):
+    """A write to the stock row: the quantity before and after, None if it is not recorded."""
+
+    at: int
+    before: int | None
+    after: int | None
+    sold: int
+    """The units sold by then."""
+    initial: int
+    is_lost: bool
+    """True if the writer had read another quantity: its write does not count the other's sale."""
+    rejected: str | None = None
+    """The tokens of row and writer if the row rejected it, "" if another write had changed it."""
+
+    @property
+    def is_bad(self) -> bool:
+        """True for a write that was rejected, or that should have been."""
+        return self.is_lost or self.rejected is not None or self.sold > self.initial
+
+
 @dataclass
 class Lane:
     """The events of one process or server."""
 
     name: str
     beliefs: list[Span] = field(default_factory=list)
-    leases: list[Span] = field(default_factory=list)
-    """Each lease in its store, until it was released, deleted or lost there, or expired."""
     waits: list[Span] = field(default_factory=list)
     faults: list[Span] = field(default_factory=list)
     marks: list[tuple[int, str, str]] = field(default_factory=list)
@@ -59,27 +90,24 @@ class TimelineData:
     end: int
     lanes: dict[str, Lane] = field(default_factory=dict)
     overlaps: list[Span] = field(default_factory=list)
-    stock: list[tuple[int, int | str]] = field(default_factory=list)
-    """The time of each write, and the units sold by then; for a rejected one, the tokens."""
+    leases: list[Lease] = field(default_factory=list)
+    stock: list[StockWrite] = field(default_factory=list)
 
     def lane(self, name: str) -> Lane:
         """Return the lane of this name; create it if there is none."""
         return self.lanes.setdefault(name, Lane(name))
 
-    def leases(self) -> Iterator[tuple[Span, str]]:
-        """Yield every lease and the name of its holder."""
-        return ((lease, lane.name) for lane in self.lanes.values() for lease in lane.leases)
-
     def contradictions(self) -> list[str]:
         """Return a sentence for each lease that began before an earlier one in its store ended."""
         found = []
-        last: dict[str, tuple[Span, str]] = {}
-        for lease, holder in sorted(self.leases()):
-            before, other = last.get(lease.what, (lease, holder))
+        last: dict[str, Lease] = {}
+        for lease in sorted(self.leases):
+            before = last.get(lease.store, lease)
             if before.end > lease.begin and before is not lease:
                 seconds = (before.end - lease.begin) / SECOND
-                found.append(f"{lease.what}: {other} and {holder} have leases for {seconds:.3f} s")
-            last[lease.what] = max((before, other), (lease, holder), key=lambda one: one[0].end)
+                holders = f"{before.holder} and {lease.holder}"
+                found.append(f"{lease.store}: {holders} have leases for {seconds:.3f} s")
+            last[lease.store] = max(before, lease, key=lambda one: one.end)
         return found
 
 
@@ -89,10 +117,12 @@ class _Hold:
     store: str
     begin: int
     deadline: int | None
+    token: str
     believed: int | None = None
     """The end of the belief: the request to release, or the holder's death."""
     ended: int | None = None
     """When the store had no such lease any more."""
+    how: str = "released"
     is_releasing: bool = False
     is_dead: bool = False
 
@@ -112,9 +142,11 @@ def lane_title(name: str) -> str:
 
 
 def short_tokens(events: Sequence[Event]) -> dict[int, str]:
-    """Return "#1", "#2" ... for the tokens, which may have 19 digits, in their order."""
+    """Return "#1", "#2" ... for the tokens, which may have 19 digits, in the order of fences."""
     tokens = {e["token"] for e in events if e["do"] == "acquire" and e.get("token") is not None}
-    return {token: f"#{n}" for n, token in enumerate(sorted(tokens), 1)}
+    epochs = {e["token"]: e["epoch"] for e in events if "epoch" in e}
+    in_order = sorted(tokens, key=lambda token: (epochs.get(token, 0), token))
+    return {token: f"#{n}" for n, token in enumerate(in_order, 1)}
 
 
 class _Reader:
@@ -132,6 +164,12 @@ class _Reader:
         self.faults: dict[tuple[str, str], int] = {}
         self.claimed: dict[str, int] = {}
         """The token with which each actor read the stock row."""
+        reads = [e for e in self.events if e["do"] == "read"]
+        self.has_fences = any(e.get("token") in self.tokens for e in reads)
+        self.quantity = self.initial = next((e["quantity"] for e in reads), None)
+        """The stock row. The first read shows what it was: nothing had been written yet."""
+        self.known: dict[str, int | None] = {}
+        """The quantity that each actor read."""
 
     def read(self) -> TimelineData:
         for event in self.events:
@@ -147,10 +185,18 @@ class _Reader:
         for hold in self.held.values():
             lane, end = self.data.lane(hold.actor), self.data.end
             lane.beliefs.append(Span(hold.begin, end if hold.believed is None else hold.believed))
-            ends = [at for at in (hold.ended, hold.deadline, end) if at is not None]
-            lane.leases.append(Span(hold.begin, max(hold.begin, min(ends)), hold.store))
+            if hold.store.partition(" ")[0] != "none":  # which stores nothing
+                self.data.leases.append(self._lease(hold, end))
         self._find_overlaps()
         return self.data
+
+    def _lease(self, hold: _Hold, end: int) -> Lease:
+        """Return the lease of a hold, up to the first thing that ended it."""
+        stays = "stays" if hold.is_dead and hold.deadline is None else ""
+        ends = [(hold.ended, hold.how), (hold.deadline, "expired"), (end, stays)]
+        at, how = min((at, how) for at, how in ends if at is not None)
+        token = hold.token if self.has_fences else ""
+        return Lease(hold.begin, max(hold.begin, at), hold.store, hold.actor, token, how)
 
     def _mark(self, lane: str, at: int, sign: str, label: str = "") -> None:
         self.data.lane(lane).marks.append((at, sign, label))
@@ -194,13 +240,15 @@ class _Reader:
             elif other.is_dead and other.deadline and asked < other.deadline < at:
                 # The store ends a session later than its client expects: the waiter still waited.
                 other.deadline = at
-        self.held[event["owner"]] = _Hold(event["actor"], store, at, event["deadline"])
+        token = self.tokens.get(event["token"], "")
+        self.held[event["owner"]] = _Hold(event["actor"], store, at, event["deadline"], token)
 
     def _add_purchase_event(self, event: Event) -> None:
         at, actor = event["t"], event["actor"]
         match event["do"], event["type"]:
             case "read", "ok" if event["quantity"] is not None:
                 token = self.claimed[actor] = event.get("token") or 0
+                self.known[actor] = event["quantity"]
                 label = gettext_noop("reads %(value)s") + f"|{event['quantity']}"
                 claim = (
                     f" · {self.tokens[token]}" if self.is_fenced and token in self.tokens else ""
@@ -210,20 +258,29 @@ class _Reader:
                 label = gettext_noop("writes %(value)s")
                 left = event.get("quantity")
                 self._mark(actor, at, "good", "" if left is None else f"{label}|{left}")
-                sold = sum(isinstance(by_then, int) for _at, by_then in self.data.stock)
-                self.data.stock.append((at, sold + 1))
+                self._write(at, actor, left)
             case "write", "fail":
                 self._mark(actor, at, "bad", gettext_noop("rejected"))
                 offered, stored = self.claimed.get(actor, 0), max(self.claimed.values(), default=0)
                 # A row without a newer token refuses because it has changed since it was read.
                 tokens = [self.tokens.get(token, "") for token in (stored, offered)]
-                self.data.stock.append((at, " > ".join(tokens) if offered < stored else ""))
+                self._write(at, actor, None, " > ".join(tokens) if offered < stored else "")
             case "buy", "fail" if event["error"] == "SoldOut":
                 self._mark(actor, at, "no", gettext_noop("sold out"))
             case "buy", "unknown" if event["error"] in ("Overloaded", "ServiceUnavailable"):
                 before = self.data.lane(actor).marks[-1:]
                 if not before or before[0][2] != "gives up" or at - before[0][0] > SECOND // 10:
                     self._mark(actor, at, "no", gettext_noop("busy"))
+
+    def _write(self, at: int, actor: str, left: int | None, rejected: str | None = None) -> None:
+        last, before, known = self.data.stock[-1:], self.quantity, self.known.get(actor)
+        units = 0 if rejected is not None else known - left if known and left is not None else 1
+        sold = units + (last[0].sold if last else 0)
+        is_lost = left is not None and known != before
+        after = before if rejected is not None else left
+        write = StockWrite(at, before, after, sold, self.initial or sold, is_lost, rejected)
+        self.data.stock.append(write)
+        self.quantity = after
 
     def _add_lab_event(self, event: Event) -> None:
         at, name = event["t"], event["lane"]
@@ -236,14 +293,15 @@ class _Reader:
                 begin = self.faults.pop((name, event["what"]))
                 self.data.lane(name).faults.append(Span(begin, at, event["what"]))
             case "gone", _:
-                self._end_lease(name, at)
+                self._end_lease(name, at, "lost")
             case "deleted", _:
-                self._end_lease(event["holder"], at)
+                self._end_lease(event["holder"], at, "deleted")
                 label = gettext_noop("DEL removes the key of %(value)s")
                 self._mark(name, at, "mark", f"{label}|{event['holder']}")
             case "kept", _:
                 since = self.faults.get((name, "killed")) or at
-                self.data.lane(name).leases.append(Span(since, self.data.end, self.store))
+                kept = Lease(since, self.data.end, self.store, name, "", "stays")
+                self.data.leases.append(kept)
             case "mark", _:
                 self._mark(name, at, "mark", event["what"])
             case (("wake" | "poll"), _):
@@ -257,10 +315,10 @@ class _Reader:
             if hold.actor == target:
                 hold.believed, hold.is_dead = hold.believed or at, True
 
-    def _end_lease(self, holder: str, at: int) -> None:
+    def _end_lease(self, holder: str, at: int, how: str) -> None:
         for hold in self.held.values():
-            if hold.actor == holder:
-                hold.ended = hold.ended or at
+            if hold.actor == holder and hold.ended is None:
+                hold.ended, hold.how = at, how
 
     def _find_overlaps(self) -> None:
         last: Span | None = None

@@ -9,6 +9,7 @@ from loadtest.charts.svg import Drawing, tag
 GOOD, BAD, FAULT = "#2f9e63", "#d5402b", "#8a8f98"
 BELIEF, LEASE = "#3a7bbf", "#2f9e63"
 WAITING = {"stroke": FAULT, "stroke_width": 3, "stroke_dasharray": "2 4"}
+KEY = {"fill": LEASE, "fill_opacity": 0.25, "stroke": LEASE}
 RING = {"r": 6.5, "stroke": "#ffffff", "stroke_width": 1.5}
 LINE = {"fill": "none", "stroke": "#ffffff", "stroke_width": 1.8}
 _SHAPES: dict[str, list[tuple[str, dict[str, Any]]]] = {
@@ -26,7 +27,7 @@ _SHAPES: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "poll": [("rect", {"x": -0.5, "y": -6, "width": 1, "height": 12, "fill": BAD})],
     "mark": [("path", {"d": "M0 -7l6 7l-6 7l-6 -7z", "fill": "currentColor"})],
     "belief": [("rect", {"x": -9, "y": -5, "width": 18, "height": 10, "rx": 3, "fill": BELIEF})],
-    "lease": [("rect", {"x": -9, "y": -1, "width": 18, "height": 3, "fill": LEASE})],
+    "lease": [("rect", {"x": -9, "y": -5, "width": 18, "height": 10, "rx": 2, **KEY})],
     "wait": [("line", {"x1": -9, "x2": 9, **WAITING})],
     "over": [
         ("rect", {"x": -9, "y": -4, "width": 18, "height": 9, "fill": "none", "stroke": BAD}),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from django.conf import settings
 from django.utils import translation
 
 from loadtest.charts import timeline
@@ -18,6 +20,7 @@ from loadtest.scenarios import SCENARIOS, export
 from tests.loadtest.charts.drawn import misplaced
 
 SVG = "{http://www.w3.org/2000/svg}"
+IMAGES = Path(settings.BASE_DIR) / "docs/reference/img"
 
 
 def event(at: float, actor: str, do: str, type: str = "", **fields: Any) -> dict[str, Any]:
@@ -32,7 +35,7 @@ def event(at: float, actor: str, do: str, type: str = "", **fields: Any) -> dict
 def paused(*, is_repaired: bool = False) -> dict[str, Any]:
     """A is paused from 0.2 s to 2.2 s, B holds from 1.1 s to 1.6 s."""
     end = "fail" if is_repaired else "ok"
-    error = {"error": "StaleFence"} if is_repaired else {}
+    error = {"error": "StaleFence"} if is_repaired else {"quantity": 0}
     events = [
         event(0.0, "buyer A", "acquire", "invoke"),
         event(0.1, "buyer A", "acquire", "ok"),
@@ -41,7 +44,7 @@ def paused(*, is_repaired: bool = False) -> dict[str, Any]:
         event(0.3, "buyer B", "acquire", "invoke"),
         event(1.1, "buyer B", "acquire", "ok"),
         event(1.2, "buyer B", "read", "ok", quantity=1),
-        event(1.5, "buyer B", "write", "ok"),
+        event(1.5, "buyer B", "write", "ok", quantity=0),
         event(1.6, "buyer B", "release", "invoke"),
         event(1.61, "buyer B", "release", "ok"),
         event(2.2, "buyer A", "fault", "end", what="paused", lane="buyer A"),
@@ -64,10 +67,16 @@ def test_lanes_overlaps_and_stock_of_a_history() -> None:
     data = timeline.read(paused())
     a, b = data.lanes["buyer A"], data.lanes["buyer B"]
     assert [(span.begin, span.end) for span in a.beliefs] == [(0.1 * SECOND, 2.4 * SECOND)]
-    assert [(span.begin, span.end) for span in a.leases] == [(0.1 * SECOND, 1.1 * SECOND)]
+    assert [(one.holder, one.begin, one.end, one.how) for one in data.leases] == [
+        ("buyer A", 0.1 * SECOND, 1.1 * SECOND, "expired"),
+        ("buyer B", 1.1 * SECOND, round(1.61 * SECOND), "released"),
+    ]
     assert [(span.begin, span.end) for span in b.waits] == [(0.3 * SECOND, 1.1 * SECOND)]
     assert [(span.begin, span.end) for span in data.overlaps] == [(1.1 * SECOND, 1.6 * SECOND)]
-    assert [sold for _, sold in data.stock] == [1, 2]
+    assert [(one.before, one.after, one.sold, one.is_bad) for one in data.stock] == [
+        (1, 0, 1, False),
+        (0, 0, 2, True),
+    ]
 
 
 def test_lock_of_another_name_is_no_second_holder() -> None:
@@ -89,12 +98,16 @@ def test_labels_name_the_events() -> None:
         "buyer B",
         "paused 2.0 s",
         "both think they hold it: 0.5 s",
-        "2 of 1 sold",
+        "stored in Redis",
+        "expired",
+        "1 → 0",
+        "0 → 0: 2 of 1 sold",
     } <= {*found}
     found = texts(timeline.draw(paused(is_repaired=True)))
     assert found[0] == "Repaired: <redis>"
     assert "rejected" in found
-    assert "2 of 1 sold" not in found
+    assert "row changed: rejected" in found
+    assert not [one for one in found if "of 1 sold" in one]
 
 
 def test_chart_in_a_page_has_no_style_and_inherits_its_colour() -> None:
@@ -155,6 +168,8 @@ def test_recorded_events_are_drawn_at_their_linear_time(name: str) -> None:
         times = {int(one.get("data-t", -1)) for one in panel.iter()} - {-1}
         begins = {span.begin for lane in data.lanes.values() for span in lane.beliefs}
         signs = {at for lane in data.lanes.values() for at, sign, _ in lane.marks if sign != "poll"}
+        begins |= {lease.begin for lease in data.leases}
+        signs |= {write.at for write in data.stock}
         assert {at - data.begin for at in begins | signs} <= times
 
 
@@ -169,10 +184,20 @@ def test_misplaced_event_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
+def test_charts_of_the_docs_are_those_of_the_recording(name: str) -> None:
+    result = export.recorded()["results"][name]
+    for variant in result["halves"]:
+        file = IMAGES / f"{name}-{export.half(variant)}.svg"
+        assert file.read_bytes() == export.chart(result, variant, "svg"), (
+            "write the charts again: export.write_charts(export.recorded(), IMAGES)"
+        )
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_recorded_events_have_chinese_texts(name: str) -> None:
     """Names of commands and programs stay as they are."""
     kept = re.compile(
-        r"process|redis|redlock|naive|fenced|zookeeper|database|ZooKeeper|MySQL|kill -9|ms$"
+        r"process|redis|redlock|naive|fenced|zookeeper|database|MySQL|kill -9|ms$", re.IGNORECASE
     )
     with translation.override("zh-hans"):
         for variant in export.recorded()["results"][name]["halves"]:
@@ -209,7 +234,8 @@ def deleted(*, is_recorded: bool = True) -> dict[str, Any]:
 def test_lease_ends_with_the_delete_that_removed_it() -> None:
     variant = deleted()
     data = timeline.read(variant)
-    assert [span.end for span in data.lanes["buyer B"].leases] == [round(1.21 * SECOND)]
+    ends = {one.holder: (one.end, one.how) for one in data.leases}
+    assert ends["buyer B"] == (round(1.21 * SECOND), "deleted")
     assert data.contradictions() == []
     assert "DEL removes the key of buyer B" in texts(timeline.draw(variant))
     assert (1.21, "buyer A", "deletes the key of buyer B") in timeline.rows(variant)
@@ -238,6 +264,49 @@ def test_rejected_write_shows_both_tokens() -> None:
             one["token"] = tokens[one["actor"]]
     assert {"reads 1 · #1", "reads 1 · #2", "#2 > #1: rejected"} <= {*texts(timeline.draw(variant))}
     assert (1.1, "buyer B", "is granted the lock, token #2") in timeline.rows(variant)
+
+
+def test_key_with_a_fence_shows_its_token_and_one_of_a_recipe_does_not() -> None:
+    variant = paused(is_repaired=True)
+    for one in variant["events"]:
+        if (one["do"], one["type"]) == ("read", "ok"):
+            one["token"] = 7
+    assert [lease.token for lease in timeline.read(variant).leases] == ["#1", "#1"]
+    assert [lease.token for lease in timeline.read(paused()).leases] == ["", ""]
+
+
+def test_tokens_count_in_the_order_of_fences() -> None:
+    """A switch raises the epoch, which comes before the token."""
+    events = export.recorded()["results"]["switch-under-load"]["halves"][0]["events"]
+    tokens = [lease.token for lease in timeline.read({"events": events}).leases]
+    stores = [lease.store for lease in timeline.read({"events": events}).leases]
+    assert sorted(zip(tokens, stores, strict=True))[:3] == [
+        ("#1", "redis"),
+        ("#2", "redis"),
+        ("#3", "database"),
+    ]
+
+
+def test_key_without_an_expiry_stays_and_no_lock_stores_none() -> None:
+    """As recorded: the holder of SETNX is killed; the backend "none" has no store."""
+    results = export.recorded()["results"]
+    left = timeline.read(results["setnx-without-expiry"]["halves"][0])
+    assert [(one.holder, one.end, one.how) for one in left.leases] == [
+        ("buyer A", left.end, "stays")
+    ]
+    assert "no expiry" in texts(timeline.draw(results["setnx-without-expiry"]["halves"][0]))
+    assert timeline.read(results["no-lock"]["halves"][0]).leases == []
+
+
+def test_lost_update_of_a_load_test_is_not_counted() -> None:
+    events = [
+        event(0.001, "buyer A", "read", "ok", quantity=37),
+        event(0.002, "buyer B", "read", "ok", quantity=37),
+        event(0.003, "buyer A", "write", "ok", quantity=36),
+        event(0.004, "buyer B", "write", "ok", quantity=36),
+    ]
+    found = texts(timeline.draw({"events": events, "facts": {}}, title="lost"))
+    assert {"37 → 36", "36 → 36: not counted"} <= {*found}
 
 
 def test_crowded_moments_are_magnified() -> None:
@@ -279,7 +348,8 @@ def test_lease_of_a_killed_holder_continues() -> None:
     ]
     lane = timeline.read(variant).lanes["buyer A"]
     assert [(span.begin, span.end) for span in lane.beliefs] == [(0.1 * SECOND, 0.2 * SECOND)]
-    assert [(span.begin, span.end) for span in lane.leases] == [(0.1 * SECOND, 1.1 * SECOND)]
+    lease = timeline.read(variant).leases[0]
+    assert (lease.begin, lease.end, lease.how) == (0.1 * SECOND, 1.1 * SECOND, "expired")
     assert BAD in timeline.draw(variant)
 
 
