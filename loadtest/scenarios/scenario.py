@@ -12,6 +12,18 @@ from loadtest.scenarios.testbed import Testbed
 Result = dict[str, Any]
 Text = str | Promise
 IMMUNE_TO_RECIPE = _("Every backend of the shop; this textbook recipe is only in the lab.")
+FAULTS: dict[str, Text] = {
+    "race": _("Two buyers at once"),
+    "killed": _("The holder is killed"),
+    "late": _("The work outlasts the lease"),
+    "paused": _("The holder is paused"),
+    "failover": _("The store loses data"),
+    "clock": _("A clock jumps"),
+    "waiters": _("Many wait at once"),
+    "commit": _("The lock is released before the commit"),
+    "switch": _("The lock is switched"),
+}
+"""The faults of the scenarios, from the first that a shop meets to the rarest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +36,8 @@ class Scenario:
     """
 
     name: str
+    fault: str
+    """One of FAULTS."""
     row: str
     """Its row in REQUIREMENTS, e.g. F2."""
     title: Text

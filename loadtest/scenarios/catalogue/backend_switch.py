@@ -77,6 +77,7 @@ def _switch(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
 
 SWITCH = Scenario(
     name="switch-under-load",
+    fault="switch",
     row="F9",
     title=_("The lock is switched while a sale runs"),
     broken=gettext_noop("redis to database + naive, by force"),

@@ -34,6 +34,7 @@ def _killed(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
 
 KILLED = Scenario(
     name="holder-killed",
+    fault="killed",
     row="F1",
     title=_("The holder is killed"),
     broken=gettext_noop("redis, long lease"),
@@ -83,6 +84,7 @@ def _paused(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
 
 PAUSED = Scenario(
     name="holder-paused",
+    fault="paused",
     row="F2",
     title=_("The holder is paused past its lease"),
     broken="redis + naive",
@@ -119,6 +121,7 @@ def _gil_held(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
 
 GIL_HELD = Scenario(
     name="gil-held",
+    fault="paused",
     row="F2",
     title=_("A C call holds the GIL, and the watchdog cannot run"),
     broken="redis + naive",
@@ -151,6 +154,7 @@ def _work_outlasts_lease(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
 
 WORK_OUTLASTS_LEASE = Scenario(
     name="work-outlasts-lease",
+    fault="late",
     row="F6",
     title=_("The work outlasts the lease"),
     broken=gettext_noop("redis + naive, not renewed"),
@@ -182,6 +186,7 @@ def _release_before_commit(testbed: Testbed, is_repaired: bool) -> dict[str, Any
 
 RELEASE_BEFORE_COMMIT = Scenario(
     name="release-before-commit",
+    fault="commit",
     row="F8",
     title=_("The lock is released before the commit"),
     broken=gettext_noop("redis + naive, released early"),

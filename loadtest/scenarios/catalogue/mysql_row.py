@@ -30,6 +30,7 @@ def _row_left(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
 
 ROW_LEFT = Scenario(
     name="mysql-row-left-by-crash",
+    fault="killed",
     row="L3",
     title=_("A row that a crash leaves behind"),
     broken=gettext_noop("INSERT, DELETE in MySQL"),

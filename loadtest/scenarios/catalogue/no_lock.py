@@ -29,6 +29,7 @@ WAITED = _(
 
 RACE = Scenario(
     name="no-lock",
+    fault="race",
     row="L1",
     title=_("Two buyers, one unit, no lock"),
     broken=gettext_noop("no lock + naive"),
@@ -45,6 +46,7 @@ RACE = Scenario(
 
 ONE_PROCESS = Scenario(
     name="lock-of-one-process",
+    fault="race",
     row="L2",
     title=_("A lock inside one process, and two processes"),
     broken="process + naive",

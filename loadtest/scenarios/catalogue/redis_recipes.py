@@ -44,6 +44,7 @@ def _delete(url: str, key: str) -> int:
 
 NO_EXPIRY = Scenario(
     name="setnx-without-expiry",
+    fault="killed",
     row="L5",
     title=_("SETNX without an expiry"),
     broken="SETNX, DEL",
@@ -68,6 +69,7 @@ NO_EXPIRY = Scenario(
 
 CRASH_BEFORE_EXPIRE = Scenario(
     name="crash-between-setnx-and-expire",
+    fault="killed",
     row="L6",
     title=_("A crash between SETNX and EXPIRE"),
     broken="SETNX, EXPIRE, DEL",
@@ -122,6 +124,7 @@ def _delete_successor(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
 
 DELETE_SUCCESSOR = Scenario(
     name="delete-successors-lock",
+    fault="late",
     row="L7",
     title=_("A late holder deletes its successor's lock"),
     broken="SET NX PX, DEL",

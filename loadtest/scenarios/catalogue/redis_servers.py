@@ -55,6 +55,7 @@ def _one_of_five(testbed: Testbed) -> dict[str, Any]:
 
 FAILOVER = Scenario(
     name="failover-before-replication",
+    fault="failover",
     row="F3",
     title=_("The master dies before its replica has the lock"),
     broken=gettext_noop("redis + naive, one replica"),
@@ -115,6 +116,7 @@ def _has_majority() -> bool:
 
 AMNESIA = Scenario(
     name="redlock-amnesia",
+    fault="failover",
     row="F4",
     title=_("A RedLock master restarts and forgets its vote"),
     broken="redlock + naive",
@@ -159,6 +161,7 @@ def _clock_jump(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
 
 CLOCK_JUMP = Scenario(
     name="redlock-clock-jump",
+    fault="clock",
     row="F5",
     title=_("The clocks of three RedLock masters jump"),
     broken="redlock + naive",

@@ -124,6 +124,7 @@ def _has_length(holders: list[int], number: int) -> bool:
 
 HERD = Scenario(
     name="herd-against-queue",
+    fault="waiters",
     row="L11",
     title=_("A herd of waiters, or a queue"),
     broken=gettext_noop("ZooKeeper, all watch the holder"),
@@ -208,6 +209,7 @@ def _count_commands(client: Any) -> int:
 
 POLLING = Scenario(
     name="polling-against-push",
+    fault="waiters",
     row="F7",
     title=_("Polling, or waiting to be woken"),
     broken=gettext_noop("SET NX PX, polled"),

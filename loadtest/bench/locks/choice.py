@@ -1,0 +1,160 @@
+"""Recommend a lock for the stores and the needs of a project, from what the backends declare."""
+
+import re
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+from inventory.models import WriteStrategy
+from loadtest.bench.locks.properties import (
+    FAILURES,
+    HARMLESS,
+    OUTCOMES,
+    capabilities,
+    conditions,
+    figures,
+    is_safe,
+    outcome,
+)
+from loadtest.load.plan import Plan
+from loadtest.scenarios.catalogue import SCENARIOS
+from locking.backends.base import Capabilities
+from locking.backends.database.backend import on_mysql
+
+LOCKS = {
+    "process": ("process",),
+    "mysql": ("mysql_session", "database"),
+    "sqlite": ("database",),
+    "redis": ("redis",),
+    "redis-masters": ("redlock", "redis"),
+    "zookeeper": ("zookeeper",),
+}
+"""The locks that each store makes possible."""
+COSTS = ("pairs/s", "hand-off p50 ms", "p99 ms", "CPU us")
+"""The columns of docs/measurements/locks.md that a recommendation names."""
+LOADS = {"race": "none", "killed": "kill-holder", "paused": "pause-holder"}
+"""The faults of `lab run` that show these needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """The stores of a project, and its needs."""
+
+    stores: tuple[str, ...]
+    survive: tuple[str, ...]
+    """Failures in which no two holders may write."""
+    is_quick: bool
+    """A release wakes the next waiter."""
+    has_fence: bool
+    """The data checks the token of each write."""
+
+    def locks(self) -> dict[str, Capabilities]:
+        """Return the locks that the stores make possible, with their capabilities there."""
+        found = {alias: capabilities()[alias] for one in self.stores for alias in LOCKS[one]}
+        if "mysql" in self.stores:
+            found["database"] = on_mysql(found["database"])
+        return found
+
+    def effect(self, declared: Capabilities, failure: str) -> str:
+        """Return what a failure does to a lock, and to its late write."""
+        text = OUTCOMES[outcome(declared, failure)]
+        if outcome(declared, failure) in HARMLESS or not declared.fencing:
+            return text
+        if is_safe(declared, failure, has_fence=self.has_fence):
+            return text if failure == "paused" else f"{text}; the fence rejects the late write"
+        return f"{text}; {'its tokens may fall' if self.has_fence else 'the data checks no token'}"
+
+    def unmet(self, declared: Capabilities) -> list[str]:
+        """Return a sentence for each need that a lock does not meet."""
+        found = [
+            f"{FAILURES[failure]}: {self.effect(declared, failure)}".replace("write:", "write")
+            for failure in self.survive
+            if not is_safe(declared, failure, has_fence=self.has_fence)
+        ]
+        return found + ["its waiters poll"] * (self.is_quick and not declared.wakes_waiters)
+
+    def cost(self, alias: str) -> dict[str, str]:
+        """Return the figures of a lock; none if it was not measured on these stores."""
+        found = figures(alias) if alias != "database" or "mysql" in self.stores else {}
+        return {name: found[name] for name in COSTS if name in found}
+
+    def fit(self) -> list[str]:
+        """Return the locks that meet all needs, the best one first.
+
+        A lock without a server is the best. If a failure matters, those follow in which fewest
+        failures lead to two holders; among equals the cheapest, as measured.
+        """
+        measure = "hand-off p50 ms" if self.is_quick else "CPU us"
+
+        def rank(alias: str) -> tuple[float, ...]:
+            declared = capabilities()[alias]
+            exposed = [one for one in FAILURES if outcome(declared, one) not in HARMLESS]
+            is_server, figure = declared.exclusion == "machines", self.cost(alias).get(measure, inf)
+            return is_server, len(exposed) if self.survive else 0, float(figure)
+
+        return sorted((one for one in self.locks() if not self.unmet(self.locks()[one])), key=rank)
+
+
+def choose(project: Project) -> dict[str, Any]:
+    """Return the recommended lock with its cost and its proof, and why the others were not."""
+    fit, locks = project.fit(), project.locks()
+    rejected = {}
+    for alias in capabilities():
+        stores = " or ".join(store for store, aliases in LOCKS.items() if alias in aliases)
+        if alias not in locks:
+            rejected[alias] = [f"needs {stores}" if stores else "excludes nothing"]
+        elif alias not in fit[:1]:
+            cost = ", ".join(f"{value} {name}" for name, value in project.cost(alias).items())
+            rejected[alias] = project.unmet(locks[alias]) or [
+                f"meets all needs as {fit[0]} does, ranks lower; {cost or 'not measured'}"
+            ]
+    return {
+        "recommended": _recommended(fit[0], project) if fit else None,
+        "advice": None if fit else _advice(project),
+        "rejected": rejected,
+    }
+
+
+def _advice(project: Project) -> str:
+    """Return what would make a recommendation possible."""
+    stores = tuple(LOCKS)[1:]
+    for text, change in (
+        ("If the data checked a fencing token", {"has_fence": True}),
+        ("With another store", {"stores": stores}),
+        ("With another store and a fencing token", {"stores": stores, "has_fence": True}),
+    ):
+        if found := replace(project, **change).fit():
+            return f"{text}, {found[0]} would meet all needs."
+    return ""
+
+
+def _recommended(alias: str, project: Project) -> dict[str, Any]:
+    declared = project.locks()[alias]
+    needs = ["race", *project.survive, *["waiters"] * project.is_quick]
+    return {
+        "lock": alias,
+        "summary": declared.summary,
+        "needs_fence": bool(replace(project, has_fence=False).unmet(declared)),
+        "failures": {FAILURES[one]: project.effect(declared, one) for one in FAILURES},
+        "cost": project.cost(alias),
+        "measured": conditions(),
+        "runs": [run for need in needs for run in _runs(alias, need, project)],
+    }
+
+
+def _runs(alias: str, need: str, project: Project) -> list[dict[str, Any]]:
+    """Return the runs of this lock for a need, else those that show the failure of another."""
+    scenarios = [one for one in SCENARIOS.values() if one.fault == need]
+    own = [one for one in scenarios if alias in re.findall(r"\w+", one.repaired)]
+    commands = [f"manage.py lab scenario {one.name}" for one in own or scenarios]
+    if is_load := need in LOADS and not own and (need == "race" or alias != "process"):
+        plan = Plan(
+            backends=("none", alias) if need == "race" else (alias,),
+            disciplines=(WriteStrategy.FENCED if need == "paused" else WriteStrategy.NAIVE,),
+            fault=LOADS[need],
+            processes=1 if alias == "process" else 4,
+            store="mariadb" if "mysql" in project.stores else "sqlite",
+        )
+        commands = [plan.command()]
+    is_proof = bool(own or is_load)
+    return [{"need": need, "is_proof": is_proof, "command": command} for command in commands]
