@@ -29,6 +29,13 @@ LIMITS = {
 }
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 """With "everysec", a Redis that is killed may lose a release that it has confirmed."""
+HEADINGS = {
+    "do": "fault",
+    "blows": "other faults",
+    "ok": "as required",
+    "lease_held": "lease held (s)",
+}
+"""Titles of the report's tables and columns, where its names are short."""
 VARIABLES = {"database": "DATABASE_URL", "redis": "REDIS_URL"}
 PROXIED = {"slow": ("database", "redis"), "recovery": ("redis",)}
 """The stores that an experiment reaches through a proxy."""
@@ -119,17 +126,32 @@ def _describe(terminal: Terminal, report: dict[str, Any]) -> None:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """Return the report as Markdown: a table for each list of rows, a line for other facts."""
-    parts = [f"Load of the machine: {os.getloadavg()[0]:.1f}.\n"]
+    """Return the report as Markdown: a line of facts, and a table for each list of rows."""
+    facts = {"load of the machine": f"{os.getloadavg()[0]:.1f}"}
+    tables = []
     for name, value in report.items():
-        if name == "samples":
-            continue  # thousands of rows
+        if name in ("samples", "settings", "what"):
+            continue  # thousands of rows, or part of the command
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            rows = ([str(row.get(key, "")) for key in value[0]] for row in value)
-            parts.append(f"{name}:\n\n{marked.table(value[0], rows)}")
+            rows = ([_cell(row.get(key, "")) for key in value[0]] for row in value)
+            headings = [HEADINGS.get(key, key.replace("_", " ")) for key in value[0]]
+            tables.append(
+                f"{HEADINGS.get(name, name).capitalize()}:\n\n{marked.table(headings, rows)}"
+            )
         else:
-            parts.append(f"{name}: `{json.dumps(value)}`\n")
-    return "\n".join(parts)
+            facts[name] = _cell(value)
+    line = "; ".join(f"{name} {value}" for name, value in facts.items())
+    return "\n".join([f"{line.capitalize()}.\n", *tables])
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_cell(each)}" for name, each in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _fail_leader(leader: FailLeader, do: Any) -> None:

@@ -20,16 +20,23 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 
 def confirm(
-    request: HttpRequest, of: admin.ModelAdmin[Any], template: str, *, name: str, **context: Any
+    request: HttpRequest,
+    of: admin.ModelAdmin[Any] | None,
+    template: str,
+    *,
+    name: str,
+    **context: Any,
 ) -> HttpResponse | None:
     """Return None if `name` was typed; else a page that asks for it and sends the form again.
 
-    For actions that affect everyone at once. `template` extends admin/confirm.html.
+    For actions that affect everyone at once. In the admin, `template` extends admin/confirm.html.
     """
     if (typed := request.POST.get("confirm")) == name:
         return None
     own = ("confirm", "csrfmiddlewaretoken")
     sent = [(key, value) for key, values in request.POST.lists() for value in values]
-    context |= {**of.admin_site.each_context(request), "opts": of.opts, "name": name}
-    context |= {"repeated": [pair for pair in sent if pair[0] not in own], "typed": typed}
+    if of:
+        context |= {**of.admin_site.each_context(request), "opts": of.opts}
+    repeated = [pair for pair in sent if pair[0] not in own]
+    context |= {"name": name, "repeated": repeated, "typed": typed}
     return TemplateResponse(request, template, context, status=200 if typed is None else 400)

@@ -108,27 +108,6 @@ class SwitchForm(admin.SwitchForm):
     step = None  # type: ignore[assignment]
 
 
-class ConfirmForm(SwitchForm):
-    """A risky switch: without a drain, or to naive writes. Staff type the backend's name."""
-
-    confirm = forms.CharField(
-        max_length=50, widget=forms.TextInput({"autocomplete": "off", "autocapitalize": "none"})
-    )
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.fields["confirm"].label = _("Type “%s” to confirm") % self["backend"].value()
-        for name in ("backend", "mode"):
-            self.fields[name].widget = forms.HiddenInput()
-
-    def clean_confirm(self) -> str:
-        """Check the typed name of the backend."""
-        typed = str(self.cleaned_data["confirm"])
-        if typed != self.data.get("backend"):
-            raise forms.ValidationError(_("The name does not match. Nothing was changed."))
-        return typed
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurchaseRequest:
     """A purchase that a customer asks for."""

@@ -15,14 +15,14 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
 from inventory.models import WriteStrategy
-from locking import LockError, locks, policy
+from locking import LockError, admin, locks, policy
 from shop.administration import alerts
 from shop.errors import STORE_ERRORS, BadInput, NotAllowed, ServiceUnavailable
 from shop.operations.condition import assess
 from shop.operations.live import LiveState, get_live_state, get_outage, invalidate
 from shop.operations.statistics import get_statistics
 from shop.web.decorators import CustomerRequest, View, customer_form, customer_page
-from shop.web.forms import ConfirmForm, SwitchForm
+from shop.web.forms import SwitchForm
 
 logger = logging.getLogger("shop")
 
@@ -111,42 +111,34 @@ def switch(request: CustomerRequest) -> HttpResponse:
     Force and naive writes require the backend's name in `confirm`; without it a page asks for it.
     """
     _require(_may_switch(request))
-    step, sent = request.POST.get("step"), request.POST
+    step = request.POST.get("step")
     if step not in ("check", "drain", "force"):
         raise BadInput
-    is_risky = step == "force" or (step == "drain" and sent.get("mode") == WriteStrategy.NAIVE)
-    form = SwitchForm(sent)
-    page: Callable[[CustomerRequest, SwitchForm], HttpResponse] = _index
-    if is_risky and not form.non_field_errors():
-        if form.errors.keys() & {"backend", "mode"}:
-            raise BadInput
-        form, page = ConfirmForm(sent), _confirm
-        if "confirm" not in sent:
-            form.errors.clear()
-            return _confirm(request, form)
+    form = SwitchForm(request.POST)
     if not form.is_valid():
-        return page(request, form)
+        return _index(request, form)
     requested = {name: form.cleaned_data[name] for name in ("backend", "mode", "reason")}
+    is_forced = step == "force"
+    if is_forced or (step == "drain" and requested["mode"] == WriteStrategy.NAIVE):
+        shown = {"name": requested["backend"], "step": step, "mode": requested["mode"]}
+        if asked := admin.confirm(request, None, "ops/confirm.html", **shown):
+            return asked
     try:
         if step == "check":
             locks[requested["backend"]].probe()
             reachable = _("%s is reachable. No change was made.")
             messages.success(request, reachable % requested["backend"])
             return _index(request, form)
-        is_forced, by = step == "force", request.user.get_username()
+        by = request.user.get_username()
         now = policy.switch(wait=is_forced, force=is_forced, changed_by=by, **requested)
     except LockError as error:
         messages.error(request, _("Nothing was changed: %s") % error)
-        return page(request, form)
+        return _index(request, form)
     if is_forced:
         messages.success(request, _("Switched to %s") % now.active)
     else:
         policy.finish_in_background()
     return _redirect()
-
-
-def _confirm(request: CustomerRequest, form: SwitchForm) -> HttpResponse:
-    return render(request, "ops/confirm.html", {"form": form}, status=400 if form.errors else 200)
 
 
 @customer_form
