@@ -123,6 +123,8 @@ def place_order(
                 break
     if last.refusal is ServiceUnavailable:
         raise ServiceUnavailable  # the database may not respond
+    if current_deadline().is_over:
+        raise Overloaded  # another refusal might hide an order with the key
     if replayed := _replay(wanted, _earlier_orders(wanted)):
         return replayed
     raise last.refusal

@@ -9,6 +9,7 @@ from unittest.mock import DEFAULT, Mock, patch
 
 import pytest
 from django.db import OperationalError, connection, connections
+from django.test.utils import CaptureQueriesContext
 
 from inventory import stock
 from inventory.exceptions import OutOfStock
@@ -84,6 +85,18 @@ def test_nothing_is_written_after_the_hard_deadline(at, guard, settings) -> None
     assert bool(guard.times("acquire")) == (at == "the lock")
     settings.HARD_DEADLINE = 60.0
     buy(sale)  # it was given back
+
+
+def test_no_query_starts_after_the_hard_deadline(guard, settings) -> None:
+    """A last look for an order with the key made a refusal wait for a slow database again."""
+    sale, customer = a_sale(), a_customer()
+    settings.LOCK_TIMEOUT = 0.01
+    with held_by_another(guard, lock_name(sale.pk)):
+        guard.then("acquire", partial(setattr, settings, "HARD_DEADLINE", -1.0))
+        with CaptureQueriesContext(connection) as queries, pytest.raises(Overloaded) as caught:
+            buy(sale, customer=customer)
+    assert caught.value.code == "busy"
+    assert sum("shop_order" in query["sql"] for query in queries) == 1, "before the lock"
 
 
 def test_unavailable_lock_store_is_service_unavailable(guard) -> None:
