@@ -56,7 +56,7 @@ def _why(runs: list[dict[str, Any]]) -> dict[str, Any] | None:
         "sentence": report.explain(run),
         "title": title,
         "chart": timeline.draw(variant, title=title),
-        "rows": timeline.rows(variant),
+        "story": timeline.story(variant),
     }
 
 

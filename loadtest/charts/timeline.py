@@ -5,7 +5,7 @@
     draw(variant, is_brief=True)     # without the magnified part and the legend
     draw(variant, alone=True)        # a file with its own background, light and dark
     png(variant)                     # that file as pixels
-    rows(variant)                    # the same events as a table
+    story(variant)                   # the same events in words
 
 There is one lane per process or server, whose bar is its belief, and below them the storage: the
 keys that each store holds, and the writes to the stock. Time is linear; moments that cover each
@@ -24,11 +24,11 @@ from loadtest.charts import svg
 from loadtest.charts.axis import LABEL, LEFT, RIGHT, WIDTH, Axis, Labels, width, wrapped
 from loadtest.charts.svg import INK, tag
 from loadtest.charts.timeline_data import SECOND, WATCHDOG, Lane, Span, lane_title, read
-from loadtest.charts.timeline_rows import rows
 from loadtest.charts.timeline_signs import BAD, BELIEF, FAULT, WAITING, sign
 from loadtest.charts.timeline_storage import BAR, BOLD, Panel
+from loadtest.charts.timeline_story import story
 
-__all__ = ["draw", "heading", "length_of", "png", "read", "rows"]
+__all__ = ["draw", "heading", "length_of", "png", "read", "story"]
 
 STYLE = (
     "@media (prefers-color-scheme: dark) {"
@@ -73,7 +73,7 @@ class _Timeline(Panel):
     ) -> None:
         data = read(variant)
         super().__init__(data, Axis(data.begin, length or data.end - data.begin))
-        self.title, self.is_brief = title, is_brief
+        self.variant, self.title, self.is_brief = variant, title, is_brief
         self.id = f"over-{crc32(f'{title} {data.begin}'.encode()):x}"
         self.crowd = None if is_brief else self._crowd()
 
@@ -98,13 +98,19 @@ class _Timeline(Panel):
         if not self.is_brief:
             self._legend()
         height = self.y + 4
-        head = [tag("title", self.title), self._defs()]
+        head = [tag("title", self.title), *self._described(), self._defs()]
         if alone:
             head.append(tag("style", STYLE))
             head.append(tag("rect", class_="paper", width=WIDTH, height=height, fill="#ffffff"))
         paper = {"color": INK, "width": WIDTH, "height": height} if alone else {}
         parts = [*head, *self.parts]
         return svg.frame(self.title, (WIDTH, height), parts, class_="timeline", **paper)
+
+    def _described(self) -> list[SafeString]:
+        """Return the alternative of the picture, which is the story in words."""
+        sentences = [] if self.is_brief else story(self.variant)
+        text = "\n".join(f"{one.time} {one.text}" for one in sentences).replace("。\n", "。")
+        return [tag("desc", text)] if text else []
 
     def _defs(self) -> SafeString:
         stripe = tag("rect", width=3, height=6, fill=BAD)

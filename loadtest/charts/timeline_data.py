@@ -132,6 +132,15 @@ def read(variant: Mapping[str, Any]) -> TimelineData:
     return _Reader(variant["events"]).read()
 
 
+def own(recorded: Sequence[Event]) -> list[Event]:
+    """Return the events without those of other locks.
+
+    A form that is sent twice also holds a lock in its own name.
+    """
+    guard = next((e["name"] for e in recorded if e["do"] == "acquire"), None)
+    return [e for e in recorded if e.get("name", guard) == guard]
+
+
 def lane_title(name: str) -> str:
     """Return the name of a lane in the active language."""
     if name.startswith(WATCHDOG):
@@ -151,9 +160,7 @@ def short_tokens(events: Sequence[Event]) -> dict[int, str]:
 
 class _Reader:
     def __init__(self, recorded: Sequence[Event]) -> None:
-        guard = next((e["name"] for e in recorded if e["do"] == "acquire"), None)
-        # Other locks are left out: a form that is sent twice also holds one in its own name.
-        self.events = [e for e in recorded if e.get("name", guard) == guard]
+        self.events = own(recorded)
         drawn = [e["t"] for e in self.events if e["do"] != "renew"] or [0, 1]
         self.data = TimelineData(drawn[0], drawn[-1])
         self.store = next((e["backend"] for e in recorded if "backend" in e), "")

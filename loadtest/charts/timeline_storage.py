@@ -117,8 +117,8 @@ def stock_text(write: StockWrite, *, is_last: bool = True) -> str:
         return _("%(tokens)s: rejected") % {"tokens": tokens}
     change = "" if write.after is None else f"{write.before} → {write.after}"
     if write.sold > write.initial and is_last:
-        count = {"sold": write.sold, "stock": write.initial}
-        return ": ".join(filter(None, [change, _("%(sold)d of %(stock)d sold") % count]))
+        count = _("%(sold)d of %(stock)d sold") % {"sold": write.sold, "stock": write.initial}
+        return _("%(change)s: %(count)s") % {"change": change, "count": count} if change else count
     if write.is_lost and write.sold <= write.initial:
         return _("%(change)s: not counted") % {"change": change}
     return change

@@ -5,7 +5,7 @@
     for result in report["scenarios"]:
         SCENARIOS[result["name"]].describe(result)  # three sentences in the active language
         for variant in result["halves"]:
-            timeline.draw(variant), timeline.rows(variant)
+            timeline.draw(variant), timeline.story(variant)
         export.shown(result)                        # the context of lab/_scenario.html
 
 A result is {"name", "row", "verdict": "ok|failed|not-run", "why", "seconds", "halves": [...]}; a

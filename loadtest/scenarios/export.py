@@ -41,7 +41,7 @@ def shown(result: Result) -> dict[str, Any]:
             "name": half(variant),
             "heading": timeline.heading(variant),
             "chart": timeline.draw(variant, length=length),
-            "rows": timeline.rows(variant),
+            "story": timeline.story(variant),
         }
         for variant in result["halves"]
     ]
