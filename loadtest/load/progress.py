@@ -3,33 +3,64 @@
 import time
 from typing import Any
 
+CURVE_POINTS = 120
+NAMES = ("backend", "discipline", "repeat")
+SHOWN = ("backend", "discipline", "stock", "sold", "oversold", "verdict", "why", "sold_at", "marks")
+"""The figures of a finished run that the page shows while others are still running."""
+
 
 class LoadProgress:
-    """Counts the buyers served in all runs of a plan."""
+    """Counts the buyers served in all runs of a plan, and follows the run under way."""
 
     def __init__(self) -> None:
         self.now = ""
-        """The run under way."""
+        """The name of the run under way."""
+        self.run: dict[str, Any] | None = None
+        """Its figures so far, with the keys of a finished run that a chart reads."""
+        self.over: list[dict[str, Any]] = []
         self.total = 0
         self.done = 0
-        self._buyers = self._runs_over = 0
+        self._plan: dict[str, Any] = {}
         self._began: float | None = None
 
     def update(self, event: dict[str, Any]) -> bool:
         """Process an event of `loadtest.load.run`; return True if there was progress."""
         if event["event"] == "plan":
-            self._buyers = event["buyers"]
-            self.total = self._buyers * event["runs"]
+            self._plan = event
+            self.total = event["buyers"] * event["runs"]
         elif event["event"] == "progress" and "system" in event:
             self.now = event["system"]  # a scenario: the number of its steps is unknown
         elif event["event"] == "progress":
             self._began = self._began or time.monotonic()
             self.now = "{backend} + {discipline} #{repeat}".format(**event)
-            self.done = self._runs_over * self._buyers + event["served"]
+            self.done = len(self.over) * self._plan["buyers"] + event["served"]
+            self._follow(event)
         elif event["event"] == "run":
-            self._runs_over += 1
-            self.done = self._runs_over * self._buyers
+            self._finish(event["run"])
+            self.done = len(self.over) * self._plan["buyers"]
         return event["event"] in ("progress", "run")
+
+    def _follow(self, event: dict[str, Any]) -> None:
+        """Add a point to the curve; a long curve loses every other point."""
+        stock, points = self._plan["stock"], self.run["sold_at"] if self.run else [(0.0, 0)]
+        points.append((event["at"], event["sold"]))
+        if len(points) > CURVE_POINTS:
+            del points[1:-1:2]
+        self.run = {
+            **{name: event[name] for name in (*NAMES, "served", "sold", "marks")},
+            "buyers": self._plan["buyers"],
+            "stock": stock,
+            "oversold": max(0, event["sold"] - stock),
+            "sold_at": points,
+        }
+
+    def _finish(self, run: dict[str, Any]) -> None:
+        """Keep the figures of a run, and its curve if it is the worst run of its guard so far."""
+        self.run, row = None, {name: run[name] for name in SHOWN}
+        for other in self.over:
+            if other["sold_at"] and all(other[name] == row[name] for name in NAMES[:2]):
+                (row if other["oversold"] >= row["oversold"] else other)["sold_at"] = []
+        self.over.append(row)
 
     @property
     def per_second(self) -> float:
@@ -50,4 +81,6 @@ class LoadProgress:
             "of": self.total,
             "per_second": round(self.per_second),
             "left": self.seconds_left,
+            "run": self.run,
+            "over": self.over,
         }

@@ -25,7 +25,7 @@ def run(plan: Plan, progress: Progress = lambda event: None) -> Report:
                 return report
         missed = 0
         asked = {"plan": settings, "missing": stores.missing, "ports": stores.ports}
-        progress({"event": "plan", "runs": plan.runs, "buyers": plan.buyers})
+        progress({"event": "plan", "runs": plan.runs, "buyers": plan.buyers, "stock": plan.stock})
         for event in stores.run_experiment("run", asked):
             progress(event)
             if event["event"] == "versions":

@@ -138,7 +138,7 @@ def _run(
         customers,
         backend=names["backend"],
         history=folder,
-        progress=lambda served: emit("progress", served=served, of=plan.buyers, **names),
+        progress=lambda **now: emit("progress", of=plan.buyers, **now, **names),
         kill_server=lambda: emit("inject", server=FAULTS[plan.fault].server),
         passes_on=expires_in_pause and plan.processes > 1,
     )

@@ -13,10 +13,11 @@ from multiprocessing.context import ForkProcess
 from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 from threading import BrokenBarrierError
+from typing import Any
 
 from loadtest.history.recorder import Recorder
 from loadtest.load.buyers import START_TIMEOUT, Outcome, SaleLoad, run_buyers
-from loadtest.load.fault_plan import FAULTS, PAUSE_SECONDS, FaultTrigger, Injection
+from loadtest.load.fault_plan import FAULTS, PAUSE_SECONDS, FaultTrigger, Injection, marks
 from loadtest.load.plan import Plan
 from shop.models import User
 
@@ -92,13 +93,14 @@ def run_sale(
     *,
     backend: str,
     history: Path,
-    progress: Callable[[int], object],
+    progress: Callable[..., object],
     kill_server: Callable[[], object],
     passes_on: bool,
 ) -> SaleResult:
     """Let all customers buy, and return when the last of them has been served.
 
-    `progress` is called with the number served, `kill_server` to inject a fault of a server.
+    `progress` is called with the seconds since the start, the buyers served, the units sold and the
+    marks of faults; `kill_server` injects a fault of a server.
     `passes_on`: another process gets the lock while its holder is stopped.
     """
     threads = plan.processes * plan.threads
@@ -136,7 +138,9 @@ def run_sale(
         with suppress(BrokenBarrierError):  # the thread that broke it reports the reason
             load.start.wait(START_TIMEOUT)
         started = time.monotonic()
-        errors = _wait_for_workers(load, workers, monitor, progress)
+        errors = _wait_for_workers(
+            load, workers, monitor, lambda: progress(**_now(load, monitor, started))
+        )
     finally:
         monitor.resume(always=True)
         for process, _ in workers.values():
@@ -159,7 +163,7 @@ def _wait_for_workers(
     load: SaleLoad,
     workers: dict[int, Worker],
     monitor: _FaultMonitor,
-    progress: Callable[[int], object],
+    progress: Callable[[], object],
 ) -> list[str]:
     """Wait for the workers, replace those that the fault killed, and return the errors."""
     errors: list[str] = []
@@ -182,5 +186,15 @@ def _wait_for_workers(
                     waiting[workers[number][1]] = number
                 else:
                     errors.append("a process ended early")
-        progress(sum(load.served))
+        progress()
     return errors
+
+
+def _now(load: SaleLoad, monitor: _FaultMonitor, started: float) -> dict[str, Any]:
+    """Return the figures of this moment for a page, which cost the load nothing to collect."""
+    return {
+        "at": round(time.monotonic() - started, 3),
+        "served": sum(load.served),
+        "sold": sum(load.sold),
+        "marks": marks(load.plan.fault, monitor.injections, started),
+    }

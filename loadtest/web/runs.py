@@ -33,9 +33,7 @@ TIME_LIMIT = 600
 WAIT_LIMIT = 120
 """Seconds after which a run that no worker has started counts as failed."""
 KEEP = timedelta(days=30)
-PROGRESS_SECONDS = 0.5
-SHOWN = ("backend", "discipline", "stock", "sold", "oversold", "verdict", "why")
-"""The figures of a finished run that the page shows while others are still running."""
+PROGRESS_SECONDS = 0.25
 Kind, State = LabRun.Kind, LabRun.State
 
 
@@ -149,18 +147,16 @@ def _report(row: LabRun) -> dict[str, Any]:
 
 def _save_progress(run_id: UUID) -> Callable[[dict[str, Any]], None]:
     """Return a listener that saves the run's progress and raises Stopped after a stop request."""
-    pace, over = LoadProgress(), []
+    pace = LoadProgress()
     saved_at = 0.0
 
     def show(event: dict[str, Any]) -> None:
         nonlocal saved_at
         moved = pace.update(event)
-        if event["event"] == "run":
-            over.append({name: event["run"][name] for name in SHOWN})
         now = time.monotonic()
         if moved and now - saved_at >= PROGRESS_SECONDS:
             saved_at = now
-            LabRun.objects.filter(pk=run_id).update(progress={**pace.as_dict(), "over": over})
+            LabRun.objects.filter(pk=run_id).update(progress=pace.as_dict())
             if LabRun.objects.filter(pk=run_id, stop_requested=True).exists():
                 raise Stopped
 

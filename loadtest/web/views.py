@@ -20,7 +20,7 @@ from loadtest.load.plan import Plan
 from loadtest.models import LabRun
 from loadtest.scenarios import export as scenario_export
 from loadtest.scenarios.course import step_of
-from loadtest.web import comparison, runs, tasks
+from loadtest.web import comparison, live, runs, tasks
 from loadtest.web.forms import PlanForm
 from shop.models import User
 from shop.platform import rate_limits
@@ -163,6 +163,7 @@ def show(request: HttpRequest, run_id: UUID) -> HttpResponse:
         finished = LabRun.objects.filter(state=LabRun.State.DONE, kind=run.kind).exclude(pk=run.pk)
         context["others"] = [(one, _headline(one)) for one in finished[:LISTED]]
     context["heading"] = _heading(run)
+    context["has_news"] = context.get("oversold", "") != request.GET.get("oversold", "")
     context["address"] = request.build_absolute_uri(run.get_absolute_url())
     if not request.headers.get("HX-Request"):
         return render(request, "lab/run.html", context)
@@ -225,11 +226,7 @@ def _shown(run: LabRun) -> dict[str, Any]:
         }
     if run.report:
         return export.shown(run.report)
-    over = run.progress.get("over", [])
-    return {
-        "command": Plan(**run.plan).command(),
-        "so_far": report.sentence(over) if over else "",
-    }
+    return {"command": Plan(**run.plan).command(), **live.context(run)}
 
 
 def _heading(run: LabRun) -> str:
