@@ -83,7 +83,7 @@ def dots(run: dict[str, Any]) -> SafeString:
     ):
         places = [divmod(n, COLUMNS) for n in range(ceil(begin / per_dot), ceil(end / per_dot))]
         path = [_sign(name, MARGIN + PITCH * (x + 0.5), PITCH * (y + 0.5)) for y, x in places]
-        x, y = MARGIN + PITCH / 2 + (row % 2) * WIDTH / 2, top + 22 * (row // 2)
+        x, y = MARGIN + PITCH / 2 + (row % 2) * 0.42 * WIDTH, top + 22 * (row // 2)
         drawing.add("path", d="".join(path) + _sign(name, x, y), **pen)
         drawing.text(x + 12, y + 4, f"{words}: {count}")
     if per_dot > 1:
