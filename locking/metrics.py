@@ -75,33 +75,29 @@ def kind_of(name: str) -> str:
 
 
 # Cached, because labels() computes a hash and takes a lock on every call.
-@lru_cache(maxsize=2048)
-def _counter(of: Counter, *labels: str) -> Counter:
-    return of.labels(*labels)
-
-
 @lru_cache(maxsize=1024)
-def _times(backend: str, kind: str) -> tuple[Histogram, Histogram]:
+def _of_grants(backend: str, kind: str) -> tuple[Counter, Histogram, Histogram]:
     # Create it at 0: Prometheus sees no increase in a series that starts at 1.
     LOST.labels(backend, kind)
-    return WAIT.labels(backend, kind), HOLD.labels(backend, kind)
+    place = backend, kind
+    return OUTCOMES.labels(*place, "acquired"), WAIT.labels(*place), HOLD.labels(*place)
 
 
 def acquired(backend: str, name: str, seconds: float) -> None:
     """Count a grant that took `seconds` to arrive."""
-    kind = kind_of(name)
-    _counter(OUTCOMES, backend, kind, "acquired").inc()
-    _times(backend, kind)[0].observe(seconds)
+    count, wait, _ = _of_grants(backend, kind_of(name))
+    count.inc()
+    wait.observe(seconds)
 
 
 def not_acquired(backend: str, name: str, outcome: str) -> None:
     """Count an attempt without a grant; the outcome is timeout or unavailable."""
-    _counter(OUTCOMES, backend, kind_of(name), outcome).inc()
+    OUTCOMES.labels(backend, kind_of(name), outcome).inc()
 
 
 def released(backend: str, name: str, seconds: float) -> None:
     """Count a lease released after `seconds`."""
-    _times(backend, kind_of(name))[1].observe(seconds)
+    _of_grants(backend, kind_of(name))[2].observe(seconds)
 
 
 def lost(backend: str, name: str) -> None:
@@ -109,9 +105,14 @@ def lost(backend: str, name: str) -> None:
     LOST.labels(backend, kind_of(name)).inc()
 
 
+@lru_cache(maxsize=256)
+def _of_lookups(kind: str, outcome: str) -> Counter:
+    return LOOKUPS.labels(kind, outcome)
+
+
 def lookup(key: str, outcome: str) -> None:
     """Count a value returned by single_flight (hit, stale, wait, rebuild) or a failed build."""
-    _counter(LOOKUPS, kind_of(key), outcome).inc()
+    _of_lookups(kind_of(key), outcome).inc()
 
 
 def built(key: str, seconds: float) -> None:

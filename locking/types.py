@@ -80,7 +80,7 @@ def current_caller() -> object:
 
 def sync_to_async_call() -> object | None:
     """Return an object that only this thread's present call of `sync_to_async` has, or None."""
-    if getattr(SyncToAsync.threadlocal, "main_event_loop", None) is None:
+    if "main_event_loop" not in vars(SyncToAsync.threadlocal):
         return None  # this thread never ran one
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not SyncToAsync.thread_handler.__code__:

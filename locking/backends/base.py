@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Unpack
 
 from django.core.checks import CheckMessage, Error
 from django.utils.translation import gettext_noop
@@ -164,8 +164,7 @@ class Claim:
         return LockLost(f"{self.name!r} is not held by {self.owner}.")
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """An acquired lock: a fencing token, and the monotonic time at which it ends unrenewed."""
 
     token: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from django.db import transaction
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from locking.exceptions import LockError, LockMisuse
 from locking.lease.lease import Lease, logger
@@ -12,8 +12,8 @@ from locking.lease.lease import Lease, logger
 
 def _in_transaction() -> bool:
     """Return whether the default database is in a transaction, that of a TestCase aside."""
-    blocks = transaction.get_connection().atomic_blocks
-    return any(not getattr(block, "_from_testcase", False) for block in blocks)
+    blocks = connections[DEFAULT_DB_ALIAS].atomic_blocks
+    return bool(blocks) and not all(getattr(block, "_from_testcase", False) for block in blocks)
 
 
 def refuse_in_transaction(name: str) -> None:

@@ -32,6 +32,28 @@ _marking = RenewedLock()
 class Lease:
     """A granted lock as its holder sees it, until it is released or lost."""
 
+    count = 1
+    """Acquisitions by the holder that are not yet released."""
+    renew_at = math.inf
+    """Monotonic time of the next renewal."""
+    is_renewed = False
+    """Whether the watchdog extends the grant."""
+    hold_until = math.inf
+    """Monotonic time at which the lease ends even if it is renewed."""
+    sync_call: object = None
+    """The call of sync_to_async that acquired it. Only that call may enter again, because a task
+    and its children look the same in such calls."""
+    previous: Lease | None = None
+    """The lease that this one hides from its holder until the release."""
+    epoch = 0
+    """Epoch of the policy that chose the backend; 0 if the caller named the backend."""
+    mode = ""
+    """Mode of that policy."""
+    scope: CancelScope | None = None
+    """The block to cancel when the loss is noticed."""
+    _marked_lost = False
+    _confirmations: Sequence[Callable[[], bool]] = ()
+
     def __init__(self, backend: Backend, claim: Claim, grant: Grant, on_lost: OnLost) -> None:
         self.backend = backend
         self.renewer = renewer_of(backend)
@@ -44,29 +66,10 @@ class Lease:
         claim.token = grant.token
         claim.deadline = grant.deadline
         claim.report_lost = self.mark_lost
-        self.count = 1
-        """Acquisitions by the holder that are not yet released."""
         self.granted_at = time.monotonic()
-        self.renew_at = math.inf
-        """Monotonic time of the next renewal."""
         self.on_lost = on_lost
-        self.is_renewed = False
-        """Whether the watchdog extends the grant."""
-        self.hold_until = math.inf
-        """Monotonic time at which the lease ends even if it is renewed."""
-        self.sync_call = sync_to_async_call() if isinstance(claim.caller, weakref.ref) else None
-        """The call of sync_to_async that acquired it. Only that call may enter again, because a
-        task and its children look the same in such calls."""
-        self.previous: Lease | None = None
-        """The lease that this one hides from its holder until the release."""
-        self.epoch = 0
-        """Epoch of the policy that chose the backend; 0 if the caller named the backend."""
-        self.mode = ""
-        """Mode of that policy."""
-        self._marked_lost = False
-        self.scope: CancelScope | None = None
-        """The block to cancel when the loss is noticed."""
-        self._confirmations: list[Callable[[], bool]] = []
+        if isinstance(claim.caller, weakref.ref):
+            self.sync_call = sync_to_async_call()
 
     @property
     def fence(self) -> tuple[int, int]:
@@ -205,10 +208,10 @@ class Lease:
         and the caller may then wait for the lock like any other. `confirm` is called until it
         returns True; an error counts as False. If the process ends, the lock ends as usual.
         """
-        self._confirmations.append(confirm)
+        self._confirmations = *self._confirmations, confirm
 
     def _release_later(self) -> None:
-        confirmations, self._confirmations = self._confirmations, []
+        confirmations, self._confirmations = self._confirmations, ()
         self.discard()
         self.claim.caller = self  # which is never abandoned, unlike a thread or a task
         self.backend.held[(self.name, self)] = self
@@ -246,8 +249,9 @@ class Lease:
 
     def schedule(self) -> None:
         """Set the time of the next renewal, a third of the ttl from now."""
-        third = time.monotonic() + self.claim.ttl / 3 if self.is_renewed else math.inf
-        self.renew_at = min(third, self.hold_until)
+        self.renew_at = self.hold_until
+        if self.is_renewed:
+            self.renew_at = min(time.monotonic() + self.claim.ttl / 3, self.hold_until)
 
     def renew(self) -> None:
         """Extend the grant by its ttl; mark the lease lost if the store says so."""

@@ -344,7 +344,7 @@ class Lock(BaseLock):
             # Not None if it is lost, or if its holder may not enter again.
             lease.previous = self._lease_of(claim.caller)
             backend.held[self.name, claim.caller] = lease
-            metrics.acquired(backend.alias, self.name, time.monotonic() - started)
+            metrics.acquired(backend.alias, self.name, lease.granted_at - started)
             if claim.trace is not None:
                 claim.trace.waited(claim, "acquired")
             if self.max_hold is not None:

@@ -1,7 +1,7 @@
 -- Acquires the lock, or joins the queue and returns how long the lock stays held. It is safe to run
 -- twice: the second run finds the grant or the queue entry of the first.
 --
--- KEYS  1 lock, 2 queue, 3 clock, 4 late (see redis_queue.lua)
+-- KEYS  1 lock, 2 queue, 3 clock (see redis_queue.lua)
 -- ARGV  1 owner, 2 floor, 3 fair (see there)
 --       4 ttl    ms that the grant lasts
 --       5 entry  the queue entry, "channel ttl floor owner"; '' does not wait
@@ -9,39 +9,46 @@
 --          1 if neither a grant nor an entry of the caller was found, else 0},
 --          and the holder's owner and token
 
+local QUEUE_LIFE = 30000 -- ms; the first waiter runs this again after 10 s at the latest
 local ttl, entry = ARGV[4], ARGV[5]
 
-local holder = redis.call('HGET', lock, 'owner')
-if not holder then
-  holder = fair and grant_next()
-  if not holder then
+local state = redis.call('HMGET', lock, 'owner', 'token', 'ttl')
+if not state[1] then
+  if not (fair and grant_next()) then
     local token = next_token(0)
     grant(caller, ttl, token)
-    if entry ~= '' and not fair then
+    if not fair and redis.call('LLEN', queue) > 0 then
+      redis.call('LSET', queue, 0, unqueued(caller))
       redis.call('LREM', queue, 1, entry)
     end
     return {token, tonumber(ttl), 0, 0, 1}
   end
+  state = redis.call('HMGET', lock, 'owner', 'token', 'ttl')
 end
 
-local state = redis.call('HMGET', lock, 'token', 'ttl')
+local holder, token = state[1], state[2]
 local left = redis.call('PTTL', lock)
 -- If the clock was set back, the grant would last longer than its ttl.
-local longest = tonumber(state[2]) or 1000
+local longest = tonumber(state[3]) or 1000
 if left < 0 or left > longest then
   redis.call('PEXPIRE', lock, longest)
   left = longest
 end
 if holder == caller then
-  return {tonumber(state[1]), left, ticks(), 0, 0}
+  return {tonumber(token), left, ticks(), 0, 0}
 end
 if entry == '' then
-  return {0, left, 0, 0, 1, holder, state[1]}
+  return {0, left, 0, 0, 1, holder, token}
 end
 local place = redis.call('LPOS', queue, entry)
-local is_new = place and 0 or 1
-if not place then
+local is_new = (place or 0) == 0 and 1 or 0
+if is_new == 1 then
   place = redis.call('RPUSH', queue, entry) - 1
+  if place == 0 then
+    place = redis.call('LPUSH', queue, unqueued(holder)) - 1
+  elseif place == 1 then
+    redis.call('LSET', queue, 0, unqueued(holder)) -- it may be that of an earlier holder
+  end
 end
-keep_queue(holder, left)
-return {0, left, ticks(), place, is_new, holder, state[1]}
+redis.call('PEXPIRE', queue, QUEUE_LIFE)
+return {0, left, ticks(), place - 1, is_new, holder, token}

@@ -313,7 +313,7 @@ class RedisBackend(Backend):
                     since=int(ticks) * TICK,
                     expires_in=left / 1000,
                     count=int(count),
-                    waiters=self._command("LLEN", f"{key}:queue"),
+                    waiters=max(0, self._command("LLEN", f"{key}:queue") - 1),
                 )
             )
         return locks
@@ -339,10 +339,10 @@ class RedisBackend(Backend):
     def _ticks(self) -> str:
         return str(max(time.time_ns() // 16000, self._floor + 1))
 
-    def keys(self, name: str) -> tuple[str, str, str, str]:
-        """Return the keys of the lock, its queue, the clock of all names, and its late holder."""
+    def keys(self, name: str) -> tuple[str, str, str]:
+        """Return the keys of the lock, its queue, and the clock of all names."""
         lock = f"{self._prefix}{{{name}}}"
-        return lock, f"{lock}:queue", self._clock, f"{lock}:late"
+        return lock, f"{lock}:queue", self._clock
 
     def _command(self, *command: str) -> Any:
         return self.pool.call(lambda connection: connection.command(*command))

@@ -95,7 +95,7 @@ class RedisLock(RuleBasedStateMachine):
         self.queue.append(claim)
         self.threads[claim.owner] = thread = threading.Thread(target=work)
         thread.start()
-        until(lambda: self.raw.llen(f"{self.key}:queue") == len(self.queue), "queueing")
+        until(lambda: self.raw.llen(f"{self.key}:queue") == len(self.queue) + 1, "queueing")
         return claim
 
     @precondition(lambda self: self.queue)
@@ -159,11 +159,13 @@ class RedisLock(RuleBasedStateMachine):
     @invariant()
     def redis_agrees(self) -> None:
         state = self.raw.hgetall(self.key)
-        waiting = [entry.decode() for entry in self.raw.lrange(f"{self.key}:queue", 0, -1)]
-        assert [entry.split(" ", 3)[3] for entry in waiting] == [one.owner for one in self.queue]
+        entries = [entry.decode() for entry in self.raw.lrange(f"{self.key}:queue", 0, -1)]
+        last, *waiting = [entry.split(" ", 3)[3] for entry in entries] or [""]
+        assert waiting == [one.owner for one in self.queue]
         if self.holder is None:
             assert not state
         else:
+            assert not waiting or last == self.holder.owner
             assert state[b"owner"].decode() == self.holder.owner
             assert int(state[b"count"]) == self.count
             assert self.raw.pttl(self.key) > 0
