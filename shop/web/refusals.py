@@ -15,11 +15,13 @@ from urllib.parse import quote
 
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import CsrfViewMiddleware, get_token
+from django.utils.translation import gettext as _
 from django.utils.translation import override
 
 from shop.catalogue.page_cache import read_sale
 from shop.errors import (
     STORE_ERRORS,
+    LimitReached,
     NotOpen,
     Overloaded,
     ServiceUnavailable,
@@ -57,6 +59,9 @@ def refuse(
     if wanted and isinstance(error, IMPERSONAL):
         return _impersonal(request, wanted, error, language)
     with override(language):
+        if wanted and isinstance(error, LimitReached):
+            text = _("You can buy at most %(most)d in this sale.")
+            error = LimitReached(text % {"most": wanted.sale.limit_per_customer})
         if wanted is None or wants_json(request):
             return answer(request, error)
         try:
