@@ -21,7 +21,7 @@ STORES: dict[str, tuple[Place, Place]] = {
         (f"{BACKENDS}/process.py", "del self._owned[name]"),
     ),
     "redis": (
-        (f"{BACKENDS}/lua/redis_take.lua", "redis.call('HGET', lock, 'owner')"),
+        (f"{BACKENDS}/lua/redis_take.lua", "redis.call('HMGET', lock, 'owner'"),
         (f"{BACKENDS}/lua/redis_release.lua", "redis.call('DEL', lock"),
     ),
     "redlock": (

@@ -56,9 +56,7 @@ COURSE = (
         ),
         notice=_("The lock worked perfectly, twice. Tests with one process never see this."),
         broken=ONE_PROCESS,
-        repaired=Excerpt(
-            f"{REDIS_SCRIPTS}/redis_take.lua", "local holder = redis.call", "grant(caller"
-        ),
+        repaired=Excerpt(f"{REDIS_SCRIPTS}/redis_take.lua", "if not state[1]", "grant(caller"),
         scenarios=("lock-of-one-process",),
     ),
     Step(
