@@ -32,7 +32,7 @@ def as_file(result: Report, suffix: str) -> bytes:
         return _csv(result).encode()
     if suffix == "svg":
         return bars.draw(result["runs"], alone=True).encode()
-    return render_to_string("lab/offline.html", shown(result)).encode()
+    return render_to_string("lab/offline.html", {**shown(result), **timeline.assets()}).encode()
 
 
 def _csv(result: Report) -> str:

@@ -14,9 +14,11 @@ legible on a telephone.
 """
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from django.conf import settings
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
@@ -59,6 +61,13 @@ def png(variant: Mapping[str, Any], *, length: int = 0, pixels: int = 2 * WIDTH)
 def length_of(variants: Iterable[Mapping[str, Any]]) -> int:
     """Return the nanoseconds that an axis must show for the longest of the variants."""
     return max((data.end - data.begin for data in map(read, variants)), default=0)
+
+
+def assets() -> dict[str, SafeString]:
+    """Return style and script of the playback, for a page that stands alone."""
+    files = {"style": "css/timeline.css", "script": "js/timeline.js"}
+    static = Path(settings.BASE_DIR) / "static"
+    return {name: SafeString((static / file).read_text()) for name, file in files.items()}
 
 
 def heading(variant: Mapping[str, Any]) -> str:
@@ -125,10 +134,13 @@ class _Timeline(Panel):
     # --- a panel: all lanes on one axis ---
 
     def _panel(self) -> None:
-        before, self.parts = self.parts, []
+        before, self.parts, top = self.parts, [], self.y
         self._lanes()
         self._ticks()
-        places = {"data_first": self.since(self.axis.first), "data_length": self.axis.length}
+        places = {
+            **{"data_first": self.since(self.axis.first), "data_length": self.axis.length},
+            **{"data_left": LEFT, "data_right": RIGHT, "data_top": top, "data_bottom": self.y - 16},
+        }
         self.parts = [*before, tag("g", SafeString("\n".join(self.parts)), **places)]
 
     def _lanes(self) -> None:

@@ -65,8 +65,12 @@ class SourceLine(NamedTuple):
     code: str
 
 
+ENDED = SourceLine("", "")
+"""After the end of a purchase or of its process."""
+
+
 def line_of(event: Event, *, alias: str = "", guard: str = "") -> SourceLine | None:
-    """Return the line that the event's process executes, None if the event shows none.
+    """Return the line that the event's process executes, None if it goes on with the one before.
 
     `alias` is that of the lock; `guard` names the lock and the write strategy in words.
     """
@@ -87,13 +91,20 @@ def line_of(event: Event, *, alias: str = "", guard: str = "") -> SourceLine | N
             return _find(*WRITES[strategy])
         case "fault", "start" if event["what"] in ("paused", "GIL held", "works"):
             return _find(STOCK, 'reach("stock.read"')
+        case "fault", "start" if event["what"] == "killed":
+            return ENDED
+        case "buy", ("ok" | "fail" | "unknown"):
+            return ENDED
     return None
 
 
 @cache
-def _find(path: str, part: str) -> SourceLine:
-    """Return the first line of a file with this part. Raise ValueError if there is none."""
+def _find(path: str, part: str) -> SourceLine | None:
+    """Return the first line of a file with this part; None if it was changed, which a test finds.
+
+    A course whose other lines are right is worth more than an error page.
+    """
     for number, line in enumerate((Path(settings.BASE_DIR) / path).read_text().splitlines(), 1):
         if part in line:
             return SourceLine(f"{path}:{number}", line.strip())
-    raise ValueError(f"{path} has no line with {part!r}")
+    return None

@@ -39,6 +39,7 @@ def shown(result: Result) -> dict[str, Any]:
     variants = [
         {
             "name": half(variant),
+            "label": _("repaired") if variant["is_repaired"] else _("broken"),
             "heading": timeline.heading(variant),
             "chart": timeline.draw(variant, length=length),
             "story": timeline.story(variant),
@@ -57,6 +58,7 @@ def shown(result: Result) -> dict[str, Any]:
 def html(report: dict[str, Any]) -> str:
     """Return one HTML page without external resources."""
     context = {
+        **timeline.assets(),
         "shown": [shown(one) for one in report["scenarios"]],
         "versions": report["versions"],
     }

@@ -195,6 +195,18 @@ def test_charts_of_the_docs_are_those_of_the_recording(name: str) -> None:
         )
 
 
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_exported_page_is_small_and_has_its_script(name: str, language: str) -> None:
+    report = export.recorded()
+    with translation.override(language):
+        html = export.html({**report, "scenarios": [report["results"][name]]})
+    assert len(html.encode()) <= 300_000
+    assert "class Player" in html
+    assert ".playback" in html
+    assert not re.search(r"<(link|script|img)[^>]+(href|src)=", html)
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_recorded_events_have_chinese_texts(name: str) -> None:
     """Names of commands and programs stay as they are."""
@@ -411,7 +423,7 @@ def test_story_of_a_recording_names_the_lines_of_the_source(name: str) -> None:
     for variant in export.recorded()["results"][name]["halves"]:
         story = timeline.story(variant)
         assert [one.at for one in story] == sorted(one.at for one in story)
-        places = [one.line for one in story if one.line]
+        places = [one.line for one in story if one.line and one.line.code]
         asked = [one for one in timeline_data.own(variant["events"]) if is_request(one)]
         assert len(places) >= len(asked) > 0
         for line in places:
@@ -441,11 +453,11 @@ def test_line_of_a_write_is_that_of_the_strategy(guard: str, part: str) -> None:
 
 
 def test_every_line_of_the_source_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this fails, a line was changed: update its part in loadtest/history/source.py."""
     for alias in source.STORES:
         for do in ("acquire", "release"):
             assert line_of(event(0, "buyer A", do, "invoke"), alias=alias) is not None
     for do in ("read", "renew", "lost"):
         assert line_of(event(0, "buyer A", do, "ok")) is not None
     monkeypatch.setitem(source.WRITES, "naive", (source.STOCK, "no such line"))
-    with pytest.raises(ValueError, match=r"inventory/stock\.py has no line with 'no such line'"):
-        line_of(event(0, "buyer A", "write", "ok"))
+    assert line_of(event(0, "buyer A", "write", "ok")) is None

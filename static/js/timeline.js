@@ -1,0 +1,191 @@
+// Steps through the events of a timeline: a cursor moves over the pictures of all variants, the
+// sentence of the moment is highlighted, and each process shows its line of code. Without script,
+// the same sentences are a list below each picture.
+"use strict";
+(() => {
+  const SVG = "http://www.w3.org/2000/svg";
+  const DWELL = 1500; // milliseconds between two events while playing
+  const GLIDE = 250; // milliseconds in which the cursor moves to the next event
+  const isCalm = matchMedia("(prefers-reduced-motion: reduce)");
+
+  /** A line over one panel of a picture; the panel says which nanoseconds it shows, and where. */
+  function cursorOf(panel) {
+    const { first, length, left, right, top, bottom } = panel.dataset;
+    const line = document.createElementNS(SVG, "line");
+    line.setAttribute("class", "cursor");
+    line.setAttribute("y1", top);
+    line.setAttribute("y2", bottom);
+    panel.append(line);
+    return (time) => {
+      const part = (time - first) / length;
+      const x = Number(left) + (right - left) * part;
+      line.setAttribute("x1", x);
+      line.setAttribute("x2", x);
+      line.setAttribute("visibility", part < 0 || part > 1 ? "hidden" : "visible");
+    };
+  }
+
+  /** One variant: its picture, its sentences, and what they say about the row and the code. */
+  class Variant {
+    constructor(figure) {
+      this.label = figure.dataset.label;
+      this.sentences = [...figure.querySelectorAll("li[data-t]")];
+      const panels = [...figure.querySelectorAll("svg g[data-length]")];
+      this.length = Number(panels[0]?.dataset.length ?? 0);
+      this.cursors = panels.map(cursorOf);
+      const state = figure.querySelector(".state");
+      this.row = state.querySelector("output");
+      this.row.parentElement.hidden = !this.sentences.some((one) => one.dataset.stock);
+      this.lines = new Map();
+      for (const { dataset } of this.sentences) {
+        if (dataset.code && !this.lines.has(dataset.who)) {
+          const item = state.querySelector("template").content.cloneNode(true).firstElementChild;
+          item.querySelector("strong").textContent = dataset.who;
+          state.querySelector("ul").append(item);
+          this.lines.set(dataset.who, item);
+        }
+      }
+      state.hidden = false;
+      this.show(-1);
+    }
+
+    /** Show the state after every event up to a time. */
+    show(time) {
+      let current = null;
+      let row = "–";
+      const code = new Map();
+      for (const one of this.sentences) {
+        if (Number(one.dataset.t) > time) break;
+        current = one;
+        row = one.dataset.stock || row;
+        if (one.dataset.code !== undefined) code.set(one.dataset.who, one.dataset);
+      }
+      for (const one of this.sentences) {
+        if (one === current) one.setAttribute("aria-current", "step");
+        else one.removeAttribute("aria-current");
+      }
+      this.row.textContent = row;
+      for (const [who, item] of this.lines) {
+        item.querySelector("code").textContent = code.get(who)?.code || "–";
+        item.querySelector("small").textContent = code.get(who)?.place || "";
+      }
+    }
+  }
+
+  class Player {
+    shown = -1; // where the cursor is drawn, on its way to `time`
+
+    constructor(root) {
+      this.variants = [...root.querySelectorAll("figure")].map((figure) => new Variant(figure));
+      const sentences = this.variants.flatMap((variant) => variant.sentences);
+      this.times = [...new Set(sentences.map((one) => Number(one.dataset.t)))].sort((a, b) => a - b);
+      this.panel = root.querySelector(".playback");
+      this.button = this.panel.querySelector("[data-do=play]");
+      this.playText = this.button.textContent;
+      this.slider = this.panel.querySelector("input");
+      this.now = this.panel.querySelector(".now");
+      this.slider.max = Math.max(...this.variants.map((variant) => variant.length));
+      this.draw(-1);
+      this.panel.hidden = false;
+      this.panel.addEventListener("click", (event) => {
+        const action = event.target.closest("[data-do]")?.dataset.do;
+        if (action === "play") this.toggle();
+        else if (action) this.step(action === "next" ? 1 : -1);
+      });
+      this.slider.addEventListener("input", () => {
+        this.pause();
+        this.go(Number(this.slider.value), true);
+      });
+      root.addEventListener("keydown", (event) => this.key(event));
+    }
+
+    key(event) {
+      if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
+      const isPicture = event.target.matches(".scroll");
+      if (!isPicture && !event.target.closest(".playback")) return;
+      const action = {
+        ArrowRight: () => this.step(1),
+        ArrowLeft: () => this.step(-1),
+        Home: () => this.jump(this.times[0]),
+        End: () => this.jump(this.times.at(-1)),
+        " ": isPicture ? () => this.toggle() : null, // a button has its own use for Space
+      }[event.key];
+      if (!action) return;
+      event.preventDefault();
+      action();
+    }
+
+    step(by) {
+      this.pause();
+      this.advance(by);
+    }
+
+    jump(time) {
+      this.pause();
+      this.go(time);
+    }
+
+    /** Go to the next or the previous event; return false if there is none. */
+    advance(by) {
+      const time = this.time ?? -1;
+      const next = by > 0 ? this.times.find((one) => one > time) : this.times.findLast((one) => one < time);
+      if (next !== undefined) this.go(next);
+      return next !== undefined;
+    }
+
+    /** Show a moment; the cursor glides there unless `isAtOnce`. */
+    go(time, isAtOnce = false) {
+      this.time = time;
+      this.slider.value = time;
+      this.variants.forEach((variant) => variant.show(time));
+      const latest = Math.max(...this.times.filter((one) => one <= time));
+      const texts = this.variants.flatMap(({ label, sentences }) =>
+        sentences
+          .filter((one) => Number(one.dataset.t) === latest)
+          .map((one) => (label ? `${label}: ` : "") + one.textContent.trim()),
+      );
+      this.now.textContent = texts.join(" ");
+      this.slider.setAttribute("aria-valuetext", this.now.textContent);
+      cancelAnimationFrame(this.frame);
+      if (isAtOnce || isCalm.matches) this.draw(time);
+      else this.glide(this.shown, time, performance.now());
+    }
+
+    glide(from, to, began) {
+      const part = Math.min(1, (performance.now() - began) / GLIDE);
+      this.draw(from + (to - from) * part);
+      if (part < 1) this.frame = requestAnimationFrame(() => this.glide(from, to, began));
+    }
+
+    draw(time) {
+      this.shown = time;
+      this.variants.forEach((variant) => variant.cursors.forEach((move) => move(time)));
+    }
+
+    toggle() {
+      if (this.timer) {
+        this.pause();
+        return;
+      }
+      if (this.time === this.times.at(-1)) this.time = undefined;
+      this.button.textContent = this.button.dataset.pause;
+      this.timer = setInterval(() => this.advance(1) || this.pause(), DWELL);
+      this.advance(1);
+    }
+
+    pause() {
+      clearInterval(this.timer);
+      this.timer = undefined;
+      this.button.textContent = this.playText;
+    }
+  }
+
+  const start = () => {
+    for (const root of document.querySelectorAll("[data-player]:not([data-started])")) {
+      root.dataset.started = "";
+      if (root.querySelector("li[data-t]")) new Player(root);
+    }
+  };
+  start();
+  document.addEventListener("htmx:afterSwap", start);
+})();

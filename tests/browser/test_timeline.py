@@ -1,0 +1,163 @@
+"""Playback of timelines in a real Chromium: keys, buttons, cursor, sentence, code, stock row."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.utils import translation
+from playwright.sync_api import Page, expect
+
+from loadtest.charts import timeline
+from loadtest.charts.axis import LEFT, RIGHT
+from loadtest.scenarios import SCENARIOS, export
+
+FENCE = "/learn/fence/"
+"""Two recordings, each with a player."""
+
+
+def recorded(name: str = "holder-paused") -> list[list[timeline.Sentence]]:
+    variants = export.recorded()["results"][name]["halves"]
+    return [timeline.story(variant) for variant in variants]
+
+
+def cursors(page: Page) -> list[tuple[float, str]]:
+    """The cursors of the first player's main panels."""
+    lines = page.locator("[data-player]").first.locator("svg > g:first-of-type > .cursor").all()
+    return [
+        (float(one.get_attribute("x1") or 0), str(one.get_attribute("visibility"))) for one in lines
+    ]
+
+
+def test_arrow_keys_step_from_event_to_event(people):
+    page = people()
+    page.goto(FENCE)
+    player = page.locator("[data-player]").first
+    now, picture = player.locator(".now"), player.locator(".scroll").first
+    expect(now).to_contain_text("The arrow keys step")
+    assert {visibility for _x, visibility in cursors(page)} == {"hidden"}
+    broken, repaired = recorded()
+    order = sorted(
+        [("Broken", one) for one in broken] + [("Repaired", one) for one in repaired],
+        key=lambda pair: pair[1].at,
+    )
+    picture.focus()
+    ring = picture.evaluate("one => getComputedStyle(one).outlineStyle")
+    assert ring == "solid"
+    for _label, sentence in order[:6]:
+        page.keyboard.press("ArrowRight")
+        expect(now).to_contain_text(sentence.text)
+    page.keyboard.press("ArrowLeft")
+    expect(now).to_contain_text(order[4][1].text)
+    page.keyboard.press("End")
+    expect(now).to_contain_text(order[-1][1].text)
+    last = player.locator("[aria-current=step]")
+    expect(last).to_have_count(2)
+    assert [one.text_content() for one in last.all()] == [
+        f"{story[-1].time} {story[-1].text}" for story in (broken, repaired)
+    ]
+    expect(player.locator("output").first).to_have_text("0 → 0: 2 of 1 sold")
+    page.keyboard.press("Home")
+    expect(now).to_contain_text(order[0][1].text)
+    expect(player.locator("output").first).to_have_text("–")
+    other = page.locator("[data-player]").nth(1)
+    expect(other.locator("[aria-current]")).to_have_count(0)
+
+
+def test_cursor_stands_at_the_linear_time_of_the_event(people):
+    """In both pictures, within a pixel; as the animation is off, it is there at once."""
+    page = people(reduced_motion="reduce")
+    page.goto(FENCE)
+    player = page.locator("[data-player]").first
+    player.locator(".scroll").first.focus()
+    variants = export.recorded()["results"]["holder-paused"]["halves"]
+    length = timeline.length_of(variants)
+    for at in sorted({one.at for story in recorded() for one in story})[:12]:
+        page.keyboard.press("ArrowRight")
+        expect(player.locator("input")).to_have_value(str(at))
+        for x, visibility in cursors(page):
+            assert abs(x - LEFT - (RIGHT - LEFT) * at / length) < 1
+            assert visibility == "visible"
+
+
+def test_each_process_shows_its_line_of_code(people):
+    page = people()
+    page.goto(FENCE)
+    figure = page.locator("[data-player] figure").first
+    line = figure.locator(".state li", has_text=re.compile("^Buyer A|^buyer A")).first
+    expect(line.locator("code")).to_have_text("–")
+    figure.locator(".scroll").focus()
+    code = ""
+    [story, _repaired] = recorded()
+    read = next(one for one in story if one.line and "rows.get" in one.line.code)
+    assert read.line is not None
+    for _step in range(40):
+        page.keyboard.press("ArrowRight")
+        code = line.locator("code").text_content() or ""
+        if code == read.line.code:
+            break
+    assert code == read.line.code
+    expect(line.locator("small")).to_have_text(read.line.place)
+    expect(figure.locator("output")).to_have_text("1")
+    page.keyboard.press("End")
+    expect(line.locator("code")).to_have_text("–")
+
+
+def test_playback_runs_and_pauses_by_button_and_space(people):
+    page = people()
+    page.clock.install()
+    page.goto(FENCE)
+    player = page.locator("[data-player]").first
+    current = player.locator("[aria-current=step]")
+    player.get_by_role("button", name="Play").click()
+    expect(player.get_by_role("button", name="Pause")).to_be_visible()
+    expect(current).to_have_count(1)
+    first = player.locator(".now").text_content()
+    page.clock.run_for(1600)
+    expect(player.locator(".now")).not_to_have_text(first or "")
+    player.locator(".scroll").first.focus()
+    page.keyboard.press("Space")
+    expect(player.get_by_role("button", name="Play")).to_be_visible()
+    stopped = player.locator(".now").text_content()
+    page.clock.run_for(10_000)
+    expect(player.locator(".now")).to_have_text(stopped or "")
+    page.keyboard.press("Space")
+    page.clock.run_for(120_000)
+    expect(player.get_by_role("button", name="Play")).to_be_visible()
+    assert player.locator("input").input_value() == str(
+        max(one.at for story in recorded() for one in story)
+    )
+
+
+def test_slider_goes_to_any_moment(people):
+    page = people()
+    page.goto(FENCE)
+    player = page.locator("[data-player]").first
+    player.locator("input").fill("1500000000")
+    expect(player.locator(".now")).to_contain_text("Buyer B has an order.")
+    assert player.locator("[aria-current=step]").count() == 2
+
+
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_exported_file_plays_without_a_server(people, tmp_path, language):
+    name = next(iter(SCENARIOS))
+    report = export.recorded()
+    with translation.override(language):
+        html = export.html({**report, "scenarios": [report["results"][name]]})
+        [story, _repaired] = recorded(name)
+    file = tmp_path / "scenario.html"
+    file.write_text(html)
+    page = people()
+    page.goto(file.as_uri())
+    page.locator(".scroll").first.focus()
+    page.keyboard.press("End")
+    expect(page.locator("[aria-current=step]").first).to_contain_text(story[-1].text)
+
+
+def test_story_is_readable_without_script(people):
+    page = people(java_script_enabled=False)
+    page.goto(FENCE)
+    expect(page.locator(".playback").first).to_be_hidden()
+    page.locator("summary", has_text="What happened, in words").first.click()
+    [story, _repaired] = recorded()
+    expect(page.locator(".story li").first).to_have_text(f"{story[0].time} {story[0].text}")
