@@ -137,11 +137,11 @@ def check_timeout(timeout: float | None) -> None:
 
 def check_wait(blocking: bool, timeout: float | None, default: float | None) -> float:
     """Return the seconds to wait for the arguments of `acquire`; math.inf waits forever."""
-    check_timeout(timeout)
-    if not blocking:
-        if timeout is not None:
-            raise LockMisuse("blocking=False cannot have a timeout: give one of them.")
-        return 0.0
     if timeout is not None:
+        check_timeout(timeout)
+        if not blocking:
+            raise LockMisuse("blocking=False cannot have a timeout: give one of them.")
         return timeout
+    if not blocking:
+        return 0.0
     return math.inf if default is None else default

@@ -14,7 +14,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Unpack
 
 from django.core.checks import CheckMessage, Error
@@ -114,28 +114,29 @@ class LazyEvent:
 _interrupting = RenewedLock()
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
 class Claim:
     """A caller's request for the lock `name`, and the state of its grant."""
 
-    name: str
-    ttl: float
-    """Seconds for which a grant lasts unless it is extended."""
-    owner: str = field(default_factory=new_owner)
-    caller: object = field(default_factory=current_caller)
-    """The thread or asyncio task that asks; see `current_caller`."""
-    cancelled: LazyEvent = field(default_factory=LazyEvent)
     interrupt: Callable[[], None] | None = None
     """Set by a backend while it waits in a place that `cancelled` alone cannot wake."""
-    token: int = 0
-    deadline: float = math.inf
+    token = 0
+    deadline = math.inf
     """Monotonic time at which the grant ends; a backend with sessions moves it itself."""
     holder: Held | None = None
     """Set at the end of a wait without a grant, if the store names the holder by the way."""
     trace: LockTrace | None = None
     """The spans of the wait and the hold, if they are traced; `holder` is then set meanwhile."""
     report_lost: Callable[[], None] | None = None
-    """Set once the lock is granted. A backend that learns of the grant's end calls it."""
+    """Set while the lock is held. A backend that learns of the grant's end calls it."""
+
+    def __init__(self, *, name: str, ttl: float, owner: str = "", caller: object = None) -> None:
+        self.name = name
+        self.ttl = ttl
+        """Seconds for which a grant lasts unless it is extended."""
+        self.owner = owner or new_owner()
+        self.caller = caller or current_caller()
+        """The thread or asyncio task that asks; see `current_caller`."""
+        self.cancelled = LazyEvent()
 
     def cancel(self) -> None:
         """End the wait of another thread: it leaves the queue and returns None."""

@@ -152,12 +152,12 @@ class MySQLSessionBackend(DatabaseLocks[MySQLSession]):
         while not stop.wait(WATCH_INTERVAL):
             for owner, session in list(self.pinned.items()):
                 claim = session.claim
-                if claim is None or claim.report_lost is None:
+                if claim is None or (report_lost := claim.report_lost) is None:
                     continue
                 # `_ask` takes the session out first, so the input here is not a reply.
                 ended = session.has_input() and self.pinned.get(owner) is session
                 if ended or claim.is_abandoned:
-                    claim.report_lost()
+                    report_lost()
                 if claim.is_abandoned:
                     self.pinned.pop(owner, None)
                     session.close()

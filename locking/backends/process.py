@@ -124,8 +124,9 @@ class ProcessBackend(Backend):
         with self._guard:
             owned = self._owned.get(claim.name)
             if owned is None:
-                self._owned[claim.name] = owned = _Owned(claim.owner, clock_token())
-                return Grant(owned.token, math.inf)
+                token = clock_token()
+                self._owned[claim.name] = _Owned(claim.owner, token)
+                return Grant(token, math.inf)
             if timeout <= 0 or claim.trace is not None:
                 claim.holder = owned.held(claim.name)
             if timeout <= 0:

@@ -56,7 +56,7 @@ class Lease:
 
     def __init__(self, backend: Backend, claim: Claim, grant: Grant, on_lost: OnLost) -> None:
         self.backend = backend
-        self.renewer = renewer_of(backend)
+        self.renewer = backend.renewer or renewer_of(backend)
         self.claim = claim
         self.name = claim.name
         self.owner = claim.owner
@@ -180,10 +180,13 @@ class Lease:
     def _end(self) -> bool:
         """End the lease before its release in the store; return True if it was lost before."""
         self.forget()
-        metrics.released(self.backend.alias, self.name, time.monotonic() - self.granted_at)
+        self.claim.report_lost = None  # a cycle of references would wait for the garbage collector
+        now = time.monotonic()
+        metrics.released(self.backend.alias, self.name, now - self.granted_at)
+        known_lost = self._marked_lost or now >= self.deadline
         if self.claim.trace is not None:
-            self.claim.trace.ended(lost=self.lost)
-        return self.lost
+            self.claim.trace.ended(lost=known_lost)
+        return known_lost
 
     def _report_release(self, known_lost: bool) -> None:
         if known_lost:
@@ -315,13 +318,13 @@ class Lease:
 
     def discard(self) -> None:
         """Remove the lease from the backend's list without freeing the lock in the store."""
-        if not self.is_held:  # the watchdog and the holder may both discard it
+        held, key = self.backend.held, (self.name, self.claim.caller)
+        if held.get(key) is not self:  # the watchdog and the holder may both discard it
             return
-        key = (self.name, self.claim.caller)
         if self.previous is not None and not self.claim.is_abandoned:
-            self.backend.held[key] = self.previous
+            held[key] = self.previous
         else:
-            self.backend.held.pop(key, None)
+            held.pop(key, None)
 
     def log(self, level: int, event: str, *, exc_info: bool = False) -> None:
         """Log `event` with the lease's name, owner, token and backend, as text and as fields."""

@@ -122,12 +122,6 @@ class BaseLock(ABC):
             raise LockMisuse(f"{self.name!r} is not held by this thread or task: acquire it first.")
         return lease
 
-    def _given_up(self, caller: object) -> Lease:
-        lease = self._own(caller)
-        if lease in self._acquired:
-            self._acquired.remove(lease)
-        return lease
-
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Acquire the lock; return False if it stayed held.
 
@@ -161,7 +155,10 @@ class BaseLock(ABC):
 
         Raise LockLost if the lease was lost, LockMisuse if the caller holds none.
         """
-        self._given_up(current_caller()).release()
+        lease = self._own(current_caller())
+        if lease in self._acquired:
+            self._acquired.remove(lease)
+        lease.release()
 
     def __enter__(self) -> Lease:
         timeout = self._with_timeout()
@@ -206,7 +203,10 @@ class BaseLock(ABC):
         return self._arelease(current_caller())
 
     async def _arelease(self, caller: object) -> None:
-        await self._given_up(caller).arelease()
+        lease = self._own(caller)
+        if lease in self._acquired:
+            self._acquired.remove(lease)
+        await lease.arelease()
 
     def __aenter__(self) -> Coroutine[object, object, Lease]:
         return self._aenter_block(current_caller())
@@ -341,9 +341,10 @@ class Lock(BaseLock):
             return claim
         lease = Lease(backend, claim, grant, self.on_lost)
         try:
+            key = self.name, claim.caller
             # Not None if it is lost, or if its holder may not enter again.
-            lease.previous = self._lease_of(claim.caller)
-            backend.held[self.name, claim.caller] = lease
+            lease.previous = backend.held.get(key)
+            backend.held[key] = lease
             metrics.acquired(backend.alias, self.name, lease.granted_at - started)
             if claim.trace is not None:
                 claim.trace.waited(claim, "acquired")

@@ -198,7 +198,5 @@ class Renewer:
 
 def renewer_of(backend: Backend) -> Renewer:
     """Return the renewer of the backend in this process."""
-    if backend.renewer is not None:
-        return backend.renewer
     renewer: Renewer = vars(backend).setdefault("renewer", Renewer(backend.alias))  # atomic
     return renewer

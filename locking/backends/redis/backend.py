@@ -220,9 +220,8 @@ class RedisBackend(Backend):
 
     def grant(self, claim: Claim, ticks: int, deadline: float) -> Grant:
         """Return the grant with its fencing token, and remember the token."""
-        token = full_token(ticks, claim.owner)
-        self.raise_token_floor(claim.name, token)
-        return Grant(token, deadline)
+        self._raise_floor(ticks)
+        return Grant(full_token(ticks, claim.owner), deadline)
 
     def _withdraw(self, claim: Claim, connection: Connection, entry: str) -> None:
         """Leave the queue; a grant that arrived meanwhile goes to the next waiter.
@@ -332,12 +331,16 @@ class RedisBackend(Backend):
 
     def raise_token_floor(self, name: str, token: int) -> None:
         """Keep this process's tokens above `token`, even if Redis has lost its data."""
-        ticks = token >> SALT_BITS
+        self._raise_floor(token >> SALT_BITS)
+
+    def _raise_floor(self, ticks: int) -> None:
         with self._guard:
-            self._floor = max(self._floor, ticks)
+            if ticks > self._floor:
+                self._floor = ticks
 
     def _ticks(self) -> str:
-        return str(max(time.time_ns() // 16000, self._floor + 1))
+        now, floor = time.time_ns() // 16000, self._floor
+        return str(now if now > floor else floor + 1)
 
     def keys(self, name: str) -> tuple[str, str, str]:
         """Return the keys of the lock, its queue, and the clock of all names."""

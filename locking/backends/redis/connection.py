@@ -74,7 +74,8 @@ class Script:
     def pack(self, keys: Sequence[str], args: Iterable[str] = (), *, whole: bool = False) -> bytes:
         """Return the command that runs it: EVALSHA, or EVAL with the `whole` source."""
         head = ("EVAL", self.source) if whole else ("EVALSHA", self.sha)
-        return pack(*head, str(len(keys)), *keys, *args)
+        command = *head, str(len(keys)), *keys, *args
+        return hiredis.pack_command(command)  # type: ignore[no-any-return, arg-type]
 
 
 def pack(*command: str) -> bytes:

@@ -268,9 +268,10 @@ class Session:
             path, is_abandoned = self.nodes.get(owner), claim.is_abandoned
             if path is not None and time.monotonic() < claim.deadline and not is_abandoned:
                 continue
-            if claim.report_lost is None or owner not in self.granted:  # released at this moment
+            report_lost = claim.report_lost
+            if report_lost is None or owner not in self.granted:  # released at this moment
                 continue
-            claim.report_lost()
+            report_lost()
             if is_abandoned:
                 self.granted.pop(owner, None)
                 if path is not None:
