@@ -105,7 +105,9 @@ def wrong(client: Client, paths: list[str]) -> dict[str, set[str]]:
 @pytest.mark.usefixtures("shop")
 def test_pages_of_the_shop_are_chinese() -> None:
     paths = [reverse("learn-step", args=[step.name]) for step in COURSE]
-    paths += [reverse(name) for name in ("learn", "home", "products", "login", "sign-up")]
+    paths += [
+        reverse(name) for name in ("learn", "learn-grid", "home", "products", "login", "sign-up")
+    ]
     paths += [sale.get_absolute_url() for sale in Sale.objects.all()]
     paths += [reverse("product", args=[Sale.objects.all()[0].product.slug]), "/nothing-here/"]
     assert wrong(Client(), paths) == {}

@@ -27,7 +27,7 @@ def course(request: HttpRequest) -> HttpResponse:
             "step": step,
             "is_run": all(name in latest for name in step.scenarios),
             "chart": timeline.draw(
-                _shown_result(step.scenarios[0], latest)["halves"][0], is_brief=True
+                shown_result(step.scenarios[0], latest)["halves"][0], is_brief=True
             ),
         }
         for step in COURSE
@@ -56,7 +56,7 @@ def lesson(request: HttpRequest, name: str) -> HttpResponse:
     return render(request, "learn/lesson.html", context)
 
 
-def _shown_result(name: str, latest: dict[str, LabRun]) -> dict[str, Any]:
+def shown_result(name: str, latest: dict[str, LabRun]) -> dict[str, Any]:
     """Return the newest result of a scenario here, or the recorded one."""
     run = latest.get(name)
     result: dict[str, Any] = run.report["scenarios"][0] if run and run.report else {}
@@ -66,7 +66,7 @@ def _shown_result(name: str, latest: dict[str, LabRun]) -> dict[str, Any]:
 def _recording(name: str, latest: dict[str, LabRun]) -> dict[str, Any]:
     scenario = SCENARIOS[name]
     return {
-        **export.shown(_shown_result(name, latest)),
+        **export.shown(shown_result(name, latest)),
         "run": latest.get(name),
         "seconds": export.recorded()["results"][name]["seconds"],
         "is_missing": bool(scenario.needs) and not installed(PROGRAMS[scenario.needs]),

@@ -2,10 +2,11 @@
 
 from django.urls import path
 
-from loadtest.web import learn, views
+from loadtest.web import grid, learn, views
 
 urlpatterns = [
     path("learn/", learn.course, name="learn"),
+    path("learn/grid/", grid.grid, name="learn-grid"),
     path("learn/<slug:name>/", learn.lesson, name="learn-step"),
     path("lab/", views.index, name="lab"),
     path("lab/start/", views.start, name="lab-start"),

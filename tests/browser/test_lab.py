@@ -109,6 +109,19 @@ def test_visitor_runs_a_step_of_the_course(people, worker):
     expect(page.get_by_role("heading", level=1)).to_have_text("SETNX, then EXPIRE")
 
 
+@pytest.mark.parametrize("looks", LOOKS, ids=lambda looks: f"{looks['viewport']['width']}")
+def test_grid_of_guards_and_faults(people, looks):
+    """A picture opens its timeline; on a telephone the table scrolls in its own box."""
+    page = people(**looks)
+    look(page, "learn-grid", "/learn/grid/", looks)
+    link = page.locator("table.fault-grid a").first
+    link.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/learn/**#*-broken")
+    anchor = page.url.rpartition("#")[2]
+    expect(page.locator(f"#{anchor} svg.timeline")).to_be_in_viewport()
+
+
 def test_running_test_is_stopped_by_keyboard(people):
     """The page asks for its figures every second; the focus stays where it was."""
     page = people("amy")
