@@ -4,9 +4,11 @@ import os
 from itertools import count
 from typing import Any
 
+import gunicorn.http.wsgi
 import prometheus_client.values
 
 values: Any = prometheus_client.values
+wsgi: Any = gunicorn.http.wsgi
 bind = os.environ.get("BIND", "0.0.0.0:8000")
 worker_class = "gthread"
 # The number of workers is WEB_CONCURRENCY, which gunicorn reads itself.
@@ -39,3 +41,29 @@ def pre_fork(server: Any, worker: Any) -> None:
 def post_fork(server: Any, worker: Any) -> None:
     """Count in the file of the worker's place."""
     values.place = worker.place
+
+
+class Parts(list[bytes]):
+    """A socket that collects what is sent."""
+
+    sendall = list.append
+
+
+def write(response: Any, data: bytes) -> None:
+    """Send the headers and the first part of the body in one message.
+
+    gunicorn sends two. Each wakes the client, and meanwhile another thread gets the GIL.
+    """
+    sock, parts = response.sock, Parts()
+    response.sock = sock if response.headers_sent else parts
+    try:
+        separately(response, data)
+    finally:
+        response.sock = sock
+    if parts:
+        sock.sendall(b"".join(parts))
+
+
+separately = wsgi.Response.write
+if separately.__module__ == wsgi.__name__:  # HUP reads this module again
+    wsgi.Response.write = write
