@@ -1,4 +1,4 @@
-"""Private MariaDB, Redis and ZooKeeper servers for the demo, the tests and the lab.
+"""Private MariaDB, PostgreSQL, Redis and ZooKeeper servers for the demo, the tests and the lab.
 
 Each server listens on a free port of the loopback address, keeps its files in a directory of its
 own and ends with the process that started it, even if that process receives SIGKILL (on Linux):
@@ -14,6 +14,7 @@ Standard library only, because tools/setup.py reads `programs` before any packag
 
 from .base import HOST, Server, ServerFailed, reserve_port, start_all, stop_all
 from .mariadb import MariaDb
+from .postgresql import PgBouncer, PostgreSql
 from .programs import ServerError, ServerMissing
 from .redis import Redis
 from .zookeeper import ZooKeeper, ZooKeeperNode
@@ -21,6 +22,8 @@ from .zookeeper import ZooKeeper, ZooKeeperNode
 __all__ = [
     "HOST",
     "MariaDb",
+    "PgBouncer",
+    "PostgreSql",
     "Redis",
     "Server",
     "ServerError",

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 # redis-server itself would start a service; redis-tools has the same program under another name.
 DEBIAN_PACKAGES = {
@@ -14,12 +15,17 @@ DEBIAN_PACKAGES = {
     "java": "default-jre-headless",
     "cc": "gcc",
     "zookeeper.jar": "libzookeeper-java",
+    "initdb": "postgresql",
+    "postgres": "postgresql",
+    "pgbouncer": "pgbouncer",
+    "setpriv": "util-linux",
     "nginx": "nginx-light",
     "openssl": "openssl",
     "chromium": "chromium",
 }
 # Debian keeps servers off the PATH of ordinary users.
-_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+_POSTGRESQL = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")))[-1:]
+_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", *_POSTGRESQL])
 
 
 class ServerError(Exception):

@@ -22,7 +22,7 @@ LOWEST = "lowest"
 DJANGOS = ("5.2", "6.0", "6.1", LOWEST)
 NEEDED = ("pyproject.toml", "LICENSE", "docs/library/README.md", "locking", "devservers")
 TESTS = ("__init__.py", "conftest.py", "fault_rows.py", "locking", "devservers")
-EXTRAS = "celery,mysql,prometheus,redis,testing,zookeeper"
+EXTRAS = "celery,mysql,postgresql,prometheus,redis,testing,zookeeper"
 TOOLS = ("pytest-django>=4.11", "pytest-xdist>=3.6", "django-environ>=0.12", "hypothesis>=6")
 QUICK = "admin or check or command or idempotency or migrations or run_once or test_testing"
 """The part of the tests that depends most on Django."""

@@ -28,7 +28,7 @@ SPACE_MB = {"demo": 400, "test": 1500, "peers": 300}
 DEBIAN = (
     "mariadb-server-core mariadb-client redis-tools libzookeeper-java default-jre-headless "
     "libmariadb-dev pkg-config gcc libc6-dev chromium fonts-wqy-zenhei gettext nginx-light "
-    "openssl"
+    "openssl postgresql pgbouncer"
 )
 # apt-get install without starting services, now or at boot.
 INSTALL = r"""
@@ -37,8 +37,16 @@ if [ ! -e $policy ]; then
     trap "rm -f $policy" EXIT INT TERM
     printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy
 fi
-case " $* " in *" nginx-light "*)
-    [ ! -d $units ] || [ -e $units/nginx.service ] || ln -s /dev/null $units/nginx.service ;;
+for service in nginx postgresql pgbouncer; do
+    case " $* " in *" $service"*)
+        [ ! -d $units ] || [ -e $units/$service.service ] ||
+            ln -s /dev/null $units/$service.service ;;
+    esac
+done
+case " $* " in *" postgresql "*)
+    # Otherwise Debian's package creates a cluster of its own.
+    apt-get install -y --no-install-recommends postgresql-common &&
+        echo create_main_cluster = false >>/etc/postgresql-common/createcluster.conf ;;
 esac
 apt-get install -y --no-install-recommends "$@"
 """

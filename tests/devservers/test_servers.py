@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import MySQLdb
+import psycopg
 import pytest
 import redis as client
 from django.conf import settings
@@ -18,6 +19,8 @@ from kazoo.client import KazooClient
 from devservers import (
     HOST,
     MariaDb,
+    PgBouncer,
+    PostgreSql,
     Redis,
     Server,
     ServerFailed,
@@ -114,6 +117,35 @@ def test_mariadb_keeps_a_commit_and_chinese_through_a_crash() -> None:
         server.kill()
         server.start()
         assert query("SELECT name FROM product") == (("抢购",),)
+
+
+def test_postgresql_keeps_a_commit_and_chinese_through_a_crash() -> None:
+    def query(sql: str) -> list[tuple[str, ...]]:
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            found = connection.execute(sql)
+            return found.fetchall() if found.description else []
+
+    with PostgreSql() as server, psycopg.connect(server.url) as idle:
+        query("CREATE TABLE product (name VARCHAR(20))")
+        query("INSERT INTO product VALUES ('抢购')")
+        sessions = server.children()
+        server.kill()
+        assert not any(map(alive, sessions))
+        with pytest.raises(psycopg.OperationalError):
+            idle.execute("SELECT 1")
+        server.start()
+        assert query("SELECT name FROM product") == [("抢购",)]
+        pids = [server.pid, *server.children()]
+    assert not any(map(alive, pids))
+
+
+def test_pgbouncer_shares_a_session_between_clients() -> None:
+    with PostgreSql() as server, PgBouncer(server) as pooler:
+        connections = [psycopg.connect(pooler.url, autocommit=True) for _ in range(2)]
+        sessions = {one.execute("SELECT pg_backend_pid()").fetchone() for one in connections}
+        assert len(sessions) == 1
+        for one in connections:
+            one.close()
 
 
 def test_zookeeper_survives_the_loss_of_one_of_three() -> None:

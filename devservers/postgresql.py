@@ -1,0 +1,140 @@
+"""A private PostgreSQL, and a private PgBouncer in front of it."""
+
+import contextlib
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from .base import HOST, STOP_TIMEOUT, Server, ServerFailed
+from .process import process_state
+from .programs import required
+
+USER = "postgres"
+# The start of a session: protocol 3.0, then pairs of names and values.
+_PARAMETERS = b"user\0postgres\0database\0shop\0\0"
+_HELLO = struct.pack("!ii", 8 + len(_PARAMETERS), 196608) + _PARAMETERS
+
+
+class PostgreSql(Server):
+    """PostgreSQL with an empty database `shop`: UTF-8, durable as shipped.
+
+    It refuses to run as root; started by root, it runs as the user `postgres` of Debian's package.
+    """
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://{USER}@{HOST}:{self.port}/shop"
+
+    def prepare(self) -> None:
+        if os.geteuid() == 0:
+            self.folder.chmod(0o711)
+            shutil.chown(self.data, USER, USER)
+        create = [
+            "initdb",
+            f"--username={USER}",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--no-locale",
+            "--no-sync",
+        ]
+        self._run([*create, "-D", str(self.data)])
+        self._run(["postgres", "--single", "-D", str(self.data), USER], "CREATE DATABASE shop\n")
+
+    def _run(self, command: Sequence[str], text: str = "") -> None:
+        with self.log.open("ab") as log:
+            done = subprocess.run(
+                [*_unprivileged(), required(command[0]), *command[1:]],
+                input=text.encode(),
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                check=False,
+            )
+        if done.returncode:
+            raise ServerFailed(f"{command[0]} failed:\n{self.log_tail()}")
+
+    def command(self) -> list[str]:
+        settings = {
+            "listen_addresses": HOST,
+            "port": self.port,
+            "unix_socket_directories": "",
+            "max_connections": 400,
+        }
+        options = [f"--{name}={value}" for name, value in settings.items()]
+        return [
+            *_unprivileged(),
+            required("postgres"),
+            "-D",
+            str(self.data),
+            *options,
+            *self.config,
+        ]
+
+    def is_ready(self) -> bool:
+        return self.send(_HELLO).startswith(b"R")
+
+    def kill(self) -> None:
+        """Inject a crash of the server and the processes of its sessions."""
+        sessions = self.children()
+        super().kill()
+        # A new server refuses the data directory until the last of them has ended.
+        deadline = time.monotonic() + STOP_TIMEOUT
+        while any(process_state(pid) not in ("", "Z") for pid in sessions):
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"sessions outlived {self.name}:\n{self.log_tail()}")
+            time.sleep(0.005)
+
+    def _signal(self, number: signal.Signals) -> None:
+        everyone = (signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
+        sessions = self.children() if self.is_running and number in everyone else []
+        # SIGTERM would wait until all clients have disconnected.
+        super()._signal(signal.SIGINT if number == signal.SIGTERM else number)
+        for pid in sessions:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+class PgBouncer(Server):
+    """A connection pooler in front of a PostgreSQL; `mode` is its pool_mode."""
+
+    def __init__(self, server: PostgreSql, mode: str = "transaction", **options: Any) -> None:
+        super().__init__(**options)
+        self.server, self.mode = server, mode
+
+    @property
+    def url(self) -> str:
+        return self.server.url.replace(str(self.server.port), str(self.port))
+
+    def command(self) -> list[str]:
+        settings = {
+            "listen_addr": HOST,
+            "listen_port": self.port,
+            "unix_socket_dir": "",
+            "auth_type": "any",
+            "pool_mode": self.mode,
+            # Drivers send it, and PgBouncer refuses what it does not know.
+            "ignore_startup_parameters": "extra_float_digits",
+        }
+        lines = [f"{name} = {value}" for name, value in settings.items()]
+        database = f"shop = host={HOST} port={self.server.port} user={USER}"
+        self.folder.chmod(0o755)
+        config = self.folder / "pgbouncer.ini"
+        config.write_text("\n".join(["[databases]", database, "[pgbouncer]", *lines, ""]))
+        return [*_unprivileged(), required("pgbouncer"), str(config), *self.config]
+
+    def is_ready(self) -> bool:
+        return self.send(_HELLO).startswith(b"R")
+
+
+def _unprivileged() -> list[str]:
+    """Return the command that a process of root runs the server with, as Debian's user."""
+    if os.geteuid():
+        return []
+    # A change of the user resets the signal that ends the server with its parent: set it again.
+    user = [f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
+    return [required("setpriv"), *user, "--pdeathsig=KILL", "--"]
