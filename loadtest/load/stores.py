@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 from devservers import MariaDb, Redis, Server, ServerError, ZooKeeper, start_all, stop_all
@@ -21,6 +22,29 @@ NOWHERE = "unix:///nonexistent"
 
 class ExperimentFailed(RuntimeError):
     """An experiment ended with an unexpected error; the message ends with its log."""
+
+
+def private_environ(folder: Path) -> dict[str, str]:
+    """Return the environment of an experiment with its files in `folder`, and without servers."""
+    environ = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "shop.settings.lab",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "SHOP_VAR": str(folder),
+        "DATABASE_URL": f"sqlite:///{folder / 'lab.sqlite3'}",
+        "REDIS_URL": NOWHERE,
+        "CACHE_URL": "",  # the server of REDIS_URL
+        "CELERY_BROKER_URL": NOWHERE,
+        "REDLOCK_URLS": "",
+        "ZOOKEEPER_HOSTS": "",
+        "DEBUG": "0",
+        "MAX_WAITING": "100",  # the buyers shall wait for the lock, not be refused before
+        "PURCHASES_PER_GRANT": "1",  # and each buyer takes the lock itself
+        "LOG_LEVEL": "WARNING",
+    }
+    # The metrics of a shop that started this process must not count an experiment.
+    environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+    return environ
 
 
 class PrivateStores:
@@ -51,24 +75,7 @@ class PrivateStores:
         with self._stack:
             self.folder = temporary_directory("lab")
             self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
-            self.environ = {
-                **os.environ,
-                "DJANGO_SETTINGS_MODULE": "shop.settings.lab",
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                "SHOP_VAR": str(self.folder),
-                "DATABASE_URL": f"sqlite:///{self.folder / 'lab.sqlite3'}",
-                "REDIS_URL": NOWHERE,
-                "CACHE_URL": "",  # the server of REDIS_URL
-                "CELERY_BROKER_URL": NOWHERE,
-                "REDLOCK_URLS": "",
-                "ZOOKEEPER_HOSTS": "",
-                "DEBUG": "0",
-                "MAX_WAITING": "100",  # the buyers shall wait for the lock, not be refused before
-                "PURCHASES_PER_GRANT": "1",  # and each buyer takes the lock itself
-                "LOG_LEVEL": "WARNING",
-            }
-            # The metrics of a shop that started this process must not count an experiment.
-            self.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+            self.environ = private_environ(self.folder)
             if self.store == "mariadb":
                 self._start("database")
             for backend in self.backends:
