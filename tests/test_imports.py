@@ -52,6 +52,7 @@ LAYERS = {
         charts
         bench
         scenarios
+        game
         resilience
         cli
         web

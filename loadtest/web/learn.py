@@ -7,6 +7,7 @@ from django.shortcuts import render
 
 from devservers.programs import installed
 from loadtest.charts import timeline
+from loadtest.game.levels import LEVELS
 from loadtest.models import LabRun
 from loadtest.scenarios import SCENARIOS, export
 from loadtest.scenarios.course import COURSE
@@ -49,6 +50,7 @@ def lesson(request: HttpRequest, name: str) -> HttpResponse:
         "of": len(COURSE),
         "step": step,
         "code": list(diff(step.broken, step.repaired)),
+        "is_level": name in LEVELS,
         "recordings": [_recording(scenario, latest) for scenario in step.scenarios],
         "before": COURSE[number - 1] if number else None,
         "after": COURSE[number + 1] if number + 1 < len(COURSE) else None,

@@ -2,12 +2,16 @@
 
 from django.urls import path
 
-from loadtest.web import grid, learn, views
+from loadtest.web import game, grid, learn, views
 
 urlpatterns = [
     path("learn/", learn.course, name="learn"),
     path("learn/grid/", grid.grid, name="learn-grid"),
     path("learn/<slug:name>/", learn.lesson, name="learn-step"),
+    path("learn/<slug:name>/play/", game.start, name="game-start"),
+    path("learn/games/<uuid:game>/", game.show, name="game"),
+    path("learn/games/<uuid:game>/begin/", game.begin, name="game-begin"),
+    path("learn/games/<uuid:game>/act/", game.act, name="game-act"),
     path("lab/", views.index, name="lab"),
     path("lab/start/", views.start, name="lab-start"),
     path("lab/command/", views.command, name="lab-command"),

@@ -1,0 +1,107 @@
+"""The game on its real servers: every level can be won, and its guard stops that order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from devservers.faults.waiting import until
+from loadtest.game import client
+from loadtest.game.levels import LEVELS, STOP_TEXTS, STOPS
+
+ORDERS = {
+    "race": "A A B B B A",
+    "expire": "A A-kill",
+    "owner": "A A A A-pause B B A C C B C",
+    "fence": "A A A-pause B B B A",
+    "commit": "A A A B B B B A",
+}
+"""An order of steps that wins each level without its guard."""
+
+
+@pytest.fixture(scope="module")
+def game() -> Iterator[UUID]:
+    """A game that ends with the module."""
+    one = client.start("race")
+    yield one
+    client.ask(one, "end")
+
+
+def run(game: UUID, order: str) -> dict[str, Any]:
+    """Run the steps that are possible; the buyer of the others waits, or is over."""
+    state = client.ask(game, "state")
+    for action in order.split():
+        buyer, _, verb = action.partition("-")
+        if [buyer, verb or "step"] in state["actions"]:
+            state = client.ask(game, "act", buyer=buyer, verb=verb or "step", turn=state["turn"])
+    return state
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_level_is_won_without_its_guard_and_not_with_it(level: str, game: UUID) -> None:
+    client.ask(game, "begin", level=level, guarded=False)
+    won = run(game, ORDERS[level])
+    assert won["won"]
+    assert won["actions"] == []
+    client.ask(game, "begin", level=level, guarded=True)
+    guarded = run(game, ORDERS[level])
+    assert not guarded["won"]
+    assert guarded["turn"] > 1
+
+
+def test_state_is_that_of_the_stores(game: UUID) -> None:
+    client.ask(game, "begin", level="race", guarded=True)
+    state = run(game, "A")
+    assert [lock["owner"] for lock in state["locks"]] == ["A"]
+    assert 0 < state["locks"][0]["left"] <= 1.5
+    state = run(game, "B A A")
+    assert [buyer["status"] for buyer in state["buyers"]] == ["stopped", "waits"]
+    assert state["stock"] == {"initial": 1, "quantity": 0, "sold": 1, "token": 0}
+    state = run(game, "A")
+    assert [lock["owner"] for lock in state["locks"]] == ["B"]
+    assert [e["do"] for e in state["events"]].count("write") == 1
+
+
+def test_waiter_gets_the_lock_of_a_killed_holder_when_its_lease_ends(game: UUID) -> None:
+    client.ask(game, "begin", level="expire", guarded=True)
+    state = run(game, "A A-kill B")
+    assert [buyer["status"] for buyer in state["buyers"]] == ["killed", "waits"]
+    until(lambda: client.ask(game, "state")["buyers"][1]["at"] == "read", "B at its read")
+    assert not client.ask(game, "state")["won"]
+
+
+def test_late_write_is_rejected_by_the_fence(game: UUID) -> None:
+    client.ask(game, "begin", level="fence", guarded=True)
+    state = run(game, ORDERS["fence"])
+    errors = [e.get("error") for e in state["events"] if e["do"] == "write"]
+    assert errors == [None, "StaleFence"]
+    assert state["stock"]["sold"] == 1
+
+
+@pytest.mark.parametrize(
+    ("buyer", "verb", "turn"),
+    [("A", "step", 0), ("A", "step", 7), ("Z", "step", 1), ("A", "pause", 1), ("A", "close", 1)],
+)
+def test_action_that_is_not_possible_changes_nothing(
+    game: UUID, buyer: str, verb: str, turn: int
+) -> None:
+    client.ask(game, "begin", level="race", guarded=False)
+    before = run(game, "A")
+    with pytest.raises(client.StepOutdated):
+        client.ask(game, "act", buyer=buyer, verb=verb, turn=turn)
+    after = client.ask(game, "state")
+    assert (after["turn"], after["buyers"]) == (before["turn"], before["buyers"])
+
+
+@pytest.mark.parametrize("level", LEVELS.values(), ids=lambda level: level.name)
+def test_stops_and_code_are_lines_of_the_source(level: Any) -> None:
+    for variant in (level.broken, level.guarded):
+        shown = {
+            (one.path, one.start() + n) for one in variant.code for n in range(len(one.lines()))
+        }
+        for name, stop in (STOPS | variant.stops).items():
+            assert (stop.path, stop.start()) in shown
+            assert name in STOP_TEXTS

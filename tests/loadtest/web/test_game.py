@@ -1,0 +1,157 @@
+"""The pages of the game: forms without script, parts for htmx, errors that change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.test import Client
+from django.urls import resolve, reverse
+from django.utils import translation
+
+from loadtest.game import client as games
+from loadtest.game.levels import LEVELS
+from loadtest.scenarios.course import COURSE
+
+HTMX = {"HX-Request": "true"}
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[UUID]:
+    game = games.start("race")
+    yield game
+    games.ask(game, "end")
+
+
+@pytest.fixture
+def game(started: UUID) -> UUID:
+    games.ask(started, "begin", level="race", guarded=False)
+    return started
+
+
+def act(client: Client, game: UUID, action: str, turn: object, **extra: Any) -> Any:
+    return client.post(reverse("game-act", args=[game]), {"action": action, "turn": turn}, **extra)
+
+
+def test_visitor_plays_without_script(client: Client, db: None, game: UUID) -> None:
+    page = reverse("game", args=[game])
+    assert "Every buyer has pressed Buy" in client.get(page).text
+    for turn, buyer in enumerate("AABBBA"):
+        response = act(client, game, f"{buyer}-step", turn)
+        assert (response.status_code, response["Location"]) == (302, page)
+    text = client.get(page).text
+    assert "You did it." in text
+    assert str(LEVELS["race"].explanation) in text
+    assert "2 sold of 1" in text
+
+
+def test_current_lines_are_marked(client: Client, db: None, game: UUID) -> None:
+    text = act(client, game, "A-step", 0, headers=HTMX).text
+    assert '<mark><span class="chip">A</span> reading = read_stock(' in text
+    assert '<mark><span class="chip">B</span> with lock as lease:' in text
+    assert 'id="latest" hx-swap-oob="innerHTML">Buyer A is granted the lock' in text
+    assert "<html" not in text
+
+
+def test_step_that_is_sent_twice_changes_nothing(client: Client, db: None, game: UUID) -> None:
+    assert act(client, game, "A-step", 0).status_code == 302
+    again = act(client, game, "A-step", 0)
+    assert again.status_code == 409
+    assert reverse("game", args=[game]) in again.text
+    part = act(client, game, "A-step", 0, headers=HTMX)
+    assert part.status_code == 200
+    assert "That step is no longer possible" in part.text
+    assert games.ask(game, "state")["turn"] == 1
+
+
+def test_guard_is_not_claimed_to_be_proved(client: Client, db: None, game: UUID) -> None:
+    begin = reverse("game-begin", args=[game])
+    text = client.post(begin, {"level": "race", "guarded": "1"}, headers=HTMX).text
+    assert "Not proved" in text
+    assert games.ask(game, "state")["guarded"]
+
+
+@pytest.mark.parametrize(
+    ("form", "status"),
+    [({"level": "earthquake"}, 400), ({}, 400)],
+)
+def test_unknown_level_is_refused(
+    client: Client, db: None, game: UUID, form: dict[str, str], status: int
+) -> None:
+    assert client.post(reverse("game-begin", args=[game]), form).status_code == status
+    assert client.post(reverse("game-start", args=["earthquake"])).status_code == 404
+    assert games.ask(game, "state")["level"] == "race"
+
+
+@pytest.mark.parametrize(
+    ("action", "turn", "status"),
+    [
+        ("A-step", "x", 400),
+        ("A-step", "", 400),
+        ("A-fly", 0, 409),
+        ("", 0, 409),
+        ("Z-step", 0, 409),
+    ],
+)
+def test_unknown_action_is_refused(
+    client: Client, db: None, game: UUID, action: str, turn: object, status: int
+) -> None:
+    assert act(client, game, action, turn).status_code == status
+    assert games.ask(game, "state")["turn"] == 0
+
+
+def test_ended_game_has_a_clear_page(client: Client, db: None) -> None:
+    for response in (
+        client.get(reverse("game", args=[uuid4()])),
+        act(client, uuid4(), "A-step", 0),
+    ):
+        assert response.status_code == 404
+        assert "This game has ended" in response.text
+        assert reverse("learn") in response.text
+
+
+def test_second_level_uses_the_same_game(client: Client, db: None) -> None:
+    first = client.post(reverse("game-start", args=["race"]))["Location"]
+    second = client.post(reverse("game-start", args=["fence"]))["Location"]
+    assert first == second
+    game = resolve(first).kwargs["game"]
+    assert games.ask(game, "state")["level"] == "fence"
+    games.ask(game, "end")
+
+
+def test_full_machine_has_a_clear_page(client: Client, db: None, monkeypatch: Any) -> None:
+    monkeypatch.setattr(games, "GAMES", 0)
+    response = client.post(reverse("game-start", args=["race"]))
+    assert response.status_code == 503
+    assert "All games are in use" in response.text
+
+
+def test_starts_are_limited_per_address(client: Client, db: None, settings, monkeypatch) -> None:
+    settings.LAB_GUEST_LIMIT = "1/minute"
+    monkeypatch.setattr(games, "GAMES", 0)
+    start = reverse("game-start", args=["race"])
+    assert client.post(start, REMOTE_ADDR="192.0.2.77").status_code == 503
+    assert client.post(start, REMOTE_ADDR="192.0.2.77").status_code == 429
+
+
+def test_forms_need_a_csrf_token(db: None, game: UUID) -> None:
+    stranger = Client(enforce_csrf_checks=True)
+    for name, args in (("game-start", ["race"]), ("game-begin", [game]), ("game-act", [game])):
+        assert stranger.post(reverse(name, args=args)).status_code == 403
+
+
+def test_course_links_to_each_level(client: Client, db: None) -> None:
+    for step in COURSE:
+        page = client.get(reverse("learn-step", args=[step.name])).text
+        assert (reverse("game-start", args=[step.name]) in page) == (step.name in LEVELS)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_page_of_each_level_in_chinese(client: Client, db: None, game: UUID, level: str) -> None:
+    games.ask(game, "begin", level=level, guarded=True)
+    with translation.override("zh-hans"):
+        goal = str(LEVELS[level].goal)
+    text = client.get(reverse("game", args=[game]), headers={"Accept-Language": "zh-CN"}).text
+    assert goal in text
