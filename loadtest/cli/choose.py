@@ -73,11 +73,8 @@ def _describe(terminal: Terminal, result: dict[str, Any]) -> None:
     if found := result["recommended"]:
         name = terminal.verdict(found["lock"], is_expected=True)
         terminal.print(f"Recommended: {name}. {found['summary']}")
-        if found["needs_fence"]:
-            terminal.print("The data has to check the token of each write.")
         cost = ", ".join(f"{value} {name}" for name, value in found["cost"].items())
-        terminal.print(f"Cost: {cost}. {found['measured']}" if cost else "Cost: not measured.")
-        terminal.print()
+        terminal.print(f"Cost: {cost or 'not measured'} (docs/measurements/locks.md).\n")
         terminal.table(("failure", found["lock"]), found["failures"].items())
         for run in found["runs"]:
             shows = "" if run["is_proof"] else ", the failure on another lock"
@@ -85,7 +82,9 @@ def _describe(terminal: Terminal, result: dict[str, Any]) -> None:
         terminal.print()
     else:
         terminal.print(terminal.verdict("No lock meets all needs.", is_expected=False))
-        text = "A write with a condition needs no perfect lock (docs/library/choose-a-lock.md)."
-        terminal.print(f"{result['advice']} {text}\n".lstrip())
+        terminal.print(
+            "Let the data check a fencing token (--fence), write with a condition, or use another "
+            "store: docs/library/choose-a-lock.md.\n"
+        )
     rejected = [(one, "; ".join(why)) for one, why in result["rejected"].items()]
     terminal.table(("not recommended", "because"), rejected)

@@ -1,21 +1,12 @@
 """Recommend a lock for the stores and the needs of a project, from what the backends declare."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 from inventory.models import WriteStrategy
-from loadtest.bench.locks.properties import (
-    FAILURES,
-    HARMLESS,
-    OUTCOMES,
-    capabilities,
-    conditions,
-    figures,
-    is_safe,
-    outcome,
-)
+from loadtest.bench.locks.properties import FAILURES, OUTCOMES, capabilities, figures, outcome
 from loadtest.load.plan import Plan
 from loadtest.scenarios.catalogue import SCENARIOS
 from locking.backends.base import Capabilities
@@ -32,6 +23,8 @@ LOCKS = {
 """The locks that each store makes possible."""
 COSTS = ("pairs/s", "hand-off p50 ms", "p99 ms", "CPU us")
 """The columns of docs/measurements/locks.md that a recommendation names."""
+HARMLESS = ("session", "lease", "survives", "unaffected")
+"""The outcomes of a failure in which no two holders write."""
 LOADS = {"race": "none", "killed": "kill-holder", "paused": "pause-holder"}
 """The faults of `lab run` that show these needs."""
 
@@ -55,22 +48,22 @@ class Project:
             found["database"] = on_mysql(found["database"])
         return found
 
-    def effect(self, declared: Capabilities, failure: str) -> str:
-        """Return what a failure does to a lock, and to its late write."""
-        text = OUTCOMES[outcome(declared, failure)]
-        if outcome(declared, failure) in HARMLESS or not declared.fencing:
-            return text
-        if is_safe(declared, failure, has_fence=self.has_fence):
-            return text if failure == "paused" else f"{text}; the fence rejects the late write"
-        return f"{text}; {'its tokens may fall' if self.has_fence else 'the data checks no token'}"
+    def effect(self, declared: Capabilities, failure: str) -> tuple[bool, str]:
+        """Return whether no two holders write in a failure, and what happens."""
+        name = outcome(declared, failure)
+        if name in HARMLESS or not declared.fencing:
+            return name in HARMLESS, OUTCOMES[name]
+        if not self.has_fence:
+            return False, f"{OUTCOMES[name]}; the data checks no token"
+        if failure == "failover" and not declared.tokens_outlive_failover:
+            return False, f"{OUTCOMES[name]}; its tokens may fall"
+        late = "" if failure == "paused" else "; the fence rejects the late write"
+        return True, OUTCOMES[name] + late
 
     def unmet(self, declared: Capabilities) -> list[str]:
         """Return a sentence for each need that a lock does not meet."""
-        found = [
-            f"{FAILURES[failure]}: {self.effect(declared, failure)}".replace("write:", "write")
-            for failure in self.survive
-            if not is_safe(declared, failure, has_fence=self.has_fence)
-        ]
+        effects = [(FAILURES[one], *self.effect(declared, one)) for one in self.survive]
+        found = [f"{title}: {text}" for title, is_safe, text in effects if not is_safe]
         return found + ["its waiters poll"] * (self.is_quick and not declared.wakes_waiters)
 
     def cost(self, alias: str) -> dict[str, str]:
@@ -88,9 +81,9 @@ class Project:
 
         def rank(alias: str) -> tuple[float, ...]:
             declared = capabilities()[alias]
-            exposed = [one for one in FAILURES if outcome(declared, one) not in HARMLESS]
+            exposed = sum(outcome(declared, failure) not in HARMLESS for failure in FAILURES)
             is_server, figure = declared.exclusion == "machines", self.cost(alias).get(measure, inf)
-            return is_server, len(exposed) if self.survive else 0, float(figure)
+            return is_server, exposed if self.survive else 0, float(figure)
 
         return sorted((one for one in self.locks() if not self.unmet(self.locks()[one])), key=rank)
 
@@ -105,41 +98,19 @@ def choose(project: Project) -> dict[str, Any]:
             rejected[alias] = [f"needs {stores}" if stores else "excludes nothing"]
         elif alias not in fit[:1]:
             cost = ", ".join(f"{value} {name}" for name, value in project.cost(alias).items())
-            rejected[alias] = project.unmet(locks[alias]) or [
-                f"meets all needs as {fit[0]} does, ranks lower; {cost or 'not measured'}"
-            ]
-    return {
-        "recommended": _recommended(fit[0], project) if fit else None,
-        "advice": None if fit else _advice(project),
-        "rejected": rejected,
-    }
-
-
-def _advice(project: Project) -> str:
-    """Return what would make a recommendation possible."""
-    stores = tuple(LOCKS)[1:]
-    for text, change in (
-        ("If the data checked a fencing token", {"has_fence": True}),
-        ("With another store", {"stores": stores}),
-        ("With another store and a fencing token", {"stores": stores, "has_fence": True}),
-    ):
-        if found := replace(project, **change).fit():
-            return f"{text}, {found[0]} would meet all needs."
-    return ""
-
-
-def _recommended(alias: str, project: Project) -> dict[str, Any]:
-    declared = project.locks()[alias]
+            second = f"meets all needs, second choice; {cost or 'not measured'}"
+            rejected[alias] = project.unmet(locks[alias]) or [second]
+    if not fit:
+        return {"recommended": None, "rejected": rejected}
     needs = ["race", *project.survive, *["waiters"] * project.is_quick]
-    return {
-        "lock": alias,
-        "summary": declared.summary,
-        "needs_fence": bool(replace(project, has_fence=False).unmet(declared)),
-        "failures": {FAILURES[one]: project.effect(declared, one) for one in FAILURES},
-        "cost": project.cost(alias),
-        "measured": conditions(),
-        "runs": [run for need in needs for run in _runs(alias, need, project)],
+    best = {
+        "lock": fit[0],
+        "summary": locks[fit[0]].summary,
+        "failures": {FAILURES[one]: project.effect(locks[fit[0]], one)[1] for one in FAILURES},
+        "cost": project.cost(fit[0]),
+        "runs": [run for need in needs for run in _runs(fit[0], need, project)],
     }
+    return {"recommended": best, "rejected": rejected}
 
 
 def _runs(alias: str, need: str, project: Project) -> list[dict[str, Any]]:

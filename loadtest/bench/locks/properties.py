@@ -38,8 +38,6 @@ OUTCOMES = {
     "majority": gettext_noop("two holders if a majority jumps"),
     "unaffected": gettext_noop("no effect"),
 }
-HARMLESS = ("session", "lease", "survives", "unaffected")
-"""The outcomes in which no two holders write."""
 MEASURED = Path(settings.BASE_DIR) / "docs/measurements/locks.md"
 
 
@@ -67,29 +65,12 @@ def outcome(declared: Capabilities, failure: str) -> str:
     return "majority" if declared.survives_minority else "two"
 
 
-def is_safe(declared: Capabilities, failure: str, *, has_fence: bool) -> bool:
-    """Return True if no two holders of the lock write; `has_fence`: the data checks the token."""
-    if outcome(declared, failure) in HARMLESS:
-        return True
-    is_fenced = has_fence and declared.fencing
-    return is_fenced and (failure != "failover" or declared.tokens_outlive_failover)
-
-
 def figures(alias: str) -> dict[str, str]:
     """Return the figures of a backend in docs/measurements by column; none if it has no row."""
+    text = MEASURED.read_text() if MEASURED.exists() else ""
     rows = [
-        [cell.strip() for cell in row.split("|")]
-        for row in re.findall(r"^\|(.*)\|$", _measurements(), re.M)
+        [cell.strip() for cell in row.split("|")] for row in re.findall(r"^\|(.*)\|$", text, re.M)
     ]
-    found = next((row for row in rows if row[0] == f"**{alias}**"), [])
-    return {name: cell for name, cell in zip(rows[0], found, strict=True) if cell} if found else {}
-
-
-def conditions() -> str:
-    """Return the rounds and the machine of the measurements; "" without measurements."""
-    found = re.search(r"^Medians of .*$", _measurements(), re.M)
-    return found[0] if found else ""
-
-
-def _measurements() -> str:
-    return MEASURED.read_text() if MEASURED.exists() else ""
+    return next(
+        (dict(zip(rows[0], row, strict=True)) for row in rows if row[0] == f"**{alias}**"), {}
+    )
