@@ -14,18 +14,10 @@ WIDTH, MARGIN, TOP, ROW, BAR = 420, 10, 4, 58, 22
 GOOD, BAD = "#1d7a4f", "#c0392b"
 
 
-def draw(
-    runs: Sequence[dict[str, Any]],
-    *,
-    beside: Sequence[dict[str, Any]] = (),
-    alone: bool = False,
-) -> SafeString:
-    """Return one bar per guard, of its worst run; `alone` adds a background for a file.
-
-    The scale suits the runs `beside` it as well, so that two charts can be compared.
-    """
+def draw(runs: Sequence[dict[str, Any]], *, alone: bool = False) -> SafeString:
+    """Return one bar per guard, of its worst run; `alone` adds a background for a file."""
     rows = [max(group, key=lambda run: run["oversold"]) for _name, group in by_guard(runs)]
-    most = max(max(run["stock"], run["sold"]) for run in (*runs, *beside))
+    most = max(max(run["stock"], run["sold"]) for run in runs)
     unit = (WIDTH - 2 * MARGIN) / most
     height = TOP + ROW * len(rows)
     stripes = tag("rect", width=8, height=8, fill=BAD)

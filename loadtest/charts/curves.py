@@ -27,6 +27,9 @@ LINES = (
     ("#c2557f", "1 2"),
     ("#7a808a", "10 4"),
 )
+REPORT = " · "
+"""Separates the name of a guard from that of its report, where two are drawn in one chart."""
+DASHES = {"A": "", "B": "5 4"}
 LEFT, PLOT, ROW = 40, 190, 46
 LEGEND = 22
 END = {"text_anchor": "end"}
@@ -45,21 +48,20 @@ def _worst_runs(runs: Sequence[Run]) -> list[tuple[str, Run]]:
     return [(name, max(group, key=lambda run: run["oversold"])) for name, group in groups if group]
 
 
-def sold_over_time(
-    runs: Sequence[Run], *, beside: Sequence[Run] = (), ink: str = "currentColor"
-) -> SafeString:
+def sold_over_time(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeString:
     """Return one line per guard, a dashed line for the stock, and a vertical mark per fault.
 
-    The scales suit the runs `beside` it as well, so that two charts can be compared.
+    Two reports in one chart (`comparison.overlaid`) have a colour per guard and a dash per report.
     """
     shown = _worst_runs(runs)
     if not shown:
         return SafeString("")
-    scaled = [run for _name, run in (*shown, *_worst_runs(beside))]
-    ends = [run["sold_at"][-1][0] for run in scaled]
-    seconds = max([0.1, *ends, *(mark[0] for run in scaled for mark in run["marks"])])
-    stock = shown[0][1]["stock"]
-    most = max(1, *(max(run["stock"], run["sold"]) for run in scaled))
+    ends = [run["sold_at"][-1][0] for _name, run in shown]
+    seconds = max([0.1, *ends, *(mark[0] for _name, run in shown for mark in run["marks"])])
+    stocks = sorted({run["stock"] for _name, run in shown})
+    most = max(1, *stocks, *(run["sold"] for _name, run in shown))
+    last = {name.partition(REPORT)[2]: run for name, run in shown}
+    guards = list(dict.fromkeys(name.partition(REPORT)[0] for name, _run in shown))
 
     def x(at: float) -> float:
         return float(round(LEFT + at / seconds * (WIDTH - LEFT - MARGIN), 1))
@@ -69,17 +71,23 @@ def sold_over_time(
 
     drawing = Drawing()
     drawing.line(x(0), y(0), x(seconds), y(0))
-    drawing.line(x(0), y(stock), x(seconds), y(stock), stroke_dasharray="5 4")
-    for units in dict.fromkeys((stock, 0, most)):
+    for stock in stocks:
+        drawing.line(x(0), y(stock), x(seconds), y(stock), stroke_dasharray="5 4")
+    for units in dict.fromkeys((*stocks, 0, most)):
         drawing.text(LEFT - 4, y(units) + 4, str(units), **END)
     drawing.text(WIDTH - MARGIN, PLOT + 18, _("%.1f s") % seconds, **END)
     drawing.text(LEFT, PLOT + 18, _("%s s") % 0)
-    for at, word in dict.fromkeys(tuple(mark) for mark in shown[-1][1]["marks"]):
+    marks = [
+        (at, f"{one} {word}".strip()) for one, run in last.items() for at, word in run["marks"]
+    ]
+    for at, word in dict.fromkeys(marks):
         drawing.line(x(at), 14, x(at), PLOT, stroke=BAD, stroke_dasharray="2 2")
         is_right = x(at) > WIDTH * 0.7
         drawing.text(x(at) + (-3 if is_right else 3), 12, word, **(END if is_right else {}))
     for row, (name, run) in enumerate(shown):
-        colour, dash = LINES[row % len(LINES)]
+        guard, _sign, label = name.partition(REPORT)
+        colour, dash = LINES[guards.index(guard) % len(LINES)]
+        dash = DASHES.get(label, dash)
         pen = {"stroke": colour, "stroke_dasharray": dash or "none"}
         points = _steps([(x(at), y(units)) for at, units in run["sold_at"]])
         top = PLOT + 40 + LEGEND * row
@@ -89,14 +97,12 @@ def sold_over_time(
     return _frame(_("Units sold over time"), PLOT + 40 + LEGEND * len(shown), drawing, ink)
 
 
-def waits(
-    runs: Sequence[Run], *, beside: Sequence[Run] = (), ink: str = "currentColor"
-) -> SafeString:
+def waits(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeString:
     """Return one row per guard: the 50th, 95th and 99th percentile of the buyers' waits."""
     shown = _worst_runs(runs)
     if not shown:
         return SafeString("")
-    longest = max(1, *(run["wait_ms"]["p99"] for _name, run in (*shown, *_worst_runs(beside))))
+    longest = max(1, *(run["wait_ms"]["p99"] for _name, run in shown))
     unit = (WIDTH - 2 * MARGIN) / longest
     drawing = Drawing()
     for row, (name, run) in enumerate(shown):

@@ -60,17 +60,20 @@ def _why(runs: list[dict[str, Any]]) -> dict[str, Any] | None:
     }
 
 
-def shown(result: Report, *, beside: Report | None = None) -> dict[str, Any]:
-    """Return the template context of a report; its charts have the scales of the one `beside`."""
+def charts(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the three charts of the runs of one report, or of two."""
+    sold, waits = curves.sold_over_time(runs), curves.waits(runs)
+    return {"chart": bars.draw(runs), "sold_over_time": sold, "waits": waits}
+
+
+def shown(result: Report) -> dict[str, Any]:
+    """Return the template context of a report."""
     runs = result["runs"]
-    others = beside["runs"] if beside else ()
     return {
         "sentence": report.sentence(runs),
         "surprises": report.surprises(runs),
         "why": _why(runs),
-        "chart": bars.draw(runs, beside=others),
-        "sold_over_time": curves.sold_over_time(runs, beside=others),
-        "waits": curves.waits(runs, beside=others),
+        **charts(runs),
         "lines": [{**run, "words": report.words(run)} for run in runs],
         "versions": result["versions"],
         "command": Plan(**result["settings"]).command(),

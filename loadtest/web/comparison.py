@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from loadtest.charts.curves import DASHES, REPORT
 from loadtest.load import report
 
 Report = dict[str, Any]
@@ -15,6 +16,16 @@ def differing_settings(a: Report, b: Report) -> list[tuple[str, Any, Any]]:
         for name in a["settings"]
         if both[0][name] != both[1].get(name)
     ]
+
+
+def overlaid(*reports: Report) -> list[dict[str, Any]]:
+    """Return the runs of two reports for one chart, with the report in their names."""
+    runs = [
+        {**run, "discipline": f"{run['discipline']}{REPORT}{label}"}
+        for label, one in zip(DASHES, reports, strict=True)
+        for run in one["runs"]
+    ]
+    return sorted(runs, key=lambda run: (run["backend"], run["discipline"]))
 
 
 def rows(*reports: Report) -> list[dict[str, Any]]:

@@ -176,7 +176,7 @@ def show(request: HttpRequest, run_id: UUID) -> HttpResponse:
 
 @live_page
 def compare(request: HttpRequest) -> HttpResponse:
-    """Show two load tests side by side."""
+    """Show two load tests in the same charts."""
     try:
         pair = [runs.get_run(UUID(request.GET.get(name, ""))) for name in ("a", "b")]
     except ValueError:
@@ -184,9 +184,10 @@ def compare(request: HttpRequest) -> HttpResponse:
     if any(one.kind != LabRun.Kind.RUN or not one.report for one in pair):
         raise Http404
     reports = [one.report or {} for one in pair]
-    shown = [export.shown(a, beside=b) for a, b in (reports, reversed(reports))]
+    sides = [(one, _headline(one), Plan(**one.plan).command()) for one in pair]
     context = {
-        "sides": list(zip(pair, shown, strict=True)),
+        **export.charts(comparison.overlaid(*reports)),
+        "sides": sides,
         "settings": comparison.differing_settings(*reports),
         "rows": comparison.rows(*reports),
     }

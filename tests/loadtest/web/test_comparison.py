@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from typing import Any
+
+import pytest
 
 from loadtest.charts import export
 from loadtest.load.plan import Plan
@@ -45,10 +48,32 @@ def test_only_settings_that_differ_are_listed() -> None:
     assert comparison.differing_settings(A, A) == []
 
 
-def test_charts_have_the_scale_of_the_larger_run() -> None:
-    """The end of the stock is at the same place as in the report beside it."""
-    alone, beside = export.shown(A), export.shown(A, beside=B)
-    for chart in ("chart", "sold_over_time"):
-        assert alone[chart] != beside[chart]
-    assert export.shown(B, beside=A)["chart"] == export.shown(B)["chart"]
-    assert export.shown(A, beside=A) == alone
+def test_curves_of_both_runs_share_one_scale() -> None:
+    """Each guard has one colour; A is solid and B dashed; both stocks have a line."""
+    drawn = str(export.charts(comparison.overlaid(A, B))["sold_over_time"])
+    curves = re.findall(r"<polyline points=\"([^\"]+)\"[^>]* stroke=\"(#\w+)\" ([^>]+)>", drawn)
+    (a, colour, solid), (b, same, dashed) = curves
+    assert colour == same
+    assert 'stroke-dasharray="none"' in solid
+    assert 'stroke-dasharray="5 4"' in dashed
+    heights = [float(points.split(",")[-1]) for points in (a, b)]
+    bottom = float(a.split()[0].split(",")[1])
+    assert (bottom - heights[0]) / (bottom - heights[1]) == pytest.approx(50 / 80, abs=0.01)
+    assert re.findall(r"redis \+ naive · (\w): (\d+ / \d+)", drawn) == [
+        ("A", "50 / 50"),
+        ("B", "80 / 80"),
+    ]
+
+
+def test_faults_of_both_runs_are_marked_with_their_letter() -> None:
+    marked = report(stock=50, sold=50, wait=90.0)
+    marked["runs"][0]["marks"] = [[0.5, "kill-redis"]]
+    drawn = str(export.charts(comparison.overlaid(marked, B))["sold_over_time"])
+    assert ">A kill-redis<" in drawn
+
+
+def test_bars_and_waits_name_the_guard_and_the_report() -> None:
+    drawn = export.charts(comparison.overlaid(A, B))
+    assert "redis + naive · A: sold 50, stock 50" in drawn["chart"]
+    assert "redis + naive · B: sold 80, stock 80" in drawn["chart"]
+    assert "redis + naive · B" in drawn["waits"]
