@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from loadtest.charts.timeline_data import SECOND, WATCHDOG, TimelineData, lane_title, own, read
 from loadtest.charts.timeline_storage import stock_text
@@ -13,6 +14,41 @@ from loadtest.history.recorder import Event
 from loadtest.history.source import SourceLine, line_of
 
 BETWEEN_CHINESE = re.compile(r"(?<=[\u3400-\u9fff）]) (?=[\u3400-\u9fff])")
+
+WORDS = {
+    ("acquire", "invoke"): gettext_noop("%(who)s asks for the lock."),
+    ("acquire", "ok"): gettext_noop("%(who)s is granted the lock."),
+    ("acquire", "fail"): gettext_noop("%(who)s gives up waiting for the lock."),
+    ("acquire", "unknown"): gettext_noop("%(who)s gets no reply from the store."),
+    ("renew", "ok"): gettext_noop("%(who)s extends the lease."),
+    ("release", "invoke"): gettext_noop("%(who)s releases the lock."),
+    ("release", "fail"): gettext_noop("%(who)s learns from its release that it had lost the lock."),
+    ("release", "unknown"): gettext_noop("%(who)s gets no reply from the store."),
+    ("lost", ""): gettext_noop("%(who)s notices that the lock is lost."),
+    ("wake", ""): gettext_noop("%(who)s is woken."),
+    ("buy", "ok"): gettext_noop("%(who)s has an order."),
+    ("buy", "SoldOut"): gettext_noop("The shop tells %(who)s: sold out."),
+    ("buy", "Overloaded"): gettext_noop("The shop tells %(who)s to try again."),
+    ("buy", "ServiceUnavailable"): gettext_noop("The shop tells %(who)s to try again."),
+    ("gone", ""): gettext_noop("The store no longer has the key of %(who)s."),
+    ("start", "paused"): gettext_noop("%(who)s is paused: all of its threads stop."),
+    ("end", "paused"): gettext_noop("%(who)s continues where it stopped."),
+    ("start", "GIL held"): gettext_noop(
+        "%(who)s calls C code that holds the GIL: its threads stop."
+    ),
+    ("end", "GIL held"): gettext_noop("The C code of %(who)s returns."),
+    ("start", "works"): gettext_noop("%(who)s works on its order."),
+    ("end", "works"): gettext_noop("%(who)s is done with its work."),
+    ("start", "killed"): gettext_noop("%(who)s is killed."),
+    ("end", "down"): gettext_noop("%(who)s: up again."),
+    ("start", "clock jumps"): gettext_noop("The clock jumps forward on %(who)s."),
+    ("start", "replication cut"): gettext_noop("The connection to the %(who)s is cut."),
+    ("mark", "force"): gettext_noop("Staff switch to another lock by force."),
+    ("mark", "drain"): gettext_noop("Staff switch to another lock; the old one is drained first."),
+    ("mark", "database"): gettext_noop("The lock in the database is the active one."),
+    ("mark", "promoted"): gettext_noop("The %(who)s is promoted to master."),
+}
+"""By kind and type of an event, or for faults, marks and refusals by what happened."""
 
 
 class Sentence(NamedTuple):
@@ -88,33 +124,29 @@ class _Story:
 
     def _words(self, event: Event) -> str:
         """Return a sentence in which the fields of the event and `who` are to be filled in."""
-        match event["do"], event.get("type"):
-            case "acquire", "invoke":
-                return _("%(who)s asks for the lock.")
+        do, kind = event["do"], event.get("type", "")
+        match do, kind:
             case "acquire", "ok":
-                token = self.tokens.get((event["t"], event["actor"]))
-                granted = _("%(who)s is granted the lock.")
-                with_token = _("%(who)s is granted the lock, with token {token}.")
-                return with_token.format(token=token) if token else granted
-            case "acquire", "fail":
-                return _("%(who)s gives up waiting for the lock.")
-            case "renew", "ok":
-                return _("%(who)s extends the lease.")
-            case "release", "invoke":
-                return _("%(who)s releases the lock.")
-            case "release", "fail":
-                return _("%(who)s learns from its release that it had lost the lock.")
-            case (("acquire" | "release"), "unknown"):
-                return _("%(who)s gets no reply from the store.")
-            case "lost", _other:
-                return _("%(who)s notices that the lock is lost.")
-            case "buy", _type:
-                return _answer(event)
+                if token := self.tokens.get((event["t"], event["actor"])):
+                    text = _("%(who)s is granted the lock, with token {token}.")
+                    return text.format(token=token)
             case "read", "ok" if event["quantity"] is not None:
                 return _("%(who)s reads a stock of %(quantity)s.")
             case "write", _type:
                 return self._of_write(event)
-        return _lab_words(event)
+            case "deleted", _type:
+                text = _("This deletes the key of {holder}.")
+                return text.format(holder=lane_title(event["holder"]))
+            case "fault", _type:
+                do, kind = kind, event["what"]
+            case ("buy", ("fail" | "unknown")) | ("mark", _):
+                kind = event.get("error") or event["what"]
+        if text := WORDS.get((do, kind), ""):
+            return _(text)
+        if do == "start":
+            return _("%(who)s: %(what)s.").replace("%(what)s", _(kind))
+        is_refusal = do == "buy" and "error" in event
+        return _("The shop refuses %(who)s: %(error)s.") if is_refusal else ""
 
     def _of_write(self, event: Event) -> str:
         write = self.writes[event["t"]]
@@ -134,52 +166,3 @@ class _Story:
             text = _("That makes {sold} sold of {stock}.")
             texts.append(text.format(sold=write.sold, stock=write.initial))
         return " ".join(texts).replace("。 ", "。")
-
-
-def _answer(event: Event) -> str:
-    """Return what the shop answers a buyer."""
-    if event["type"] == "invoke":
-        return ""
-    if event["type"] == "ok":
-        return _("%(who)s has an order.")
-    return {
-        "SoldOut": _("The shop tells %(who)s: sold out."),
-        "Overloaded": _("The shop tells %(who)s to try again."),
-        "ServiceUnavailable": _("The shop tells %(who)s to try again."),
-    }.get(event["error"]) or _("The shop refuses %(who)s: %(error)s.")
-
-
-def _lab_words(event: Event) -> str:
-    """Return the sentence for what the lab did to processes and servers."""
-    match event["do"], event.get("type"):
-        case "fault", "start":
-            return {
-                "paused": _("%(who)s is paused: all of its threads stop."),
-                "GIL held": _("%(who)s calls C code that holds the GIL: its threads stop."),
-                "works": _("%(who)s works on its order."),
-                "killed": _("%(who)s is killed."),
-                "clock jumps": _("The clock jumps forward on %(who)s."),
-                "replication cut": _("The connection to the %(who)s is cut."),
-            }.get(event["what"]) or _("%(who)s: %(what)s.").replace("%(what)s", _(event["what"]))
-        case "fault", "end":
-            return {
-                "paused": _("%(who)s continues where it stopped."),
-                "GIL held": _("The C code of %(who)s returns."),
-                "works": _("%(who)s is done with its work."),
-                "down": _("%(who)s: up again."),
-            }.get(event["what"], "")
-        case "gone", _other:
-            return _("The store no longer has the key of %(who)s.")
-        case "deleted", _other:
-            text = _("This deletes the key of {holder}.")
-            return text.format(holder=lane_title(event["holder"]))
-        case "mark", _other:
-            return {
-                "force": _("Staff switch to another lock by force."),
-                "drain": _("Staff switch to another lock; the old one is drained first."),
-                "database": _("The lock in the database is the active one."),
-                "promoted": _("The %(who)s is promoted to master."),
-            }.get(event["what"], "")
-        case "wake", _other:
-            return _("%(who)s is woken.")
-    return ""

@@ -13,42 +13,36 @@ TEXTBOOK = f"{RECIPES}/redis_textbook.py"
 STOCK, LEASE = "inventory/stock.py", "locking/lease/lease.py"
 Place = tuple[str, str]
 """A file, and a part of one of its lines."""
-DELETE = (TEXTBOOK, "self._client.delete(self.prefix + claim.name)")
-STORES: dict[str, tuple[Place, Place]] = {
-    "none": ((f"{BACKENDS}/none.py", "return Grant("), (f"{BACKENDS}/none.py", "def release")),
-    "process": (
-        (f"{BACKENDS}/process.py", "owned = self._owned.get("),
-        (f"{BACKENDS}/process.py", "del self._owned[name]"),
-    ),
-    "redis": (
-        (f"{BACKENDS}/lua/redis_take.lua", "redis.call('HMGET', lock, 'owner'"),
-        (f"{BACKENDS}/lua/redis_release.lua", "redis.call('DEL', lock"),
-    ),
-    "redlock": (
-        (f"{BACKENDS}/redlock/backend.py", 'pack("SET", key'),
-        (f"{BACKENDS}/lua/redlock_release.lua", "redis.call('DEL'"),
-    ),
-    "zookeeper": (
-        (f"{BACKENDS}/zookeeper/backend.py", "request = Create2("),
-        (f"{BACKENDS}/zookeeper/backend.py", "session.client.delete_async(path)"),
-    ),
-    "database": (
-        (f"{BACKENDS}/database/sql.py", 'f"UPDATE {TABLE} SET token'),
-        (f"{BACKENDS}/database/sql.py", "SET owner = ''"),
-    ),
-    "mysql_row": (
-        (f"{RECIPES}/mysql_row.py", "insert = f"),
-        (f"{RECIPES}/mysql_row.py", '"DELETE FROM recipe_lock WHERE resource_name = %s", name'),
-    ),
-    "herd": (
-        (f"{RECIPES}/zookeeper_herd.py", "request = Create2("),
-        (f"{BACKENDS}/zookeeper/backend.py", "session.client.delete_async(path)"),
-    ),
-    "setnx": ((TEXTBOOK, "return bool(self._client.setnx("), DELETE),
-    "setnx_expire": ((TEXTBOOK, "if not self._client.setnx("), DELETE),
-    "set_px": ((TEXTBOOK, "self._client.set(key"), DELETE),
+ACQUIRE: dict[str, Place] = {
+    "none": (f"{BACKENDS}/none.py", "return Grant("),
+    "process": (f"{BACKENDS}/process.py", "owned = self._owned.get("),
+    "redis": (f"{BACKENDS}/lua/redis_take.lua", "redis.call('HMGET', lock, 'owner'"),
+    "redlock": (f"{BACKENDS}/redlock/backend.py", 'pack("SET", key'),
+    "zookeeper": (f"{BACKENDS}/zookeeper/backend.py", "request = Create2("),
+    "herd": (f"{RECIPES}/zookeeper_herd.py", "request = Create2("),
+    "database": (f"{BACKENDS}/database/sql.py", 'f"UPDATE {TABLE} SET token'),
+    "mysql_row": (f"{RECIPES}/mysql_row.py", "insert = f"),
+    "setnx": (TEXTBOOK, "return bool(self._client.setnx("),
+    "setnx_expire": (TEXTBOOK, "if not self._client.setnx("),
+    "set_px": (TEXTBOOK, "self._client.set(key"),
 }
-"""By alias, the lines that acquire and release in the store."""
+"""By alias, the line that asks the store for the lock."""
+RELEASE: dict[str, Place] = {
+    "none": (f"{BACKENDS}/none.py", "def release"),
+    "process": (f"{BACKENDS}/process.py", "del self._owned[name]"),
+    "redis": (f"{BACKENDS}/lua/redis_release.lua", "redis.call('DEL', lock"),
+    "redlock": (f"{BACKENDS}/lua/redlock_release.lua", "redis.call('DEL'"),
+    "database": (f"{BACKENDS}/database/sql.py", "SET owner = ''"),
+    "mysql_row": (
+        f"{RECIPES}/mysql_row.py",
+        '"DELETE FROM recipe_lock WHERE resource_name = %s", name',
+    ),
+    **dict.fromkeys(("setnx", "setnx_expire", "set_px"), (TEXTBOOK, "client.delete(self.prefix")),
+    **dict.fromkeys(
+        ("zookeeper", "herd"), (f"{BACKENDS}/zookeeper/backend.py", "delete_async(path)")
+    ),
+}
+"""By alias, the line that releases it."""
 RECIPE_OF = {"SET NX PX, polled": "set_px", "ZooKeeper, all watch the holder": "herd"}
 """The recipes that scenarios run under the alias of the backend that repairs them, by guard."""
 WRITES: dict[str, Place] = {
@@ -74,12 +68,12 @@ def line_of(event: Event, *, alias: str = "", guard: str = "") -> SourceLine | N
 
     `alias` is that of the lock; `guard` names the lock and the write strategy in words.
     """
-    store = STORES.get(RECIPE_OF.get(guard, alias))
+    store = RECIPE_OF.get(guard, alias)
     match event["do"], event.get("type"):
-        case "acquire", "invoke" if store:
-            return _find(*store[0])
-        case "release", "invoke" if store:
-            return _find(*store[1])
+        case "acquire", "invoke" if store in ACQUIRE:
+            return _find(*ACQUIRE[store])
+        case "release", "invoke" if store in RELEASE:
+            return _find(*RELEASE[store])
         case "renew", _any:
             return _find(LEASE, "= self.backend.extend(")
         case "lost", _any:
@@ -91,10 +85,8 @@ def line_of(event: Event, *, alias: str = "", guard: str = "") -> SourceLine | N
             return _find(*WRITES[strategy])
         case "fault", "start" if event["what"] in ("paused", "GIL held", "works"):
             return _find(STOCK, 'reach("stock.read"')
-        case "fault", "start" if event["what"] == "killed":
-            return ENDED
-        case "buy", ("ok" | "fail" | "unknown"):
-            return ENDED
+        case ("fault", "start") | ("buy", ("ok" | "fail" | "unknown")):
+            return ENDED if event.get("what", "killed") == "killed" else None
     return None
 
 
