@@ -45,19 +45,25 @@ def _csv(result: Report) -> str:
     return file.getvalue()
 
 
-def _why(runs: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the first lost update as a sentence, a chart and a table; None if there is none."""
-    run = next((run for run in runs if run.get("lost_updates")), None)
-    if run is None:
-        return None
-    variant = {"events": run["lost_updates"]["events"], "facts": {}}
-    title = _("The first lost update: %(backend)s + %(discipline)s") % run
-    return {
-        "sentence": report.explain(run),
-        "title": title,
-        "chart": timeline.draw(variant, title=title),
-        "story": timeline.story(variant),
-    }
+def _why(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the first lost update of each oversold guard: in words, as a chart and as code."""
+    guards: dict[tuple[str, str], dict[str, Any]] = {}
+    for run in runs:
+        if run.get("lost_updates"):
+            guards.setdefault((run["backend"], run["discipline"]), run)
+    found = []
+    for run in guards.values():
+        variant = {"events": run["lost_updates"]["events"], "guard": run["discipline"]}
+        title = _("The first lost update: %(backend)s + %(discipline)s") % run
+        story, chart = timeline.story(variant), timeline.draw(variant, title=title)
+        found.append(
+            {
+                "sentence": report.explain(run),
+                "code": list(dict.fromkeys(one.line for one in story if one.line)),
+                "variants": [{"heading": title, "chart": chart, "story": story}],
+            }
+        )
+    return found
 
 
 def charts(runs: list[dict[str, Any]]) -> dict[str, Any]:

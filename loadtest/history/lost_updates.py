@@ -19,10 +19,12 @@ class _Update(NamedTuple):
 def lost_updates(events: Iterable[Event]) -> dict[str, Any] | None:
     """Return the units sold and counted, and the first lost update; None if there is none.
 
-    {"units": 200, "counted": 50, "events": [...]}: the reads and writes of "buyer A" and "buyer B".
-    Both read the same number before either wrote, so that the row counted one of the two writes.
+    {"units": 200, "counted": 50, "times": 150, "events": [...]}: the reads and writes of "buyer A"
+    and "buyer B". Both read the same number before either wrote, so that the row counted one of the
+    two writes. `times` is how often that happened.
     """
     first: list[Event] = []
+    times = 0
     reads: dict[tuple[str, int], Event] = {}
     updates: list[_Update] = []
     written: list[int] = []
@@ -37,6 +39,7 @@ def lost_updates(events: Iterable[Event]) -> dict[str, Any] | None:
         # Between this read and this write, another buyer wrote what it had computed from the same.
         unseen = updates[bisect(written, update.read["t"]) :]
         same = [one for one in unseen if one.read["quantity"] == update.read["quantity"]]
+        times += bool(same)
         if same and not first:
             first = _story(same[0], update)
         updates.append(update)
@@ -44,7 +47,8 @@ def lost_updates(events: Iterable[Event]) -> dict[str, Any] | None:
     if not first:
         return None
     counted = max(one.read["quantity"] for one in updates) - updates[-1].write["quantity"]
-    return {"units": sum(one.units for one in updates), "counted": counted, "events": first}
+    units = sum(one.units for one in updates)
+    return {"units": units, "counted": counted, "times": times, "events": first}
 
 
 def _story(a: _Update, b: _Update) -> list[Event]:

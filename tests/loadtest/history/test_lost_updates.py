@@ -22,7 +22,7 @@ def test_two_reads_before_either_write() -> None:
     ]
     found = lost_updates(history)
     assert found is not None
-    assert (found["units"], found["counted"]) == (3, 2)
+    assert (found["units"], found["counted"], found["times"]) == (3, 2, 1)
     story = [(e["t"], e["actor"], e["do"], e["quantity"]) for e in found["events"]]
     assert story == [
         (1, "buyer A", "read", 37),

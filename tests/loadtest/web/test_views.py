@@ -229,12 +229,32 @@ def test_oversold_run_explains_its_first_lost_update(client, finished):
     assert locked["lost_updates"] is None
     page = client.get(finished.get_absolute_url()).text
     assert "Two buyers both read a stock of" in page
+    assert f"This happened {lost['times']} times: {lost['units']} units were sold" in page
+    assert page.count('class="source"') == 2
+    assert "WRITE = &quot;UPDATE inventory_stock SET quantity = %s" in page
+    assert "data-player" in page
     assert page.index("Why it was oversold") < page.index("Units sold and initial stock")
     assert "oversold, as expected" in page
     assert "exact, as expected" in page
     chinese = client.get(finished.get_absolute_url(), headers={"accept-language": "zh-hans"}).text
     assert "超卖，符合预期" in chinese
     assert "使用 Redis：正好卖出 5 件。" in chinese
+
+
+def test_each_oversold_guard_explains_itself_once(client, finished):
+    control = finished.report["runs"][0]
+    lost = {name: one for name, one in control["lost_updates"].items() if name != "times"}
+    other = {
+        **control,
+        "backend": "process",
+        "lost_updates": lost,
+    }  # as an earlier version wrote it
+    finished.report["runs"] += [{**control, "repeat": 2}, other]
+    finished.save()
+    page = client.get(finished.get_absolute_url()).text
+    assert page.count("Why it was oversold") == 2
+    assert page.count("The first lost update: process + naive</text>") == 1
+    assert f"This happened {lost['units'] - lost['counted']} times" in page
 
 
 def test_report_of_an_earlier_version_is_shown(client, finished):
