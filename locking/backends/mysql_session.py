@@ -77,7 +77,8 @@ class MySQLSessionBackend(DatabaseLocks[MySQLSession]):
             assert isinstance(session, MySQLSession)
             self._refuse_galera(session)
             key = self._key(claim.name)
-            row = session.row(f"SELECT IF(GET_LOCK(%s, 0) = 1, {TOKEN}, NULL)", key)
+            # The key is a hash, which needs no escaping.
+            row = session.row(f"SELECT IF(GET_LOCK('{key}', 0) = 1, {TOKEN}, NULL)")
             token: int | None = row[0] if row else None
             while token is None:
                 left = deadline - time.monotonic()
@@ -112,13 +113,14 @@ class MySQLSessionBackend(DatabaseLocks[MySQLSession]):
 
     def release(self, claim: Claim, token: int) -> None:
         """Release the lock; the server checks that this session has it."""
-        session = self._ask(claim, "SELECT RELEASE_LOCK(%s)")
+        session = self._ask(claim, "SELECT RELEASE_LOCK('{}')")
         session.claim = None
         self.pool.give(session)
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Check that the session still has the lock, which has no lease."""
-        self.pinned[claim.owner] = self._ask(claim, "SELECT IS_USED_LOCK(%s) = CONNECTION_ID()")
+        sql = "SELECT IS_USED_LOCK('{}') = CONNECTION_ID()"
+        self.pinned[claim.owner] = self._ask(claim, sql)
         return math.inf
 
     def _ask(self, claim: Claim, sql: str) -> MySQLSession:
@@ -130,7 +132,7 @@ class MySQLSessionBackend(DatabaseLocks[MySQLSession]):
         if session is None:
             raise claim.lost()
         try:
-            row = session.row(sql, self._key(claim.name))
+            row = session.row(sql.format(self._key(claim.name)))
         except ConnectionLost:
             row = None
         except BaseException:

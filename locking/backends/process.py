@@ -4,6 +4,7 @@ import asyncio
 import math
 import threading
 from collections import deque
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -13,31 +14,17 @@ from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.clock_tokens import clock_time, clock_token
 
 
-class _TaskEvent:
-    """An event that a task waits for and any thread may set."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._future = self._loop.create_future()
-
-    def set(self) -> None:
-        """Wake the task."""
-        with suppress(RuntimeError):  # its event loop is closed
-            self._loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds."""
-        await asyncio.wait([self._future], timeout=timeout if timeout < math.inf else None)
-
-
 @dataclass(slots=True)
 class _Waiter:
+    """A claim that waits, in a thread or a task."""
+
     claim: Claim
-    woken: threading.Event | _TaskEvent
+    woken: Future[None] = field(default_factory=Future)
+
+    def wake(self) -> None:
+        """End the wait, from any thread."""
+        with suppress(InvalidStateError):  # it was cancelled, too
+            self.woken.set_result(None)
 
 
 @dataclass(slots=True)
@@ -82,15 +69,14 @@ class ProcessBackend(Backend):
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the lock, or join the queue."""
-        waiter = self._join(claim, timeout, threading.Event)
+        waiter = self._join(claim, timeout)
         if not isinstance(waiter, _Waiter):
             return waiter
-        woken = waiter.woken
-        assert isinstance(woken, threading.Event)
-        claim.interrupt = woken.set
+        claim.interrupt = waiter.wake
         try:
             if not claim.cancelled.is_set():
-                woken.wait(min(timeout, threading.TIMEOUT_MAX))
+                with suppress(TimeoutError):
+                    waiter.woken.result(min(timeout, threading.TIMEOUT_MAX))
         except BaseException:
             self._undo(waiter)
             raise
@@ -98,13 +84,12 @@ class ProcessBackend(Backend):
 
     async def aacquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the lock, or join the queue as a task, which needs no thread."""
-        waiter = self._join(claim, timeout, _TaskEvent)
+        waiter = self._join(claim, timeout)
         if not isinstance(waiter, _Waiter):
             return waiter
-        woken = waiter.woken
-        assert isinstance(woken, _TaskEvent)
+        woken = asyncio.wrap_future(waiter.woken)
         try:
-            await woken.wait(timeout)
+            await asyncio.wait([woken], timeout=timeout if timeout < math.inf else None)
         except BaseException:
             self._undo(waiter)
             raise
@@ -117,9 +102,7 @@ class ProcessBackend(Backend):
     async def aset_depth(self, claim: Claim, token: int, depth: int) -> None:
         """Do nothing: the depth is kept with the lease."""
 
-    def _join(
-        self, claim: Claim, timeout: float, event: type[threading.Event | _TaskEvent]
-    ) -> Grant | _Waiter | None:
+    def _join(self, claim: Claim, timeout: float) -> Grant | _Waiter | None:
         """Return a grant, or the entry of the queue to wait in; None without a timeout."""
         with self._guard:
             owned = self._owned.get(claim.name)
@@ -131,7 +114,7 @@ class ProcessBackend(Backend):
                 claim.holder = owned.held(claim.name)
             if timeout <= 0:
                 return None
-            waiter = _Waiter(claim, event())
+            waiter = _Waiter(claim)
             owned.queue.append(waiter)
             return waiter
 
@@ -164,7 +147,7 @@ class ProcessBackend(Backend):
             return
         waiter = owned.queue.popleft()
         owned.owner, owned.token = waiter.claim.owner, clock_token()
-        waiter.woken.set()
+        waiter.wake()
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Return infinity: a grant lasts as long as the process."""

@@ -122,6 +122,12 @@ class BaseLock(ABC):
             raise LockMisuse(f"{self.name!r} is not held by this thread or task: acquire it first.")
         return lease
 
+    def _given_up(self, caller: object) -> Lease:
+        lease = self._own(caller)
+        if lease in self._acquired:
+            self._acquired.remove(lease)
+        return lease
+
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Acquire the lock; return False if it stayed held.
 
@@ -155,10 +161,7 @@ class BaseLock(ABC):
 
         Raise LockLost if the lease was lost, LockMisuse if the caller holds none.
         """
-        lease = self._own(current_caller())
-        if lease in self._acquired:
-            self._acquired.remove(lease)
-        lease.release()
+        self._given_up(current_caller()).release()
 
     def __enter__(self) -> Lease:
         timeout = self._with_timeout()
@@ -203,10 +206,7 @@ class BaseLock(ABC):
         return self._arelease(current_caller())
 
     async def _arelease(self, caller: object) -> None:
-        lease = self._own(caller)
-        if lease in self._acquired:
-            self._acquired.remove(lease)
-        await lease.arelease()
+        await self._given_up(caller).arelease()
 
     def __aenter__(self) -> Coroutine[object, object, Lease]:
         return self._aenter_block(current_caller())
@@ -247,11 +247,8 @@ class BaseLock(ABC):
 
 
 def _timed_out(claim: Claim, timeout: float) -> LockTimeout:
-    text, holder = (
-        f"{claim.name!r} was still held by another caller after {timeout:g} s",
-        claim.holder,
-    )
-    if holder is None:
+    text = f"{claim.name!r} was still held by another caller after {timeout:g} s"
+    if (holder := claim.holder) is None:
         return LockTimeout(f"{text}.")
     text, since = f"{text}: {holder.owner}", None
     if holder.since is not None:
@@ -295,20 +292,16 @@ class Lock(BaseLock):
             raise LockMisuse(
                 f"This task is acquiring {self.name!r} already: await one acquire first."
             )
-        self.backend.entering.add(key)
-        try:
-            return await self._agrant_once(caller, wait)
-        finally:
-            self.backend.entering.discard(key)
-
-    async def _agrant_once(self, caller: object, wait: float) -> Lease | Claim:
         claim = self._claim(caller)
         started = time.monotonic()
+        self.backend.entering.add(key)
         try:
             grant = await self.backend.aacquire(claim, wait)
         except BaseException as error:
             self._failed(claim, error)
             raise
+        finally:
+            self.backend.entering.discard(key)
         try:
             return self._hold(claim, grant, started)
         except BaseException:

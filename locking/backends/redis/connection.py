@@ -127,15 +127,15 @@ class Connection:
         except (redis.RedisError, OSError, ValueError) as error:
             self._report_timeout(error)
             raise Disconnected(f"Cannot connect to Redis: {error}") from error
-        self._socket: socket.socket = self._connection._sock  # redis-py has no public accessor
-        if not isinstance(self._socket, ssl.SSLSocket):
+        self.socket: socket.socket = self._connection._sock  # redis-py has no public accessor
+        if not isinstance(self.socket, ssl.SSLSocket):
             # Time limits kept by the kernel save a poll before each send and receive.
             limit = struct.pack("@ll", int(timeout), int(timeout % 1 * 1e6))
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-            self._socket.settimeout(None)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            self.socket.settimeout(None)
         self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
+        self._poll.register(self.socket, select.POLLIN)
         self._hello_pending = bool(channel)
         """The reply to HELLO is read together with the first command's."""
         if channel:
@@ -143,19 +143,14 @@ class Connection:
         else:
             self.command("HELLO", "3")
 
-    @property
-    def socket(self) -> socket.socket:
-        """Return the socket, for an owner that reads and writes it without blocking."""
-        return self._socket
-
     def fileno(self) -> int:
         """Return the socket's descriptor, for selectors."""
-        return self._socket.fileno()
+        return self.socket.fileno()
 
     def send(self, packed: bytes) -> None:
         """Send commands; the server replies to each, in order."""
         try:
-            self._socket.sendall(packed)
+            self.socket.sendall(packed)
         except self.close_on as error:
             self._fail(error)
             raise
@@ -163,7 +158,7 @@ class Connection:
     def receive(self) -> None:
         """Read what has arrived, or what arrives first within the timeout."""
         try:
-            data = self._socket.recv(READ_SIZE)
+            data = self.socket.recv(READ_SIZE)
             if not data:
                 raise EOFError("the server closed it")
             self._reader.feed(data)
@@ -209,7 +204,7 @@ class Connection:
         return True
 
     def _readable(self, seconds: float) -> bool:
-        pending = getattr(self._socket, "pending", None)  # what TLS has already decoded
+        pending = getattr(self.socket, "pending", None)  # what TLS has already decoded
         if pending is not None and pending():
             return True
         try:
@@ -240,11 +235,11 @@ class Connection:
         command that `undo` returns is then sent behind it.
         """
         try:
-            self._socket.sendall(packed)
+            self.socket.sendall(packed)
             while True:
                 item = self._reader.gets()
                 if item is NO_REPLY:
-                    data = self._socket.recv(READ_SIZE)
+                    data = self.socket.recv(READ_SIZE)
                     if not data:
                         raise EOFError("the server closed it")
                     self._reader.feed(data)
@@ -267,12 +262,12 @@ class Connection:
     def interrupt(self) -> None:
         """End the wait of another thread; this closes the connection."""
         with suppress(OSError):
-            socket.socket.shutdown(self._socket, socket.SHUT_RD)
+            socket.socket.shutdown(self.socket, socket.SHUT_RD)
 
     def send_and_close(self, packed: bytes) -> None:
         """Send a last command, whose reply is not read. The server reads it when it responds."""
         with suppress(OSError):
-            self._socket.sendall(packed)
+            self.socket.sendall(packed)
         self.close()
 
     def close(self) -> None:

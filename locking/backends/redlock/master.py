@@ -74,15 +74,15 @@ class MasterConnection(Connection):
             # Start and end of its uptime are whole seconds: it may have started one second later.
             uptime = float(_field(self.command("INFO", "server"), "uptime_in_seconds")) - 1
             self.votes_from = asked_at + master.restart_delay - uptime
-        self._socket.setblocking(False)
-        self._pending = getattr(self._socket, "pending", int)  # what TLS has already decoded
+        self.socket.setblocking(False)
+        self._pending = getattr(self.socket, "pending", int)  # what TLS has already decoded
 
     def receive(self) -> None:
         """Read what has arrived."""
         try:
-            data = self._socket.recv(READ_SIZE)
+            data = self.socket.recv(READ_SIZE)
             while data and self._pending():
-                data += self._socket.recv(READ_SIZE)
+                data += self.socket.recv(READ_SIZE)
             if not data:
                 raise EOFError("the server closed it")
             self._reader.feed(data)

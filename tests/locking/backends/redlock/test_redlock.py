@@ -185,7 +185,7 @@ class TestWaiting:
 
                 return do
 
-        for part in ("_socket", "_reader"):
+        for part in ("socket", "_reader"):
             setattr(connection, part, Interrupting(getattr(connection, part)))
         with pytest.raises(Interrupted):
             backend.acquire(claim(), 60)
