@@ -21,7 +21,7 @@ def lost_updates(events: Iterable[Event]) -> dict[str, Any] | None:
 
     {"units": 200, "counted": 50, "times": 150, "events": [...]}: the reads and writes of "buyer A"
     and "buyer B". Both read the same number before either wrote, so that the row counted one of the
-    two writes. `times` is how often that happened.
+    two writes. `times` counts the writes that overwrote a quantity which their buyer had not read.
     """
     first: list[Event] = []
     times = 0
@@ -39,7 +39,7 @@ def lost_updates(events: Iterable[Event]) -> dict[str, Any] | None:
         # Between this read and this write, another buyer wrote what it had computed from the same.
         unseen = updates[bisect(written, update.read["t"]) :]
         same = [one for one in unseen if one.read["quantity"] == update.read["quantity"]]
-        times += bool(same)
+        times += bool(unseen) and unseen[-1].write["quantity"] != update.read["quantity"]
         if same and not first:
             first = _story(same[0], update)
         updates.append(update)

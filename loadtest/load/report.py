@@ -51,13 +51,13 @@ def words(run: Run) -> str:
 
 
 def explain(run: Run) -> str:
-    """Return two sentences: the first lost update of a run, and how often it happened in all."""
+    """Return two sentences: the first lost update of a run, and how many there were in all."""
     lost = run["lost_updates"]
     quantities = {event["do"]: event["quantity"] for event in lost["events"]}
     return _(
         "Two buyers both read a stock of %(read)s before either wrote %(write)s back, so two sales "
-        "reduced the stock by one. This happened %(times)s times: %(units)s units were sold, and "
-        "the stock had been reduced by %(counted)s."
+        "reduced the stock by one. In all, %(times)s writes overwrote another sale: %(units)s "
+        "units were sold, and the stock had been reduced by %(counted)s."
     ) % {"times": lost["units"] - lost["counted"], **quantities, **lost}
 
 

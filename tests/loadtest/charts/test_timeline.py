@@ -15,7 +15,7 @@ from django.utils import translation
 from loadtest.charts import timeline, timeline_data
 from loadtest.charts.axis import LEFT, RIGHT, WIDTH, Axis, width
 from loadtest.charts.timeline_data import SECOND
-from loadtest.charts.timeline_signs import BAD
+from loadtest.charts.timeline_signs import BAD, LEASE
 from loadtest.history import source
 from loadtest.history.source import line_of
 from loadtest.scenarios import SCENARIOS, export
@@ -229,6 +229,21 @@ def test_recorded_name_has_one_lease_at_a_time_in_a_store(name: str) -> None:
         assert data.contradictions() == []
         longest = max((span.end - span.begin for span in data.overlaps), default=0) / SECOND
         assert longest == pytest.approx(variant["facts"]["overlap_seconds"], abs=0.005)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_keys_of_one_store_are_never_drawn_one_above_the_other(name: str) -> None:
+    """In both panels; the rectangles of a row stand at the same height."""
+    for variant in export.recorded()["results"][name]["halves"]:
+        rows: dict[str, list[tuple[float, float]]] = {}
+        for one in parse(timeline.draw(variant)).iter(f"{SVG}rect"):
+            if one.get("stroke") == LEASE and one.get("data-t"):
+                x = float(one.get("x", 0))
+                rows.setdefault(one.get("y", ""), []).append((x, x + float(one.get("width", 0))))
+        assert bool(rows) == bool(timeline.read(variant).leases)
+        for row in rows.values():
+            for (_left, end), (begin, _right) in pairwise(sorted(row)):
+                assert begin >= end - 1  # a key is at least a pixel wide
 
 
 def deleted(*, is_recorded: bool = True) -> dict[str, Any]:

@@ -32,6 +32,27 @@ def test_two_reads_before_either_write() -> None:
     ]
 
 
+def test_write_over_a_quantity_that_was_not_read_counts_even_if_none_read_the_same() -> None:
+    """And a read whose value was committed before its write is recorded does not."""
+    history = [
+        event(1, 1, "read", 9),
+        event(2, 2, "read", 9),
+        event(3, 1, "write", 8),
+        event(4, 2, "write", 8),
+        event(5, 3, "read", 8),
+        event(6, 1, "read", 8),
+        event(7, 1, "write", 7),
+        event(8, 2, "read", 6),
+        event(9, 4, "read", 7),
+        event(10, 4, "write", 6),
+        event(11, 2, "write", 5),
+        event(12, 3, "write", 7),
+    ]
+    found = lost_updates(history)
+    assert found is not None
+    assert found["times"] == 2  # at 4 and at 12
+
+
 def test_threads_of_different_processes_may_have_the_same_number() -> None:
     history = [
         event(1, 1, "read", 5, "p"),

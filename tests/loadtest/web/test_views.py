@@ -229,7 +229,7 @@ def test_oversold_run_explains_its_first_lost_update(client, finished):
     assert locked["lost_updates"] is None
     page = client.get(finished.get_absolute_url()).text
     assert "Two buyers both read a stock of" in page
-    assert f"This happened {lost['times']} times: {lost['units']} units were sold" in page
+    assert f"{lost['times']} writes overwrote another sale: {lost['units']} units were" in page
     assert page.count('class="source"') == 2
     assert "WRITE = &quot;UPDATE inventory_stock SET quantity = %s" in page
     assert "data-player" in page
@@ -254,7 +254,7 @@ def test_each_oversold_guard_explains_itself_once(client, finished):
     page = client.get(finished.get_absolute_url()).text
     assert page.count("Why it was oversold") == 2
     assert page.count("The first lost update: process + naive</text>") == 1
-    assert f"This happened {lost['units'] - lost['counted']} times" in page
+    assert f"{lost['units'] - lost['counted']} writes overwrote another sale" in page
 
 
 def test_report_of_an_earlier_version_is_shown(client, finished):
