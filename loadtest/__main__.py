@@ -1,6 +1,6 @@
 """`python -m loadtest EXPERIMENT`: run an experiment on the stores of the environment.
 
-It reads its arguments from stdin as JSON and writes events to stdout; the last event is "end".
+The first line of stdin is its arguments as JSON. It writes events to stdout; the last is "end".
 """
 
 import json
@@ -25,5 +25,5 @@ EXPERIMENTS = {
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 django.setup()
-import_module(EXPERIMENTS[sys.argv[1]]).main(json.load(sys.stdin))
+import_module(EXPERIMENTS[sys.argv[1]]).main(json.loads(sys.stdin.readline()))
 emit("end")

@@ -34,6 +34,9 @@ class LabRun(models.Model):
     state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
     progress = models.JSONField(default=dict, blank=True, help_text=_("Progress of the run."))
     stop_requested = models.BooleanField(default=False, help_text=_("A stop was requested."))
+    requested_fault = models.CharField(
+        max_length=20, blank=True, default="", help_text=_("A fault to inject.")
+    )
     report = models.JSONField(null=True, blank=True)
     error = models.TextField(blank=True, help_text=_("Why it failed."))
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL)

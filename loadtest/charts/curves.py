@@ -60,7 +60,6 @@ def sold_over_time(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeStr
     seconds = max([0.1, *ends, *(mark[0] for _name, run in shown for mark in run["marks"])])
     stocks = sorted({run["stock"] for _name, run in shown})
     most = max(1, *stocks, *(run["sold"] for _name, run in shown))
-    last = {name.partition(REPORT)[2]: run for name, run in shown}
     guards = list(dict.fromkeys(name.partition(REPORT)[0] for name, _run in shown))
 
     def x(at: float) -> float:
@@ -78,12 +77,18 @@ def sold_over_time(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeStr
     drawing.text(WIDTH - MARGIN, PLOT + 18, _("%.1f s") % seconds, **END)
     drawing.text(LEFT, PLOT + 18, _("%s s") % 0)
     marks = [
-        (at, f"{one} {word}".strip()) for one, run in last.items() for at, word in run["marks"]
+        (at, f"{name.partition(REPORT)[2]} {word}".strip())
+        for name, run in shown
+        for at, word in run["marks"]
     ]
-    for at, word in dict.fromkeys(marks):
-        drawing.line(x(at), 14, x(at), PLOT, stroke=BAD, stroke_dasharray="2 2")
+    drawn: set[tuple[int, str]] = set()
+    for at, word in marks:
         is_right = x(at) > WIDTH * 0.7
-        drawing.text(x(at) + (-3 if is_right else 3), 12, word, **(END if is_right else {}))
+        near = int(x(at) // 60), word
+        drawing.line(x(at), 14, x(at), PLOT, stroke=BAD, stroke_dasharray="2 2")
+        if near not in drawn:  # the same fault hits the next guard at about the same time
+            drawn.add(near)
+            drawing.text(x(at) + (-3 if is_right else 3), 12, word, **(END if is_right else {}))
     for row, (name, run) in enumerate(shown):
         guard, _sign, label = name.partition(REPORT)
         colour, dash = LINES[guards.index(guard) % len(LINES)]

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.charts.terminal import Terminal, check_file
+from loadtest.cli import add_numbers
 from loadtest.load.plan import PlanError, keep_within
 from loadtest.scenarios import SCENARIOS, export, run
 from locking.exceptions import unknown
 
 CHART_FORMATS = ("svg", "png")
-LIMITS = {"rounds": (1, 1000)}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -22,13 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.set_defaults(print_help=parser.print_help)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a scenario from --list, or all")
     parser.add_argument("--list", action="store_true", help="list scenarios and exit")
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        default=1,
-        metavar="N",
-        help="run the scenarios N times and count how often each was shown (default: 1)",
-    )
+    add_numbers(parser, [("rounds", 1, "repeat the scenarios, and count how often each is shown")])
     parser.add_argument("--html", type=Path, metavar="FILE", help="self-contained HTML report")
     for suffix in CHART_FORMATS:
         parser.add_argument(
@@ -63,7 +57,7 @@ def handle(terminal: Terminal, **options: Any) -> int:
     if options["write"] and set(names) != set(SCENARIOS):
         raise PlanError("--write needs all scenarios")
     rounds: int = options["rounds"]
-    keep_within(LIMITS, options)
+    keep_within({"rounds": (1, 1000)}, options)
     if rounds > 1 and any(options[file] for file in ("html", "write", *CHART_FORMATS)):
         raise PlanError("Files show one round: leave out --rounds.")
     check_file("html", options["html"])
@@ -87,16 +81,14 @@ def handle(terminal: Terminal, **options: Any) -> int:
 
 def _counted(report: dict[str, Any]) -> dict[str, Any]:
     """Return how often each scenario had each verdict, and why others than ok."""
-    counted: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for result in report["scenarios"]:
-        row = counted.setdefault(
-            result["name"], {"ok": 0, "not-run": 0, "failed": 0, "recordings": 0, "why": Counter()}
-        )
+        counts = {"ok": 0, "not-run": 0, "failed": 0, "recordings": 0, "why": Counter()}
+        row = rows.setdefault(result["name"], {"name": result["name"], **counts})
         row[result["verdict"]] += 1
         row["recordings"] += len(result["halves"])
-        row["why"].update([result["why"]] if result["why"] else [])
-    rows = [{"name": name, **row} for name, row in counted.items()]
-    return {"versions": report["versions"], "scenarios": rows}
+        row["why"].update(filter(None, [result["why"]]))
+    return {"versions": report["versions"], "scenarios": list(rows.values())}
 
 
 def _describe_counts(terminal: Terminal, counted: dict[str, Any]) -> None:

@@ -65,7 +65,7 @@ class SaleLoad:
     """Units sold, counted likewise."""
     outcomes: "ctypes.Array[Outcome]"
     """One for each customer."""
-    trigger: FaultTrigger | None
+    trigger: FaultTrigger
     backend: str
     history: Path
     """The directory in which each process records its events."""
@@ -89,8 +89,7 @@ def run_buyers(load: SaleLoad, process: int, results: Connection, late: bool) ->
     ]
 
     def think() -> None:
-        if load.trigger is not None:
-            load.trigger.try_firing(load.sold)
+        load.trigger.try_firing(load.sold)
         time.sleep(load.plan.think_ms / 1000)
 
     with failpoints.armed(THINK_AT, think):

@@ -1,7 +1,7 @@
-"""Faults of a load test: what is injected once a share of the stock is sold.
+"""Faults of a load test: injected once a share of the stock is sold, or on request.
 
 The buyer that reaches the fail point between read and write injects the fault: it holds the lock.
-A run without its fault proves nothing, and its verdict is "not-run".
+A run without its planned fault proves nothing, and its verdict is "not-run".
 """
 
 import os
@@ -23,72 +23,103 @@ class Fault(NamedTuple):
     """A fault and its target."""
 
     description: str | Promise
+    button: str | Promise = ""
     holder: ProcessFault | None = None
     """The fault of the process that holds the lock."""
     server: str | None = None
     """The server of the lab that is killed and started again."""
 
+    def applies(self, backend: str, store: str) -> bool:
+        """Return True if it can hit a run under this lock on this database."""
+        if self.server == "database":
+            return store == "mariadb"
+        return self.server == backend or (self.holder is not None and backend != "none")
+
 
 FAULTS: dict[str, Fault] = {
     "none": Fault(_("nothing goes wrong")),
-    "pause-holder": Fault(_("the holder's process stops past its lease"), holder="stop"),
-    "kill-holder": Fault(_("the holder's process is killed and replaced"), holder="kill"),
-    "kill-redis": Fault(_("Redis is killed and comes back empty"), server="redis"),
-    "kill-redlock": Fault(_("one of five masters is killed, comes back empty"), server="redlock"),
-    "kill-zookeeper": Fault(_("ZooKeeper is killed and comes back"), server="zookeeper"),
-    "kill-database": Fault(_("the database is killed and comes back"), server="database"),
+    "pause-holder": Fault(
+        _("the holder's process stops past its lease"), _("Pause the holder"), holder="stop"
+    ),
+    "kill-holder": Fault(
+        _("the holder's process is killed and replaced"), _("Kill the holder"), holder="kill"
+    ),
+    "kill-redis": Fault(_("Redis is killed and comes back empty"), _("Kill Redis"), server="redis"),
+    "cut-replication": Fault(
+        _("a cut-off replica of Redis replaces its killed master"),
+        _("Cut replication"),
+        server="redis",
+    ),
+    "kill-redlock": Fault(
+        _("one of five masters is killed, comes back empty"),
+        _("Kill one of five masters"),
+        server="redlock",
+    ),
+    "kill-zookeeper": Fault(
+        _("ZooKeeper is killed and comes back"), _("Kill ZooKeeper"), server="zookeeper"
+    ),
+    "kill-database": Fault(
+        _("the database is killed and comes back"), _("Kill the database"), server="database"
+    ),
 }
+NAMES = tuple(FAULTS)
+ENDS = {"pause-holder": "resumed", "kill-holder": "replaced", "cut-replication": "promoted"}
+"""The marks of ends other than "back"."""
 TTL = 1.5
-"""Seconds of a lease, and of a ZooKeeper session, in a run with a fault."""
+"""Seconds of a lease, and of a ZooKeeper session, in a run with a planned fault."""
 PAUSE_SECONDS = 2 * TTL
 """How long a holder is stopped at least; if its lock expires, until another buyer got it."""
 OUTAGE_SECONDS = 1.0
-"""How long a server is down."""
+"""How long a server is down, or its replica cut off before it replaces the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultTrigger:
-    """The fault of one run; every process of buyers has a copy."""
+    """The faults of one run; every process of buyers has a copy."""
 
-    fault: Fault
+    planned: str
     after: tuple[int, ...]
-    """Units sold before each injection."""
+    """Units sold before each injection of the planned fault."""
     count: "Synchronized[int]"
-    """Injections so far."""
+    """Injections of the planned fault so far."""
+    requested: "Synchronized[int]"
+    """The fault that the next holder injects, as an index of NAMES."""
     notices: Connection
     """Tells the runner of each injection."""
 
     def try_firing(self, sold: "Array[c_long]") -> None:
-        """Inject the fault if it is due; every holder calls this at the fail point."""
+        """Inject a fault if one is due; every holder calls this at the fail point."""
         number = self.count.value
-        if number == len(self.after) or sum(sold) < self.after[number]:
+        is_due = number < len(self.after) and sum(sold) >= self.after[number]
+        if not is_due and not self.requested.value:
             return
         with self.count.get_lock():
-            if self.count.value > number:
+            if is_due and self.count.value == number:
+                name = self.planned
+                self.count.value += 1
+            elif self.requested.value:
+                name = NAMES[self.requested.value]
+                self.requested.value = 0
+            else:
                 return  # another process was faster
-            self.count.value += 1
-        self.notices.send((time.monotonic(), os.getpid()))
-        if self.fault.holder is not None:
-            inject_into_self(self.fault.holder)
+        self.notices.send((time.monotonic(), os.getpid(), name))
+        if holder := FAULTS[name].holder:
+            inject_into_self(holder)
 
 
 @dataclass(slots=True)
 class Injection:
-    """The monotonic time of an injection, its process, and when a stopped process continued."""
+    """The monotonic time of an injection, the process that injected it, its end and the proof."""
 
     at: float
     pid: int
-    resumed: float | None = None
+    name: str
+    end: float | None = None
+    proof: str = ""
 
 
-def marks(name: str, injections: Sequence[Injection], started: float) -> list[tuple[float, str]]:
+def marks(injections: Sequence[Injection], started: float) -> list[tuple[float, str]]:
     """Return the labels of a chart, each with its seconds since the start."""
-    found = []
-    for injection in injections:
-        at = injection.at - started
-        found.append((round(at, 3), name))
-        if injection.resumed is not None:
-            found.append((round(injection.resumed - started, 3), "resumed"))
-        elif FAULTS[name].server:
-            found.append((round(at + OUTAGE_SECONDS, 3), "back"))
-    return found
+    found = [(one.at, one.name) for one in injections]
+    found += [(one.end, ENDS.get(one.name, "back")) for one in injections if one.end is not None]
+    return [(round(at - started, 3), label) for at, label in sorted(found)]

@@ -41,13 +41,12 @@ class LoadProgress:
         return event["event"] in ("progress", "run")
 
     def _follow(self, event: dict[str, Any]) -> None:
-        """Add a point to the curve; a long curve loses every other point."""
         stock, points = self._plan["stock"], self.run["sold_at"] if self.run else [(0.0, 0)]
         points.append((event["at"], event["sold"]))
         if len(points) > CURVE_POINTS:
             del points[1:-1:2]
         self.run = {
-            **{name: event[name] for name in (*NAMES, "served", "sold", "marks")},
+            **{name: event[name] for name in (*NAMES, "served", "sold", "marks", "requested")},
             "buyers": self._plan["buyers"],
             "stock": stock,
             "oversold": max(0, event["sold"] - stock),

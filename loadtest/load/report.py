@@ -37,6 +37,12 @@ def sentence(runs: Sequence[Run]) -> str:
     return " ".join(sentences).replace("。 ", "。")
 
 
+def so_far(run: Run) -> str:
+    """Return "Without a lock: 61 sold of 50 in stock." for a run under way."""
+    values = {**run, "guard": _title(run["backend"], run["backend"])}
+    return _("%(guard)s: %(sold)s sold of %(stock)s in stock.") % values
+
+
 def words(run: Run) -> str:
     """Return the verdict in the active language; an expected oversell is "as expected"."""
     verdict = {
@@ -72,13 +78,16 @@ def by_guard(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     return [(one, [run for run in runs if name(run) == one]) for one in names]
 
 
+def _title(backend: str, name: str) -> str:
+    if backend == "none":
+        return _("Without a lock") + name.removeprefix("none")
+    return _("With %(lock)s") % {"lock": TITLES.get(name, name)}
+
+
 def _of_guard(name: str, runs: Sequence[Run]) -> str:
     sold = sorted(run["sold"] for run in runs)
     values: dict[str, object] = {"stock": runs[0]["stock"], "runs": len(runs), "guard": name}
-    if runs[0]["backend"] == "none":
-        values["guard"] = _("Without a lock") + name.removeprefix("none")
-    else:
-        values["guard"] = _("With %(lock)s") % {"lock": TITLES.get(name, name)}
+    values["guard"] = _title(runs[0]["backend"], name)
     if sold[0] == sold[-1] == runs[0]["stock"]:
         if len(runs) == 1:
             return _("%(guard)s: exactly %(stock)s.") % values

@@ -1,20 +1,24 @@
 """Run a plan: start private stores, execute the plan in them, and return the report."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from loadtest.load.fault_plan import FAULTS, OUTAGE_SECONDS
+from loadtest.load.fault_plan import FAULTS
 from loadtest.load.plan import Plan
 from loadtest.load.stores import PrivateStores
 from loadtest.load.verdict import not_run, with_controls
 
 Report = dict[str, Any]
-Progress = Callable[[dict[str, Any]], object]
+Progress = Callable[[dict[str, Any]], str | None]
 
 
 def run(plan: Plan, progress: Progress = lambda event: None) -> Report:
-    """Return the report as `lab run --json` prints it; `progress` is called with every event."""
+    """Return the report as `lab run --json` prints it.
+
+    `progress` is called with every event, and may return the name of a fault to inject.
+    """
     settings = asdict(plan)
     report: Report = {"settings": settings, "versions": {}, "runs": []}
     with PrivateStores(plan.store, plan.servers) as stores:
@@ -23,19 +27,24 @@ def run(plan: Plan, progress: Progress = lambda event: None) -> Report:
                 why = stores.missing[server]
                 report["runs"] = [{**names, **not_run(plan, why)} for names in plan.guards()]
                 return report
-        missed = 0
+        requested: list[str] = []
         asked = {"plan": settings, "missing": stores.missing, "ports": stores.ports}
         progress({"event": "plan", "runs": plan.runs, "buyers": plan.buyers, "stock": plan.stock})
         for event in stores.run_experiment("run", asked):
-            progress(event)
+            if fault := progress(event):
+                requested.append(fault)
+                if event["event"] == "progress":
+                    sale = "{backend}-{discipline}-{repeat}".format(**event)
+                    stores.send({"fault": fault, "sale": sale})
             if event["event"] == "versions":
                 report["versions"] = event["versions"]
-            elif event["event"] == "inject":
-                missed += not stores.kill(event["server"], back_after=OUTAGE_SECONDS)
+            elif event["event"] == "inject" and FAULTS[event["fault"]].server:
+                stores.inject(event["fault"])
             elif event["event"] == "run":
-                if missed:
-                    event["run"] |= not_run(plan, f"{plan.fault} met no server that was up")
+                injected = Counter(fault["name"] for fault in event["run"]["faults"])
+                for name in (Counter(requested) - injected).elements():  # the run ended first
+                    event["run"]["faults"].append({"name": name, "at": None, "proof": ""})
                 report["runs"].append(event["run"])
-                missed = 0
+                requested.clear()
     report["runs"] = with_controls(report["runs"])
     return report

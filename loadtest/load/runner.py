@@ -118,15 +118,6 @@ def _run(
     capabilities = locks[names["backend"]].capabilities
     # MySQL's sessions end with their connection, which a stopped holder keeps.
     expires_in_pause = capabilities.expires or names["backend"] == "zookeeper"
-    promise = expected(
-        plan,
-        exclusion=capabilities.exclusion,
-        discipline=names["discipline"],
-        outlived=expires_in_pause,
-    )
-    kept = Promise.of(capabilities)
-    if FAULTS[plan.fault].server:
-        kept = replace(kept, exclusive=False)  # a lock whose server forgets may be granted twice
     # Forked processes must not share connections.
     connections.close_all()
     locks.close()
@@ -139,19 +130,36 @@ def _run(
         backend=names["backend"],
         history=folder,
         progress=lambda **now: emit("progress", of=plan.buyers, **now, **names),
-        kill_server=lambda: emit("inject", server=FAULTS[plan.fault].server),
+        inject=lambda name: emit("inject", fault=name),
         passes_on=expires_in_pause and plan.processes > 1,
     )
     if result.errors:
         return not_run(plan, f"{len(result.errors)} errors: {result.errors[0]}")
-    if plan.fault != "none" and len(result.injections) < plan.strikes:
+    faults = [one.name for one in result.injections]
+    if plan.fault != "none" and faults.count(plan.fault) < plan.strikes:
         often = f" {plan.strikes} times" if plan.strikes > 1 else ""
         return not_run(plan, f"{plan.fault} did not fire{often}")
+    if missed := [one.name for one in result.injections if not one.proof]:
+        return not_run(plan, f"{missed[0]} was not confirmed")
+    promise = expected(
+        plan,
+        exclusion=capabilities.exclusion,
+        discipline=names["discipline"],
+        outlived=expires_in_pause,
+        faults=faults,
+    )
+    kept = Promise.of(capabilities)
+    if any(FAULTS[name].server for name in faults):
+        kept = replace(kept, exclusive=False)  # a lock whose server forgets may be granted twice
     events = history(folder)
     return {
         **judge(plan, audit_sale(sale=sale), result.outcomes, result.started, promise),
         "sold_at": curve(result.outcomes, result.started),
-        "marks": marks(plan.fault, result.injections, result.started),
+        "marks": marks(result.injections, result.started),
+        "faults": [
+            {"name": one.name, "at": round(one.at - result.started, 3), "proof": one.proof}
+            for one in result.injections
+        ],
         "checked": asdict(check(events, dump(sale), kept)),
         "lost_updates": lost_updates(events),
     }

@@ -1,9 +1,10 @@
 """Sell out one sale from several processes, while a fault may be injected into one of them."""
 
-import ctypes
+import json
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,9 +16,11 @@ from pathlib import Path
 from threading import BrokenBarrierError
 from typing import Any
 
+from devservers.faults.waiting import FaultFailed, until
+from devservers.process import process_state
 from loadtest.history.recorder import Recorder
 from loadtest.load.buyers import START_TIMEOUT, Outcome, SaleLoad, run_buyers
-from loadtest.load.fault_plan import FAULTS, PAUSE_SECONDS, FaultTrigger, Injection, marks
+from loadtest.load.fault_plan import FAULTS, NAMES, PAUSE_SECONDS, FaultTrigger, Injection, marks
 from loadtest.load.plan import Plan
 from shop.models import User
 
@@ -39,31 +42,54 @@ class SaleResult:
 
 @dataclass(slots=True, kw_only=True)
 class _FaultMonitor:
-    """The parent's side of a fault: records it, resumes a stopped process, recognises a killed."""
+    """The parent's side of faults: records them, resumes a stopped process, recognises a killed."""
 
     notices: Connection
-    plan: Plan
+    load: SaleLoad
     recorder: Recorder
-    kill_server: Callable[[], object]
-    outcomes: "ctypes.Array[Outcome]"
+    inject: Callable[[str], object]
     passes_on: bool
     injections: list[Injection] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
     def receive(self) -> None:
         self.injections.append(injection := Injection(*self.notices.recv()))
-        fault = FAULTS[self.plan.fault]
+        fault = FAULTS[injection.name]
         target = {"target": f"process {injection.pid}"} if fault.holder == "kill" else {}
-        self.recorder.note("fault", "start", what=self.plan.fault, **target)
-        if fault.server:
-            self.kill_server()
+        self.recorder.note("fault", "start", what=injection.name, **target)
+        self.inject(injection.name)
+        if fault.holder == "stop":
+            with suppress(FaultFailed):
+                until(lambda: process_state(injection.pid) == "T")
+                injection.proof = f"process {injection.pid} stopped (state T)"
 
     def resume(self, *, always: bool = False) -> None:
-        if FAULTS[self.plan.fault].holder == "stop":
-            for injection in self.injections:
-                if always or injection.resumed or self._is_over(injection):
-                    injection.resumed = injection.resumed or time.monotonic()
-                    with suppress(ProcessLookupError):
-                        os.kill(injection.pid, signal.SIGCONT)
+        for injection in self.injections:
+            if FAULTS[injection.name].holder == "stop" and (
+                always or injection.end or self._is_over(injection)
+            ):
+                injection.end = injection.end or time.monotonic()
+                with suppress(ProcessLookupError):
+                    os.kill(injection.pid, signal.SIGCONT)
+
+    @property
+    def is_idle(self) -> bool:
+        """True while no fault is in force."""
+        return all(one.end for one in self.injections)
+
+    def obey(self, message: dict[str, str]) -> None:
+        """Process a line of the parent: a fault to inject, or the end of a server's fault."""
+        if message.get("sale") == self.load.slug:  # not of an earlier run
+            self.requests.append(message["fault"])
+        for one in self.injections:
+            if "proof" in message and not one.end and FAULTS[one.name].server:
+                one.end, one.proof = time.monotonic(), message["proof"]
+                break
+
+    def request_next(self) -> None:
+        """Let the next holder inject the next requested fault once the last one is over."""
+        if self.requests and self.is_idle:
+            self.load.trigger.requested.value = NAMES.index(self.requests.pop(0))
 
     def _is_over(self, injection: Injection) -> bool:
         """Return True once a later buyer has bought, if the lock expires, or the pause is over.
@@ -72,18 +98,23 @@ class _FaultMonitor:
         each of them, for a lease, before another process gets it.
         """
         stopped = time.monotonic() - injection.at
-        if self.passes_on and stopped < self.plan.patience:
+        if self.passes_on and stopped < self.load.plan.patience:
             others = any(
                 outcome.kind == "order" and outcome.began > injection.at
-                for outcome in self.outcomes
+                for outcome in self.load.outcomes
             )
             return stopped >= PAUSE_SECONDS and others
         return stopped >= PAUSE_SECONDS
 
     def has_killed(self, process: ForkProcess) -> bool:
-        return FAULTS[self.plan.fault].holder == "kill" and any(
-            injection.pid == process.pid for injection in self.injections
-        )
+        """Return True if a fault killed the process, which is the proof of the fault."""
+        process.join()
+        for injection in self.injections:
+            if injection.pid == process.pid and process.exitcode == -signal.SIGKILL:
+                injection.end = time.monotonic()
+                injection.proof = f"process {injection.pid} ended by SIGKILL"
+                return True
+        return False
 
 
 def run_sale(
@@ -94,13 +125,13 @@ def run_sale(
     backend: str,
     history: Path,
     progress: Callable[..., object],
-    kill_server: Callable[[], object],
+    inject: Callable[[str], object],
     passes_on: bool,
 ) -> SaleResult:
     """Let all customers buy, and return when the last of them has been served.
 
     `progress` is called with the seconds since the start, the buyers served, the units sold and the
-    marks of faults; `kill_server` injects a fault of a server.
+    marks of faults; `inject` with the name of each fault. Faults are requested on stdin.
     `passes_on`: another process gets the lock while its holder is stopped.
     """
     threads = plan.processes * plan.threads
@@ -115,23 +146,17 @@ def run_sale(
         sold=RawArray("l", threads),
         outcomes=RawArray(Outcome, len(customers)),
         trigger=FaultTrigger(
-            fault=FAULTS[plan.fault],
-            after=plan.strike_after,
+            planned=plan.fault,
+            after=plan.strike_after if plan.fault != "none" else (),
             count=FORK.Value("i"),
+            requested=FORK.Value("i"),
             notices=sender,
-        )
-        if plan.fault != "none"
-        else None,
+        ),
         backend=backend,
         history=history,
     )
     monitor = _FaultMonitor(
-        notices=notices,
-        plan=plan,
-        recorder=recorder,
-        kill_server=kill_server,
-        outcomes=load.outcomes,
-        passes_on=passes_on,
+        notices=notices, load=load, recorder=recorder, inject=inject, passes_on=passes_on
     )
     workers = {number: _start(load, number) for number in range(plan.processes)}
     try:
@@ -168,11 +193,16 @@ def _wait_for_workers(
     """Wait for the workers, replace those that the fault killed, and return the errors."""
     errors: list[str] = []
     waiting = {ours: number for number, (_, ours) in workers.items()}
-    while waiting:
-        ready = wait([*waiting, monitor.notices], timeout=PROGRESS_SECONDS)
+    parent = sys.stdin.fileno()
+    while waiting or not monitor.is_idle:
+        ready = wait([*waiting, parent, monitor.notices], timeout=PROGRESS_SECONDS)
         if monitor.notices in ready:  # before the pipe of the process that it killed
             monitor.receive()
+        if parent in ready:
+            for line in os.read(parent, 1 << 16).splitlines():
+                monitor.obey(json.loads(line))
         monitor.resume()
+        monitor.request_next()
         for ours in [pipe for pipe in waiting if pipe in ready]:
             number = waiting.pop(ours)
             try:
@@ -196,5 +226,6 @@ def _now(load: SaleLoad, monitor: _FaultMonitor, started: float) -> dict[str, An
         "at": round(time.monotonic() - started, 3),
         "served": sum(load.served),
         "sold": sum(load.sold),
-        "marks": marks(load.plan.fault, monitor.injections, started),
+        "marks": marks(monitor.injections, started),
+        "requested": NAMES[load.trigger.requested.value],
     }

@@ -7,14 +7,18 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
 from devservers import MariaDb, Redis, Server, ServerError, ZooKeeper, start_all, stop_all
 from devservers.base import STOP_TIMEOUT
+from devservers.faults.injectors import CutReplication
 from devservers.process import with_parent_death_signal
 from devservers.temporary import temporary_directory
+from loadtest.load.fault_plan import FAULTS, OUTAGE_SECONDS
 from loadtest.load.plan import BACKENDS
 
 NOWHERE = "unix:///nonexistent"
@@ -81,6 +85,7 @@ class PrivateStores:
             for backend in self.backends:
                 if BACKENDS[backend]:
                     self._start(backend)
+            self._injector = self._stack.enter_context(ThreadPoolExecutor(1))
             self._stack = self._stack.pop_all()
         return self
 
@@ -135,6 +140,46 @@ class PrivateStores:
         self._stack.callback(back.join)
         return True
 
+    def inject(self, name: str) -> None:
+        """Inject a fault of a server in the background, and send its proof to the experiment."""
+        self._injector.submit(self._inject, name)
+
+    def _inject(self, name: str) -> None:
+        proof = ""
+        try:
+            proof = self._fail_over() if name == "cut-replication" else self._restart(name)
+        finally:
+            self.send({"proof": proof})
+
+    def _restart(self, name: str) -> str:
+        what = FAULTS[name].server or ""
+        pid = self.servers[what].pid
+        if not self.kill(what, back_after=OUTAGE_SECONDS):
+            return ""
+        self._coming_back[what].join()
+        return f"{what}, process {pid}, ended by SIGKILL"
+
+    def _fail_over(self) -> str:
+        """Cut a replica off; after OUTAGE_SECONDS it replaces the master, on the same port."""
+        master = self.servers["redis"]
+        assert isinstance(master, Redis)
+        replica = Redis(prefer="embedded", replica_of=master)
+        cut = CutReplication(self._stack.enter_context(replica))
+        cut.inject()
+        time.sleep(OUTAGE_SECONDS)
+        master.kill()
+        cut.promote()
+        replica.send(b"CONFIG SET port %d\r\n" % master.port)
+        replica.port, replica.replica_of = master.port, None
+        replica.wait_ready()
+        self.servers["redis"] = replica
+        return f"replica cut off from process {master.pid}, promoted after its SIGKILL"
+
+    def send(self, message: dict[str, str]) -> None:
+        """Send a line to the experiment, unless it has ended."""
+        with contextlib.suppress(OSError, ValueError):
+            print(json.dumps(message), file=self._requests, flush=True)
+
     def run_experiment(self, experiment: str, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Run `python -m loadtest EXPERIMENT` with these stores and yield its events."""
         log = self.folder / "log"
@@ -154,8 +199,8 @@ class PrivateStores:
         ):
             assert process.stdin is not None
             assert process.stdout is not None
-            json.dump(asked, process.stdin)
-            process.stdin.close()
+            self._requests = process.stdin
+            self.send(asked)
             for line in process.stdout:
                 event = json.loads(line)
                 if event["event"] == "end":

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 from inventory.models import WriteStrategy
@@ -16,22 +16,29 @@ Verdict = Literal["ok", "oversold", "undersold", "not-run"]
 
 
 def expected(
-    plan: Plan, *, exclusion: str, discipline: str, outlived: bool = False
+    plan: Plan,
+    *,
+    exclusion: str,
+    discipline: str,
+    outlived: bool = False,
+    faults: Collection[str] = (),
 ) -> Verdict | None:
     """Return the verdict that the guard promises; None if several are possible.
 
-    `outlived`: the lock expires while a holder is stopped.
+    `outlived`: the lock expires while a holder is stopped. `faults`: all that were injected.
     """
     is_alone = plan.contenders == 1 or (exclusion == "process" and plan.processes == 1)
     if is_alone or discipline != WriteStrategy.NAIVE:
         return "ok"
     if exclusion == "machines":
-        fault = FAULTS[plan.fault]
-        if fault.server:
+        hit = [FAULTS[name] for name in {plan.fault, *faults}]
+        if any(fault.server for fault in hit):
             return None  # a lock whose server loses its data may be granted twice
-        is_paused = fault.holder == "stop" and outlived and plan.processes > 1
-        if not is_paused:
+        is_paused = any(fault.holder == "stop" for fault in hit)
+        if not (is_paused and outlived and plan.processes > 1):
             return "ok"
+        if FAULTS[plan.fault].holder != "stop":
+            return None  # on request, perhaps when the stock was almost sold
     # If there is a unit for each buyer, nothing is oversold.
     return "oversold" if plan.buyers > plan.stock else None
 
@@ -130,6 +137,7 @@ def not_run(plan: Plan, why: str) -> dict[str, Any]:
         "answers": {},
         "sold_at": [],
         "marks": [],
+        "faults": [],
         "checked": {"breaches": [], "facts": {}},
         "expected": None,
         "verdict": "not-run",

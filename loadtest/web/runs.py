@@ -5,7 +5,6 @@ and that lock is free, its worker has died.
 """
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
@@ -15,14 +14,15 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext, gettext_noop
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import gettext_noop
 
 from loadtest import scenarios
 from loadtest.load.plan import Plan
 from loadtest.load.progress import LoadProgress
-from loadtest.load.run import run
+from loadtest.load.run import Progress, run
 from loadtest.models import LabRun
+from loadtest.web import live
 from locking import Lock, LockError, locks
 from shop.errors import NotFound, ShopError
 from shop.models import User
@@ -111,6 +111,18 @@ def stop(run_id: UUID) -> None:
         rows.filter(state=State.RUNNING).update(stop_requested=True)
 
 
+def request_fault(run: LabRun, name: str) -> str:
+    """Request a fault of a running load test; return what happens next, or why nothing does."""
+    running = LabRun.objects.filter(pk=run.pk, state=State.RUNNING, requested_fault="")
+    if run.state != State.RUNNING:
+        return gettext("Nothing was injected: the run is not running any more.")
+    if name not in live.offered(run):
+        return gettext("Nothing was injected: this fault cannot hit the lock that is running now.")
+    if not running.update(requested_fault=name):
+        return gettext("Nothing was injected: wait until the last request is passed on.")
+    return gettext("Requested. The next buyer that holds the lock injects the fault.")
+
+
 def execute(run_id: UUID) -> None:
     """Execute a run that waits; ignore one that has already been started."""
     lock = lock_of(run_id)
@@ -145,20 +157,24 @@ def _report(row: LabRun) -> dict[str, Any]:
     return run(Plan(**row.plan), show)
 
 
-def _save_progress(run_id: UUID) -> Callable[[dict[str, Any]], None]:
-    """Return a listener that saves the run's progress and raises Stopped after a stop request."""
-    pace = LoadProgress()
+def _save_progress(run_id: UUID) -> Progress:
+    """Return a listener that saves progress, and returns a fault or raises Stopped on request."""
+    pace, rows = LoadProgress(), LabRun.objects.filter(pk=run_id)
     saved_at = 0.0
 
-    def show(event: dict[str, Any]) -> None:
+    def show(event: dict[str, Any]) -> str | None:
         nonlocal saved_at
-        moved = pace.update(event)
-        now = time.monotonic()
-        if moved and now - saved_at >= PROGRESS_SECONDS:
-            saved_at = now
-            LabRun.objects.filter(pk=run_id).update(progress=pace.as_dict())
-            if LabRun.objects.filter(pk=run_id, stop_requested=True).exists():
-                raise Stopped
+        is_due = time.monotonic() - saved_at >= PROGRESS_SECONDS
+        if not pace.update(event) or not (is_due or event["event"] == "run"):
+            return None
+        saved_at = time.monotonic()
+        rows.update(progress=pace.as_dict())
+        is_stopped, fault = rows.values_list("stop_requested", "requested_fault").get()
+        if is_stopped:
+            raise Stopped
+        if fault:
+            rows.update(requested_fault="")
+        return str(fault)
 
     return show
 

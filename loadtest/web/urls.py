@@ -19,6 +19,7 @@ urlpatterns = [
     path("lab/compare/", views.compare, name="lab-compare"),
     path("lab/runs/<uuid:run_id>/", views.show, name="lab-run"),
     path("lab/runs/<uuid:run_id>/stop/", views.stop, name="lab-stop"),
+    path("lab/runs/<uuid:run_id>/fault/", views.inject, name="lab-fault"),
     path("lab/runs/<uuid:run_id>/again/", views.repeat, name="lab-again"),
     path("lab/runs/<uuid:run_id>/report.<slug:suffix>", views.download, name="lab-file"),
     path("lab/runs/<uuid:run_id>/<slug:half>.<slug:suffix>", views.chart, name="lab-chart"),

@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
@@ -27,6 +28,7 @@ from shop.platform import rate_limits
 from shop.web.decorators import live_page
 
 LISTED = 20
+PRESET = runs.OVERSELL_IN_TEN_SECONDS
 FILES = {LabRun.Kind.RUN: ("csv", "html", "png", "json"), LabRun.Kind.SCENARIO: ("html", "json")}
 TYPES = {
     "svg": "image/svg+xml",
@@ -60,7 +62,7 @@ def _index(request: HttpRequest, form: PlanForm) -> HttpResponse:
     context = {
         "listed": [(one, _headline(one)) for one in latest],
         "under_way": next((one for one in latest if not one.is_over), None),
-        "preset": runs.OVERSELL_IN_TEN_SECONDS,
+        "preset": PRESET,
         "may_run": _may_run(request),
         "form": form,
     }
@@ -71,11 +73,7 @@ def _index(request: HttpRequest, form: PlanForm) -> HttpResponse:
 def start(request: HttpRequest) -> HttpResponse:
     """Start the preset, for anyone, or the plan of the form, for staff; redirect to its page."""
     if "form" not in request.POST:
-        return _enqueue(
-            _start_for_anyone(
-                request, lambda user: runs.start(plan=runs.OVERSELL_IN_TEN_SECONDS, user=user)
-            )
-        )
+        return _enqueue(_start_for_anyone(request, lambda user: runs.start(plan=PRESET, user=user)))
     user = _authorized(request)
     form = PlanForm(request.POST)
     if not form.is_valid():
@@ -90,11 +88,13 @@ def _start_for_anyone(request: HttpRequest, start_run: Callable[[User | None], L
     if is_limited:
         rate_limits.count(settings.LAB_GUEST_LIMIT, *client)
     try:
-        return start_run(user if isinstance(user, User) else None)
+        run = start_run(user if isinstance(user, User) else None)
     except runs.RunUnderWay:
         if is_limited:
             rate_limits.count(settings.LAB_GUEST_LIMIT, *client, cost=-1)
         raise
+    request.session["lab_run"] = str(run.pk)
+    return run
 
 
 @live_page
@@ -139,6 +139,24 @@ def stop(request: HttpRequest, run_id: UUID) -> HttpResponse:
     return redirect(run, permanent=False)
 
 
+@require_POST
+def inject(request: HttpRequest, run_id: UUID) -> HttpResponse:
+    """Request a fault of a running load test, as staff or as its starter."""
+    run = runs.get_run(run_id)
+    if not _may_inject(request, run):
+        raise PermissionDenied
+    words = runs.request_fault(run, request.POST.get("fault", ""))
+    if request.headers.get("HX-Request"):
+        return HttpResponse(words)
+    messages.info(request, words)
+    return redirect(run, permanent=False)
+
+
+def _may_inject(request: HttpRequest, run: LabRun) -> bool:
+    is_own = run.created_by is not None and run.created_by == request.user
+    return is_own or request.session.get("lab_run") == str(run.pk) or _may_run(request)
+
+
 @live_page
 @login_required
 def command(request: HttpRequest) -> HttpResponse:
@@ -156,6 +174,8 @@ def show(request: HttpRequest, run_id: UUID) -> HttpResponse:
     context = {
         "run": run,
         "may_run": _may_run(request),
+        "may_inject": _may_inject(request, run),
+        "preset": PRESET.command(),
         "files": FILES[LabRun.Kind(run.kind)],
         **_shown(run),
     }
@@ -163,7 +183,6 @@ def show(request: HttpRequest, run_id: UUID) -> HttpResponse:
         finished = LabRun.objects.filter(state=LabRun.State.DONE, kind=run.kind).exclude(pk=run.pk)
         context["others"] = [(one, _headline(one)) for one in finished[:LISTED]]
     context["heading"] = _heading(run)
-    context["has_news"] = context.get("oversold", "") != request.GET.get("oversold", "")
     context["address"] = request.build_absolute_uri(run.get_absolute_url())
     if not request.headers.get("HX-Request"):
         return render(request, "lab/run.html", context)

@@ -16,7 +16,7 @@ def planned(*, runs: int = 2) -> LoadProgress:
 
 
 def moment(at: float, served: int, sold: int, **names: Any) -> dict[str, Any]:
-    figures = {"at": at, "served": served, "sold": sold, "marks": [], "of": 20}
+    figures = {"at": at, "served": served, "sold": sold, "marks": [], "requested": "none"}
     return {"event": "progress", **NAMES, **figures, **names}
 
 

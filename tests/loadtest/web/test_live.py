@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
+from django.contrib.auth.models import Permission
 from django.test import Client
+from django.urls import reverse
 
 from loadtest.load.plan import Plan
 from loadtest.models import LabRun
 from loadtest.web import live, runs, tasks
+from shop.models import User
 
 PLAN = Plan(backends=("none", "redis"), disciplines=("naive",), buyers=60, stock=5)
 HTMX = {"HX-Request": "true"}
@@ -22,7 +25,8 @@ HTMX = {"HX-Request": "true"}
 def moment(sold: int, served: int, **other: Any) -> dict[str, Any]:
     """Return the saved progress of a run under `none`."""
     run = {
-        **{"backend": "none", "discipline": "naive", "repeat": 1, "marks": [], "buyers": 60},
+        **{"backend": "none", "discipline": "naive", "repeat": 1, "buyers": 60},
+        **{"marks": [], "requested": "none"},
         **{"stock": 5, "sold": sold, "served": served, "oversold": max(0, sold - 5)},
         "sold_at": [(0.0, 0), (0.5, sold)],
     }
@@ -42,24 +46,18 @@ def polled(client: Client, run: LabRun, said: str = "", **progress: Any) -> str:
     return client.get(f"{run.get_absolute_url()}?oversold={said}", headers=HTMX).text
 
 
-def paths(svg: str) -> list[int]:
-    """Return the number of signs in each path; the last of each is that of the legend."""
-    tree = ElementTree.fromstring(svg)  # noqa: S314 - our own
-    return [one.get("d", "").count("M") - 1 for one in tree.iter() if one.tag.endswith("path")]
-
-
 def test_page_shows_units_and_buyers_in_words_and_pictures(client: Client, running: LabRun) -> None:
     page = polled(client, running, progress=moment(sold=8, served=30))
     assert "Without a lock: 8 sold of 5 in stock." in page
     for words in ("bought: 5", "bought beyond the stock: 3", "refused: 22", "waiting: 30"):
-        assert f"{words}</text>" in page
-    assert page.count("<svg") == 2
+        assert f"{words}</li>" in page
+    assert page.count("<svg") == 1
     assert "none: 8 / 5" in page
     whole = client.get(running.get_absolute_url()).text
     assert whole.count('role="status"') == 1, "a poll announces nothing"
     assert 'http-equiv="refresh" content="2"' in whole
     chinese = client.get(running.get_absolute_url(), headers={"accept-language": "zh-hans"}).text
-    assert "超出库存买到: 3" in chinese
+    assert "超出库存买到：3" in chinese
 
 
 def test_overselling_is_announced_once(client: Client, running: LabRun) -> None:
@@ -86,9 +84,120 @@ def test_overselling_is_announced_once(client: Client, running: LabRun) -> None:
 def test_each_sign_is_one_buyer_or_several(
     buyers: int, sold: int, served: int, signs: list[int]
 ) -> None:
-    svg = live.dots(moment(sold, served, buyers=buyers)["run"])
-    assert paths(svg) == signs
-    assert ("One sign stands for 10 buyers." in svg) is (buyers == 2000)
+    found = live.buyers(moment(sold, served, buyers=buyers)["run"])
+    assert [len(state["signs"]) for state in found["states"]] == signs
+    assert [state["signs"][:1] or state["sign"] for state in found["states"]] == list("●▲✕○")
+    assert sum(state["count"] for state in found["states"]) == buyers
+    assert found["per_sign"] == (10 if buyers == 2000 else 1)
+
+
+def test_faults_are_offered_to_staff_and_the_starter(client: Client, running: LabRun) -> None:
+    """Only those that can hit the lock that is running; Stop and they lie outside the figures."""
+    progress = moment(sold=1, served=1, backend="redis")
+    LabRun.objects.filter(pk=running.pk).update(progress=progress)
+    page = client.get(running.get_absolute_url()).text
+    assert "Kill Redis" not in page
+    assert request_fault(client, running, "kill-redis").status_code == 403
+    client.force_login(User.objects.create(username="li"))
+    assert request_fault(client, running, "kill-redis").status_code == 403
+    LabRun.objects.filter(pk=running.pk).update(created_by=User.objects.get(username="li"))
+    page = client.get(running.get_absolute_url()).text
+    for button in ("Pause the holder", "Kill the holder", "Kill Redis", "Cut replication"):
+        assert f"{button}</button>" in page
+    assert "Kill ZooKeeper" not in page
+    assert page.index("Kill Redis") > page.index("</div>", page.index('id="figures"'))
+    assert 'id="faults"' not in polled(client, running)
+    url = f"{running.get_absolute_url()}?oversold=&offered="
+    assert 'hx-swap-oob="innerHTML:#faults"' in client.get(url, headers=HTMX).text
+    known = "pause-holder-kill-holder-kill-redis-cut-replication"
+    assert "#faults" not in client.get(f"{url}{known}", headers=HTMX).text
+    LabRun.objects.filter(pk=running.pk).update(progress=moment(sold=1, served=1))
+    assert "Kill" not in client.get(running.get_absolute_url()).text, "no lock has no holder"
+
+
+def request_fault(client: Client, run: LabRun, fault: str, **headers: str) -> Any:
+    return client.post(reverse("lab-fault", args=[run.pk]), {"fault": fault}, headers=headers)
+
+
+def test_visitor_who_started_the_preset_may_request_a_fault(client: Client, db: None) -> None:
+    assert client.post(reverse("lab-start")).status_code == 302
+    run = LabRun.objects.get()
+    assert request_fault(client, run, "kill-redis", **HTMX).status_code == 200
+    assert request_fault(Client(), run, "kill-redis").status_code == 403
+    csrf = Client(enforce_csrf_checks=True)
+    csrf.cookies = client.cookies
+    assert request_fault(csrf, run, "kill-redis").status_code == 403
+    assert client.get(reverse("lab-fault", args=[run.pk])).status_code == 405
+
+
+def test_request_answers_what_happens_next(client: Client, running: LabRun) -> None:
+    progress = moment(sold=1, served=1, backend="redis")
+    LabRun.objects.filter(pk=running.pk).update(
+        progress=progress, created_by=User.objects.create(username="li")
+    )
+    client.force_login(User.objects.get(username="li"))
+    assert "cannot hit the lock" in request_fault(client, running, "kill-zookeeper", **HTMX).text
+    assert request_fault(client, running, "kill-redis", **HTMX).text.startswith("Requested.")
+    assert "Requested: Kill Redis." in polled(client, running)
+    assert "wait until" in request_fault(client, running, "pause-holder", **HTMX).text
+    running.refresh_from_db()
+    assert running.requested_fault == "kill-redis"
+    LabRun.objects.filter(pk=running.pk).update(state=LabRun.State.DONE, slot=None)
+    over = client.post(
+        reverse("lab-fault", args=[running.pk]), {"fault": "kill-redis"}, follow=True
+    )
+    assert "Nothing was injected: the run is not running any more." in over.text
+
+
+def test_requested_fault_is_in_the_report_with_its_proof(
+    client: Client, db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker passes the request on with the progress that it saves."""
+    plan = Plan(backends=("redis",), disciplines=("conditional",), buyers=200, stock=150)
+    run = runs.start(plan=plan, user=None)
+    as_dict = runs.LoadProgress.as_dict
+
+    def saving(load: runs.LoadProgress) -> dict[str, Any]:
+        if load.run and load.run["sold"] and not load.run["marks"] and not requested:
+            requested.append(1)
+            LabRun.objects.filter(pk=run.pk).update(requested_fault="kill-redis")
+        return as_dict(load)
+
+    requested: list[int] = []
+    monkeypatch.setattr(runs.LoadProgress, "as_dict", saving)
+    tasks.execute(str(run.pk))
+    done = runs.get_run(run.pk)
+    assert done.report is not None
+    (row,) = done.report["runs"]
+    assert (row["sold"], row["faults"][0]["name"]) == (150, "kill-redis")
+    assert done.requested_fault == ""
+    page = client.get(run.get_absolute_url()).text
+    assert "Faults injected into redis + conditional:" in page
+    assert "ended by SIGKILL</q>" in page
+    assert ">kill-redis</text>" in page
+    assert ">back</text>" in page
+
+
+@pytest.mark.parametrize("state", [LabRun.State.FAILED, LabRun.State.STOPPED])
+def test_failed_run_can_be_started_again(client: Client, db: None, state: str) -> None:
+    """A scenario or the preset by anyone, any other plan by staff."""
+
+    def button(plan: dict[str, Any], kind: str = LabRun.Kind.RUN) -> str:
+        run = LabRun.objects.create(plan=plan, kind=kind, state=state, slot=None)
+        page = client.get(run.get_absolute_url()).text
+        found = re.search(r'action="(/lab/[^"]*)" data-send-once', page)
+        return found[1].replace(str(run.pk), "ID") if found else ""
+
+    scenario = {"scenario": "no-lock"}
+    play = reverse("lab-play", args=["no-lock"])
+    preset = json.loads(json.dumps(asdict(runs.OVERSELL_IN_TEN_SECONDS)))
+    assert button(scenario, LabRun.Kind.SCENARIO) == play
+    assert button(preset) == reverse("lab-start")
+    assert button(asdict(PLAN)) == ""
+    staff = User.objects.create(username="amy", is_staff=True)
+    staff.user_permissions.add(Permission.objects.get(codename="add_labrun"))
+    client.force_login(staff)
+    assert button(asdict(PLAN)) == "/lab/runs/ID/again/"
 
 
 def test_real_run_saves_its_curve(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
