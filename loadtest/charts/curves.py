@@ -13,6 +13,7 @@ from loadtest.charts import svg
 from loadtest.charts.axis import wrapped
 from loadtest.charts.bars import BAD, BAR, GOOD, MARGIN, WIDTH, draw
 from loadtest.charts.svg import INK, Drawing
+from loadtest.load.fault_plan import FAULTS
 from loadtest.load.report import by_guard, sentence
 
 Run = dict[str, Any]
@@ -76,13 +77,10 @@ def sold_over_time(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeStr
         drawing.text(LEFT - 4, y(units) + 4, str(units), **END)
     drawing.text(WIDTH - MARGIN, PLOT + 18, _("%.1f s") % seconds, **END)
     drawing.text(LEFT, PLOT + 18, _("%s s") % 0)
-    marks = [
-        (at, f"{name.partition(REPORT)[2]} {word}".strip())
-        for name, run in shown
-        for at, word in run["marks"]
-    ]
+    marks = [(at, name.partition(REPORT)[2], w) for name, run in shown for at, w in run["marks"]]
     drawn: set[tuple[int, str]] = set()
-    for at, word in marks:
+    for at, label, name in marks:
+        word = f"{label} {FAULTS[name].button if name in FAULTS else _(name)}".strip()
         is_right = x(at) > WIDTH * 0.7
         near = int(x(at) // 60), word
         drawing.line(x(at), 14, x(at), PLOT, stroke=BAD, stroke_dasharray="2 2")

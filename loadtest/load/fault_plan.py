@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_noop
 
 from devservers.faults.injectors import ProcessFault, inject_into_self
 
@@ -63,8 +64,12 @@ FAULTS: dict[str, Fault] = {
     ),
 }
 NAMES = tuple(FAULTS)
-ENDS = {"pause-holder": "resumed", "kill-holder": "replaced", "cut-replication": "promoted"}
-"""The marks of ends other than "back"."""
+BACK = gettext_noop("back")
+ENDS = {
+    "pause-holder": gettext_noop("resumed"),
+    "kill-holder": gettext_noop("replaced"),
+    "cut-replication": gettext_noop("promoted"),
+}
 TTL = 1.5
 """Seconds of a lease, and of a ZooKeeper session, in a run with a planned fault."""
 PAUSE_SECONDS = 2 * TTL
@@ -121,5 +126,5 @@ class Injection:
 def marks(injections: Sequence[Injection], started: float) -> list[tuple[float, str]]:
     """Return the labels of a chart, each with its seconds since the start."""
     found = [(one.at, one.name) for one in injections]
-    found += [(one.end, ENDS.get(one.name, "back")) for one in injections if one.end is not None]
+    found += [(one.end, ENDS.get(one.name, BACK)) for one in injections if one.end is not None]
     return [(round(at - started, 3), label) for at, label in sorted(found)]

@@ -69,7 +69,7 @@ def test_faults_of_both_runs_are_marked_with_their_letter() -> None:
     marked = report(stock=50, sold=50, wait=90.0)
     marked["runs"][0]["marks"] = [[0.5, "kill-redis"]]
     drawn = str(export.charts(comparison.overlaid(marked, B))["sold_over_time"])
-    assert ">A kill-redis<" in drawn
+    assert ">A Kill Redis<" in drawn
 
 
 def test_bars_and_waits_name_the_guard_and_the_report() -> None:

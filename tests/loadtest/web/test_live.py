@@ -174,8 +174,11 @@ def test_requested_fault_is_in_the_report_with_its_proof(
     page = client.get(run.get_absolute_url()).text
     assert "Faults injected into redis + conditional:" in page
     assert "ended by SIGKILL</q>" in page
-    assert ">kill-redis</text>" in page
+    assert ">Kill Redis</text>" in page
     assert ">back</text>" in page
+    chinese = client.get(run.get_absolute_url(), headers={"accept-language": "zh-hans"}).text
+    assert ">强制终止 Redis</text>" in chinese
+    assert ">已恢复</text>" in chinese
 
 
 @pytest.mark.parametrize("state", [LabRun.State.FAILED, LabRun.State.STOPPED])
