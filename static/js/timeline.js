@@ -37,13 +37,12 @@
       this.row = state.querySelector("output");
       this.row.parentElement.hidden = !this.sentences.some((one) => one.dataset.stock);
       this.lines = new Map();
-      for (const { dataset } of this.sentences) {
-        if (dataset.code && !this.lines.has(dataset.who)) {
-          const item = state.querySelector("template").content.cloneNode(true).firstElementChild;
-          item.querySelector("strong").textContent = dataset.who;
-          state.querySelector("ul").append(item);
-          this.lines.set(dataset.who, item);
-        }
+      const working = this.sentences.filter((one) => one.dataset.code).map((one) => one.dataset.who);
+      for (const who of [...new Set(working)].sort()) {
+        const item = state.querySelector("template").content.cloneNode(true).firstElementChild;
+        item.querySelector("strong").textContent = who;
+        state.querySelector("ul").append(item);
+        this.lines.set(who, item);
       }
       state.hidden = false;
       this.show(-1);
@@ -142,7 +141,7 @@
       const texts = this.variants.flatMap(({ label, sentences }) =>
         sentences
           .filter((one) => Number(one.dataset.t) === latest)
-          .map((one) => (label ? `${label}: ` : "") + one.textContent.trim()),
+          .map((one) => (label ? `${label} · ` : "") + one.textContent.trim()),
       );
       this.now.textContent = texts.join(" ");
       this.slider.setAttribute("aria-valuetext", this.now.textContent);

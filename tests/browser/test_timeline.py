@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 from loadtest.charts import timeline
 from loadtest.charts.axis import LEFT, RIGHT
 from loadtest.scenarios import SCENARIOS, export
+from tests.browser.test_lab import LOOKS, look
 
 FENCE = "/learn/fence/"
 """Two recordings, each with a player."""
@@ -161,3 +162,8 @@ def test_story_is_readable_without_script(people):
     page.locator("summary", has_text="What happened, in words").first.click()
     [story, _repaired] = recorded()
     expect(page.locator(".story li").first).to_have_text(f"{story[0].time} {story[0].text}")
+
+
+@pytest.mark.parametrize("looks", LOOKS, ids=lambda looks: f"{looks['locale']}-{looks['viewport']}")
+def test_step_with_playback_fits_and_is_accessible(people, looks):
+    look(people(**looks), "learn-fence", FENCE, looks)
