@@ -73,7 +73,8 @@ def sold_over_time(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeStr
     drawing.line(x(0), y(0), x(seconds), y(0))
     for stock in stocks:
         drawing.line(x(0), y(stock), x(seconds), y(stock), stroke_dasharray="5 4")
-    for units in dict.fromkeys((*stocks, 0, most)):
+    is_apart = y(stocks[-1]) - y(most) > 12
+    for units in (*stocks, 0, *([most] if is_apart else [])):
         drawing.text(LEFT - 4, y(units) + 4, str(units), **END)
     drawing.text(WIDTH - MARGIN, PLOT + 18, _("%.1f s") % seconds, **END)
     drawing.text(LEFT, PLOT + 18, _("%s s") % 0)

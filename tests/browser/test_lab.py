@@ -168,7 +168,7 @@ def test_fault_is_injected_by_button_while_units_are_sold(people, worker):
     expect(page.locator("#announce")).to_contain_text("With Redis: ")
     gaps = sorted(after - before for before, after in itertools.pairwise(polls))
     print(f"median of {len(gaps)} gaps: {gaps[len(gaps) // 2]:.2f} s")  # noqa: T201 - as above
-    assert gaps[len(gaps) // 2] < 0.5, "0.24 s on an idle machine"
+    assert gaps[len(gaps) // 2] < 0.5, "0.24 to 0.35 s were measured"
 
 
 def test_running_page_ends_with_the_result(people):

@@ -13,6 +13,7 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 from django.urls import reverse
 
+from loadtest.charts import curves
 from loadtest.load.plan import Plan
 from loadtest.models import LabRun
 from loadtest.web import live, runs, tasks
@@ -201,6 +202,16 @@ def test_failed_run_can_be_started_again(client: Client, db: None, state: str) -
     staff.user_permissions.add(Permission.objects.get(codename="add_labrun"))
     client.force_login(staff)
     assert button(asdict(PLAN)) == "/lab/runs/ID/again/"
+
+
+@pytest.mark.parametrize(("sold", "labels"), [(5, "5 0"), (6, "5 0 6"), (60, "5 0 60")])
+def test_labels_of_stock_and_units_do_not_overlap(sold: int, labels: str) -> None:
+    stock = {"stock": 5, "sold": sold, "oversold": sold - 5}
+    chart = curves.sold_over_time([{**moment(sold, 60)["run"], **stock}])
+    assert " ".join(re.findall(r'text-anchor="end">(\d+)<', chart)) == labels
+    close = {"stock": 300, "sold": 301, "oversold": 1}
+    chart = curves.sold_over_time([{**moment(301, 60)["run"], **close}])
+    assert re.findall(r'text-anchor="end">(\d+)<', chart) == ["300", "0"]
 
 
 def test_real_run_saves_its_curve(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
