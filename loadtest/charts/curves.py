@@ -1,6 +1,6 @@
 """The line charts of a load test: units sold over time, and how long buyers waited.
 
-Plain SVG with presentation attributes only, the same for pages, offline files and PNG.
+Plain SVG with presentation attributes only, the same for pages, offline files and previews.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from loadtest.charts import svg
-from loadtest.charts.axis import wrapped
-from loadtest.charts.bars import BAD, BAR, GOOD, MARGIN, WIDTH, draw
-from loadtest.charts.svg import INK, Drawing
+from loadtest.charts.bars import BAD, BAR, GOOD, MARGIN, WIDTH
+from loadtest.charts.svg import Drawing
 from loadtest.load.fault_plan import FAULTS
-from loadtest.load.report import by_guard, sentence
+from loadtest.load.report import by_guard
 
 Run = dict[str, Any]
 # Colour and dashes: the lines differ without colour too, and are legible on white and on black.
@@ -34,11 +33,10 @@ DASHES = {"A": "", "B": "5 4"}
 LEFT, PLOT, ROW = 40, 190, 46
 LEGEND = 22
 END = {"text_anchor": "end"}
-BOLD = {"font_size": 15, "font_weight": "bold"}
 
 
-def _frame(label: str, height: int, drawing: Drawing, ink: str) -> SafeString:
-    return svg.frame(label, (WIDTH, height), drawing.parts, font_size=13, fill=ink)
+def _frame(label: str, height: int, drawing: Drawing) -> SafeString:
+    return svg.frame(label, (WIDTH, height), drawing.parts, font_size=13)
 
 
 def _worst_runs(runs: Sequence[Run]) -> list[tuple[str, Run]]:
@@ -49,7 +47,7 @@ def _worst_runs(runs: Sequence[Run]) -> list[tuple[str, Run]]:
     return [(name, max(group, key=lambda run: run["oversold"])) for name, group in groups if group]
 
 
-def sold_over_time(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeString:
+def sold_over_time(runs: Sequence[Run]) -> SafeString:
     """Return one line per guard, a dashed line for the stock, and a vertical mark per fault.
 
     Two reports in one chart (`comparison.overlaid`) have a colour per guard and a dash per report.
@@ -98,10 +96,10 @@ def sold_over_time(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeStr
         drawing.add("polyline", points=points, fill="none", stroke_width=2.5, **pen)
         drawing.line(LEFT, top - 4, LEFT + 34, top - 4, stroke_width=3, **pen)
         drawing.text(LEFT + 42, top, f"{name}: {run['sold']} / {run['stock']}")
-    return _frame(_("Units sold over time"), PLOT + 40 + LEGEND * len(shown), drawing, ink)
+    return _frame(_("Units sold over time"), PLOT + 40 + LEGEND * len(shown), drawing)
 
 
-def waits(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeString:
+def waits(runs: Sequence[Run]) -> SafeString:
     """Return one row per guard: the 50th, 95th and 99th percentile of the buyers' waits."""
     shown = _worst_runs(runs)
     if not shown:
@@ -117,37 +115,7 @@ def waits(runs: Sequence[Run], *, ink: str = "currentColor") -> SafeString:
         for share, tall, opacity in (("p99", 4, ".45"), ("p95", 12, ".6"), ("p50", BAR - 2, "1")):
             box = {"y": top + 32 - tall / 2, "width": max(wait[share] * unit, 1), "height": tall}
             drawing.add("rect", x=MARGIN, **box, fill=GOOD, fill_opacity=opacity)
-    return _frame(_("How long buyers waited"), ROW * len(shown), drawing, ink)
-
-
-def sheet(runs: Sequence[Run]) -> SafeString:
-    """Return the verdict and all three charts on white paper, for a PNG."""
-    drawing, top = Drawing(), 16
-    for line in wrapped(sentence(runs), 0.65 * WIDTH):
-        top += 18
-        drawing.text(MARGIN, top, line, **BOLD)
-    top += 12
-    titles = ("", _("Units sold over time"), _("How long buyers waited"))
-    charts = (draw(runs, alone=True), sold_over_time(runs, ink=INK), waits(runs, ink=INK))
-    for title, chart in zip(titles, charts, strict=True):
-        if not chart:
-            continue
-        if title:
-            top += 26
-            drawing.text(MARGIN, top, title, **BOLD)
-            top += 8
-        height = int(chart.split('viewBox="0 0 ')[1].split('"')[0].split()[1])
-        place = f'<svg y="{top}" width="{WIDTH}" height="{height}" '
-        drawing.parts.append(SafeString(chart.replace("<svg ", place, 1)))
-        top += height
-    paper = svg.tag("rect", width=WIDTH, height=top + MARGIN, fill="#fff")
-    drawing.parts.insert(0, paper)
-    return _frame(sentence(runs), top + MARGIN, drawing, INK)
-
-
-def png(runs: Sequence[Run], *, width: int = 3 * WIDTH) -> bytes:
-    """Return the sheet as a PNG, `width` pixels wide."""
-    return svg.png(sheet(runs), width)
+    return _frame(_("How long buyers waited"), ROW * len(shown), drawing)
 
 
 def _steps(points: Sequence[tuple[float, float]]) -> str:

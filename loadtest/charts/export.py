@@ -1,38 +1,71 @@
-"""Export the report of a load test: CSV, PNG, SVG, and one HTML page without other resources."""
+"""Export reports: CSV, PNG, SVG, and one HTML page without other resources."""
 
 import csv
 import io
+import textwrap
 from typing import Any
 
 from django.template.loader import render_to_string
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from loadtest.charts import bars, curves, timeline
+from loadtest.charts import bars, curves, svg, timeline
+from loadtest.charts.timeline_data import SECOND
 from loadtest.load import report
 from loadtest.load.plan import Plan
+from loadtest.scenarios.catalogue import SCENARIOS
 
 Report = dict[str, Any]
 COLUMNS = (
     *("backend", "discipline", "repeat", "stock", "attempts", "sold", "oversold", "undersold"),
     *("orders_per_second", "p50_ms", "p95_ms", "p99_ms", "verdict", "why"),
 )
+PREVIEW = (1200, 630)
+LISTED = 100
+"""Runs in the table of a page."""
 FILES = {
     "csv": "CSV, one line per run",
     "html": "self-contained HTML report",
-    "png": "PNG image with the verdict and all charts",
+    "png": "PNG image with the verdict, bars and curve",
     "svg": "SVG bar chart",
 }
 
 
 def as_file(result: Report, suffix: str) -> bytes:
-    """Return the contents of a file of one of FILES."""
+    """Return the contents of a file: one of FILES of a load test, csv or png of a scenario."""
     if suffix == "png":
-        return curves.png(result["runs"])
+        return preview(result, scale=2)
     if suffix == "csv":
-        return _csv(result).encode()
+        return (_csv_of_events(result) if "scenarios" in result else _csv(result)).encode()
     if suffix == "svg":
         return bars.draw(result["runs"], alone=True).encode()
-    return render_to_string("lab/offline.html", {**shown(result), **timeline.assets()}).encode()
+    return render_to_string("lab/offline.html", shown(result)).encode()
+
+
+def preview(result: Report, *, scale: int = 1) -> bytes:
+    """Return a PNG of 1200 x 630 pixels: the title or verdict of a result and its charts."""
+    if "scenarios" in result:
+        found = result["scenarios"][0]
+        scenario, variants = SCENARIOS[found["name"]], found["halves"]
+        length = timeline.length_of(variants)
+        texts = [str(scenario.title), *scenario.describe(found)[:1]]
+        pictures = [timeline.draw(one, length=length, is_brief=True) for one in variants]
+    else:
+        texts, runs = [report.sentence(result["runs"])], result["runs"]
+        pictures = [*filter(None, (bars.draw(runs), curves.sold_over_time(runs)))]
+    drawing, top = svg.Drawing(), 30.0
+    drawing.add("rect", width=PREVIEW[0], height=PREVIEW[1], fill="#fff")
+    for text, size in zip(texts, (44, 28), strict=False):
+        letters = (1900 if text.isascii() else 1100) // size
+        for line in textwrap.wrap(text, letters, max_lines=3, placeholder=" …"):
+            top += 1.25 * size
+            drawing.text(40, top, line, font_size=size, font_weight="bold")
+        top += 10
+    wide = (PREVIEW[0] - 60) / len(pictures)
+    for place, picture in enumerate(pictures):
+        box = f'x="{40 + place * wide}" y="{top + 10}" width="{wide - 20}" height="{590 - top}"'
+        drawing.parts.append(SafeString(picture.replace("<svg ", f"<svg {box} ", 1)))
+    return svg.png(svg.frame(texts[0], PREVIEW, drawing.parts, color=svg.INK), scale * PREVIEW[0])
 
 
 def _csv(result: Report) -> str:
@@ -42,6 +75,19 @@ def _csv(result: Report) -> str:
     for run in result["runs"]:
         waits = {f"{share}_ms": wait for share, wait in run["wait_ms"].items()}
         writer.writerow({**run, **waits})
+    return file.getvalue()
+
+
+def _csv_of_events(result: Report) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(("guard", "seconds", "who", "what"))
+    for one in result["scenarios"]:
+        for variant in one["halves"]:
+            rows = (
+                (_(variant["guard"]), e.at / SECOND, e.who, e.text) for e in timeline.story(variant)
+            )
+            writer.writerows(rows)
     return file.getvalue()
 
 
@@ -73,14 +119,17 @@ def charts(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def shown(result: Report) -> dict[str, Any]:
-    """Return the template context of a report."""
+    """Return the template context of a report; a long table shows each guard's worst run only."""
     runs = result["runs"]
+    worst = [max(group, key=lambda run: run["oversold"]) for _name, group in report.by_guard(runs)]
+    listed = runs if len(runs) <= LISTED else worst
     return {
         "sentence": report.sentence(runs),
-        "surprises": report.surprises(runs),
+        "surprises": report.surprises(runs)[:LISTED],
         "why": _why(runs),
         **charts(runs),
-        "lines": [{**run, "words": report.words(run)} for run in runs],
+        "lines": [{**run, "words": report.words(run)} for run in listed],
+        "unlisted": len(runs) - len(listed),
         "versions": result["versions"],
         "command": Plan(**result["settings"]).command(),
     }

@@ -7,6 +7,7 @@ from loadtest.web import game, grid, learn, views
 urlpatterns = [
     path("learn/", learn.course, name="learn"),
     path("learn/grid/", grid.grid, name="learn-grid"),
+    path("learn/<slug:name>.<slug:language>.png", views.preview, name="learn-preview"),
     path("learn/<slug:name>/", learn.lesson, name="learn-step"),
     path("learn/<slug:name>/play/", game.start, name="game-start"),
     path("learn/games/<uuid:game>/", game.show, name="game"),
@@ -22,5 +23,6 @@ urlpatterns = [
     path("lab/runs/<uuid:run_id>/fault/", views.inject, name="lab-fault"),
     path("lab/runs/<uuid:run_id>/again/", views.repeat, name="lab-again"),
     path("lab/runs/<uuid:run_id>/report.<slug:suffix>", views.download, name="lab-file"),
+    path("lab/runs/<uuid:run_id>/preview.<slug:language>.png", views.preview, name="lab-preview"),
     path("lab/runs/<uuid:run_id>/<slug:half>.<slug:suffix>", views.chart, name="lab-chart"),
 ]

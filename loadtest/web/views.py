@@ -11,7 +11,9 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
+from django.utils import translation
 from django.utils.translation import gettext as _
+from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_POST
 
 from loadtest import scenarios
@@ -21,15 +23,18 @@ from loadtest.load.plan import Plan
 from loadtest.models import LabRun
 from loadtest.scenarios import export as scenario_export
 from loadtest.scenarios.course import step_of
-from loadtest.web import comparison, live, runs, tasks
+from loadtest.web import comparison, learn, live, runs, tasks
 from loadtest.web.forms import PlanForm
 from shop.models import User
 from shop.platform import rate_limits
-from shop.web.decorators import live_page
+from shop.web.decorators import live_page, public_page
 
 LISTED = 20
 PRESET = runs.OVERSELL_IN_TEN_SECONDS
-FILES = {LabRun.Kind.RUN: ("csv", "html", "png", "json"), LabRun.Kind.SCENARIO: ("html", "json")}
+FILES = {
+    LabRun.Kind.RUN: ("csv", "html", "png", "svg", "json"),
+    LabRun.Kind.SCENARIO: ("csv", "html", "png", "json"),
+}
 TYPES = {
     "svg": "image/svg+xml",
     "csv": "text/csv; charset=utf-8",
@@ -221,7 +226,7 @@ def download(request: HttpRequest, run_id: UUID, suffix: str) -> HttpResponse:
         raise Http404
     if suffix == "json":
         response: HttpResponse = JsonResponse(run.report)
-    elif run.kind == LabRun.Kind.SCENARIO:
+    elif run.kind == LabRun.Kind.SCENARIO and suffix == "html":
         page = scenario_export.html(run.report)
         response = HttpResponse(page, content_type=TYPES[suffix])
     else:
@@ -229,6 +234,24 @@ def download(request: HttpRequest, run_id: UUID, suffix: str) -> HttpResponse:
     name = f"lab-{run.created_at:%Y%m%d-%H%M%S}.{suffix}"
     response["Content-Disposition"] = f'attachment; filename="{name}"'
     return response
+
+
+@public_page
+@cache_control(public=True, max_age=3600)
+def preview(
+    request: HttpRequest, language: str, run_id: UUID | None = None, name: str = ""
+) -> HttpResponse:
+    """Return the picture of a result, or of a scenario's newest one, for links in other sites."""
+    if language not in dict(settings.LANGUAGES) or (name and name not in scenarios.SCENARIOS):
+        raise Http404
+    if run_id:
+        found = runs.get_run(run_id).report
+    else:
+        found = {"scenarios": [learn.shown_result(name, runs.latest_of_scenarios())]}
+    if not found:
+        raise Http404
+    with translation.override(language):
+        return HttpResponse(export.preview(found), content_type=TYPES["png"])
 
 
 def _shown(run: LabRun) -> dict[str, Any]:

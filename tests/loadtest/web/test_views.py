@@ -340,7 +340,7 @@ def test_scenario_result_needs_no_account(client, scenario_run, staff):
     assert client.get(reverse("lab-file", args=[scenario_run.pk, "html"])).content.startswith(
         b"<!doc"
     )
-    assert client.get(reverse("lab-file", args=[scenario_run.pk, "csv"])).status_code == 404
+    assert client.get(reverse("lab-file", args=[scenario_run.pk, "svg"])).status_code == 404
     for half in ("broken", "repaired"):
         for suffix, head in (("svg", b"<svg"), ("png", b"\x89PNG")):
             file = client.get(reverse("lab-chart", args=[scenario_run.pk, half, suffix]))

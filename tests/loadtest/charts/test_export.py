@@ -1,0 +1,106 @@
+"""Files of results: previews for links, CSV of events, and an offline page of bounded size."""
+
+from __future__ import annotations
+
+import csv
+import io
+import struct
+from dataclasses import asdict, replace
+from itertools import product
+from typing import Any
+
+import pytest
+from django.utils import translation
+
+from inventory.models import WriteStrategy
+from loadtest.charts import export
+from loadtest.load.plan import BACKENDS, LIMITS, Plan
+from loadtest.load.verdict import CURVE_POINTS
+from loadtest.scenarios import SCENARIOS
+from loadtest.scenarios.export import recorded
+
+MOST_BYTES = 300 * 1024
+
+
+def load_test(plan: Plan) -> dict[str, Any]:
+    """Return a report in which every run oversold, contradicts its promise and explains why."""
+    curve = [[0.0, 0], *([n / 10, 1000 * n] for n in range(1, 2 * CURVE_POINTS))]
+    lost = next(
+        variant["events"]
+        for variant in recorded()["results"]["holder-paused"]["halves"]
+        if variant["facts"]["broke"]
+    )
+    reads = [{**one, "quantity": 7} for one in lost if one["do"] in ("read", "write")]
+    runs = [
+        {
+            **{"backend": backend, "discipline": discipline, "repeat": repeat},
+            **{"expected": "ok", "verdict": "oversold", "why": "units appeared; " * 5},
+            **{"stock": 50, "attempts": 200, "sold": 120_000, "oversold": 119_950},
+            **{"undersold": 0, "orders_per_second": 12.5, "sold_at": curve, "marks": []},
+            "wait_ms": {"p50": 1000.5, "p95": 2000.5, "p99": 30_000.5},
+            "lost_updates": {"events": reads, "units": 120_000, "counted": 10},
+        }
+        for repeat, discipline, backend in product(
+            range(1, plan.repeats + 1), plan.disciplines, plan.backends
+        )
+    ]
+    return {"settings": asdict(plan), "versions": {"python": "3.11"}, "runs": runs}
+
+
+LARGEST = Plan(
+    backends=tuple(BACKENDS),
+    disciplines=tuple(WriteStrategy.values),
+    store="mariadb",
+    repeats=int(LIMITS["repeats"][1]),
+)
+
+
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_offline_page_of_the_largest_load_test_has_at_most_300_kb(language: str) -> None:
+    report = load_test(LARGEST)
+    assert len(report["runs"]) == 7 * 3 * 100
+    with translation.override(language):
+        page = export.as_file(report, "html")
+    assert len(page) <= MOST_BYTES
+    assert b"<script src" not in page
+
+
+def test_long_table_shows_the_worst_run_of_each_guard_and_says_so() -> None:
+    shown = export.shown(load_test(LARGEST))
+    assert len(shown["lines"]) == 21
+    assert shown["unlisted"] == 2100 - 21
+    few = export.shown(load_test(replace(LARGEST, repeats=4)))
+    assert (len(few["lines"]), few["unlisted"]) == (84, 0)
+    with translation.override("en"):
+        page = export.as_file(load_test(LARGEST), "html").decode()
+    assert "the CSV file also has the other 2079 runs" in page.replace(",", "")
+    assert export.as_file(load_test(LARGEST), "csv").count(b"\n") == 2101
+
+
+def size(png: bytes) -> tuple[int, ...]:
+    assert png.startswith(b"\x89PNG")
+    return struct.unpack(">II", png[16:24])
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_preview_of_a_scenario(name: str) -> None:
+    png = export.preview({"scenarios": [recorded()["results"][name]]})
+    assert size(png) == (1200, 630)
+
+
+def test_preview_of_a_load_test_and_its_larger_file() -> None:
+    small = load_test(replace(LARGEST, repeats=1))
+    assert size(export.preview(small)) == (1200, 630)
+    assert size(export.as_file(small, "png")) == (2400, 1260)
+
+
+def test_csv_of_events_has_both_variants() -> None:
+    result = recorded()["results"]["holder-paused"]
+    with translation.override("en"):
+        text = export.as_file({"scenarios": [result]}, "csv").decode()
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert {row["guard"] for row in rows} == {"redis + naive", "redis + fenced"}
+    assert rows[0]["what"] == "Buyer A asks for the lock."
+    assert [float(row["seconds"]) for row in rows if row["guard"] == "redis + naive"] == sorted(
+        float(row["seconds"]) for row in rows if row["guard"] == "redis + naive"
+    )

@@ -1,0 +1,112 @@
+"""Links to results in other sites: Open Graph tags and a picture in the language of the page."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from html import unescape
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from loadtest.load.plan import Plan
+from loadtest.models import LabRun
+from loadtest.scenarios.course import COURSE
+from loadtest.scenarios.export import recorded
+from tests.loadtest.charts.test_export import load_test
+
+pytestmark = pytest.mark.django_db
+PLAN = Plan(backends=("none", "redis"), disciplines=("naive",))
+
+
+def finished(kind: str) -> LabRun:
+    report = load_test(PLAN)
+    plan = asdict(PLAN)
+    if kind == LabRun.Kind.SCENARIO:
+        plan = {"scenario": "holder-paused"}
+        report = {"versions": {}, "scenarios": [recorded()["results"]["holder-paused"]]}
+    state = LabRun.State.DONE
+    return LabRun.objects.create(kind=kind, plan=plan, state=state, slot=None, report=report)
+
+
+def tags(page: str) -> dict[str, str]:
+    found = re.findall(r'<meta property="og:([\w:]+)" content="([^"]*)">', page)
+    assert len(found) == len(dict(found))
+    return {name: unescape(content) for name, content in found}
+
+
+def check(client: Client, path: str) -> dict[str, str]:
+    """Return the tags of a page, after fetching its picture without cookies."""
+    for language, locale in (("en", "en_GB"), ("zh-hans", "zh_CN")):
+        found = tags(client.get(path, headers={"accept-language": language}).text)
+        assert found["locale"] == locale
+        assert found["title"]
+        assert found["description"]
+        assert found["url"] == f"http://testserver{path}"
+        assert found["image"].startswith("http://testserver/")
+        assert language in found["image"]
+        picture = Client().get(found["image"].removeprefix("http://testserver"))
+        assert picture.content.startswith(b"\x89PNG")
+        assert picture["Cache-Control"] == "public, max-age=3600"
+        assert "Cookie" not in picture.get("Vary", "")
+    return found
+
+
+@pytest.mark.parametrize("kind", [LabRun.Kind.RUN, LabRun.Kind.SCENARIO])
+def test_results_have_a_title_a_verdict_and_a_picture(client: Client, kind: str) -> None:
+    path = finished(kind).get_absolute_url()
+    found = check(client, path)
+    english = tags(client.get(path, headers={"accept-language": "en"}).text)
+    if kind == LabRun.Kind.RUN:
+        assert english["title"].startswith("Without a lock: 120000 sold of 50")
+    else:
+        assert english["title"] == "The holder is paused past its lease"
+        assert english["description"].startswith("Buyer A had read the stock")
+    assert found["title"] != english["title"]
+
+
+def test_pages_of_the_course_have_a_picture(client: Client) -> None:
+    check(client, reverse("learn"))
+    check(client, reverse("learn-grid"))
+    for step in COURSE[::5]:
+        check(client, reverse("learn-step", args=[step.name]))
+
+
+def test_picture_of_nothing_is_not_found(client: Client) -> None:
+    run = LabRun.objects.create(plan=asdict(PLAN))
+    page = client.get(run.get_absolute_url()).text
+    assert "og:image" not in page
+    for address in (
+        reverse("lab-preview", args=[run.pk, "en"]),
+        reverse("learn-preview", args=["earthquake", "en"]),
+        reverse("learn-preview", args=["no-lock", "xx"]),
+    ):
+        assert client.get(address).status_code == 404
+
+
+def test_scenario_has_a_csv_and_a_load_test_an_svg(client: Client) -> None:
+    scenario, run = finished(LabRun.Kind.SCENARIO), finished(LabRun.Kind.RUN)
+    for one, heads in (
+        (scenario, {"csv": b"guard,", "png": b"\x89PNG", "html": b"<!doc", "json": b"{"}),
+        (
+            run,
+            {"csv": b"backend,", "png": b"\x89PNG", "html": b"<!doc", "json": b"{", "svg": b"<svg"},
+        ),
+    ):
+        page = client.get(one.get_absolute_url()).text
+        for suffix, head in heads.items():
+            address = reverse("lab-file", args=[one.pk, suffix])
+            assert f'href="{address}"' in page
+            assert client.get(address).content.lstrip().startswith(head)
+
+
+def test_lessons_and_comparisons_can_be_copied_as_links(client: Client) -> None:
+    run = finished(LabRun.Kind.RUN)
+    compare = f"{reverse('lab-compare')}?a={run.pk}&b={run.pk}"
+    for path in (reverse("learn-step", args=["fence"]), compare):
+        page = client.get(path).text
+        assert unescape(re.findall(r'id="share" readonly value="([^"]+)"', page)[0]) == (
+            f"http://testserver{path}"
+        )
+        assert "js/lab" in page
