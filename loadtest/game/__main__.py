@@ -8,39 +8,36 @@ import sys
 from contextlib import ExitStack
 
 import django
+from django.apps import apps
+from django.db import connection
 
 from devservers import Redis
 from devservers.temporary import temporary_directory
 
+asked = json.loads(os.environ["GAME"])
+if os.fork():
+    os._exit(0)  # the web worker waits for this process; the game outlives it
+os.setsid()
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+with ExitStack() as stack:
+    folder = temporary_directory("game")
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    server = Redis(prefer="embedded")
+    stack.callback(server.stop)
+    server.launch()
+    os.environ.update(
+        SHOP_VAR=str(folder),
+        DATABASE_URL=f"sqlite:///{folder / 'game.sqlite3'}",
+        REDIS_URL=server.url,
+    )
+    django.setup()
+    from loadtest.game import host
 
-def main() -> None:
-    """Serve the game that stdin describes, and remove everything at its end."""
-    asked = json.load(sys.stdin)
-    if os.fork():
-        os._exit(0)  # the web worker waits for this process; the game outlives it
-    os.setsid()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    with ExitStack() as stack:
-        folder = temporary_directory("game")
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        os.chdir(folder)
-        server = Redis(prefer="embedded")
-        stack.callback(server.stop)
-        server.launch()
-        os.environ.update(
-            SHOP_VAR=str(folder),
-            DATABASE_URL=f"sqlite:///{folder / 'game.sqlite3'}",
-            REDIS_URL=server.url,
-        )
-        django.setup()
-        from loadtest.game import host
-
-        host.create_tables()
-        server.wait_ready()
-        game = host.Game(server)
-        stack.callback(game.close)
-        game.begin(asked["level"], asked["guarded"])
-        host.serve(game, folder / asked["id"], idle=asked["idle"], life=asked["life"])
-
-
-main()
+    with connection.schema_editor() as editor:  # migrations would take seconds
+        for model in apps.get_models():
+            if model._meta.can_migrate(connection):
+                editor.create_model(model)
+    server.wait_ready()
+    game = host.Game(server, asked["level"])
+    stack.callback(game.close)
+    host.serve(game, folder / asked["id"], idle=asked["idle"], life=asked["life"])

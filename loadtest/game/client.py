@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -19,7 +18,7 @@ from django.urls import reverse_lazy
 from django.utils.translation import gettext_lazy as _
 
 from loadtest.load.stores import private_environ
-from shop.errors import NotFound, ServiceUnavailable, ShopError
+from shop.errors import NotFound, QueueFull, ServiceUnavailable, ShopError
 
 GAMES = 8
 """Games at once on this machine."""
@@ -36,15 +35,6 @@ class GameEnded(NotFound):
     link, link_title = reverse_lazy("learn"), _("Back to the course")
 
 
-class GamesFull(ShopError):
-    """All places are taken."""
-
-    status, code = HTTPStatus.SERVICE_UNAVAILABLE, "games_full"
-    title = _("All games are in use")
-    advice = _("Eight visitors are playing. Please try again in a minute or two.")
-    link, link_title = reverse_lazy("learn"), _("Back to the course")
-
-
 class StepOutdated(ShopError):
     """The action is not possible in the present state."""
 
@@ -54,24 +44,20 @@ class StepOutdated(ShopError):
     link, link_title = "", _("Back to the game")
 
 
-def start(level: str, *, guarded: bool = False) -> UUID:
-    """Start a game and return its id. Raise GamesFull or ServiceUnavailable."""
+def start(level: str) -> UUID:
+    """Start a game and return its id. Raise QueueFull or ServiceUnavailable."""
     game, slot = uuid4(), _take_slot()
-    asked = {"id": game.hex, "level": level, "guarded": guarded}
-    asked |= {"idle": IDLE_SECONDS, "life": LIFE_SECONDS}
+    asked = {"id": game.hex, "level": level, "idle": IDLE_SECONDS, "life": LIFE_SECONDS}
     try:
         with subprocess.Popen(
             [sys.executable, "-m", "loadtest.game"],
-            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=settings.BASE_DIR,
-            env=private_environ(Path(os.devnull)) | {"LOG_LEVEL": "ERROR"},
+            env=private_environ(Path(os.devnull))
+            | {"LOG_LEVEL": "ERROR", "GAME": json.dumps(asked)},
             pass_fds=[slot],  # the lock on the slot ends with the last process of the game
         ) as process:
-            assert process.stdin is not None
             assert process.stdout is not None
-            process.stdin.write(json.dumps(asked).encode())
-            process.stdin.close()
             is_ready = select.select([process.stdout], [], [], START_SECONDS)[0]
             if not is_ready or b"ready" not in process.stdout.readline():
                 raise ServiceUnavailable
@@ -85,26 +71,25 @@ def _take_slot() -> int:
     for number in range(GAMES):
         name = Path(tempfile.gettempdir()) / f"seckill-game-slot-{os.getuid()}-{number}"
         slot = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
+        with suppress(BlockingIOError):
             fcntl.flock(slot, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(slot)
-        else:
             return slot
-    raise GamesFull
+        os.close(slot)
+    full = _("Eight visitors are playing. Please try again in a minute or two.")
+    raise QueueFull(str(full), retry_after=60)
 
 
 def ask(game: UUID, do: str, **fields: Any) -> dict[str, Any]:
     """Return the state after a request. Raise GameEnded or StepOutdated."""
     found = next(Path(tempfile.gettempdir()).glob(f"seckill-game-*/{game.hex}"), None)
-    reply: dict[str, Any] = {}
-    with socket.socket(socket.AF_UNIX) as host, suppress(OSError, ValueError):
-        host.settimeout(REPLY_SECONDS)
-        host.connect(str(found))
-        host.sendall(json.dumps({"do": do, **fields}).encode() + b"\n")
-        reply = json.loads(host.makefile("rb").readline())
+    try:
+        with socket.socket(socket.AF_UNIX) as host:
+            host.settimeout(REPLY_SECONDS)
+            host.connect(str(found))
+            host.sendall(json.dumps({"do": do, **fields}).encode() + b"\n")
+            reply: dict[str, Any] = json.loads(host.makefile("rb").readline())
+    except (OSError, ValueError):
+        raise GameEnded from None
     if not reply:
-        raise GameEnded
-    if "error" in reply:
         raise StepOutdated
     return reply

@@ -28,16 +28,10 @@ class Excerpt:
     faulty: str = ""
     """A part of the line with the fault."""
 
-    def start(self) -> int:
-        """Return the number of the first line. Raise ValueError if there is no such line."""
-        return _find(self._source(), self.first, 0) + 1
-
-    def _source(self) -> list[str]:
-        return (Path(settings.BASE_DIR) / self.path).read_text().splitlines()
-
     def lines(self) -> list[str]:
         """Return the lines, dedented. Raise ValueError if the file no longer contains them."""
-        source, start = self._source(), self.start() - 1
+        source = (Path(settings.BASE_DIR) / self.path).read_text().splitlines()
+        start = _find(source, self.first, 0)
         found = source[start : _find(source, self.last, start) + 1]
         return inspect.cleandoc("\n".join(["", *found])).splitlines()
 

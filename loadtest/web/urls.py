@@ -11,7 +11,6 @@ urlpatterns = [
     path("learn/<slug:name>/", learn.lesson, name="learn-step"),
     path("learn/<slug:name>/play/", game.start, name="game-start"),
     path("learn/games/<uuid:game>/", game.show, name="game"),
-    path("learn/games/<uuid:game>/begin/", game.begin, name="game-begin"),
     path("learn/games/<uuid:game>/act/", game.act, name="game-act"),
     path("lab/", views.index, name="lab"),
     path("lab/start/", views.start, name="lab-start"),

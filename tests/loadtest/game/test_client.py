@@ -16,6 +16,7 @@ from django.conf import settings
 from devservers.faults.waiting import until
 from devservers.temporary import remove_abandoned
 from loadtest.game import client
+from shop.errors import QueueFull
 
 STARTER = """
 import django, time
@@ -106,7 +107,7 @@ def test_killed_host_takes_its_processes_with_it() -> None:
 def test_one_game_more_than_allowed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "GAMES", 2)
     games = [client.start("race") for _ in range(2)]
-    with pytest.raises(client.GamesFull):
+    with pytest.raises(QueueFull):
         client.start("race")
     processes = processes_of(folder_of(games[0]))
     client.ask(games[0], "end")
