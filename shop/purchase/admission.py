@@ -16,7 +16,7 @@ from shop.errors import NotOpen, QueueFull, SoldOut
 from shop.models import Order, Sale
 from shop.platform import rate_limits
 from shop.platform.cache import RefreshingCache
-from shop.sales.queries import get_sale
+from shop.sales.queries import sale_for_purchase
 from shop.sales.stock_lock import is_stock_returning
 from shop.sales.waiting_slots import is_queue_full
 
@@ -63,7 +63,7 @@ def cached_sale(*, slug: str) -> Sale:
 
 
 def _read_sale(slug: str) -> Sale:
-    sale = get_sale(slug=slug)
+    sale = sale_for_purchase(slug=slug)
     if sale.left:
         _sold_out.pop(sale.pk, None)
     elif _sold_out.get(sale.pk, (0.0, None))[1] != _fence_of(sale):
@@ -114,12 +114,10 @@ def _has_no_order(sale: Sale, customer_id: int) -> bool:
             _customers.clear()
         ids = Order.objects.filter(sale=sale).values_list("customer_id", flat=True)
         known = _customers[sale.pk] = Customers(now, fence, frozenset(ids))
-    return customer_id not in known.ids and not _may_return(sale.slug)
-
-
-def _may_return(slug: str) -> bool:
-    read = partial(is_stock_returning, slug=slug)
-    return _returning.get(slug, read, fresh=FLAG_AGE, max_age=MAX_AGE)
+    read = partial(is_stock_returning, slug=sale.slug)
+    return customer_id not in known.ids and not _returning.get(
+        sale.slug, read, fresh=FLAG_AGE, max_age=MAX_AGE
+    )
 
 
 def _writes_leave_no_fence() -> bool:

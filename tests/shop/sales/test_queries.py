@@ -12,7 +12,13 @@ from django.test import Client
 from shop.errors import NotFound
 from shop.models import Sale
 from shop.purchase.admission import cached_sale
-from shop.sales.queries import get_product, get_sale, has_product, has_sale
+from shop.sales.queries import (
+    get_product,
+    get_sale,
+    has_product,
+    has_sale,
+    sale_for_purchase,
+)
 from tests.shop.making import a_sale, buy, put_in_force, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -32,6 +38,20 @@ def test_slug_finds_its_sale_and_product(sale: Sale) -> None:
     assert get_product(slug=sale.slug) == sale.product
     assert has_sale(slug=sale.slug)
     assert has_product(slug=sale.slug)
+
+
+def test_sale_for_purchase_has_the_columns_of_the_models(sale: Sale) -> None:
+    stock = sale.stock
+    stock.fence_epoch, stock.fence_token = 3, 2**40
+    stock.save()
+    read, expected = sale_for_purchase(slug=sale.slug), get_sale(slug=sale.slug)
+    for one, other in ((read, expected), (read.stock, expected.stock)):
+        for field in type(one)._meta.concrete_fields:
+            assert getattr(one, field.attname) == getattr(other, field.attname), field
+    sale.product.is_listed = False
+    sale.product.save()
+    with pytest.raises(NotFound):
+        sale_for_purchase(slug=sale.slug)
 
 
 @pytest.mark.parametrize("spell", SPELLINGS)

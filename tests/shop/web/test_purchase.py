@@ -282,7 +282,9 @@ def test_unavailable_store_is_503(fault, accept, li):
 
 def test_unavailable_database_at_admission_falls_back(li):
     sale = a_sale()
-    with patch("shop.purchase.admission.get_sale", side_effect=OperationalError(2006, "gone")):
+    with patch(
+        "shop.purchase.admission.sale_for_purchase", side_effect=OperationalError(2006, "gone")
+    ):
         assert li.send(sale).status in (403, 503)
     assert not Order.objects.exists()
 
