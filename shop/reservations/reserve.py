@@ -27,7 +27,7 @@ from shop.reservations.store import Entry
 _REFUSALS = {"key_reused": KeyReused, "limit": LimitReached, "sold_out": SoldOut}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Queued:
     """A reservation, made by this purchase or by an earlier one with the same key (replayed).
 
@@ -87,14 +87,7 @@ def reserve(*, customer_id: int, sale: Sale, quantity: int, key: str) -> Queued:
         raise NotOpen
     if outcome not in ("queued", "replayed"):
         raise _REFUSALS.get(outcome, ServiceUnavailable)
-    return Queued(
-        number=number,
-        customer_id=customer_id,
-        sale_id=sale.pk,
-        quantity=quantity,
-        key=key,
-        replayed=outcome == "replayed",
-    )
+    return Queued(number, customer_id, sale.pk, quantity, key, outcome == "replayed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,9 +130,7 @@ def _read_token(customer_id: int, token: str) -> Queued:
         number, sale_id, quantity, key = _signer(customer_id).unsign_object(token)
     except BadSignature:
         raise NotFound from None
-    return Queued(
-        number=number, customer_id=customer_id, sale_id=sale_id, quantity=quantity, key=key
-    )
+    return Queued(number, customer_id, sale_id, quantity, key)
 
 
 def _signer(customer_id: int) -> Signer:

@@ -5,8 +5,7 @@ import re
 import unicodedata
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from django import forms
 from django.contrib.admin.forms import AdminAuthenticationForm
@@ -108,15 +107,14 @@ class SwitchForm(admin.SwitchForm):
     step = None  # type: ignore[assignment]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PurchaseRequest:
+class PurchaseRequest(NamedTuple):
     """A purchase that a customer asks for."""
 
     customer_id: int
     sale: Sale
     quantity: int
     key: str
-    is_first: bool = False
+    is_first: bool
     """Hint: the customer had no order in this sale when the page was rendered."""
 
 
@@ -137,9 +135,7 @@ def read_purchase(
     most = sale.limit_per_customer
     if not 1 <= quantity <= most:
         raise BadInput(_("The quantity must be between 1 and %(most)d.") % {"most": most})
-    return PurchaseRequest(
-        customer_id=customer_id, sale=sale, quantity=quantity, key=key, is_first=is_first
-    )
+    return PurchaseRequest(customer_id, sale, quantity, key, is_first)
 
 
 def key_of(request: HttpRequest) -> str:

@@ -118,21 +118,13 @@ def _buy(wanted: PurchaseRequest) -> Placed | Queued:
     SoldOut gets a Retry-After while an earlier form with the same key may be in flight, because
     that one can still get a unit that is returned.
     """
-    customer_id, sale = wanted.customer_id, wanted.sale
-    quantity, key = wanted.quantity, wanted.key
+    sale, customer_id = wanted.sale, wanted.customer_id
     if current_deadline().is_over:
         raise ServiceUnavailable
     try:
         admit(sale=sale, customer_id=customer_id)
-        if sale.is_queued:
-            return reserve(customer_id=customer_id, sale=sale, quantity=quantity, key=key)
-        return place_order(
-            customer_id=customer_id,
-            sale=sale,
-            quantity=quantity,
-            key=key,
-            is_first=wanted.is_first,
-        )
+        buy = reserve if sale.is_queued else partial(place_order, is_first=wanted.is_first)
+        return buy(customer_id=customer_id, sale=sale, quantity=wanted.quantity, key=wanted.key)
     except SoldOut as error:
         if not is_settled(sale=sale):
             error.retry_after = ServiceUnavailable.retry_after
