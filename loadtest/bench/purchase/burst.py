@@ -1,7 +1,8 @@
 """Queued sales under a burst: reservations accepted, orders written, and the wait for an order.
 
 While the burst runs, a few more buyers act like browsers: they send the form, then poll the
-reservation until it has an order. One consumer runs beside the web server on the same machine.
+reservation until it has an order. Their polls go to a web server of their own, so that the workers'
+CPU is that of purchases. One consumer runs beside them on the same machine.
 """
 
 import json
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from typing import Any
@@ -37,25 +38,25 @@ TIMEOUT = 60.0
 def consumer(sale: Sale) -> Iterator[None]:
     """Load a queued sale and run one process that writes its orders until the block ends."""
     reconciliation.load(sale=sale)
-    process = subprocess.Popen(
-        with_parent_death_signal([sys.executable, "-m", "django", "consume_orders"])
-    )
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait()
+    command = [sys.executable, "-m", "django", "consume_orders"]
+    with subprocess.Popen(with_parent_death_signal(command)) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
 
 
 @dataclass
 class Pollers:
-    """Buyers who poll their reservations; `waits` are seconds from the form to the order."""
+    """Buyers who poll their reservations: the seconds until the order, and what each poll found."""
 
     port: int
+    polled: WebServer
     path: str
     sale: Sale
     buyers: Iterator[Buyer]
     waits: list[float] = field(default_factory=list)
+    polls: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -70,22 +71,21 @@ class Pollers:
     def buy(self) -> None:
         """Send one form and wait for its order."""
         buyer = next(self.buyers)
-        connection = HTTPConnection(HOST, self.port, timeout=TIMEOUT)
         headers = {"Cookie": buyer.cookies, "Accept": "application/json"}
-        try:
-            sent = time.monotonic()
-            form = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
+        form = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
+        sent = time.monotonic()
+        with closing(HTTPConnection(HOST, self.port, timeout=TIMEOUT)) as connection:
             connection.request("POST", self.path, buyer.form(self.sale), form)
             page = _json(connection)["url"]
+        with closing(HTTPConnection(HOST, self.polled.port, timeout=TIMEOUT)) as connection:
             while time.monotonic() - sent < TIMEOUT:
                 connection.request("GET", page, headers=headers)
-                if _json(connection)["status"] == "won":
+                self.polls.append(_json(connection)["status"])
+                if self.polls[-1] == "won":
                     self.waits.append(time.monotonic() - sent)
                     return
                 time.sleep(POLL_SECONDS)
-            raise TimeoutError(f"no order for {page}")
-        finally:
-            connection.close()
+        raise TimeoutError(f"no order for {page}")
 
 
 def _json(connection: HTTPConnection) -> dict[str, Any]:
@@ -95,40 +95,44 @@ def _json(connection: HTTPConnection) -> dict[str, Any]:
 def measure(
     web: WebServer, sale: Sale, path: str, buyers: Sequence[Buyer], seconds: float
 ) -> tuple[Figures, Figures]:
-    """Return the figures of the accepted reservations, and of the written orders."""
+    """Return the figures of the accepted reservations, and of the orders and their polls."""
     polling = max(100, len(buyers) // 20)
     forms = requests(buyers[polling:], path, sale)
-    pollers = Pollers(web.port, path, sale, iter(buyers[:polling]))
-    pollers.buy()  # when this order exists, the consumer has started
-    warm = len(pollers.waits)
-    threads = [threading.Thread(target=pollers.repeat) for _ in range(POLLERS)]
     durable = 0
+    with WebServer(1) as polled:
+        pollers = Pollers(web.port, polled, path, sale, iter(buyers[:polling]))
+        pollers.buy()  # when this order exists, the consumer has started
+        warm = len(pollers.polls)
+        threads = [threading.Thread(target=pollers.repeat) for _ in range(POLLERS)]
 
-    def poll() -> None:
-        nonlocal durable
-        began = time.monotonic()
+        def poll() -> None:
+            nonlocal durable
+            began = time.monotonic()
+            for thread in threads:
+                thread.start()
+            time.sleep(max(0.0, began + seconds - time.monotonic()))
+            durable = Order.objects.filter(sale=sale).count()
+            pollers.over.set()
+
+        redis_cpu, polls_cpu = redis_cpu_us(), polled.cpu()
+        heard, cpu = run_load(
+            web, forms, connections_open=CONNECTIONS, seconds=seconds, during=poll
+        )
         for thread in threads:
-            thread.start()
-        time.sleep(max(0.0, began + seconds - time.monotonic()))
-        durable = Order.objects.filter(sale=sale).count()
-        pollers.over.set()
-
-    redis_cpu = redis_cpu_us()
-    heard, cpu = run_load(web, forms, connections_open=CONNECTIONS, seconds=seconds, during=poll)
-    for thread in threads:
-        thread.join()
+            thread.join()
+        polls_cpu = (polled.cpu() - polls_cpu) / max(1, len(pollers.polls) - warm)
     accepted = figures(heard, cpu, wanted="ok")
     acknowledged = accepted["answers"].get("ok", 0) + len(pollers.waits)
     found = [*breaches(sale, acknowledged), *pollers.failures]
     redis_cpu = redis_cpu_us() - redis_cpu  # until the last order is written
-    waits = pollers.waits[warm:]
     return (
         accepted
         | {"redis_cpu_us": round(redis_cpu / max(1, len(heard.replies)), 2), "breaches": found},
         {
-            "per_second": round((durable - warm) / seconds, 1),
-            **percentiles(waits),
-            "answers": {"seen": len(waits)},
+            "per_second": round((durable - 1) / seconds, 1),
+            **percentiles(pollers.waits[1:]),
+            "worker_cpu_ms": round(polls_cpu * 1000, 3),
+            "answers": {"seen": len(pollers.waits) - 1},
             "breaches": [],
         },
     )
