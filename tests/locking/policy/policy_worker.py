@@ -65,6 +65,10 @@ class PolicyWorker(WorkerProcess):
         options = {"threads": threads, "idle": idle, "snapshots": snapshots}
         self.call("contend", names=list(names), **options)
 
+    def epochs(self) -> set[int]:
+        """Return the epochs of the contenders' grants so far."""
+        return set(self.call("epochs")["epochs"])
+
     def hold(self, name: str, **options: Any) -> None:
         self.call("hold", name=name, **options)
 
@@ -144,6 +148,9 @@ class PolicyCommands:
         self._grants.append(Grant(name, lease.backend.alias, lease.epoch, asked, start, end))
         with suppress(LockError):
             held.release()
+
+    def epochs(self) -> dict[str, Any]:
+        return {"epochs": sorted({grant.epoch for grant in self._grants.copy()})}
 
     def hold(self, name: str, ttl: float | None = None) -> dict[str, Any]:
         from locking import lock

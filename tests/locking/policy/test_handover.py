@@ -66,13 +66,20 @@ def delay_commit(seconds: float) -> None:
 def test_slow_commit_of_the_announcement_leaves_one_holder(worker) -> None:
     """A1: the drain was measured from before the commit, so it was over when it began."""
     workers = [worker() for _ in range(3)]
+
+    def wait_for_grants(epoch: int, seconds: float = 0.0) -> None:
+        ended = time.monotonic() + seconds
+        for each in workers:
+            until(lambda each=each: epoch in each.epochs(), f"a grant of epoch {epoch}")
+        until(lambda: time.monotonic() > ended, "further grants")
+
     for each in workers:
         each.contend(["sale:1"], idle=0.02)
+    wait_for_grants(1)
     for epoch, backend in enumerate(("database", "redis", "database"), start=2):
         delay_commit(1.5 * AGE)
         assert switch(backend=backend).epoch == epoch
-        ended = time.monotonic() + 2 * AGE
-        until(lambda ended=ended: time.monotonic() > ended, "grants of the new backend")
+        wait_for_grants(epoch, seconds=2 * AGE)
     grants = [grant for each in workers for grant in each.stop()]
     assert {grant.epoch for grant in grants} == {1, 2, 3, 4}
     assert overlaps(grants) == []
