@@ -2,13 +2,13 @@
 
 import os
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
-import gunicorn.http.wsgi
 import prometheus_client.values
+from gunicorn.http import wsgi
 
 values: Any = prometheus_client.values
-wsgi: Any = gunicorn.http.wsgi
 bind = os.environ.get("BIND", "0.0.0.0:8000")
 worker_class = "gthread"
 # The number of workers is WEB_CONCURRENCY, which gunicorn reads itself.
@@ -43,23 +43,16 @@ def post_fork(server: Any, worker: Any) -> None:
     values.place = worker.place
 
 
-class Parts(list[bytes]):
-    """A socket that collects what is sent."""
-
-    sendall = list.append
-
-
 def write(response: Any, data: bytes) -> None:
     """Send the headers and the first part of the body in one message.
 
     gunicorn sends two. Each wakes the client, and meanwhile another thread gets the GIL.
     """
-    sock, parts = response.sock, Parts()
-    response.sock = sock if response.headers_sent else parts
-    try:
-        separately(response, data)
-    finally:
-        response.sock = sock
+    sock, parts = response.sock, list[bytes]()
+    if not response.headers_sent:
+        response.sock = SimpleNamespace(sendall=parts.append)
+    separately(response, data)
+    response.sock = sock
     if parts:
         sock.sendall(b"".join(parts))
 
