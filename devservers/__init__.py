@@ -14,7 +14,7 @@ Standard library only, because tools/setup.py reads `programs` before any packag
 
 from .base import HOST, Server, ServerFailed, reserve_port, start_all, stop_all
 from .mariadb import MariaDb
-from .postgresql import PgBouncer, PostgreSql
+from .postgresql import PostgreSql
 from .programs import ServerError, ServerMissing
 from .redis import Redis
 from .zookeeper import ZooKeeper, ZooKeeperNode
@@ -22,7 +22,6 @@ from .zookeeper import ZooKeeper, ZooKeeperNode
 __all__ = [
     "HOST",
     "MariaDb",
-    "PgBouncer",
     "PostgreSql",
     "Redis",
     "Server",

@@ -1,4 +1,4 @@
-"""A private PostgreSQL, and a private PgBouncer in front of it."""
+"""A private PostgreSQL."""
 
 import contextlib
 import os
@@ -8,7 +8,6 @@ import struct
 import subprocess
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from .base import HOST, STOP_TIMEOUT, Server, ServerFailed
 from .process import process_state
@@ -17,7 +16,7 @@ from .programs import required
 USER = "postgres"
 # The start of a session: protocol 3.0, then pairs of names and values.
 _PARAMETERS = b"user\0postgres\0database\0shop\0\0"
-_HELLO = struct.pack("!ii", 8 + len(_PARAMETERS), 196608) + _PARAMETERS
+HELLO = struct.pack("!ii", 8 + len(_PARAMETERS), 196608) + _PARAMETERS
 
 
 class PostgreSql(Server):
@@ -48,7 +47,7 @@ class PostgreSql(Server):
     def _run(self, command: Sequence[str], text: str = "") -> None:
         with self.log.open("ab") as log:
             done = subprocess.run(
-                [*_unprivileged(), required(command[0]), *command[1:]],
+                [*unprivileged(), required(command[0]), *command[1:]],
                 input=text.encode(),
                 stdout=log,
                 stderr=log,
@@ -67,7 +66,7 @@ class PostgreSql(Server):
         }
         options = [f"--{name}={value}" for name, value in settings.items()]
         return [
-            *_unprivileged(),
+            *unprivileged(),
             required("postgres"),
             "-D",
             str(self.data),
@@ -76,7 +75,7 @@ class PostgreSql(Server):
         ]
 
     def is_ready(self) -> bool:
-        return self.send(_HELLO).startswith(b"R")
+        return self.send(HELLO).startswith(b"R")
 
     def kill(self) -> None:
         """Inject a crash of the server and the processes of its sessions."""
@@ -99,39 +98,7 @@ class PostgreSql(Server):
                 os.kill(pid, number)
 
 
-class PgBouncer(Server):
-    """A connection pooler in front of a PostgreSQL; `mode` is its pool_mode."""
-
-    def __init__(self, server: PostgreSql, mode: str = "transaction", **options: Any) -> None:
-        super().__init__(**options)
-        self.server, self.mode = server, mode
-
-    @property
-    def url(self) -> str:
-        return self.server.url.replace(str(self.server.port), str(self.port))
-
-    def command(self) -> list[str]:
-        settings = {
-            "listen_addr": HOST,
-            "listen_port": self.port,
-            "unix_socket_dir": "",
-            "auth_type": "any",
-            "pool_mode": self.mode,
-            # Drivers send it, and PgBouncer refuses what it does not know.
-            "ignore_startup_parameters": "extra_float_digits",
-        }
-        lines = [f"{name} = {value}" for name, value in settings.items()]
-        database = f"shop = host={HOST} port={self.server.port} user={USER}"
-        self.folder.chmod(0o755)
-        config = self.folder / "pgbouncer.ini"
-        config.write_text("\n".join(["[databases]", database, "[pgbouncer]", *lines, ""]))
-        return [*_unprivileged(), required("pgbouncer"), str(config), *self.config]
-
-    def is_ready(self) -> bool:
-        return self.send(_HELLO).startswith(b"R")
-
-
-def _unprivileged() -> list[str]:
+def unprivileged() -> list[str]:
     """Return the command that a process of root runs the server with, as Debian's user."""
     if os.geteuid():
         return []

@@ -31,8 +31,6 @@ from locking.backends.database.session import (
     ConnectionLost,
     MySQLSession,
     Session,
-    kill_holder,
-    user_lock_waits,
 )
 from locking.backends.database.sql import digest
 from locking.exceptions import LockMisuse
@@ -167,7 +165,7 @@ class MySQLSessionBackend(DatabaseLocks[MySQLSession]):
     def inspect(self) -> list[Held]:
         """Return this process's locks; other sessions' locks are visible to administrators only."""
         claims = [claim for session in list(self.pinned.values()) if (claim := session.claim)]
-        waits = self.pool.call(user_lock_waits) if claims else []
+        waits = self.pool.call(lambda session: _locks(session).lock_waits()) if claims else []
         return [
             Held(
                 name=claim.name,
@@ -184,7 +182,7 @@ class MySQLSessionBackend(DatabaseLocks[MySQLSession]):
 
     def break_lock(self, name: str) -> bool:
         """Kill the session that has the lock."""
-        return self.pool.call(lambda session: kill_holder(session, self._key(name)))
+        return self.pool.call(lambda session: _locks(session).kill_holder(self._key(name)))
 
     def close(self) -> None:
         """Close the connections, which releases all held locks."""
@@ -197,3 +195,8 @@ class MySQLSessionBackend(DatabaseLocks[MySQLSession]):
         """Abandon the parent's sessions; the thread that watches them is not in the child."""
         super().reset_after_fork()
         self._stop = None
+
+
+def _locks(session: Session) -> MySQLSession:
+    assert isinstance(session, MySQLSession)
+    return session

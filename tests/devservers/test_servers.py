@@ -19,7 +19,6 @@ from kazoo.client import KazooClient
 from devservers import (
     HOST,
     MariaDb,
-    PgBouncer,
     PostgreSql,
     Redis,
     Server,
@@ -32,6 +31,7 @@ from devservers import (
 )
 from devservers.faults.waiting import until
 from devservers.process import process_state
+from tests.devservers.pgbouncer import PgBouncer
 
 
 def alive(pid: int) -> bool:

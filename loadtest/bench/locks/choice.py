@@ -10,7 +10,7 @@ from loadtest.bench.locks.properties import FAILURES, OUTCOMES, capabilities, fi
 from loadtest.load.plan import Plan
 from loadtest.scenarios.catalogue import SCENARIOS
 from locking.backends.base import Capabilities
-from locking.backends.database.backend import on_mysql
+from locking.backends.database.backend import with_queue
 
 LOCKS = {
     "process": ("process",),
@@ -45,7 +45,7 @@ class Project:
         """Return the locks that the stores make possible, with their capabilities there."""
         found = {alias: capabilities()[alias] for one in self.stores for alias in LOCKS[one]}
         if "mysql" in self.stores:
-            found["database"] = on_mysql(found["database"])
+            found["database"] = with_queue(found["database"])
         return found
 
     def effect(self, declared: Capabilities, failure: str) -> tuple[bool, str]:

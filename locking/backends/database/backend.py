@@ -11,7 +11,6 @@ import itertools
 import time
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 from django.db import connections
@@ -19,8 +18,8 @@ from django.utils.translation import gettext_noop
 
 from locking.backends.base import Capabilities, Claim, Grant, Held
 from locking.backends.database.base import DatabaseLocks
-from locking.backends.database.session import Cancelled, Session, kill_holder, user_lock_waits
-from locking.backends.database.sql import SECOND, Statements, digest
+from locking.backends.database.session import Cancelled, Session
+from locking.backends.database.sql import SECOND, digest
 from locking.backends.database.waiting import Polling, Queueing, Row, holder_lock, queue_lock
 from locking.exceptions import LockError, LockMisuse, LockUnavailable
 
@@ -28,9 +27,9 @@ IDLE_SECONDS = 3600.0
 """Seconds that a row is kept after its last use: far more than a clock is ever set back."""
 
 
-def on_mysql(declared: Capabilities) -> Capabilities:
-    """Return the capabilities on MySQL and MariaDB; on SQLite, waiters poll."""
-    return replace(declared, fair=True, wakes_waiters=True)
+def with_queue(declared: Capabilities, queues: bool = True) -> Capabilities:
+    """Return the capabilities on MySQL, MariaDB and PostgreSQL, or where waiters poll."""
+    return replace(declared, fair=queues, wakes_waiters=queues)
 
 
 class DatabaseBackend(DatabaseLocks[Session]):
@@ -49,17 +48,8 @@ class DatabaseBackend(DatabaseLocks[Session]):
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        if connections.settings.get(self.pool.alias, {}).get("ENGINE", "").endswith("mysql"):
-            self.capabilities = on_mysql(self.capabilities)
-
-    @cached_property
-    def sql(self) -> Statements:
-        """Return the statements of this kind of database."""
-        return Statements(self.pool.vendor)
-
-    @cached_property
-    def _strategy(self) -> type[Polling]:
-        return Queueing if self.pool.vendor == "mysql" else Polling
+        engine = connections.settings.get(self.pool.alias, {}).get("ENGINE", "")
+        self.capabilities = with_queue(self.capabilities, engine.endswith(("mysql", "postgresql")))
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the row, or wait for it; see `waiting`."""
@@ -85,7 +75,10 @@ class DatabaseBackend(DatabaseLocks[Session]):
             raise
 
     def _acquire(self, session: Session, claim: Claim, deadline: float) -> Grant | None:
-        strategy = self._strategy(self.sql, session, claim, self.pool)
+        queues = session.user_locks is not None
+        if queues != self.capabilities.fair:  # PostgreSQL turns out to be behind a pooler
+            self.capabilities = with_queue(self.capabilities, queues)
+        strategy = (Queueing if queues else Polling)(session, claim, self.pool)
         while True:
             started = time.monotonic()
             token = strategy.take()
@@ -98,7 +91,7 @@ class DatabaseBackend(DatabaseLocks[Session]):
                     token = row.token
                     started += row.left / SECOND - claim.ttl
                 elif row.clock_was_set_back:
-                    session.change(self.sql.repair, digest(claim.name))
+                    session.change(session.sql.repair, digest(claim.name))
             if token is not None:
                 if strategy.pins_session:
                     self.pin(session, claim)
@@ -121,14 +114,14 @@ class DatabaseBackend(DatabaseLocks[Session]):
 
         def free(session: Session) -> None:
             is_retry = next(attempts) > 0
-            if session.change(self.sql.free, digest(claim.name), claim.owner):
+            if session.change(session.sql.free, digest(claim.name), claim.owner):
                 return
             found = self._read(session, claim.name)
             if is_retry and found and (found.owner, found.token) == ("", token):
                 return  # the first attempt freed it, and its reply was lost
             # If the row was acquired since, it may have been broken before: report it as lost.
-            if session is pinned:
-                session.change("DO RELEASE_ALL_LOCKS()")
+            if session is pinned and session.user_locks:
+                session.user_locks.release_locks()
             raise claim.lost()
 
         if pinned is not None:
@@ -136,29 +129,40 @@ class DatabaseBackend(DatabaseLocks[Session]):
         self.pool.call(free, first=pinned)
 
     def _read(self, session: Session, name: str) -> Row | None:
-        row = session.row(self.sql.read, digest(name))
+        row = session.row(session.sql.read, digest(name))
         return None if row is None else Row(*row)
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Move the row's end, unless it has passed."""
         started = time.monotonic()
         us = int(ttl * SECOND)
-        self._update(claim, self.sql.extend, us, us)
+        self._update(claim, "extend", us, us)
         return started + ttl
 
     def set_depth(self, claim: Claim, token: int, depth: int) -> None:
         """Store the depth of re-entry."""
-        self._update(claim, self.sql.set_depth, depth)
+        self._update(claim, "set_depth", depth)
 
-    def _update(self, claim: Claim, sql: str, *values: int) -> None:
+    def _update(self, claim: Claim, kind: str, *values: int) -> None:
         args = (*values, digest(claim.name), claim.owner)
-        if not self.pool.call(lambda session: session.change(sql, *args)):
+        if not self.pool.call(lambda session: session.change(getattr(session.sql, kind), *args)):
             raise claim.lost()
 
     def inspect(self) -> list[Held]:
         """Return every row whose end has not passed."""
-        rows = self.pool.call(lambda session: session.rows(self.sql.inspect))
-        waits = self.pool.call(user_lock_waits) if rows and self.pool.vendor == "mysql" else None
+        return self.pool.call(self._inspect)
+
+    def _inspect(self, session: Session) -> list[Held]:
+        rows = session.rows(session.sql.inspect)
+        locks = session.user_locks
+        waits = locks.lock_waits() if locks and rows else []
+
+        def waiters(name: str, owner: str) -> int | None:
+            if locks is None:
+                return None
+            keys = [locks.key(one) for one in (holder_lock(owner), queue_lock(self.pool, name))]
+            return sum(any(str(key) in wait for key in keys) for wait in waits)
+
         return [
             Held(
                 name=name,
@@ -167,12 +171,7 @@ class DatabaseBackend(DatabaseLocks[Session]):
                 since=token / SECOND,
                 expires_in=left / SECOND,
                 count=count,
-                waiters=None
-                if waits is None
-                else sum(
-                    holder_lock(owner) in wait or queue_lock(self.pool, name) in wait
-                    for wait in waits
-                ),
+                waiters=waiters(name, owner),
             )
             for name, owner, token, left, count in rows
         ]
@@ -186,10 +185,10 @@ class DatabaseBackend(DatabaseLocks[Session]):
 
         def free(session: Session) -> bool:
             row = self._read(session, name)
-            if row is None or not session.change(self.sql.break_lock, digest(name)):
+            if row is None or not session.change(session.sql.break_lock, digest(name)):
                 return False
-            if self.pool.vendor == "mysql":
-                kill_holder(session, holder_lock(row.owner))
+            if session.user_locks:
+                session.user_locks.kill_holder(holder_lock(row.owner))
             return True
 
         return self.pool.call(free)
@@ -202,7 +201,9 @@ class DatabaseBackend(DatabaseLocks[Session]):
         us = int(IDLE_SECONDS * SECOND)
 
         def delete(session: Session) -> int:
-            expired = session.rows(self.sql.select_expired, us, us)
-            return sum(session.change(self.sql.delete_expired, key, us, us) for (key,) in expired)
+            expired = session.rows(session.sql.select_expired, us, us)
+            return sum(
+                session.change(session.sql.delete_expired, key, us, us) for (key,) in expired
+            )
 
         return self.pool.call(delete)

@@ -19,7 +19,7 @@ S = TypeVar("S", bound=Session)
 class DatabaseLocks(Backend, Generic[S]):
     """Locks in a database; LOCATION is its alias in DATABASES."""
 
-    engines: ClassVar[tuple[str, ...]] = ("sqlite3", "mysql")
+    engines: ClassVar[tuple[str, ...]] = ("sqlite3", "mysql", "postgresql")
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections
 
+from locking.backends.database.postgresql import connected
 from locking.backends.database.session import (
     RESPONSE_TIMEOUT,
     ConnectionLost,
@@ -42,7 +43,7 @@ class SessionPool(IdlePool[Session]):
 
     @cached_property
     def vendor(self) -> str:
-        """Return mysql (MariaDB too) or sqlite."""
+        """Return mysql (MariaDB too), postgresql or sqlite."""
         return str(connections[self.alias].vendor)
 
     @property
@@ -74,6 +75,8 @@ class SessionPool(IdlePool[Session]):
                 raw.execute("PRAGMA synchronous = NORMAL")
                 return self.add(SQLiteSession(raw, errors))
             params.setdefault("connect_timeout", CONNECT_TIMEOUT)
+            if vendor == "postgresql":
+                return self.add(connected(connect, params, errors))
             params["read_timeout"] = params["write_timeout"] = RESPONSE_TIMEOUT
             params["autocommit"] = True
             params["init_command"] = (
@@ -81,7 +84,7 @@ class SessionPool(IdlePool[Session]):
                 f"wait_timeout={IDLE_TIMEOUT}"
             )
             return self.add(MySQLSession(connect(**params), errors))
-        except (errors, OSError) as error:
+        except (errors, OSError, ConnectionLost, RolledBack) as error:
             raise LockUnavailable(
                 f"The database {self.alias!r} cannot be reached: {error}"
             ) from error
@@ -139,6 +142,11 @@ class SessionPool(IdlePool[Session]):
 
     def kill(self, session: Session) -> None:
         """End a closed session on the server now; the server checks only once a second."""
-        if isinstance(session, MySQLSession):
+
+        def end(other: Session) -> None:
+            if killed and other.user_locks:
+                other.user_locks.kill(killed.id)
+
+        if killed := session.user_locks:
             with suppress(LockError):
-                self.call(lambda other: other.change(f"KILL {session.id}"))
+                self.call(end)

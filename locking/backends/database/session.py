@@ -1,4 +1,4 @@
-"""One connection of a lock backend to a database: what SQLite and MySQL do differently.
+"""One connection of a lock backend to a database: what the kinds of databases do differently.
 
 A lock never uses the caller's connection: the caller's transaction would hold the lock's row until
 it commits, and undo the lock when it rolls back. All sessions are in autocommit mode, so each
@@ -13,10 +13,13 @@ import select
 import socket
 import time
 from abc import ABC, abstractmethod
-from contextlib import suppress
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import Any, ClassVar
 
 from locking.backends.base import Claim
+from locking.backends.database.sql import Statements, statements
 from locking.exceptions import LockUnavailable
 
 RESPONSE_TIMEOUT = 5
@@ -50,11 +53,23 @@ class Cancelled(Exception):
 class Session(ABC):
     """One connection, for one thread at a time. Statements contain `%s` placeholders."""
 
+    vendor: ClassVar[str]
+
     def __init__(self, raw: Any, errors: type[Exception]) -> None:
         self.raw = raw
         self.claim: Claim | None = None
         """The held lock that the session belongs to; it then does not return to the pool."""
         self._errors = errors
+
+    @property
+    def user_locks(self) -> UserLockSession | None:
+        """Return the session itself if it can have and wait for user-level locks."""
+        return None
+
+    @cached_property
+    def sql(self) -> Statements:
+        """Return the statements of the row lock."""
+        return statements(self.vendor, self.user_locks is not None)
 
     def change(self, sql: str, *args: object) -> int:
         """Run an INSERT, UPDATE or DELETE; return the number of rows that it matched."""
@@ -106,6 +121,7 @@ class Session(ABC):
 class SQLiteSession(Session):
     """A connection to a database file of this machine."""
 
+    vendor = "sqlite"
     _inherited: list[Any] = []
 
     def token(self, sql: str, *args: object) -> int | None:
@@ -130,14 +146,114 @@ class SQLiteSession(Session):
         self._inherited.append(self.raw)
 
 
-class MySQLSession(Session):
+class UserLockSession(Session):
+    """A connection to a server whose sessions can have locks with a name, and queue for them."""
+
+    id: int
+    """The number of the session on the server."""
+    release_all: ClassVar[str]
+    waits: ClassVar[str]
+    holder: ClassVar[str]
+    kill_session: ClassVar[str]
+
+    @property
+    def user_locks(self) -> UserLockSession | None:
+        """Return the session itself."""
+        return self
+
+    def key(self, name: str) -> int | str:
+        """Return what the server's functions call the lock `name`."""
+        return name
+
+    @abstractmethod
+    def get_lock(self, claim: Claim, name: str, seconds: float, value: str = "1") -> Any:
+        """Wait up to `seconds` for a user-level lock; return the expression `value`, else None.
+
+        Raises Cancelled, and leaves the session unusable, when `claim` is cancelled meanwhile;
+        ConnectionLost when the server does not reply within `seconds` and RESPONSE_TIMEOUT.
+        """
+
+    def release_locks(self) -> None:
+        """Release all user-level locks of this session."""
+        self.change(self.release_all)
+
+    def lock_waits(self) -> list[str]:
+        """Return a text for each session that waits for a lock; it contains the lock's key."""
+        return [str(found) for (found,) in self.rows(self.waits)]
+
+    def kill_holder(self, name: str) -> bool:
+        """End the connection that has a user-level lock; return False if none has it."""
+        row = self.row(self.holder, self.key(name))
+        if row is None or row[0] is None:
+            return False
+        with suppress(LockUnavailable):  # it may have ended meanwhile
+            self.kill(int(row[0]))
+        return True
+
+    def kill(self, number: int) -> None:
+        """End the session with this number."""
+        self.change(self.kill_session, number)
+
+    def has_input(self) -> bool:
+        """Return True if the server sent or closed something while no statement was running."""
+        poll = select.poll()
+        try:
+            poll.register(self.raw, select.POLLIN)
+        except self._errors:  # it was closed on this side
+            return True
+        return bool(poll.poll(0))
+
+    def abandon(self) -> None:
+        """Replace the child's copy of the socket with /dev/null."""
+        with suppress(*(self._errors, OSError)):  # it is closed already
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, self.raw.fileno())
+            os.close(null)
+
+    def await_input(self, seconds: float, waker: socket.socket | None = None) -> None:
+        """Wait until the server sends something; raise Cancelled when `waker` receives it first."""
+        poll = select.poll()
+        poll.register(self.raw, select.POLLIN)
+        if waker is not None:
+            poll.register(waker, select.POLLIN)
+        ready = dict(poll.poll(max(0, seconds) * 1000))
+        if self.raw.fileno() not in ready:
+            raise Cancelled if ready else ConnectionLost(f"no reply in {seconds:g} s")
+
+
+@contextmanager
+def interruptible(claim: Claim) -> Iterator[socket.socket]:
+    """Yield a socket that receives something when the claim is cancelled."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        claim.interrupt = lambda: _wake(theirs)
+        try:
+            if claim.cancelled.is_set():
+                raise Cancelled
+            yield ours
+        finally:
+            claim.interrupt = None
+
+
+def _wake(waker: socket.socket) -> None:
+    with suppress(OSError):  # the wait may have ended meanwhile
+        waker.send(b"!")
+
+
+class MySQLSession(UserLockSession):
     """A mysqlclient connection without its cursor, which costs a fifth of a short statement."""
+
+    vendor = "mysql"
+    release_all = "DO RELEASE_ALL_LOCKS()"
+    waits = "SELECT INFO FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'"
+    holder = "SELECT IS_USED_LOCK(%s)"
+    kill_session = "KILL %s"
 
     def __init__(self, raw: Any, errors: type[Exception]) -> None:
         super().__init__(raw, errors)
         self.id = int(raw.thread_id())
         self._fractions = "MariaDB" in raw.get_server_info()
-        _keep_alive(raw.fileno())
+        keep_alive(raw.fileno())
 
     def token(self, sql: str, *args: object) -> int | None:
         """Return the value of LAST_INSERT_ID(), which is part of the server's reply."""
@@ -152,19 +268,8 @@ class MySQLSession(Session):
         self.raw.query(self._text(sql, args))
         return self._result()
 
-    def abandon(self) -> None:
-        """Replace the child's copy of the socket with /dev/null."""
-        with suppress(*(self._errors, OSError)):  # it is closed already
-            null = os.open(os.devnull, os.O_RDWR)
-            os.dup2(null, self.raw.fileno())
-            os.close(null)
-
     def get_lock(self, claim: Claim, name: str, seconds: float, value: str = "1") -> Any:
-        """Wait up to `seconds` for a user-level lock; return the expression `value`, else None.
-
-        Raises Cancelled, and leaves the session unusable, when `claim` is cancelled meanwhile;
-        ConnectionLost when the server does not reply within `seconds` and RESPONSE_TIMEOUT.
-        """
+        """Wait in GET_LOCK."""
         if self._fractions:
             return self._get_lock(claim, name, seconds, value)
         # MySQL rounds to whole seconds: queue for those, and poll during the rest.
@@ -176,37 +281,16 @@ class MySQLSession(Session):
         return found
 
     def _get_lock(self, claim: Claim, name: str, seconds: float, value: str) -> Any:
-        timeout = seconds + RESPONSE_TIMEOUT
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            poll = select.poll()
-            poll.register(self.raw, select.POLLIN)
-            poll.register(ours, select.POLLIN)
-            claim.interrupt = lambda: _wake(theirs)
+        with interruptible(claim) as waker:
             try:
-                if claim.cancelled.is_set():
-                    raise Cancelled
                 # Not `query`: its read timeout is the connection's, and a wait may be longer.
                 sql = f"SELECT IF(GET_LOCK(%s, %s) = 1, {value}, NULL)"
                 self.raw.send_query(self._text(sql, (name, seconds)))
-                ready = dict(poll.poll(timeout * 1000))
-                if self.raw.fileno() not in ready:
-                    raise Cancelled if ready else ConnectionLost(f"no reply in {timeout:g} s")
+                self.await_input(seconds + RESPONSE_TIMEOUT, waker)
                 self.raw.read_query_result()
                 return self._result()[0][0]
             except self._errors as error:
                 raise self.translate(error) from error
-            finally:
-                claim.interrupt = None
-
-    def has_input(self) -> bool:
-        """Return True if the server sent or closed something while no statement was running."""
-        poll = select.poll()
-        try:
-            poll.register(self.raw, select.POLLIN)
-        except self._errors:  # it was closed on this side
-            return True
-        return bool(poll.poll(0))
 
     def _text(self, sql: str, args: tuple[object, ...]) -> bytes:
         return sql.encode() % tuple(map(self.raw.literal, args))
@@ -224,31 +308,10 @@ class MySQLSession(Session):
         return LockUnavailable(f"The database refused the statement: {error}")
 
 
-def _keep_alive(file: int) -> None:
+def keep_alive(file: int) -> None:
     """Let the kernel test an idle connection, which a router would otherwise forget."""
     with suppress(OSError), socket.socket(fileno=os.dup(file)) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if connection.family != socket.AF_UNIX:
             for option, value in KEEP_ALIVE.items():
                 connection.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def _wake(waker: socket.socket) -> None:
-    with suppress(OSError):  # the wait may have ended meanwhile
-        waker.send(b"!")
-
-
-def kill_holder(session: Session, lock: str) -> bool:
-    """End the connection that has a user-level lock; return False if none has it."""
-    row = session.row("SELECT IS_USED_LOCK(%s)", lock)
-    if row is None or row[0] is None:
-        return False
-    with suppress(LockUnavailable):  # it may have ended meanwhile
-        session.change(f"KILL {int(row[0])}")
-    return True
-
-
-def user_lock_waits(session: Session) -> list[str]:
-    """Return the statements of this database user that wait for a user-level lock on MySQL."""
-    sql = "SELECT INFO FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'"
-    return [str(info) for (info,) in session.rows(sql)]

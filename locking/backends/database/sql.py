@@ -1,4 +1,4 @@
-"""The SQL of the database backend for MySQL, MariaDB and SQLite."""
+"""The SQL of the database backend for MySQL, MariaDB, PostgreSQL and SQLite."""
 
 # ruff: noqa: S608 - built from constants only
 
@@ -13,6 +13,8 @@ SECOND = 1_000_000
 NOW = {
     # NOW() would depend on the time zone, and be an hour wrong or ambiguous once a year.
     "mysql": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+    # NOW() would be the start of the transaction: earlier than the end of a wait for the row.
+    "postgresql": "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint",
     "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
 }
 
@@ -29,13 +31,14 @@ class Statements:
     On MySQL the holder's connection also has the user-level lock `holder_lock`, which the first
     waiter waits for. The UPDATEs acquire and release it as a side effect, because a statement of
     its own would cost a round trip: MySQL evaluates assignments from left to right, once for each
-    row that matched.
+    row that matched. PostgreSQL evaluates the RETURNING clause once for each row that it changed.
+    `queues` is False where waiters poll: on SQLite, and behind a pooler that shares sessions.
     """
 
-    def __init__(self, vendor: str) -> None:
+    def __init__(self, vendor: str, queues: bool) -> None:
         now = NOW[vendor]
         mysql = vendor == "mysql"
-        most, least = ("GREATEST", "LEAST") if mysql else ("MAX", "MIN")
+        most, least = ("MAX", "MIN") if vendor == "sqlite" else ("GREATEST", "LEAST")
         token = f"{most}(token + 1, {now})"
         mint = f"LAST_INSERT_ID({token})" if mysql else token
         # The connection's place in the queue is released, and the holder lock is acquired.
@@ -94,3 +97,34 @@ class Statements:
             f"DELETE FROM {TABLE} "
             f"WHERE digest = %s AND expires_at < {now} - %s AND token < {now} - %s"
         )
+        if queues and not mysql:
+            self._use_advisory_locks(token, now)
+
+    def _use_advisory_locks(self, token: str, now: str) -> None:
+        """Let the statements of PostgreSQL acquire and release advisory locks.
+
+        The RETURNING clause is used and not the SET clause, which PostgreSQL also evaluates for a
+        row that another transaction then turns out to have taken. The numbers are the places of
+        the arguments on MySQL.
+        """
+        grant = "RETURNING token, CASE WHEN {0}::text = '' THEN pg_try_advisory_lock({1}) END"
+        release = "pg_advisory_unlock_all()"
+        take = (
+            f"UPDATE {TABLE} SET token = {token}, owner = $1, ttl = $2, lock_count = 1, "
+            f"expires_at = {now} + $4 WHERE digest = $5 AND expires_at <= {now}"
+        )
+        self.take = f"{take} {grant.format(release, '$3')}"
+        in_turn = "pg_try_advisory_xact_lock($6)"  # until the statement is committed
+        self.take_in_turn = f"{take} AND {in_turn} {grant.format(release, '$3')}"
+        self.create = (
+            f"INSERT INTO {TABLE} (digest, name, owner, ttl, lock_count, token, expires_at, "
+            f"waiter, waiter_until) VALUES ($1, $2, $3, $4, 1, {now}, {now} + $6, '', 0) "
+            f"ON CONFLICT DO NOTHING {grant.format(release, '$5')}"
+        )
+        self.free = f"{self.free} RETURNING {release}"
+
+
+@lru_cache
+def statements(vendor: str, queues: bool) -> Statements:
+    """Return the statements of one kind of database."""
+    return Statements(vendor, queues)

@@ -1,10 +1,12 @@
 """How a claim waits for a row of the database backend.
 
-SQLite: waiters read the row every 10 to 20 ms, which locks nothing. One of them reserves the next
-turn for RESERVED_SECONDS at a time and reads every millisecond or two. Without the reservation the
-holder would acquire the row again before any waiter reads it, and waiters would starve.
+SQLite, and PostgreSQL behind a pooler that shares its sessions: waiters read the row every 10 to
+20 ms, which locks nothing. One of them reserves the next turn for RESERVED_SECONDS at a time and
+reads every millisecond or two. Without the reservation the holder would acquire the row again
+before any waiter reads it, and waiters would starve.
 
-MySQL and MariaDB have user-level locks, which queue their waiters and end with their session:
+MySQL and MariaDB have user-level locks, PostgreSQL calls them advisory locks: they queue their
+waiters and end with their session.
 
 - `queue_lock`, one per name: all waiters queue for it. Only its owner, the first waiter, competes
   for the row. No other caller acquires the row while the queue lock has an owner.
@@ -22,8 +24,8 @@ from typing import NamedTuple
 
 from locking.backends.base import Claim
 from locking.backends.database.pool import SessionPool
-from locking.backends.database.session import MySQLSession, Session
-from locking.backends.database.sql import SECOND, Statements, digest
+from locking.backends.database.session import Session
+from locking.backends.database.sql import SECOND, digest
 
 POLL_SECONDS = 0.02
 NEXT_POLL_SECONDS = 0.002
@@ -64,8 +66,8 @@ class Polling:
     pins_session = False
     """The holder keeps the session that acquired the row."""
 
-    def __init__(self, sql: Statements, session: Session, claim: Claim, pool: SessionPool) -> None:
-        self.sql = sql
+    def __init__(self, session: Session, claim: Claim, pool: SessionPool) -> None:
+        self.sql = session.sql
         self.session = session
         self.claim = claim
         self.key = digest(claim.name)
@@ -119,12 +121,13 @@ class Queueing(Polling):
 
     pins_session = True
 
-    def __init__(self, sql: Statements, session: Session, claim: Claim, pool: SessionPool) -> None:
-        assert isinstance(session, MySQLSession)
-        super().__init__(sql, session, claim, pool)
-        self.mysql = session
-        self.holder_lock = holder_lock(claim.owner)
-        self.queue_lock = queue_lock(pool, claim.name)
+    def __init__(self, session: Session, claim: Claim, pool: SessionPool) -> None:
+        assert session.user_locks is not None
+        super().__init__(session, claim, pool)
+        self.locks = session.user_locks
+        self.holder_lock = self.locks.key(holder_lock(claim.owner))
+        self.queue_name = queue_lock(pool, claim.name)
+        self.queue_lock = self.locks.key(self.queue_name)
         self._first = False
         self._ignores_queue = False
         self._woken_for: int | None = None
@@ -150,7 +153,7 @@ class Queueing(Polling):
         if not self._first:
             # A first waiter that is stopped, not dead, keeps the queue lock: pass it after a ttl.
             timeout = min(seconds, self.claim.ttl)
-            self._first = bool(self.mysql.get_lock(self.claim, self.queue_lock, timeout))
+            self._first = bool(self.locks.get_lock(self.claim, self.queue_name, timeout))
             self._ignores_queue = not self._first
             row = self.read()
         seconds = end - time.monotonic()
@@ -161,9 +164,9 @@ class Queueing(Polling):
             self.claim.cancelled.wait(min(seconds, POLL_SECONDS, row.left / SECOND))
             return
         seconds = min(seconds, min(row.left, row.ttl) / SECOND + 0.001)
-        if self.mysql.get_lock(self.claim, holder_lock(row.owner), seconds):
+        if self.locks.get_lock(self.claim, holder_lock(row.owner), seconds):
             self._woken_for = row.token
 
     def leave(self) -> None:
         """Release the queue lock and the holder lock."""
-        self.session.change("DO RELEASE_ALL_LOCKS()")
+        self.locks.release_locks()

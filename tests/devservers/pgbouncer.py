@@ -1,0 +1,39 @@
+"""A private PgBouncer."""
+
+from typing import Any
+
+from devservers import HOST, PostgreSql, Server
+from devservers.postgresql import HELLO, USER, unprivileged
+from devservers.programs import required
+
+
+class PgBouncer(Server):
+    """A connection pooler in front of a PostgreSQL; `mode` is its pool_mode."""
+
+    def __init__(self, server: PostgreSql, mode: str = "transaction", **options: Any) -> None:
+        super().__init__(**options)
+        self.server, self.mode = server, mode
+
+    @property
+    def url(self) -> str:
+        return self.server.url.replace(str(self.server.port), str(self.port))
+
+    def command(self) -> list[str]:
+        settings = {
+            "listen_addr": HOST,
+            "listen_port": self.port,
+            "unix_socket_dir": "",
+            "auth_type": "any",
+            "pool_mode": self.mode,
+            # Drivers send it, and PgBouncer refuses what it does not know.
+            "ignore_startup_parameters": "extra_float_digits",
+        }
+        lines = [f"{name} = {value}" for name, value in settings.items()]
+        database = f"shop = host={HOST} port={self.server.port} user={USER}"
+        self.folder.chmod(0o755)
+        config = self.folder / "pgbouncer.ini"
+        config.write_text("\n".join(["[databases]", database, "[pgbouncer]", *lines, ""]))
+        return [*unprivileged(), required("pgbouncer"), str(config), *self.config]
+
+    def is_ready(self) -> bool:
+        return self.send(HELLO).startswith(b"R")

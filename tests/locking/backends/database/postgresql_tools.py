@@ -1,0 +1,79 @@
+"""A private PostgreSQL as an alias in DATABASES, with the library's tables, and a pooler."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from django.core.management import call_command
+from django.db import connections
+from pytest_django import DjangoDbBlocker
+
+from devservers import PostgreSql
+from devservers.base import injected_faults
+from tests.devservers.pgbouncer import PgBouncer
+from tests.locking.backends.database.database_tools import alias_for
+
+
+class Superuser:
+    """A connection of the server's administrator."""
+
+    def __init__(self, server: PostgreSql) -> None:
+        self._connection = psycopg.connect(server.url, autocommit=True)
+
+    def __call__(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
+        """Run a statement and return all rows; count the statements that are faults."""
+        if "pg_terminate_backend" in sql:
+            injected_faults["pg_terminate_backend"] += 1
+        found = self._connection.execute(sql, args)
+        return found.fetchall() if found.description else []
+
+    def waits(self) -> int:
+        """How many wait for an advisory lock."""
+        sql = "SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        return int(self(sql)[0][0])
+
+    def sessions(self) -> int:
+        """How many other clients are connected."""
+        sql = "SELECT COUNT(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+        return int(self(sql)[0][0]) - 1
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@contextmanager
+def migrated(server: PostgreSql, alias: str, blocker: DjangoDbBlocker) -> Iterator[str]:
+    """An alias for the server's database with the tables of the library."""
+    with alias_for(server.url, alias):
+        with blocker.unblock():
+            call_command("migrate", "locking", database=alias, verbosity=0)
+            connections[alias].close()
+        yield alias
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgreSql]:
+    with PostgreSql() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def alias(server: PostgreSql, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
+    with migrated(server, "postgresql", django_db_blocker) as alias:
+        yield alias
+
+
+@pytest.fixture(scope="module")
+def pooled(server: PostgreSql, alias: str) -> Iterator[str]:
+    """An alias for the same database behind PgBouncer in transaction mode."""
+    with PgBouncer(server) as pooler, alias_for(pooler.url, "pooled") as behind:
+        yield behind
+
+
+@pytest.fixture
+def root(server: PostgreSql) -> Iterator[Superuser]:
+    root = Superuser(server)
+    yield root
+    root.close()

@@ -1,0 +1,59 @@
+"""The contract on a real PostgreSQL, directly and behind PgBouncer in transaction mode."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from devservers import PostgreSql
+from locking.testing.contract_base import Another
+from locking.testing.process import OtherProcess
+from tests.locking.backends.contract import Contract
+from tests.locking.backends.database.database_tools import alias_for
+from tests.locking.backends.database.postgresql_tools import alias, pooled, root, server
+
+__all__ = ["alias", "pooled", "root", "server"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nowhere() -> Iterator[None]:
+    with alias_for("postgresql://postgres@127.0.0.1:1/shop", "nowhere"):
+        yield
+
+
+class OnPostgreSQL(Contract):
+    down = "nowhere"
+
+    @pytest.fixture
+    def location(self, alias: str) -> str:
+        return alias
+
+    @pytest.fixture
+    def another(self, conf: dict[str, Any], server: PostgreSql) -> Iterator[Another]:
+        """In the other process it is the default database."""
+        started: list[OtherProcess] = []
+
+        def start() -> OtherProcess:
+            other = {**conf, "LOCATION": "default"}
+            started.append(OtherProcess(other, {"DATABASE_URL": server.url}))
+            return started[-1]
+
+        yield start
+        for process in started:
+            process.kill()
+
+
+class TestDatabase(OnPostgreSQL):
+    path = "locking.backends.database.DatabaseBackend"
+
+
+class TestBehindPgBouncer(TestDatabase):
+    """The other process is connected directly."""
+
+    test_killed_holder_is_replaced = None
+    test_killed_waiter_is_skipped = None
+    test_unreachable_store_fails_in_bounded_time = None
+
+    @pytest.fixture
+    def location(self, pooled: str) -> str:
+        return pooled

@@ -1,0 +1,206 @@
+"""The row lock on a real PostgreSQL: queues, lost sessions, and a pooler that shares sessions."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from pytest_django import DjangoDbBlocker
+
+from devservers import PostgreSql
+from devservers.faults.waiting import WAIT_TIMEOUT, until
+from locking import LockMisuse, LockUnavailable
+from locking.backends.base import Claim
+from locking.backends.database.backend import DatabaseBackend
+from locking.backends.database.postgresql import PostgreSQLSession
+from locking.testing.calls import acquire_and_release, within
+from locking.testing.contract import served
+from tests.locking.backends.database.database_tools import (
+    DATABASE,
+    alias_for,
+    database,
+    short_response_timeout,
+)
+from tests.locking.backends.database.postgresql_tools import (
+    Superuser,
+    alias,
+    migrated,
+    pooled,
+    root,
+    server,
+)
+from tests.locking.backends.leaks import assert_nothing_leaks
+from tests.locking.calls import acquired
+from tests.locking.lock_worker import LockWorker
+
+__all__ = ["alias", "pooled", "root", "server", "short_response_timeout"]
+
+
+@pytest.fixture
+def backend(alias: str) -> Iterator[DatabaseBackend]:
+    made = database(alias)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def another(server: PostgreSql) -> Callable[[], LockWorker]:
+    conf = {"BACKEND": DATABASE, "LOCATION": "default"}
+    return lambda: LockWorker(conf, env={"DATABASE_URL": server.url})
+
+
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The statements that this process sends."""
+    sent: list[str] = []
+    run = PostgreSQLSession.run
+
+    def counted(self: PostgreSQLSession, sql: str, *args: Any) -> Any:
+        sent.append(sql)
+        return run(self, sql, *args)
+
+    monkeypatch.setattr(PostgreSQLSession, "run", counted)
+    return sent
+
+
+def test_waiters_are_granted_in_order(backend: DatabaseBackend, root: Superuser) -> None:
+    assert served(backend, "order", 8, root.waits) == list(range(8))
+    assert backend.capabilities.fair
+    assert backend.capabilities.wakes_waiters
+
+
+def test_waiter_sends_three_statements_in_five_seconds(
+    backend: DatabaseBackend, root: Superuser, statements: list[str]
+) -> None:
+    with backend.lock("patient", ttl=60, timeout=5), ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(backend.lock("patient").acquire, timeout=5)
+        until(lambda: any("lock_timeout" in sql for sql in statements[-1:]), "the wait")
+        until(lambda: root.waits() == 1, "the wait on the server")
+        before = len(statements)
+        assert not waiter.result(WAIT_TIMEOUT)
+        assert len(statements) - before <= 3, statements[before:]
+
+
+def test_wait_may_be_longer_than_the_response_timeout(
+    backend: DatabaseBackend, short_response_timeout: None
+) -> None:
+    with backend.lock("long", ttl=60, timeout=5), ThreadPoolExecutor(1) as pool:
+        assert not pool.submit(backend.lock("long").acquire, timeout=2.5).result(WAIT_TIMEOUT)
+
+
+def test_row_of_a_terminated_session_stays_held(backend: DatabaseBackend, root: Superuser) -> None:
+    lock = backend.lock("cut", ttl=30)
+    lease = acquired(lock, timeout=5)
+    with ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(acquire_and_release, backend, "cut")
+        until(lambda: root.waits() == 1, "the waiter")
+        root("SELECT pg_terminate_backend(%s)", backend.pinned[lease.owner].id)
+        until(lambda: root.waits() == 0, "the holder lock being released")
+        time.sleep(0.3)  # time for a waiter that relies on the holder lock alone
+        assert not waiter.done()
+        lock.release()
+        assert waiter.result(WAIT_TIMEOUT)
+
+
+def test_killed_holder_is_replaced_at_the_end_of_its_lease(
+    backend: DatabaseBackend, another: Callable[[], LockWorker]
+) -> None:
+    with another() as other:
+        assert other.acquire("killed", ttl=3)["ok"]
+        end = time.monotonic() + backend.inspect()[0].expires_in
+        with ThreadPoolExecutor(1) as pool:
+            waiter = pool.submit(acquire_and_release, backend, "killed")
+            until(lambda: backend.inspect()[0].waiters == 1, "the waiter")
+            other.kill()
+            assert waiter.result(WAIT_TIMEOUT)
+    assert end - 0.05 < time.monotonic() < end + 1
+
+
+def test_cancelled_wait_ends_on_the_server(backend: DatabaseBackend, root: Superuser) -> None:
+    claim = Claim(name="cancelled", ttl=30)
+    with backend.lock("cancelled", timeout=5), ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(backend.acquire, claim, WAIT_TIMEOUT)
+        until(lambda: root.waits() == 1, "the waiter")
+        claim.cancel()
+        assert waiter.result(WAIT_TIMEOUT) is None
+        until(lambda: root.waits() == 0, "the end of the wait on the server")
+
+
+def test_locked_row_is_waited_for(backend: DatabaseBackend, root: Superuser) -> None:
+    assert acquire_and_release(backend, "row", 5)
+    root("BEGIN")
+    root("SELECT 1 FROM locking_lockrow WHERE name = 'row' FOR UPDATE")
+    with within(10), pytest.raises(LockUnavailable, match="lock timeout"):
+        backend.lock("row").acquire(timeout=0.5)
+    with ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(acquire_and_release, backend, "row")
+        time.sleep(1.5)  # longer than one statement waits for the row
+        assert not waiter.done()
+        root("ROLLBACK")
+        assert waiter.result(WAIT_TIMEOUT)
+
+
+def test_paused_server_fails_in_bounded_time(
+    backend: DatabaseBackend, server: PostgreSql, short_response_timeout: None
+) -> None:
+    backend.probe()
+    server.pause()
+    try:
+        with within(10), pytest.raises(LockUnavailable):
+            backend.lock("paused").acquire(timeout=0.5)
+    finally:
+        server.resume()
+    assert acquire_and_release(backend, "paused")
+
+
+def test_lock_survives_a_killed_server(django_db_blocker: DjangoDbBlocker) -> None:
+    with PostgreSql() as own, migrated(own, "own", django_db_blocker) as alias:
+        backend = database(alias)
+        claim = Claim(name="kept", owner="holder", ttl=6)
+        grant = backend.acquire(claim, 5)
+        own.kill()
+        with pytest.raises(LockUnavailable):
+            backend.extend(claim, grant.token, 6)
+        own.start()
+        assert acquire_and_release(backend, "kept")
+        assert time.monotonic() >= grant.deadline - 0.01, "the row was lost with the server"
+        backend.close()
+
+
+def test_waiters_poll_behind_a_transaction_pooler(backend: DatabaseBackend, pooled: str) -> None:
+    behind = database(pooled)
+    assert acquire_and_release(behind, "pooled", 5)
+    assert not behind.capabilities.fair
+    assert not behind.capabilities.wakes_waiters
+    with ThreadPoolExecutor(2) as pool:
+        with behind.lock("pooled", timeout=5) as lease:
+            assert not behind.pinned, "a held lock needs no session"
+            waits = [pool.submit(acquire_and_release, one, "pooled") for one in (behind, backend)]
+            assert [held.owner for held in backend.inspect()] == [lease.owner]
+            assert not any(wait.done() for wait in waits)
+        assert all(wait.result(WAIT_TIMEOUT) for wait in waits)
+    behind.close()
+
+
+def test_connection_is_kept_alive(backend: DatabaseBackend) -> None:
+    with backend.lock("alive", timeout=5) as lease:
+        connection = socket.socket(fileno=backend.pinned[lease.owner].raw.fileno())
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000
+        connection.detach()
+
+
+def test_missing_table_is_reported_as_misuse(server: PostgreSql) -> None:
+    with alias_for(server.url.replace("/shop", "/postgres"), "empty") as alias:
+        backend = database(alias)
+        with pytest.raises(LockMisuse, match="migrate"):
+            backend.lock("nowhere").acquire(timeout=1)
+        backend.close()
+
+
+@pytest.mark.long
+def test_20000_acquisitions_leak_nothing(backend: DatabaseBackend, root: Superuser) -> None:
+    assert_nothing_leaks(backend)
+    assert root.sessions() == 1
