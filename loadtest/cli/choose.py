@@ -74,7 +74,7 @@ def _describe(terminal: Terminal, result: dict[str, Any]) -> None:
         name = terminal.verdict(found["lock"], is_expected=True)
         terminal.print(f"Recommended: {name}. {found['summary']}")
         cost = ", ".join(f"{value} {name}" for name, value in found["cost"].items())
-        terminal.print(f"Cost: {cost or 'not measured'} (docs/measurements/locks.md).\n")
+        terminal.print(f"Cost: {cost or 'not measured'} (docs/measurements/locks.md).\n\n")
         terminal.table(("failure", found["lock"]), found["failures"].items())
         for run in found["runs"]:
             shows = "" if run["is_proof"] else ", the failure on another lock"
@@ -84,7 +84,7 @@ def _describe(terminal: Terminal, result: dict[str, Any]) -> None:
         terminal.print(terminal.verdict("No lock meets all needs.", is_expected=False))
         terminal.print(
             "Let the data check a fencing token (--fence), write with a condition, or use another "
-            "store: docs/library/choose-a-lock.md.\n"
+            "store: docs/library/choose-a-lock.md.\n\n"
         )
     rejected = [(one, "; ".join(why)) for one, why in result["rejected"].items()]
     terminal.table(("not recommended", "because"), rejected)
