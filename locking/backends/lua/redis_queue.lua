@@ -42,8 +42,9 @@ end
 -- It is kept for MARGIN longer, because the server's clock may be set back after that.
 local function grant(owner, ttl, token)
   local ahead = math.ceil(math.max(0, token - ticks()) * 0.016)
-  redis.call('SET', clock, token, 'PX', ahead + MARGIN)
-  redis.call('HSET', lock, 'owner', owner, 'token', token, 'count', 1, 'ttl', ttl)
+  local text = string.format('%.0f', token)
+  redis.call('SET', clock, text, 'PX', ahead + MARGIN)
+  redis.call('HSET', lock, 'owner', owner, 'token', text, 'count', '1', 'ttl', ttl)
   redis.call('PEXPIRE', lock, ttl)
 end
 

@@ -134,9 +134,9 @@ class RedisBackend(Backend):
         while True:
             sent = time.monotonic()
             args = self.take_args(claim, entry)
-            connection, (token, left, ticks, place, _, *holder) = self._ask(
-                connection, TAKE, claim, *args, undo=partial(self.packed_release, claim, entry)
-            )
+            undo = partial(self.packed_release, claim, entry)
+            connection, reply = self._ask(connection, TAKE, claim, *args, undo=undo)
+            token, left, ticks, place, _, *holder = reply
             if token:
                 self.pool.give(connection)
                 return self.grant(claim, token, sent + left / 1000)
@@ -369,10 +369,8 @@ class RedisBackend(Backend):
 
         The lost reply may have been a grant: a script that runs again returns the same grant.
         """
-        keys = self.keys(claim.name)
-        return self.pool.retry_once(
-            connection, lambda used: used.run(script, keys, (claim.owner, *args), undo)
-        )
+        keys, args = self.keys(claim.name), (claim.owner, *args)
+        return self.pool.retry_once(connection, Connection.run, script, keys, args, undo)
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:

@@ -234,15 +234,16 @@ class Connection:
         The command may still arrive after a timeout or the exception of a signal handler. The
         command that `undo` returns is then sent behind it.
         """
+        reader = self._reader
         try:
             self.socket.sendall(packed)
             while True:
-                item = self._reader.gets()
+                item = reader.gets()
                 if item is NO_REPLY:
                     data = self.socket.recv(READ_SIZE)
                     if not data:
                         raise EOFError("the server closed it")
-                    self._reader.feed(data)
+                    reader.feed(data)
                 elif self._hello_pending and not isinstance(item, hiredis.ReplyError):
                     self._hello_pending = False
                 elif not isinstance(item, hiredis.PushNotification):

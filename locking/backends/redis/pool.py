@@ -110,7 +110,8 @@ class ConnectionPool(IdlePool[Connection]):
 
     def get(self) -> Connection:
         """Return an idle connection that is still open, or a new one."""
-        self.raise_if_open()
+        if self._breaker.is_open:
+            self.raise_if_open()
         return self.take() or self.open()
 
     def give(self, connection: Connection) -> None:
@@ -120,20 +121,20 @@ class ConnectionPool(IdlePool[Connection]):
             super().give(connection)
 
     def retry_once(
-        self, connection: Connection, request: Callable[[Connection], T]
+        self, connection: Connection, request: Callable[..., T], *args: object
     ) -> tuple[Connection, T]:
-        """Send a request that may run twice; repeat it on a new connection if this one breaks.
+        """Call `request(connection, *args)`, on a new connection again if this one breaks.
 
         Returns the connection that the reply came on. A new one has the old one's channel. After a
         timeout the request is not repeated, because the first one may still arrive.
         """
         try:
-            return connection, request(connection)
+            return connection, request(connection, *args)
         except Disconnected as error:
             if is_timeout(error):
                 raise
             connection = self.open(connection.channel)
-            return connection, request(connection)
+            return connection, request(connection, *args)
 
     def call(self, request: Callable[[Connection], T]) -> T:
         """Send a request that may run twice on a pooled connection; return its reply."""
