@@ -1,8 +1,9 @@
-"""Export reports: CSV, PNG, SVG, and one HTML page without other resources."""
+"""Export the report of a load test: CSV, PNG, SVG, and one HTML page without other resources."""
 
 import csv
 import io
 import textwrap
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.template.loader import render_to_string
@@ -10,10 +11,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from loadtest.charts import bars, curves, svg, timeline
-from loadtest.charts.timeline_data import SECOND
 from loadtest.load import report
 from loadtest.load.plan import Plan
-from loadtest.scenarios.catalogue import SCENARIOS
 
 Report = dict[str, Any]
 COLUMNS = (
@@ -32,27 +31,27 @@ FILES = {
 
 
 def as_file(result: Report, suffix: str) -> bytes:
-    """Return the contents of a file: one of FILES of a load test, csv or png of a scenario."""
+    """Return the contents of a file of one of FILES."""
     if suffix == "png":
         return preview(result, scale=2)
     if suffix == "csv":
-        return (_csv_of_events(result) if "scenarios" in result else _csv(result)).encode()
+        waits = [{f"{n}_ms": ms for n, ms in run["wait_ms"].items()} for run in result["runs"]]
+        cells = [{**run, **wait} for run, wait in zip(result["runs"], waits, strict=True)]
+        return table([COLUMNS, *([one[name] for name in COLUMNS] for one in cells)])
     if suffix == "svg":
         return bars.draw(result["runs"], alone=True).encode()
     return render_to_string("lab/offline.html", shown(result)).encode()
 
 
 def preview(result: Report, *, scale: int = 1) -> bytes:
-    """Return a PNG of 1200 x 630 pixels: the title or verdict of a result and its charts."""
-    if "scenarios" in result:
-        found = result["scenarios"][0]
-        scenario, variants = SCENARIOS[found["name"]], found["halves"]
-        length = timeline.length_of(variants)
-        texts = [str(scenario.title), *scenario.describe(found)[:1]]
-        pictures = [timeline.draw(one, length=length, is_brief=True) for one in variants]
-    else:
-        texts, runs = [report.sentence(result["runs"])], result["runs"]
-        pictures = [*filter(None, (bars.draw(runs), curves.sold_over_time(runs)))]
+    """Return a PNG with the verdict of a load test and its charts."""
+    runs = result["runs"]
+    pictures = [*filter(None, (bars.draw(runs), curves.sold_over_time(runs)))]
+    return sheet([report.sentence(runs)], pictures, scale)
+
+
+def sheet(texts: Sequence[str], pictures: Sequence[SafeString], scale: int) -> bytes:
+    """Return a PNG of 1200 x 630 pixels, or a multiple: a title, maybe a text, and pictures."""
     drawing, top = svg.Drawing(), 30.0
     drawing.add("rect", width=PREVIEW[0], height=PREVIEW[1], fill="#fff")
     for text, size in zip(texts, (44, 28), strict=False):
@@ -68,27 +67,11 @@ def preview(result: Report, *, scale: int = 1) -> bytes:
     return svg.png(svg.frame(texts[0], PREVIEW, drawing.parts, color=svg.INK), scale * PREVIEW[0])
 
 
-def _csv(result: Report) -> str:
+def table(rows: Iterable[Iterable[object]]) -> bytes:
+    """Return rows as CSV."""
     file = io.StringIO()
-    writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
-    writer.writeheader()
-    for run in result["runs"]:
-        waits = {f"{share}_ms": wait for share, wait in run["wait_ms"].items()}
-        writer.writerow({**run, **waits})
-    return file.getvalue()
-
-
-def _csv_of_events(result: Report) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file)
-    writer.writerow(("guard", "seconds", "who", "what"))
-    for one in result["scenarios"]:
-        for variant in one["halves"]:
-            rows = (
-                (_(variant["guard"]), e.at / SECOND, e.who, e.text) for e in timeline.story(variant)
-            )
-            writer.writerows(rows)
-    return file.getvalue()
+    csv.writer(file).writerows(rows)
+    return file.getvalue().encode()
 
 
 def _why(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,10 +7,10 @@ import sys
 from argparse import ArgumentParser
 from typing import Any
 
-from loadtest.bench.locks.choice import LOCKS, Project, choose
 from loadtest.bench.locks.properties import FAILURES
 from loadtest.charts.terminal import Terminal
 from loadtest.load.plan import PlanError
+from loadtest.scenarios.choice import LOCKS, Project, choose
 from loadtest.scenarios.scenario import FAULTS
 
 OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {

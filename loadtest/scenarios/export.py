@@ -10,6 +10,8 @@ from django.template.loader import render_to_string
 from django.utils.translation import gettext as _
 
 from loadtest.charts import marked, timeline
+from loadtest.charts.export import sheet, table
+from loadtest.charts.timeline_data import SECOND
 from loadtest.scenarios.catalogue import SCENARIOS
 from loadtest.scenarios.scenario import Result
 
@@ -53,6 +55,29 @@ def shown(result: Result) -> dict[str, Any]:
         "sentences": scenario.describe(result),
         "variants": variants,
     }
+
+
+def as_file(report: dict[str, Any], suffix: str) -> bytes:
+    """Return the contents of a file: html, csv with all events, or the preview as png."""
+    if suffix == "html":
+        return html(report).encode()
+    if suffix == "png":
+        return preview(report, scale=2)
+    found = [
+        (_(variant["guard"]), one.at / SECOND, one.who, one.text)
+        for result in report["scenarios"]
+        for variant in result["halves"]
+        for one in timeline.story(variant)
+    ]
+    return table([("guard", "seconds", "who", "what"), *found])
+
+
+def preview(report: dict[str, Any], *, scale: int = 1) -> bytes:
+    """Return a PNG with the title of a scenario, what happened, and its timelines."""
+    result = report["scenarios"][0]
+    scenario, length = SCENARIOS[result["name"]], timeline.length_of(result["halves"])
+    pictures = [timeline.draw(one, length=length, is_brief=True) for one in result["halves"]]
+    return sheet([str(scenario.title), *scenario.describe(result)[:1]], pictures, scale)
 
 
 def html(report: dict[str, Any]) -> str:

@@ -40,9 +40,7 @@ def grid(request: HttpRequest) -> HttpResponse:
     order = (NO_LOCK, RECIPE, *BACKENDS)
     found = {guard for row in cells.values() for guard in row}
     guards = sorted(found, key=lambda guard: (order.index(guard.split(" + ")[0]), guard))
-    rows = [
-        (FAULTS[fault], [row.get(guard, ()) for guard in guards]) for fault, row in cells.items()
-    ]
+    rows = [(FAULTS[one], [row.get(guard, ()) for guard in guards]) for one, row in cells.items()]
     return render(request, "learn/grid.html", {"guards": [_(one) for one in guards], "rows": rows})
 
 

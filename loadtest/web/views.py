@@ -226,11 +226,9 @@ def download(request: HttpRequest, run_id: UUID, suffix: str) -> HttpResponse:
         raise Http404
     if suffix == "json":
         response: HttpResponse = JsonResponse(run.report)
-    elif run.kind == LabRun.Kind.SCENARIO and suffix == "html":
-        page = scenario_export.html(run.report)
-        response = HttpResponse(page, content_type=TYPES[suffix])
     else:
-        response = HttpResponse(export.as_file(run.report, suffix), content_type=TYPES[suffix])
+        files = scenario_export if run.kind == LabRun.Kind.SCENARIO else export
+        response = HttpResponse(files.as_file(run.report, suffix), content_type=TYPES[suffix])
     name = f"lab-{run.created_at:%Y%m%d-%H%M%S}.{suffix}"
     response["Content-Disposition"] = f'attachment; filename="{name}"'
     return response
@@ -242,16 +240,15 @@ def preview(
     request: HttpRequest, language: str, run_id: UUID | None = None, name: str = ""
 ) -> HttpResponse:
     """Return the picture of a result, or of a scenario's newest one, for links in other sites."""
-    if language not in dict(settings.LANGUAGES) or (name and name not in scenarios.SCENARIOS):
+    if language not in dict(settings.LANGUAGES) or not (run_id or name in scenarios.SCENARIOS):
         raise Http404
-    if run_id:
-        found = runs.get_run(run_id).report
-    else:
+    if not run_id:
         found = {"scenarios": [learn.shown_result(name, runs.latest_of_scenarios())]}
-    if not found:
+    elif not (found := runs.get_run(run_id).report or {}):
         raise Http404
     with translation.override(language):
-        return HttpResponse(export.preview(found), content_type=TYPES["png"])
+        files = scenario_export if "scenarios" in found else export
+        return HttpResponse(files.preview(found), content_type=TYPES["png"])
 
 
 def _shown(run: LabRun) -> dict[str, Any]:

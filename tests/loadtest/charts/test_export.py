@@ -17,6 +17,7 @@ from loadtest.charts import export
 from loadtest.load.plan import BACKENDS, LIMITS, Plan
 from loadtest.load.verdict import CURVE_POINTS
 from loadtest.scenarios import SCENARIOS
+from loadtest.scenarios import export as scenario_export
 from loadtest.scenarios.export import recorded
 
 MOST_BYTES = 300 * 1024
@@ -84,7 +85,7 @@ def size(png: bytes) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_preview_of_a_scenario(name: str) -> None:
-    png = export.preview({"scenarios": [recorded()["results"][name]]})
+    png = scenario_export.preview({"scenarios": [recorded()["results"][name]]})
     assert size(png) == (1200, 630)
 
 
@@ -97,7 +98,7 @@ def test_preview_of_a_load_test_and_its_larger_file() -> None:
 def test_csv_of_events_has_both_variants() -> None:
     result = recorded()["results"]["holder-paused"]
     with translation.override("en"):
-        text = export.as_file({"scenarios": [result]}, "csv").decode()
+        text = scenario_export.as_file({"scenarios": [result]}, "csv").decode()
     rows = list(csv.DictReader(io.StringIO(text)))
     assert {row["guard"] for row in rows} == {"redis + naive", "redis + fenced"}
     assert rows[0]["what"] == "Buyer A asks for the lock."

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from loadtest.bench.locks import properties
-from loadtest.bench.locks.choice import HARMLESS, LOCKS, Project, choose
 from loadtest.bench.locks.properties import FAILURES, capabilities, outcome
 from loadtest.scenarios import SCENARIOS
+from loadtest.scenarios.choice import HARMLESS, LOCKS, Project, choose
 from tests.test_commands import parser_of
 
 
