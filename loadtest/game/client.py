@@ -29,7 +29,6 @@ START_SECONDS, REPLY_SECONDS = 20.0, 25.0
 class GameEnded(NotFound):
     """No host serves this game."""
 
-    code = "game_ended"
     title = _("This game has ended")
     advice = _("A game ends two minutes after the last step, and after ten minutes at the latest.")
     link, link_title = reverse_lazy("learn"), _("Back to the course")
@@ -75,8 +74,7 @@ def _take_slot() -> int:
             fcntl.flock(slot, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return slot
         os.close(slot)
-    full = _("Eight visitors are playing. Please try again in a minute or two.")
-    raise QueueFull(str(full), retry_after=60)
+    raise QueueFull(str(_("Eight visitors are playing. Please try again in a minute or two.")))
 
 
 def ask(game: UUID, do: str, **fields: Any) -> dict[str, Any]:

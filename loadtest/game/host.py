@@ -29,10 +29,9 @@ from shop.administration.audit import audit_sale
 
 TTL = 1.5
 """Seconds of a lease: as long as a visitor waits for the end of a paused holder's lease."""
-START_SECONDS = 20.0
 SETTLE_SECONDS = 2.0
 """Longest time for which a step waits until every buyer has stopped or waits for the lock."""
-TICK = 0.02
+START_SECONDS, TICK = 20.0, 0.02
 
 
 class Game:

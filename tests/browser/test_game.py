@@ -1,0 +1,80 @@
+"""The game in a real Chromium: with htmx by keyboard, without script, readable in every look."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from django.urls import resolve
+from playwright.sync_api import Page, expect
+
+from loadtest.game import client as games
+from tests.browser.test_lab import LOOKS, look
+
+
+@pytest.fixture
+def started() -> Iterator[list[str]]:
+    """The addresses of games, which end with the test."""
+    paths: list[str] = []
+    yield paths
+    for path in paths:
+        games.ask(resolve(path).kwargs["game"], "end")
+
+
+def start(page: Page, level: str, started: list[str]) -> str:
+    page.goto(f"/learn/{level}/")
+    page.get_by_role("button", name=re.compile("You are the scheduler|由您来调度", re.I)).click()
+    page.wait_for_url("**/learn/games/**")
+    path = "/" + page.url.split("/", 3)[3]
+    started.append(path)
+    return path
+
+
+def test_keyboard_wins_the_race_and_keeps_its_focus(people, started):
+    page = people()
+    start(page, "race", started)
+    expect(page.locator("#latest")).to_have_text("")
+    for turn, buyer in enumerate("AABBBA", 1):
+        page.locator(f"#{buyer}-step").focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("#game input[name=turn]")).to_have_value(str(turn))
+        if turn == 1:
+            assert page.evaluate("document.activeElement.id") == "A-step"
+            expect(page.locator("#latest")).to_contain_text("Buyer A is granted the lock")
+    expect(page.get_by_role("alert")).to_contain_text("You did it.")
+    assert page.url.endswith(started[0])  # no page was loaded meanwhile
+
+
+def test_race_is_won_without_script(people, started):
+    page = people(java_script_enabled=False)
+    start(page, "race", started)
+    for buyer in "AABBBA":
+        page.locator(f"#{buyer}-step").click()
+    expect(page.get_by_text("You did it.")).to_be_visible()
+    page.get_by_role("button", name="Start again with the guard").click()
+    expect(page.get_by_text("Not proved")).to_be_visible()
+
+
+def test_waiting_buyer_is_shown_when_it_gets_the_lock(people, started):
+    page = people()
+    start(page, "expire", started)
+    page.get_by_role("button", name="Start again with the guard").click()
+    expect(page.get_by_text("Not proved")).to_be_visible()
+    for button, words in (("A-step", "is about to read"), ("A-kill", "was killed")):
+        page.locator(f"#{button}").click()
+        expect(page.locator(".buyers li").first).to_contain_text(words)
+    page.locator("#B-step").click()
+    expect(page.locator(".buyers li").last).to_contain_text("is about to read")
+
+
+@pytest.mark.parametrize(
+    "looks", LOOKS, ids=lambda look: f"{look['viewport']['width']}-{look['color_scheme']}"
+)
+def test_game_fits_and_is_readable(people, started, looks):
+    page = people(**looks)
+    path = start(page, "fence", started)
+    for button in ("A-step", "B-step", "A-step"):
+        page.locator(f"#{button}").click()
+        page.wait_for_load_state("networkidle")
+    look(page, "game", path, looks)
