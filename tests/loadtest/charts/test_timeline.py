@@ -6,63 +6,19 @@ import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from django.conf import settings
 from django.utils import translation
 
-from loadtest.charts import timeline, timeline_data
+from loadtest.charts import timeline
 from loadtest.charts.axis import LEFT, RIGHT, WIDTH, Axis, width
 from loadtest.charts.timeline_data import SECOND
 from loadtest.charts.timeline_signs import BAD, LEASE
-from loadtest.history import source
-from loadtest.history.source import line_of
 from loadtest.scenarios import SCENARIOS, export
-from tests.loadtest.charts.drawn import misplaced
+from tests.loadtest.charts.drawn import SVG, event, misplaced, parse, paused, texts, told
 
-SVG = "{http://www.w3.org/2000/svg}"
 IMAGES = Path(settings.BASE_DIR) / "docs/reference/img"
-
-
-def event(at: float, actor: str, do: str, type: str = "", **fields: Any) -> dict[str, Any]:
-    said = {"t": round(at * SECOND), "actor": actor, "do": do, "type": type, "id": 1, **fields}
-    if do in ("acquire", "release"):
-        said |= {"name": "sale:1", "owner": f"owner of {actor}", "backend": "redis"}
-    if type == "ok" and do == "acquire":
-        said |= {"token": 7, "deadline": round((at + 1) * SECOND)}
-    return said
-
-
-def paused(*, is_repaired: bool = False) -> dict[str, Any]:
-    """A is paused from 0.2 s to 2.2 s, B holds from 1.1 s to 1.6 s."""
-    end = "fail" if is_repaired else "ok"
-    error = {"error": "StaleFence"} if is_repaired else {"quantity": 0}
-    events = [
-        event(0.0, "buyer A", "acquire", "invoke"),
-        event(0.1, "buyer A", "acquire", "ok"),
-        event(0.15, "buyer A", "read", "ok", quantity=1),
-        event(0.2, "buyer A", "fault", "start", what="paused", lane="buyer A"),
-        event(0.3, "buyer B", "acquire", "invoke"),
-        event(1.1, "buyer B", "acquire", "ok"),
-        event(1.2, "buyer B", "read", "ok", quantity=1),
-        event(1.5, "buyer B", "write", "ok", quantity=0),
-        event(1.6, "buyer B", "release", "invoke"),
-        event(1.61, "buyer B", "release", "ok"),
-        event(2.2, "buyer A", "fault", "end", what="paused", lane="buyer A"),
-        event(2.3, "buyer A", "write", end, **error),
-        event(2.4, "buyer A", "release", "invoke"),
-    ]
-    facts = {"stock": 1}
-    return {"guard": "<redis>", "is_repaired": is_repaired, "facts": facts, "events": events}
-
-
-def parse(svg: str) -> ElementTree.Element:
-    return ElementTree.fromstring(svg)  # noqa: S314 - our own
-
-
-def texts(svg: str) -> list[str]:
-    return [one.text or "" for one in parse(svg).iter(f"{SVG}text")]
 
 
 def test_lanes_overlaps_and_stock_of_a_history() -> None:
@@ -386,94 +342,3 @@ def test_lease_of_a_killed_holder_continues() -> None:
     lease = timeline.read(variant).leases[0]
     assert (lease.begin, lease.end, lease.how) == (0.1 * SECOND, 1.1 * SECOND, "expired")
     assert BAD in timeline.draw(variant)
-
-
-def told(variant: dict[str, Any]) -> list[str]:
-    return [f"{one.time} {one.text}" for one in timeline.story(variant)]
-
-
-def test_story_tells_each_event_in_both_languages() -> None:
-    assert told(paused()) == [
-        "0.000 s Buyer A asks for the lock.",
-        "0.100 s Buyer A is granted the lock.",
-        "0.150 s Buyer A reads a stock of 1.",
-        "0.200 s Buyer A is paused: all of its threads stop.",
-        "0.300 s Buyer B asks for the lock.",
-        "1.100 s The key of buyer A expires.",
-        "1.100 s Buyer B is granted the lock.",
-        "1.200 s Buyer B reads a stock of 1.",
-        "1.500 s Buyer B writes a stock of 0.",
-        "1.600 s Buyer B releases the lock.",
-        "2.200 s Buyer A continues where it stopped.",
-        "2.300 s Buyer A writes a stock of 0. The row already said 0: one sale is not counted. "
-        "That makes 2 sold of 1.",
-        "2.400 s Buyer A releases the lock.",
-    ]
-    with translation.override("zh-hans"):
-        assert told(paused())[0] == "0.000 秒 买家 A 请求锁。"
-        assert told(paused())[-2] == (
-            "2.300 秒 买家 A 写入库存 0。此时库存行已是 0：有一件漏计。库存 1 件，已售出 2 件。"
-        )
-        assert texts(timeline.draw(paused()))[0] == "故障：<redis>"
-
-
-def test_story_describes_the_picture_to_screen_readers() -> None:
-    """The small pictures of a list have a title alone."""
-    svg = parse(timeline.draw(paused()))
-    assert (svg.findtext(f"{SVG}desc") or "").splitlines() == told(paused())
-    assert parse(timeline.draw(paused(), is_brief=True)).find(f"{SVG}desc") is None
-
-
-def test_write_shows_the_row_before_and_after() -> None:
-    found = {one.text.split(".")[0]: one.stock for one in timeline.story(paused())}
-    assert found["Buyer A reads a stock of 1"] == "1"
-    assert found["Buyer B writes a stock of 0"] == "1 → 0"
-    assert found["Buyer A writes a stock of 0"] == "0 → 0: 2 of 1 sold"
-    assert found["Buyer B asks for the lock"] == ""
-
-
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_story_of_a_recording_names_the_lines_of_the_source(name: str) -> None:
-    """Each request of a process has its line of code; what the lab or a store does has none."""
-    for variant in export.recorded()["results"][name]["halves"]:
-        story = timeline.story(variant)
-        assert [one.at for one in story] == sorted(one.at for one in story)
-        places = [one.line for one in story if one.line and one.line.code]
-        asked = [one for one in timeline_data.own(variant["events"]) if is_request(one)]
-        assert len(places) >= len(asked) > 0
-        for line in places:
-            file, _colon, number = line.place.partition(":")
-            lines = (Path(settings.BASE_DIR) / file).read_text().splitlines()
-            assert lines[int(number) - 1].strip() == line.code
-
-
-def is_request(event: dict[str, Any]) -> bool:
-    kind = event["do"], event.get("type", "")
-    return kind[0] in ("read", "write") or kind in (("acquire", "invoke"), ("release", "invoke"))
-
-
-@pytest.mark.parametrize(
-    ("guard", "part"),
-    [
-        ("redis + naive", "WRITE = "),
-        ("redis + fenced", "fence_token = %s"),
-        ("redis + conditional", "quantity = quantity + %s"),
-    ],
-)
-def test_line_of_a_write_is_that_of_the_strategy(guard: str, part: str) -> None:
-    line = line_of(event(0, "buyer A", "write", "ok"), guard=guard)
-    assert line is not None
-    assert line.place.startswith("inventory/stock.py:")
-    assert part in line.code
-
-
-def test_every_line_of_the_source_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If this fails, a line was changed: update its part in loadtest/history/source.py."""
-    assert source.ACQUIRE.keys() == source.RELEASE.keys()
-    for alias in source.ACQUIRE:
-        for do in ("acquire", "release"):
-            assert line_of(event(0, "buyer A", do, "invoke"), alias=alias) is not None
-    for do in ("read", "renew", "lost"):
-        assert line_of(event(0, "buyer A", do, "ok")) is not None
-    monkeypatch.setitem(source.WRITES, "naive", (source.STOCK, "no such line"))
-    assert line_of(event(0, "buyer A", "write", "ok")) is None
