@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 
 from loadtest.game import client as games
 from tests.browser.test_lab import LOOKS, look
+from tests.loadtest.game.places import own_places  # noqa: F401 - a fixture
 
 
 @pytest.fixture

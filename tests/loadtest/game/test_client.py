@@ -17,6 +17,7 @@ from devservers.faults.waiting import until
 from devservers.temporary import remove_abandoned
 from loadtest.game import client
 from shop.errors import QueueFull
+from tests.loadtest.game.places import own_places  # noqa: F401 - a fixture
 
 STARTER = """
 import django, time

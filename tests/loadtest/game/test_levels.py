@@ -11,6 +11,7 @@ import pytest
 from devservers.faults.waiting import until
 from loadtest.game import client
 from loadtest.game.levels import LEVELS, LOCKED, STOPS, WITHDRAW
+from tests.loadtest.game.places import own_places  # noqa: F401 - a fixture
 
 ORDERS = {
     "race": "A A B B B A",

@@ -13,6 +13,7 @@ from django.urls import reverse
 from loadtest.game import client as games
 from loadtest.game.levels import LEVELS
 from loadtest.scenarios.course import COURSE
+from tests.loadtest.game.places import own_places  # noqa: F401 - a fixture
 
 HTMX = {"HX-Request": "true"}
 

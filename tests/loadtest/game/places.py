@@ -1,0 +1,20 @@
+"""A temporary folder for each test module, so that games of others do not take its places."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_places() -> Iterator[None]:
+    """Count the games of this module only. The path is short, as that of a socket must be."""
+    folder = tempfile.mkdtemp(prefix="g")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
+    shutil.rmtree(folder, ignore_errors=True)  # a game may still be ending
