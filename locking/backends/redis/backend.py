@@ -312,7 +312,7 @@ class RedisBackend(Backend):
                     since=int(ticks) * TICK,
                     expires_in=left / 1000,
                     count=int(count),
-                    waiters=max(0, self._command("LLEN", f"{key}:queue") - 1),
+                    waiters=max(0, self._command("LLEN", f"{key}:waiters") - 1),
                 )
             )
         return locks
@@ -345,7 +345,7 @@ class RedisBackend(Backend):
     def keys(self, name: str) -> tuple[str, str, str]:
         """Return the keys of the lock, its queue, and the clock of all names."""
         lock = f"{self._prefix}{{{name}}}"
-        return lock, f"{lock}:queue", self._clock
+        return lock, f"{lock}:waiters", self._clock
 
     def _command(self, *command: str) -> Any:
         return self.pool.call(lambda connection: connection.command(*command))

@@ -95,7 +95,7 @@ class RedisLock(RuleBasedStateMachine):
         self.queue.append(claim)
         self.threads[claim.owner] = thread = threading.Thread(target=work)
         thread.start()
-        until(lambda: self.raw.llen(f"{self.key}:queue") == len(self.queue) + 1, "queueing")
+        until(lambda: self.raw.llen(f"{self.key}:waiters") == len(self.queue) + 1, "queueing")
         return claim
 
     @precondition(lambda self: self.queue)
@@ -159,7 +159,7 @@ class RedisLock(RuleBasedStateMachine):
     @invariant()
     def redis_agrees(self) -> None:
         state = self.raw.hgetall(self.key)
-        entries = [entry.decode() for entry in self.raw.lrange(f"{self.key}:queue", 0, -1)]
+        entries = [entry.decode() for entry in self.raw.lrange(f"{self.key}:waiters", 0, -1)]
         last, *waiting = [entry.split(" ", 3)[3] for entry in entries] or [""]
         assert waiting == [one.owner for one in self.queue]
         if self.holder is None:
