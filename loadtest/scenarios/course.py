@@ -213,9 +213,7 @@ COURSE = (
         broken=Excerpt(
             "loadtest/recipes/mysql_row.py", "insert = f", "return Grant", "INSERT {ignore}"
         ),
-        repaired=Excerpt(
-            "locking/backends/mysql_session.py", "key = self._key", "token: int | None"
-        ),
+        repaired=Excerpt("locking/backends/mysql_session.py", "    mint = TOKEN", "owns = "),
         scenarios=("mysql-row-left-by-crash",),
     ),
     Step(

@@ -29,8 +29,8 @@ from locking.backends.database.base import DatabaseLocks
 from locking.backends.database.session import (
     Cancelled,
     ConnectionLost,
-    MySQLSession,
     Session,
+    UserLockSession,
 )
 from locking.backends.database.sql import digest
 from locking.exceptions import LockMisuse
@@ -44,23 +44,19 @@ WATCH_INTERVAL = 0.2
 """Seconds between two checks of the held connections, which send nothing to the server."""
 
 
-class MySQLSessionBackend(DatabaseLocks[MySQLSession]):
-    """GET_LOCK with a connection for each lock. LOCATION is an alias in DATABASES."""
+class SessionLocks(DatabaseLocks[UserLockSession]):
+    """The locks of a server's sessions, with a connection for each."""
 
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        summary=gettext_noop(
-            "GET_LOCK: fast, queued in the server, gone with the holder's connection."
-        ),
-        exclusion="machines",
-        session_bound=True,
-        fencing=True,
-        wakes_waiters=True,
-    )
-    engines = ("mysql",)
+    mint: ClassVar[str]
+    """The expression for a new token."""
+    attempt: ClassVar[str]
+    """Return a token if the lock is free."""
+    free: ClassVar[str]
+    owns: ClassVar[str]
+    """Return 1 if this session has the lock."""
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        self._is_checked = False
         self._stop: threading.Event | None = None
         """Ends the thread that watches the pinned sessions; None while there is none."""
 
@@ -72,19 +68,18 @@ class MySQLSessionBackend(DatabaseLocks[MySQLSession]):
         deadline = time.monotonic() + timeout
 
         def wait(session: Session) -> int | None:
-            assert isinstance(session, MySQLSession)
-            self._refuse_galera(session)
-            key = self._key(claim.name)
+            self.refuse(session)
+            locks, key = _locks(session), self._key(claim.name)
             # The key is a hash, which needs no escaping.
-            row = session.row(f"SELECT IF(GET_LOCK('{key}', 0) = 1, {TOKEN}, NULL)")
+            row = session.row(self.attempt.format(locks.key(key)))
             token: int | None = row[0] if row else None
             while token is None:
                 left = deadline - time.monotonic()
                 if left <= 0 or claim.cancelled.is_set():
                     return None
-                token = session.get_lock(claim, key, min(left, SLICE_SECONDS), TOKEN)
+                token = locks.get_lock(claim, key, min(left, SLICE_SECONDS), self.mint)
             claim.token = token
-            self.pin(session, claim)
+            self.pin(locks, claim)
             if self._stop is None:
                 self._watch()
             return token
@@ -99,29 +94,21 @@ class MySQLSessionBackend(DatabaseLocks[MySQLSession]):
             raise
         return None if token is None else Grant(token, math.inf)
 
-    def _refuse_galera(self, session: Session) -> None:
-        if self._is_checked:
-            return
-        if (session.row(GALERA) or ("", "OFF"))[1] == "ON":
-            raise LockMisuse(
-                f"{self.alias}: the nodes of a Galera cluster do not share the locks of GET_LOCK. "
-                "Use the database backend."
-            )
-        self._is_checked = True
+    def refuse(self, session: Session) -> None:
+        """Raise LockMisuse if the server's locks do not exclude others."""
 
     def release(self, claim: Claim, token: int) -> None:
         """Release the lock; the server checks that this session has it."""
-        session = self._ask(claim, "SELECT RELEASE_LOCK('{}')")
+        session = self._ask(claim, self.free)
         session.claim = None
         self.pool.give(session)
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Check that the session still has the lock, which has no lease."""
-        sql = "SELECT IS_USED_LOCK('{}') = CONNECTION_ID()"
-        self.pinned[claim.owner] = self._ask(claim, sql)
+        self.pinned[claim.owner] = self._ask(claim, self.owns)
         return math.inf
 
-    def _ask(self, claim: Claim, sql: str) -> MySQLSession:
+    def _ask(self, claim: Claim, sql: str) -> UserLockSession:
         """Run a statement on the claim's session; return it if the result is 1.
 
         Otherwise close the session and raise LockLost.
@@ -130,7 +117,7 @@ class MySQLSessionBackend(DatabaseLocks[MySQLSession]):
         if session is None:
             raise claim.lost()
         try:
-            row = session.row(sql.format(self._key(claim.name)))
+            row = session.row(sql.format(session.key(self._key(claim.name))))
         except ConnectionLost:
             row = None
         except BaseException:
@@ -164,16 +151,16 @@ class MySQLSessionBackend(DatabaseLocks[MySQLSession]):
 
     def inspect(self) -> list[Held]:
         """Return this process's locks; other sessions' locks are visible to administrators only."""
-        claims = [claim for session in list(self.pinned.values()) if (claim := session.claim)]
-        waits = self.pool.call(lambda session: _locks(session).lock_waits()) if claims else []
+        held = [(one, claim) for one in list(self.pinned.values()) if (claim := one.claim)]
+        waits = self.pool.call(lambda session: _locks(session).lock_waits()) if held else []
         return [
             Held(
                 name=claim.name,
                 owner=claim.owner,
                 token=claim.token,
-                waiters=sum(self._key(claim.name) in wait for wait in waits),
+                waiters=sum(str(one.key(self._key(claim.name))) in wait for wait in waits),
             )
-            for claim in claims
+            for one, claim in held
         ]
 
     def probe(self) -> None:
@@ -197,6 +184,37 @@ class MySQLSessionBackend(DatabaseLocks[MySQLSession]):
         self._stop = None
 
 
-def _locks(session: Session) -> MySQLSession:
-    assert isinstance(session, MySQLSession)
+def _locks(session: Session) -> UserLockSession:
+    assert isinstance(session, UserLockSession)
     return session
+
+
+class MySQLSessionBackend(SessionLocks):
+    """GET_LOCK with a connection for each lock. LOCATION is an alias in DATABASES."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        summary=gettext_noop(
+            "GET_LOCK: fast, queued in the server, gone with the holder's connection."
+        ),
+        exclusion="machines",
+        session_bound=True,
+        fencing=True,
+        wakes_waiters=True,
+    )
+    engines = ("mysql",)
+    mint = TOKEN
+    attempt = f"SELECT IF(GET_LOCK('{{}}', 0) = 1, {TOKEN}, NULL)"
+    free = "SELECT RELEASE_LOCK('{}')"
+    owns = "SELECT IS_USED_LOCK('{}') = CONNECTION_ID()"
+    _is_checked = False
+
+    def refuse(self, session: Session) -> None:
+        """Refuse a Galera cluster."""
+        if self._is_checked:
+            return
+        if (session.row(GALERA) or ("", "OFF"))[1] == "ON":
+            raise LockMisuse(
+                f"{self.alias}: the nodes of a Galera cluster do not share the locks of GET_LOCK. "
+                "Use the database backend."
+            )
+        self._is_checked = True

@@ -46,7 +46,7 @@ UNFIT = {
     "a server that wants a password": "CONFIG SET requirepass secret",
 }
 """Properties of a Redis server that are refused, and how it gets them."""
-OTHER = {"ENGINE": "django.db.backends.postgresql", "ATOMIC_REQUESTS": True}
+OTHER = {"ENGINE": "django.db.backends.oracle", "ATOMIC_REQUESTS": True}
 
 
 def entry(alias: str, **given: Any) -> dict[str, Any]:

@@ -57,3 +57,7 @@ class TestBehindPgBouncer(TestDatabase):
     @pytest.fixture
     def location(self, pooled: str) -> str:
         return pooled
+
+
+class TestSession(OnPostgreSQL):
+    path = "locking.backends.postgresql_session.PostgreSQLSessionBackend"

@@ -1,0 +1,130 @@
+"""pg_advisory_lock on a real PostgreSQL: ended sessions, queues, growing tokens, a pooler."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pytest_django import DjangoDbBlocker
+
+from devservers import PostgreSql
+from devservers.faults.waiting import WAIT_TIMEOUT, until
+from locking import LockLost, LockMisuse
+from locking.backends.base import Claim
+from locking.backends.postgresql_session import PostgreSQLSessionBackend
+from locking.conf import backend_class
+from locking.handler import create
+from locking.testing.calls import acquire_and_release
+from locking.testing.contract import served
+from tests.locking.backends.database.postgresql_tools import (
+    Superuser,
+    alias,
+    migrated,
+    pooled,
+    root,
+    server,
+)
+from tests.locking.calls import acquired
+from tests.locking.lock_worker import LockWorker
+
+__all__ = ["alias", "pooled", "root", "server"]
+SESSION = "locking.backends.postgresql_session.PostgreSQLSessionBackend"
+
+
+def session(alias: str) -> PostgreSQLSessionBackend:
+    return create("postgresql_session", {"BACKEND": SESSION, "LOCATION": alias})
+
+
+@pytest.fixture
+def backend(alias: str) -> Iterator[PostgreSQLSessionBackend]:
+    made = session(alias)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def another(server: PostgreSql) -> Callable[[], LockWorker]:
+    conf = {"BACKEND": SESSION, "LOCATION": "default"}
+    return lambda: LockWorker(conf, env={"DATABASE_URL": server.url})
+
+
+def test_lease_is_lost_when_its_session_ends(
+    backend: PostgreSQLSessionBackend, root: Superuser
+) -> None:
+    lost = threading.Event()
+    lock = backend.lock("ended", on_lost=lambda lease: lost.set())
+    lease = acquired(lock, timeout=5)
+    root("SELECT pg_terminate_backend(%s)", backend.pinned[lease.owner].id)
+    assert lost.wait(WAIT_TIMEOUT), "on_lost was not called"
+    with pytest.raises(LockLost):
+        lock.release()
+    with backend.lock("ended", timeout=5) as successor:
+        assert successor.token > lease.token
+
+
+def test_lock_released_behind_the_holder_is_lost(backend: PostgreSQLSessionBackend) -> None:
+    mine = Claim(name="swapped", owner="me", ttl=6)
+    for ask in (lambda: backend.extend(mine, 0, 5), lambda: backend.release(mine, 0)):
+        assert backend.acquire(mine, 5)
+        backend.pinned["me"].release_locks()
+        with pytest.raises(LockLost):
+            ask()
+
+
+def test_waiters_are_granted_in_order(backend: PostgreSQLSessionBackend, root: Superuser) -> None:
+    assert served(backend, "order", 8, root.waits) == list(range(8))
+
+
+def test_killed_holder_frees_its_lock_at_once(
+    backend: PostgreSQLSessionBackend, another: Callable[[], LockWorker], root: Superuser
+) -> None:
+    with another() as other:
+        assert other.acquire("killed", ttl=60)["ok"]
+        with ThreadPoolExecutor(1) as pool:
+            waiter = pool.submit(acquire_and_release, backend, "killed")
+            until(lambda: root.waits() == 1, "the waiter")
+            before = time.monotonic()
+            other.kill()
+            assert waiter.result(WAIT_TIMEOUT)
+    assert time.monotonic() - before < 5, "far less than the lease"
+
+
+def test_tokens_grow_through_a_crash_of_the_server(django_db_blocker: DjangoDbBlocker) -> None:
+    with PostgreSql() as own, migrated(own, "restarted", django_db_blocker) as alias:
+        backend = session(alias)
+        mine = Claim(name="restart", owner="me", ttl=6)
+        first = backend.acquire(mine, 5)
+        own.kill()
+        with pytest.raises(LockLost):
+            backend.release(mine, first.token)
+        own.start()
+        second = backend.acquire(mine, 5)
+        assert second.token > first.token
+        backend.close()
+
+
+def test_break_lock_ends_the_holders_session(
+    backend: PostgreSQLSessionBackend, another: Callable[[], LockWorker]
+) -> None:
+    with another() as other:
+        assert other.acquire("broken")["ok"]
+        assert backend.break_lock("broken")
+        assert acquire_and_release(backend, "broken")
+        until(lambda: other.lease("broken")["lost"], "the lease being marked as lost")
+    assert not backend.break_lock("broken")
+
+
+def test_transaction_pooler_is_refused(pooled: str) -> None:
+    backend = session(pooled)
+    with pytest.raises(LockMisuse, match="PgBouncer"):
+        backend.lock("pooled").acquire()
+    assert not backend.pinned
+    backend.close()
+
+
+def test_check_names_the_engine() -> None:
+    conf = {"BACKEND": SESSION, "LOCATION": "default"}
+    (found,) = backend_class(conf).check("x", conf)
+    assert found.id == "locking.E052"
+    assert "needs postgresql" in found.msg
