@@ -88,11 +88,6 @@ class PostgreSQLSession(UserLockSession):
         """Return the session itself, unless a pooler may share it."""
         return None if self.is_pooled else self
 
-    def token(self, sql: str, *args: object) -> int | None:
-        """Return the first value of the RETURNING clause."""
-        row = self.row(sql, *args)
-        return None if row is None else int(row[0])
-
     def _change(self, sql: str, args: tuple[object, ...]) -> int:
         return int(self.run(sql, args).command_tuples or 0)
 

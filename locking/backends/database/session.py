@@ -90,9 +90,10 @@ class Session(ABC):
         except self._errors as error:
             raise self.translate(error) from error
 
-    @abstractmethod
     def token(self, sql: str, *args: object) -> int | None:
         """Run a granting statement; return its token, or None when it granted nothing."""
+        row = self.row(sql, *args)  # of the RETURNING clause
+        return None if row is None else int(row[0])
 
     @abstractmethod
     def _change(self, sql: str, args: tuple[object, ...]) -> int: ...
@@ -123,11 +124,6 @@ class SQLiteSession(Session):
 
     vendor = "sqlite"
     _inherited: list[Any] = []
-
-    def token(self, sql: str, *args: object) -> int | None:
-        """Return the value of the RETURNING clause."""
-        row = self.row(sql, *args)
-        return None if row is None else int(row[0])
 
     def _change(self, sql: str, args: tuple[object, ...]) -> int:
         return int(self.raw.execute(sql.replace("%s", "?"), args).rowcount)
