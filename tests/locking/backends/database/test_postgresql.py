@@ -202,5 +202,6 @@ def test_missing_table_is_reported_as_misuse(server: PostgreSql) -> None:
 
 @pytest.mark.long
 def test_20000_acquisitions_leak_nothing(backend: DatabaseBackend, root: Superuser) -> None:
+    before = root.sessions()  # those of earlier tests
     assert_nothing_leaks(backend)
-    assert root.sessions() == 1
+    assert root.sessions() <= before + 1
