@@ -126,7 +126,7 @@ def _describe(terminal: Terminal, report: dict[str, Any]) -> None:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """Return the report as Markdown: a line of facts, and a table for each list of rows."""
+    """Return the report as Markdown: a list of facts, and a table for each list of rows."""
     facts = {"load of the machine": f"{os.getloadavg()[0]:.1f}"}
     tables = []
     for name, value in report.items():
@@ -140,13 +140,14 @@ def markdown(report: dict[str, Any]) -> str:
             )
         else:
             facts[name] = _cell(value)
-    line = "; ".join(f"{name} {value}" for name, value in facts.items())
-    return "\n".join([f"{line.capitalize()}.\n", *tables])
+    lines = (f"- {name.replace('_', ' ')}: {value}\n" for name, value in facts.items())
+    return "\n".join(["".join(lines), *tables])
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name}: {_cell(each)}" for name, each in value.items())
+        parts = (f"{name} {_cell(each)}" for name, each in value.items())
+        return f"({', '.join(parts)})"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):

@@ -1,7 +1,7 @@
 """A database beside the shop's own, for tests that break its server."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import environ
@@ -38,6 +38,8 @@ def alias_for(url: str, alias: str, blocker: DjangoDbBlocker | None = None) -> I
         yield alias
     finally:
         del connections.settings[alias]
+        with suppress(AttributeError):  # unless a command connected, e.g. migrate
+            del connections[alias]  # to a server that stops: the next one may get the same alias
 
 
 def database(alias: str, **settings: Any) -> DatabaseBackend:
