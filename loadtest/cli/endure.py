@@ -146,8 +146,11 @@ def markdown(report: dict[str, Any]) -> str:
 
 def _cell(value: Any) -> str:
     if isinstance(value, dict):
-        parts = (f"{name} {_cell(each)}" for name, each in value.items())
-        return f"({', '.join(parts)})"
+        cells = {name: _cell(of) for name, of in value.items()}
+        return ", ".join(
+            f"{name}: ({cell})" if isinstance(value[name], dict) else f"{name}: {cell}"
+            for name, cell in cells.items()
+        )
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
