@@ -1,5 +1,5 @@
 # `make` alone lists the targets.
-.PHONY: help demo stack test test-library matrix faults lint audit peers lock screenshots clean
+.PHONY: help demo stack test test-library matrix faults histories lint audit peers lock screenshots clean
 .DEFAULT_GOAL := help
 
 SETUP := sh tools/python.sh
@@ -7,6 +7,7 @@ BIN := .venv/bin
 JOBS ?= 2
 DJANGO ?= 5.2
 PYTHONS ?= python3.11 python3.12 python3.13
+ON_POSTGRESQL = tests/inventory $(addprefix tests/shop/,administration orders payments platform purchase reservations)
 UV ?= uv
 EXPORT = $(UV) export --quiet --no-header --no-annotate --no-emit-project --no-default-groups
 
@@ -26,6 +27,8 @@ test: ## install the tests' requirements and run all tests on private real serve
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not long" || status=$$?; \
 	echo "The tests that depend on the database, again on MariaDB:"; \
 	TEST_STORE=mariadb $(BIN)/pytest -n $(JOBS) --dist loadfile -m "stores and not long" || status=$$?; \
+	echo "What the shop's statements and their errors depend on, on PostgreSQL:"; \
+	TEST_STORE=postgresql $(BIN)/pytest -n $(JOBS) --dist loadfile -m "stores and not long" $(ON_POSTGRESQL) || status=$$?; \
 	exit $$status
 
 test-library: ## test the library's wheel without shop and lab; PYTHON=python3 DJANGO=5.2 ARGS="-k redis"
@@ -44,6 +47,10 @@ faults: ## run the fault suite and write docs/reference/faults.md; SEED=42 ROUND
 	$(BIN)/python -m tests.fault_page docs/reference/faults.md var/faults-mariadb.json var/faults-sqlite.json \
 		|| status=$$?; \
 	exit $$status
+
+histories: ## compare the linearizability checker with brute force on 10,000 histories; HISTORIES=100000
+	@$(SETUP) --install tools/setup.py test
+	@HISTORIES=$${HISTORIES:-10000} $(BIN)/pytest -n $(JOBS) tests/loadtest/history/test_linearizability.py -k brute_force
 
 lint: ## run ruff (with bandit's and pydocstyle's rules) and mypy (strict)
 	@$(SETUP) --install tools/setup.py test
@@ -64,7 +71,7 @@ peers: ## install the lock libraries that `manage.py lab bench` compares with
 lock: ## pin the newest versions that pyproject.toml allows (needs uv)
 	$(UV) lock --upgrade
 	$(EXPORT) --group shop --group lab -o requirements/demo.txt
-	$(EXPORT) --group shop --group mysql -o requirements/production.txt
+	$(EXPORT) --group shop --group mysql --group postgresql -o requirements/production.txt
 	$(EXPORT) --group shop --group lab --group mysql --group dev -o requirements/dev.txt
 	$(EXPORT) --only-group peers -o requirements/peers.txt
 

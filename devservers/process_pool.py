@@ -1,6 +1,7 @@
 """Forked processes that run the same function at the same moment."""
 
 import multiprocessing
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -29,8 +30,15 @@ class StartGate:
         self._opens.value = time.monotonic() + LEAD_SECONDS
 
     def __call__(self) -> float:
-        """Wait for the other parties; return the monotonic time at which all of them continue."""
-        self._barrier.wait(TIMEOUT)
+        """Wait for the other parties; return the monotonic time at which all of them continue.
+
+        Raise PoolFailed if one of them does not come.
+        """
+        try:
+            self._barrier.wait(TIMEOUT)
+        except threading.BrokenBarrierError:
+            late = f"not all {self._barrier.parties} were ready within {TIMEOUT:g} s"
+            raise PoolFailed(late) from None
         opens = float(self._opens.value)
         time.sleep(max(0.0, opens - time.monotonic()))
         return opens

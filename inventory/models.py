@@ -10,6 +10,7 @@ from django.utils.translation import get_language, gettext
 from django.utils.translation import gettext_lazy as _
 
 from locking.conf import Mode
+from locking.models import Fenced
 
 PICTURE = re.compile(r"(?:\w[\w.-]*/)*\w[\w.-]*\.(?:avif|gif|jpe?g|png|svg|webp)", re.ASCII)
 """The path of a picture below static/. It cannot name a host or leave the folder."""
@@ -98,19 +99,13 @@ class Product(models.Model):
         return self._in_language("description")
 
 
-class Stock(models.Model):
-    """The units of one sale. Only `inventory.stock` writes this table.
-
-    `fence_epoch` and `fence_token` are the newest fence that has written the row: a holder with an
-    older one is refused.
-    """
+class Stock(Fenced):
+    """The units of one sale. Only `inventory.stock` writes this table."""
 
     product = models.ForeignKey(
         Product, on_delete=models.PROTECT, related_name="stocks", verbose_name=_("product")
     )
     quantity = models.PositiveIntegerField(_("quantity"), default=0)
-    fence_epoch = models.PositiveIntegerField(_("fence epoch"), default=0)
-    fence_token = models.BigIntegerField(_("fence token"), default=0)
     stale_writes_refused = models.PositiveIntegerField(_("stale writes refused"), default=0)
 
     class Meta:

@@ -33,7 +33,7 @@ def insert_all(
 ) -> Statement:
     """Return the INSERT of several rows: each has its own `varying` columns and the `same` ones."""
     database = connections[connection.alias]
-    insert, marks, conversions = _plan(model, (*varying, *same), database.vendor)
+    insert, marks, returning, conversions = _plan(model, (*varying, *same), database.vendor)
 
     def convert(values: Iterable[object], start: int) -> list[object]:
         pairs = zip(conversions[start:], values, strict=False)
@@ -41,7 +41,7 @@ def insert_all(
 
     common, own = convert(same.values(), len(varying)), [convert(row, 0) for row in rows]
     params = [value for row in own for value in (*row, *common)]
-    return Statement(insert + ", ".join([marks] * len(own)), params)
+    return Statement(insert + ", ".join([marks] * len(own)) + returning, params)
 
 
 def as_stored(model: type[Model], name: str, value: object) -> object:
@@ -53,8 +53,8 @@ def as_stored(model: type[Model], name: str, value: object) -> object:
 @cache
 def _plan(
     model: type[Model], names: tuple[str, ...], vendor: str
-) -> tuple[str, str, list[Callable[[object, Any], object] | None]]:
-    """Return the INSERT up to VALUES, the placeholders of a row and the conversion per column.
+) -> tuple[str, str, str, list[Callable[[object, Any], object] | None]]:
+    """Return the INSERT up to VALUES, the placeholders of a row, the end, and the conversions.
 
     Integers and text need none.
     """
@@ -65,4 +65,7 @@ def _plan(
     insert = f"INSERT INTO {quote(model._meta.db_table)} ({columns}) VALUES "  # noqa: S608
     marks = f"({', '.join(['%s'] * len(names))})"
     conversions = [None if isinstance(field, AS_IS) else field.get_db_prep_save for field in fields]
-    return insert, marks, conversions
+    # On other databases a generated id is part of the reply.
+    generated: Any = model._meta.auto_field if vendor == "postgresql" else None
+    returning = f" RETURNING {quote(generated.column)}" if generated else ""
+    return insert, marks, returning, conversions

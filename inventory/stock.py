@@ -10,9 +10,9 @@ each of them does:
                  writes only if the row has not changed since read_stock)
     conditional  read_stock does nothing; reserve is one UPDATE that checks quantity and fence
 
-`commit` executes the statements. MariaDB and MySQL receive BEGIN, the statements and COMMIT in one
-message: the whole transaction takes one round trip, and no row lock is held during one. Other
-databases receive them one by one. A statement that has to change a row but changes none rolls the
+`commit` executes the statements. MariaDB, MySQL and PostgreSQL receive them with the COMMIT in one
+message: the whole transaction takes one round trip, and no row lock is held during one. SQLite
+receives them one by one. A statement that has to change a row but changes none rolls the
 transaction back.
 """
 
@@ -20,14 +20,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Any
 
-from django.db import DatabaseError, Error, connection, transaction
-from django.db.backends.utils import CursorWrapper
-from django.db.models import F, Q
+from django.db import connection, transaction
+from django.db.models import F
 from django.utils import timezone
 
-from inventory.exceptions import InventoryError, OutcomeUnknown, OutOfStock, StaleFence
+from inventory.exceptions import InventoryError, OutOfStock, StaleFence
+from inventory.messages import DIALECTS, Unchanged, in_one_message, one_by_one
 from inventory.models import Product, Stock, StockMovement, WriteStrategy
 from inventory.statements import MakeError, Statement, insert_all
 from locking.failpoints import reach
@@ -48,10 +47,6 @@ WRITE_CLAIMED = """
     UPDATE inventory_stock SET quantity = %s, fence_epoch = %s, fence_token = %s
     WHERE id = %s AND fence_epoch = %s AND fence_token = %s
 """
-# Fails after a statement that changed no row, so that the server does not execute the rest of the
-# message. DO would ignore the error, and SELECT would add a result set to be read.
-CHECK = "SET @changed = EXP(IF(ROW_COUNT() > 0, 0, 9999))"
-OUT_OF_RANGE = 1690
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +104,6 @@ def withdraw(
     return [ids[first] for first in firsts]
 
 
-def _not_newer(fence: Fence) -> Q:
-    """Return the condition that a row carries no newer fence."""
-    if fence.token is None:
-        return Q(fence_epoch__lte=fence.epoch)
-    return Q(fence_epoch__lt=fence.epoch) | Q(fence_epoch=fence.epoch, fence_token__lte=fence.token)
-
-
 def read_stock(*, stock_id: int, strategy: str, fence: Fence) -> StockReading:
     """Return what `reserve` needs to know before the transaction. Raise StaleFence.
 
@@ -124,9 +112,9 @@ def read_stock(*, stock_id: int, strategy: str, fence: Fence) -> StockReading:
     """
     if strategy == WriteStrategy.CONDITIONAL:
         return StockReading(stock_id=stock_id, strategy=strategy, fence=fence)
-    if strategy == WriteStrategy.FENCED and fence.token is not None:
-        not_newer = Stock.objects.filter(_not_newer(fence), pk=stock_id)
-        if not not_newer.update(fence_epoch=fence.epoch, fence_token=fence.token):
+    if strategy == WriteStrategy.FENCED and (token := fence.token) is not None:
+        is_claimed = Stock(pk=stock_id).fenced_update((fence.epoch, token))
+        if not is_claimed:
             raise StaleFence
     rows = Stock.objects.values_list("quantity", "fence_epoch", "fence_token")
     quantity, epoch, token = rows.get(pk=stock_id)
@@ -174,7 +162,8 @@ def _change(stock_id: int, by: int, fence: Fence, if_unchanged: MakeError) -> St
 
 def _why_refused(reading: StockReading) -> InventoryError:
     """Return the reason why CHANGE changed no row."""
-    rows = Stock.objects.filter(_not_newer(reading.fence), pk=reading.stock_id)
+    not_newer = Stock.not_newer(reading.fence.epoch, reading.fence.token)
+    rows = Stock.objects.filter(not_newer, pk=reading.stock_id)
     return OutOfStock() if rows.exists() else StaleFence()
 
 
@@ -188,11 +177,6 @@ def release(*, stock_id: int, quantity: int, order_number: str, fence: Fence) ->
     return [update, _record(stock_id, [(quantity, order_number, None)], Reason.RETURNED, fence)]
 
 
-class _Unchanged(Exception):
-    def __init__(self, make_error: MakeError) -> None:
-        self.make_error = make_error
-
-
 def commit(statements: Sequence[Statement]) -> list[int]:
     """Execute the statements as one durable transaction; return the id that each one inserted.
 
@@ -200,72 +184,20 @@ def commit(statements: Sequence[Statement]) -> list[int]:
     Raise OutcomeUnknown if the COMMIT gets no reply: the statements may be executed even later.
     """
     try:
-        if connection.vendor == "mysql" and not connection.in_atomic_block:
-            with connection.cursor() as cursor:
-                return _in_one_message(cursor, statements)
+        if connection.vendor in DIALECTS and not connection.in_atomic_block:
+            return in_one_message(statements)
         with transaction.atomic(durable=True):
-            return _one_by_one(statements)
-    except _Unchanged as error:
+            return one_by_one(statements)
+    except Unchanged as error:
         raise error.make_error() from None
 
 
 def execute(statements: Sequence[Statement]) -> None:
     """Execute the statements inside the caller's transaction, which an error must roll back."""
     try:
-        _one_by_one(statements)
-    except _Unchanged as error:
+        one_by_one(statements)
+    except Unchanged as error:
         raise error.make_error() from None
-
-
-def _one_by_one(statements: Sequence[Statement]) -> list[int]:
-    ids = []
-    with connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement.sql, statement.params)
-            if statement.if_unchanged is not None and not cursor.rowcount:
-                raise _Unchanged(statement.if_unchanged)
-            ids.append(int(cursor.lastrowid or 0))
-    return ids
-
-
-def _in_one_message(cursor: CursorWrapper, statements: Sequence[Statement]) -> list[int]:
-    # Django's atomic() would send SET autocommit before and after: three more round trips.
-    parts, params = ["START TRANSACTION"], list[Any]()
-    for statement in statements:
-        parts += [statement.sql, CHECK] if statement.if_unchanged else [statement.sql]
-        params += statement.params
-    ids, checked = list[int](), None
-    try:
-        cursor.execute("; ".join([*parts, "COMMIT"]), params)
-        session = connection.connection  # a cursor would also fetch rows, which no result has
-        with connection.wrap_database_errors:
-            for statement in statements:
-                session.next_result()
-                ids.append(session.insert_id())
-                if checked := statement.if_unchanged:
-                    session.next_result()
-                checked = None
-            session.next_result()
-        return ids
-    except BaseException as error:
-        is_known = _roll_back(cursor)
-        if checked and isinstance(error, DatabaseError) and error.args[0] == OUT_OF_RANGE:
-            raise _Unchanged(checked) from None
-        if not is_known and isinstance(error, Error):
-            raise OutcomeUnknown(str(error)) from error
-        raise
-
-
-def _roll_back(cursor: CursorWrapper) -> bool:
-    """Return True if the server replied, and so has nothing left to execute."""
-    try:
-        while cursor.nextset():
-            pass
-        cursor.execute("ROLLBACK")
-    except Exception:  # noqa: BLE001 - a connection in an unknown state is unusable
-        connection.close()
-        return False
-    return True
 
 
 def create_stock(*, product: Product, quantity: int) -> Stock:

@@ -1,6 +1,7 @@
 """`python -m loadtest EXPERIMENT`: run an experiment on the stores of the environment.
 
-The first line of stdin is its arguments as JSON. It writes events to stdout; the last is "end".
+The first line of stdin is its arguments as JSON. It writes events to stdout; the last is "end". A
+report that the experiment's `main` returns is the event before it.
 """
 
 import json
@@ -20,10 +21,15 @@ EXPERIMENTS = {
     "purchase": "loadtest.bench.purchase.runner",
     "scenario": "loadtest.scenarios.runner",
     "jobs": "loadtest.resilience.jobs.soak",
-    "endure": "loadtest.resilience.runner",
+    "recovery": "loadtest.resilience.recovery",
+    "restarts": "loadtest.resilience.restarts",
+    "slow": "loadtest.resilience.slow",
+    "soak": "loadtest.resilience.soak",
 }
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 django.setup()
-import_module(EXPERIMENTS[sys.argv[1]]).main(json.loads(sys.stdin.readline()))
+main = import_module(EXPERIMENTS[sys.argv[1]]).main
+if report := main(json.loads(sys.stdin.readline())):
+    emit("report", report=report)
 emit("end")

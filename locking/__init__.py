@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from locking.idempotency import Attempt, StoredResponse
     from locking.idempotency.views import idempotent
     from locking.jobs.run_once import current_run, run_once
+    from locking.jobs.unique import unique
     from locking.lease import Lease, Lock
+    from locking.models import Fenced
+    from locking.policy.decorators import locked
     from locking.policy.lock import lock
 
 _MODULES = {
@@ -38,12 +41,16 @@ _MODULES = {
     "idempotency": ("Attempt", "StoredResponse"),
     "idempotency.views": ("idempotent",),
     "jobs.run_once": ("current_run", "run_once"),
+    "jobs.unique": ("unique",),
     "lease": ("Lease", "Lock"),
+    "models": ("Fenced",),
+    "policy.decorators": ("locked",),
     "policy.lock": ("lock",),
 }
 
 __all__ = [
     "Attempt",
+    "Fenced",
     "IdempotencyError",
     "KeyInFlight",
     "KeyReused",
@@ -58,11 +65,12 @@ __all__ = [
     "StoredResponse",
     "idempotent",
     "lock",
+    "locked",
     "locks",
     "single_flight",
 ]
 if find_spec("celery"):  # without it, `from locking import *` must not import them
-    __all__ += ["current_run", "run_once"]
+    __all__ += ["current_run", "run_once", "unique"]
 
 
 def __getattr__(name: str) -> Any:

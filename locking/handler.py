@@ -61,7 +61,8 @@ class LockHandler:
             for lease in list(backend.held.values()):
                 if lease.claim.caller != caller or lease.granted_at < since:
                     continue
-                lease.log(logging.WARNING, "lock released: a request or task left it behind")
+                if not lease.handed_over:
+                    lease.log(logging.WARNING, "lock released: a request or task left it behind")
                 lease.count = 1
                 with suppress(LockError):
                     lease.release()

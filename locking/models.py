@@ -1,9 +1,39 @@
 """Tables of the lock policy, the database locks, the job runs and the idempotency keys."""
 
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
+
+
+class Fenced(models.Model):
+    """Base class of rows that keep the newest fence of their writers, and refuse older ones."""
+
+    fence_epoch = models.PositiveIntegerField(_("fence epoch"), default=0)
+    fence_token = models.BigIntegerField(_("fence token"), default=0)
+
+    class Meta:
+        abstract = True
+
+    @staticmethod
+    def not_newer(epoch: int, token: int | None) -> models.Q:
+        """Return the condition that a row has no newer fence; without a token, no newer epoch."""
+        if token is None:
+            return models.Q(fence_epoch__lte=epoch)
+        return models.Q(fence_epoch__lt=epoch) | models.Q(fence_epoch=epoch, fence_token__lte=token)
+
+    def fenced_update(self, fence: Sequence[int] | int, **values: Any) -> bool:
+        """Write values and the fence (`lease.fence` or a token) in one UPDATE; False if stale."""
+        epoch, token = (0, fence) if isinstance(fence, int) else fence
+        rows = type(self)._base_manager.using(self._state.db)
+        values |= {"fence_epoch": epoch, "fence_token": token}
+        if not rows.filter(self.not_newer(epoch, token), pk=self.pk).update(**values):
+            return False
+        for name, value in values.items():
+            setattr(self, name, value)
+        return True
 
 
 class LockPolicy(models.Model):

@@ -1,6 +1,7 @@
 """Argument checks, callers, and the names by which stores know them."""
 
 import asyncio
+import hashlib
 import itertools
 import math
 import os
@@ -23,10 +24,13 @@ MAX_NAME = 200
 MAX_TTL = 24 * 3600.0
 """Longest ttl, in seconds, that every store and every waiting thread can handle."""
 
-IDEMPOTENCY_PREFIX, BUILD_PREFIX = "idempotency:", "build:"
-RESERVED = (IDEMPOTENCY_PREFIX, BUILD_PREFIX)
-"""Prefixes of the library's own locks. No switch waits for them: the policy does not choose their
-backend, or two holders do no harm."""
+IDEMPOTENCY_PREFIX, BUILD_PREFIX, UNIQUE_PREFIX = "idempotency:", "build:", "unique:"
+SEMAPHORE_PREFIX, READ_WRITE_PREFIX = "semaphore:", "read-write:"
+SHARED = (SEMAPHORE_PREFIX, READ_WRITE_PREFIX)
+"""Prefixes of the names of locks that may have several holders."""
+RESERVED = (IDEMPOTENCY_PREFIX, BUILD_PREFIX, UNIQUE_PREFIX, *SHARED)
+"""Prefixes of names that a plain lock cannot have. No switch waits for them: the policy does not
+choose their backend, or two holders do no harm."""
 
 _host = socket.gethostname()
 _serial = itertools.count(1)
@@ -92,6 +96,14 @@ def sync_to_async_call() -> object | None:
 def is_number(value: object) -> TypeGuard[float]:
     """Return whether `value` is an int or a float; a bool is neither."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def storable(name: str) -> str:
+    """Return the name, or its start and a digest if no store could keep it."""
+    if len(name) <= MAX_NAME and name.isprintable():
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    return "".join(filter(str.isprintable, name[:80])) + f"#{digest}"
 
 
 class ReservedName(str):

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from django.conf import settings
+from django.contrib import admin
 from django.contrib.auth.models import AbstractUser
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
@@ -113,6 +114,7 @@ class Sale(models.Model):
         return self.Phase.OPEN if self.left > 0 else self.Phase.SOLD_OUT
 
     @property
+    @admin.display(description=_("left"), ordering="stock__quantity")
     def left(self) -> int:
         """Units that were available when the stock row was read."""
         return self.stock.quantity
@@ -145,8 +147,9 @@ def new_order_number() -> str:
 
 
 @cache
-def _order_path() -> str:
-    return reverse("order", args=["-"])
+def path_of(view: str) -> str:
+    """Return the path of a view with "-" as its argument; `reverse` takes 13 microseconds."""
+    return reverse(view, args=["-"])
 
 
 class Order(models.Model):
@@ -199,7 +202,7 @@ class Order(models.Model):
 
     def get_absolute_url(self) -> str:
         """Return the path of the order page."""
-        return _order_path().replace("-", self.number)
+        return path_of("order").replace("-", self.number)
 
     @property
     def total(self) -> Decimal:

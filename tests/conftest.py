@@ -7,15 +7,24 @@ test asks for its fixture. A test that kills or pauses a server starts one of it
 import os
 import shutil
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from typing import Any
 
 import django
 import pytest
 
-from devservers import MariaDb, Redis, ServerMissing, ZooKeeper, start_all, stop_all
+from devservers import (
+    MariaDb,
+    PostgreSql,
+    Redis,
+    ServerMissing,
+    ZooKeeper,
+    start_all,
+    stop_all,
+)
 from devservers.temporary import temporary_directory
+from tests.devservers.redis_groups import RedisCluster, SentinelRedis
 from tests.fault_rows import (  # noqa: F401 - hooks
     pytest_addoption,
     pytest_runtest_call,
@@ -29,19 +38,23 @@ WHOLE_SYSTEMS = ("test_stack.py", "test_demo.py")
 HAS_SHOP = find_spec("shop") is not None
 """False where `make test-library` tests the library alone."""
 _CI = os.environ.get("CI") == "true"
-_ON_MARIADB = os.environ.get("TEST_STORE") == "mariadb"
+_STORE = os.environ.get("TEST_STORE", "sqlite")
+_VENDOR = {"mariadb": "mysql"}.get(_STORE, _STORE)
 _var = temporary_directory("tests")
 _redis = Redis()
 _redis_five = [Redis() for _ in range(5)]
 _mariadb = MariaDb()
+_postgresql = PostgreSql(config=["--fsync=off"]) if _STORE == "postgresql" else None
+_database = {"sqlite": None, "mariadb": _mariadb, "postgresql": _postgresql}[_STORE]
 _zookeeper = ZooKeeper(nodes=3)
 
 # Never the developer's own stores, whatever the environment says.
 os.environ.update(
     DJANGO_SETTINGS_MODULE="shop.settings.lab" if HAS_SHOP else "tests.locking.settings",
     SHOP_VAR=str(_var),
-    DATABASE_URL=_mariadb.url if _ON_MARIADB else f"sqlite:///{_var / 'db.sqlite3'}",
+    DATABASE_URL=_database.url if _database else f"sqlite:///{_var / 'db.sqlite3'}",
     REDIS_URL=_redis.url,
+    LOCK_REDIS_URL="",
     CACHE_URL="",  # the same server, also in processes with another REDIS_URL
     CELERY_BROKER_URL=_redis.url,
     REDLOCK_URLS=",".join(server.url for server in _redis_five),
@@ -58,7 +71,7 @@ def pytest_xdist_setupnodes() -> None:
 
 
 def pytest_unconfigure() -> None:
-    stop_all([_redis, *_redis_five, _mariadb, *_zookeeper.nodes])
+    stop_all({_redis, *_redis_five, _mariadb, *_zookeeper.nodes, *filter(None, [_database])})
     shutil.rmtree(_var, ignore_errors=True)
 
 
@@ -66,7 +79,7 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None]:
-    """Deselect the tests of the other database, and run long files first.
+    """Deselect the tests of other databases, and run long files first.
 
     Workers take a file at a time, in this order, so that no long file is left at the end.
     """
@@ -74,7 +87,7 @@ def pytest_collection_modifyitems(
     for item in items:
         if only := item.get_closest_marker("only"):
             item.add_marker(pytest.mark.stores)
-            if only.args != ("mysql" if _ON_MARIADB else "sqlite",):
+            if _VENDOR not in only.args:
                 others.append(item)
     if others:
         config.hook.pytest_deselected(items=others)
@@ -116,8 +129,11 @@ def redis_server() -> Redis:
 @pytest.fixture(autouse=True)
 def _clear_caches() -> None:
     """Clear the caches of the process: primary keys repeat in other tests."""
+    from django.utils import translation
+
     from locking import metrics, policy
 
+    translation.deactivate()  # a test client leaves the language of its last page
     metrics.kinds.clear()
     policy.invalidate()
     if not HAS_SHOP:
@@ -151,6 +167,20 @@ def redis_five() -> list[Redis]:
 
 
 @pytest.fixture(scope="session")
+def redis_sentinel() -> Iterator[SentinelRedis]:
+    """Return a master, its replica and three Sentinels, for tests without a failover."""
+    with SentinelRedis() as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[RedisCluster]:
+    """Return a Cluster of six nodes, for tests without a failover."""
+    with RedisCluster() as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
 def mariadb() -> MariaDb:
     """Return the database of the shop if TEST_STORE=mariadb, otherwise another one."""
     _mariadb.start()
@@ -165,14 +195,20 @@ def zookeeper() -> ZooKeeper:
 
 
 @pytest.fixture(scope="session")
-def django_db_modify_db_settings(request: pytest.FixtureRequest) -> None:
-    """Make the test database one that other processes can open: a file, or MariaDB."""
-    if _ON_MARIADB:
-        request.getfixturevalue("mariadb")
+def django_db_modify_db_settings() -> None:
+    """Make the test database one that other processes can open: a file, or a server's."""
+    if _database:
+        _database.start()
         return
     from django.db import connection
 
     connection.settings_dict["TEST"]["NAME"] = str(_var / "test.sqlite3")
+
+
+@pytest.fixture(scope="session")
+def django_db_keepdb() -> bool:
+    """Keep the test database until its server ends: PostgreSQL drops none that is in use."""
+    return _STORE == "postgresql"
 
 
 @pytest.fixture(scope="session")
@@ -181,7 +217,7 @@ def test_database_url(django_db_setup: None) -> str:
     from django.db import connection
 
     name = connection.settings_dict["NAME"]
-    return _mariadb.url.replace("/shop", f"/{name}") if _ON_MARIADB else f"sqlite:///{name}"
+    return _database.url.replace("/shop", f"/{name}") if _database else f"sqlite:///{name}"
 
 
 @pytest.fixture

@@ -24,7 +24,16 @@ from devservers.programs import installed
 from tests.fault_rows import ROWS
 
 START, END = "<!-- faults -->\n", "<!-- /faults -->"
-BACKENDS = ("none", "process", "database", "mysql_session", "redis", "redlock", "zookeeper")
+BACKENDS = (
+    "none",
+    "process",
+    "database",
+    "mysql_session",
+    "postgresql_session",
+    "redis",
+    "redlock",
+    "zookeeper",
+)
 ANY = "shop, jobs"
 """The column of tests that concern no backend, or several at once."""
 Run = dict[str, Any]

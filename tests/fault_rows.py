@@ -59,7 +59,7 @@ ROWS = {
 """Description and promise of each row: the catalogue, failures (F), mutants (M)."""
 SLACK = 2.0
 """Seconds that a loaded machine may add to a promised time; `lab endure` prints the figures."""
-VENDORS = {"mysql": "MariaDB", "sqlite": "SQLite"}
+VENDORS = {"mysql": "MariaDB", "postgresql": "PostgreSQL", "sqlite": "SQLite"}
 
 _outcomes: Counter[str] = Counter()
 

@@ -46,7 +46,7 @@ LAYERS = {
         urls admin apps celery wsgi
     """,
     "loadtest": """
-        recipes models
+        recipes models protocols
         history
         load
         charts

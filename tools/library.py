@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "library" / "versions.md"
 LOWEST = "lowest"
 DJANGOS = ("5.2", "6.0", "6.1", LOWEST)
-NEEDED = ("pyproject.toml", "LICENSE", "docs/library/README.md", "locking", "devservers")
+DOCS = ("docs/library/README.md", "docs/how-to/redis-deployments.md")
+NEEDED = ("pyproject.toml", "LICENSE", *DOCS, "locking", "devservers")
 TESTS = ("__init__.py", "conftest.py", "fault_rows.py", "locking", "devservers")
 EXTRAS = "celery,mysql,postgresql,prometheus,redis,testing,zookeeper"
 TOOLS = ("pytest-django>=4.11", "pytest-xdist>=3.6", "django-environ>=0.12", "hypothesis>=6")

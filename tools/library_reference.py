@@ -16,14 +16,23 @@ from locking import exceptions
 
 PAGE = ROOT / "docs/library/reference.md"
 OPTIONS = "ttl timeout renew on_lost reentrant max_hold until cancel_on_loss"
+LOCK = "acquire extend release lease locked aacquire arelease all_of take_over"
+LEASE = "token fence owner deadline remaining lost check extend hand_over release_after"
 NAMES = {
-    "lock": ("policy.lock.PolicyLock", "acquire extend release lease locked aacquire arelease"),
-    "locks": ("backends.base.Backend", "lock inspect break_lock probe"),
+    "lock": ("policy.lock.PolicyLock", LOCK),
+    "locks": ("backends.base.Backend", "lock all_of semaphore read_write inspect break_lock probe"),
     "Options of a lock": ("lease.lock.LockOptions", OPTIONS),
-    "Lease": ("Lease", "token fence owner deadline remaining lost check extend release_after"),
+    "Lease": ("Lease", LEASE),
+    "locked": ("locked", ""),
+    "Fenced": ("models.Fenced", "fenced_update not_newer"),
+    "all_of": ("lease.AllOf", ""),
+    "Leases": ("lease.Leases", "lost check"),
+    "Semaphore": ("lease.Semaphore", "locked"),
+    "ReadWriteLock": ("lease.ReadWriteLock", "read write"),
     "Attributes of LockTimeout": ("LockTimeout", "holder since"),
     "run_once": ("run_once", ""),
     "current_run": ("jobs.runs.Run", "attempt check finish previous"),
+    "unique": ("unique", ""),
     "idempotent": ("idempotent", ""),
     "Attempt": ("Attempt", "response is_replay store"),
     "StoredResponse": ("StoredResponse", "to_http"),

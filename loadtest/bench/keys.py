@@ -19,10 +19,9 @@ from django.db import connection, connections
 
 from devservers.faults.worker import emit
 from devservers.process_pool import ProcessPool, StartGate
-from loadtest.bench.results import Progress, Row, events, remarks, rounds
+from loadtest.bench.results import Progress, Row, measure, remarks
 from loadtest.load.runner import versions
 from loadtest.load.sale import open_sale
-from loadtest.load.stores import PrivateStores
 from locking import locks
 from locking.management.console import Rows
 from shop.administration.audit import audit_sale
@@ -139,11 +138,7 @@ def main(asked: Row) -> None:
 
 def bench(asked: Row, progress: Progress) -> Row:
     """Return the report of {"rounds"} and optionally {"buyers"}."""
-    asked, measured = {"buyers": BUYERS, **asked}, dict[str, list[Row]]()
-    with PrivateStores("mariadb", ["redis"]) as stores:
-        report: Row = {"settings": asked, "missing": stores.missing, "versions": {}}
-        if not stores.missing:
-            measured = rounds(events(stores, "keys", asked, report, progress))
+    report, measured = measure("keys", "mariadb", {"buyers": BUYERS, **asked}, progress)
     report["lines"] = [
         {"line": line, "ms": median(one["ms"] for one in done), "rounds": done}
         for line, done in measured.items()

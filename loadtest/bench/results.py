@@ -24,13 +24,17 @@ def events(
         yield event
 
 
-def rounds(events: Iterable[Row]) -> dict[str, list[Row]]:
-    """Return the rounds of each line, from the events of a benchmark."""
+def measure(
+    experiment: str, store: str, asked: Row, progress: Progress
+) -> tuple[Row, dict[str, list[Row]]]:
+    """Run a benchmark on a database and a Redis; return its report and the rounds of each line."""
     measured: dict[str, list[Row]] = {}
-    for event in events:
-        if event["event"] == "round":
-            measured.setdefault(event["line"], []).append(event["round"])
-    return measured
+    with PrivateStores(store, ["redis"]) as stores:
+        report: Row = {"settings": asked, "missing": stores.missing, "versions": {}}
+        for event in () if stores.missing else events(stores, experiment, asked, report, progress):
+            if event["event"] == "round":
+                measured.setdefault(event["line"], []).append(event["round"])
+    return report, measured
 
 
 def cells(columns: Mapping[str, tuple[str, str]], row: Row) -> list[str]:

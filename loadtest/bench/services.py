@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Self
 
 from django.conf import settings
@@ -33,7 +34,12 @@ Requests = Callable[[], Usage]
 def requests_of(family: Family) -> Requests:
     """Return a function that reads the counters of a family's service."""
     if family == "mysql":
-        return _mysql
+        return partial(_counted, "SHOW GLOBAL STATUS LIKE 'Questions'")
+    if family == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+        connection.close()  # a forked process must not share it
+        return partial(_counted, "SELECT SUM(calls) FROM pg_stat_statements")
     if family == "zookeeper":
         return _zookeeper
     urls = [settings.REDIS_URL] if family == "redis" else settings.REDLOCK_URLS
@@ -53,10 +59,10 @@ def redis_cpu_us() -> float:
     return float(used["used_cpu_user"] + used["used_cpu_sys"]) * 1e6
 
 
-def _mysql() -> Usage:
+def _counted(sql: str) -> Usage:
     with connection.cursor() as cursor:
-        cursor.execute("SHOW GLOBAL STATUS LIKE 'Questions'")
-        count = int(cursor.fetchone()[1])
+        cursor.execute(sql)
+        count = int(cursor.fetchone()[-1])
     return Usage(count, count)
 
 

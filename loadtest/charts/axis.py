@@ -90,16 +90,9 @@ class Labels:
         """Reserve room for a label near x; return its middle and its baseline."""
         half = width(text) / 2 + 3
         x = min(max(x, half + 2), WIDTH - half - 2)
-        number = next(
-            (
-                number
-                for number, row in enumerate(self.rows)
-                if all(x + half <= a or b <= x - half for a, b in row)
-            ),
-            len(self.rows),
-        )
-        self.rows[number:] = self.rows[number:] or [[]]
-        self.rows[number].append((x - half, x + half))
+        rows = [*self.rows, []]
+        number = [all(x + half <= a or b <= x - half for a, b in row) for row in rows].index(True)
+        self.rows[number : number + 1] = [[*rows[number], (x - half, x + half)]]
         return x, self.top + number * LABEL
 
 

@@ -1,4 +1,4 @@
-"""The line charts of a load test: units sold over time, and how long buyers waited.
+"""The charts of a load test: units sold by each guard, over time, and how long buyers waited.
 
 Plain SVG with presentation attributes only, the same for pages, offline files and previews.
 """
@@ -10,12 +10,14 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from loadtest.charts import svg
-from loadtest.charts.bars import BAD, BAR, GOOD, MARGIN, WIDTH
-from loadtest.charts.svg import Drawing
+from loadtest.charts.svg import Drawing, tag
 from loadtest.load.fault_plan import FAULTS
-from loadtest.load.report import by_guard
+from loadtest.load.report import by_guard, sentence, worst
 
 Run = dict[str, Any]
+WIDTH, MARGIN, BAR = 420, 10, 22
+TOP, BAR_ROW = 4, 58
+GOOD, BAD = "#1d7a4f", "#c0392b"
 # Colour and dashes: the lines differ without colour too, and are legible on white and on black.
 LINES = (
     ("#d0512f", ""),
@@ -35,8 +37,38 @@ LEGEND = 22
 END = {"text_anchor": "end"}
 
 
-def _frame(label: str, height: int, drawing: Drawing) -> SafeString:
-    return svg.frame(label, (WIDTH, height), drawing.parts, font_size=13)
+def bars(runs: Sequence[Run], *, alone: bool = False) -> SafeString:
+    """Return one bar per guard, of its worst run; `alone` adds a background for a file."""
+    rows = [worst(group) for _name, group in by_guard(runs)]
+    most = max(max(run["stock"], run["sold"]) for run in runs)
+    unit = (WIDTH - 2 * MARGIN) / most
+    height = TOP + BAR_ROW * len(rows)
+    red = tag("rect", width=8, height=8, fill=BAD)
+    stripe = tag("rect", width=3, height=8, fill="#fff", fill_opacity=0.5)
+    drawing = Drawing()
+    drawing.add("defs", svg.hatch("over", 8, red, stripe))
+    if alone:
+        drawing.add("rect", width=WIDTH, height=height, fill="#fff")
+    for number, run in enumerate(rows):
+        _bar(drawing, run, TOP + BAR_ROW * number, unit)
+    ink = {"fill": svg.INK} if alone else {}
+    return svg.frame(sentence(runs), (WIDTH, height), drawing.parts, font_size=14, **ink)
+
+
+def _bar(drawing: Drawing, run: Run, y: int, unit: float) -> None:
+    """Draw the units sold, those beyond the stock hatched, and a mark at the end of the stock."""
+    words = _("%(backend)s + %(discipline)s: sold %(sold)s, stock %(stock)s")
+    if run["oversold"]:
+        words = _(
+            "%(backend)s + %(discipline)s: sold %(sold)s, stock %(stock)s, %(oversold)s too many"
+        )
+    within, end = min(run["sold"], run["stock"]) * unit, MARGIN + run["stock"] * unit - 1
+    bar = {"y": y + 22, "height": BAR}
+    over = {"x": MARGIN + within, "width": run["oversold"] * unit}
+    drawing.text(MARGIN, y + 14, words % run)
+    drawing.add("rect", x=MARGIN, width=within, fill=GOOD, **bar)
+    drawing.add("rect", **over, fill="url(#over)", **bar)
+    drawing.add("rect", x=end, y=y + 18, width=2, height=BAR + 8)
 
 
 def _worst_runs(runs: Sequence[Run]) -> list[tuple[str, Run]]:
@@ -44,7 +76,7 @@ def _worst_runs(runs: Sequence[Run]) -> list[tuple[str, Run]]:
     groups = [
         (name, [run for run in group if run.get("sold_at")]) for name, group in by_guard(runs)
     ]
-    return [(name, max(group, key=lambda run: run["oversold"])) for name, group in groups if group]
+    return [(name, worst(group)) for name, group in groups if group]
 
 
 def sold_over_time(runs: Sequence[Run]) -> SafeString:
@@ -96,7 +128,8 @@ def sold_over_time(runs: Sequence[Run]) -> SafeString:
         drawing.add("polyline", points=points, fill="none", stroke_width=2.5, **pen)
         drawing.line(LEFT, top - 4, LEFT + 34, top - 4, stroke_width=3, **pen)
         drawing.text(LEFT + 42, top, f"{name}: {run['sold']} / {run['stock']}")
-    return _frame(_("Units sold over time"), PLOT + 40 + LEGEND * len(shown), drawing)
+    size = WIDTH, PLOT + 40 + LEGEND * len(shown)
+    return svg.frame(_("Units sold over time"), size, drawing.parts, font_size=13)
 
 
 def waits(runs: Sequence[Run]) -> SafeString:
@@ -115,7 +148,8 @@ def waits(runs: Sequence[Run]) -> SafeString:
         for share, tall, opacity in (("p99", 4, ".45"), ("p95", 12, ".6"), ("p50", BAR - 2, "1")):
             box = {"y": top + 32 - tall / 2, "width": max(wait[share] * unit, 1), "height": tall}
             drawing.add("rect", x=MARGIN, **box, fill=GOOD, fill_opacity=opacity)
-    return _frame(_("How long buyers waited"), ROW * len(shown), drawing)
+    size = WIDTH, ROW * len(shown)
+    return svg.frame(_("How long buyers waited"), size, drawing.parts, font_size=13)
 
 
 def _steps(points: Sequence[tuple[float, float]]) -> str:

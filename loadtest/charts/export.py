@@ -10,7 +10,7 @@ from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from loadtest.charts import bars, curves, svg, timeline
+from loadtest.charts import curves, svg, timeline
 from loadtest.load import report
 from loadtest.load.plan import Plan
 
@@ -39,14 +39,14 @@ def as_file(result: Report, suffix: str) -> bytes:
         cells = [{**run, **wait} for run, wait in zip(result["runs"], waits, strict=True)]
         return table([COLUMNS, *([one[name] for name in COLUMNS] for one in cells)])
     if suffix == "svg":
-        return bars.draw(result["runs"], alone=True).encode()
+        return curves.bars(result["runs"], alone=True).encode()
     return render_to_string("lab/offline.html", shown(result)).encode()
 
 
 def preview(result: Report, *, scale: int = 1) -> bytes:
     """Return a PNG with the verdict of a load test and its charts."""
     runs = result["runs"]
-    pictures = [*filter(None, (bars.draw(runs), curves.sold_over_time(runs)))]
+    pictures = [*filter(None, (curves.bars(runs), curves.sold_over_time(runs)))]
     return sheet([report.sentence(runs)], pictures, scale)
 
 
@@ -97,14 +97,17 @@ def _why(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def charts(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the three charts of the runs of one report, or of two."""
-    sold, waits = curves.sold_over_time(runs), curves.waits(runs)
-    return {"chart": bars.draw(runs), "sold_over_time": sold, "waits": waits}
+    return {
+        "chart": curves.bars(runs),
+        "sold_over_time": curves.sold_over_time(runs),
+        "waits": curves.waits(runs),
+    }
 
 
 def shown(result: Report) -> dict[str, Any]:
     """Return the template context of a report; a long table shows each guard's worst run only."""
     runs = result["runs"]
-    worst = [max(group, key=lambda run: run["oversold"]) for _name, group in report.by_guard(runs)]
+    worst = [report.worst(group) for _name, group in report.by_guard(runs)]
     listed = runs if len(runs) <= LISTED else worst
     return {
         "sentence": report.sentence(runs),

@@ -45,6 +45,12 @@ class Drawing:
         self.add("line", x1=x1, x2=x2, y1=y1, y2=y2, **{"stroke": "currentColor", **attributes})
 
 
+def hatch(name: str, size: int, *parts: SafeString) -> SafeString:
+    """Return the definition of a slanted pattern, which fills as url(#name)."""
+    slant = {"patternUnits": "userSpaceOnUse", "patternTransform": "rotate(45)"}
+    return tag("pattern", SafeString("".join(parts)), id=name, width=size, height=size, **slant)
+
+
 def frame(
     label: str, size: tuple[float, float], parts: Iterable[SafeString], **attributes: object
 ) -> SafeString:

@@ -4,7 +4,6 @@
     draw(variant, length=length_of(variants))  # on the same scale as the others
     draw(variant, is_brief=True)     # without the magnified part and the legend
     draw(variant, alone=True)        # a file with its own background, light and dark
-    png(variant)                     # that file as pixels
     story(variant)                   # the same events in words
 
 There is one lane per process or server, whose bar is its belief, and below them the storage: the
@@ -30,7 +29,7 @@ from loadtest.charts.timeline_signs import BAD, BELIEF, FAULT, WAITING, sign
 from loadtest.charts.timeline_storage import BAR, BOLD, Panel
 from loadtest.charts.timeline_story import story
 
-__all__ = ["draw", "heading", "length_of", "png", "read", "story"]
+__all__ = ["draw", "heading", "length_of", "read", "story"]
 
 STYLE = (
     "@media (prefers-color-scheme: dark) {"
@@ -51,11 +50,6 @@ def draw(
     """Return the timeline of one variant; `length` is what the axis shows, in nanoseconds."""
     drawing = _Timeline(variant, title or heading(variant), length, is_brief=is_brief)
     return drawing.svg(alone=alone)
-
-
-def png(variant: Mapping[str, Any], *, length: int = 0, pixels: int = 2 * WIDTH) -> bytes:
-    """Return the timeline as a PNG, `pixels` wide."""
-    return svg.png(draw(variant, length=length, alone=True), pixels)
 
 
 def length_of(variants: Iterable[Mapping[str, Any]]) -> int:
@@ -122,14 +116,9 @@ class _Timeline(Panel):
         return [tag("desc", text)] if text else []
 
     def _defs(self) -> SafeString:
-        stripe = tag("rect", width=3, height=6, fill=BAD)
-        hatch = {"patternUnits": "userSpaceOnUse", "patternTransform": "rotate(45)"}
-        dots = tag("rect", width=2, height=5, fill=FAULT)
-        return tag(
-            "defs",
-            tag("pattern", stripe, id=self.id, width=6, height=6, **hatch)
-            + tag("pattern", dots, id=f"{self.id}-f", width=5, height=5, **hatch),
-        )
+        stripes = svg.hatch(self.id, 6, tag("rect", width=3, height=6, fill=BAD))
+        dots = svg.hatch(f"{self.id}-f", 5, tag("rect", width=2, height=5, fill=FAULT))
+        return tag("defs", stripes + dots)
 
     # --- a panel: all lanes on one axis ---
 
@@ -146,11 +135,7 @@ class _Timeline(Panel):
     def _lanes(self) -> None:
         """Draw the lanes, the storage and the overlaps."""
         top = self.y
-        processes = ("buyer", "holder", "waiter", WATCHDOG)
-        lanes = [lane for lane in self.data.lanes.values() if self._shows(lane)]
-        # Processes come first, by name; servers and staff in the order of their first event.
-        first = sorted((one for one in lanes if one.name.startswith(processes)), key=_sort_key)
-        for lane in (*first, *(one for one in lanes if not one.name.startswith(processes))):
+        for lane in sorted(filter(self._shows, self.data.lanes.values()), key=_sort_key):
             self._lane(lane)
         self.draw_storage()
         if any(map(self.axis.clip, self.data.overlaps)):
@@ -273,6 +258,9 @@ def translate(label: str) -> str:
     return _(text) % {"value": _(value)} if value else _(text)
 
 
-def _sort_key(lane: Lane) -> tuple[str, bool]:
+def _sort_key(lane: Lane) -> tuple[bool, str, bool]:
+    """Sort processes by name; servers and staff keep the order of their first event after them."""
+    if not lane.name.startswith(("buyer", "holder", "waiter", WATCHDOG)):
+        return True, "", False
     actor = lane.name.removeprefix(WATCHDOG)
-    return actor.replace("holder", "a"), actor != lane.name  # the first holder comes first
+    return False, actor.replace("holder", "a"), actor != lane.name  # the first holder comes first

@@ -169,14 +169,12 @@ class _Reader:
         self.held: dict[str, _Hold] = {}
         self.asked: dict[tuple[str, str], int] = {}
         self.faults: dict[tuple[str, str], int] = {}
-        self.claimed: dict[str, int] = {}
-        """The token with which each actor read the stock row."""
+        self.last_read: dict[str, Event] = {}
+        """How each actor read the stock row."""
         reads = [e for e in self.events if e["do"] == "read"]
         self.has_fences = any(e.get("token") in self.tokens for e in reads)
         self.quantity = self.initial = next((e["quantity"] for e in reads), None)
         """The stock row. The first read shows what it was: nothing had been written yet."""
-        self.known: dict[str, int | None] = {}
-        """The quantity that each actor read."""
 
     def read(self) -> TimelineData:
         for event in self.events:
@@ -254,13 +252,11 @@ class _Reader:
         at, actor = event["t"], event["actor"]
         match event["do"], event["type"]:
             case "read", "ok" if event["quantity"] is not None:
-                token = self.claimed[actor] = event.get("token") or 0
-                self.known[actor] = event["quantity"]
+                self.last_read[actor] = event
                 label = gettext_noop("reads %(value)s") + f"|{event['quantity']}"
-                claim = (
-                    f" · {self.tokens[token]}" if self.is_fenced and token in self.tokens else ""
-                )
-                self._mark(actor, at, "read", label + claim)
+                if self.is_fenced and event.get("token") in self.tokens:
+                    label += f" · {self.tokens[event['token']]}"
+                self._mark(actor, at, "read", label)
             case "write", "ok":
                 label = gettext_noop("writes %(value)s")
                 left = event.get("quantity")
@@ -268,7 +264,8 @@ class _Reader:
                 self._write(at, actor, left)
             case "write", "fail":
                 self._mark(actor, at, "bad", gettext_noop("rejected"))
-                offered, stored = self.claimed.get(actor, 0), max(self.claimed.values(), default=0)
+                claimed = {who: read.get("token") or 0 for who, read in self.last_read.items()}
+                offered, stored = claimed.get(actor, 0), max(claimed.values(), default=0)
                 # A row without a newer token refuses because it has changed since it was read.
                 tokens = [self.tokens.get(token, "") for token in (stored, offered)]
                 self._write(at, actor, None, " > ".join(tokens) if offered < stored else "")
@@ -280,7 +277,8 @@ class _Reader:
                     self._mark(actor, at, "no", gettext_noop("busy"))
 
     def _write(self, at: int, actor: str, left: int | None, rejected: str | None = None) -> None:
-        last, before, known = self.data.stock[-1:], self.quantity, self.known.get(actor)
+        last, before = self.data.stock[-1:], self.quantity
+        known = self.last_read.get(actor, {}).get("quantity")
         units = 0 if rejected is not None else known - left if known and left is not None else 1
         sold = units + (last[0].sold if last else 0)
         is_lost = left is not None and known != before

@@ -7,6 +7,7 @@ code. PlanError means bad arguments (exit 2), ExperimentFailed an unexpected fai
 
 from argparse import ArgumentParser
 from collections.abc import Iterable
+from pathlib import Path
 
 
 def add_numbers(parser: ArgumentParser, options: Iterable[tuple[str, float | None, str]]) -> None:
@@ -15,3 +16,8 @@ def add_numbers(parser: ArgumentParser, options: Iterable[tuple[str, float | Non
         text = meaning if default is None else f"{meaning} (default: {default})"
         kind = float if isinstance(default, float) else int
         parser.add_argument(f"--{name}", type=kind, default=default, help=text)
+
+
+def add_file(parser: ArgumentParser, name: str, meaning: str, metavar: str = "FILE") -> None:
+    """Add an option that names a file to write."""
+    parser.add_argument(f"--{name}", type=Path, metavar=metavar, help=meaning)

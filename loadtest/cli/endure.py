@@ -16,7 +16,7 @@ from devservers.faults.ensemble import FailLeader, Partitioned
 from devservers.faults.proxy import Proxy
 from loadtest.charts import marked
 from loadtest.charts.terminal import Terminal, check_file
-from loadtest.cli import add_numbers
+from loadtest.cli import add_file, add_numbers
 from loadtest.load.plan import keep_within
 from loadtest.load.stores import ExperimentFailed, PrivateStores
 
@@ -59,12 +59,8 @@ def add_arguments(parser: ArgumentParser) -> None:
             ("rounds", 3, "recovery: how many times each fault is injected"),
         ),
     )
-    parser.add_argument(
-        "--write",
-        type=Path,
-        metavar="FILE",
-        help="also write the report between FILE's markers lab_endure_<experiment>",
-    )
+    meaning = "also write the report between FILE's markers lab_endure_<experiment>"
+    add_file(parser, "write", meaning)
 
 
 def handle(terminal: Terminal, *, what: str, write: Path | None, **options: Any) -> int:
@@ -72,17 +68,11 @@ def handle(terminal: Terminal, *, what: str, write: Path | None, **options: Any)
     asked = {name: options[name] for name in LIMITS}
     keep_within(LIMITS, asked)
     check_file("write", write, part := f"lab_endure_{what}")
-    report: dict[str, Any] = {"settings": asked}
+    report: dict[str, Any] = {"settings": asked, "what": what}
     backends = ["redis", "zookeeper"] if what in ("recovery", "soak") else ["redis"]
     leader = FailLeader(Partitioned()) if what == "recovery" else None
-    ensemble = leader.ensemble if leader else None
-    private = PrivateStores(
-        "mariadb",
-        backends,
-        ensemble=ensemble,
-        redis_config=DURABLE if what == "recovery" else (),
-    )
-    with private as stores, ExitStack() as stack:
+    own: dict[str, Any] = {"ensemble": leader.ensemble, "redis_config": DURABLE} if leader else {}
+    with PrivateStores("mariadb", backends, **own) as stores, ExitStack() as stack:
         if stores.missing:
             raise ExperimentFailed("; ".join(stores.missing.values()))
         proxies: dict[str, Proxy] = {}
@@ -100,11 +90,10 @@ def handle(terminal: Terminal, *, what: str, write: Path | None, **options: Any)
             "PAY_WITHIN_SECONDS": "60" if what == "soak" else "86400",
         }
         del stores.environ["MAX_WAITING"], stores.environ["PURCHASES_PER_GRANT"]
-        nodes = [node.port for node in ensemble.nodes] if ensemble else []
+        nodes = [node.port for node in leader.ensemble.nodes] if leader else []
         bar = stack.enter_context(terminal.bar())
         ports = stores.ports | {store: proxy.port for store, proxy in proxies.items()}
-        arguments = {"what": what, "ports": ports, "nodes": nodes, **asked}
-        for event in stores.run_experiment("endure", arguments):
+        for event in stores.run_experiment(what, {"ports": ports, "nodes": nodes, **asked}):
             bar.show(event)
             if event["event"] == "fault" and leader and event["store"] == "zookeeper":
                 _fail_leader(leader, event["do"])

@@ -5,16 +5,15 @@ Example: manage.py lab run --backend none --backend redis --buyers 200 --stock 5
 
 from argparse import ArgumentParser
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from inventory.models import WriteStrategy
 from loadtest.charts.export import FILES, as_file
 from loadtest.charts.terminal import Terminal, check_file
-from loadtest.cli import add_numbers
+from loadtest.cli import add_file, add_numbers
 from loadtest.load import report
 from loadtest.load.fault_plan import FAULTS
-from loadtest.load.plan import BACKENDS, STORES, Plan
+from loadtest.load.plan import BACKENDS, NEEDS, STORES, Plan
 from loadtest.load.run import Report, run
 
 COLUMNS = ("lock", "sold", "orders/s", "wait, ms\np50/p95/p99", "verdict")
@@ -49,6 +48,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "repeats": "runs per backend",
         "strikes": "how many times the fault is injected",
         "patience": "how long a buyer retries while the shop is busy, in seconds",
+        "at": "share of the stock that is sold before the fault is injected",
     }
     add_numbers(
         parser, [(name, known[name.replace("-", "_")], text) for name, text in meanings.items()]
@@ -56,7 +56,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--store",
         choices=STORES,
-        help="database of the test (default: sqlite, or mariadb if required)",
+        help="database of the test (default: sqlite, or the one that is required)",
     )
     parser.add_argument(
         "--fault",
@@ -64,33 +64,21 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="; ".join(f"{name}: {fault.description}" for name, fault in FAULTS.items()),
     )
-    parser.add_argument(
-        "--at",
-        type=float,
-        default=0.5,
-        help="share of the stock that is sold before the fault is injected (default: 0.5)",
-    )
     for suffix, meaning in FILES.items():
-        parser.add_argument(f"--{suffix}", type=Path, metavar="FILE", help=meaning)
+        add_file(parser, suffix, meaning)
 
 
 def handle(terminal: Terminal, **options: Any) -> int:
     """Run the plan and print the report; return 1 if a guard broke its promise."""
     if options["store"] is None:
-        is_mysql = "mysql_session" in (options["backends"] or ())
-        is_mysql |= options["fault"] == "kill-database"
-        options["store"] = "mariadb" if is_mysql else "sqlite"
+        needed = [NEEDS[one] for one in options["backends"] or () if one in NEEDS]
+        is_server = options["fault"] == "kill-database"
+        options["store"] = next(iter(needed), "mariadb" if is_server else "sqlite")
     for suffix in FILES:  # before a run that may take minutes
         check_file(suffix, options[suffix])
-    plan = Plan(
-        backends=tuple(options["backends"] or ("none", "redis")),
-        disciplines=tuple(options["disciplines"] or ("naive",)),
-        **{
-            field.name: options[field.name]
-            for field in fields(Plan)
-            if field.name not in ("backends", "disciplines")
-        },
-    )
+    options["backends"] = tuple(options["backends"] or ("none", "redis"))
+    options["disciplines"] = tuple(options["disciplines"] or ("naive",))
+    plan = Plan(**{field.name: options[field.name] for field in fields(Plan)})
     with terminal.bar() as bar:
         result = run(plan, bar.show)
     terminal.show(result, _describe)

@@ -5,11 +5,10 @@ Example: manage.py lab scenario holder-paused --html paused.html
 
 from argparse import ArgumentParser
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from loadtest.charts.terminal import Terminal, check_file
-from loadtest.cli import add_numbers
+from loadtest.cli import add_file, add_numbers
 from loadtest.load.plan import PlanError, keep_within
 from loadtest.scenarios import SCENARIOS, export, run
 from locking.exceptions import unknown
@@ -23,20 +22,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="a scenario from --list, or all")
     parser.add_argument("--list", action="store_true", help="list scenarios and exit")
     add_numbers(parser, [("rounds", 1, "repeat the scenarios, and count how often each is shown")])
-    parser.add_argument("--html", type=Path, metavar="FILE", help="self-contained HTML report")
+    add_file(parser, "html", "self-contained HTML report")
     for suffix in CHART_FORMATS:
-        parser.add_argument(
-            f"--{suffix}",
-            type=Path,
-            metavar="DIR",
-            help=f"write two {suffix} charts each",
-        )
-    parser.add_argument(
-        "--write",
-        type=Path,
-        metavar="FILE",
-        help="update the scenarios and charts in docs/reference/faults.md; needs all scenarios",
-    )
+        add_file(parser, suffix, f"write two {suffix} charts each", metavar="DIR")
+    meaning = "update the scenarios and charts in docs/reference/faults.md; needs all scenarios"
+    add_file(parser, "write", meaning)
 
 
 def handle(terminal: Terminal, **options: Any) -> int:

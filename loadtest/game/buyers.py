@@ -14,8 +14,8 @@ from django.conf import settings
 
 from devservers.faults.waiting import until
 from devservers.process import die_with_parent, process_state
+from loadtest.history.source import Excerpt
 from loadtest.load.shop_worker import ShopCommands
-from loadtest.scenarios.excerpts import Excerpt
 
 # fork: a buyer starts with Django loaded.
 _fork = multiprocessing.get_context("fork")
@@ -74,10 +74,8 @@ def _buy(line: Connection, stops: Stops, options: Fields, purchase: Fields) -> N
     commands.open(**options)
     names: dict[tuple[str, int], list[str]] = {}
     for name, code in stops.items():
-        path = Path(settings.BASE_DIR) / code.path
-        lines = enumerate(path.read_text().splitlines(), 1)
-        number = next(number for number, line in lines if code.first in line)
-        names.setdefault((str(path), number), []).append(name)
+        path = str(Path(settings.BASE_DIR) / code.path)
+        names.setdefault((path, code.number), []).append(name)
     files = {path for path, _number in names}
 
     def trace_call(frame: FrameType, _event: str, _arg: object) -> Any:

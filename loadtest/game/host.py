@@ -97,7 +97,7 @@ class Game:
             return False
         self.turn += 1
         before, is_release, lane = self.holder(), one.at == "release", f"buyer {buyer}"
-        note = self.testbed.recorder.note
+        note = self.testbed.note
         if one.status == "paused":
             note("fault", "end", what="paused", lane=lane)
         getattr(one, verb)()

@@ -3,15 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from loadtest.history.source import Excerpt
 from loadtest.scenarios.course import COURSE, REDIS_RECIPES, STOCK
-from loadtest.scenarios.excerpts import Excerpt
 from loadtest.scenarios.testbed import BACKENDS, REDIS
 
 STEPS = {step.name: step for step in COURSE}
-LOCKED = Excerpt("shop/purchase/group_commit.py", "with lock as lease", "with lock as lease")
+LOCKED = Excerpt("shop/purchase/group_commit.py", "with lock as lease")
 WITHDRAW = Excerpt(STOCK, "reading = read_stock(", "ids = commit(")
-WRITE = Excerpt(STOCK, "ids = commit(", "ids = commit(")
-EARLY = Excerpt("loadtest/load/shop_worker.py", "lease.backend.release(", "lease.backend.release(")
+WRITE = Excerpt(STOCK, "ids = commit(")
+EARLY = Excerpt("loadtest/load/shop_worker.py", "lease.backend.release(")
 STOPS = {"acquire": LOCKED, "read": WITHDRAW, "write": WRITE, "release": LOCKED}
 """The lines before which every buyer stops; the `with` line runs twice."""
 
@@ -34,7 +34,7 @@ def _redis(code: Excerpt | None = None, **options: Any) -> Variant:
 
 
 def _recipe(alias: str, name: str, code: Excerpt, **stops: str) -> Variant:
-    lines = {stop: Excerpt(REDIS_RECIPES, text, text) for stop, text in stops.items()}
+    lines = {stop: Excerpt(REDIS_RECIPES, text) for stop, text in stops.items()}
     return Variant(alias, f"loadtest.recipes.redis_textbook.{name}", code, stops=lines)
 
 

@@ -38,8 +38,7 @@ class Promise:
     @classmethod
     def of(cls, declared: Capabilities) -> Self:
         """Return the promises of a backend."""
-        is_exclusive = declared.exclusion == "machines"
-        return cls(exclusive=is_exclusive, fencing=declared.fencing)
+        return cls(exclusive=declared.exclusion == "machines", fencing=declared.fencing)
 
 
 class Hold(NamedTuple):
@@ -122,16 +121,8 @@ def holds(events: Iterable[Event]) -> list[Hold]:
                 asked[owner] = last
             case "acquire", "ok":
                 begin = asked.pop(owner, last)
-                live[owner] = Hold(
-                    name=event["name"],
-                    backend=event["backend"],
-                    actor=event["actor"],
-                    token=event["token"],
-                    asked=begin,
-                    begin=last,
-                    end=last,
-                    believed=last,
-                )
+                fields = {name: event[name] for name in ("name", "backend", "actor", "token")}
+                live[owner] = Hold(**fields, asked=begin, begin=last, end=last, believed=last)
                 deadlines[owner] = event["deadline"]
                 by_actor[event["actor"]].append(owner)
             case "renew", "ok" if owner in live:
@@ -245,11 +236,14 @@ def _answers(events: Iterable[Event], dump: Dump) -> list[str]:
     ]
     answers: dict[tuple[int, str], str] = {}
     fresh: Counter[tuple[int, str]] = Counter()
-    undecided = _unended(events)
+    undecided: dict[tuple[str, int], tuple[int, str]] = {}
     for event in events:
         if event["do"] != "buy":
             continue
         form = event["user"], event["key"]
+        undecided[event["actor"], event["id"]] = form
+        if event["type"] in ("ok", "fail"):
+            del undecided[event["actor"], event["id"]]
         number = event["order"] if event["type"] == "ok" else ""
         before = answers.setdefault(form, number)
         if number:
@@ -257,34 +251,20 @@ def _answers(events: Iterable[Event], dump: Dump) -> list[str]:
             fresh[form] += not event.get("replayed", False)
             if before not in ("", number):
                 breaches.append(f"replays: customer {form[0]} was told two orders")
-        elif event["type"] == "unknown":
-            undecided.add(form)
     breaches += [
         f"replays: customer {who}'s form was new {times} times"
         for (who, _), times in fresh.items()
         if times > 1
     ]
+    open_forms = set(undecided.values())
     for (who, key), number in answers.items():
         found = rows.pop((who, digest(key)), [])
         if number and number not in found:
             breaches.append(f"lost: customer {who} was told an order that does not exist")
-        if not number and found and (who, key) not in undecided:
+        if not number and found and (who, key) not in open_forms:
             breaches.append(f"phantom: customer {who} was refused, and has {found[0]}")
     breaches += [f"phantom: order {numbers[0]} has no purchase" for numbers in rows.values()]
     return breaches
-
-
-def _unended(events: Iterable[Event]) -> set[tuple[int, str]]:
-    """Return the forms of purchases without an end."""
-    open_: dict[tuple[str, int], tuple[int, str]] = {}
-    for event in events:
-        if event["do"] == "buy":
-            operation = event["actor"], event["id"]
-            if event["type"] == "invoke":
-                open_[operation] = event["user"], event["key"]
-            else:
-                open_.pop(operation, None)
-    return set(open_.values())
 
 
 def _returns(dump: Dump) -> list[str]:

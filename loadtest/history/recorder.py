@@ -134,13 +134,7 @@ class Recorder:
 
             return lock(name, on_lost=lost, **options)
 
-        for name, recorded in (
-            ("acquire", acquired),
-            ("release", released),
-            ("extend", extended),
-            ("lock", locked),
-        ):
-            setattr(backend, name, recorded)
+        vars(backend).update(acquire=acquired, release=released, extend=extended, lock=locked)
 
     def watch_purchases(self) -> None:
         """Record what this process's purchases read from the stock row and write to it."""

@@ -1,5 +1,9 @@
-"""The line of source that a process executes at each recorded event, read from the files."""
+"""Lines of the source that pages show, read from the files: excerpts, and the line of an event."""
 
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -52,6 +56,62 @@ WRITES: dict[str, Place] = {
 }
 
 
+class Line(NamedTuple):
+    """A line of code; its sign is "-" if it is removed, "!" if it has the fault, or "+"."""
+
+    sign: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """The lines of a file from the one that contains `first` to the next one with `last`.
+
+    Its methods raise ValueError if the file no longer contains them.
+    """
+
+    path: str
+    """Relative to the project's folder."""
+    first: str
+    last: str = ""
+    """By default, the excerpt is one line."""
+    faulty: str = ""
+    """A part of the line with the fault; by default, that is the first one."""
+
+    def _source(self) -> list[str]:
+        return (Path(settings.BASE_DIR) / self.path).read_text().splitlines()
+
+    @property
+    def number(self) -> int:
+        """The number of the first line."""
+        return _find(self._source(), self.first) + 1
+
+    def lines(self) -> list[str]:
+        """Return the lines, dedented."""
+        source = self._source()
+        start = _find(source, self.first)
+        found = source[start : _find(source, self.last, start) + 1]
+        return inspect.cleandoc("\n".join(["", *found])).splitlines()
+
+
+def _find(lines: list[str], part: str, start: int = 0) -> int:
+    for at in range(start, len(lines)):
+        if part in lines[at]:
+            return at
+    raise ValueError(f"no line contains {part!r}")
+
+
+def diff(broken: Excerpt, repaired: Excerpt) -> Iterator[Line]:
+    """Yield the broken lines, the faulty one marked, and the lines of the repair."""
+    old, new = broken.lines(), repaired.lines()
+    faulty = _find(old, broken.faulty)
+    for change, begin, end, new_begin, new_end in SequenceMatcher(a=old, b=new).get_opcodes():
+        sign = "" if change == "equal" else "-"
+        yield from (Line("!" if at == faulty else sign, old[at]) for at in range(begin, end))
+        if change != "equal":
+            yield from (Line("+", text) for text in new[new_begin:new_end])
+
+
 class SourceLine(NamedTuple):
     """A line of code and its place, "inventory/stock.py:46"."""
 
@@ -71,32 +131,33 @@ def line_of(event: Event, *, alias: str = "", guard: str = "") -> SourceLine | N
     store = RECIPE_OF.get(guard, alias)
     match event["do"], event.get("type"):
         case "acquire", "invoke" if store in ACQUIRE:
-            return _find(*ACQUIRE[store])
+            return _line(*ACQUIRE[store])
         case "release", "invoke" if store in RELEASE:
-            return _find(*RELEASE[store])
+            return _line(*RELEASE[store])
         case "renew", _any:
-            return _find(LEASE, "= self.backend.extend(")
+            return _line(LEASE, "= self.backend.extend(")
         case "lost", _any:
-            return _find(LEASE, "self.on_lost(self)")
+            return _line(LEASE, "self.on_lost(self)")
         case "read", _any:
-            return _find(STOCK, "quantity, epoch, token = rows.get(")
+            return _line(STOCK, "quantity, epoch, token = rows.get(")
         case "write", _any:
             strategy = next((name for name in WRITES if name in guard), "naive")
-            return _find(*WRITES[strategy])
+            return _line(*WRITES[strategy])
         case "fault", "start" if event["what"] in ("paused", "GIL held", "works"):
-            return _find(STOCK, 'reach("stock.read"')
+            return _line(STOCK, 'reach("stock.read"')
         case ("fault", "start") | ("buy", ("ok" | "fail" | "unknown")):
             return ENDED if event.get("what", "killed") == "killed" else None
     return None
 
 
 @cache
-def _find(path: str, part: str) -> SourceLine | None:
+def _line(path: str, part: str) -> SourceLine | None:
     """Return the first line of a file with this part; None if it was changed, which a test finds.
 
     A course whose other lines are right is worth more than an error page.
     """
-    for number, line in enumerate((Path(settings.BASE_DIR) / path).read_text().splitlines(), 1):
-        if part in line:
-            return SourceLine(f"{path}:{number}", line.strip())
-    return None
+    excerpt = Excerpt(path, part)
+    try:
+        return SourceLine(f"{path}:{excerpt.number}", *excerpt.lines())
+    except ValueError:
+        return None

@@ -33,7 +33,7 @@ class Fault(NamedTuple):
     def applies(self, backend: str, store: str) -> bool:
         """Return True if it can hit a run under this lock on this database."""
         if self.server == "database":
-            return store == "mariadb"
+            return store != "sqlite"
         return self.server == backend or (self.holder is not None and backend != "none")
 
 

@@ -11,17 +11,20 @@ from inventory.models import WriteStrategy
 from loadtest.load.fault_plan import FAULTS
 from locking.exceptions import unknown
 
-STORES = ("sqlite", "mariadb")
+STORES = {"sqlite": "SQLite", "mariadb": "MariaDB", "postgresql": "PostgreSQL"}
 # The servers that a backend needs beside the database.
 BACKENDS: dict[str, str | None] = {
     "none": None,
     "process": None,
     "database": None,
     "mysql_session": None,
+    "postgresql_session": None,
     "redis": "redis",
     "redlock": "redlock",
     "zookeeper": "zookeeper",
 }
+NEEDS = {"mysql_session": "mariadb", "postgresql_session": "postgresql"}
+"""The database that a backend needs."""
 LIMITS = {
     "buyers": (1, 100_000),
     "stock": (1, 100_000),
@@ -36,7 +39,7 @@ LIMITS = {
 }
 ALWAYS_PRINTED = ("buyers", "stock", "seed")
 """Options that the command line always names."""
-# A thread may need two connections, and the private MariaDB allows 400.
+# A thread may need two connections, and a private server allows 400.
 MOST_THREADS = 150
 
 
@@ -81,7 +84,7 @@ class Plan:
         for kind, asked, known in (
             ("backend", self.backends, tuple(BACKENDS)),
             ("write strategy", self.disciplines, WriteStrategy.values),
-            ("store", (self.store,), STORES),
+            ("store", (self.store,), tuple(STORES)),
             ("fault", (self.fault,), tuple(FAULTS)),
         ):
             if not asked:
@@ -97,10 +100,14 @@ class Plan:
                 _("Use at most %(most)s threads in all: processes x threads per process.")
                 % {"most": MOST_THREADS}
             )
-        if "mysql_session" in self.backends and self.store != "mariadb":
-            raise PlanError(_("The backend mysql_session needs MariaDB as its database."))
-        if self.fault == "kill-database" and self.store != "mariadb":
-            raise PlanError(_("The fault kill-database needs MariaDB as its database."))
+        for one in self.backends:
+            if (needed := NEEDS.get(one, self.store)) != self.store:
+                raise PlanError(
+                    _("The backend %(backend)s needs %(database)s as its database.")
+                    % {"backend": one, "database": STORES[needed]}
+                )
+        if self.fault == "kill-database" and self.store == "sqlite":
+            raise PlanError(_("The fault kill-database needs MariaDB or PostgreSQL."))
 
     @property
     def servers(self) -> tuple[str, ...]:

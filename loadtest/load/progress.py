@@ -67,19 +67,15 @@ class LoadProgress:
         lasted = time.monotonic() - self._began if self._began else 0.0
         return self.done / lasted if lasted else 0.0
 
-    @property
-    def seconds_left(self) -> int | None:
-        """Return the estimated time left in seconds; None while it is unknown."""
-        return round((self.total - self.done) / self.per_second) if self.per_second else None
-
     def as_dict(self) -> dict[str, Any]:
-        """Return the progress as JSON for a page."""
+        """Return the progress as JSON for a page; `left` is the estimated time left in seconds."""
+        rate = self.per_second
         return {
             "now": self.now,
             "done": self.done,
             "of": self.total,
-            "per_second": round(self.per_second),
-            "left": self.seconds_left,
+            "per_second": round(rate),
+            "left": round((self.total - self.done) / rate) if rate else None,
             "run": self.run,
             "over": self.over,
         }

@@ -1,7 +1,7 @@
 """Reports for people: sentences about runs."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -76,6 +76,11 @@ def by_guard(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 
     names = dict.fromkeys(map(name, runs))
     return [(one, [run for run in runs if name(run) == one]) for one in names]
+
+
+def worst(runs: Iterable[Run]) -> Run:
+    """Return the run that oversold most."""
+    return max(runs, key=lambda run: int(run["oversold"]))
 
 
 def _title(backend: str, name: str) -> str:

@@ -59,9 +59,9 @@ def main(asked: dict[str, Any]) -> None:
 
 def versions() -> dict[str, Any]:
     """Return the versions and the machine that the figures were measured on."""
+    sql = {"sqlite": "SELECT sqlite_version()", "postgresql": "SHOW server_version"}
     with connection.cursor() as cursor:
-        is_sqlite = connection.vendor == "sqlite"
-        cursor.execute("SELECT sqlite_version()" if is_sqlite else "SELECT version()")
+        cursor.execute(sql.get(connection.vendor, "SELECT version()"))
         database = f"{connection.display_name} {cursor.fetchone()[0]}"
     found = {
         "python": platform.python_version(),

@@ -129,6 +129,7 @@ class ShopCommands:
     ) -> object:
         """Take the settings of one run."""
         self.held.clear()
+        self.fault = None
         handler.close()
         for alias, entry in databases.items():
             add_database(alias, entry)
@@ -187,19 +188,17 @@ class ShopCommands:
         """
         assert self.recorder is not None
         policy.invalidate()
-        fault, self.fault = self.fault, None
 
         def check() -> None:
-            nonlocal fault
             time.sleep(think)
             lease = PolicyLock(lock_name(sale)).lease
             if lease is not None and (early or not renew):
                 lease.renewer.remove(lease)
             if lease is not None and early:
                 lease.backend.release(lease.claim, lease.token)
+            fault, self.fault = self.fault, None
             if fault:
-                injected, fault = fault, None
-                self.inject(injected)
+                self.inject(fault)
 
         began = time.monotonic()
         with failpoints.armed(CHECK, check):

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
-from devservers import MariaDb, Redis, Server, ServerError, ZooKeeper, start_all, stop_all
-from devservers.base import STOP_TIMEOUT
+from devservers import MariaDb, PostgreSql, Redis, Server, ServerError, ZooKeeper
+from devservers.base import STOP_TIMEOUT, start_all, stop_all
 from devservers.faults.injectors import CutReplication
 from devservers.process import with_parent_death_signal
 from devservers.temporary import temporary_directory
@@ -37,6 +37,7 @@ def private_environ(folder: Path) -> dict[str, str]:
         "SHOP_VAR": str(folder),
         "DATABASE_URL": f"sqlite:///{folder / 'lab.sqlite3'}",
         "REDIS_URL": NOWHERE,
+        "LOCK_REDIS_URL": "",
         "CACHE_URL": "",  # the server of REDIS_URL
         "CELERY_BROKER_URL": NOWHERE,
         "REDLOCK_URLS": "",
@@ -80,7 +81,7 @@ class PrivateStores:
             self.folder = temporary_directory("lab")
             self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self.environ = private_environ(self.folder)
-            if self.store == "mariadb":
+            if self.store != "sqlite":
                 self._start("database")
             for backend in self.backends:
                 if BACKENDS[backend]:
@@ -99,6 +100,9 @@ class PrivateStores:
             self.missing[what] = str(error)
 
     def _database(self) -> dict[str, str]:
+        if self.store == "postgresql":
+            server = PostgreSql(config=["--shared_preload_libraries=pg_stat_statements"])
+            return {"DATABASE_URL": self._up("database", server).url}
         return {"DATABASE_URL": self._up("database", MariaDb()).url}
 
     def _redis(self) -> dict[str, str]:

@@ -25,6 +25,12 @@ POLL = 0.02
 """Mean seconds between two attempts of a waiter."""
 
 
+def _capabilities(flaw: str, *, expires: bool = True) -> Capabilities:
+    return Capabilities(
+        summary=f"Textbook: {flaw}.", exclusion="machines", expires=expires, lists_holders=True
+    )
+
+
 class _Textbook(Backend):
     """The three share polling and an unconditional DEL."""
 
@@ -89,10 +95,8 @@ class _Textbook(Backend):
 class SetnxBackend(_Textbook):
     """L5: the key does not expire, so a crashed holder keeps the lock."""
 
-    capabilities = Capabilities(
-        summary="Textbook: a crashed holder blocks every other client forever.",
-        exclusion="machines",
-        lists_holders=True,
+    capabilities = _capabilities(
+        "a crashed holder blocks every other client forever", expires=False
     )
     prefix = "textbook:setnx:"
 
@@ -103,11 +107,8 @@ class SetnxBackend(_Textbook):
 class SetnxExpireBackend(_Textbook):
     """L6: two commands, and a crash fits between them."""
 
-    capabilities = Capabilities(
-        summary="Textbook: a crash between SETNX and EXPIRE blocks every other client forever.",
-        exclusion="machines",
-        expires=True,
-        lists_holders=True,
+    capabilities = _capabilities(
+        "a crash between SETNX and EXPIRE blocks every other client forever"
     )
     prefix = "textbook:setnx-expire:"
 
@@ -122,12 +123,7 @@ class SetnxExpireBackend(_Textbook):
 class SetExpireBackend(_Textbook):
     """L7: the key expires, but a late holder deletes its successor's key."""
 
-    capabilities = Capabilities(
-        summary="Textbook: a late holder deletes its successor's lock.",
-        exclusion="machines",
-        expires=True,
-        lists_holders=True,
-    )
+    capabilities = _capabilities("a late holder deletes its successor's lock")
     prefix = "textbook:set-px:"
 
     def _take(self, key: str, claim: Claim) -> bool:

@@ -71,9 +71,3 @@ class Consumer(Server):
     def is_ready(self) -> bool:
         """Return True once the server is ready."""
         return self._heartbeat.exists()
-
-
-def processes_of(server: Server) -> dict[str, int]:
-    """Return the pids of the server and of its children, by name."""
-    children = {f"{server.name} child {n}": pid for n, pid in enumerate(server.children(), 1)}
-    return {server.name: server.pid, **children}

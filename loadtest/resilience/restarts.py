@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from threading import Thread
+from threading import Event
 from typing import Any
 
 from django.db.models import Count, Sum
@@ -13,15 +13,14 @@ from devservers import Server
 from devservers.faults.waiting import FaultFailed, until
 from loadtest.load.http.client import DISCONNECTED
 from loadtest.load.http.load import SENDING, HttpLoad, run_http_load
-from loadtest.resilience.shop import Shop
-from loadtest.resilience.verdicts import TIMEOUT, Report, verdict
+from loadtest.resilience.shop import TIMEOUT, Report, Shop, in_threads, verdict
 from locking.models import JobRun
 
 TASK, EVERY = "shop.tasks.expire_unpaid_orders", 5
 """A scheduled job, and its interval in seconds."""
 
 
-def restarts(asked: dict[str, Any]) -> Report:
+def main(asked: dict[str, Any]) -> Report:
     """Send `attempts` purchases while web, worker, consumer and both beats restart twice."""
     with Shop(stock=1, beats=2) as shop:
         done: list[float] = []
@@ -36,27 +35,18 @@ def restarts(asked: dict[str, Any]) -> Report:
             connections=25,
             hang_ups=True,
         )
-        over = False
         progress = {SENDING: 0}
 
-        def restart() -> None:
+        def restart(over: Event) -> None:
             for share in (0.002, 0.3):  # the first while most units are unsold
-                while progress[SENDING] < share * plan.attempts and not over:
-                    time.sleep(0.02)
-                if not over:
+                while progress[SENDING] < share * plan.attempts and not over.is_set():
+                    over.wait(0.02)
+                if not over.is_set():
                     _restart(shop.servers)
                     done.append(time.monotonic())
 
-        def save(what: str, now: int, of: int) -> None:
-            progress[what] = now
-
-        restarting = Thread(target=restart)
-        restarting.start()
-        try:
-            report = run_http_load(plan, save)
-        finally:
-            over = True
-            restarting.join()
+        with in_threads(restart, 1):
+            report = run_http_load(plan, lambda what, now, of: progress.update({what: now}))
         with suppress(FaultFailed):
             until(lambda: not _missed(began), "the end of all jobs", TIMEOUT)
         missed = _missed(began)

@@ -1,12 +1,14 @@
-"""A shop on the stores of the environment, its sale, and clients over raw HTTP."""
+"""A shop on the stores of the environment, its clients over raw HTTP, and the verdict on both."""
 
 import os
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -14,13 +16,17 @@ from django.core.management import call_command
 from django.db import connections
 
 from devservers import HOST, Server, start_all, stop_all
+from devservers.faults.waiting import until
 from loadtest.load.http.buyers import Buyer, sign_in
 from loadtest.load.sale import open_sale
-from loadtest.resilience.processes import Celery, Consumer, Web, processes_of
+from loadtest.resilience.processes import Celery, Consumer, Web
 from locking import locks, policy
-from shop.models import Sale
+from shop.administration.audit import audit_sale
+from shop.models import Order, Sale
 
-TIMEOUT = 30.0
+REPLY_TIMEOUT, TIMEOUT = 30.0, 60.0
+BOUGHT = (201, 303)
+Report = dict[str, Any]
 BUYERS, MAX_UNITS = 100, 10_000
 """Buyers send form after form, each with a new key, for up to MAX_UNITS units per buyer."""
 
@@ -75,7 +81,10 @@ class Shop:
 
     def processes(self) -> dict[str, int]:
         """Return the pids of the shop's processes by name."""
-        return {name: pid for one in self.servers for name, pid in processes_of(one).items()}
+        found = {server.name: server.pid for server in self.servers}
+        for server in self.servers:
+            found |= {f"{server.name} child {n}": pid for n, pid in enumerate(server.children(), 1)}
+        return found
 
     def pids(self) -> list[int]:
         """Return the pids of the shop's processes."""
@@ -106,7 +115,7 @@ def fetch(port: int, message: bytes) -> tuple[int, bytes]:
     """Return the status, 0 for no answer, and all received bytes."""
     received = b""
     try:
-        with closing(socket.create_connection((HOST, port), timeout=TIMEOUT)) as connection:
+        with closing(socket.create_connection((HOST, port), timeout=REPLY_TIMEOUT)) as connection:
             connection.sendall(message.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
             while more := connection.recv(65536):
                 received += more
@@ -116,25 +125,31 @@ def fetch(port: int, message: bytes) -> tuple[int, bytes]:
 
 
 @contextmanager
+def in_threads(work: Callable[[threading.Event], None], threads: int) -> Iterator[None]:
+    """Run `work` in several threads; when the block ends, the event tells them to return."""
+    over = threading.Event()
+    with ThreadPoolExecutor(threads) as pool:
+        running = [pool.submit(work, over) for _ in range(threads)]
+        try:
+            yield
+        finally:
+            over.set()
+    for one in running:
+        one.result()
+
+
+@contextmanager
 def load(act: Callable[[], Reply], threads: int, *, pause: float = 0.0) -> Iterator[list[Reply]]:
     """Repeat `act` in several threads while the block lasts; the list grows with the replies."""
     replies: list[Reply] = []
-    over = threading.Event()
 
-    def repeat() -> None:
+    def repeat(over: threading.Event) -> None:
         while not over.is_set():
             replies.append(act())
             over.wait(pause)
 
-    running = [threading.Thread(target=repeat, daemon=True) for _ in range(threads)]
-    for thread in running:
-        thread.start()
-    try:
+    with in_threads(repeat, threads):
         yield replies
-    finally:
-        over.set()
-        for thread in running:
-            thread.join(TIMEOUT)
 
 
 def store_responds(port: int, timeout: float = 0.2) -> bool:
@@ -160,3 +175,44 @@ def resources(pids: list[int]) -> dict[str, int]:
         sums["kb"] += int(fields.get("VmRSS", "0").split()[0])  # a process that has ended has none
         sums["threads"] += int(fields["Threads"])
     return sums
+
+
+def verdict(breaches: list[str], **facts: Any) -> Report:
+    """Return the report: the facts, the breaches and "ok" if there is no breach."""
+    return {**facts, "breaches": breaches, "verdict": "failed" if breaches else "ok"}
+
+
+def purchases(replies: list[Reply], since: float) -> list[float]:
+    """Return the end times of the purchases that began after `since`."""
+    latest = takewhile(lambda one: one.ended > since, reversed(replies))
+    return [one.ended for one in latest if one.began > since and one.status in BOUGHT]
+
+
+def next_purchase(replies: list[Reply], since: float, ends_after: float = 0.0) -> float:
+    """Wait for a purchase that began and ended after these times; return its end."""
+
+    def ends() -> list[float]:
+        return [end for end in purchases(replies, since) if end > ends_after]
+
+    return min(until(ends, "a purchase", TIMEOUT))
+
+
+def statuses(replies: list[Reply]) -> dict[str, int]:
+    """Return the number of replies by status."""
+    return {str(status): n for status, n in sorted(Counter(one.status for one in replies).items())}
+
+
+def breaches_of(shop: Shop, replies: list[Reply]) -> list[str]:
+    """Return the breaches of the final ledger and the answers that a shop must not send."""
+    won = sum(one.status in BOUGHT for one in replies)
+    wrong = sorted({one.status for one in replies if one.status >= 500} - {503})
+    return ledger_breaches(shop.sale, won) + [f"an answer was {status}" for status in wrong]
+
+
+def ledger_breaches(sale: Sale, acknowledged: int) -> list[str]:
+    """Return the breaches of the final ledger, which has at least the acknowledged orders."""
+    breaches = list(audit_sale(sale=sale).breaches)
+    found = Order.objects.filter(sale=sale).count()
+    if found < acknowledged:
+        breaches.append(f"{acknowledged} orders were acknowledged, {found} exist")
+    return breaches

@@ -7,12 +7,15 @@ from typing import Any
 from devservers.faults.waiting import until
 from devservers.faults.worker import emit
 from loadtest.bench.purchase.web import THREADS
-from loadtest.resilience.shop import Reply, Shop, load, resources
-from loadtest.resilience.verdicts import (
+from loadtest.resilience.shop import (
     TIMEOUT,
+    Reply,
     Report,
-    ledger_breaches,
+    Shop,
+    breaches_of,
+    load,
     purchases,
+    resources,
     statuses,
     verdict,
 )
@@ -28,7 +31,7 @@ HELPERS = 3
 that are repeated. Threads that pile up with the requests would be many more."""
 
 
-def slow(asked: dict[str, Any]) -> Report:
+def main(asked: dict[str, Any]) -> Report:
     """Delay every message of a store by 200 ms, then stop its replies, then recover it."""
     phases: list[Report] = []
     breaches: list[str] = []
@@ -54,7 +57,7 @@ def slow(asked: dict[str, Any]) -> Report:
                 phase["back_after"] = round(back_after, 2)
         after = resources(shop.pids())["threads"]
     threads = {"before": before, "after": after}
-    breaches += ledger_breaches(shop, all_replies)
+    breaches += breaches_of(shop, all_replies)
     return verdict(breaches, phases=phases, threads=threads)
 
 

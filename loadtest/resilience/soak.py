@@ -20,13 +20,19 @@ from devservers import HOST
 from devservers.faults.waiting import until
 from devservers.faults.worker import emit
 from loadtest.bench.services import mntr
-from loadtest.resilience.shop import Shop, fetch, resources
-from loadtest.resilience.verdicts import TIMEOUT, Report, verdict
+from loadtest.resilience.shop import (
+    TIMEOUT,
+    Report,
+    Shop,
+    fetch,
+    ledger_breaches,
+    resources,
+    verdict,
+)
 from loadtest.resilience.visitors import Visitors
 from locking import locks, policy
 from locking.models import LockPolicyChange
-from shop.administration.audit import audit_sale
-from shop.models import Order, Sale
+from shop.models import Sale
 
 BACKENDS = ("redis", "zookeeper", "database")
 CYCLES, WARM = 5, 1
@@ -47,7 +53,7 @@ GROWS = {
 Figures = dict[str, float]
 
 
-def soak(asked: dict[str, Any]) -> Report:
+def main(asked: dict[str, Any]) -> Report:
     """Run mixed load for `seconds` at half the capacity of the shop; growth is a breach."""
     seconds: float = asked["seconds"]
     zookeeper: int = asked["ports"]["zookeeper"]
@@ -62,7 +68,8 @@ def soak(asked: dict[str, Any]) -> Report:
             for phase in range(CYCLES * len(BACKENDS)):
                 backend = BACKENDS[phase % len(BACKENDS)]
                 emit("progress", system=backend, step=phase + 1, of=CYCLES * len(BACKENDS))
-                _switch(backend)
+                policy.switch(backend=backend, reason="lab endure soak")  # under load
+                locks.close()
                 ends = time.monotonic() + seconds / CYCLES / len(BACKENDS)
                 while True:
                     samples[phase // len(BACKENDS)].append(_figures(shop, zookeeper))
@@ -71,7 +78,9 @@ def soak(asked: dict[str, Any]) -> Report:
                     time.sleep(max(0.5, seconds / 200))
         until(lambda: not _held(zookeeper), "the release of all locks", TIMEOUT)
     breaches, grew = growth(samples[WARM], samples[-1])
-    breaches += _ledger_breaches(sales, visitors)
+    breaches += visitors.unexpected[:10]
+    for sale in sales:
+        breaches += ledger_breaches(sale, visitors.ordered[sale.pk])
     return verdict(
         breaches,
         visits_per_second={"most": round(rate, 1), "asked": round(rate / 2, 1)},
@@ -90,12 +99,6 @@ def _capacity(visitors: Visitors, seconds: float) -> float:
     before, began = visitors.visits, time.monotonic()
     time.sleep(seconds)
     return (visitors.visits - before) / (time.monotonic() - began)
-
-
-def _switch(backend: str) -> None:
-    """Switch the backend under load, with a drain."""
-    policy.switch(backend=backend, reason="lab endure soak")
-    locks.close()
 
 
 def _figures(shop: Shop, zookeeper: int) -> Figures:
@@ -158,14 +161,3 @@ def growth(first: list[Figures], last: list[Figures]) -> tuple[list[str], dict[s
         if after > before * (1 + FLAT) + slack and name not in GROWS:
             breaches.append(f"{name}: {before:g} grew to {after:g}")
     return breaches, grew
-
-
-def _ledger_breaches(sales: list[Sale], visitors: Visitors) -> list[str]:
-    """Return the unexpected answers and the breaches of the final ledger."""
-    breaches = visitors.unexpected[:10]
-    for sale in sales:
-        breaches += audit_sale(sale=sale).breaches
-        found = Order.objects.filter(sale=sale).count()
-        if found < visitors.ordered[sale.pk]:
-            breaches.append(f"{visitors.ordered[sale.pk]} orders were acknowledged, {found} exist")
-    return breaches

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from devservers import HOST
 from loadtest.load.http.buyers import Buyer
-from loadtest.resilience.shop import Shop, fetch
+from loadtest.resilience.shop import Shop, fetch, in_threads
 from shop.models import Sale, User
 
 RESERVATION_TIMEOUT = 60.0
@@ -59,23 +59,15 @@ class Visitors:
 
         Each thread starts a visit every `every` seconds, or as soon as its last one has ended.
         """
-        over = threading.Event()
 
-        def repeat() -> None:
+        def repeat(over: threading.Event) -> None:
             due = time.monotonic() + random.uniform(0, every)
             while not over.wait(max(0.0, due - time.monotonic())):
                 due = max(due + every, time.monotonic() - every)
                 self._visit()
 
-        running = [threading.Thread(target=repeat) for _ in range(threads)]
-        for thread in running:
-            thread.start()
-        try:
+        with in_threads(repeat, threads):
             yield
-        finally:
-            over.set()
-            for thread in running:
-                thread.join()
 
     def _visit(self) -> None:
         (visit,) = random.choices(list(self._weights), list(self._weights.values()))

@@ -15,6 +15,7 @@ variant is {"guard", "is_repaired", "facts", "events", "seconds"}. Everything is
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from loadtest.bench.results import events
 from loadtest.load.stores import PrivateStores
 from loadtest.scenarios.catalogue import SCENARIOS
 
@@ -27,10 +28,7 @@ def run(
     """Run the named scenarios and return their report; `progress` receives every event."""
     report: dict[str, Any] = {"versions": {}, "scenarios": []}
     with PrivateStores("sqlite", ()) as stores:
-        for event in stores.run_experiment("scenario", {"names": list(names)}):
-            progress(event)
-            if event["event"] == "versions":
-                report["versions"] = event["versions"]
-            elif event["event"] == "scenario":
+        for event in events(stores, "scenario", {"names": list(names)}, report, progress):
+            if event["event"] == "scenario":
                 report["scenarios"].append(event["scenario"])
     return report

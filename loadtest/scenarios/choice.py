@@ -15,12 +15,16 @@ from locking.backends.database.backend import with_queue
 LOCKS = {
     "process": ("process",),
     "mysql": ("mysql_session", "database"),
+    "postgresql": ("postgresql_session", "database"),
+    "postgresql-pooled": ("database",),
     "sqlite": ("database",),
     "redis": ("redis",),
     "redis-masters": ("redlock", "redis"),
     "zookeeper": ("zookeeper",),
 }
-"""The locks that each store makes possible."""
+"""The locks that each store makes possible; a pooler such as PgBouncer shares sessions."""
+RUN_ON = {"mysql": "mariadb", "postgresql": "postgresql", "postgresql-pooled": "postgresql"}
+"""The database of `lab run` for a store; sqlite for others."""
 COSTS = ("pairs/s", "hand-off p50 ms", "p99 ms", "CPU us")
 """The columns of docs/measurements/locks.md that a recommendation names."""
 HARMLESS = ("session", "lease", "survives", "unaffected")
@@ -44,7 +48,7 @@ class Project:
     def locks(self) -> dict[str, Capabilities]:
         """Return the locks that the stores make possible, with their capabilities there."""
         found = {alias: capabilities()[alias] for one in self.stores for alias in LOCKS[one]}
-        if "mysql" in self.stores:
+        if {"mysql", "postgresql"} & set(self.stores):
             found["database"] = with_queue(found["database"])
         return found
 
@@ -68,7 +72,9 @@ class Project:
 
     def cost(self, alias: str) -> dict[str, str]:
         """Return the figures of a lock; none if it was not measured on these stores."""
-        found = figures(alias) if alias != "database" or "mysql" in self.stores else {}
+        if alias == "database" and "mysql" not in self.stores:
+            alias = "postgresql" if "postgresql" in self.stores else "sqlite"
+        found = figures(alias)
         return {name: found[name] for name in COSTS if name in found}
 
     def fit(self) -> list[str]:
@@ -117,13 +123,14 @@ def _runs(alias: str, need: str, project: Project) -> list[dict[str, Any]]:
     scenarios = [one for one in SCENARIOS.values() if one.fault == need]
     own = [one for one in scenarios if alias in re.findall(r"\w+", one.repaired)]
     commands = [f"manage.py lab scenario {one.name}" for one in own or scenarios]
+    store = next(RUN_ON.get(one, "sqlite") for one in project.stores if alias in LOCKS[one])
     if is_load := need in LOADS and not own and (need == "race" or alias != "process"):
         plan = Plan(
             backends=("none", alias) if need == "race" else (alias,),
             disciplines=(WriteStrategy.FENCED if need == "paused" else WriteStrategy.NAIVE,),
             fault=LOADS[need],
             processes=1 if alias == "process" else 4,
-            store="mariadb" if "mysql" in project.stores else "sqlite",
+            store=store,
         )
         commands = [plan.command()]
     return [{"need": need, "is_proof": bool(own or is_load), "command": one} for one in commands]

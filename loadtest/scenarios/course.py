@@ -4,16 +4,14 @@ from dataclasses import dataclass
 
 from django.utils.translation import gettext_lazy as _
 
-from loadtest.scenarios.excerpts import Excerpt
+from loadtest.history.source import Excerpt
 from loadtest.scenarios.scenario import Text
 
 REDIS_RECIPES = "loadtest/recipes/redis_textbook.py"
 STOCK, REDIS_SCRIPTS = "inventory/stock.py", "locking/backends/lua"
-SET_NX_PX = Excerpt(REDIS_RECIPES, "self._client.set(key", "self._client.set(key", "px=")
-NAIVE_WRITE = Excerpt(STOCK, "WRITE = ", "WRITE = ", "WHERE id = %s")
-ONE_PROCESS = Excerpt(
-    "locking/backends/process.py", "owned = self._owned.get", "return Grant", "self._owned.get"
-)
+SET_NX_PX = Excerpt(REDIS_RECIPES, "self._client.set(key")
+NAIVE_WRITE = Excerpt(STOCK, "WRITE = ")
+ONE_PROCESS = Excerpt("locking/backends/process.py", "owned = self._owned.get", "return Grant")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +67,7 @@ COURSE = (
             " a lease: SET NX PX creates the key together with its expiry."
         ),
         notice=_("PTTL -1 means that the key never expires. The next buyer can only give up."),
-        broken=Excerpt(REDIS_RECIPES, ".setnx(key", ".setnx(key", ".setnx(key"),
+        broken=Excerpt(REDIS_RECIPES, ".setnx(key"),
         repaired=SET_NX_PX,
         scenarios=("setnx-without-expiry",),
     ),
@@ -124,7 +122,7 @@ COURSE = (
             " the lock is free within one short lease."
         ),
         notice=_("Compare how long buyer B waits for the killed holder."),
-        broken=Excerpt("loadtest/scenarios/catalogue/holders.py", "LONG_TTL", '"""', "LONG_TTL = "),
+        broken=Excerpt("loadtest/scenarios/catalogue/holders.py", "LONG_TTL", '"""'),
         repaired=Excerpt("locking/lease/watchdog.py", "elif lease.renew_at", "self._renew, lease"),
         scenarios=("holder-killed",),
     ),
@@ -168,12 +166,7 @@ COURSE = (
             "repairs the second; only a fence repairs the first."
         ),
         notice=_("Three of five voted for A, and three of five voted for B."),
-        broken=Excerpt(
-            "locking/backends/redlock/backend.py",
-            '"RESTART_DELAY": seconds',
-            '"RESTART_DELAY": seconds',
-            "0.0",
-        ),
+        broken=Excerpt("locking/backends/redlock/backend.py", '"RESTART_DELAY": seconds'),
         repaired=Excerpt(
             "locking/backends/redlock/master.py", "if master.restart_delay", "self.votes_from"
         ),
@@ -196,7 +189,7 @@ COURSE = (
             "session.wait_gone",
         ),
         repaired=Excerpt(
-            "locking/backends/zookeeper/backend.py", "predecessor = max", "session.wait_gone"
+            "locking/backends/zookeeper/queue.py", "slots is None or", "return ahead[-1:]"
         ),
         scenarios=("herd-against-queue", "polling-against-push"),
     ),

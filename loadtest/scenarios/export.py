@@ -9,7 +9,8 @@ from typing import Any
 from django.template.loader import render_to_string
 from django.utils.translation import gettext as _
 
-from loadtest.charts import marked, timeline
+from loadtest.charts import marked, svg, timeline
+from loadtest.charts.axis import WIDTH
 from loadtest.charts.export import sheet, table
 from loadtest.charts.timeline_data import SECOND
 from loadtest.scenarios.catalogue import SCENARIOS
@@ -95,7 +96,7 @@ def write_charts(report: dict[str, Any], folder: Path, *, suffix: str = "svg") -
     folder.mkdir(parents=True, exist_ok=True)
     for result in report["scenarios"]:
         for variant in result["halves"]:
-            file = _chart_file(result["name"], variant, folder).with_suffix(f".{suffix}")
+            file = folder / _chart_name(result, variant, suffix)
             file.write_bytes(chart(result, variant, suffix))
 
 
@@ -106,14 +107,12 @@ def half(variant: dict[str, Any]) -> str:
 
 def chart(result: Result, variant: dict[str, Any], suffix: str) -> bytes:
     """Return the timeline of one of a result's variants as a file, svg or png."""
-    length = timeline.length_of(result["halves"])
-    if suffix == "png":
-        return timeline.png(variant, length=length)
-    return f"{timeline.draw(variant, length=length, alone=True)}\n".encode()
+    picture = timeline.draw(variant, length=timeline.length_of(result["halves"]), alone=True)
+    return svg.png(picture, 2 * WIDTH) if suffix == "png" else f"{picture}\n".encode()
 
 
-def _chart_file(name: str, variant: dict[str, Any], folder: Path) -> Path:
-    return folder / f"{name}-{half(variant)}.svg"
+def _chart_name(result: Result, variant: dict[str, Any], suffix: str = "svg") -> str:
+    return f"{result['name']}-{half(variant)}.{suffix}"
 
 
 def write(report: dict[str, Any], page: Path) -> None:
@@ -127,7 +126,7 @@ def write(report: dict[str, Any], page: Path) -> None:
 def _section(result: Result) -> str:
     scenario = SCENARIOS[result["name"]]
     images = [
-        f"![{timeline.heading(variant)}](img/{_chart_file(result['name'], variant, Path()).name})"
+        f"![{timeline.heading(variant)}](img/{_chart_name(result, variant)})"
         for variant in result["halves"]
     ]
     return "\n".join(

@@ -23,23 +23,26 @@ def buy_while_holder_stalls(
     *,
     fault: str = "wait",
     meanwhile: Callable[[], object] = lambda: None,
-    afterwards: Callable[[], object] = lambda: None,
+    at_least: float = 0.0,
     timeout: float = 5.0,
     **options: Any,
 ) -> dict[str, Any]:
     """Stall a buyer between its read and its write while a second buyer wants the same last unit.
 
-    `options` belong to the first purchase. A second purchase that was answered "busy" is sent again
-    at the end; `timeout` is the number of seconds for which it waits for the lock.
+    `options` belong to the first purchase, which stalls for `at_least` seconds. A second purchase
+    that was answered "busy" is sent again at the end; `timeout` is the number of seconds for which
+    it waits for the lock.
     """
     sale = testbed.open_sale()
     first, second = testbed.worker("buyer A"), testbed.worker("buyer B", timeout=timeout)
     first.start("buy", sale=sale.pk, user=testbed.create_customer(), fault=fault, **options)
     first.wait_for_fault()
+    stalled_at = time.monotonic()
     meanwhile()
     other = testbed.create_customer()
     answer = second.call("buy", sale=sale.pk, user=other, think=CHECK_SECONDS)
-    afterwards()
+    time.sleep(max(0.0, stalled_at + at_least - time.monotonic()))
+    stalled = time.monotonic() - stalled_at
     first.end_fault()
     late = first.receive()
     final = answer
@@ -55,6 +58,7 @@ def buy_while_holder_stalls(
         "second_waited": round(answer["seconds"] - (0 if "error" in answer else CHECK_SECONDS), 2),
         "second_told": answer.get("error", "order"),
         "second_told_later": final.get("error", "order"),
+        "stalled": round(stalled, 2),
         "first_told": late.get("error", "order"),
     }
 
@@ -73,7 +77,7 @@ def crash_and_wait(
     if at:
         holder.start("acquire", alias=alias, name=LOCK, timeout=5, ttl=ttl, fault="kill", at=at)
         holder.wait_for_fault()
-        testbed.recorder.note("kept", lane=names[0])  # the store keeps the dead process's lock
+        testbed.note("kept", lane=names[0])  # the store keeps the dead process's lock
     else:
         if not holder.call("acquire", alias=alias, name=LOCK, timeout=5, ttl=ttl)["ok"]:
             raise FaultFailed("the lock was not free")

@@ -36,11 +36,11 @@ class SharedResources:
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._idle: list[ShopWorker] = []
+        self.idle: list[ShopWorker] = []
 
     def close(self) -> None:
         """Stop every server and process."""
-        for process in self._idle:
+        for process in self.idle:
             process.kill()
         self._stack.close()
 
@@ -59,17 +59,6 @@ class SharedResources:
         """A MariaDB beside the shop's own database."""
         return self._stack.enter_context(MariaDb())
 
-    def take_worker(self) -> ShopWorker:
-        """Return an idle worker process, or a new one."""
-        return self._idle.pop() if self._idle else ShopWorker()
-
-    def return_worker(self, process: ShopWorker) -> None:
-        """Keep the process for the next scenario; kill it if it is busy or dead."""
-        if process.is_alive and not process.is_busy:
-            self._idle.append(process)
-        else:
-            process.kill()
-
 
 class Testbed:
     """The folder, locks and processes of one variant of a scenario."""
@@ -81,16 +70,20 @@ class Testbed:
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self.recorder = Recorder(self.folder, "lab")
         self._stack.callback(self.recorder.close)
+        self.note = self.recorder.note
         self.began = time.monotonic()
         self._locks: dict[str, dict[str, Any]] = {}
         self._databases: dict[str, Any] = {}
         self._workers: list[ShopWorker] = []
 
     def close(self) -> None:
-        """Close the locks, return the processes and stop the servers of this variant."""
+        """Close the locks, return the idle processes and stop the servers of this variant."""
         locks.close()
         for process in self._workers:
-            self.shared.return_worker(process)
+            if process.is_alive and not process.is_busy:
+                self.shared.idle.append(process)
+            else:
+                process.kill()
         self._stack.close()
 
     def start(self, server: Any) -> Any:
@@ -141,14 +134,14 @@ class Testbed:
 
     def worker(self, name: str, *, timeout: float = 2.0) -> ShopWorker:
         """Return a worker process whose purchases wait `timeout` seconds for the lock."""
-        process = self.shared.take_worker()
+        process = self.shared.idle.pop() if self.shared.idle else ShopWorker()
         self._workers.append(process)
         process.open(self.folder, name, self._locks, timeout, self._databases)
         return process
 
     def inject(self, fault: Fault) -> None:
         """Inject a fault; raise FaultFailed if it had no effect."""
-        self.recorder.note("fault", "start", what=fault.what, lane=fault.lane)
+        self.note("fault", "start", what=fault.what, lane=fault.lane)
         fault.inject()
         if not fault.injected:
             raise FaultFailed(f"{fault.lane} {fault.what}: it did not fire")
@@ -156,25 +149,17 @@ class Testbed:
     def recover(self, fault: Fault) -> None:
         """End a fault."""
         fault.recover()
-        self.recorder.note("fault", "end", what=fault.what, lane=fault.lane)
+        self.note("fault", "end", what=fault.what, lane=fault.lane)
 
     def kill(self, process: ShopWorker, name: str) -> None:
         """Send SIGKILL to a worker process, as a crash would end it."""
-        self.recorder.note("fault", "start", what="killed", lane=name, target=name)
+        self.note("fault", "start", what="killed", lane=name, target=name)
         process.kill()
-
-    def mark(self, lane: str, what: str) -> None:
-        """Record a mark for the chart."""
-        self.recorder.note("mark", lane=lane, what=what)
-
-    def mark_gone(self, process: str) -> None:
-        """Record that the store has lost the process's lock."""
-        self.recorder.note("gone", lane=process)
 
     def mark_deleted(self, process: str, *, by: str) -> None:
         """Record that the last release of a process removed another's lock from the store."""
         ends = (e["t"] for e in history(self.folder) if (e["do"], e["actor"]) == ("release", by))
-        self.recorder.note("deleted", lane=by, holder=process, t=max(ends))
+        self.note("deleted", lane=by, holder=process, t=max(ends))
 
     def finish(self, facts: dict[str, Any]) -> dict[str, Any]:
         """Return facts, events and seconds, with the overlaps that the checker found."""

@@ -30,19 +30,20 @@ def overlaid(*reports: Report) -> list[dict[str, Any]]:
 
 def rows(*reports: Report) -> list[dict[str, Any]]:
     """Return a row for each guard: its worst run in each load test, and their differences."""
-    worst: list[dict[str, dict[str, Any]]] = []
-    for one in reports:
-        found: dict[str, dict[str, Any]] = {}
-        for run in one["runs"]:
-            name = f"{run['backend']} + {run['discipline']}"
-            if name not in found or run["oversold"] > found[name]["oversold"]:
-                found[name] = {**run, "words": report.words(run), "p99": run["wait_ms"]["p99"]}
-        worst.append(found)
-    found_rows = []
-    for name in dict.fromkeys(name for found in worst for name in found):
-        pair = [found.get(name) for found in worst]
-        found_rows.append({"name": name, "pair": pair, "difference": _difference(*pair)})
-    return found_rows
+    runs = [run for one in reports for run in one["runs"]]
+    found = []
+    for guard in dict.fromkeys((run["backend"], run["discipline"]) for run in runs):
+        pair = [_worst(one, guard) for one in reports]
+        found.append({"name": " + ".join(guard), "pair": pair, "difference": _difference(*pair)})
+    return found
+
+
+def _worst(result: Report, guard: tuple[str, str]) -> dict[str, Any] | None:
+    runs = [run for run in result["runs"] if (run["backend"], run["discipline"]) == guard]
+    if not runs:
+        return None
+    run = report.worst(runs)
+    return {**run, "words": report.words(run), "p99": run["wait_ms"]["p99"]}
 
 
 def _difference(a: dict[str, Any] | None, b: dict[str, Any] | None) -> dict[str, str]:

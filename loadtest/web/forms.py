@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from inventory.models import WriteStrategy
 from loadtest.load.fault_plan import FAULTS
-from loadtest.load.plan import BACKENDS, LIMITS, Plan, PlanError
+from loadtest.load.plan import BACKENDS, LIMITS, STORES, Plan, PlanError
 
 GROUPS = (
     (_("Load"), ("buyers", "stock", "think_ms", "processes", "threads")),
@@ -49,8 +49,11 @@ class PlanForm(forms.Form):
     seed = _number("seed", _("Random seed"))
     store = forms.ChoiceField(
         label=_("Database"),
-        choices=[("sqlite", "SQLite"), ("mariadb", "MariaDB")],
-        help_text=_("mysql_session and killing the database need MariaDB."),
+        choices=list(STORES.items()),
+        help_text=_(
+            "mysql_session needs MariaDB, postgresql_session PostgreSQL, and killing the database "
+            "either of them."
+        ),
     )
     fault = forms.ChoiceField(
         label=_("Fault"), choices=[(name, fault.description) for name, fault in FAULTS.items()]

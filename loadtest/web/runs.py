@@ -58,16 +58,16 @@ class Stopped(Exception):
     """The run was stopped on request."""
 
 
-def start(*, plan: Plan, user: User | None) -> LabRun:
-    """Create a load test; raise RunUnderWay while another one is active."""
-    return _start(user, Kind.RUN, asdict(plan))
+def start(*, plan: Plan | str, user: User | None) -> LabRun:
+    """Create a load test, or a run of the named scenario.
 
-
-def start_scenario(*, name: str, user: User | None) -> LabRun:
-    """Create a run of a scenario; raise NotFound for an unknown name, or RunUnderWay."""
-    if name not in scenarios.SCENARIOS:
+    Raise NotFound for an unknown name, and RunUnderWay while another run is active.
+    """
+    if isinstance(plan, Plan):
+        return _start(user, Kind.RUN, asdict(plan))
+    if plan not in scenarios.SCENARIOS:
         raise NotFound
-    return _start(user, Kind.SCENARIO, {"scenario": name})
+    return _start(user, Kind.SCENARIO, {"scenario": plan})
 
 
 def repeat(*, run_id: UUID, user: User) -> LabRun:
@@ -139,8 +139,13 @@ def execute(run_id: UUID) -> None:
 
 def _execute(row: LabRun) -> None:
     end: dict[str, Any] = {"state": State.FAILED, "error": gettext_noop("The worker was stopped.")}
+    show = _save_progress(row.pk)
     try:
-        end = {"state": State.DONE, "report": _report(row)}
+        if row.kind == Kind.SCENARIO:
+            report = scenarios.run([row.plan["scenario"]], show)
+        else:
+            report = run(Plan(**row.plan), show)
+        end = {"state": State.DONE, "report": report}
     except Stopped:
         end = {"state": State.STOPPED}
     except Exception as error:
@@ -148,13 +153,6 @@ def _execute(row: LabRun) -> None:
         raise
     finally:
         LabRun.objects.filter(pk=row.pk).update(slot=None, **end)
-
-
-def _report(row: LabRun) -> dict[str, Any]:
-    show = _save_progress(row.pk)
-    if row.kind == Kind.SCENARIO:
-        return scenarios.run([row.plan["scenario"]], show)
-    return run(Plan(**row.plan), show)
 
 
 def _save_progress(run_id: UUID) -> Progress:

@@ -2,11 +2,11 @@
 
 from django.urls import path
 
-from loadtest.web import game, grid, learn, views
+from loadtest.web import game, learn, views
 
 urlpatterns = [
     path("learn/", learn.course, name="learn"),
-    path("learn/grid/", grid.grid, name="learn-grid"),
+    path("learn/grid/", learn.grid, name="learn-grid"),
     path("learn/<slug:name>.<slug:language>.png", views.preview, name="learn-preview"),
     path("learn/<slug:name>/", learn.lesson, name="learn-step"),
     path("learn/<slug:name>/play/", game.start, name="game-start"),

@@ -1,6 +1,5 @@
 """The pages of the lab: anyone starts the preset or a scenario; staff start everything else."""
 
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -78,7 +77,7 @@ def _index(request: HttpRequest, form: PlanForm) -> HttpResponse:
 def start(request: HttpRequest) -> HttpResponse:
     """Start the preset, for anyone, or the plan of the form, for staff; redirect to its page."""
     if "form" not in request.POST:
-        return _enqueue(_start_for_anyone(request, lambda user: runs.start(plan=PRESET, user=user)))
+        return _start_for_anyone(request, PRESET)
     user = _authorized(request)
     form = PlanForm(request.POST)
     if not form.is_valid():
@@ -86,20 +85,20 @@ def start(request: HttpRequest) -> HttpResponse:
     return _enqueue(runs.start(plan=form.cleaned_data["plan"], user=user))
 
 
-def _start_for_anyone(request: HttpRequest, start_run: Callable[[User | None], LabRun]) -> LabRun:
+def _start_for_anyone(request: HttpRequest, plan: Plan | str) -> HttpResponse:
     """Start a run; visitors who may not run load tests are limited per address."""
     user, client = request.user, ("lab", rate_limits.address_of(request))
     is_limited = not _may_run(request)
     if is_limited:
         rate_limits.count(settings.LAB_GUEST_LIMIT, *client)
     try:
-        run = start_run(user if isinstance(user, User) else None)
+        run = runs.start(plan=plan, user=user if isinstance(user, User) else None)
     except runs.RunUnderWay:
         if is_limited:
             rate_limits.count(settings.LAB_GUEST_LIMIT, *client, cost=-1)
         raise
     request.session["lab_run"] = str(run.pk)
-    return run
+    return _enqueue(run)
 
 
 @live_page
@@ -117,9 +116,7 @@ def chart(request: HttpRequest, run_id: UUID, half: str, suffix: str) -> HttpRes
 @require_POST
 def start_scenario(request: HttpRequest, name: str) -> HttpResponse:
     """Start a scenario, and redirect to its page."""
-    return _enqueue(
-        _start_for_anyone(request, lambda user: runs.start_scenario(name=name, user=user))
-    )
+    return _start_for_anyone(request, name)
 
 
 @require_POST
@@ -167,9 +164,7 @@ def _may_inject(request: HttpRequest, run: LabRun) -> bool:
 def command(request: HttpRequest) -> HttpResponse:
     """Show the command line that is equivalent to the form; htmx loads it into the page."""
     _authorized(request)
-    form = PlanForm(request.GET)
-    command_line = form.cleaned_data["plan"].command() if form.is_valid() else ""
-    return render(request, "lab/_command.html", {"command": command_line, "form": form})
+    return render(request, "lab/_command.html", {"form": PlanForm(request.GET)})
 
 
 @live_page

@@ -12,9 +12,10 @@ import math
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Unpack
 
 from django.core.checks import CheckMessage, Error
@@ -27,7 +28,7 @@ from locking.fork import RenewedLock, after_fork_in_child
 from locking.types import current_caller, new_owner
 
 if TYPE_CHECKING:
-    from locking.lease import Lease, Lock, LockOptions
+    from locking.lease import AllOf, Lease, Lock, LockOptions, ReadWriteLock, Semaphore
     from locking.lease.tracing import LockTrace
     from locking.lease.watchdog import Renewer
 
@@ -56,10 +57,14 @@ class Capabilities:
     """Tokens also grow after a failover to a server that lacks the latest grants."""
     survives_minority: bool = False
     """Locks can be acquired while a minority of the nodes is down."""
+    hands_over: bool = False
+    """A lease may be handed to another process; see `Backend.set_depth`."""
     wakes_waiters: bool = False
     """The store wakes a waiter, which does not poll."""
     lists_holders: bool = False
     """`inspect()` returns the holders of all processes, not only of this one."""
+    shared: bool = False
+    """Has semaphores and read-write locks, which are granted in order of arrival."""
 
 
 PROPERTIES = {
@@ -71,8 +76,10 @@ PROPERTIES = {
     "fencing": gettext_noop("fencing token"),
     "tokens_outlive_failover": gettext_noop("token outlives a failover"),
     "survives_minority": gettext_noop("survives loss of a minority"),
+    "hands_over": gettext_noop("hands over leases"),
     "wakes_waiters": gettext_noop("wakes waiters"),
     "lists_holders": gettext_noop("lists holders"),
+    "shared": gettext_noop("semaphore, read-write lock"),
 }
 """The boolean capabilities and their titles."""
 
@@ -113,6 +120,9 @@ class LazyEvent:
 
 _interrupting = RenewedLock()
 
+READER, WRITER = 0, -1
+"""The `slots` of a claim that shares the lock with any number of others, or with no other one."""
+
 
 class Claim:
     """A caller's request for the lock `name`, and the state of its grant."""
@@ -124,6 +134,8 @@ class Claim:
     """Monotonic time at which the grant ends; a backend with sessions moves it itself."""
     holder: Held | None = None
     """Set at the end of a wait without a grant, if the store names the holder by the way."""
+    slots: int | None = None
+    """Most holders of a semaphore, READER or WRITER; None for a plain lock."""
     trace: LockTrace | None = None
     """The spans of the wait and the hold, if they are traced; `holder` is then set meanwhile."""
     report_lost: Callable[[], None] | None = None
@@ -165,6 +177,14 @@ class Claim:
         return LockLost(f"{self.name!r} is not held by {self.owner}.")
 
 
+def other_slots(claim: Claim, slots: int) -> LockMisuse:
+    """Return the error for a claim on a semaphore that others hold with that number of slots."""
+    return LockMisuse(
+        f"{claim.name!r} is held with slots={slots}, not {claim.slots}: all callers must give the "
+        "same number. To change it, let all holders release first."
+    )
+
+
 class Grant(NamedTuple):
     """An acquired lock: a fencing token, and the monotonic time at which it ends unrenewed."""
 
@@ -199,6 +219,9 @@ class Backend(ABC):
     """The keys of OPTIONS that the backend accepts."""
     lock_class: ClassVar[type[Lock]]
     """Set by `locking.lease`, which imports the backends and not the other way round."""
+    all_of_class: ClassVar[type[AllOf]]
+    semaphore_class: ClassVar[type[Semaphore]]
+    read_write_class: ClassVar[type[ReadWriteLock]]
     renewer: Renewer | None = None
     """Renews the leases of this process; see `locking.lease.watchdog.renewer_of`."""
 
@@ -228,6 +251,18 @@ class Backend(ABC):
     def lock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
         """Return a lock on `name`; see `locking.lease.LockOptions`."""
         return self.lock_class(self, name, **options)
+
+    def all_of(self, names: Iterable[str], **options: Unpack[LockOptions]) -> AllOf:
+        """Return a lock on all of the names: it is acquired on all of them or on none."""
+        return self.all_of_class(partial(self.lock, **options), names)
+
+    def semaphore(self, name: str, slots: int, **options: Unpack[LockOptions]) -> Semaphore:
+        """Return a lock that up to `slots` callers hold at once; all callers give one number."""
+        return self.semaphore_class(self, name, slots, **options)
+
+    def read_write(self, name: str) -> ReadWriteLock:
+        """Return a lock that many readers or one writer hold; see its `read` and `write`."""
+        return self.read_write_class(self, name)
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
@@ -275,8 +310,13 @@ class Backend(ABC):
     def probe(self) -> None:
         """Check that the store answers; raise LockUnavailable within bounded time."""
 
-    def set_depth(self, claim: Claim, token: int, depth: int) -> None:  # noqa: B027
-        """Record the depth of re-entry if the store keeps it; raise LockLost."""
+    def set_depth(  # noqa: B027
+        self, claim: Claim, token: int, depth: int, only_if: int | None = None
+    ) -> None:
+        """Record the depth of re-entry if the store keeps it; raise LockLost.
+
+        `hands_over` requires that the depth is kept, and not changed unless it is `only_if`.
+        """
 
     async def aacquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the lock for an asyncio task; cancelling the task leaves no trace.

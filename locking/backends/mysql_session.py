@@ -69,15 +69,13 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
 
         def wait(session: Session) -> int | None:
             self.refuse(session)
-            locks, key = _locks(session), self._key(claim.name)
-            # The key is a hash, which needs no escaping.
-            row = session.row(self.attempt.format(locks.key(key)))
-            token: int | None = row[0] if row else None
+            locks = _locks(session)
+            token = self.take(locks, claim)
             while token is None:
                 left = deadline - time.monotonic()
                 if left <= 0 or claim.cancelled.is_set():
                     return None
-                token = locks.get_lock(claim, key, min(left, SLICE_SECONDS), self.mint)
+                token = self.wait(locks, claim, min(left, SLICE_SECONDS))
             claim.token = token
             self.pin(locks, claim)
             if self._stop is None:
@@ -96,6 +94,24 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
 
     def refuse(self, session: Session) -> None:
         """Raise LockMisuse if the server's locks do not exclude others."""
+
+    def take(self, session: UserLockSession, claim: Claim) -> int | None:
+        """Return a token if the lock is free."""
+        row = session.row(self.attempt, session.key(self._key(claim.name)))
+        return row[0] if row else None
+
+    def wait(self, session: UserLockSession, claim: Claim, seconds: float) -> int | None:
+        """Return a token when the lock becomes free, or None after `seconds`."""
+        token: int | None = session.get_lock(claim, self._key(claim.name), seconds, self.mint)
+        return token
+
+    def statement(self, session: UserLockSession, claim: Claim, sql: str) -> tuple[Any, ...]:
+        """Return `free` or `owns` with its arguments."""
+        return sql, session.key(self._key(claim.name))
+
+    def waiters(self, session: UserLockSession, claim: Claim, waits: list[str]) -> int:
+        """Return how many of the server's waits are for the claim's lock."""
+        return sum(str(session.key(self._key(claim.name))) in wait for wait in waits)
 
     def release(self, claim: Claim, token: int) -> None:
         """Release the lock; the server checks that this session has it."""
@@ -117,7 +133,7 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
         if session is None:
             raise claim.lost()
         try:
-            row = session.row(sql.format(session.key(self._key(claim.name))))
+            row = session.row(*self.statement(session, claim, sql))
         except ConnectionLost:
             row = None
         except BaseException:
@@ -158,7 +174,7 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
                 name=claim.name,
                 owner=claim.owner,
                 token=claim.token,
-                waiters=sum(str(one.key(self._key(claim.name))) in wait for wait in waits),
+                waiters=self.waiters(one, claim, waits),
             )
             for one, claim in held
         ]
@@ -203,9 +219,9 @@ class MySQLSessionBackend(SessionLocks):
     )
     engines = ("mysql",)
     mint = TOKEN
-    attempt = f"SELECT IF(GET_LOCK('{{}}', 0) = 1, {TOKEN}, NULL)"
-    free = "SELECT RELEASE_LOCK('{}')"
-    owns = "SELECT IS_USED_LOCK('{}') = CONNECTION_ID()"
+    attempt = f"SELECT IF(GET_LOCK(%s, 0) = 1, {TOKEN}, NULL)"
+    free = "SELECT RELEASE_LOCK(%s)"
+    owns = "SELECT IS_USED_LOCK(%s) = CONNECTION_ID()"
     _is_checked = False
 
     def refuse(self, session: Session) -> None:

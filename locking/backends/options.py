@@ -33,6 +33,15 @@ def seconds(default: float, *, at_most: float = math.inf, may_be_zero: bool = Fa
     return Option(default=default, expected=expected, accepts=accepts)
 
 
+def count(default: int) -> Option:
+    """Return an option that is a whole number."""
+
+    def accepts(value: Any) -> bool:
+        return type(value) is int and value >= 0
+
+    return Option(default=default, expected="a whole number, 0 or more", accepts=accepts)
+
+
 def flag(default: bool) -> Option:
     """Return an option that is True or False; "no" is neither."""
     return Option(

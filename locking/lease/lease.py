@@ -9,11 +9,11 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from locking import metrics
 from locking.backends.base import Backend, Claim, Grant
-from locking.exceptions import LockError, LockLost
+from locking.exceptions import LockError, LockLost, LockMisuse
 from locking.fork import RenewedLock
 from locking.lease.scope import CancelScope
 from locking.lease.watchdog import renewer_of
@@ -22,6 +22,8 @@ from locking.types import check_ttl, current_caller, sync_to_async_call
 logger = logging.getLogger("locking")
 
 OnLost: TypeAlias = "Callable[[Lease], object] | None"
+Ticket: TypeAlias = dict[str, Any]
+"""A lease that was handed over, in values that JSON can represent."""
 
 LONGEST_CONFIRM_PAUSE = 1.0
 """Seconds between two attempts to confirm that a kept lock may be released."""
@@ -51,6 +53,7 @@ class Lease:
     """Mode of that policy."""
     scope: CancelScope | None = None
     """The block to cancel when the loss is noticed."""
+    handed_over = False  # if True, the release leaves the grant alone
     _marked_lost = False
     _confirmations: Sequence[Callable[[], bool]] = ()
 
@@ -143,6 +146,9 @@ class Lease:
 
         Raise LockLost if the lease was lost; the lock of a later holder is not touched.
         """
+        if self.handed_over:
+            self.discard()
+            return
         if self.count > 1:
             self.count -= 1
             if not self.lost:
@@ -161,6 +167,9 @@ class Lease:
 
     async def arelease(self) -> None:
         """Undo one acquisition of a task; see `release`. Cancelling the task does not stop it."""
+        if self.handed_over:
+            self.discard()
+            return
         if self.count > 1:
             self.count -= 1
             if not self.lost:
@@ -196,6 +205,8 @@ class Lease:
 
     def give_up(self, reason: str) -> None:
         """Mark the lease as lost, and free the lock in the store for the next holder."""
+        if self.handed_over:
+            return
         self.renewer.remove(self)
         self.log(logging.WARNING, reason)
         self.mark_lost()
@@ -203,6 +214,28 @@ class Lease:
             self.backend.release(self.claim, self.token)
         except LockError as error:
             self.log(logging.WARNING, f"lock not released ({error})")
+
+    def hand_over(self) -> Ticket:
+        """Return a ticket with which another process continues as the holder.
+
+        Here the lease is then lost, and its release changes nothing. The lock is free after another
+        ttl, unless `lock.take_over(ticket)` continues it. Raise LockMisuse if the store cannot.
+        """
+        if not self.backend.capabilities.hands_over:
+            raise LockMisuse(f"{self.backend.alias!r} cannot hand over a lease, unlike database.")
+        if self.claim.slots is not None:
+            raise LockMisuse(f"{self.name!r} is shared: only a plain lock can be handed over.")
+        if self.count > 1:
+            raise LockMisuse(f"{self.name!r} was acquired again: hand over the outermost block's.")
+        self.check()
+        self.renew()
+        self._set_count(0)
+        self._end()
+        self.handed_over = self._marked_lost = True
+        self.backend.held[self.name, self.claim.caller] = self  # for the release of its block
+        ticket: Ticket = {"backend": self.backend.alias, "name": self.name, "owner": self.owner}
+        ticket |= {"token": self.token, "ttl": self.claim.ttl}
+        return ticket | {"policy": [self.epoch, self.mode]}
 
     def release_after(self, confirm: Callable[[], bool]) -> None:
         """Let a thread keep the lock from its release on, until `confirm` returns True.

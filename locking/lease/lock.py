@@ -167,7 +167,7 @@ class BaseLock(ABC):
         timeout = self._with_timeout()
         lease = self._enter(timeout)
         if isinstance(lease, Claim):
-            raise _timed_out(lease, timeout)
+            raise timed_out(lease, timeout)
         return lease
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -215,12 +215,15 @@ class BaseLock(ABC):
         timeout = await self._awith_timeout()
         lease = await self._aenter(caller, timeout)
         if isinstance(lease, Claim):
-            raise _timed_out(lease, timeout)
+            raise timed_out(lease, timeout)
+        self._open_scope(lease, caller)
+        return lease
+
+    def _open_scope(self, lease: Lease, caller: object) -> None:
         if self.cancel_on_loss and lease.scope is None and caller is asyncio.current_task():
             lease.scope = CancelScope(lease.count)
             if lease.lost:
                 lease.scope.cancel()
-        return lease
 
     async def _awith_timeout(self) -> float:
         """Return the seconds for which an `async with` statement waits."""
@@ -229,9 +232,11 @@ class BaseLock(ABC):
     def __aexit__(
         self, kind: object, error: BaseException | None, traceback: object
     ) -> Coroutine[object, object, None]:
-        return self._aexit_block(current_caller(), error)
+        return self._aexit_block(current_caller(), kind, error, traceback)
 
-    async def _aexit_block(self, caller: object, error: BaseException | None) -> None:
+    async def _aexit_block(
+        self, caller: object, kind: object, error: BaseException | None, traceback: object
+    ) -> None:
         is_cancelled_by_loss = False
         try:
             lease = self._own(caller)
@@ -246,7 +251,8 @@ class BaseLock(ABC):
             logger.warning("Lock %s not released cleanly", self.name, exc_info=True)
 
 
-def _timed_out(claim: Claim, timeout: float) -> LockTimeout:
+def timed_out(claim: Claim, timeout: float) -> LockTimeout:
+    """Return the error of a wait that ended without a grant."""
     text = f"{claim.name!r} was still held by another caller after {timeout:g} s"
     if (holder := claim.holder) is None:
         return LockTimeout(f"{text}.")
@@ -261,6 +267,7 @@ class Lock(BaseLock):
     """A lock on one name in one backend."""
 
     ttl: float
+    owner = ""  # that of a grant to continue
 
     def __init__(self, backend: Backend, name: str, **options: Unpack[LockOptions]) -> None:
         super().__init__(name, **options)
@@ -275,7 +282,7 @@ class Lock(BaseLock):
         claim = self._claim(caller)
         started = time.monotonic()
         try:
-            grant = self.backend.acquire(claim, wait)
+            grant = self._request(claim, wait)
         except BaseException as error:
             self._failed(claim, error)
             raise
@@ -296,7 +303,7 @@ class Lock(BaseLock):
         started = time.monotonic()
         self.backend.entering.add(key)
         try:
-            grant = await self.backend.aacquire(claim, wait)
+            grant = await self._arequest(claim, wait)
         except BaseException as error:
             self._failed(claim, error)
             raise
@@ -309,8 +316,14 @@ class Lock(BaseLock):
                 await self.backend.arelease(claim, claim.token)
             raise
 
+    def _request(self, claim: Claim, wait: float) -> Grant | None:
+        return self.backend.acquire(claim, wait)
+
+    async def _arequest(self, claim: Claim, wait: float) -> Grant | None:
+        return await self.backend.aacquire(claim, wait)
+
     def _claim(self, caller: object) -> Claim:
-        claim = Claim(name=self.name, ttl=self.ttl, caller=caller)
+        claim = Claim(name=self.name, ttl=self.ttl, owner=self.owner, caller=caller)
         tracing.begin(self.backend.alias, claim)
         return claim
 

@@ -38,6 +38,8 @@ class HelpfulCommand(BaseCommand):
 
     example = ""
     """Arguments that show a common use."""
+    has_json = False
+    """Add the option --json."""
     suppressed_base_arguments = {
         *("--version", "--verbosity", "--settings", "--pythonpath", "--traceback"),
         *("--no-color", "--force-color"),
@@ -48,6 +50,8 @@ class HelpfulCommand(BaseCommand):
         used = f"Example: manage.py {subcommand} {self.example}".rstrip()
         parser = super().create_parser(prog_name, subcommand, epilog=used, **kwargs)
         parser.__class__ = Parser  # Django has no setting for the class
+        if self.has_json:
+            parser.add_argument("--json", action="store_true", help="print one JSON object only")
         return parser
 
     def execute(self, *args: Any, **options: Any) -> str | None:

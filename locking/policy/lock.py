@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
+from typing import Unpack
 
 from locking import policy
 from locking.backends.aio import helper
 from locking.backends.base import Claim
-from locking.exceptions import LockError
+from locking.exceptions import LockError, LockMisuse
 from locking.handler import locks
-from locking.lease import Lease, Lock
+from locking.lease import AllOf, Lease, Lock, LockOptions, TakenOver
+from locking.lease.lease import Ticket
 from locking.lease.lock import BaseLock
 from locking.policy import active
 from locking.refresh import clock
@@ -30,6 +33,18 @@ class PolicyLock(BaseLock):
     During a switch the caller waits until the switch is announced to all processes and the old
     backend has no holder of this name any more; then the new backend grants.
     """
+
+    @classmethod
+    def all_of(cls, names: Iterable[str], **options: Unpack[LockOptions]) -> AllOf:
+        """Return a lock on all of the names: it is acquired on all of them or on none."""
+        return AllOf(partial(cls, **options), names)
+
+    @classmethod
+    def take_over(cls, ticket: Ticket, **options: Unpack[LockOptions]) -> Lock:
+        """Return a lock that continues a lease; its `with` raises LockLost if that has ended."""
+        if not isinstance(ticket, dict) or not ticket.keys() >= {"backend", "token", "policy"}:
+            raise LockMisuse(f"Invalid ticket {ticket!r:.40}: give what hand_over() returned.")
+        return TakenOver(locks[ticket["backend"]], ticket, **options)
 
     def _lease_of(self, caller: object) -> Lease | None:
         key = (self.name, caller)

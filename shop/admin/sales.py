@@ -110,11 +110,6 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         link = '<a href="{}">{}</a>'
         return format_html(link, sale.get_absolute_url(), _("See the sale as customers see it"))
 
-    @admin.display(description=_("left"), ordering="stock__quantity")
-    def left(self, sale: Sale) -> int:
-        """Return the available units."""
-        return sale.left
-
     @admin.display(description=_("fulfilment"), ordering="fulfilment")
     def fulfilment_name(self, sale: Sale) -> str:
         """Return the fulfilment in one word; the list's filter explains it."""

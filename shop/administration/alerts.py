@@ -46,6 +46,10 @@ CLOCK = _gauge(
     "Clock of the database minus the clock of the web process, by which sales open",
 )
 
+CLOCK_NOW = {
+    "mysql": "SELECT UNIX_TIMESTAMP(NOW(6))",
+    "postgresql": "SELECT EXTRACT(EPOCH FROM clock_timestamp())",
+}
 MEASURE_INTERVAL = 5.0
 """Minimum seconds between two measurements of a process."""
 _measured: RefreshingCache[Gauge, float] = RefreshingCache()
@@ -91,11 +95,11 @@ def _oldest_reservation() -> float:
 
 def _clock_difference() -> float:
     """Return the seconds by which the database's clock is ahead of this machine's."""
-    if connection.vendor != "mysql":
+    if connection.vendor not in CLOCK_NOW:
         return 0.0  # a file of this machine
     with connection.cursor() as cursor:
         began = time.time()
-        cursor.execute("SELECT UNIX_TIMESTAMP(NOW(6))")
+        cursor.execute(CLOCK_NOW[connection.vendor])
         (there,) = cursor.fetchone()
     return float(there) - (began + time.time()) / 2
 

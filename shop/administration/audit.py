@@ -92,7 +92,7 @@ def _snapshot() -> Iterator[None]:
     """
     is_outermost = not connection.in_atomic_block
     with transaction.atomic():
-        if is_outermost and connection.vendor == "mysql":
+        if is_outermost and connection.vendor != "sqlite":
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         yield

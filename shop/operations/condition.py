@@ -45,7 +45,7 @@ def _stores(state: LiveState) -> Iterator[Condition]:
     down = state.down
     failing = _("Purchases are failing: %(store)s has not responded since %(time)s or earlier.")
     if "database" in down:
-        name = {"mysql": "MariaDB", "sqlite": "SQLite"}[connection.vendor]
+        name = "MariaDB" if connection.vendor == "mysql" else connection.display_name
         advice = _("Until it responds, the lock policy, orders and jobs are unknown.")
         yield Condition("bad", failing % _since(name, down["database"]), advice)
     elif state.policy and state.lock_down_since:

@@ -7,10 +7,9 @@ state and its age.
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import NamedTuple
 
 from django.db.models import Q
 from django.utils import timezone
@@ -41,15 +40,6 @@ OWN_LOCKS = "build:ops:"
 """Prefix of the locks that reading this state acquires."""
 
 
-class StoreHealth(NamedTuple):
-    """The result of probing a store."""
-
-    name: str
-    is_lock: bool
-    """True for a lock backend, False for the shop's database, Redis and cache."""
-    probed: ProbeResult
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockRow:
     """A held lock."""
@@ -70,7 +60,10 @@ class LiveState:
     """The lock policy, the stores and the locks at `as_of`; in an outage only the stores."""
 
     as_of: datetime
-    stores: Sequence[StoreHealth]
+    stores: Mapping[str, ProbeResult]
+    """The shop's database, Redis and cache."""
+    locks: Mapping[str, ProbeResult] = field(default_factory=dict)
+    """The lock backends that have a store."""
     policy: LockPolicy | None = None
     """None in an outage."""
     history: Sequence[LockPolicyChange] = ()
@@ -91,22 +84,20 @@ class LiveState:
     @property
     def down(self) -> dict[str, datetime]:
         """Return the shop's stores that do not respond, and when that was noticed."""
-        own = [one for one in self.stores if not one.is_lock]
-        return {one.name: one.probed.since for one in own if one.probed.since}
+        return {name: probed.since for name, probed in self.stores.items() if probed.since}
 
     @property
     def lock_down_since(self) -> datetime | None:
         """Return when it was noticed that the active lock does not respond; None if it does."""
-        active = self.policy.backend if self.policy else ""
-        found = (one.probed.since for one in self.stores if one.is_lock and one.name == active)
-        return next(found, None)
+        active = self.locks.get(self.policy.backend) if self.policy else None
+        return active.since if active else None
 
     @property
     def safe_target(self) -> str:
         """Return the first other lock that responds and spans processes; empty without one."""
         active = self.policy.backend if self.policy else ""
-        locks_up = [one.name for one in self.stores if one.is_lock and one.probed.ok]
-        return next((name for name in locks_up if name != active), "")
+        others = (name for name, probed in self.locks.items() if probed.ok and name != active)
+        return next(others, "")
 
     @property
     def holders(self) -> int:
@@ -135,7 +126,7 @@ def get_live_state() -> LiveState:
 
 def get_outage() -> LiveState:
     """Return only whether the shop's stores respond, as `/readyz` publishes it."""
-    return LiveState(as_of=timezone.now(), stores=_shop_stores(_probe(STORES)))
+    return LiveState(as_of=timezone.now(), stores=_probe(STORES))
 
 
 def invalidate() -> None:
@@ -146,21 +137,11 @@ def invalidate() -> None:
 _probe = partial(probe_all, seconds=PROBE_SECONDS)
 
 
-def _shop_stores(found: Mapping[str, ProbeResult]) -> list[StoreHealth]:
-    return [StoreHealth(name, False, found[name]) for name in STORES]
-
-
 def _read_live() -> LiveState:
     as_of = timezone.now()
     probes: dict[str, Probe] = {f"lock {alias}": partial(_probe_backend, alias) for alias in locks}
     found = _probe(STORES | probes)
     backends = {alias: found[f"lock {alias}"] for alias in locks}
-    stores = _shop_stores(found)
-    stores += [
-        StoreHealth(alias, True, probed)
-        for alias, probed in backends.items()
-        if alias not in IN_MEMORY
-    ]
     if not found["database"].ok:
         raise LockUnavailable  # rather than wait for each query
     held, now = _held(backends), timezone.now()
@@ -168,6 +149,7 @@ def _read_live() -> LiveState:
     row, sales = policy.stored_policy(), _sales(held, now)
     selling = [sale for sale in sales if sale.opens_at <= now < sale.closes_at]
     queued = [sale for sale in selling if sale.is_queued]
+    done = JobRun.objects.filter(state=JobRun.State.DONE, scheduled_for__gt=now - JOB_HISTORY)
     oldest, minute = 0.0, None
     with suppress(ServiceUnavailable):
         minute = read_last_minute()
@@ -176,7 +158,8 @@ def _read_live() -> LiveState:
         as_of=as_of,
         policy=row,
         history=list(LockPolicyChange.objects.all()[:HISTORY]),
-        stores=stores,
+        stores={name: found[name] for name in STORES},
+        locks={alias: one for alias, one in backends.items() if alias not in IN_MEMORY},
         rows=_confirmed(_rows(held, row, sales)),
         unknown=[
             alias
@@ -186,7 +169,7 @@ def _read_live() -> LiveState:
         open_sales=len(selling),
         queued_sales=len(queued),
         oldest_reservation=oldest,
-        last_job_at=_last_job(now),
+        last_job_at=done.order_by("-scheduled_for").values_list("ended_at", flat=True).first(),
         audit=alerts.last_audit(),
         minute=minute,
     )
@@ -198,11 +181,6 @@ def _sales(held: Sequence[tuple[str, Held]], now: datetime) -> list[Sale]:
     ids = [name.removeprefix("sale:") for name in names if re.fullmatch("sale:[0-9]{1,18}", name)]
     shown = Q(pk__in=ids) | Q(opens_at__lte=now, closes_at__gt=now)
     return list(Sale.objects.filter(shown).select_related("stock"))
-
-
-def _last_job(now: datetime) -> datetime | None:
-    done = JobRun.objects.filter(state=JobRun.State.DONE, scheduled_for__gt=now - JOB_HISTORY)
-    return done.order_by("-scheduled_for").values_list("ended_at", flat=True).first()
 
 
 def _held(backends: Mapping[str, ProbeResult]) -> list[tuple[str, Held]]:

@@ -14,8 +14,6 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from locking import locks, policy
-
 Probe = Callable[[], Any]
 _failing_since: dict[str, datetime] = {}
 
@@ -87,8 +85,3 @@ STORES: dict[str, Probe] = {
     "redis": lambda: _ping(settings.REDIS_URL),
     "cache": lambda: _ping(settings.CACHE_URL),
 }
-
-
-def probe_active_lock() -> None:
-    """Probe the active lock backend, which purchases need."""
-    locks[policy.current().backend].probe()

@@ -1,4 +1,4 @@
-"""Stock audit, jobs, queued sales and counters, at most five seconds old."""
+"""Jobs, queued sales and counters, at most five seconds old."""
 
 from contextlib import suppress
 from typing import Any
@@ -9,7 +9,6 @@ from django.utils import timezone
 from locking import metrics, single_flight
 from locking.jobs.runs import UNFINISHED
 from locking.models import IdempotencyKey, JobRun
-from shop.administration import alerts
 from shop.errors import ServiceUnavailable
 from shop.models import RejectedReservation, Sale
 from shop.operations.live import JOB_HISTORY
@@ -45,8 +44,7 @@ def _read_statistics() -> dict[str, Any]:
     sales = sales_under_way().annotate(refused=Count("rejected"))
     return {
         "as_of": now,
-        "last_audit": alerts.last_audit(),
-        "queues": [_queue(sale) | {"rejected": sale.refused} for sale in sales],
+        "queues": [_queue(sale) for sale in sales],
         "rejected": list(RejectedReservation.objects.select_related("sale")[:NEWEST]),
         "tasks": list(tasks),
         "runs": list(runs[:NEWEST]),
@@ -57,13 +55,8 @@ def _read_statistics() -> dict[str, Any]:
 
 
 def _queue(sale: Sale) -> dict[str, Any]:
-    """Return the backlog and the remaining units of a queued sale; the audit has its drift."""
+    """Return a queued sale with its backlog and remaining units; the audit has its drift."""
     backlog = left = None  # unknown while Redis is unavailable
     with suppress(ServiceUnavailable):
         backlog, left = store.backlog(sale=sale), store.left(sale=sale)
-    return {
-        "sale": sale.slug,
-        "backlog": backlog,
-        "left": left,
-        "available": sale.stock.quantity,
-    }
+    return {"sale": sale, "backlog": backlog, "left": left}

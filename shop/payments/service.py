@@ -29,7 +29,7 @@ def start_payment(*, order: Order) -> Payment:
     """
     if not order.is_payable:
         raise InvalidTransition
-    payment = last_payment(order=order)
+    payment = order.payments.first()
     if payment is None or not payment.is_open:
         deadline = timezone.now() + timedelta(seconds=settings.PAYMENT_TIMEOUT_SECONDS)
         payment = order.payments.create(amount=order.total, answer_by=min(deadline, order.pay_by))
@@ -43,11 +43,6 @@ def pay_at_once(*, order: Order, also: Sequence[Statement] = ()) -> None:
     """
     if not _approve(start_payment(order=order), also):
         raise InvalidTransition
-
-
-def last_payment(*, order: Order) -> Payment | None:
-    """Return the latest payment of an order, in any state."""
-    return order.payments.first()
 
 
 def get_payment(*, customer: User, reference: str) -> Payment:

@@ -105,7 +105,7 @@ def _fill(sale: Sale) -> None:
     if not is_ours.update(generation=sale.generation):
         return
     reach("queued.filling")
-    _mirror(sale, decided_in(sale=sale))
+    _mirror(sale, *_read_ledger(sale))
     for entry in store.entries(sale=old):
         if entry.customer_id is not None:
             store.reserve(sale=sale, entry=entry, limit=None)
@@ -115,13 +115,27 @@ def _fill(sale: Sale) -> None:
     logger.info("Loaded sale %s into Redis as generation %d", sale.slug, sale.generation)
 
 
-def _mirror(sale: Sale, decided: Decided) -> int:
+def _read_ledger(sale: Sale) -> tuple[Decided, dict[str, str]]:
+    """Return the outcomes and the units by customer as of the quantity that `sale.stock` then has.
+
+    Repeat the reads if a COMMIT without a reply, which the lock does not stop, arrives meanwhile.
+    """
+    quotas = CustomerQuota.objects.filter(sale=sale).values_list("customer_id", "taken")
+    while True:
+        quantity = sale.stock.quantity
+        decided = decided_in(sale=sale)
+        taken = {str(customer): str(units) for customer, units in quotas.all()}
+        sale.refresh_from_db(fields=["stock"])
+        if sale.stock.quantity == quantity:
+            return decided, taken
+
+
+def _mirror(sale: Sale, decided: Decided, taken: dict[str, str]) -> int:
     """Copy outcomes and customers to Redis; return how many customers were wrong."""
     keys = store.keys_of(sale)
     outcomes = {number: f"{units} {outcome}" for number, (units, outcome) in decided.items()}
     store.mirror(keys.outcomes, outcomes)
-    quotas = CustomerQuota.objects.filter(sale=sale).values_list("customer_id", "taken")
-    return store.mirror(keys.taken, {str(customer): str(units) for customer, units in quotas})
+    return store.mirror(keys.taken, taken)
 
 
 def _end_of(sale: Sale) -> float:
@@ -170,10 +184,11 @@ def _reconcile(sale: Sale, thoroughly: bool) -> Repair:
     agrees = state.stock == sale.stock.quantity and state.run == store.run_id()
     if agrees and not thoroughly:
         return Repair(sale=sale.slug)
-    entries, decided = list(store.entries(sale=sale)), decided_in(sale=sale)
+    entries = list(store.entries(sale=sale))
+    decided, taken = _read_ledger(sale)
     written = [(one, decided[one.number][1]) for one in entries if one.number in decided]
     store.settle(sale=sale, outcomes=written)
-    customers = _mirror(sale, decided)
+    customers = _mirror(sale, decided, taken)
     before = store.set_stock(sale=sale, quantity=sale.stock.quantity) or 0
     return Repair(
         sale=sale.slug,

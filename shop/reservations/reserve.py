@@ -1,12 +1,10 @@
 """Queued purchases: reserve units with one round trip to Redis, without a query or a lock."""
 
 from dataclasses import dataclass
-from functools import cache
 from http import HTTPStatus
 from typing import Any, ClassVar
 
 from django.core.signing import BadSignature, Signer
-from django.urls import reverse
 from django.utils import timezone
 
 from shop.errors import (
@@ -18,7 +16,7 @@ from shop.errors import (
     ServiceUnavailable,
     SoldOut,
 )
-from shop.models import Order, Sale
+from shop.models import Order, Sale, path_of
 from shop.platform.keys import digest
 from shop.reservations import store
 from shop.reservations.reconciliation import decided_in, load
@@ -51,7 +49,7 @@ class Queued:
         The page waits for the order and redirects to it.
         """
         content = [self.number, self.sale_id, self.quantity, self.key]
-        return _path().replace("-", _signer(self.customer_id).sign_object(content))
+        return path_of("reservation").replace("-", _signer(self.customer_id).sign_object(content))
 
     @property
     def receipt(self) -> dict[str, Any]:
@@ -98,7 +96,8 @@ class ReservationStatus:
     """waiting, won, a RejectedReservation.Reason, or lost: unknown, and it may be sent again."""
     reservation: Queued
     sale: Sale
-    order: Order | None = None
+    order_url: str | None = None
+    """Path of the order's page."""
 
 
 def reservation_status(*, customer_id: int, token: str) -> ReservationStatus:
@@ -107,10 +106,11 @@ def reservation_status(*, customer_id: int, token: str) -> ReservationStatus:
     While Redis is unavailable, a reservation that the database has not decided is waiting.
     """
     wanted = _read_token(customer_id, token)
-    sale = Sale.objects.select_related("product", "stock").filter(pk=wanted.sale_id).first()
+    # Each poll comes here: what only the page shows is read with the page.
+    sale = Sale.objects.only("slug", "generation", "product").filter(pk=wanted.sale_id).first()
     if sale is None:
         raise NotFound
-    status, order = "lost", None
+    status, order_url = "lost", None
     try:
         is_waiting = store.is_waiting(sale=sale, number=wanted.number)
     except ServiceUnavailable:
@@ -120,9 +120,8 @@ def reservation_status(*, customer_id: int, token: str) -> ReservationStatus:
     elif decided := decided_in(sale=sale, numbers=[wanted.number]):
         _, status = decided[wanted.number]
     if status in ("won", "returned"):
-        order = Order.objects.select_related("sale__product").get(number=wanted.number)
-        status = "won"
-    return ReservationStatus(status=status, reservation=wanted, sale=sale, order=order)
+        status, order_url = "won", Order(number=wanted.number).get_absolute_url()
+    return ReservationStatus(status=status, reservation=wanted, sale=sale, order_url=order_url)
 
 
 def _read_token(customer_id: int, token: str) -> Queued:
@@ -135,8 +134,3 @@ def _read_token(customer_id: int, token: str) -> Queued:
 
 def _signer(customer_id: int) -> Signer:
     return Signer(sep=".", salt=f"shop.reservations.{customer_id}")
-
-
-@cache
-def _path() -> str:
-    return reverse("reservation", args=["-"])

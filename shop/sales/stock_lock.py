@@ -15,8 +15,8 @@ from locking import Lease, LockError, lock, locks, policy
 from locking.policy.lock import PolicyLock
 from shop.errors import ServiceUnavailable
 from shop.models import Sale
+from shop.platform.database.session import current_session, end_session
 from shop.platform.deadline import current_deadline
-from shop.platform.mysql.session import current_session, end_session
 from shop.platform.redis import command
 
 RETURNING = 15

@@ -96,6 +96,7 @@ TEMPLATES = [
 DATABASES = {"default": env.db("DATABASE_URL", default=f"sqlite:///{VAR / 'shop.sqlite3'}")}
 _database = DATABASES["default"]
 _database.setdefault("CONN_MAX_AGE", 60)
+_seconds = env.int("DATABASE_TIMEOUT", default=10)  # shop/wsgi.py sets 2
 if _database["ENGINE"].endswith("sqlite3"):
     # IMMEDIATE: a transaction waits for the write lock at its start, instead of failing when it
     # upgrades from a read lock.
@@ -105,7 +106,6 @@ if _database["ENGINE"].endswith("sqlite3"):
         init_command="PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA cache_size=-8000;",
     )
 elif _database["ENGINE"].endswith("mysql"):
-    _seconds = env.int("DATABASE_TIMEOUT", default=10)  # shop/wsgi.py sets 2
     _database["ENGINE"] = "shop.platform.mysql"
     _database.setdefault("OPTIONS", {}).update(
         charset="utf8mb4",
@@ -121,10 +121,31 @@ elif _database["ENGINE"].endswith("mysql"):
             " SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
         ),
     )
+elif _database["ENGINE"].endswith("postgresql"):
+    _database["ENGINE"] = "shop.platform.postgresql"
+    _session = {
+        # The server ends a statement before its client gives up, so that the outcome is known.
+        "statement_timeout": 900 * _seconds,
+        "lock_timeout": 1000 * min(3, _seconds // 2),
+        "default_transaction_isolation": r"read\ committed",
+        "TimeZone": "UTC",  # Django would set it in a message of its own
+    }
+    _database.setdefault("OPTIONS", {}).update(
+        connect_timeout=2,  # the least that libpq accepts
+        response_timeout=_seconds,
+        tcp_user_timeout=1000 * _seconds,
+        keepalives_idle=30,
+        keepalives_interval=10,
+        keepalives_count=3,
+        options=" ".join(f"-c {name}={value}" for name, value in _session.items()),
+    )
+    _database["DISABLE_SERVER_SIDE_CURSORS"] = True  # a pooler may share the sessions
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 REDIS_URL = env.str("REDIS_URL", default="redis://127.0.0.1:6379/0")
 """Locks, queued sales, the broker and flags: a server that neither evicts nor loses data."""
+LOCK_REDIS_URL = env.str("LOCK_REDIS_URL", default="") or REDIS_URL
+"""The locks: also a Cluster (docs/how-to/redis-deployments.md)."""
 CACHE_URL = env.str("CACHE_URL", default="") or REDIS_URL
 """Pages, copies of web sessions and rate limits: a server that may evict. Another database number
 of the same server does not protect the locks: both share its memory limit."""
@@ -152,13 +173,18 @@ LOCKS = {
     "database": {"BACKEND": "locking.backends.database.DatabaseBackend", "LOCATION": "default"},
     "redis": {
         "BACKEND": "locking.backends.redis.RedisBackend",
-        "LOCATION": REDIS_URL,
+        "LOCATION": LOCK_REDIS_URL,
         "OPTIONS": {"SOCKET_TIMEOUT": 0.8, "CONNECT_TIMEOUT": 0.8},
     },
 }
 if _database["ENGINE"].endswith("mysql"):
     LOCKS["mysql_session"] = {
         "BACKEND": "locking.backends.mysql_session.MySQLSessionBackend",
+        "LOCATION": "default",
+    }
+if _database["ENGINE"].endswith("postgresql"):
+    LOCKS["postgresql_session"] = {
+        "BACKEND": "locking.backends.postgresql_session.PostgreSQLSessionBackend",
         "LOCATION": "default",
     }
 if REDLOCK_URLS:

@@ -13,12 +13,6 @@ register = template.Library()
 
 
 @register.filter
-def epoch(when: datetime) -> str:
-    """Return seconds since 1970 to the microsecond: shop.js must not enable a button early."""
-    return f"{when.timestamp():.6f}"
-
-
-@register.filter
 def discount(sale: Sale) -> int:
     """Return the discount on the product's price in per cent, rounded down."""
     full = sale.product.price

@@ -128,7 +128,8 @@ def read_purchase(
     sent = _read_fields(request)
     quantity = sent.get("quantity", "")
     if request.content_type in FORM_TYPES:
-        quantity = _whole_number(str(quantity))
+        text = str(quantity)  # int() also reads "1_0", "٣" and five thousand digits
+        quantity = int(text) if re.fullmatch(r"[1-9][0-9]{0,4}", text) else None
     if type(quantity) is not int:
         raise BadInput(_("The quantity is not a whole number."))
     key = read_key(sent.get(FIELD, ""), request.META.get("HTTP_IDEMPOTENCY_KEY"))
@@ -171,11 +172,6 @@ def _only(request: HttpRequest, name: str) -> str:
     if len(values) > 1:
         raise BadInput(_("“%(name)s” was sent more than once.") % {"name": name})
     return str(values[0]) if values else ""
-
-
-def _whole_number(text: str) -> int | None:
-    # int() also reads "1_0", "٣" and five thousand digits.
-    return int(text) if re.fullmatch(r"[1-9][0-9]{0,4}", text) else None
 
 
 def read_key(in_body: object, in_header: str | None = None) -> str:

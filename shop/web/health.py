@@ -3,9 +3,10 @@
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from locking import locks, policy
 from locking.metrics import registry
 from shop.administration import alerts
-from shop.operations.probes import STORES, probe_active_lock, probe_all
+from shop.operations.probes import STORES, probe_all
 from shop.web.decorators import live_page
 
 PROBE_SECONDS = 3.0
@@ -24,7 +25,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
 
     It also reports the cache, without which the shop sells all the same.
     """
-    probes = {**STORES, "lock": probe_active_lock}
+    probes = {**STORES, "lock": lambda: locks[policy.current().backend].probe()}
     stores = {
         name: {"ok": True, "ms": probed.ms} if probed.ok else {"ok": False, "error": probed.error}
         for name, probed in probe_all(probes, seconds=PROBE_SECONDS).items()

@@ -19,7 +19,7 @@ from shop.errors import BadInput, ShopError, answer, key_refusal, wants_json
 from shop.models import Order
 from shop.orders.service import cancel_order, get_order, orders_of
 from shop.payments import gateway
-from shop.payments.service import get_payment, last_payment, pay_at_once, receive, start_payment
+from shop.payments.service import get_payment, pay_at_once, receive, start_payment
 from shop.web.decorators import CustomerRequest, customer_form, customer_page
 from shop.web.forms import SeeOther, key_of
 
@@ -38,7 +38,7 @@ def order(request: CustomerRequest, number: str) -> HttpResponse:
     """Show one of the customer's own orders."""
     order = get_order(customer=request.user, number=number)
     if wants_json(request):
-        return _order_as_json(order, order.status)
+        return JsonResponse({**order.receipt, "status": order.status})
     return render(request, "shop/order.html", _order_context(order))
 
 
@@ -72,7 +72,7 @@ def _change_order(
     order = get_order(customer=request.user, number=number)
     key = key_of(request)
     if wants_json(request):
-        response: HttpResponse = _order_as_json(order, status)
+        response: HttpResponse = JsonResponse({**order.receipt, "status": status})
     else:
         response = SeeOther(order.get_absolute_url())
     try:
@@ -96,13 +96,9 @@ def _refused(
     return answer(request, error, page="shop/order.html", context=_order_context(order, key))
 
 
-def _order_as_json(order: Order, status: str) -> HttpResponse:
-    return JsonResponse({**order.receipt, "status": status})
-
-
 def _order_context(order: Order, key: str = "") -> dict[str, Any]:
     """Return the context of the order page; `key` is that of a form that may be sent again."""
-    context = {"order": order, "payment": last_payment(order=order), "now": timezone.now()}
+    context = {"order": order, "payment": order.payments.first(), "now": timezone.now()}
     return {**context, "key": key or str(uuid.uuid4())}
 
 

@@ -36,22 +36,18 @@ _TEXTS = {
 def reservation(request: CustomerRequest, token: str) -> HttpResponse:
     """Show the reservation; redirect to its order, or explain why there will be none."""
     status = reservation_status(customer_id=request.user.pk, token=token)
-    order = status.order
     if wants_json(request):
-        url = order.get_absolute_url() if order else None
-        return JsonResponse({"status": status.status, "order": url})
+        return JsonResponse({"status": status.status, "order": status.order_url})
     if request.headers.get("HX-Request"):
         return _polled(request, status)
-    if order is not None:
-        return redirect(order)
+    if status.order_url:
+        return redirect(status.order_url)
     return render(request, "shop/reservation.html", _context(status, FIRST_MS))
 
 
 def _polled(request: CustomerRequest, status: ReservationStatus) -> HttpResponse:
-    if status.order is not None:
-        response = HttpResponse()
-        response["HX-Redirect"] = status.order.get_absolute_url()
-        return response
+    if status.order_url:
+        return HttpResponse(headers={"HX-Redirect": status.order_url})
     try:
         waited = min(LONGEST_MS, max(FIRST_MS, int(request.GET.get("waited", ""))))
     except ValueError:

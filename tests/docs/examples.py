@@ -17,7 +17,7 @@ from celery import Celery
 from django.apps import apps
 from django.conf import settings
 from django.contrib.auth import get_user_model
-from django.db import connection, models
+from django.db import connection
 from django.test import RequestFactory, override_settings
 
 from locking import LockLost, locks, single_flight
@@ -77,29 +77,62 @@ def no_hand_off(run: Run) -> None:
 
 
 def guarantees(run: Run) -> None:
-    class Account(models.Model):  # noqa: DJ008 - the reader's
-        balance = models.IntegerField(default=0)
-        epoch = models.PositiveIntegerField(default=0)
-        token = models.BigIntegerField(default=0)
-
-        class Meta:
-            app_label = "documented"
-
+    names = run({})
+    account, set_balance = names["Account"], names["set_balance"]
     with connection.schema_editor() as schema:
-        schema.create_model(Account)
+        schema.create_model(account)
     try:
-        account = Account.objects.create()
-        set_balance = run({"Account": Account})["set_balance"]
-        set_balance(account.pk, 5)
-        account.refresh_from_db()
-        assert (account.balance, account.epoch > 0, account.token > 0) == (5, True, True)
-        Account.objects.update(epoch=account.epoch + 1)  # a later holder
+        row = account.objects.create()
+        set_balance(row.pk, 5)
+        row.refresh_from_db()
+        assert (row.balance, row.fence_epoch > 0, row.fence_token > 0) == (5, True, True)
+        account.objects.update(fence_epoch=row.fence_epoch + 1)  # a later holder
         with pytest.raises(LockLost):
-            set_balance(account.pk, 6)
+            set_balance(row.pk, 6)
     finally:
         with connection.schema_editor() as schema:
-            schema.delete_model(Account)
-        del apps.all_models["documented"]["account"]
+            schema.delete_model(account)
+        del apps.all_models["bank"]["account"]
+
+
+def views_and_tasks(run: Run) -> None:
+    moved: list[tuple[int, int, int]] = []
+    written: list[tuple[int, tuple[int, int]]] = []
+    reminded: list[int] = []
+    celery = Celery("docs", set_as_current=True)
+    celery.conf.task_always_eager = True
+    try:
+        names = run(
+            {
+                "move": lambda *what: moved.append(what),
+                "remember": reminded.append,
+                "write": lambda pk, fence: written.append((pk, fence)),
+            }
+        )
+        assert list(names["transfer"](7, 4, 50)) == ["account:4", "account:7"]
+        assert moved == [(7, 4, 50)]
+        names["remind"].delay(42)
+        assert reminded == [42]
+        assert names["request_rebuild"](7) != names["request_rebuild"](7)
+        assert reminded == [42, 7, 7]
+        assert names["pay"](RequestFactory().post("/"), 42).content == b"paid 42"
+        assert names["invoice"](RequestFactory().post("/"), 42).status_code == 202
+        ((pk, (epoch, token)),) = written
+        assert (pk, epoch > 0, token > 0) == (42, True, True)
+        assert not names["lock"]("invoice:42").locked()
+    finally:
+        import_module("shop.celery").app.set_current()
+        celery.close()
+
+
+def shared_locks(run: Run) -> None:
+    products: list[str] = []
+    names = run({"resize": lambda picture: picture * 2, "products": products})
+    assert names["convert"]("x") == "xx"
+    first = names["load"](["lamp"])
+    assert names["export"]() == ["lamp"]
+    assert names["load"]([]) > first > 0
+    assert not names["catalogue"].write().locked()
 
 
 EXAMPLES: dict[str, Callable[[Run], None]] = {
@@ -110,6 +143,8 @@ EXAMPLES: dict[str, Callable[[Run], None]] = {
     "docs/library/README.md": page_without_project,
     "docs/library/choose-a-lock.md": page_without_project,
     "docs/library/guarantees.md": guarantees,
+    "docs/library/semaphores.md": shared_locks,
+    "docs/library/views-and-tasks.md": views_and_tasks,
     "docs/reference/locks.md": locks_page,
     "docs/reference/settings.md": page_without_project,
 }

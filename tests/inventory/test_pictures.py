@@ -64,7 +64,9 @@ def test_import_refuses_a_bad_picture(picture, tmp_path: Path):
     assert not Product.objects.exists()
 
 
-@pytest.mark.parametrize("picture", STORED)
+@pytest.mark.parametrize(
+    "picture", [one for one in STORED if "\0" not in one or connection.vendor != "postgresql"]
+)
 def test_pages_survive_a_bad_picture_in_the_database(picture, client):
     put_in_force("process")
     cache.clear()

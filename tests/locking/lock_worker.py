@@ -14,7 +14,7 @@ from devservers.faults.worker import WorkerProcess
 from locking.backends.base import Backend
 from locking.exceptions import LockError, LockTimeout
 from locking.handler import create
-from locking.lease import Lock
+from locking.lease import Lock, TakenOver
 from locking.types import ReservedName
 
 WORK_SECONDS = 0.001
@@ -83,6 +83,12 @@ class LockCommands:
     def release(self, name: str) -> dict[str, Any]:
         self.held.pop(name).release()
         return {"ok": True}
+
+    def take_over(self, ticket: dict[str, Any], ttl: float) -> dict[str, Any]:
+        lock = TakenOver(self.backend, ticket, ttl=ttl)
+        lock.acquire()
+        self.held[lock.name] = lock
+        return {"ok": True, "owner": lock.lease.owner, "token": lock.lease.token}
 
     def lease(self, name: str) -> dict[str, Any]:
         lease = self.held[name].lease

@@ -26,6 +26,7 @@ class ScriptedBackend(Backend):
         expires=True,
         fencing=True,
         counts_in_store=True,
+        hands_over=True,
         wakes_waiters=True,
         lists_holders=True,
     )
@@ -108,10 +109,13 @@ class ScriptedBackend(Backend):
             row["ends"] = time.monotonic() + ttl
             return float(row["ends"])
 
-    def set_depth(self, claim: Claim, token: int, depth: int) -> None:
+    def set_depth(self, claim: Claim, token: int, depth: int, only_if: int | None = None) -> None:
         self._reached("set_depth")
         with self._changed:
-            self._row(claim)["count"] = depth
+            row = self._row(claim)
+            if only_if not in (None, row["count"]):
+                raise LockLost
+            row["count"] = depth
 
     def inspect(self) -> list[Held]:
         self._reached("inspect")

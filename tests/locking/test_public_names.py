@@ -20,6 +20,7 @@ def test_public_names_are_complete() -> None:
         [
             *ERRORS,
             "Attempt",
+            "Fenced",
             "IdempotencyError",
             "KeyInFlight",
             "KeyReused",
@@ -30,8 +31,10 @@ def test_public_names_are_complete() -> None:
             "current_run",
             "idempotent",
             "lock",
+            "locked",
             "locks",
             "run_once",
+            "unique",
             "single_flight",
         ]
     )
@@ -68,7 +71,7 @@ def test_import_of_locking_imports_neither_settings_nor_clients() -> None:
 def test_all_names_can_be_imported_without_celery() -> None:
     code = "import sys; sys.modules['celery'] = None; import locking; print(*locking.__all__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(locking.__all__) - set(done.stdout.split()) == {"current_run", "run_once"}
+    assert set(locking.__all__) - set(done.stdout.split()) == {"current_run", "run_once", "unique"}
 
 
 def test_backend_grants_locks_although_nothing_else_was_imported() -> None:

@@ -1,6 +1,10 @@
 """The bare commands of each service: no lock on that service can be faster."""
 
+import os
 import uuid
+import zlib
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -64,21 +68,7 @@ def _cursor() -> Any:
     """Return a cursor of MySQLdb on a new connection in autocommit mode."""
     import MySQLdb
 
-    cursor = MySQLdb.connect(**connection.get_connection_params() | {"autocommit": True}).cursor()
-    cursor.execute(
-        "CREATE TABLE IF NOT EXISTS floor (name VARCHAR(200) PRIMARY KEY, owner CHAR(32))"
-    )
-    return cursor
-
-
-@system("INSERT + DELETE", "mysql", "floor", waits=False)
-def _insert_delete(name: str, ttl: float) -> Handle:
-    cursor = _cursor()
-    owner = uuid.uuid4().hex
-    return Handle(
-        lambda wait: cursor.execute("INSERT INTO floor VALUES (%s, %s)", (name, owner)),
-        lambda: cursor.execute("DELETE FROM floor WHERE name=%s AND owner=%s", (name, owner)),
-    )
+    return MySQLdb.connect(**connection.get_connection_params() | {"autocommit": True}).cursor()
 
 
 @system("raw GET_LOCK", "mysql", "floor", session=0.0)
@@ -94,3 +84,37 @@ def _get_lock(name: str, ttl: float) -> Handle:
         cursor.fetchone()
 
     return Handle(acquire, release)
+
+
+def _psycopg() -> Any:
+    """Return a cursor of psycopg in autocommit mode; it prepares what it often sends."""
+    import psycopg
+
+    return psycopg.connect(os.environ["DATABASE_URL"], autocommit=True).cursor()
+
+
+def _row(connect: Callable[[], Any], name: str, ttl: float) -> Handle:
+    cursor = connect()
+    cursor.execute(
+        "CREATE TABLE IF NOT EXISTS floor (name VARCHAR(200) PRIMARY KEY, owner CHAR(32))"
+    )
+    owner = uuid.uuid4().hex
+    return Handle(
+        lambda wait: cursor.execute("INSERT INTO floor VALUES (%s, %s)", (name, owner)),
+        lambda: cursor.execute("DELETE FROM floor WHERE name=%s AND owner=%s", (name, owner)),
+    )
+
+
+system("INSERT + DELETE", "mysql", "floor", waits=False)(partial(_row, _cursor))
+system("INSERT + DELETE, PostgreSQL", "postgresql", "floor", waits=False)(partial(_row, _psycopg))
+
+
+@system("raw pg_advisory_lock", "postgresql", "floor", waits=False)
+def _advisory_lock(name: str, ttl: float) -> Handle:
+    cursor = _psycopg()
+    key = zlib.crc32(name.encode())
+
+    def call(function: str) -> object:
+        return cursor.execute(f"SELECT {function}(%s)", (key,)).fetchone()
+
+    return Handle(lambda wait: call("pg_advisory_lock"), lambda: call("pg_advisory_unlock"))

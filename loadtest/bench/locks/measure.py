@@ -219,6 +219,7 @@ def patient_waiter(system: System, name: str, requests: Requests) -> Usage:
             raise PoolFailed("a held lock was granted")
 
     with _held(system, name, LONG_TTL, wait) as (_holder, waiter, _granted_at):
+        time.sleep(QUEUE_UP)
         before = requests()
         waiter.results()
         return requests().since(before)

@@ -4,6 +4,7 @@ import math
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -23,31 +24,27 @@ def _import(name: str) -> Any:
     return import_module(name)
 
 
-def _or_false(acquire: Callable[[float], object]) -> Callable[[float], object]:
-    """Return False where kazoo raises LockTimeout."""
+def _or_false(
+    acquire: Callable[[float], object], timed_out: type[Exception] = LockTimeout
+) -> Callable[[float], object]:
+    """Return False where the library raises `timed_out`, by default kazoo's LockTimeout."""
 
     def attempt(wait: float) -> object:
         try:
             return acquire(wait)
-        except LockTimeout:
+        except timed_out:
             return False
 
     return attempt
 
 
-def _redis_lock(name: str, ttl: float, sleep: float) -> Handle:
+def _redis_lock(sleep: float, name: str, ttl: float) -> Handle:
     lock = Redis.from_url(settings.REDIS_URL).lock(name, timeout=ttl, sleep=sleep)
     return Handle(lambda wait: lock.acquire(blocking_timeout=wait), lock.release)
 
 
-@system("redis-py Lock", "redis", "peer")
-def _redis_py(name: str, ttl: float) -> Handle:
-    return _redis_lock(name, ttl, sleep=0.1)
-
-
-@system("redis-py Lock, 1 ms sleep", "redis", "peer")
-def _redis_py_eager(name: str, ttl: float) -> Handle:
-    return _redis_lock(name, ttl, sleep=0.001)
+system("redis-py Lock", "redis", "peer")(partial(_redis_lock, 0.1))
+system("redis-py Lock, 1 ms sleep", "redis", "peer")(partial(_redis_lock, 0.001))
 
 
 @system("python-redis-lock", "redis", "peer", needs="redis_lock")
@@ -57,6 +54,14 @@ def _python_redis_lock(name: str, ttl: float) -> Handle:
     lock = _import("redis_lock").Lock(client, name, expire=expire)
     # It refuses a timeout beyond the ttl, and without one it waits forever.
     return Handle(lambda wait: lock.acquire(timeout=wait if wait <= expire else None), lock.release)
+
+
+@system("portalocker RedisLock", "redis", "peer", needs="portalocker")
+def _portalocker(name: str, ttl: float) -> Handle:
+    library = _import("portalocker")
+    lock = library.RedisLock(name, connection=Redis.from_url(settings.REDIS_URL))
+    acquire = _or_false(lambda wait: lock.acquire(timeout=wait), library.LockException)
+    return Handle(acquire, lock.release)
 
 
 def _tooz(url: str, name: str) -> Handle:
@@ -92,10 +97,20 @@ def _tooz_zookeeper(name: str, ttl: float) -> Handle:
     return _tooz(f"kazoo://{settings.ZOOKEEPER_HOSTS}?timeout={ZOOKEEPER_SESSION:.0f}", name)
 
 
-@system("sqlalchemy-dlock", "mysql", "peer", needs="sqlalchemy_dlock", session=0.0)
-def _sqlalchemy_dlock(name: str, ttl: float) -> Handle:
+@system("django-pglock", "postgresql", "peer", needs="pglock", session=0.0)
+def _pglock(name: str, ttl: float) -> Handle:
+    advisory = _import("pglock").advisory
+    return Handle(lambda wait: advisory(name, timeout=wait).acquire(), advisory(name).release)
+
+
+def _dlock_on(driver: str, name: str, ttl: float) -> Handle:
     given = connection.settings_dict
-    url = f"mysql+mysqldb://{given['USER']}@{given['HOST']}:{given['PORT']}/{given['NAME']}"
+    url = f"{driver}://{given['USER']}@{given['HOST']}:{given['PORT']}/{given['NAME']}"
     engine = _import("sqlalchemy").create_engine(url)
     lock = _import("sqlalchemy_dlock").create_sadlock(engine.connect(), name)
     return Handle(lambda wait: lock.acquire(timeout=wait), lock.release)
+
+
+_dlock = partial(system, role="peer", needs="sqlalchemy_dlock", session=0.0)
+_dlock("sqlalchemy-dlock", "mysql")(partial(_dlock_on, "mysql+mysqldb"))
+_dlock("sqlalchemy-dlock, PostgreSQL", "postgresql")(partial(_dlock_on, "postgresql+psycopg"))

@@ -15,6 +15,7 @@ BACKENDS = {
     "process": "process.ProcessBackend",
     "database": "database.DatabaseBackend",
     "mysql_session": "mysql_session.MySQLSessionBackend",
+    "postgresql_session": "postgresql_session.PostgreSQLSessionBackend",
     "redis": "redis.RedisBackend",
     "redlock": "redlock.RedLockBackend",
     "zookeeper": "zookeeper.ZooKeeperBackend",

@@ -5,8 +5,10 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from loadtest.bench.locks.systems import OURS
 from loadtest.bench.results import Limit, Progress, Row, cells, compare, events
 from loadtest.charts.terminal import page
+from loadtest.load.plan import BACKENDS
 from loadtest.load.stores import PrivateStores
 from locking.management import console
 
@@ -27,7 +29,12 @@ COLUMNS = {
     "commands_64_to_8": ("64\nto 8", "{:.2f}"),
     "after_killed_s": ("killed\n+s", "{:.3f}"),
 }
-FLOOR = {"database": "INSERT + DELETE", "mysql_session": "raw GET_LOCK"}
+FLOOR = {
+    "database": "INSERT + DELETE",
+    "mysql_session": "raw GET_LOCK",
+    "postgresql": "INSERT + DELETE, PostgreSQL",
+    "postgresql_session": "raw pg_advisory_lock",
+}
 """The floors of a family that has two."""
 TARGETS = (
     ("redis", "x floor, uncontended", "to_floor", ">=", 1.5),
@@ -45,36 +52,58 @@ TARGETS = (
     ("database", "x INSERT + DELETE", "to_floor", ">=", 0.8),
     ("mysql_session", "x raw GET_LOCK", "to_floor", ">=", 0.8),
     ("mysql_session", "s after a kill", "after_killed_s", "<=", 0.05),
+    ("postgresql", "x INSERT + DELETE", "to_floor", ">=", 0.7),
+    ("postgresql", "requests in a 5 s wait", "waiter_requests", "<=", 3),
+    ("postgresql", "s after a killed holder's lease", "after_killed_s", "<=", 0.05),
+    ("postgresql_session", "x raw pg_advisory_lock", "to_floor", ">=", 0.8),
+    ("postgresql_session", "requests in a 5 s wait", "waiter_requests", "<=", 3),
+    ("postgresql_session", "s after a kill", "after_killed_s", "<=", 0.05),
 )
 """System, text, figure, sign, limit."""
 PEER_TARGETS = (
     ("redis", "redis-py Lock", "x redis-py Lock", "pairs_per_second", ">=", 2),
+    *(
+        (f"{one} writer", one, "x plain lock, uncontended", "pairs_per_second", ">=", 0.8)
+        for one in ("redis", "zookeeper", "postgresql_session")
+    ),
     ("zookeeper", "kazoo Lock", "x kazoo Lock, uncontended", "pairs_per_second", ">=", 1.2),
     ("zookeeper", "kazoo Lock", "wave, x kazoo", "wave_ms", "<=", 1),
     ("zookeeper", "kazoo Lock", "hand-off p50, x kazoo", "hand_off_ms_p50", "<=", 1),
 )
-"""System, peer, text, figure, sign, limit of the ratio."""
+"""System, other system, text, figure, sign, limit of the ratio."""
 
 
 def bench(asked: Row, progress: Progress) -> dict[str, Any]:
     """Return the report of {"backends", "rounds", "peers"}; `progress` receives every event."""
-    backends: list[str] = asked["backends"]
-    report: dict[str, Any] = {"settings": asked}
-    needs_mysql = {"database", "mysql_session"} & set(backends)
-    with PrivateStores("mariadb" if needs_mysql else "sqlite", backends) as stores:
-        missing = dict(stores.missing)
-        if why := missing.pop("database", None):
-            missing |= dict.fromkeys(needs_mysql, why)
-        report |= {"missing": missing, "versions": {}, "systems": []}
-        if len(missing) < len(backends):
-            for event in events(stores, "bench", {**asked, "missing": missing}, report, progress):
-                if event["event"] == "row":
-                    report["systems"].append(event["row"])
+    report: dict[str, Any] = {"settings": asked, "missing": {}, "versions": {}, "systems": []}
+    stores = {"mysql": "mariadb", "postgresql": "postgresql"}
+    by_store: dict[str, list[str]] = {}
+    for one in asked["backends"]:
+        by_store.setdefault(stores.get(OURS[one][0], "sqlite"), []).append(one)
+    for store, backends in by_store.items():
+        _measure(store, {**asked, "backends": backends}, report, progress)
     rows = {row["system"]: row for row in report["systems"]}
     for row in rows.values():
         _compare_with_floor(row, rows)
     report["targets"] = targets(rows)
     return report
+
+
+def _measure(store: str, asked: Row, report: dict[str, Any], progress: Progress) -> None:
+    """Measure the backends that one database serves, and add to the report."""
+    backends, database = asked["backends"], report["versions"].get("database")
+    with PrivateStores(store, [one for one in backends if one in BACKENDS]) as stores:
+        missing = dict(stores.missing)
+        if why := missing.pop("database", None):
+            missing = dict.fromkeys(backends, why)
+        report["missing"] |= missing
+        if len(missing) == len(backends):
+            return
+        for event in events(stores, "bench", {**asked, "missing": missing}, report, progress):
+            if event["event"] == "row":
+                report["systems"].append(event["row"])
+    if database:
+        report["versions"] |= {"database": f"{database}, {report['versions']['database']}"}
 
 
 def _compare_with_floor(row: Row, rows: Rows) -> None:

@@ -46,7 +46,7 @@ _serial = count(1)
 
 def main(asked: dict[str, Any]) -> None:
     """Measure the backends, their floors and their peers."""
-    call_command("migrate", verbosity=0, interactive=False)
+    call_command("migrate", "locking", verbosity=0, interactive=False)
     emit("versions", versions=versions())
     chosen = [alias for alias in asked["backends"] if alias not in asked["missing"]]
     families = {OURS[alias][0] for alias in chosen}
@@ -54,7 +54,7 @@ def main(asked: dict[str, Any]) -> None:
         system
         for system in SYSTEMS
         if system.family in families
-        and (system.role != "ours" or system.name in chosen)
+        and (system.role != "ours" or system.name.removesuffix(" writer") in chosen)
         and (system.role != "peer" or asked["peers"])
     ]
     rows = {system.name: _Row(system) for system in systems}

@@ -14,7 +14,7 @@ from locking import locks
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 
 Role = Literal["floor", "ours", "peer"]
-Family = Literal["redis", "redlock", "zookeeper", "mysql"]
+Family = Literal["redis", "redlock", "zookeeper", "mysql", "postgresql"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,23 @@ def _open(alias: str, name: str, ttl: float) -> Handle:
     return Handle(lambda wait: lock.acquire(timeout=wait), lock.release)
 
 
+def _open_writer(alias: str, name: str, ttl: float) -> Handle:
+    lock = locks[alias].read_write(name).write(ttl=ttl)
+    return Handle(lambda wait: lock.acquire(timeout=wait), lock.release)
+
+
 OURS: dict[str, tuple[Family, float | None]] = {
     "redis": ("redis", None),
     "redlock": ("redlock", None),
     "zookeeper": ("zookeeper", ZooKeeperBackend.known_options["SESSION_TIMEOUT"].default),
     "database": ("mysql", None),
     "mysql_session": ("mysql", 0.0),
+    "postgresql": ("postgresql", None),
+    "postgresql_session": ("postgresql", 0.0),
 }
-for _alias, (_family, _session) in OURS.items():
-    system(_alias, _family, "ours", session=_session)(partial(_open, _alias))
+for _name, (_family, _session) in OURS.items():
+    _opener = partial(_open, "database" if _name == "postgresql" else _name)
+    system(_name, _family, "ours", session=_session)(_opener)
+for _name in ("redis", "zookeeper", "postgresql_session"):
+    _family, _session = OURS[_name]
+    system(f"{_name} writer", _family, "ours", session=_session)(partial(_open_writer, _name))

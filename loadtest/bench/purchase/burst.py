@@ -25,12 +25,14 @@ from loadtest.load.http.buyers import Buyer, requests
 from shop.administration.audit import audit_sale
 from shop.models import Order, RejectedReservation, Sale
 from shop.reservations import reconciliation
+from shop.web.reservations import FIRST_MS
 
 CONNECTIONS = 50
 BUYERS_PER_SECOND = 2500
 """Buyers that are prepared for each second of a burst."""
-POLLERS = 3
-POLL_SECONDS = 0.1
+POLLERS = 6
+POLL_SECONDS = FIRST_MS / 1000
+"""As the page of a reservation polls at first."""
 TIMEOUT = 60.0
 
 

@@ -41,6 +41,7 @@ RATIOS = (
         *("direct", "conditional, no lock", "per_second", ">=", 0.65),
     ),
     ("direct: 1,000 buyers, x 50", "direct, 1,000 buyers", "direct", "per_second", ">=", 0.9),
+    ("direct: PostgreSQL, x MariaDB", "direct, PostgreSQL", "direct", "per_second", ">=", 0.8),
     ("sold out: x empty view", "sold out", "empty view", "per_second", ">=", 0.8),
     ("queued: accepted, x reference", "queued", "reference", "per_second", ">=", 9),
     ("queued: durable, x reference", SEEN, "reference", "per_second", ">=", 9),
@@ -63,7 +64,7 @@ FIGURES = (
 def bench(asked: Row, progress: Progress) -> dict[str, Any]:
     """Return the report; loadtest.bench.purchase.runner documents the arguments."""
     report: dict[str, Any] = {"settings": asked, "missing": {}, "versions": {}, "lines": []}
-    for store in ("mariadb", "sqlite"):
+    for store in ("mariadb", "postgresql", "sqlite"):
         with PrivateStores(store, ["redis"]) as stores:
             report["missing"] |= stores.missing
             if stores.missing:

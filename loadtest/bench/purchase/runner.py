@@ -63,6 +63,7 @@ SEEN = Line(name="queued, orders written and seen")
 # Lines with the same backend are adjacent: workers may use the old one for a second.
 LINES = {
     "mysql": (REFERENCE, DIRECT, CROWDED, SOLD_OUT, EMPTY, CONDITIONAL),
+    "postgresql": (replace(DIRECT, name="direct, PostgreSQL"),),
     "sqlite": (EMBEDDED,),
 }
 ATTEMPTS = Line(name="attempts", connections=200, wanted="")
@@ -73,7 +74,7 @@ ATTEMPT_LINES = (
 ATTEMPTS_PER_UNIT = 100
 ATTEMPTS_TIMEOUT = 300.0
 """Seconds after which unanswered attempts count as failed."""
-PROCESSES = {"mysql": 2, "sqlite": 4}
+PROCESSES = {"mysql": 2, "postgresql": 2, "sqlite": 4}
 
 
 def main(asked: dict[str, Any]) -> None:

@@ -10,7 +10,8 @@ from urllib.parse import urlencode
 from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.models import Session
-from django.core.cache import BaseCache, caches
+from django.core.cache import caches
+from django.db import transaction
 from django.http import HttpRequest
 from django.middleware.csrf import get_token
 from django.utils import timezone
@@ -63,17 +64,26 @@ class Buyer:
 
 
 def sign_in(count: int, name: str = "buyer") -> list[Buyer]:
-    """Create `count` customers, `name`-0 and so on, each with a session as after signing in."""
-    User.objects.bulk_create(
-        [User(username=f"{name}-{n}", password="!") for n in range(count)],  # noqa: S106
-        batch_size=BATCH,
-    )
-    return signed_in(User.objects.filter(username__startswith=f"{name}-").order_by("pk"))
+    """Return `count` signed-in customers, `name`-0 and so on; create those that do not exist."""
+    return [buyer for batch in batches(count, name) for buyer in batch]
+
+
+def batches(count: int, name: str, size: int = BATCH) -> Iterator[list[Buyer]]:
+    """Yield the buyers of `sign_in`, each batch in a transaction of its own."""
+    for start in range(0, count, size):
+        names = [f"{name}-{number}" for number in range(start, min(start + size, count))]
+        with transaction.atomic():
+            User.objects.bulk_create(
+                [User(username=name, password="!") for name in names],  # noqa: S106
+                ignore_conflicts=True,
+            )
+            buyers = signed_in(User.objects.filter(username__in=names).order_by("pk"))
+        yield buyers
 
 
 def signed_in(users: Iterable[User]) -> list[Buyer]:
     """Return a signed-in buyer for each user; they share one CSRF secret."""
-    store = _store()
+    store, cache = _store(), caches[settings.SESSION_CACHE_ALIAS]
     page = HttpRequest()
     csrf = get_token(page)
     secret = f"{settings.CSRF_COOKIE_NAME}={page.META['CSRF_COOKIE']}"
@@ -86,26 +96,22 @@ def signed_in(users: Iterable[User]) -> list[Buyer]:
         cookies = f"{settings.SESSION_COOKIE_NAME}={key}; {secret}"
         buyers.append(Buyer(user, cookies, key, csrf))
         sessions.append(Session(session_key=key, session_data=store.encode(data), expire_date=ends))
-        _cache().set(store.cache_key_prefix + key, data, SESSION_AGE.total_seconds())
+        cache.set(store.cache_key_prefix + key, data, SESSION_AGE.total_seconds())
     Session.objects.bulk_create(sessions, batch_size=BATCH)
     return buyers
 
 
 def sign_out(buyers: Sequence[Buyer]) -> None:
     """End the sessions of buyers, also those that are cached."""
+    store, cache = _store(), caches[settings.SESSION_CACHE_ALIAS]
     for start in range(0, len(buyers), BATCH):
         keys = [buyer.session for buyer in buyers[start : start + BATCH]]
         Session.objects.filter(session_key__in=keys).delete()
-        for key in keys:
-            _cache().delete(_store().cache_key_prefix + key)
+        cache.delete_many(store.cache_key_prefix + key for key in keys)
 
 
 def _store() -> Any:
     return import_module(settings.SESSION_ENGINE).SessionStore()
-
-
-def _cache() -> BaseCache:
-    return caches[settings.SESSION_CACHE_ALIAS]
 
 
 def requests(buyers: Sequence[Buyer], path: str, sale: Sale) -> Iterator[bytes]:

@@ -63,9 +63,16 @@ def send_requests(
 
     with select.epoll() as poll, ExitStack() as stack:
         stack.callback(_close_all, connected)
+
+        def send(request: bytes, patience: float = 0.0) -> None:
+            connection = _Connection((host, port), patience)
+            connected[connection.socket.fileno()] = connection
+            poll.register(connection.socket, select.EPOLLIN)
+            connection.send(request)
+
         # Idle connections would occupy threads of the server.
         for request in islice(waiting, connections):
-            _open((host, port), connected, poll).send(request)
+            send(request)
         while connected:
             events = poll.poll(RESPONSE_TIMEOUT)
             if not events:
@@ -85,13 +92,12 @@ def send_requests(
                 replies.append(Reply(kind, connection.sent, received))
                 on_reply(connection.request, kind)
                 following = next(waiting, None) if received < ended else None
-                if following is None or connection.closes:
-                    connected.pop(number).socket.close()
-                    if following:
-                        patience = RESPONSE_TIMEOUT if hang_ups else 0.0
-                        connection = _open((host, port), connected, poll, patience)
-                if following:
+                if following and not connection.closes:
                     connection.send(following)
+                    continue
+                connected.pop(number).socket.close()
+                if following:
+                    send(following, RESPONSE_TIMEOUT if hang_ups else 0.0)
     last = replies[-1].received
     return Replies(replies, began, min(ended, last), time.process_time() - cpu)
 
@@ -101,32 +107,23 @@ def _close_all(connected: "dict[int, _Connection]") -> None:
         connection.socket.close()
 
 
-def _open(
-    where: tuple[str, int],
-    connected: "dict[int, _Connection]",
-    poll: select.epoll,
-    patience: float = 0.0,
-) -> "_Connection":
+def _connect(where: tuple[str, int], patience: float) -> socket.socket:
     """Connect; retry for `patience` seconds until the server listens again."""
     deadline = time.monotonic() + patience
     while True:
         try:
-            connection = _Connection(where)
-            break
+            return socket.create_connection(where, timeout=RESPONSE_TIMEOUT)
         except OSError:
             if time.monotonic() >= deadline:
                 raise
             time.sleep(0.02)
-    connected[connection.socket.fileno()] = connection
-    poll.register(connection.socket, select.EPOLLIN)
-    return connection
 
 
 class _Connection:
     """A connection and the bytes of a reply received so far."""
 
-    def __init__(self, where: tuple[str, int]) -> None:
-        self.socket = socket.create_connection(where, timeout=RESPONSE_TIMEOUT)
+    def __init__(self, where: tuple[str, int], patience: float) -> None:
+        self.socket = _connect(where, patience)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.request = self.received = b""
         self.sent = 0.0

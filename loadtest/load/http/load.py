@@ -20,14 +20,14 @@ from django.db import DatabaseError, connections, transaction
 from django.utils import timezone
 
 from devservers.process_pool import ProcessPool
-from loadtest.load.http.buyers import Buyer, sign_out, signed_in
+from loadtest.load.http.buyers import Buyer, batches, sign_out
 from loadtest.load.http.client import RESPONSE_TIMEOUT, send_requests
 from loadtest.load.plan import PlanError, keep_within
 from loadtest.load.sale import open_sale, remove_sale
 from loadtest.load.verdict import percentile, verdict_of
 from locking import locks
 from shop.administration.audit import StockAudit, audit_sale
-from shop.models import Sale, User
+from shop.models import Sale
 
 LOCAL = ("127.0.0.1", "localhost")
 SENDING = "sending"
@@ -82,7 +82,7 @@ def run_http_load(asked: HttpLoad, progress: Callable[[str, int, int], object]) 
         raise PlanError(f"The shop's database is unavailable: {error}") from error
     buyers: list[Buyer] = []
     try:
-        for batch in _buyers(asked.buyers):
+        for batch in batches(asked.buyers, "lab-http", BATCH):
             buyers += batch
             progress("signing in", len(buyers), asked.buyers)
         path, host = f"{sale.get_absolute_url()}buy/", f"{asked.host}:{asked.port}"
@@ -128,20 +128,6 @@ def _open_sale(asked: HttpLoad) -> Sale:
             f"The shop at {where} returned {status} for a new sale. Does it use this database?"
         )
     return sale
-
-
-def _buyers(count: int) -> Iterator[list[Buyer]]:
-    """Yield signed-in customers, those of earlier runs and new ones, in batches."""
-    names = [f"lab-http-{number}" for number in range(count)]
-    for start in range(0, count, BATCH):
-        batch = names[start : start + BATCH]
-        with transaction.atomic():
-            User.objects.bulk_create(
-                [User(username=name, password="!") for name in batch],  # noqa: S106
-                ignore_conflicts=True,
-            )
-            buyers = signed_in(User.objects.filter(username__in=batch))
-        yield buyers
 
 
 def _drive(asked: HttpLoad, forms: Sequence[bytes], progress: Callable[[int], object]) -> Report:

@@ -10,6 +10,7 @@ from django.db import connection
 
 from devservers import Server
 from devservers.base import injected_faults
+from devservers.process import process_state
 from loadtest.resilience.jobs import READY
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,7 +39,6 @@ class Machine(Server):
         super().__init__()
         self.kind = kind
         self.name = f"{kind}-{self.port}"
-        self.is_paused = False
         self._read_from = 0
 
     @property
@@ -70,17 +70,7 @@ class Machine(Server):
     @property
     def is_up(self) -> bool:
         """True if the machine is ready and not paused."""
-        return self.is_running and not self.is_paused and self.is_ready()
-
-    def pause(self) -> None:
-        """Stop all processes of the machine."""
-        super().pause()
-        self.is_paused = True
-
-    def resume(self) -> None:
-        """Continue all processes of the machine."""
-        super().resume()
-        self.is_paused = False
+        return self.is_running and process_state(self.pid) != "T" and self.is_ready()
 
     def kill_child(self) -> bool:
         """Kill the children that execute a worker's tasks; return False if there are none."""

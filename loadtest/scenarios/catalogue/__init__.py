@@ -3,9 +3,8 @@
 from loadtest.scenarios.catalogue import (
     backend_switch,
     holders,
-    mysql_row,
     no_lock,
-    redis_recipes,
+    recipes,
     redis_servers,
     waiters,
 )
@@ -16,10 +15,10 @@ SCENARIOS: dict[str, Scenario] = {
     for scenario in (
         no_lock.RACE,
         no_lock.ONE_PROCESS,
-        redis_recipes.NO_EXPIRY,
-        redis_recipes.CRASH_BEFORE_EXPIRE,
+        recipes.NO_EXPIRY,
+        recipes.CRASH_BEFORE_EXPIRE,
         holders.WORK_OUTLASTS_LEASE,
-        redis_recipes.DELETE_SUCCESSOR,
+        recipes.DELETE_SUCCESSOR,
         holders.KILLED,
         holders.PAUSED,
         holders.GIL_HELD,
@@ -28,7 +27,7 @@ SCENARIOS: dict[str, Scenario] = {
         redis_servers.AMNESIA,
         waiters.HERD,
         waiters.POLLING,
-        mysql_row.ROW_LEFT,
+        recipes.ROW_LEFT,
         holders.RELEASE_BEFORE_COMMIT,
         backend_switch.SWITCH,
     )

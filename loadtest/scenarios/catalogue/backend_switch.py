@@ -42,7 +42,7 @@ def _switch(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
 
     with ThreadPoolExecutor(len(others)) as pool:
         first_wave = [pool.submit(buy, *both) for both in zip(others, waves[0], strict=True)]
-        testbed.mark("staff", "drain" if is_repaired else "force")
+        testbed.note("mark", lane="staff", what="drain" if is_repaired else "force")
         if is_repaired:
             policy.switch(backend="database", reason="scenario", wait=False)
             time.sleep(WORK_SECONDS)
@@ -57,7 +57,7 @@ def _switch(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
         together = 0.0 if is_repaired else time.monotonic() - switched
         if is_repaired:
             policy.finish_switch()
-        testbed.mark("staff", "database")
+        testbed.note("mark", lane="staff", what="database")
         for done in first_wave:
             done.result()
         for done in [pool.submit(buy, *both) for both in zip(others, waves[1], strict=True)]:

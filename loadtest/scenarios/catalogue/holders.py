@@ -1,6 +1,5 @@
 """Holders that are killed, stalled or too slow, and one that releases its lock too early."""
 
-import time
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
@@ -65,21 +64,8 @@ def _paused(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Stop a holder with SIGSTOP for twice its lease, between its read and its write."""
     testbed.add_redis_lock()
     testbed.activate("redis", "fenced" if is_repaired else "naive")
-    stopped_at = paused = 0.0
-
-    def stop() -> None:
-        nonlocal stopped_at
-        stopped_at = time.monotonic()
-
-    def wait() -> None:
-        nonlocal paused
-        time.sleep(max(0.0, stopped_at + 2 * TTL - time.monotonic()))
-        paused = time.monotonic() - stopped_at
-
-    facts = buy_while_holder_stalls(
-        testbed, fault="stop", meanwhile=stop, afterwards=wait, timeout=4 * TTL
-    )
-    return facts | {"ttl": TTL, "paused": round(paused, 2)}
+    facts = buy_while_holder_stalls(testbed, fault="stop", at_least=2 * TTL, timeout=4 * TTL)
+    return facts | {"ttl": TTL, "paused": facts["stalled"]}
 
 
 PAUSED = Scenario(

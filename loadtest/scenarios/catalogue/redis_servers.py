@@ -37,9 +37,9 @@ def _only_master(testbed: Testbed) -> dict[str, Any]:
 
     def fail_over() -> None:
         testbed.inject(KillServers([master], lane="master"))
-        testbed.mark_gone("buyer A")
+        testbed.note("gone", lane="buyer A")
         cut.promote()
-        testbed.mark("replica", "promoted")
+        testbed.note("mark", lane="replica", what="promoted")
         address.redirect(replica.port)
 
     return buy_while_holder_stalls(testbed, meanwhile=fail_over)
@@ -99,7 +99,7 @@ def _amnesia(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
         testbed.inject(amnesia)
         testbed.recover(amnesia)
         testbed.recover(down)
-        testbed.mark_gone("buyer A")
+        testbed.note("gone", lane="buyer A")
 
     timeout = 0.5 if is_repaired else 5.0
     facts = buy_while_holder_stalls(testbed, meanwhile=restart_empty, timeout=timeout, renew=False)
@@ -153,7 +153,7 @@ def _clock_jump(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
 
     def jump() -> None:
         testbed.inject(ClockJump([clock], masters[:3], JUMP_SECONDS, lane="masters 1-3"))
-        testbed.mark_gone("buyer A")
+        testbed.note("gone", lane="buyer A")
 
     facts = buy_while_holder_stalls(testbed, meanwhile=jump)
     return facts | {"ttl": LONG_TTL, "jump": JUMP_SECONDS}

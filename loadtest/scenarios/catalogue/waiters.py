@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 import redis
@@ -57,6 +56,13 @@ def _herd(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     path = ZOOKEEPER if is_repaired else HERD_RECIPE
     holders: list[int] = []
     may_release = [threading.Event() for _ in range(WAITERS + 1)]
+
+    def wait_for_watches(number: int) -> None:
+        until(lambda: int(mntr(ensemble.hosts)["zk_watch_count"]) >= number, "the waiters' watches")
+
+    def wait_for_grants(number: int) -> None:
+        until(lambda: len(holders) == number, "the next grant")
+
     with _backends(testbed, lambda: _connect_zookeeper(ensemble, path), _record_wakes) as backends:
         before = _counters(ensemble)
 
@@ -67,15 +73,15 @@ def _herd(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
 
         with ThreadPoolExecutor(WAITERS + 1) as pool:
             done = [pool.submit(take, 0)]
-            until(lambda: holders, "the first grant")
+            wait_for_grants(1)
             for number in range(1, WAITERS + 1):
                 done.append(pool.submit(take, number))
-                until(partial(_has_watches, ensemble, number), "the waiter's watch")
+                wait_for_watches(number)
             for left in range(WAITERS, 0, -1):
                 # A waiter without a watch is not woken: all must have set theirs again.
-                until(partial(_has_watches, ensemble, left), "the watches of all waiters")
+                wait_for_watches(left)
                 may_release[holders[-1]].set()
-                until(partial(_has_length, holders, WAITERS - left + 2), "the next grant")
+                wait_for_grants(WAITERS - left + 2)
             may_release[holders[-1]].set()
             for future in done:
                 future.result(TIMEOUT)
@@ -112,14 +118,6 @@ def _record_wakes(backend: ZooKeeperBackend, recorder: Recorder) -> None:
 def _counters(ensemble: ZooKeeper) -> dict[str, int]:
     found = mntr(ensemble.hosts)
     return {name: int(float(found.get(key, 0))) for name, key in COUNTERS.items()}
-
-
-def _has_watches(ensemble: ZooKeeper, number: int) -> bool:
-    return int(mntr(ensemble.hosts)["zk_watch_count"]) >= number
-
-
-def _has_length(holders: list[int], number: int) -> bool:
-    return len(holders) == number
 
 
 HERD = Scenario(

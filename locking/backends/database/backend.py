@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from django.utils.translation import gettext_noop
 
 from locking.backends.base import Capabilities, Claim, Grant, Held
 from locking.backends.database.base import DatabaseLocks
-from locking.backends.database.session import Cancelled, Session
+from locking.backends.database.session import Cancelled, Session, UserLockSession
 from locking.backends.database.sql import SECOND, digest
 from locking.backends.database.waiting import Polling, Queueing, Row, holder_lock, queue_lock
 from locking.exceptions import LockError, LockMisuse, LockUnavailable
@@ -43,6 +44,7 @@ class DatabaseBackend(DatabaseLocks[Session]):
         counts_in_store=True,
         expires=True,
         fencing=True,
+        hands_over=True,
         lists_holders=True,
     )
 
@@ -139,12 +141,17 @@ class DatabaseBackend(DatabaseLocks[Session]):
         self._update(claim, "extend", us, us)
         return started + ttl
 
-    def set_depth(self, claim: Claim, token: int, depth: int) -> None:
-        """Store the depth of re-entry."""
-        self._update(claim, "set_depth", depth)
+    def set_depth(self, claim: Claim, token: int, depth: int, only_if: int | None = None) -> None:
+        """Store the depth of re-entry; a depth of 0 frees the session for other locks."""
+        found = [] if only_if is None else [only_if]
+        self._update(claim, "change_depth" if found else "set_depth", depth, found=found)
+        if depth == 0 and (session := self.pinned.pop(claim.owner, None)) is not None:
+            session.claim = None
+            with suppress(LockError):
+                self.pool.call(UserLockSession.release_locks, first=session)  # type: ignore[arg-type]
 
-    def _update(self, claim: Claim, kind: str, *values: int) -> None:
-        args = (*values, digest(claim.name), claim.owner)
+    def _update(self, claim: Claim, kind: str, *values: int, found: Sequence[int] = ()) -> None:
+        args = (*values, digest(claim.name), claim.owner, *found)
         if not self.pool.call(lambda session: session.change(getattr(session.sql, kind), *args)):
             raise claim.lost()
 

@@ -8,9 +8,10 @@ import itertools
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import Any, cast
 
 from locking.backends.base import Claim
 from locking.backends.database import session as base
@@ -26,13 +27,17 @@ from locking.exceptions import LockMisuse, LockUnavailable
 ROW_LOCK_MS = 1000
 """Milliseconds that a statement waits for a row that another transaction has locked."""
 LONGEST_WAIT_MS = 2**31 - 1
+PREPARE_AFTER = 5
+"""Uses of a statement after which a session prepares it; waits are not worth it."""
 # Since PostgreSQL 14, a waiter whose client was killed leaves the queue within a second, and a
-# server that closes idle sessions spares those of holders.
+# server that closes idle sessions spares those of holders. A wait ends with its own limit, not with
+# that of the project's statements.
 SETTINGS = {
     "lock_timeout": ROW_LOCK_MS,
     "default_transaction_isolation": "read committed",
     "client_connection_check_interval": 1000,
     "idle_session_timeout": 0,
+    "statement_timeout": 0,
 }
 SET_UP = (
     "SELECT COUNT(set_config(name, value, FALSE)) FROM pg_settings JOIN (VALUES "
@@ -53,7 +58,8 @@ WAIT = (
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 LOCK_TIMEOUT = "55P03"
 ROLLED_BACK = {"40001", "40P01", LOCK_TIMEOUT}
-CONNECTION_LOST = {"57P01", "57P02", "57P03", "57P05", "25P02"}
+# The last two concern prepared statements, which a new connection has none of.
+CONNECTION_LOST = {"57P01", "57P02", "57P03", "57P05", "25P02", "26000", "42P05"}
 UNDEFINED = {"42P01", "42703"}
 SQLSTATE = ord("C")
 DONE = (1, 2)
@@ -74,14 +80,19 @@ class PostgreSQLSession(UserLockSession):
     holder = f"SELECT pid {LOCKS} AND granted AND {KEY} = %s"
     kill_session = "SELECT pg_terminate_backend(%s)"
     _inherited: list[Any] = []
+    slot = 0
+    """Key of the semaphore's slot that the session has."""
 
     def __init__(self, raw: Any, errors: type[Exception]) -> None:
         super().__init__(raw, errors)
         self._pg = raw.pgconn
         self.id = int(self._pg.backend_pid)
+        self._uses: dict[str, int] = {}
+        """The times that each statement was sent here."""
+        self.is_pooled = True
+        """Another client may get this session of the server after each transaction."""
         row = self.row(SET_UP, self.id)
         self.is_pooled = row is None or row[0] == 0
-        """Another client may get this session of the server after each transaction."""
 
     @property
     def user_locks(self) -> UserLockSession | None:
@@ -95,7 +106,7 @@ class PostgreSQLSession(UserLockSession):
         result = self.run(sql, args)
         columns = range(result.nfields)
         return [
-            tuple(_value(result, row, column) for column in columns)
+            tuple([_value(result, row, column) for column in columns])
             for row in range(result.ntuples)
         ]
 
@@ -103,9 +114,23 @@ class PostgreSQLSession(UserLockSession):
         """Return the result of one statement; raise ConnectionLost without a reply in time."""
         pg = self._pg
         deadline = time.monotonic() + seconds + base.RESPONSE_TIMEOUT
-        pg.send_query_params(_numbered(sql), [str(arg).encode() for arg in args])
+        values = [str(arg).encode() for arg in args]
+        name, text = _parsed(sql)
+        uses = 0 if self.is_pooled or waker else self._uses.get(sql, 0)
+        if uses == PREPARE_AFTER:
+            pg.send_prepare(name, text)
+            self._reply(deadline, None)
+        self._uses[sql] = uses + 1
+        if uses < PREPARE_AFTER:
+            pg.send_query_params(text, values)
+        else:
+            pg.send_query_prepared(name, values)
+        return self._reply(deadline, waker)
+
+    def _reply(self, deadline: float, waker: Any) -> Any:
+        pg = self._pg
         pg.flush()
-        done: Any = None
+        done, status = cast(Any, None), 0
         while True:
             while pg.is_busy():
                 self.await_input(deadline - time.monotonic(), waker)
@@ -114,8 +139,8 @@ class PostgreSQLSession(UserLockSession):
             if result is None:
                 break
             if done is None or result.status not in DONE:  # a commit may fail after the statement
-                done = result
-        if done.status in DONE:
+                done, status = result, result.status
+        if status in DONE:
             return done
         state = (done.error_field(SQLSTATE) or b"").decode()
         raise _error(state, done.error_message.decode(errors="replace").strip())
@@ -124,19 +149,35 @@ class PostgreSQLSession(UserLockSession):
         """Translate by SQLSTATE."""
         return _error(getattr(error, "sqlstate", None) or "", str(error))
 
-    def key(self, name: str) -> int:
+    @staticmethod
+    @lru_cache(1024)
+    def key(name: str) -> int:
         """Return 64 bits of the name's hash."""
         return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), signed=True)
 
-    def get_lock(self, claim: Claim, name: str, seconds: float, value: str = "1") -> Any:
+    def get_lock(
+        self, claim: Claim, name: str, seconds: float, value: str = "1", wait: str = WAIT
+    ) -> Any:
         """Wait for an advisory lock."""
         ms = max(1, int(min(seconds * 1000, LONGEST_WAIT_MS)))
         with interruptible(claim) as waker:
             try:
-                found = self.run(WAIT.format(value), (ms, self.key(name)), ms / 1000, waker)
+                found = self.run(wait.format(value), (ms, self.key(name)), ms / 1000, waker)
                 return _value(found, 0, 0)
             except LockTimeout:
                 return None
+            except self._errors as error:
+                raise self.translate(error) from error
+
+    def await_notification(self, claim: Claim, seconds: float) -> None:
+        """Return when another session has notified this one, or after `seconds`."""
+        with interruptible(claim) as waker, suppress(ConnectionLost):  # nothing came in time
+            try:
+                if self._pg.notifies() is None:
+                    self.await_input(seconds, waker)
+                    self._pg.consume_input()
+                while self._pg.notifies():
+                    pass
             except self._errors as error:
                 raise self.translate(error) from error
 
@@ -163,9 +204,10 @@ def connected(
 
 
 @lru_cache
-def _numbered(sql: str) -> bytes:
+def _parsed(sql: str) -> tuple[bytes, bytes]:
     numbers = itertools.count(1)
-    return re.sub("%s", lambda _: f"${next(numbers)}", sql).encode()
+    text = re.sub("%s", lambda _: f"${next(numbers)}", sql).encode()
+    return b"locking_" + blake2b(text, digest_size=8).hexdigest().encode(), text
 
 
 def _value(result: Any, row: int, column: int) -> Any:

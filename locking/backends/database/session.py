@@ -152,12 +152,19 @@ class UserLockSession(Session):
     holder: ClassVar[str]
     kill_session: ClassVar[str]
 
+    def __init__(self, raw: Any, errors: type[Exception]) -> None:
+        super().__init__(raw, errors)
+        self._file: int = raw.fileno()
+        self._poll = select.poll()
+        self._poll.register(self._file, select.POLLIN)
+
     @property
     def user_locks(self) -> UserLockSession | None:
         """Return the session itself."""
         return self
 
-    def key(self, name: str) -> int | str:
+    @staticmethod
+    def key(name: str) -> int | str:
         """Return what the server's functions call the lock `name`."""
         return name
 
@@ -208,13 +215,16 @@ class UserLockSession(Session):
 
     def await_input(self, seconds: float, waker: socket.socket | None = None) -> None:
         """Wait until the server sends something; raise Cancelled when `waker` receives it first."""
-        poll = select.poll()
-        poll.register(self.raw, select.POLLIN)
+        poll = self._poll
         if waker is not None:
+            poll = select.poll()
+            poll.register(self._file, select.POLLIN)
             poll.register(waker, select.POLLIN)
-        ready = dict(poll.poll(max(0, seconds) * 1000))
-        if self.raw.fileno() not in ready:
-            raise Cancelled if ready else ConnectionLost(f"no reply in {seconds:g} s")
+        ready = poll.poll(max(0, seconds) * 1000)
+        if not ready:
+            raise ConnectionLost(f"no reply in {seconds:g} s")
+        if waker is not None and self._file not in dict(ready):
+            raise Cancelled
 
 
 @contextmanager

@@ -77,6 +77,7 @@ class Statements:
         )
         self.extend = f"UPDATE {TABLE} SET ttl = %s, expires_at = {now} + %s {alive}"
         self.set_depth = f"UPDATE {TABLE} SET lock_count = %s {alive}"
+        self.change_depth = f"{self.set_depth} AND lock_count = %s"
         # If a lease ends later than its ttl allows, the clock was set back: start the ttl now.
         self.repair = (
             f"UPDATE {TABLE} SET expires_at = {least}(expires_at, {now} + ttl), waiter_until = 0 "
@@ -121,7 +122,9 @@ class Statements:
             f"waiter, waiter_until) VALUES ($1, $2, $3, $4, 1, {now}, {now} + $6, '', 0) "
             f"ON CONFLICT DO NOTHING {grant.format(release, '$5')}"
         )
-        self.free = f"{self.free} RETURNING {release}"
+        # A release that a crash of the server undoes ends with the lease: do not wait for the disk.
+        lazily = "set_config('synchronous_commit', 'off', TRUE)"
+        self.free = f"{self.free} RETURNING {release}, {lazily}"
 
 
 @lru_cache

@@ -40,10 +40,15 @@ end
 
 -- The last token is needed until the server's clock has passed it (clients' clocks may be ahead).
 -- It is kept for MARGIN longer, because the server's clock may be set back after that.
-local function grant(owner, ttl, token)
+local function remember(token)
   local ahead = math.ceil(math.max(0, token - ticks()) * 0.016)
   local text = string.format('%.0f', token)
   redis.call('SET', clock, text, 'PX', ahead + MARGIN)
+  return text
+end
+
+local function grant(owner, ttl, token)
+  local text = remember(token)
   redis.call('HSET', lock, 'owner', owner, 'token', text, 'count', '1', 'ttl', ttl)
   redis.call('PEXPIRE', lock, ttl)
 end

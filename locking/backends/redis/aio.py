@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from locking.backends.aio import start_thread
 from locking.backends.base import Claim, Grant
-from locking.backends.redis.connection import Connection, Disconnected, Script, is_timeout
-from locking.backends.redis.scripts import KEEP, RECHECK_DELAY, RELEASE, TAKE
+from locking.backends.redis.connection import Connection, Refused, Script, may_repeat
+from locking.backends.redis.scripts import KEEP, RECHECK_DELAY, RELEASE, TAKE, script_for
 from locking.backends.redis.shared import SharedConnection
 from locking.backends.redis.waiters import Waiter, Waiters
+from locking.exceptions import LockUnavailable
 
 if TYPE_CHECKING:
     from locking.backends.redis.backend import RedisBackend
@@ -168,12 +169,13 @@ class AsyncRedis:
         self, client: LoopClient, script: Script, claim: Claim, *args: str
     ) -> tuple[Any, bool]:
         """Return the script's reply, and whether it was sent twice because a reply was lost."""
-        keys = self._backend.keys(claim.name)
+        keys, script = self._backend.keys(claim.name), script_for(script, claim.name)
         shared = await client.connection()
         try:
             return await shared.run(script, keys, (claim.owner, *args)), False
-        except Disconnected as error:
-            if is_timeout(error):  # the first one may still arrive
+        except LockUnavailable as error:
+            if not may_repeat(error):
                 raise
+            is_lost = not isinstance(error, Refused)
         shared = await client.connection()
-        return await shared.run(script, keys, (claim.owner, *args)), True
+        return await shared.run(script, keys, (claim.owner, *args)), is_lost

@@ -12,10 +12,8 @@ are then possible, and the fencing token tells the guarded row which one is stal
 
 from __future__ import annotations
 
-import re
 import threading
 import time
-import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -25,44 +23,39 @@ from typing import Any, ClassVar
 from django.core.checks import CheckMessage, Error
 from django.utils.translation import gettext_noop
 
-from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
-from locking.backends.options import flag, seconds, text
+from locking.backends.base import Backend, Capabilities, Claim, Grant, Held, other_slots
+from locking.backends.options import count, flag, seconds, text
 from locking.backends.pending_releases import PendingReleases
+from locking.backends.redis.addresses import url_problem
 from locking.backends.redis.aio import AsyncRedis
-from locking.backends.redis.connection import (
-    Connection,
-    Disconnected,
-    Script,
-    Undo,
-    milliseconds,
-    server_problem,
-    url_problem,
-)
+from locking.backends.redis.cluster import Cluster, open_pool, slot_of, tagged, tags
+from locking.backends.redis.connection import Connection, Disconnected, Script, Undo, milliseconds
+from locking.backends.redis.held_locks import held_locks, holder_of
 from locking.backends.redis.pool import ConnectionPool
-from locking.backends.redis.scripts import KEEP, MAX_SLEEP, RECHECK_DELAY, RELEASE, TAKE
+from locking.backends.redis.scripts import (
+    KEEP,
+    MAX_SLEEP,
+    MAX_STAGGER,
+    RECHECK_DELAY,
+    RELEASE,
+    SALT_BITS,
+    STAGGER,
+    TAKE,
+    TICK,
+    full_token,
+    script_for,
+)
+from locking.backends.redis.server_check import server_problem
 from locking.exceptions import LockUnavailable
-
-TICK = 16e-6
-"""Seconds between two tokens of a clock. Ticks fit the 53 bits of a number in Lua."""
-
-SALT_BITS = 15
-"""Low bits of a token, a hash of its owner: two masters may grant in one tick, and these differ."""
-
-STAGGER = 0.003
-"""Seconds by which each further waiter tries again later than the one before."""
-MAX_STAGGER = 0.3
-
-
-def full_token(ticks: int, owner: str) -> int:
-    """Return the fencing token of a grant: grows with the ticks, and differs between owners."""
-    return ticks << SALT_BITS | zlib.crc32(owner.encode()) & (1 << SALT_BITS) - 1
+from locking.types import SHARED
 
 
 class RedisBackend(Backend):
     """First come, first served on all machines; with `FAIR: False` a newcomer may overtake.
 
     OPTIONS: FAIR (True), PREFIX of the keys ("lock:"), SOCKET_TIMEOUT and CONNECT_TIMEOUT in
-    seconds (1.0) for a Redis server that does not respond.
+    seconds (1.0) for a Redis server that does not respond, REPLICAS (0) that have to acknowledge a
+    grant within half of SOCKET_TIMEOUT before it counts.
     """
 
     capabilities = Capabilities(
@@ -73,8 +66,10 @@ class RedisBackend(Backend):
         expires=True,
         fencing=True,
         tokens_outlive_failover=True,
+        hands_over=True,
         wakes_waiters=True,
         lists_holders=True,
+        shared=True,
     )
 
     known_options: ClassVar = {
@@ -82,6 +77,7 @@ class RedisBackend(Backend):
         "PREFIX": text("lock:"),
         "SOCKET_TIMEOUT": seconds(1.0),
         "CONNECT_TIMEOUT": seconds(1.0),
+        "REPLICAS": count(0),
     }
 
     def __init__(self, alias: str, **settings: Any) -> None:
@@ -90,7 +86,7 @@ class RedisBackend(Backend):
         self.capabilities = replace(self.capabilities, fair=fair)  # type: ignore[misc]
         self._fair = "1" if fair else "0"
         self._prefix = self.options["PREFIX"]
-        self.pool = ConnectionPool(
+        self.pool = open_pool(
             str(self.location),
             timeout=float(self.options["SOCKET_TIMEOUT"]),
             connect_timeout=float(self.options["CONNECT_TIMEOUT"]),
@@ -98,6 +94,9 @@ class RedisBackend(Backend):
         )
         self.pending_releases = PendingReleases()
         self._clock = f"{self._prefix}clock"
+        self._is_cluster = isinstance(self.pool, Cluster)
+        self._replicas = self.options["REPLICAS"]
+        self._uses_threads = self._is_cluster or self._replicas > 0  # WAIT stops a connection
         self._floor = 0
         self._guard = threading.Lock()
         self._aio = AsyncRedis(self)
@@ -116,12 +115,13 @@ class RedisBackend(Backend):
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the lock, or join the queue and sleep until a release grants it to this claim."""
         until = time.monotonic() + timeout
-        connection = self.pool.get()
+        pool = self.pool.of(claim.name)
+        connection = pool.get()
         entry = ""
         if timeout > 0:
             entry = self.entry(claim, connection.channel)
         try:
-            return self._wait(claim, connection, entry, until)
+            return self._wait(pool, claim, connection, entry, until)
         except Disconnected:
             self.repeat_release(claim, entry)
             raise
@@ -130,18 +130,25 @@ class RedisBackend(Backend):
                 self._release(claim, entry)
             raise
 
-    def _wait(self, claim: Claim, connection: Connection, entry: str, until: float) -> Grant | None:
+    def _wait(
+        self, pool: ConnectionPool, claim: Claim, connection: Connection, entry: str, until: float
+    ) -> Grant | None:
         while True:
             sent = time.monotonic()
             args = self.take_args(claim, entry)
             undo = partial(self.packed_release, claim, entry)
             connection, reply = self._ask(connection, TAKE, claim, *args, undo=undo)
-            token, left, ticks, place, _, *holder = reply
+            token, left, ticks, place, is_new, *holder = reply
             if token:
-                self.pool.give(connection)
+                acknowledged = self._replicas and self._acknowledged(claim, connection, is_new)
+                pool.give(connection)
+                if acknowledged < self._replicas:
+                    raise LockUnavailable(
+                        f"{acknowledged} of {self._replicas} REPLICAS acknowledged the grant."
+                    )
                 return self.grant(claim, token, sent + left / 1000)
             if not entry:
-                self.pool.give(connection)
+                pool.give(connection)
                 claim.holder = self.holder(claim, holder)
                 return None
             if claim.trace is not None:
@@ -154,9 +161,9 @@ class RedisBackend(Backend):
                 )
             except Disconnected:
                 if claim.cancelled.is_set():
-                    self._withdraw(claim, connection, entry)
+                    self._withdraw(pool, claim, connection, entry)
                     return None
-                connection = self.pool.open(connection.channel)
+                connection = pool.open(connection.channel)
                 continue
             finally:
                 claim.end_wait()
@@ -164,11 +171,19 @@ class RedisBackend(Backend):
                 token, granted = message
                 grant = self.grant_of_message(claim, token, sent, granted - ticks)
                 if grant is not None:
-                    self.pool.give(connection)
+                    pool.give(connection)
                     return grant
             elif claim.cancelled.is_set() or time.monotonic() >= until:
-                self._withdraw(claim, connection, entry)
+                self._withdraw(pool, claim, connection, entry)
                 return None
+
+    def _acknowledged(self, claim: Claim, connection: Connection, is_new: int) -> int:
+        """Return the number of replicas that have the grant."""
+        if not is_new:  # the script of another connection granted it: WAIT needs a write of its own
+            keep = script_for(KEEP, claim.name)
+            connection.run(keep, self.keys(claim.name), (claim.owner, "count", "1"))
+        limit = milliseconds(float(self.options["SOCKET_TIMEOUT"]) / 2)
+        return int(connection.command("WAIT", str(self._replicas), limit))
 
     def _wait_for_message(
         self, claim: Claim, connection: Connection, until: float
@@ -185,23 +200,31 @@ class RedisBackend(Backend):
 
     async def aacquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the lock for a task, on the connection of its event loop."""
+        if self._uses_threads:
+            return await super().aacquire(claim, timeout)
         return await self._aio.acquire(claim, timeout)
 
     async def arelease(self, claim: Claim, token: int) -> None:
         """Release the lock of a task; see `release`."""
+        if self._uses_threads:
+            return await super().arelease(claim, token)
         await self._aio.release(claim)
 
     async def aset_depth(self, claim: Claim, token: int, depth: int) -> None:
         """Store the depth of re-entry in the lock's hash."""
+        if self._uses_threads:
+            return await super().aset_depth(claim, token, depth)
         await self._aio.set_depth(claim, depth)
 
     def entry(self, claim: Claim, channel: str) -> str:
         """Return the claim's entry in the queue; a grant is published to `channel`."""
-        return f"{channel} {milliseconds(claim.ttl)} {self._ticks()} {claim.owner}"
+        entry = f"{channel} {milliseconds(claim.ttl)} {self._ticks()} {claim.owner}"
+        return entry if claim.slots is None else f"{entry} {claim.slots}"
 
     def take_args(self, claim: Claim, entry: str) -> tuple[str, ...]:
         """Return the arguments of TAKE after the owner."""
-        return self._ticks(), self._fair, milliseconds(claim.ttl), entry
+        args = self._ticks(), self._fair, milliseconds(claim.ttl), entry
+        return args if claim.slots is None else (*args, str(claim.slots))
 
     def release_args(self, entry: str) -> tuple[str, ...]:
         """Return the arguments of RELEASE after the owner."""
@@ -210,20 +233,25 @@ class RedisBackend(Backend):
     def grant_of_message(self, claim: Claim, token: int, sent: float, ticks: int) -> Grant | None:
         """Return the grant that was published `ticks` after the reply to a request of `sent`.
 
-        None if the claim must ask again: the message has no token, or its time is not plausible
-        because this process was paused or Redis's clock was set.
+        None if the claim must ask again: the message has no token, its time is not plausible
+        because this process was paused or Redis's clock was set, replicas have to acknowledge the
+        grant, or a Cluster sent it, whose other nodes deliver it even to waiters that were skipped.
         """
         now, since = time.monotonic(), sent + ticks * TICK
-        if not token or abs(now - since) >= claim.ttl / 10:
+        if not token or self._uses_threads or abs(now - since) >= claim.ttl / 10:
             return None
         return self.grant(claim, token, min(now, since) + claim.ttl)
 
     def grant(self, claim: Claim, ticks: int, deadline: float) -> Grant:
         """Return the grant with its fencing token, and remember the token."""
+        if ticks < 0:
+            raise other_slots(claim, -ticks)
         self._raise_floor(ticks)
         return Grant(full_token(ticks, claim.owner), deadline)
 
-    def _withdraw(self, claim: Claim, connection: Connection, entry: str) -> None:
+    def _withdraw(
+        self, pool: ConnectionPool, claim: Claim, connection: Connection, entry: str
+    ) -> None:
         """Leave the queue; a grant that arrived meanwhile goes to the next waiter.
 
         Uses the connection that is subscribed to the entry's channel. If Redis does not respond,
@@ -231,12 +259,12 @@ class RedisBackend(Backend):
         subscriber would be granted the lock and block it for a ttl.
         """
         try:
-            self.pool.raise_if_open()
+            pool.raise_if_open()
         except Disconnected:
             connection.send_and_close(self.packed_release(claim, entry))
             raise
         used, reply = self._ask(connection, RELEASE, claim, *self.release_args(entry))
-        self.pool.give(used)
+        pool.give(used)
         claim.holder = self.holder(claim, reply)
 
     def holder(self, claim: Claim, reply: Any) -> Held | None:
@@ -273,7 +301,7 @@ class RedisBackend(Backend):
     def packed_release(self, claim: Claim, entry: str) -> bytes:
         """Return the command that frees what the claim may hold: the lock, or its entry."""
         args = claim.owner, *self.release_args(entry)
-        return RELEASE.pack(self.keys(claim.name), args, whole=True)
+        return script_for(RELEASE, claim.name).pack(self.keys(claim.name), args, whole=True)
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Extend the grant to `ttl` seconds from now."""
@@ -282,49 +310,25 @@ class RedisBackend(Backend):
             raise claim.lost()
         return sent + ttl
 
-    def set_depth(self, claim: Claim, token: int, depth: int) -> None:
+    def set_depth(self, claim: Claim, token: int, depth: int, only_if: int | None = None) -> None:
         """Store the depth of re-entry in the lock's hash."""
-        if not self._run(KEEP, claim, "count", str(depth))[0]:
+        found = "" if only_if is None else str(only_if)
+        if not self._run(KEEP, claim, "count", str(depth), found)[0]:
             raise claim.lost()
 
     def inspect(self) -> list[Held]:
         """Return all held locks. Scans every key of the database, so not for requests."""
-        pattern = re.sub(r"([\\*?\[\]])", r"\\\1", self._prefix) + "{*}"
-        cursor, keys = "0", set[str]()
-        while True:
-            cursor, found = self._command(
-                "SCAN", cursor, "MATCH", pattern, "COUNT", "1000", "TYPE", "hash"
-            )
-            keys.update(found)
-            if cursor == "0":
-                break
-        locks = []
-        for key in sorted(keys):
-            owner, ticks, count = self._command("HMGET", key, "owner", "token", "count")
-            left = self._command("PTTL", key)
-            if owner is None or ticks is None or left < 0:
-                continue  # released since, or not a lock
-            locks.append(
-                Held(
-                    name=key[len(self._prefix) + 1 : -1],
-                    owner=owner,
-                    token=full_token(int(ticks), owner),
-                    since=int(ticks) * TICK,
-                    expires_in=left / 1000,
-                    count=int(count),
-                    waiters=max(0, self._command("LLEN", f"{key}:waiters") - 1),
-                )
-            )
-        return locks
+        return [held for pool in self.pool.masters() for held in held_locks(pool, self._prefix)]
 
     def probe(self) -> None:
         """Send PING."""
-        self._command("PING")
+        for pool in self.pool.masters():
+            pool.call(lambda connection: connection.command("PING"))
 
     def break_lock(self, name: str) -> bool:
-        """Release the lock in its holder's name; the holder's next call raises LockLost."""
-        owner = self._command("HGET", self.keys(name)[0], "owner")
-        if owner is None:
+        """Release the lock, or its first holder's part; the holder's next call raises LockLost."""
+        pool, key = self.pool.of(name), self.keys(name)[0]
+        if (owner := holder_of(pool, key, name)) is None:
             return False
         claim = Claim(name=name, owner=owner, ttl=self.ttl)
         return bool(self._run(RELEASE, claim, *self.release_args(""))[0])
@@ -342,20 +346,24 @@ class RedisBackend(Backend):
         now, floor = time.time_ns() // 16000, self._floor
         return str(now if now > floor else floor + 1)
 
-    def keys(self, name: str) -> tuple[str, str, str]:
-        """Return the keys of the lock, its queue, and the clock of all names."""
-        lock = f"{self._prefix}{{{name}}}"
-        return lock, f"{lock}:waiters", self._clock
+    def keys(self, name: str) -> tuple[str, ...]:
+        """Return the keys of the lock, its queue, the clock of all names, and shared holders.
 
-    def _command(self, *command: str) -> Any:
-        return self.pool.call(lambda connection: connection.command(*command))
+        In a Cluster, the clock is that of the names of one slot, because a script runs in one slot.
+        """
+        tag = tagged(name) if self._is_cluster else name
+        clock = f"{self._clock}:{{{tags()[slot_of(tag)]}}}" if self._is_cluster else self._clock
+        lock = f"{self._prefix}{{{tag}}}"
+        keys = lock, f"{lock}:waiters", clock
+        return (*keys, f"{lock}:holders") if name.startswith(SHARED) else keys
 
     def _run(self, script: Script, claim: Claim, *args: str) -> tuple[Any, bool]:
         """Return the script's reply, and whether it was sent twice because a reply was lost."""
-        connection = self.pool.get()
+        pool = self.pool.of(claim.name)
+        connection = pool.get()
         used, reply = self._ask(connection, script, claim, *args)
-        self.pool.give(used)
-        return reply, used is not connection
+        pool.give(used)
+        return reply, used is not connection and not used.redirected
 
     def _ask(
         self,
@@ -370,7 +378,10 @@ class RedisBackend(Backend):
         The lost reply may have been a grant: a script that runs again returns the same grant.
         """
         keys, args = self.keys(claim.name), (claim.owner, *args)
-        return self.pool.retry_once(connection, Connection.run, script, keys, args, undo)
+        script, pool = script_for(script, claim.name), self.pool.of(claim.name)
+        if script is KEEP:
+            keys = keys[:1]
+        return pool.retry_once(connection, Connection.run, script, keys, args, undo)
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
@@ -384,8 +395,6 @@ class RedisBackend(Backend):
     @classmethod
     def check_store(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
         """Check that the server is a master of its own that keeps its keys."""
-        problem = server_problem(conf["LOCATION"])
-        if problem is None:
-            return []
-        number, sentence = problem
-        return [Error(f"LOCKS[{alias!r}] LOCATION {sentence}", id=f"locking.{number}")]
+        found = server_problem(conf["LOCATION"])
+        where = f"LOCKS[{alias!r}] LOCATION"
+        return [Error(f"{where} {found[1]}", id=f"locking.{found[0]}")] if found else []

@@ -57,6 +57,20 @@ class Refused(LockUnavailable):
     """The server replied with an error."""
 
 
+OTHER_SERVER = ("READONLY", "LOADING", "MASTERDOWN")
+"""Errors after which a new connection may reach another server."""
+
+
+def may_repeat(error: LockUnavailable) -> bool:
+    """Return True if a request that failed may be sent again on a new connection.
+
+    Not after a timeout, because the first one may still arrive.
+    """
+    if isinstance(error, Refused):
+        return str(error.__cause__).startswith(OTHER_SERVER)
+    return not is_timeout(error)
+
+
 def is_timeout(error: BaseException | None) -> bool:
     """Return True if no reply came in time; an error reply or a refused connection is a reply."""
     return isinstance(error, redis.TimeoutError | TimeoutError | BlockingIOError) or (
@@ -96,6 +110,8 @@ class Connection:
     """
 
     close_on: type[BaseException] = BaseException
+    redirected = False
+    """It was opened because another server had refused a request, and not after a lost reply."""
 
     def __init__(
         self,
@@ -106,6 +122,7 @@ class Connection:
         channel: str = "",
         breaker: CircuitBreaker | None = None,
     ) -> None:
+        self.url = url
         self.timeout = timeout
         self.channel = channel
         self.closed = False
@@ -136,7 +153,7 @@ class Connection:
             self.socket.settimeout(None)
         self._poll = select.poll()
         self._poll.register(self.socket, select.POLLIN)
-        self._hello_pending = bool(channel)
+        self.hello_pending = bool(channel)
         """The reply to HELLO is read together with the first command's."""
         if channel:
             self.send(pack("HELLO", "3") + pack("SUBSCRIBE", channel))
@@ -244,8 +261,8 @@ class Connection:
                     if not data:
                         raise EOFError("the server closed it")
                     reader.feed(data)
-                elif self._hello_pending and not isinstance(item, hiredis.ReplyError):
-                    self._hello_pending = False
+                elif self.hello_pending and not isinstance(item, hiredis.ReplyError):
+                    self.hello_pending = False
                 elif not isinstance(item, hiredis.PushNotification):
                     break
         except BaseException as error:
@@ -295,53 +312,3 @@ class Connection:
     def _report_timeout(self, error: BaseException) -> None:
         if self._breaker and is_timeout(error):
             self._breaker.open()
-
-
-def url_problem(url: Any) -> str | None:
-    """Return what is wrong with the URL of a server, to follow "LOCATION"; None if it is usable."""
-    if not isinstance(url, str) or not url:
-        return f"is {url!r:.60}: give a URL such as redis://host:6379/0"
-    try:
-        parts = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
-        redis.ConnectionPool.from_url(url).make_connection()  # connects on first use only
-    except (ValueError, TypeError) as error:
-        return f"{_without_password(url)!r} is not usable: {error}"
-    if not (parts.get("host") or parts.get("path")):
-        return f"{url!r} names no host: each machine would lock for itself"
-    return None
-
-
-def _without_password(url: str) -> str:
-    head, at, tail = url.rpartition("@")
-    return f"{head.partition('//')[0]}//...@{tail}" if at else url
-
-
-def server_problem(url: str) -> tuple[str, str] | None:
-    """Return the check's number and why the server is unfit for locks, to follow "LOCATION".
-
-    Return None also if the server does not respond or does not allow INFO.
-    """
-    try:
-        connection = Connection(url, timeout=0.5, connect_timeout=0.5)
-        reply = str(connection.command("INFO"))
-        connection.close()
-    except LockUnavailable as error:
-        reason = str(error.__cause__)
-        is_refused = isinstance(error.__cause__, redis.AuthenticationError)
-        if is_refused or reason.startswith(("NOAUTH", "WRONGPASS")):
-            return "E022", f"refuses the user name or the password: {reason}"
-        return None
-    info = dict(line.split(":", 1) for line in reply.splitlines() if ":" in line)
-    if info.get("redis_mode") == "sentinel":
-        return "E023", "is a Sentinel, which keeps no locks: name the master."
-    if info.get("redis_mode") == "cluster":
-        return "E023", "is a node of a Cluster, which answers for a part of the names only."
-    if info.get("role") == "slave":
-        return "E023", "is a read-only replica: name its master."
-    policy = info.get("maxmemory_policy", "noeviction")
-    if info.get("maxmemory", "0") != "0" and policy != "noeviction":
-        return "E021", (
-            f"evicts keys when it is full (maxmemory-policy {policy}), and with them locks that "
-            "are held: use a Redis of its own with maxmemory-policy noeviction."
-        )
-    return None

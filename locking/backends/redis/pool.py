@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import redis
@@ -15,7 +15,8 @@ from redis.retry import Retry
 
 from locking.backends.circuit_breaker import CircuitBreaker
 from locking.backends.pool import IdlePool
-from locking.backends.redis.connection import Connection, Disconnected, is_timeout
+from locking.backends.redis.addresses import connect
+from locking.backends.redis.connection import Connection, Disconnected, is_timeout, may_repeat
 from locking.exceptions import LockUnavailable
 
 T = TypeVar("T")
@@ -29,10 +30,11 @@ NOT_RESPONDING = "Redis has not responded for a while."
 @cache
 def redis_breaker(url: str) -> CircuitBreaker:
     """Return the circuit breaker that all clients of this address share in this process."""
+    limit = PROBE_SECONDS / (2 if "+sentinel:" in url else 1)  # the next master may be there
 
     def probe() -> None:
         try:
-            connection = Connection(url, timeout=PROBE_SECONDS, connect_timeout=PROBE_SECONDS)
+            connection = connect(url, timeout=limit, connect_timeout=limit)
             connection.command("PING")
             connection.close()
         except LockUnavailable as error:
@@ -68,9 +70,10 @@ class RetryOnce(Retry):
 
 
 class ConnectionPool(IdlePool[Connection]):
-    """Connections to one server. Raises Disconnected while its circuit breaker is open.
+    """Connections to one server, or to the master that Sentinels name.
 
-    With a `channel_prefix`, each connection is subscribed to a channel of its own.
+    Raises Disconnected while its circuit breaker is open. With a `channel_prefix`, each connection
+    is subscribed to a channel of its own.
     """
 
     def __init__(
@@ -88,6 +91,14 @@ class ConnectionPool(IdlePool[Connection]):
         self._channel_prefix = channel_prefix
         self._breaker = redis_breaker(url)
 
+    def of(self, name: str) -> Self:
+        """Return the connections for a name: here, the same for all."""
+        return self
+
+    def masters(self) -> list[ConnectionPool]:
+        """Return the pools of all servers that keep locks."""
+        return [self]
+
     def raise_if_open(self) -> None:
         """Raise Disconnected while the server's circuit breaker is open."""
         if self._breaker.is_open:
@@ -99,7 +110,7 @@ class ConnectionPool(IdlePool[Connection]):
         if not channel and self._channel_prefix:
             channel = self._channel_prefix + secrets.token_hex(8)
         return self.add(
-            Connection(
+            connect(
                 self.url,
                 timeout=self.timeout,
                 connect_timeout=self.connect_timeout,
@@ -125,15 +136,15 @@ class ConnectionPool(IdlePool[Connection]):
     ) -> tuple[Connection, T]:
         """Call `request(connection, *args)`, on a new connection again if this one breaks.
 
-        Returns the connection that the reply came on. A new one has the old one's channel. After a
-        timeout the request is not repeated, because the first one may still arrive.
+        Returns the connection that the reply came on. A new one has the old one's channel.
         """
         try:
             return connection, request(connection, *args)
-        except Disconnected as error:
-            if is_timeout(error):
+        except LockUnavailable as error:
+            if not may_repeat(error):
                 raise
             connection = self.open(connection.channel)
+            connection.redirected = not isinstance(error, Disconnected)
             return connection, request(connection, *args)
 
     def call(self, request: Callable[[Connection], T]) -> T:

@@ -1,13 +1,44 @@
-"""The scripts of the lock, and when a waiter runs them again."""
+"""The scripts of the lock, when a waiter runs them again, and the tokens that they return."""
+
+import zlib
 
 from locking.backends.redis.connection import Script
+from locking.types import SHARED
 
 TAKE = Script("redis_queue.lua", "redis_take.lua")
 RELEASE = Script("redis_queue.lua", "redis_release.lua")
 KEEP = Script("redis_keep.lua")
+_BASE = ("redis_queue.lua", "redis_shared.lua")
+LIST = Script(*_BASE, "redis_shared_list.lua")
+SHARED_SCRIPTS = {
+    TAKE: Script(*_BASE, "redis_shared_take.lua"),
+    RELEASE: Script(*_BASE, "redis_shared_release.lua"),
+    KEEP: Script(*_BASE, "redis_shared_keep.lua"),
+}
+
+
+def script_for(script: Script, name: str) -> Script:
+    """Return the script that does the same for `name`, which may be that of a shared lock."""
+    return SHARED_SCRIPTS[script] if name.startswith(SHARED) else script
+
 
 RECHECK_DELAY = 0.002
 """Seconds after a grant's end at which the first waiter tries again."""
 
 MAX_SLEEP = 10.0
 """Seconds after which a waiter tries again: the next holder's grant may end before this one's."""
+
+STAGGER = 0.003
+"""Seconds by which each further waiter tries again later than the one before."""
+MAX_STAGGER = 0.3
+
+TICK = 16e-6
+"""Seconds between two tokens of a clock. Ticks fit the 53 bits of a number in Lua."""
+
+SALT_BITS = 15
+"""Low bits of a token, a hash of its owner: two masters may grant in one tick, and these differ."""
+
+
+def full_token(ticks: int, owner: str) -> int:
+    """Return the fencing token of a grant: grows with the ticks, and differs between owners."""
+    return ticks << SALT_BITS | zlib.crc32(owner.encode()) & (1 << SALT_BITS) - 1

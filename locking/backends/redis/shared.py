@@ -13,6 +13,7 @@ import hiredis
 from locking.backends.redis.connection import (
     BROKEN,
     NO_REPLY,
+    OTHER_SERVER,
     Connection,
     Disconnected,
     Refused,
@@ -20,9 +21,6 @@ from locking.backends.redis.connection import (
 )
 
 READ_SIZE = 1 << 16
-
-OTHER_SERVER = ("READONLY", "LOADING", "MASTERDOWN")
-"""Errors after which a new connection may reach another server."""
 
 OnReply = Callable[[Any], object]
 
@@ -46,8 +44,7 @@ class SharedConnection:
         self._socket.setblocking(False)
         self._on_push = on_push
         self._on_end = on_end
-        # The first reply is the one to HELLO.
-        self._callbacks: deque[OnReply] = deque([self._greeted])
+        self._callbacks: deque[OnReply] = deque([self._greeted] * connection.hello_pending)
         self._unsent = bytearray()
         self._loop = asyncio.get_running_loop()
         self._heard_at = self._loop.time()

@@ -46,13 +46,9 @@ from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.clock_tokens import clock_time, clock_token
 from locking.backends.options import seconds, text
 from locking.backends.pool import IdlePool
-from locking.backends.redis.connection import (
-    Script,
-    milliseconds,
-    pack,
-    server_problem,
-    url_problem,
-)
+from locking.backends.redis.addresses import url_problem
+from locking.backends.redis.connection import Script, milliseconds, pack
+from locking.backends.redis.server_check import server_problem
 from locking.backends.redlock.master import Master, MasterConnection
 from locking.backends.redlock.quorum import Quorum, Votes
 from locking.exceptions import LockLost, LockMisuse, LockUnavailable
@@ -117,7 +113,7 @@ class RedLockBackend(Backend):
         urls = conf.get("LOCATION")
         if not isinstance(urls, list | tuple):
             wrong.append(("E031", f"LOCATION is {urls!r:.60}: give a list of URLs."))
-        elif problem := next(filter(None, map(url_problem, urls)), None):
+        elif problem := next(filter(None, (url_problem(url, single=True) for url in urls)), None):
             wrong.append(("E031", f"LOCATION {problem}."))
         elif len(urls) < 3 or len(urls) % 2 == 0:
             wrong.append(("E032", f"LOCATION names {len(urls)} masters; use 3, 5 or 7."))

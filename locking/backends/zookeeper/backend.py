@@ -4,7 +4,8 @@ A claim is an ephemeral sequential node under a parent per name. The lowest numb
 and each other claim watches the node before its own, so a release wakes one. The node ends with
 the session of its process; the zxid of its creation is the token, which grows as long as the
 ensemble keeps its data. A node's name contains the owner: a claim whose creation got no reply finds
-its node by that name and does not create a second one.
+its node by that name and does not create a second one. Semaphores and read-write locks have the
+same queue with other rules, see `queue.py`.
 
 LOCATION: "host:port,host:port,host:port", followed by a path for a chroot.
 OPTIONS: SESSION_TIMEOUT (6 s; the server may shorten or lengthen it), CONNECT_TIMEOUT (3 s), PREFIX
@@ -28,6 +29,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.options import path, seconds
+from locking.backends.zookeeper import queue as nodes
 from locking.backends.zookeeper.session import (
     INTERRUPTED,
     CreateContainer,
@@ -58,6 +60,7 @@ class ZooKeeperBackend(Backend):
         survives_minority=True,
         wakes_waiters=True,
         lists_holders=True,
+        shared=True,
     )
 
     known_options: ClassVar = {
@@ -100,8 +103,9 @@ class ZooKeeperBackend(Backend):
         parent = self._parent(claim.name)
         grant = None
         with translated():
-            if timeout <= 0 and (queue := self.queue(claim.name)):
-                claim.holder = Held(name=claim.name, owner=queue[0][:-11])
+            if timeout <= 0 and nodes.watched(claim.slots, queue := self.queue(claim.name)):
+                nodes.check_slots(claim, queue)
+                claim.holder = Held(name=claim.name, owner=nodes.owner_of(queue[0]))
                 return None  # without a node that another claim could wait for
             try:
                 grant = self._wait_in_queue(session, claim, parent, end)
@@ -131,24 +135,29 @@ class ZooKeeperBackend(Backend):
                         logger.warning(
                             "queue position of lock %r lost, joining the queue again", claim.name
                         )
-                    token, queue = self._join(session, claim.owner, parent, timeout, may_exist)
+                    token, queue = self._join(session, claim, parent, timeout, may_exist)
                     path = session.nodes[claim.owner]
                 else:
                     queue = session.wait_for(session.client.get_children_async(parent), timeout)
                 node = path.rpartition("/")[2]
                 if node not in queue:
                     raise NoNodeError
-                ahead = [other for other in queue if other[-10:] < node[-10:]]
-                if not ahead:
+                ahead = nodes.in_order(other for other in queue if other[-10:] < node[-10:])
+                nodes.check_slots(claim, ahead)
+                watched = nodes.watched(claim.slots, ahead)
+                if not watched:
+                    if (claim.slots or 0) > 0 and len(ahead) + 1 < len(queue):
+                        set_data = session.client.set_async(path, nodes.GRANTED)
+                        session.wait_for(set_data, timeout)
                     return Grant(token, sent + session.timeout)
                 remaining = end - time.monotonic()
                 if remaining <= 0 or claim.trace is not None:
-                    first = min(ahead, key=lambda other: other[-10:])
-                    claim.holder = Held(name=claim.name, owner=first[:-11])
+                    claim.holder = Held(name=claim.name, owner=nodes.owner_of(ahead[0]))
                 if remaining <= 0:
                     return None
-                predecessor = max(ahead, key=lambda other: other[-10:])
-                session.wait_gone(f"{parent}/{predecessor}", woken, remaining)
+                mark = nodes.GRANTED if nodes.awaits_mark(claim.slots, ahead) else None
+                paths = [f"{parent}/{other}" for other in watched]
+                session.wait_gone(paths, woken, remaining, mark)
             except (NoNodeError, KeyError):
                 session.nodes.pop(claim.owner, None)
                 may_exist = False
@@ -159,10 +168,10 @@ class ZooKeeperBackend(Backend):
                 session.wait_up(timeout)
 
     def _join(
-        self, session: Session, owner: str, parent: str, timeout: float, may_exist: bool
+        self, session: Session, claim: Claim, parent: str, timeout: float, may_exist: bool
     ) -> tuple[int, list[str]]:
         """Create the claim's node, or find it if it may exist; return the token and the queue."""
-        client = session.client
+        client, owner = session.client, claim.owner
         if may_exist and (found := session.find(owner, parent, timeout)):
             path = f"{parent}/{found[0]}"
             stat = session.wait_for(client.exists_async(path), timeout)
@@ -171,7 +180,8 @@ class ZooKeeperBackend(Backend):
             queue = session.wait_for(client.get_children_async(parent), timeout)
             session.nodes[owner] = path
             return stat.czxid, queue
-        request = Create2(f"{parent}/{owner}-", b"", OPEN_ACL_UNSAFE, EPHEMERAL | SEQUENTIAL)
+        prefix = f"{parent}/{nodes.label(claim)}-"
+        request = Create2(prefix, b"", OPEN_ACL_UNSAFE, EPHEMERAL | SEQUENTIAL)
         while True:
             created, children = session.send(request), client.get_children_async(parent)
             try:
@@ -234,7 +244,7 @@ class ZooKeeperBackend(Backend):
         return sent + session.timeout
 
     def inspect(self) -> list[Held]:
-        """Return the head of every queue, from a server that has caught up with the leader."""
+        """Return the holders of every queue, from a server that has caught up with the leader."""
         session = self._open()
         client, found = session.client, []
         with translated():
@@ -246,20 +256,21 @@ class ZooKeeperBackend(Backend):
             queues = [(n, client.get_children_async(f"{self._prefix}/{n}")) for n in names]
             for name, reply in queues:
                 try:
-                    queue = sorted(session.wait_for(reply), key=lambda node: node[-10:])
+                    queue = nodes.in_order(session.wait_for(reply))
                 except NoNodeError:
                     continue
-                if queue:
-                    path = f"{self._prefix}/{name}/{queue[0]}"
-                    found.append((name, queue, client.exists_async(path)))
+                held = nodes.holders(queue)
+                for node in held:
+                    exists = client.exists_async(f"{self._prefix}/{name}/{node}")
+                    found.append((name, node, len(queue) - len(held), exists))
             return [
                 Held(
                     name=unquote(name),
-                    owner=queue[0][:-11],
+                    owner=nodes.owner_of(node),
                     token=stat.czxid,
-                    waiters=len(queue) - 1,
+                    waiters=waiters,
                 )
-                for name, queue, reply in found
+                for name, node, waiters, reply in found
                 if (stat := session.wait_for(reply)) is not None
             ]
 
@@ -270,7 +281,7 @@ class ZooKeeperBackend(Backend):
             session.wait_for(session.client.sync_async("/"), self._connect_timeout)
 
     def break_lock(self, name: str) -> bool:
-        """Delete the holder's node; its lease is marked within a fifth of the session time-out."""
+        """Delete the first holder's node; its lease is marked in a fifth of the session timeout."""
         session, parent = self._open(), self._parent(name)
         with translated():
             queue = self.queue(name)
@@ -287,12 +298,10 @@ class ZooKeeperBackend(Backend):
         session, parent = self._open(), self._parent(name)
         session.client.sync_async(parent)
         try:
-            nodes: list[str] = session.wait_for(
-                session.client.get_children_async(parent), self._connect_timeout
-            )
+            children = session.client.get_children_async(parent)
+            return nodes.in_order(session.wait_for(children, self._connect_timeout))
         except NoNodeError:
             return []
-        return sorted(nodes, key=lambda node: node[-10:])
 
     def _parent(self, name: str) -> str:
         return f"{self._prefix}/{quote(name, safe=':').replace('.', '%2E')}"

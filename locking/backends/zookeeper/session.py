@@ -34,6 +34,7 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.protocol.serialization import Create2
 from kazoo.protocol.states import KazooState, KeeperState
 
+from locking.backends.zookeeper.queue import owner_of
 from locking.exceptions import LockUnavailable
 
 if TYPE_CHECKING:
@@ -158,22 +159,31 @@ class Session:
         if not self.up.wait(timeout):
             raise LockUnavailable(f"ZooKeeper could not be reached in {timeout:.1f} s.")
 
-    def wait_gone(self, path: str, woken: threading.Event, seconds: float) -> None:
-        """Return when the node at `path` is deleted, the connection is lost, or `woken` is set."""
+    def wait_gone(
+        self, paths: list[str], woken: threading.Event, seconds: float, mark: bytes | None = None
+    ) -> None:
+        """Return when one of the nodes is deleted or marked, or `woken` is set.
+
+        Return also when the connection is lost. Without a `mark`, only deletions count.
+        """
         with self._guard:
-            self._waiting[path].add(woken)
+            for path in paths:
+                self._waiting[path].add(woken)
         try:
             # Not `exists`, which would leave a watch behind when the node is already deleted.
             # One watcher for all: the client keeps it once per path, however many waits end.
-            self.wait_for(self.client.get_async(path, watch=self.node_changed))
-            woken.wait(min(seconds, threading.TIMEOUT_MAX))
+            replies = [self.client.get_async(path, watch=self.node_changed) for path in paths]
+            data = [self.wait_for(reply)[0] for reply in replies]
+            if mark is None or mark not in data:
+                woken.wait(min(seconds, threading.TIMEOUT_MAX))
         except NoNodeError:
             return
         finally:
             with self._guard:
-                self._waiting[path].discard(woken)
-                if not self._waiting[path]:
-                    del self._waiting[path]
+                for path in paths:
+                    self._waiting[path].discard(woken)
+                    if not self._waiting[path]:
+                        del self._waiting[path]
 
     def node_changed(self, event: Any) -> None:
         """Wake the waits for a node; called by the client."""
@@ -223,7 +233,7 @@ class Session:
             children = self.wait_for(self.client.get_children_async(parent), timeout)
         except NoNodeError:
             return []
-        return [node for node in children if node[:-11] == owner]
+        return [node for node in children if owner_of(node) == owner]
 
     def _run(self) -> None:
         while True:

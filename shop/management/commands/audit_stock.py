@@ -1,6 +1,5 @@
 """`manage.py audit_stock [--json]`: audit every sale."""
 
-from argparse import ArgumentParser
 from dataclasses import asdict
 from json import dumps
 
@@ -15,10 +14,7 @@ class Command(HelpfulCommand):
 
     help = "Check that initial = available + held + sold for every sale; exit 1 if not."
     example = "--json"
-
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add --json."""
-        parser.add_argument("--json", action="store_true", help="print one JSON object only")
+    has_json = True
 
     def handle(self, *, json: bool, **options: object) -> None:
         """Print the audits."""

@@ -1,6 +1,5 @@
 """`manage.py reconcile_queued`: compare Redis with the ledger and repair Redis."""
 
-from argparse import ArgumentParser
 from dataclasses import asdict
 from json import dumps
 
@@ -13,10 +12,7 @@ class Command(HelpfulCommand):
 
     help = "Compare every queued sale's state in Redis with the ledger and repair it."
     example = "--json"
-
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add --json."""
-        parser.add_argument("--json", action="store_true", help="print one JSON object only")
+    has_json = True
 
     def handle(self, *, json: bool, **options: object) -> None:
         """Compare customers and outcomes too."""

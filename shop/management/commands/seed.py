@@ -38,6 +38,8 @@ DEMO_ACCOUNTS = {
 }
 SUPERUSER = "amy"
 READ_ONLY_STAFF = "ben"
+TABLES = (RejectedReservation, Payment, Order, StockMovement, CustomerQuota, Sale, Stock, Product)
+"""Deleted in this order, which the foreign keys prescribe."""
 READABLE_APPS = ("shop", "inventory", "locking")
 """The apps whose rows the read-only staff may read."""
 GUESTS = 60
@@ -61,10 +63,12 @@ class Command(HelpfulCommand):
     def handle(self, *, reset: bool, **options: object) -> None:
         """Seed in one transaction."""
         with transaction.atomic():
-            if reset:
-                _delete_all()
+            for model in TABLES if reset else ():
+                model.objects.all().delete()
             guests, now = _people(), timezone.now()
-            _import_catalogue()
+            if not Product.objects.exclude(slug="lab-http").exists():  # created by `lab http`
+                with CATALOGUE.open(encoding="utf-8", newline="") as lines:
+                    import_products(lines)
             with SALES.open(encoding="utf-8", newline="") as lines:
                 for row in csv.DictReader(lines):
                     _offer(row, now, guests)
@@ -78,12 +82,6 @@ class Command(HelpfulCommand):
 def account_lines() -> list[str]:
     """Return name, password and role of each account, a line for each."""
     return [f"  {name:<6} password {PASSWORD}  {role}" for name, role in DEMO_ACCOUNTS.items()]
-
-
-def _delete_all() -> None:
-    tables = (RejectedReservation, Payment, Order, StockMovement, CustomerQuota, Sale)
-    for model in (*tables, Stock, Product):
-        model.objects.all().delete()
 
 
 def _people() -> list[User]:
@@ -106,13 +104,6 @@ def _people() -> list[User]:
         readable = Permission.objects.filter(codename__startswith="view_")
         permissions.set(readable.filter(content_type__app_label__in=READABLE_APPS))
     return list(User.objects.filter(username__in=names).order_by("username"))
-
-
-def _import_catalogue() -> None:
-    """Import the products, unless there are any already."""
-    if not Product.objects.exclude(slug="lab-http").exists():  # `lab http` creates this one
-        with CATALOGUE.open(encoding="utf-8", newline="") as lines:
-            import_products(lines)
 
 
 def _offer(row: dict[str, str], now: datetime, guests: list[User]) -> None:

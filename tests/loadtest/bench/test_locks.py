@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from devservers.process_pool import PoolFailed, ProcessPool
+from devservers import process_pool
+from devservers.process_pool import PoolFailed, ProcessPool, StartGate
 from loadtest.bench.locks import report, runner
 from loadtest.bench.locks.measure import Contention, Turn, ready, waves
 from loadtest.bench.locks.systems import SYSTEMS, Handle, System
@@ -46,6 +47,12 @@ def test_process_pool_reports_errors_and_leaves_no_process():
         pids = pool.results()
     assert len(set(pids)) == 2
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_gate_that_a_party_never_reaches_is_reported(monkeypatch):
+    monkeypatch.setattr(process_pool, "TIMEOUT", 0.1)
+    with pytest.raises(PoolFailed, match="not all 2 were ready"):
+        StartGate(2)()
 
 
 def test_lock_that_does_not_grant_is_reported_and_not_measured():
@@ -123,6 +130,21 @@ def test_bad_arguments_are_refused(wrong, message):
         call_command("lab", "bench", *wrong)
 
 
+def test_short_benchmark_on_postgresql():
+    out = io.StringIO()
+    options = ["--backend=postgresql_session", "--rounds=1", "--no-peers", "--json"]
+    call_command("lab", "bench", *options, stdout=out)
+    found = json.loads(out.getvalue())
+    rows = {row["system"]: row for row in found["systems"]}
+    assert found["versions"]["database"].startswith("PostgreSQL")
+    assert [row["why"] for row in rows.values()] == [""] * 4
+    assert rows["postgresql_session writer"]["jain"] > 0.9
+    assert rows["raw pg_advisory_lock"]["to_floor"] > 1, "the first floor is the row"
+    assert rows["postgresql_session"]["jain"] > 0.9
+    assert 1 < rows["postgresql_session"]["commands"] < 5, "the server counts the statements"
+    assert rows["postgresql_session"]["waiter_requests"] <= 3
+
+
 def test_short_benchmark_of_one_backend(tmp_path):
     file = tmp_path / "locks.md"
     file.write_text("before\n<!-- lab_bench -->\nold\n<!-- /lab_bench -->\nafter\n")
@@ -131,7 +153,8 @@ def test_short_benchmark_of_one_backend(tmp_path):
     call_command("lab", "bench", *options, stdout=out)
     found = json.loads(out.getvalue())
     rows = {row["system"]: row for row in found["systems"]}
-    assert [row["why"] for row in rows.values()] == ["", ""]
+    assert [row["why"] for row in rows.values()] == ["", "", ""]
+    assert rows["redis writer"]["waiter_requests"] <= 3
     assert rows["SET NX PX + EVALSHA"]["to_floor"] == 1
     assert rows["redis"]["jain"] > 0.9
     assert rows["redis"]["waiter_requests"] <= 3

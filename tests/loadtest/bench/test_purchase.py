@@ -55,7 +55,7 @@ def test_short_benchmark():
     call_command("lab", "bench", "purchase", *options, "--json", stdout=out)
     found = json.loads(out.getvalue())
     lines = {line["line"]: line for line in found["lines"]}
-    assert len(lines) == 13
+    assert len(lines) == 14
     assert not any(line["breaches"] for line in lines.values())
     assert set(lines["reference"]["answers"]) == {"ok"}
     assert lines["direct"]["answers"]["ok"] > 0
@@ -68,6 +68,7 @@ def test_short_benchmark():
         assert (done["orders"], done["pieces"], sum(done["answers"].values())) == (4, 4, 400)
     assert lines["queued, orders written and seen"]["answers"]["seen"] > 0
     assert lines["SQLite"]["store"] == "sqlite"
+    assert lines["direct, PostgreSQL"]["answers"]["ok"] > 0
     assert all(target["met"] is not None for target in found["targets"])
 
 

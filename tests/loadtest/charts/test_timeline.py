@@ -11,7 +11,7 @@ import pytest
 from django.conf import settings
 from django.utils import translation
 
-from loadtest.charts import timeline
+from loadtest.charts import svg, timeline
 from loadtest.charts.axis import LEFT, RIGHT, WIDTH, Axis, width
 from loadtest.charts.timeline_data import SECOND
 from loadtest.charts.timeline_signs import BAD, LEASE
@@ -85,7 +85,7 @@ def test_file_adds_a_background_to_the_same_chart() -> None:
     assert "prefers-color-scheme: dark" in alone
     assert all(part in alone for part in inside)
     assert len(inside) > 30
-    png = timeline.png(paused(), pixels=400)
+    png = svg.png(timeline.draw(paused(), alone=True), 400)
     assert png.startswith(b"\x89PNG")
     assert int.from_bytes(png[16:20], "big") == 400
 

@@ -18,7 +18,7 @@ PATIENCE = 120.0
 migrates a database: over 30 s on a machine with ten busy processes per core."""
 
 
-@pytest.mark.parametrize("store", ["sqlite", "mariadb"])
+@pytest.mark.parametrize("store", ["sqlite", "mariadb", "postgresql"])
 def test_controls_oversell_and_locks_sell_exactly_the_stock(store):
     names = ["none", "process", "database", "redis"]
     report, code = lab("run", *guards(*names), f"--store={store}")
@@ -56,16 +56,32 @@ def test_control_that_does_not_oversell_fails(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("gone", "instead"),
-    [("devservers.programs._PATH", ""), ("devservers.mariadb.find_spec", lambda package: None)],
-    ids=["mariadbd", "mysqlclient"],
+    ("store", "gone", "instead", "advice"),
+    [
+        ("mariadb", "devservers.programs._PATH", "", "apt-get install"),
+        ("mariadb", "devservers.mariadb.find_spec", lambda package: None, "apt-get install"),
+        ("postgresql", "devservers.programs._PATH", "", "apt-get install"),
+        ("postgresql", "devservers.postgresql.find_spec", lambda package: None, "pip install"),
+    ],
+    ids=["mariadbd", "mysqlclient", "postgres", "psycopg"],
 )
-def test_verdict_without_the_server_is_not_run(monkeypatch, gone, instead):
+def test_verdict_without_the_server_is_not_run(monkeypatch, store, gone, instead, advice):
     monkeypatch.setattr(gone, instead)
-    report, code = lab("run", *guards("none", "process"), "--store=mariadb")
+    report, code = lab("run", *guards("none", "process"), f"--store={store}")
     assert [run["verdict"] for run in report["runs"]] == ["not-run", "not-run"]
-    assert "apt-get install" in report["runs"][0]["why"]
+    assert advice in report["runs"][0]["why"]
     assert code == 1
+
+
+def test_each_strategy_but_naive_is_exact_on_postgresql_without_a_lock():
+    strategies = [f"--strategy={one}" for one in ("naive", "fenced", "conditional")]
+    report, code = lab("run", *guards("none"), *strategies, "--store=postgresql")
+    assert [(run["discipline"], run["verdict"]) for run in report["runs"]] == [
+        ("naive", "oversold"),
+        ("fenced", "ok"),
+        ("conditional", "ok"),
+    ]
+    assert code == 0
 
 
 @pytest.mark.parametrize(

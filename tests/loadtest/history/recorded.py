@@ -12,7 +12,9 @@ import pytest
 from django.db import connections
 
 from devservers.faults.waiting import WAIT_TIMEOUT
+from loadtest.history import linearizability
 from loadtest.history.checker import Findings, Promise
+from loadtest.history.linearizability import Model
 from loadtest.history.recorder import Recorder, dump, history
 from locking import locks
 from locking.failpoints import armed
@@ -80,6 +82,11 @@ class Shop:
 
     def findings(self, promise: Promise) -> Findings:
         return check(history(self.folder), dump(self.sale), promise)
+
+    def verdict(self, model: Model) -> str:
+        """Return the verdict on the lock of the sale as if it were `model`."""
+        (found,) = linearizability.check(history(self.folder), model)
+        return found.verdict
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from django.db import connections
 from devservers import Redis, ZooKeeper
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from loadtest.history.checker import Promise
+from loadtest.history.lock_models import Lock
 from locking import locks
 from locking.backends.base import Backend
 from locking.backends.redis.pool import redis_breaker
@@ -54,6 +55,7 @@ def ends_with(shop: Shop, backend: Backend, *, orders: int, overlaps: bool = Fal
     promise = Promise.of(backend.capabilities)
     findings = shop.findings(replace(promise, exclusive=promise.exclusive and not overlaps))
     assert findings.ok, findings.breaches
+    assert shop.verdict(Lock(fenced=True)) == "legal"
     audit = audit_sale(sale=shop.sale)
     assert audit.ok, audit.breaches
     assert Order.objects.count() == audit.held == orders

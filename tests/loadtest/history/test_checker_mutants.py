@@ -14,6 +14,7 @@ import pytest
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from inventory import stock as services
 from loadtest.history.checker import Findings, Promise
+from loadtest.history.lock_models import Lock
 from loadtest.history.recorder import history
 from locking import LockError, lock, locks
 from locking.policy.lock import PolicyLock
@@ -42,6 +43,8 @@ def test_no_lock(shop: Shop, is_mutant: bool, monkeypatch: pytest.MonkeyPatch) -
     shop.buy_meanwhile(shop.buy)
     found = rules(shop.findings(Promise.of(locks["redis"].capabilities)))
     assert found >= {"exclusion", "oversold"} if is_mutant else not found
+    for model in (Lock(), Lock(fenced=True)):
+        assert shop.verdict(model) == ("illegal" if is_mutant else "legal")
 
 
 @pytest.mark.faults(row="M", backend="redis", fired="mutant; control")

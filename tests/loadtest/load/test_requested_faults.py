@@ -82,6 +82,7 @@ def test_requested_fault_of_an_earlier_run_is_not_injected_into_the_next() -> No
     [
         ("none", "sqlite", set()),
         ("none", "mariadb", {"kill-database"}),
+        ("none", "postgresql", {"kill-database"}),
         ("process", "sqlite", {"pause-holder", "kill-holder"}),
         ("database", "sqlite", {"pause-holder", "kill-holder"}),
         ("redis", "sqlite", {"pause-holder", "kill-holder", "kill-redis", "cut-replication"}),

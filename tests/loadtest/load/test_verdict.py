@@ -46,7 +46,7 @@ def told(*kinds):
         {"repeats": 0},
         {"patience": float("inf")},
         {"seed": -1},
-        {"store": "postgresql"},
+        {"store": "oracle"},
         {"fault": "earthquake"},
         {"fault": "kill-database"},
         {"at": 1.5},
@@ -55,6 +55,7 @@ def told(*kinds):
         {"backends": ("rediss",)},
         {"backends": ("redis", "redis")},
         {"backends": ("mysql_session",)},
+        {"backends": ("postgresql_session",), "store": "mariadb"},
         {"disciplines": ("careful",)},
     ],
 )

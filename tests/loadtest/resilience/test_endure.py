@@ -18,7 +18,7 @@ from devservers import Redis
 from devservers.faults.proxy import Proxy
 from loadtest.cli.endure import markdown
 from loadtest.load.http.client import DISCONNECTED
-from loadtest.resilience.interruptions import DURATIONS, WAYS, wait_for_return
+from loadtest.resilience.recovery import DURATIONS, WAYS, wait_for_return
 from loadtest.resilience.soak import BACKENDS, Figures, growth
 from locking import locks
 

@@ -97,7 +97,7 @@ def test_contradictory_recording_is_not_run_and_not_drawn() -> None:
             asked = {"id": n, "name": "n", "owner": owner, "backend": "redis", "deadline": end}
             bed.recorder.note("acquire", "invoke", **asked)
             bed.recorder.note("acquire", "ok", **asked, token=n)
-        bed.mark("lab", "later")
+        bed.note("mark", lane="lab", what="later")
         return {"broke": not is_repaired}
 
     result = perform(scenario(run), SharedResources())

@@ -12,7 +12,7 @@ from loadtest.load.plan import BACKENDS
 from loadtest.models import LabRun
 from loadtest.scenarios import SCENARIOS, export
 from loadtest.scenarios.scenario import FAULTS
-from loadtest.web.grid import NO_LOCK, RECIPE, guard_of
+from loadtest.web.learn import NO_LOCK, RECIPE, guard_of
 
 pytestmark = pytest.mark.django_db
 

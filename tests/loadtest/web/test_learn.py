@@ -7,10 +7,10 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import translation
 
+from loadtest.history.source import Excerpt, diff
 from loadtest.models import LabRun
 from loadtest.scenarios import SCENARIOS
 from loadtest.scenarios.course import COURSE, Step
-from loadtest.scenarios.excerpts import Excerpt, diff
 from loadtest.web import tasks
 
 MOST_WORDS = 90

@@ -320,7 +320,7 @@ def test_two_runs_can_be_compared(client, finished, staff, sent):
 @pytest.fixture
 def scenario_run(staff):
     """A finished run of a scenario."""
-    run = runs.start_scenario(name="setnx-without-expiry", user=staff)
+    run = runs.start(plan="setnx-without-expiry", user=staff)
     tasks.execute(str(run.pk))
     return runs.get_run(run.pk)
 

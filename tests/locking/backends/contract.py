@@ -15,7 +15,8 @@ from locking import LockMisuse
 from locking.backends.base import Backend
 from locking.testing.calls import acquire_and_release, in_thread, passes_in_child
 from locking.testing.contract_base import needs
-from tests.locking.backends.contract_ends import Ends
+from tests.locking.backends.contract_several import Several
+from tests.locking.backends.contract_shared_order import SharedOrder
 
 
 class CountsRequests:
@@ -31,8 +32,8 @@ class CountsRequests:
             assert requests() - before <= 3, "more than to join and to leave the queue"
 
 
-class Contract(Ends):
-    """All tests; `contract_ends` has those of the end of a grant."""
+class Contract(Several, SharedOrder):
+    """All tests, with those of `contract_ends`, `contract_several` and `contract_shared_order`."""
 
     @needs(lambda can: can.exclusion != "none")
     def test_wait_without_timeout_ends_with_the_release(self, backend: Backend, name: str) -> None:

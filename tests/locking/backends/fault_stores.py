@@ -15,8 +15,13 @@ from tests.locking.lock_worker import LockWorker
 TTL = 1.0
 """Seconds of a lease, and of a ZooKeeper session, which cannot be shorter here."""
 database = pytest.param("database", marks=pytest.mark.stores)
-mysql_session = pytest.param("mysql_session", marks=pytest.mark.only("mysql"))
-LEASED = ["redis", database, "redlock", "zookeeper"]
+queued_database = pytest.param("database", marks=pytest.mark.only("mysql", "postgresql"))
+SESSIONS = [
+    pytest.param("mysql_session", marks=pytest.mark.only("mysql")),
+    pytest.param("postgresql_session", marks=pytest.mark.only("postgresql")),
+]
+"""Those whose grant ends with its holder's connection."""
+LEASED = ["redis", "redis-sentinel", "redis-cluster", database, "redlock", "zookeeper"]
 """Those whose grant ends although its holder's connection lives."""
 
 
@@ -58,6 +63,9 @@ def store(
             case "redis-unfair":
                 url = request.getfixturevalue("redis_server").url
                 return conf("redis", "Redis", url, FAIR=False)
+            case "redis-sentinel" | "redis-cluster":
+                servers = request.getfixturevalue(kind.replace("-", "_"))
+                return conf("redis", "Redis", servers.url)
             case "redlock":
                 five = request.getfixturevalue("redis_five")
                 return conf(kind, "RedLock", [server.url for server in five])
@@ -66,6 +74,8 @@ def store(
                 return conf(kind, "ZooKeeper", hosts, SESSION_TIMEOUT=TTL)
             case "mysql_session":
                 return conf(kind, "MySQLSession", "default")
+            case "postgresql_session":
+                return conf(kind, "PostgreSQLSession", "default")
         return conf(kind, "Database", "default")
 
     entry = made(request.param)

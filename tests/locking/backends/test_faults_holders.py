@@ -13,10 +13,10 @@ import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
-from locking.backends.mysql_session import MySQLSessionBackend
+from locking.backends.mysql_session import SessionLocks
 from locking.testing.calls import acquire_and_release
 from tests.fault_rows import SLACK
-from tests.locking.backends.fault_stores import LEASED, TTL, Store, idle, mysql_session, name, store
+from tests.locking.backends.fault_stores import LEASED, SESSIONS, TTL, Store, idle, name, store
 from tests.locking.calls import acquired
 
 __all__ = ["idle", "name", "store"]
@@ -49,7 +49,7 @@ def test_row_1_stopped_for_two_leases(store: Store, name: str) -> None:
 
 
 @pytest.mark.faults(row=1)
-@pytest.mark.parametrize("store", [mysql_session], indirect=True)
+@pytest.mark.parametrize("store", SESSIONS, indirect=True)
 def test_row_1_session_with_live_connection_survives_a_stop(store: Store, name: str) -> None:
     second = store.backend.lock(name)
     with store.another() as first:
@@ -97,7 +97,7 @@ def test_row_2_gil_held_longer_than_the_lease(store: Store, name: str, is_held: 
 
 
 @pytest.mark.faults(row=3)
-@pytest.mark.parametrize("store", [*LEASED, mysql_session], indirect=True)
+@pytest.mark.parametrize("store", [*LEASED, *SESSIONS], indirect=True)
 def test_row_3_killed_holder_is_replaced_in_time(store: Store, name: str) -> None:
     """Within its lease or session and a second; at once where the connection is the lock."""
     lock = store.backend.lock(name)
@@ -109,5 +109,5 @@ def test_row_3_killed_holder_is_replaced_in_time(store: Store, name: str) -> Non
         assert lock.acquire(timeout=WAIT_TIMEOUT)
         waited = time.monotonic() - killed
         lock.release()
-    at_once = isinstance(store.backend, MySQLSessionBackend)
+    at_once = isinstance(store.backend, SessionLocks)
     assert waited < (0 if at_once else TTL) + 1 + SLACK

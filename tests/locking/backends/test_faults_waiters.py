@@ -13,7 +13,7 @@ import redis as client
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.redis.backend import RedisBackend
-from tests.locking.backends.fault_stores import Store, idle, mysql_session, name, store
+from tests.locking.backends.fault_stores import SESSIONS, Store, idle, name, queued_database, store
 from tests.locking.lock_worker import CONTEND_TIMEOUT
 
 __all__ = ["idle", "name", "store"]
@@ -31,7 +31,7 @@ m / (m + 1). More rounds take that away, and leave what is unfair."""
 @pytest.mark.parametrize("contenders", [8, 64])
 @pytest.mark.parametrize(
     "store",
-    ["redis", "zookeeper", pytest.param("database", marks=pytest.mark.only("mysql"))],
+    ["redis", "redis-sentinel", "redis-cluster", "zookeeper", queued_database],
     indirect=True,
 )
 def test_row_23_queue_keeps_the_order(store: Store, name: str, contenders: int) -> None:
@@ -86,7 +86,7 @@ def jain(shares: list[int]) -> float:
         "redis-unfair",
         "redlock",
         pytest.param("database", marks=pytest.mark.only("sqlite")),
-        mysql_session,
+        *SESSIONS,
     ],
     indirect=True,
 )

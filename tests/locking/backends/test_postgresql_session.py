@@ -49,6 +49,7 @@ def another(server: PostgreSql) -> Callable[[], LockWorker]:
     return lambda: LockWorker(conf, env={"DATABASE_URL": server.url})
 
 
+@pytest.mark.faults(row=12, backend="postgresql_session")
 def test_lease_is_lost_when_its_session_ends(
     backend: PostgreSQLSessionBackend, root: Superuser
 ) -> None:
@@ -76,6 +77,17 @@ def test_waiters_are_granted_in_order(backend: PostgreSQLSessionBackend, root: S
     assert served(backend, "order", 8, root.waits) == list(range(8))
 
 
+def test_waiter_sends_no_request_in_five_seconds(
+    backend: PostgreSQLSessionBackend, root: Superuser
+) -> None:
+    with backend.lock("patient", timeout=5), ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(backend.lock("patient").acquire, timeout=5)
+        until(lambda: root.waits() == 1, "the wait on the server")
+        before = root.requests()
+        assert not waiter.result(WAIT_TIMEOUT)
+        assert root.requests() - before <= 1, "more than the wait itself"
+
+
 def test_killed_holder_frees_its_lock_at_once(
     backend: PostgreSQLSessionBackend, another: Callable[[], LockWorker], root: Superuser
 ) -> None:
@@ -90,6 +102,7 @@ def test_killed_holder_frees_its_lock_at_once(
     assert time.monotonic() - before < 5, "far less than the lease"
 
 
+@pytest.mark.faults(row=5, backend="postgresql_session")
 def test_tokens_grow_through_a_crash_of_the_server(django_db_blocker: DjangoDbBlocker) -> None:
     with PostgreSql() as own, migrated(own, "restarted", django_db_blocker) as alias:
         backend = session(alias)

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.contrib.testing.worker import start_worker
+from django.conf import settings
 from django.urls import reverse
 from django.utils import timezone
 
+from devservers.faults.waiting import until
 from locking import (
     LockLost,
     LockMisuse,
@@ -314,6 +317,32 @@ class TestResendAndPrune:
         assert runs.resend_unfinished() == 1
         ((_, _, again),) = sent
         assert (again["queue"], again["priority"], again["headers"]["a"]) == ("slow", 7, "b")
+
+    def test_worker_gets_the_run_again_as_it_was_sent(self, monkeypatch) -> None:
+        """With a real broker, from which a worker reads queue, priority, expiry and headers."""
+        received = []
+        broker = Celery("as-sent", broker=settings.REDIS_URL, set_as_current=False)
+
+        @broker.task(shared=False, bind=True, name="as-sent")
+        @run_once(backoff=0)
+        def as_sent(self: Any) -> None:
+            info, sent = self.request.delivery_info, self.request
+            expires = datetime.fromisoformat(str(sent.expires))
+            received.append((info["routing_key"], info["priority"], expires, sent.headers["a"]))
+            if len(received) == 1:
+                raise ValueError("once more")
+
+        monkeypatch.setattr(runs, "current_app", broker)
+        with start_worker(broker, perform_ping_check=False, pool="solo", queues=["as-sent-slow"]):
+            options = {"queue": "as-sent-slow", "priority": 7, "expires": 600}
+            as_sent.apply_async(headers={"a": "b"}, **options)
+            until(lambda: JobRun.objects.filter(ended_at__isnull=False).exists(), "the failure")
+            let_time_pass(minutes=1)
+            assert runs.resend_unfinished() == 1
+            until(lambda: JobRun.objects.filter(state=State.DONE).exists(), "the second attempt")
+        first, again = received
+        assert first == again
+        assert (first[0], first[1], first[3]) == ("as-sent-slow", 7, "b")
 
     def test_expired_run_is_not_sent_again(self, sent, caplog) -> None:
         runs.register("tidy", [], {}, noon(), options={"expires": 0})

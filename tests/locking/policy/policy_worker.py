@@ -23,6 +23,12 @@ TTL = 2.0
 HOLD = 0.004
 """Seconds for which a contender holds a lock, at most."""
 
+KEEP_SNAPSHOT = {
+    "mysql": "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    "postgresql": "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+}
+"""Let a transaction of this session see the database as it was at its first query."""
+
 
 class Grant(NamedTuple):
     """The time for which one caller believed that it held a lock; monotonic, of all processes."""
@@ -123,9 +129,9 @@ class PolicyCommands:
         from django.db import connection, transaction
 
         connection.ensure_connection()
-        if connection.vendor == "mysql":
+        if connection.vendor in KEEP_SNAPSHOT:
             with connection.cursor() as cursor:
-                cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                cursor.execute(KEEP_SNAPSHOT[connection.vendor])
         else:
             connection.transaction_mode = "DEFERRED"
         with transaction.atomic(), connection.cursor() as cursor:

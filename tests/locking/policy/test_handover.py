@@ -17,7 +17,7 @@ from locking import LockUnavailable, lock, policy
 from locking.models import LockPolicy
 from locking.policy import active, switch
 from tests.fault_rows import SLACK
-from tests.locking.policy.policy_worker import TTL, PolicyWorker, overlaps
+from tests.locking.policy.policy_worker import KEEP_SNAPSHOT, TTL, PolicyWorker, overlaps
 from tests.locking.policy.two_backends import apart, row
 
 __all__ = ["apart"]
@@ -87,10 +87,9 @@ def test_slow_commit_of_the_announcement_leaves_one_holder(worker) -> None:
 
 def test_transaction_with_an_old_snapshot_sees_the_switch(stores, apart) -> None:
     """A2: it cached the old policy again and again, for the whole process."""
-    if connection.vendor == "mysql":
-        with connection.cursor() as cursor:
-            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     with connection.cursor() as cursor:
+        if connection.vendor in KEEP_SNAPSHOT:
+            cursor.execute(KEEP_SNAPSHOT[connection.vendor])
         cursor.execute("BEGIN")
         try:
             cursor.execute("SELECT epoch FROM locking_lockpolicy")

@@ -13,7 +13,7 @@ from django.db import connection
 from locking.models import LockPolicy
 from shop.operations.condition import assess
 from shop.operations.last_minute import LastMinute, Series
-from shop.operations.live import LiveState, StoreHealth
+from shop.operations.live import LiveState
 from shop.operations.probes import ProbeResult
 
 NOW = datetime(2026, 11, 22, 4, 6, 40, tzinfo=UTC)
@@ -22,12 +22,13 @@ FAILED, OK = ProbeResult(error="ConnectionError", since=NOTICED), ProbeResult(ms
 QUIET = Series([])
 
 
-def stores(*down: str) -> list[StoreHealth]:
+def stores(*down: str) -> dict[str, dict[str, ProbeResult]]:
     """Return the shop's stores and three locks; `down` names some, a lock as "lock redis"."""
     shop, backends = ("database", "redis", "cache"), ("database", "redis", "zookeeper")
-    return [StoreHealth(name, False, FAILED if name in down else OK) for name in shop] + [
-        StoreHealth(name, True, FAILED if f"lock {name}" in down else OK) for name in backends
-    ]
+    return {
+        "stores": {name: FAILED if name in down else OK for name in shop},
+        "locks": {name: FAILED if f"lock {name}" in down else OK for name in backends},
+    }
 
 
 def minute(**processes: int) -> LastMinute:
@@ -47,7 +48,7 @@ def policy(backend: str = "redis", strategy: str = "conditional", **more: Any) -
 def state(**changes: Any) -> LiveState:
     """Return the state of a healthy shop with three open sales, with changes."""
     healthy: dict[str, Any] = {
-        "stores": stores(),
+        **stores(),
         "policy": policy(),
         "open_sales": 3,
         "last_job_at": NOW - timedelta(seconds=4),
@@ -57,7 +58,7 @@ def state(**changes: Any) -> LiveState:
     return LiveState(as_of=NOW, **{**healthy, **changes})
 
 
-DATABASE = {"mysql": "MariaDB", "sqlite": "SQLite"}[connection.vendor]
+DATABASE = {"mysql": "MariaDB", "sqlite": "SQLite", "postgresql": "PostgreSQL"}[connection.vendor]
 WRONG = SimpleNamespace(sale="phone", ok=False, breaches=("oversold: 7 promised of 5",))
 DRAIN = {"next_backend": "database", "next_mode": "conditional", "changed_by": "amy"}
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -70,32 +71,32 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "Switching from redis + conditional to database + conditional: purchases may wait about a",
     ),
     "database": (
-        {"stores": stores("database", "lock database"), "policy": None, "minute": None},
+        {**stores("database", "lock database"), "policy": None, "minute": None},
         "bad",
         f"Purchases are failing: {DATABASE} has not responded since 12:06:36 or earlier.",
     ),
     "active lock": (
-        {"stores": stores("redis", "lock redis"), "minute": None},
+        {**stores("redis", "lock redis"), "minute": None},
         "bad",
         "Purchases are failing: the active lock (redis) has not responded "
         "since 12:06:36 or earlier.",
     ),
     "redis": (
-        {"stores": stores("redis", "lock redis"), "policy": policy("database"), "minute": None},
+        {**stores("redis", "lock redis"), "policy": policy("database"), "minute": None},
         "warn",
         "Redis has not responded since 12:06:36 or earlier: queued sales and jobs have stopped.",
     ),
     "redis of a queued sale": (
-        {"stores": stores("redis"), "policy": policy("database"), "queued_sales": 1},
+        {**stores("redis"), "policy": policy("database"), "queued_sales": 1},
         "bad",
         "Redis has not responded since 12:06:36 or earlier: queued sales and jobs have stopped.",
     ),
     "cache": (
-        {"stores": stores("cache")},
+        {**stores("cache")},
         "warn",
         "The cache has not responded since 12:06:36 or earlier: pages are slower.",
     ),
-    "lock that is not active": ({"stores": stores("lock zookeeper")}, "good", "Selling normally"),
+    "lock that is not active": ({**stores("lock zookeeper")}, "good", "Selling normally"),
     "transient": (
         {"policy": None, "audit": None},
         "warn",
@@ -158,7 +159,7 @@ def test_worst_comes_first_and_causes_before_consequences():
     """While Redis is down no job can run: the stopped worker is not listed."""
     found = assess(
         state(
-            stores=stores("redis", "lock redis"),
+            **stores("redis", "lock redis"),
             policy=policy("redis", "naive", **DRAIN),
             audit=(NOW, [WRONG]),
             last_job_at=None,
@@ -175,20 +176,20 @@ def test_worst_comes_first_and_causes_before_consequences():
 
 
 def test_remedy_leads_to_a_lock_that_responds():
-    down = assess(state(stores=stores("redis", "lock redis", "lock database"), minute=None))[0]
+    down = assess(state(**stores("redis", "lock redis", "lock database"), minute=None))[0]
     assert (down.remedy, down.link) == (
         "Switch to zookeeper…",
         "?backend=zookeeper&mode=conditional#switch",
     )
     none = ("lock redis", "lock database", "lock zookeeper")
-    assert assess(state(stores=stores(*none)))[0].link == ""
+    assert assess(state(**stores(*none)))[0].link == ""
     naive = assess(state(policy=policy("redis", "naive")))[0]
     assert naive.link == "?backend=redis&mode=conditional#switch", "the same lock, safe writes"
 
 
 def test_outage_names_only_public_facts():
     """The state without a policy, as people see it whose account cannot be read."""
-    only = LiveState(as_of=NOW, stores=stores("database")[:3])
+    only = LiveState(as_of=NOW, stores=stores("database")["stores"])
     (condition,) = assess(only)
     assert condition.level == "bad"
     assert "lock policy" in condition.advice

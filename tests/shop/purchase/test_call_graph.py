@@ -30,7 +30,7 @@ BESIDES = ("locking/", "shop/models.py", "shop/platform/", "shop/sales/stock_loc
 IDENTIFY = {"shop/purchase/tokens.py", "shop/purchase/revocation.py", "shop/web/decorators.py"}
 PARSE = {"shop/web/forms.py"}
 SALE = {"shop/sales/queries.py", "shop/sales/waiting_slots.py", "shop/sales/quota.py"}
-BUILD = {"inventory/statements.py"}
+BUILD = {"inventory/statements.py", "inventory/messages.py"}
 FUNCTION_LINES = 40
 PLACE_ORDER_LINES = 30
 

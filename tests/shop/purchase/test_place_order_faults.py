@@ -21,8 +21,8 @@ from locking.policy import active
 from shop.administration.audit import audit_sale
 from shop.errors import Overloaded, QueueFull, ServiceUnavailable, SoldOut
 from shop.models import Order, Sale
+from shop.platform.database.session import END, current_session
 from shop.platform.deadline import Deadline, within_deadline
-from shop.platform.mysql.session import current_session
 from shop.purchase import place_order
 from shop.sales.stock_lock import learn_newer_fence, lock_name
 from tests.locking.scripted import ScriptedBackend, unavailable
@@ -239,7 +239,7 @@ def test_deadlock_is_retried(monkeypatch) -> None:
 
 @EVERY
 @pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.only("mysql")
+@pytest.mark.only("mysql", "postgresql")
 @pytest.mark.django_db(transaction=True)
 def test_purchase_replaces_a_broken_connection(strategy, is_first) -> None:
     """The database closed it while it was idle; the first statement of a purchase finds out."""
@@ -249,7 +249,7 @@ def test_purchase_replaces_a_broken_connection(strategy, is_first) -> None:
     session, other = current_session(), connections.create_connection("default")
     assert session is not None
     with other.cursor() as cursor:
-        cursor.execute("KILL %s", [session.id])
+        cursor.execute(END[connection.vendor], [session.id])
     other.close()
     try:
         wanted = {"customer_id": customer.pk, "sale": sale, "quantity": 1, "key": "k"}

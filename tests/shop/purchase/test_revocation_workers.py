@@ -39,10 +39,11 @@ def worker_of(connection: HTTPConnection, workers: list[int]) -> int:
     """Return the process that accepted a connection, by its socket."""
     ends = [f":{connection.port:04X}", f":{connection.sock.getsockname()[1]:04X}"]
     rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
-    (inode,) = [row[9] for row in rows if [row[1][8:], row[2][8:]] == ends]
+    # The kernel lists rows bucket by bucket: one that moves meanwhile is listed twice.
+    found = {f"socket:[{row[9]}]" for row in rows if [row[1][8:], row[2][8:]] == ends}
     for pid in workers:
         for link in Path(f"/proc/{pid}/fd").iterdir():
-            if os.path.realpath(link).endswith(f"socket:[{inode}]"):
+            if os.path.basename(os.path.realpath(link)) in found:
                 return pid
     return 0  # not accepted yet
 

@@ -84,50 +84,82 @@ def test_row_16_client_stopped_inside_its_transaction(processes, sale, li, monke
     sold_after_all(sale, li)
 
 
-CODES = {
-    1021: "disk full",
-    1040: "too many connections",
-    1114: "table full",
-    1205: "lock wait timeout",
-    1213: "deadlock",
-    1290: "read-only",
+CODES: dict[str, dict[str, str]] = {
+    "mysql": {
+        "1021": "disk full",
+        "1040": "too many connections",
+        "1114": "table full",
+        "1205": "lock wait timeout",
+        "1213": "deadlock",
+        "1290": "read-only",
+    },
+    "postgresql": {
+        "53100": "disk full",
+        "53300": "too many connections",
+        "55P03": "lock timeout",
+        "40P01": "deadlock",
+        "40001": "serialization failure",
+        "25006": "read-only",
+    },
+    "sqlite": {},
+}
+HERE = CODES[connection.vendor]
+SET_UP = {
+    "mysql": [
+        "SET @met = NULL",
+        "CREATE TRIGGER refuses BEFORE INSERT ON shop_order FOR EACH ROW BEGIN "
+        "IF {always} OR @met IS NULL THEN SET @met = 1; "
+        "SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = '{text}'; END IF; END",
+    ],
+    # A rollback does not undo nextval().
+    "postgresql": [
+        "CREATE SEQUENCE met",
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF nextval('met') <= 1 + 98 * {always}::int THEN "
+        "RAISE '{text}' USING ERRCODE = '{code}'; END IF; "
+        "RETURN NEW; END $$",
+        "CREATE TRIGGER refuses BEFORE INSERT ON shop_order FOR EACH ROW EXECUTE FUNCTION refuse()",
+    ],
+}
+MET = {"mysql": "SELECT @met = 1", "postgresql": "SELECT is_called FROM met"}
+CLEAN_UP = {
+    "mysql": ["DROP TRIGGER refuses"],
+    "postgresql": ["DROP FUNCTION refuse() CASCADE", "DROP SEQUENCE met"],
 }
 
 
 @contextmanager
-def answering(code: int, condition: str = "TRUE") -> Iterator[None]:
+def answering(code: str, *, once: bool = False) -> Iterator[None]:
     """Make the INSERT of an order raise this error of the server, which must happen."""
-    body = f"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = '{CODES[code]}'"
     with connection.cursor() as cursor:
-        cursor.execute("SET @met = NULL")
-        cursor.execute(
-            "CREATE TRIGGER refuses BEFORE INSERT ON shop_order FOR EACH ROW "
-            f"BEGIN IF {condition} THEN SET @met = 1; {body}; END IF; END"
-        )
-    record_fault(f"MySQL {code}")
+        for sql in SET_UP[connection.vendor]:
+            cursor.execute(sql.format(always=not once, code=code, text=HERE[code]))
+    record_fault(f"{connection.display_name} {code}")
     try:
         yield
         with connection.cursor() as cursor:
-            cursor.execute("SELECT @met")
-            assert cursor.fetchone() == (1,), "the trigger did not run"
+            cursor.execute(MET[connection.vendor])
+            assert cursor.fetchone()[0], "the trigger did not run"
     finally:
         with connection.cursor() as cursor:
-            cursor.execute("DROP TRIGGER refuses")
+            for sql in CLEAN_UP[connection.vendor]:
+                cursor.execute(sql)
 
 
-@pytest.mark.only("mysql")
+@pytest.mark.only("mysql", "postgresql")
 @pytest.mark.faults(row=17, backend="database")
-@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("code", HERE)
 def test_row_17_database_refuses(sale, li, code) -> None:
     with answering(code):
         told_to_come_back(sale, li)
     sold_after_all(sale, li)
 
 
-@pytest.mark.only("mysql")
+@pytest.mark.only("mysql", "postgresql")
 @pytest.mark.faults(row=17, backend="database")
-def test_row_17_deadlock_is_retried(sale, li) -> None:
-    with answering(1213, "@met IS NULL"):
+@pytest.mark.parametrize("code", [code for code in HERE if code in ("1213", "40P01", "40001")])
+def test_row_17_deadlock_is_retried(sale, li, code) -> None:
+    with answering(code, once=True):
         assert buy(li, sale).status_code == 303
     assert audit_sale(sale=sale).ok
 

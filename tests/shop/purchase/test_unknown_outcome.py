@@ -27,7 +27,7 @@ from tests.shop.races.conftest import processes
 from tests.shop.races.race_worker import RaceWorker
 
 __all__ = ["processes"]
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.only("mysql")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.only("mysql", "postgresql")]
 
 BOUND = 20.0
 """Seconds, on a loaded machine, within which a customer must have a response."""
@@ -73,7 +73,8 @@ def without_reply(
     worker: RaceWorker, proxy: InterceptingProxy, call: dict[str, Any], *, is_guarded: bool = True
 ) -> HeldRequest:
     """Have the worker write stock in a transaction that stays in the proxy."""
-    late = proxy.hold_request(containing=b"INSERT INTO `inventory_stockmovement`")
+    table = connection.ops.quote_name("inventory_stockmovement")
+    late = proxy.hold_request(containing=f"INSERT INTO {table}".encode())
     for _ in range(10):
         worker.start(dict(call), without=[] if is_guarded else [RELEASE_AFTER])
         until(lambda: late.is_held.is_set() or not worker.is_silent(0), "the transaction", 60)

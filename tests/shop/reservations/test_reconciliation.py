@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -10,12 +11,16 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from devservers import Redis
+from inventory import stock
+from inventory.exceptions import OutcomeUnknown
+from inventory.statements import Statement
+from locking import Lease
 from shop.errors import LimitReached, ServiceUnavailable
 from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order
 from shop.purchase.place_order import place_order
-from shop.reservations import store
-from shop.reservations.reconciliation import Repair, load, reconcile
+from shop.reservations import order_writer, store
+from shop.reservations.reconciliation import Decided, Repair, decided_in, load, reconcile
 from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, buy, fresh
 from tests.shop.purchases import armed_once
@@ -211,3 +216,39 @@ def test_direct_purchase_of_a_queued_sale_is_repaired() -> None:
     consume()
     assert status(queued) == "sold_out"
     assert_sound(sale, held=2, left=0)
+
+
+@pytest.mark.parametrize("when", ["before the outcomes", "after the outcomes"])
+def test_late_commit_during_a_comparison_offers_no_unit_twice(when: str) -> None:
+    """A search of `lab models queue` found it: see docs/explanation/models.md."""
+    sale, late = a_queued_sale(stock=2), list[list[Statement]]()
+    queued = ask(sale)
+
+    def lose_reply(lease: Lease, statements: list[Statement]) -> None:
+        late.append(statements)
+        raise OutcomeUnknown
+
+    with patch("shop.reservations.order_writer.commit_under", lose_reply):
+        assert order_writer.write(sale=fresh(sale)) == 0
+
+    def deliver() -> None:
+        if late:
+            stock.commit(late[-1])
+            late.clear()
+
+    def read_outcomes(**options: Any) -> Decided:
+        if when == "before the outcomes":
+            deliver()
+        outcomes = decided_in(**options)
+        deliver()
+        return outcomes
+
+    with patch("shop.reservations.reconciliation.decided_in", read_outcomes):
+        reconcile(sale=fresh(sale), thoroughly=True)
+    left = store.left(sale=fresh(sale))
+    assert left is not None
+    assert left <= fresh(sale).stock.quantity == 1, "units offered, units left"
+    consume()
+    reconcile(sale=fresh(sale))
+    assert status(queued) == "won"
+    assert_sound(sale, held=1, left=1)

@@ -15,6 +15,9 @@ from devservers.base import injected_faults
 from tests.devservers.pgbouncer import PgBouncer
 from tests.locking.backends.database.database_tools import alias_for
 
+FAULTS = ("pg_terminate_backend", "pg_reload_conf", "ALTER ROLE", "CREATE TRIGGER")
+"""The statements that are faults."""
+
 
 class Superuser:
     """A connection of the server's administrator."""
@@ -24,8 +27,8 @@ class Superuser:
 
     def __call__(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
         """Run a statement and return all rows; count the statements that are faults."""
-        if "pg_terminate_backend" in sql:
-            injected_faults["pg_terminate_backend"] += 1
+        for fault in FAULTS:
+            injected_faults[fault] += fault in sql
         found = self._connection.execute(sql, args)
         return found.fetchall() if found.description else []
 
@@ -33,6 +36,12 @@ class Superuser:
         """How many wait for an advisory lock."""
         sql = "SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
         return int(self(sql)[0][0])
+
+    def requests(self) -> int:
+        """How many statements the server has executed for others."""
+        self("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+        sql = "SELECT SUM(calls) FROM pg_stat_statements WHERE query NOT SIMILAR TO %s"
+        return int(self(sql, "%(pg_stat_statements|pg_locks)%")[0][0])
 
     def sessions(self) -> int:
         """How many other clients are connected."""
@@ -55,7 +64,7 @@ def migrated(server: PostgreSql, alias: str, blocker: DjangoDbBlocker) -> Iterat
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgreSql]:
-    with PostgreSql() as server:
+    with PostgreSql(config=["--shared_preload_libraries=pg_stat_statements"]) as server:
         yield server
 
 

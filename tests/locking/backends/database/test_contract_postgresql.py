@@ -11,6 +11,7 @@ from locking.testing.process import OtherProcess
 from tests.locking.backends.contract import Contract
 from tests.locking.backends.database.database_tools import alias_for
 from tests.locking.backends.database.postgresql_tools import alias, pooled, root, server
+from tests.locking.lock_worker import LockWorker
 
 __all__ = ["alias", "pooled", "root", "server"]
 
@@ -29,6 +30,14 @@ class OnPostgreSQL(Contract):
         return alias
 
     @pytest.fixture
+    def other_conf(self, conf: dict[str, Any]) -> dict[str, Any]:
+        return {**conf, "LOCATION": "default"}
+
+    @pytest.fixture
+    def env(self, server: PostgreSql) -> dict[str, str]:
+        return {"DATABASE_URL": server.url}
+
+    @pytest.fixture
     def another(self, conf: dict[str, Any], server: PostgreSql) -> Iterator[Another]:
         """In the other process it is the default database."""
         started: list[OtherProcess] = []
@@ -41,6 +50,12 @@ class OnPostgreSQL(Contract):
         yield start
         for process in started:
             process.kill()
+
+    @pytest.fixture
+    def worker(self, conf: dict[str, Any], server: PostgreSql) -> Iterator[LockWorker]:
+        """In the other process it is the default database."""
+        with LockWorker({**conf, "LOCATION": "default"}, env={"DATABASE_URL": server.url}) as other:
+            yield other
 
 
 class TestDatabase(OnPostgreSQL):

@@ -12,6 +12,7 @@ from locking import LockUnavailable
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.pool import redis_breaker
 from locking.testing.calls import within
+from tests.devservers.redis_groups import Sentinel
 from tests.locking.backends.redis.redis_tools import BOUND, Connect, claim, connect, server, take
 
 __all__ = ["connect", "server"]
@@ -149,12 +150,3 @@ def test_check_reports_a_server_that_is_no_single_master(server: Redis) -> None:
         assert store_ids(node.url) == ["locking.E023"]
     with Sentinel() as sentinel:
         assert store_ids(sentinel.url) == ["locking.E023"]
-
-
-class Sentinel(Redis):
-    """A Sentinel that watches nothing."""
-
-    def command(self) -> list[str]:
-        settings = self.data / "sentinel.conf"
-        settings.write_text(f"port {self.port}\nbind 127.0.0.1\ndir {self.data}\n")
-        return [self._program(), str(settings), "--sentinel"]

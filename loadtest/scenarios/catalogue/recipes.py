@@ -1,4 +1,4 @@
-"""The three flawed Redis locks of the textbooks."""
+"""The flawed locks of the textbooks: three in Redis and one in a MySQL table."""
 
 import time
 from functools import partial
@@ -6,14 +6,17 @@ from typing import Any
 
 import redis
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_noop
 
 from loadtest.recipes.redis_textbook import SetnxBackend, SetnxExpireBackend
 from loadtest.scenarios.scenario import IMMUNE_TO_RECIPE, Scenario
 from loadtest.scenarios.steps import LOCK, crash_and_wait
-from loadtest.scenarios.testbed import TTL, Testbed
+from loadtest.scenarios.testbed import DATABASE, TTL, Testbed
 from locking import locks
+from locking.handler import create
 
 RECIPES = "loadtest.recipes.redis_textbook"
+MYSQL_ROW = "loadtest.recipes.mysql_row.MySQLRowRecipe"
 SHORT_TTL, LONG_TTL, HOLD_SECONDS = 0.5, 30.0, 0.4
 
 
@@ -31,15 +34,10 @@ def _crash(
     url = testbed.shared.redis.url
     testbed.add_lock(alias, f"{RECIPES}.{recipe.__name__}", url)
     facts = crash_and_wait(testbed, alias, ttl=TTL, at=at)
-    return facts | {"pttl": _delete(url, recipe.prefix + LOCK)}
-
-
-def _delete(url: str, key: str) -> int:
-    """Delete the key; return its remaining milliseconds, -1 for a key that never expires."""
     with redis.Redis.from_url(url) as client:
-        remaining = int(client.pttl(key))
-        client.delete(key)
-    return remaining
+        facts["pttl"] = int(client.pttl(recipe.prefix + LOCK))  # -1 if the key never expires
+        client.delete(recipe.prefix + LOCK)
+    return facts
 
 
 NO_EXPIRY = Scenario(
@@ -143,4 +141,48 @@ DELETE_SUCCESSOR = Scenario(
     repair=_("One script that compares the owner and only then deletes the key."),
     immune=IMMUNE_TO_RECIPE,
     run=_delete_successor,
+)
+
+
+def _row_left(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+    """Kill the owner of a row that never expires; then of a row that expires."""
+    alias = testbed.add_database(testbed.shared.mariadb)
+    if is_repaired:
+        testbed.add_lock("database", DATABASE, alias)
+        return crash_and_wait(testbed, "database", ttl=TTL, timeout=4 * TTL)
+    testbed.add_lock("mysql_row", MYSQL_ROW, alias)
+    facts = crash_and_wait(testbed, "mysql_row", ttl=TTL)
+    table = create("mysql_row", {"BACKEND": MYSQL_ROW, "LOCATION": alias})
+    facts["rows"] = sum(held.name == LOCK for held in table.inspect())
+    table.break_lock(LOCK)
+    table.close()
+    return facts
+
+
+ROW_LEFT = Scenario(
+    name="mysql-row-left-by-crash",
+    fault="killed",
+    row="L3",
+    title=_("A row that a crash leaves behind"),
+    broken=gettext_noop("INSERT, DELETE in MySQL"),
+    repaired="database",
+    sentences=(
+        _(
+            "Buyer A inserted the row and was killed: %(b_rows)d row without an expiry stayed in "
+            "the table."
+        ),
+        _(
+            "Buyer B was refused after %(b_waited).2f s: the recipe cannot wait, and the row stays "
+            "until an operator deletes it."
+        ),
+        _(
+            "With the database backend, the dead holder's row expired with its lease of "
+            "%(r_ttl).0f s, and B got the lock after %(r_waited).1f s."
+        ),
+    ),
+    repair=_("An expiry in the row, a signal to waiters, and a job that deletes expired rows."),
+    immune=IMMUNE_TO_RECIPE,
+    run=_row_left,
+    needs="MariaDB",
+    requires_overlap=False,
 )

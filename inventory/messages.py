@@ -1,0 +1,122 @@
+"""Execution of statements: the whole transaction in one message, or one by one.
+
+MySQL gets START TRANSACTION, the statements and COMMIT; after a statement that has to change a row
+comes one that fails if it did not. PostgreSQL gets the statements alone, which it runs as one
+transaction; one that has to change a row is wrapped in a SELECT that fails if it did not.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.db import Error, connection
+from django.db.backends.utils import CursorWrapper
+
+from inventory.exceptions import OutcomeUnknown
+from inventory.statements import MakeError, Statement
+
+# DO would ignore the error, and SELECT would add a result set to be read.
+MYSQL_CHECKED = "{}; SET @changed = EXP(IF(ROW_COUNT() > 0, 0, 9999))"
+OUT_OF_RANGE = 1690
+POSTGRESQL_CHECKED = "WITH changed AS ({} RETURNING 1) SELECT 1 / COUNT(*) FROM changed"
+DIVISION_BY_ZERO = "22012"
+
+
+class Unchanged(Exception):
+    """A statement that has to change a row changed none; the transaction is rolled back."""
+
+    def __init__(self, make_error: MakeError) -> None:
+        self.make_error = make_error
+
+
+def one_by_one(statements: Sequence[Statement]) -> list[int]:
+    """Execute the statements inside the current transaction; return the id each one inserted."""
+    ids = []
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement.sql, statement.params)
+            if statement.if_unchanged is not None and not cursor.rowcount:
+                raise Unchanged(statement.if_unchanged)
+            if cursor.description:  # of RETURNING
+                (inserted,) = cursor.fetchone()
+            else:
+                inserted = getattr(cursor, "lastrowid", 0)
+            ids.append(int(inserted or 0))
+    return ids
+
+
+def in_one_message(statements: Sequence[Statement]) -> list[int]:
+    """Execute the statements as a transaction of their own; return the id each one inserted.
+
+    Raise OutcomeUnknown if the connection is lost before the reply.
+    """
+    # Django's atomic() would send SET autocommit or BEGIN, and COMMIT: more round trips.
+    checked, send = DIALECTS[connection.vendor]
+    parts = [checked.format(one.sql) if one.if_unchanged else one.sql for one in statements]
+    params = [value for statement in statements for value in statement.params]
+    with connection.cursor() as cursor:
+        try:
+            with connection.wrap_database_errors:
+                return send(cursor, "; ".join(parts), params, statements)
+        except BaseException as error:
+            is_known = _roll_back(cursor)
+            if not is_known and isinstance(error, Error):
+                raise OutcomeUnknown(str(error)) from error
+            raise
+
+
+def _roll_back(cursor: CursorWrapper) -> bool:
+    """Return True if the server replied, and so has nothing left to execute."""
+    try:
+        while cursor.nextset():
+            pass
+        cursor.execute("ROLLBACK")
+    except Exception:  # noqa: BLE001 - a connection in an unknown state is unusable
+        connection.close()
+        return False
+    return True
+
+
+def _send_to_mysql(
+    cursor: CursorWrapper, text: str, params: Sequence[Any], statements: Sequence[Statement]
+) -> list[int]:
+    ids = list[int]()
+    cursor.execute(f"START TRANSACTION; {text}; COMMIT", params)
+    session = connection.connection  # a cursor would also fetch rows, which no result has
+    for statement in statements:
+        session.next_result()
+        ids.append(session.insert_id())
+        if statement.if_unchanged:
+            try:
+                session.next_result()
+            except session.Error as error:
+                if error.args[0] == OUT_OF_RANGE:
+                    raise Unchanged(statement.if_unchanged) from None
+                raise
+    session.next_result()
+    return ids
+
+
+def _send_to_postgresql(
+    cursor: CursorWrapper, text: str, params: Sequence[Any], statements: Sequence[Statement]
+) -> list[int]:
+    from psycopg import ClientCursor, errors, generators, pq  # only where it is installed
+
+    session = connection.connection
+    # Not `cursor.execute`, whose errors do not tell which statement failed.
+    session.pgconn.send_query(ClientCursor(session).mogrify(text, params).encode())
+    results = session.wait(generators.execute(session.pgconn))
+    if results[-1].status == pq.ExecStatus.FATAL_ERROR:
+        failed = errors.error_from_result(results[-1], "utf-8")
+        make_error = statements[len(results) - 1].if_unchanged
+        if make_error and failed.sqlstate == DIVISION_BY_ZERO:
+            raise Unchanged(make_error)
+        raise failed
+    return [int(one.get_value(0, 0) or 0) if one.ntuples else 0 for one in results]
+
+
+Send = Callable[[CursorWrapper, str, Sequence[Any], Sequence[Statement]], list[int]]
+DIALECTS: dict[str, tuple[str, Send]] = {
+    "mysql": (MYSQL_CHECKED, _send_to_mysql),
+    "postgresql": (POSTGRESQL_CHECKED, _send_to_postgresql),
+}
+"""How a statement that has to change a row is wrapped, and how the message is sent."""

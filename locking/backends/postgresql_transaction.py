@@ -1,0 +1,73 @@
+"""pg_advisory_xact_lock in the caller's own transaction, whose end releases it (ADR 17).
+
+It excludes the locks of `postgresql_session`, and works behind a pooler that shares sessions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
+from django.utils.translation import gettext_noop
+
+from locking.backends.base import Capabilities, Claim, Grant, Held
+from locking.backends.database.postgresql import LOCK_TIMEOUT, LONGEST_WAIT_MS, PostgreSQLSession
+from locking.backends.postgresql_session import PostgreSQLSessionBackend
+from locking.exceptions import LockMisuse, LockUnavailable
+
+ACQUIRE = (
+    "SELECT nextval('locking_token'), set_config('lock_timeout', before, TRUE) "
+    "FROM (SELECT current_setting('lock_timeout') AS before OFFSET 0) AS setting "
+    "WHERE CASE WHEN set_config('lock_timeout', %s, TRUE) IS NOT NULL "
+    "THEN pg_advisory_xact_lock(%s)::text END = ''"
+)
+
+
+class PostgreSQLTransactionBackend(PostgreSQLSessionBackend):
+    """A lock until COMMIT or ROLLBACK. LOCATION is the default database."""
+
+    capabilities: ClassVar[Capabilities] = replace(
+        PostgreSQLSessionBackend.capabilities,
+        summary=gettext_noop("pg_advisory_xact_lock: ends with the caller's own transaction."),
+    )
+
+    def __init__(self, alias: str, **settings: Any) -> None:
+        super().__init__(alias, **settings)
+        self._blocks: dict[str, object] = {}
+        """By owner: the atomic block that acquired the lock."""
+
+    def acquire(self, claim: Claim, timeout: float) -> Grant | None:
+        """Wait in the server's queue, in a savepoint: the transaction survives a timeout."""
+        wrapper = connections[self.pool.alias]
+        if self.pool.alias != DEFAULT_DB_ALIAS or not wrapper.in_atomic_block:
+            raise LockMisuse(
+                f"{self.alias}: acquire {claim.name!r} inside transaction.atomic() of the default "
+                'database, with until="commit".'
+            )
+        ms = str(max(1, int(min(timeout * 1000, LONGEST_WAIT_MS))))
+        try:
+            with transaction.atomic(), wrapper.cursor() as cursor:
+                cursor.execute(ACQUIRE, (ms, PostgreSQLSession.key(self._key(claim.name))))
+                token = int(cursor.fetchone()[0])
+        except OperationalError as error:
+            if getattr(error.__cause__, "sqlstate", "") != LOCK_TIMEOUT:
+                raise LockUnavailable(f"The database refused the lock: {error}") from error
+            return None
+        self._blocks[claim.owner] = wrapper.atomic_blocks[-1]
+        return Grant(token, math.inf)
+
+    def release(self, claim: Claim, token: int) -> None:
+        """Check that the transaction has ended, which released the lock."""
+        if self._blocks.pop(claim.owner, None) in connections[self.pool.alias].atomic_blocks:
+            raise LockMisuse(f'{claim.name!r} ends with its transaction: give until="commit".')
+
+    def extend(self, claim: Claim, token: int, ttl: float) -> float:
+        """Return infinity: the lock has no lease."""
+        return math.inf
+
+    def inspect(self) -> list[Held]:
+        """Return this process's locks."""
+        leases = list(self.held.values())
+        return [Held(name=one.name, owner=one.owner, token=one.token) for one in leases]

@@ -1,0 +1,1 @@
+"""What the database engines of the shop share: stalls, sessions and their end."""

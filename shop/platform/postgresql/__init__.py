@@ -1,0 +1,1 @@
+"""The database engine of PostgreSQL, named in `shop.settings.base`; see base.py."""

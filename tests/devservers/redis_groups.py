@@ -1,0 +1,157 @@
+"""A master that Sentinels watch, and a Cluster, of the embedded Valkey."""
+
+from collections.abc import Sequence
+from typing import Self
+
+from devservers import HOST, Redis, Server, ServerFailed, reserve_port, start_all, stop_all
+from devservers.faults.waiting import until
+
+SLOTS = 16384
+
+
+class Node(Redis):
+    """A Valkey that is asked without a client library."""
+
+    def __init__(self, *, replica_of: Redis | None = None, config: Sequence[str] = ()) -> None:
+        super().__init__(prefer="embedded", replica_of=replica_of, config=config)
+
+    def ask(self, command: str) -> str:
+        """Return the start of the reply to a command; raise ServerFailed for an error."""
+        reply = self.send(f"{command}\r\n".encode()).decode()
+        if reply.startswith("-"):
+            raise ServerFailed(f"{command}: {reply}")
+        return reply
+
+    def wait_for(self, command: str, part: str) -> None:
+        """Wait until the reply to a command contains `part`."""
+        until(lambda: part in self.ask(command), f"{part} in {command}")
+
+
+class Sentinel(Node):
+    """One Sentinel; it watches `master`, if one is given, under the name "locks"."""
+
+    def __init__(self, master: Redis | None = None) -> None:
+        super().__init__()
+        self.master = master
+
+    def command(self) -> list[str]:
+        settings = self.data / "sentinel.conf"
+        if not settings.exists():  # it writes what it has learnt into it
+            lines = [f"port {self.port}", f"bind {HOST}", f"dir {self.data}"]
+            if self.master is not None:
+                lines += [
+                    f"sentinel monitor locks {HOST} {self.master.port} 2",
+                    "sentinel down-after-milliseconds locks 500",
+                    "sentinel failover-timeout locks 3000",
+                ]
+            settings.write_text("\n".join(lines) + "\n")
+        return [self._program(), str(settings), "--sentinel"]
+
+    def is_ready(self) -> bool:
+        if self.master is None:
+            return super().is_ready()
+        reply = self.ask("SENTINEL MASTER locks")
+        known = {"num-slaves": 1, "num-other-sentinels": 2}
+        return all(f"{key}\r\n$1\r\n{count}" in reply for key, count in known.items())
+
+    def names(self, master: Redis) -> bool:
+        """Return True if it names this master."""
+        return str(master.port) in self.ask("SENTINEL GET-MASTER-ADDR-BY-NAME locks")
+
+
+class Group:
+    """Servers that start and stop together."""
+
+    nodes: Sequence[Server]
+
+    def start(self) -> None:
+        start_all(self.nodes)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            stop_all(self.nodes)
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        stop_all(self.nodes)
+
+
+class SentinelRedis(Group):
+    """A master, its replica, and three Sentinels that promote the replica within two seconds."""
+
+    def __init__(self) -> None:
+        self.master = Node()
+        self.replica = Node(replica_of=self.master)
+        self.sentinels = [Sentinel(self.master) for _ in range(3)]
+        self.nodes = [*self.sentinels, self.replica, self.master]
+
+    @property
+    def url(self) -> str:
+        """Return the address for clients, which names the Sentinels."""
+        return f"redis+sentinel://{','.join(f'{HOST}:{one.port}' for one in self.sentinels)}/locks"
+
+    def start(self) -> None:
+        start_all([self.master, self.replica])
+        # A Sentinel asks for replicas when it starts, and then only every ten seconds.
+        self.master.wait_for("INFO replication", "state=online")
+        start_all(self.sentinels)
+
+    def names(self, master: Redis) -> bool:
+        """Return True if a majority of the Sentinels names this master."""
+        return sum(sentinel.names(master) for sentinel in self.sentinels) >= 2
+
+
+class ClusterNode(Node):
+    """One node of a `RedisCluster`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bus_port, self._bus_mark = reserve_port()
+        self.config = (
+            *("--cluster-enabled", "yes", "--cluster-port", str(self.bus_port)),
+            *("--cluster-node-timeout", "1000", "--cluster-config-file", "nodes.conf"),
+            # By default, all nodes refuse commands while the slots of one have no master.
+            *("--cluster-require-full-coverage", "no"),
+        )
+
+    @property
+    def id(self) -> str:
+        """Return its name in the Cluster."""
+        return self.ask("CLUSTER MYID").split("\r\n")[1]
+
+    def stop(self) -> None:
+        super().stop()
+        self._bus_mark.close()
+
+
+class RedisCluster(Group):
+    """Three masters, each with a third of the slots, and three replicas in their order."""
+
+    def __init__(self) -> None:
+        self.nodes: list[ClusterNode] = [ClusterNode() for _ in range(6)]
+        self.masters, self.replicas = self.nodes[:3], self.nodes[3:]
+
+    @property
+    def url(self) -> str:
+        """Return the address for clients."""
+        return f"redis+cluster://{','.join(f'{HOST}:{node.port}' for node in self.masters)}/"
+
+    def start(self) -> None:
+        start_all(self.nodes)
+        first = self.nodes[0]
+        for number, master in enumerate(self.masters):
+            begin, end = SLOTS * number // 3, SLOTS * (number + 1) // 3 - 1
+            master.ask(f"CLUSTER ADDSLOTSRANGE {begin} {end}")
+        for node in self.nodes[1:]:
+            node.ask(f"CLUSTER MEET {HOST} {first.port} {first.bus_port}")
+        for node in self.nodes:
+            node.wait_for("CLUSTER INFO", "cluster_known_nodes:6")
+        for replica, master in zip(self.replicas, self.masters, strict=True):
+            replica.ask(f"CLUSTER REPLICATE {master.id}")
+        for node in self.nodes:
+            node.wait_for("CLUSTER INFO", "cluster_state:ok")
+        for replica in self.replicas:
+            replica.wait_for("INFO replication", "master_link_status:up")

@@ -1,0 +1,209 @@
+"""The contract of semaphores and read-write locks, for backends that declare `shared`."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devservers.faults.waiting import WAIT_TIMEOUT, until
+from locking import LockLost
+from locking.backends.base import READER, WRITER, Backend, Claim
+from locking.testing.calls import in_thread
+from locking.testing.contract_base import ContractBase, granted, needs
+from tests.locking.backends.shared_calls import (
+    KINDS,
+    SharedWorker,
+    kill_holders,
+    lock_of,
+    most_at_once,
+    overlap,
+)
+
+SLOTS = 3
+shared = needs(lambda can: can.shared)
+StartWorker = Callable[[], SharedWorker]
+
+
+def claim_on(backend: Backend, name: str, slots: int, ttl: float = 30) -> Claim:
+    """Return a claim of a new owner on a semaphore or a read-write lock."""
+    prefix = "semaphore" if slots > 0 else "read-write"
+    claim = Claim(name=f"{prefix}:{name}", ttl=ttl)
+    claim.slots = slots
+    return claim
+
+
+def passed(backend: Backend, kind: str, name: str, timeout: float = 0, slots: int = SLOTS) -> bool:
+    """Return whether another thread gets the lock, which it releases."""
+
+    def take() -> bool:
+        lock = lock_of(backend, kind, name, slots)
+        if not lock.acquire(timeout=timeout):
+            return False
+        lock.release()
+        return True
+
+    return in_thread(take)
+
+
+class SharedLimits(ContractBase):
+    """How many hold a lock at once, also among processes and after kills."""
+
+    LEASE = 0.5
+    """Seconds of a killed holder's lease, where the store has leases."""
+    KILLS = 24
+
+    @pytest.fixture
+    def other_conf(self, conf: dict[str, Any]) -> dict[str, Any]:
+        """The entry of the backend in other processes."""
+        return conf
+
+    @pytest.fixture
+    def start_worker(
+        self, other_conf: dict[str, Any], env: dict[str, str]
+    ) -> Iterator[StartWorker]:
+        started: list[SharedWorker] = []
+
+        def start() -> SharedWorker:
+            started.append(SharedWorker(other_conf, env))
+            return started[-1]
+
+        yield start
+        for process in started:
+            process.kill()
+
+    def queued(self, backend: Backend, name: str) -> int:
+        """Return the number of waiters for a shared lock."""
+        return next((one.waiters or 0 for one in backend.inspect() if one.name == name), 0)
+
+    @shared
+    def test_semaphore_never_has_more_holders_than_slots(
+        self, start_worker: StartWorker, name: str
+    ) -> None:
+        workers = [start_worker() for _ in range(2)]
+        for one in workers:
+            one.send("work", threads=["semaphore"] * 6, name=name, slots=SLOTS, times=10)
+        holds = [tuple(hold) for one in workers for hold in one.receive()["semaphore"]]
+        assert len(holds) == 120
+        assert most_at_once(holds) == SLOTS
+
+    @shared
+    def test_readers_overlap_and_writers_do_not(self, start_worker: StartWorker, name: str) -> None:
+        workers = [start_worker() for _ in range(2)]
+        for one in workers:
+            kinds = ["read"] * 4 + ["write"] * 2
+            one.send("work", threads=kinds, name=name, slots=0, times=10)
+        found = [one.receive() for one in workers]
+        reads, writes = ([hold for one in found for hold in one[kind]] for kind in KINDS[1:])
+        assert (len(reads), len(writes)) == (80, 40)
+        assert most_at_once(reads) > 1
+        assert most_at_once(writes) == 1
+        assert not overlap(reads, writes)
+
+    @pytest.mark.faults(row=3)
+    @shared
+    def test_slots_of_killed_holders_are_free_again(
+        self, backend: Backend, conf: dict[str, Any], name: str, tmp_path: Path
+    ) -> None:
+        self.kill(backend, conf, name, tmp_path, self.KILLS, SLOTS)
+
+    @pytest.mark.long
+    @shared
+    def test_slots_of_a_thousand_killed_holders_are_free_again(
+        self, backend: Backend, conf: dict[str, Any], name: str, tmp_path: Path
+    ) -> None:
+        self.kill(backend, conf, name, tmp_path, kills=1000, slots=10)
+
+    def kill(
+        self,
+        backend: Backend,
+        conf: dict[str, Any],
+        name: str,
+        folder: Path,
+        kills: int,
+        slots: int,
+    ) -> None:
+        log = folder / "holds"
+        holds = kill_holders(conf, name, kills=kills, slots=slots, ttl=self.LEASE, log=log)
+        assert len(holds) == kills
+        assert most_at_once(holds) <= slots
+        claims = [claim_on(backend, name, slots) for _ in range(slots)]
+        grants = [granted(backend, claim) for claim in claims]
+        assert backend.acquire(claim_on(backend, name, slots), 0) is None
+        for claim, grant in zip(claims, grants, strict=True):
+            backend.release(claim, grant.token)
+
+    @shared
+    def test_killed_waiting_writer_lets_readers_in(
+        self, backend: Backend, start_worker: StartWorker, name: str
+    ) -> None:
+        writer = start_worker()
+        with backend.read_write(name).read(timeout=5):
+            writer.send("take", kind="write", name=name, timeout=60)
+            until(lambda: self.queued(backend, f"read-write:{name}") == 1, "the writer waiting")
+            assert not passed(backend, "read", name)
+            writer.kill()
+            assert passed(backend, "read", name, WAIT_TIMEOUT)
+
+    @shared
+    def test_expired_holder_frees_its_slot_only(self, backend: Backend, name: str) -> None:
+        if not backend.capabilities.expires:
+            return
+        old = [claim_on(backend, name, 2, ttl=0.3) for _ in range(2)]
+        grants = [granted(backend, claim) for claim in old]
+        new = [claim_on(backend, name, 2) for _ in range(2)]
+        later = [granted(backend, claim) for claim in new]
+        assert min(grant.token for grant in later) > max(grant.token for grant in grants)
+        for claim, grant in zip(old, grants, strict=True):
+            with pytest.raises(LockLost):
+                backend.extend(claim, grant.token, 30)
+            with pytest.raises(LockLost):
+                backend.release(claim, grant.token)
+        assert backend.acquire(claim_on(backend, name, 2), 0) is None
+        for claim, grant in zip(new, later, strict=True):
+            backend.release(claim, grant.token)
+
+    @shared
+    def test_extended_slot_lasts_longer(self, backend: Backend, name: str) -> None:
+        if not backend.capabilities.expires:
+            return
+        claims = [claim_on(backend, name, 2, ttl=0.5) for _ in range(2)]
+        first, _ = [granted(backend, claim) for claim in claims]
+        backend.extend(claims[0], first.token, 30)
+        third = claim_on(backend, name, 2)
+        granted(backend, third)  # of the second, which expired
+        assert backend.acquire(claim_on(backend, name, 2), 0) is None
+        backend.release(claims[0], first.token)
+        assert passed(backend, "semaphore", name, 5, slots=2)
+
+    @pytest.mark.faults(row=24, fired="foreign and double release")
+    @shared
+    def test_other_claims_cannot_free_a_slot(self, backend: Backend, name: str) -> None:
+        for slots in (1, READER, WRITER):
+            holder, other = (claim_on(backend, name, slots) for _ in range(2))
+            grant = granted(backend, holder)
+            for _ in range(2):
+                with pytest.raises(LockLost):
+                    backend.extend(other, grant.token, 60)
+                with pytest.raises(LockLost):
+                    backend.release(other, grant.token)
+            refused = claim_on(backend, name, 1 if slots == 1 else WRITER)
+            assert backend.acquire(refused, 0) is None
+            backend.release(holder, grant.token)
+            with pytest.raises(LockLost):
+                backend.release(holder, grant.token)
+
+    @shared
+    def test_inspect_lists_every_holder(self, backend: Backend, name: str) -> None:
+        claims = [claim_on(backend, name, 2) for _ in range(2)]
+        grants = {claim.owner: granted(backend, claim) for claim in claims}
+        seen = [held for held in backend.inspect() if held.name == claims[0].name]
+        assert {held.owner: held.token for held in seen} == {
+            owner: grant.token for owner, grant in grants.items()
+        }
+        assert backend.semaphore(name, 2).locked()
+        backend.release(claims[0], grants[claims[0].owner].token)
+        assert not backend.semaphore(name, 2).locked()
+        assert backend.break_lock(claims[0].name)
+        with backend.semaphore(name, 2, timeout=5):
+            assert passed(backend, "semaphore", name, WAIT_TIMEOUT, slots=2), "the broken slot"

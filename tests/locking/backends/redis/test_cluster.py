@@ -1,0 +1,183 @@
+"""A Redis Cluster: names in slots, slots that move, and nodes that fail."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+
+from devservers import HOST
+from devservers.base import injected_faults
+from devservers.faults.waiting import WAIT_TIMEOUT, until
+from locking import LockLost, LockUnavailable
+from locking.backends.base import Claim
+from locking.backends.redis.backend import RedisBackend
+from locking.backends.redis.cluster import slot_of, tagged, tags
+from tests.devservers.redis_groups import SLOTS, ClusterNode, RedisCluster
+from tests.fault_rows import SLACK
+from tests.locking.backends.redis.redis_tools import Connect, connect, take, waiters, waiting
+
+__all__ = ["connect"]
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[RedisCluster]:
+    with RedisCluster() as servers:
+        yield servers
+
+
+class Move:
+    """Moves the slot of a name from its master to the next one, as `redis-cli --cluster` does."""
+
+    def __init__(self, servers: RedisCluster, name: str) -> None:
+        self.slot = slot_of(tagged(name))
+        index = self.slot * 3 // SLOTS
+        self.source, self.target = servers.masters[index], servers.masters[(index + 1) % 3]
+
+    def _set(self, node: ClusterNode, state: str, other: ClusterNode) -> None:
+        node.ask(f"CLUSTER SETSLOT {self.slot} {state} {other.id}")
+
+    def begin(self) -> None:
+        self._set(self.target, "IMPORTING", self.source)
+        self._set(self.source, "MIGRATING", self.target)
+
+    def keys(self, *keys: str) -> None:
+        names = " ".join(keys)
+        self.source.ask(f'MIGRATE {HOST} {self.target.port} "" 0 5000 KEYS {names}')
+
+    def end(self) -> None:
+        for node in (self.target, self.source):
+            self._set(node, "NODE", self.target)
+
+
+@pytest.mark.parametrize("name", ["}x", "{", "{}", "a}b", "{a}{b}", "}", "x"])
+def test_all_keys_of_a_name_with_braces_are_in_one_slot(
+    redis_cluster: RedisCluster, connect: Connect, name: str
+) -> None:
+    backend = connect(redis_cluster.url)
+    assert len({slot_of_key(key) for key in backend.keys(name)}) == 1
+    with backend.lock(name, timeout=5) as lease:
+        assert (name, lease.token) in {(held.name, held.token) for held in backend.inspect()}
+        assert not connect(redis_cluster.url).lock(name).acquire(timeout=0.05)
+    broken = backend.lock(name, renew=False)
+    assert broken.acquire(timeout=5)
+    assert backend.break_lock(name)
+    assert name not in {held.name for held in backend.inspect()}
+    with pytest.raises(LockLost):
+        broken.release()
+
+
+def test_each_slot_has_a_tag() -> None:
+    assert sorted(tags()) == list(range(SLOTS))
+    assert all(slot_of(tag) == slot for slot, tag in tags().items())
+
+
+def slot_of_key(key: str) -> int:
+    """Return the slot of a key by the rules of the Cluster specification."""
+    begin = key.index("{") + 1
+    end = key.index("}", begin)
+    assert end > begin, "an empty tag is none"
+    return slot_of(key[begin:end])
+
+
+def test_a_slot_that_moved_is_followed(own_cluster: RedisCluster, connect: Connect) -> None:
+    backend, move = connect(own_cluster.url), Move(own_cluster, "n")
+    first = take(backend)
+    stale = connect(own_cluster.url)
+    stale.extend(first.claim, first.token, 60)
+    move.begin()
+    move.keys(*backend.keys("n"))
+    # One key has an owner there: ASK. Three keys, of which the queue is missing: TRYAGAIN.
+    backend.extend(first.claim, first.token, 60)
+    assert move.target.ask(f"CLUSTER COUNTKEYSINSLOT {move.slot}") == ":2\r\n"
+    with ThreadPoolExecutor(1) as pool:
+        release = pool.submit(backend.release, first.claim, first.token)
+        move.end()
+        release.result(WAIT_TIMEOUT)
+    second = take(connect(own_cluster.url))
+    assert second.token > first.token
+    with pytest.raises(LockLost):  # though it is redirected, for `stale` has the old map
+        stale.release(first.claim, first.token)
+    backend.release(second.claim, second.token)
+    assert not backend.inspect()
+
+
+def test_waiter_of_a_moved_slot_believes_the_lock_only(
+    own_cluster: RedisCluster, connect: Connect
+) -> None:
+    """The new node delivers messages through the old one, but takes its waiters for gone."""
+    backend, move = connect(own_cluster.url), Move(own_cluster, "n")
+    holder, waiter = take(backend), Claim(name="n", ttl=30.0)
+    with waiters(backend, waiter) as (waits,):
+        move.begin()
+        move.keys(*backend.keys("n"))
+        move.end()
+        other = connect(own_cluster.url)
+        assert waiting(other) == 1
+        other.release(holder.claim, holder.token)
+        grant = waits.result(WAIT_TIMEOUT)
+    assert [(held.owner, held.token) for held in other.inspect()] == [(waiter.owner, grant.token)]
+    assert grant.token > holder.token
+
+
+@pytest.mark.long
+@pytest.mark.faults(row=4, backend="redis-cluster")
+def test_killed_node_stops_its_slots_only_for_its_failover(
+    own_cluster: RedisCluster, connect: Connect
+) -> None:
+    backend, target = connect(own_cluster.url), own_cluster.masters[0]
+    names = {0: name_at(lambda slot: slot < SLOTS // 3), 1: name_at(lambda slot: slot > SLOTS // 2)}
+    tokens: dict[int, list[int]] = {0: [], 1: []}
+    failed, paused = {0: 0, 1: 0}, threading.Event()
+
+    def run(kind: int) -> None:
+        while not paused.is_set():
+            claim = Claim(name=names[kind], ttl=5.0)
+            try:
+                grant = backend.acquire(claim, 0.5)
+            except LockUnavailable:
+                failed[kind] += 1
+                continue
+            assert grant
+            tokens[kind].append(grant.token)
+            with suppress(LockUnavailable):
+                backend.release(claim, grant.token)
+
+    kills = injected_faults["ClusterNode killed"]
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(run, kind) for kind in (0, 1)]
+        until(lambda: min(map(len, tokens.values())) > 20, "acquisitions in both slots")
+        target.kill()
+        until(lambda: failed[0], "an acquisition failing")
+        before, done = len(tokens[1]), len(tokens[0])
+        until(lambda: "master" in own_cluster.replicas[0].ask("ROLE"), "the promotion")
+        assert len(tokens[1]) > before + 20, "the slots of other nodes waited"
+        promoted = time.monotonic()
+        until(lambda: len(tokens[0]) > done + 20, "acquisitions after the failover")
+        resumed = time.monotonic() - promoted
+        paused.set()
+        for one in runs:
+            one.result(WAIT_TIMEOUT)
+    assert injected_faults["ClusterNode killed"] == kills + 1
+    assert resumed < 1 + SLACK
+    assert not failed[1]
+    for seen in tokens.values():
+        assert seen == sorted(set(seen))
+
+
+def name_at(wanted: Callable[[int], bool]) -> str:
+    """Return a name whose slot is as wanted."""
+    return next(name for name in map(str, range(1000)) if wanted(slot_of(name)))
+
+
+def test_check_asks_the_nodes(redis_cluster: RedisCluster, redis_server: object) -> None:
+    def found(url: str) -> list[str]:
+        return [str(one.msg) for one in RedisBackend.check_store("redis", {"LOCATION": url})]
+
+    assert found(redis_cluster.url) == []
+    node = redis_cluster.masters[0].url
+    assert "write redis+cluster://" in found(node)[0]
+    plain = redis_server.url.replace("redis://", "redis+cluster://")  # type: ignore[attr-defined]
+    assert "is no node of a Cluster" in found(plain)[0]

@@ -1,0 +1,151 @@
+"""pg_advisory_xact_lock in the caller's transaction, directly and behind PgBouncer."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from typing import Any, Literal
+
+import pytest
+from django.db import connection, transaction
+
+from devservers import PostgreSql
+from devservers.faults.waiting import until
+from devservers.faults.worker import WorkerProcess
+from locking import LockError
+from locking.handler import create
+from tests.devservers.pgbouncer import PgBouncer
+from tests.locking.backends.database.postgresql_tools import Superuser, alias, root, server
+
+__all__ = ["alias", "root", "server"]
+CONF = {"BACKEND": "locking.backends.postgresql_transaction.PostgreSQLTransactionBackend"}
+
+
+class TransactionCommands:
+    """A process with one transaction at a time on its default database."""
+
+    ERRORS = (LockError,)
+
+    def __init__(self) -> None:
+        self.backend = create("transaction", CONF)
+        self.stack = ExitStack()
+
+    def lock(
+        self,
+        name: str,
+        timeout: float,
+        until: Literal["block", "commit"] = "commit",
+        begin: bool = True,
+    ) -> dict[str, Any]:
+        if begin:
+            self.stack.enter_context(transaction.atomic())
+        with self.backend.lock(name, timeout=timeout, until=until) as lease:
+            return {"ok": True, "token": lease.token}
+
+    def lock_in_savepoint(self, name: str) -> dict[str, Any]:
+        """Acquire in a block that is rolled back, inside of one that goes on."""
+        self.stack.enter_context(transaction.atomic())
+        with suppress(ZeroDivisionError), transaction.atomic():
+            self.lock(name, 5, begin=False)
+            raise ZeroDivisionError
+        return {"ok": True, "held": [held.name for held in self.backend.inspect()]}
+
+    def settings(self) -> dict[str, Any]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT current_setting('lock_timeout')")
+            return {"lock_timeout": cursor.fetchone()[0]}
+
+    def commit(self) -> dict[str, Any]:
+        self.stack.close()
+        return {"held": [held.name for held in self.backend.inspect()]}
+
+    def roll_back(self) -> dict[str, Any]:
+        with suppress(ZeroDivisionError), self.stack:
+            raise ZeroDivisionError
+        return {"held": [held.name for held in self.backend.inspect()]}
+
+
+Start = Callable[[], WorkerProcess]
+
+
+@pytest.fixture(scope="module", params=["direct", "PgBouncer"])
+def url(request: pytest.FixtureRequest, server: PostgreSql, alias: str) -> Iterator[str]:
+    if request.param == "direct":
+        yield server.url
+        return
+    with PgBouncer(server) as pooler:
+        yield pooler.url
+
+
+@pytest.fixture(scope="module")
+def idle(url: str) -> Iterator[list[WorkerProcess]]:
+    """Processes to use again: starting one costs more than a test."""
+    workers: list[WorkerProcess] = []
+    yield workers
+    for worker in workers:
+        worker.close()
+
+
+@pytest.fixture
+def start(url: str, idle: list[WorkerProcess]) -> Iterator[Start]:
+    """Return a function that starts a process, or takes an idle one."""
+    path = f"{__name__}:{TransactionCommands.__name__}"
+    env = {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.locking.settings"}
+    used: list[WorkerProcess] = []
+
+    def process() -> WorkerProcess:
+        used.append(idle.pop() if idle else WorkerProcess(path, env))
+        return used[-1]
+
+    yield process
+    for worker in used:
+        if worker.is_alive:
+            idle.append(worker)
+            worker.call("roll_back")
+
+
+@pytest.mark.parametrize("end", ["commit", "roll_back"])
+def test_end_of_the_transaction_wakes_the_waiter(start: Start, root: Superuser, end: str) -> None:
+    first, second = start(), start()
+    token = first.call("lock", name="sale", timeout=5)["token"]
+    assert second.call("lock", name="sale", timeout=0)["error"] == "LockTimeout"
+    assert second.call("settings") == {"lock_timeout": "0"}, "the transaction goes on"
+    second.send("lock", name="sale", timeout=20, begin=False)
+    until(lambda: root.waits() == 1, "the waiter")
+    assert first.call(end) == {"held": []}
+    assert second.receive()["token"] > token
+    assert second.call("settings") == {"lock_timeout": "0"}
+    assert second.call("commit") == {"held": []}
+
+
+def test_killed_client_frees_the_lock(start: Start, root: Superuser) -> None:
+    first, second = start(), start()
+    assert first.call("lock", name="killed", timeout=5)["ok"]
+    second.send("lock", name="killed", timeout=20)
+    until(lambda: root.waits() == 1, "the waiter")
+    first.kill()
+    assert second.receive()["ok"]
+
+
+def test_savepoint_that_is_rolled_back_frees_the_lock(start: Start) -> None:
+    first, second = start(), start()
+    assert first.call("lock_in_savepoint", name="inner") == {"ok": True, "held": []}
+    assert second.call("lock", name="inner", timeout=0)["ok"]
+
+
+def test_use_without_a_transaction_or_until_is_refused(start: Start) -> None:
+    one = start()
+    reply = one.call("lock", name="outside", timeout=1, begin=False)
+    assert reply["error"] == "LockMisuse"
+    reply = one.call("lock", name="block", timeout=1, until="block")
+    assert (reply["error"], 'until="commit"' in reply["message"]) == ("LockMisuse", True)
+
+
+def test_session_lock_of_the_same_name_is_excluded(start: Start, alias: str) -> None:
+    path = "locking.backends.postgresql_session.PostgreSQLSessionBackend"
+    session = create("session", {"BACKEND": path, "LOCATION": alias})
+    one = start()
+    assert one.call("lock", name="shared", timeout=5)["ok"]
+    assert not session.lock("shared").acquire(blocking=False)
+    one.call("commit")
+    with session.lock("shared", timeout=5):
+        assert one.call("lock", name="shared", timeout=0)["error"] == "LockTimeout"
+    session.close()

@@ -1,0 +1,246 @@
+"""`unique` with a real Celery worker: the key of a task while it is queued, runs and ends."""
+
+import json
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from django.conf import settings
+from redis import Redis as Client
+
+from devservers import Server
+from devservers.faults.waiting import until
+from locking import LockMisuse, LockUnavailable, locks, unique
+from locking.backends.redis.backend import RedisBackend
+from locking.jobs.unique import HEADER
+from tests.locking.jobs.unique_app import QUEUE, READY, again, app, fail, hard, soft, work
+
+ROOT = Path(__file__).resolve().parents[3]
+TIMEOUT = 45.0
+
+
+class Worker(Server):
+    """A worker with two children."""
+
+    @property
+    def url(self) -> str:
+        return f"unique-{self.port}@localhost"
+
+    def command(self) -> list[str]:
+        command = [sys.executable, "-m", "celery", "-q", "--workdir", str(ROOT)]
+        command += ["-A", "tests.locking.jobs.unique_app", "worker", "-l", "INFO", "-c", "2"]
+        command += ["-n", self.url, "--prefetch-multiplier", "1"]
+        return [*command, "--without-gossip", "--without-mingle", "--without-heartbeat"]
+
+    def is_ready(self) -> bool:
+        return READY in self.log.read_text(errors="replace")
+
+
+@pytest.fixture(scope="module")
+def worker(redis_server: Any) -> Iterator[Worker]:
+    worker = Worker()
+    try:
+        worker.start()
+        yield worker
+    finally:
+        worker.stop()
+
+
+@pytest.fixture
+def redis() -> Iterator[Client]:
+    with Client.from_url(settings.REDIS_URL) as client:
+        yield client
+
+
+class Job:
+    """One key, and the gate at which its tasks wait."""
+
+    def __init__(self, task: Any, redis: Client) -> None:
+        self.task, self.redis = task, redis
+        self.key = self.gate = uuid.uuid4().hex
+
+    def send(self, **options: Any) -> str:
+        return str(unique(self.task, self.key, [self.gate], **options).id)
+
+    def starts(self, gate: str = "") -> list[dict[str, Any]]:
+        return list(map(json.loads, self.redis.lrange(f"started:{gate or self.gate}", 0, -1)))
+
+    def wait_for_start(self, gate: str = "") -> dict[str, Any]:
+        until(lambda: self.starts(gate), "the start", seconds=TIMEOUT)
+        return self.starts(gate)[-1]
+
+    def open(self, gate: str = "") -> None:
+        self.redis.rpush(gate or self.gate, "go")
+
+    @property
+    def is_free(self) -> bool:
+        names = {held.name for held in locks["redis"].inspect()}
+        return not any(name.endswith(self.key) for name in names)
+
+    def wait_until_free(self) -> None:
+        until(lambda: self.is_free, "the end of the key", seconds=TIMEOUT)
+
+
+@pytest.fixture
+def job(request: Any, redis: Client, worker: Worker) -> Job:
+    return Job(getattr(request, "param", work), redis)
+
+
+def test_second_send_while_it_runs_returns_the_first(job: Job) -> None:
+    first = job.send()
+    assert job.wait_for_start()["id"] == first
+    assert [job.send() for _ in range(3)] == [first] * 3
+    assert unique(job.task, f"{job.key}-other", ["open"]).id != first
+    job.open("open")
+    ttl = max(held.expires_in for held in locks["redis"].inspect() if held.name.endswith(job.key))
+    assert ttl <= locks["redis"].ttl, "a crash would keep the key as long as a queued message"
+    job.open()
+    job.wait_until_free()
+    assert len(job.starts()) == 1
+    second = job.send()
+    assert second != first
+    assert job.wait_for_start()
+    job.open()
+    job.wait_until_free()
+
+
+@pytest.mark.parametrize("job", [fail], indirect=True)
+def test_failure_frees_the_key(job: Job) -> None:
+    job.send()
+    job.wait_for_start()
+    job.open()
+    job.wait_until_free()
+
+
+@pytest.mark.parametrize("job", [soft, hard], indirect=True)
+def test_time_limit_frees_the_key(job: Job) -> None:
+    first = job.send()
+    job.wait_for_start()
+    assert job.send() == first
+    job.wait_until_free()
+    assert len(job.starts()) == 1
+
+
+@pytest.mark.parametrize("job", [again], indirect=True)
+def test_retry_keeps_the_key(job: Job) -> None:
+    first = job.send()
+    job.wait_for_start()
+    job.open()
+    until(lambda: app.control.inspect(timeout=1).scheduled() and not job.is_free, "the retry")
+    assert job.send() == first
+    assert job.wait_for_start(f"{job.gate}-again")["id"] == first
+    assert job.send() == first
+    job.open(f"{job.gate}-again")
+    job.wait_until_free()
+
+
+def test_killed_process_frees_the_key(job: Job) -> None:
+    first = job.send()
+    os.kill(job.wait_for_start()["pid"], signal.SIGKILL)
+    job.wait_until_free()
+    assert job.send() != first
+    until(lambda: len(job.starts()) == 2, "the second start", seconds=TIMEOUT)
+    job.open()
+    job.wait_until_free()
+
+
+def test_termination_frees_the_key(job: Job) -> None:
+    first = job.send()
+    job.wait_for_start()
+    app.control.revoke(first, terminate=True)
+    job.wait_until_free()
+    assert len(job.starts()) == 1
+
+
+def test_revocation_of_a_queued_message_frees_the_key(job: Job, worker: Worker) -> None:
+    queue = f"{QUEUE}-{job.key}"
+    first = job.send(queue=queue)
+    assert job.send(queue=queue) == first
+    assert job.redis.llen(queue) == 1
+    assert app.control.revoke(first, reply=True, timeout=TIMEOUT, limit=1)
+    assert job.send(queue=queue) == first, "the message is still queued"
+    app.control.add_consumer(queue, destination=[worker.url], reply=True, limit=1)
+    job.wait_until_free()
+    assert not job.starts()
+
+
+def test_expired_message_frees_the_key(job: Job, worker: Worker) -> None:
+    queue = f"{QUEUE}-{job.key}"
+    job.send(queue=queue, expires=0.01)
+    app.control.add_consumer(queue, destination=[worker.url], reply=True, limit=1)
+    job.wait_until_free()
+    assert not job.starts()
+
+
+def test_killed_worker_frees_the_key(job: Job, worker: Worker) -> None:
+    first = job.send()
+    job.wait_for_start()
+    worker.kill()
+    worker.log.write_text("")
+    try:
+        job.wait_until_free()
+        assert job.send(queue="nowhere", queued_for=1.0) != first
+        job.redis.delete("nowhere")
+    finally:
+        worker.start()
+
+
+def test_message_that_is_lost_counts_until_its_time_is_over(job: Job) -> None:
+    first = job.send(queue="nowhere", queued_for=1.0)
+    job.redis.delete("nowhere")
+    assert job.send(queue="nowhere") == first
+    job.wait_until_free()
+
+
+def test_message_that_could_not_be_sent_frees_the_key(job: Job, monkeypatch) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise OSError("no broker")
+
+    monkeypatch.setattr(job.task, "apply_async", refuse)
+    with pytest.raises(OSError, match="no broker"):
+        job.send()
+    assert job.is_free
+    assert not locks["redis"].held
+
+
+def test_nothing_is_sent_without_the_store(job: Job, monkeypatch) -> None:
+    def unavailable(*args: object) -> None:
+        raise LockUnavailable
+
+    monkeypatch.setattr(RedisBackend, "acquire", unavailable)
+    with pytest.raises(LockUnavailable):
+        job.send()
+    assert not job.redis.llen(QUEUE)
+
+
+def test_backend_must_hand_over_leases(job: Job) -> None:
+    with pytest.raises(LockMisuse, match="cannot hand over"):
+        job.send(using="process")
+    assert not locks["process"].inspect()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.stores
+@pytest.mark.parametrize("alias", ["redis", "database"])
+def test_eager_task_holds_the_key_while_it_runs(alias: str, caplog) -> None:
+    seen = []
+    with Celery("eager", set_as_current=False) as celery:
+        celery.conf.task_always_eager = True
+
+        @celery.task(shared=False, bind=True)
+        def eager(self: Any, number: int) -> None:
+            seen.append((number, self.request.headers[HEADER][0]))
+            again = unique(eager, "k\n" * 200, [number + 1], using=alias)
+            assert again.id == self.request.id
+
+        for number in (1, 2):
+            unique(eager, "k\n" * 200, [number], using=alias).get()
+    assert seen == [(1, alias), (2, alias)]
+    assert not [held for held in locks[alias].inspect() if held.name.startswith("unique:")]
+    assert "not unique" not in caplog.text

@@ -1,0 +1,57 @@
+"""The Celery application of test_unique.py: tasks that wait at a gate, a list in Redis."""
+
+import json
+import os
+from typing import Any
+
+from celery import Celery
+from celery.signals import worker_ready
+from django.conf import settings
+from redis import Redis
+
+QUEUE = "unique-tests"
+READY = "unique worker ready"
+
+app = Celery("unique-tests", broker=settings.REDIS_URL, set_as_current=False)
+app.conf.imports = ["locking.jobs.tasks"]
+app.conf.task_default_queue = QUEUE
+app.conf.broker_connection_retry_on_startup = True
+
+
+@worker_ready.connect
+def _report_ready(**kwargs: object) -> None:
+    os.write(2, f"{READY}\n".encode())
+
+
+def wait_at(task: Any, gate: str) -> None:
+    redis = Redis.from_url(settings.REDIS_URL)
+    redis.rpush(f"started:{gate}", json.dumps({"id": task.request.id, "pid": os.getpid()}))
+    redis.blpop([gate], timeout=60)
+
+
+@app.task(shared=False, bind=True, name="work")
+def work(self: Any, gate: str) -> None:
+    wait_at(self, gate)
+
+
+@app.task(shared=False, bind=True, name="fail")
+def fail(self: Any, gate: str) -> None:
+    wait_at(self, gate)
+    raise ValueError("failed")
+
+
+@app.task(shared=False, bind=True, name="soft", soft_time_limit=1)
+def soft(self: Any, gate: str) -> None:
+    wait_at(self, gate)
+
+
+@app.task(shared=False, bind=True, name="hard", time_limit=1)
+def hard(self: Any, gate: str) -> None:
+    wait_at(self, gate)
+
+
+@app.task(shared=False, bind=True, name="again", max_retries=1)
+def again(self: Any, gate: str) -> None:
+    wait_at(self, gate)
+    if not self.request.retries:
+        raise self.retry(countdown=1, args=[f"{gate}-again"])

@@ -1,0 +1,183 @@
+"""Several locks at once: arguments, order, deadline, losses. The contract tests every backend."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from devservers.faults.waiting import WAIT_TIMEOUT, until
+from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable, lock, locks
+from locking.backends.base import Claim
+from locking.testing.calls import in_thread, within
+from tests.locking.scripted import scripted, unavailable
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [([], "at least one name"), ("abc", "give a list"), (["a", "b", "a"], "'a' is named twice")],
+)
+def test_bad_names_are_refused(process, names: Any, message: str) -> None:
+    with pytest.raises(LockMisuse, match=message):
+        process.all_of(names)
+
+
+def test_names_are_acquired_sorted_and_released_in_reverse(monkeypatch) -> None:
+    backend, seen = scripted(), []
+    for call in ("acquire", "release"):
+        real = getattr(backend, call)
+
+        def record(claim: Claim, *args: Any, real: Any = real, call: str = call) -> Any:
+            seen.append((call, claim.name))
+            return real(claim, *args)
+
+        monkeypatch.setattr(backend, call, record)
+    with backend.all_of(["b", "c", "a"]) as leases:
+        assert [lease.name for lease in leases.values()] == ["a", "b", "c"]
+    assert seen == [("acquire", name) for name in "abc"] + [("release", name) for name in "cba"]
+
+
+def test_control_locks_in_the_given_order_deadlock(process) -> None:
+    """Each of two callers holds one lock and waits for the other's."""
+    both_hold = threading.Barrier(2)
+
+    def work(first: str, second: str) -> bool:
+        with process.lock(first):
+            both_hold.wait(WAIT_TIMEOUT)
+            got = process.lock(second).acquire(timeout=0.3)
+            both_hold.wait(WAIT_TIMEOUT)
+            return bool(got)
+
+    other: list[bool] = []
+    thread = threading.Thread(target=lambda: other.append(work("b", "a")))
+    thread.start()
+    assert not work("a", "b")
+    thread.join()
+    assert other == [False]
+
+
+def test_one_deadline_bounds_all_waits(process) -> None:
+    held = [process.lock(name) for name in "abc"]
+    for one in held:
+        one.acquire()
+
+    def attempt() -> str:
+        with pytest.raises(LockTimeout) as error, process.all_of(["c", "a"], timeout=0.2):
+            pass
+        return str(error.value)
+
+    with within(2):
+        assert "'a' was still held by another caller after 0.2 s" in in_thread(attempt)
+    for one in held:
+        one.release()
+
+
+def test_loss_of_one_lease_is_a_loss_of_all() -> None:
+    backend, lost = scripted(), []
+
+    def work() -> None:
+        with backend.all_of(["a", "b"], on_lost=lambda lease: lost.append(lease.name)) as leases:
+            assert not leases.lost
+            backend.break_lock("b")
+            with pytest.raises(LockLost):
+                leases["b"].extend(30)
+            assert leases.lost
+            leases.check()
+
+    with pytest.raises(LockLost, match="'b'"):
+        work()
+    assert lost == ["b"]
+    assert not backend.inspect()
+    assert not backend.held
+
+
+def test_lease_that_ends_during_the_wait_is_reported() -> None:
+    backend = scripted()
+    holder = backend.lock("b", ttl=30)
+    holder.acquire()
+
+    def attempt() -> None:
+        with backend.all_of(["a", "b"], ttl=0.2, renew=False, timeout=WAIT_TIMEOUT):
+            pytest.fail("the first lease ended before the second was granted")
+
+    def release_late() -> None:
+        until(lambda: "a" in {held.name for held in backend.inspect()}, "the first grant")
+        until(lambda: "a" not in {held.name for held in backend.inspect()}, "its end")
+        backend.break_lock("b")
+
+    other = threading.Thread(target=release_late)
+    other.start()
+    with pytest.raises(LockLost, match="'a'"):
+        in_thread(attempt)
+    other.join()
+    assert not backend.inspect()
+
+
+def test_error_of_the_store_leaves_nothing_held() -> None:
+    backend = scripted()
+    backend.then("acquire", lambda: None, unavailable)
+    with pytest.raises(LockUnavailable), backend.all_of(["a", "b"]):
+        pass
+    assert not backend.inspect()
+    assert not backend.held
+
+
+def test_error_of_the_block_is_raised(process) -> None:
+    def work() -> None:
+        with process.all_of(["a", "b"]):
+            process.break_lock("a")
+            raise ValueError("block")
+
+    with pytest.raises(ValueError, match="block"):
+        work()
+    assert not process.inspect()
+
+
+def test_holder_enters_again(process) -> None:
+    with process.lock("b"), process.all_of(["a", "b"]) as leases:
+        assert leases["b"].count == 2
+        with process.all_of(["b"]) as again:
+            assert again["b"] is leases["b"]
+    assert not process.inspect()
+
+
+def test_cancelled_task_leaves_nothing_held(process) -> None:
+    async def wait() -> None:
+        async with process.all_of(["a", "b"], timeout=WAIT_TIMEOUT):
+            pass
+
+    async def main() -> None:
+        async with process.lock("b"):
+            task = asyncio.create_task(wait())
+            while len(process.inspect()) < 2:
+                await asyncio.sleep(0.001)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert [held.name for held in process.inspect()] == ["b"]
+
+    asyncio.run(main())
+    assert not process.inspect()
+
+
+@pytest.mark.parametrize("lost", ["a", "b"])
+def test_task_is_cancelled_when_one_lease_is_lost(lost: str) -> None:
+    backend = scripted()
+
+    async def main() -> None:
+        async with backend.all_of(["a", "b"], ttl=0.3, cancel_on_loss=True):
+            backend.break_lock(lost)
+            await asyncio.sleep(WAIT_TIMEOUT)
+
+    with within(WAIT_TIMEOUT), pytest.raises(LockLost):
+        asyncio.run(main())
+    assert not backend.inspect()
+
+
+@pytest.mark.django_db
+def test_policy_lock_takes_several_names() -> None:
+    with lock.all_of(["b", "a"], timeout=2) as leases:
+        assert {lease.epoch for lease in leases.values()} == {1}
+        with pytest.raises(LockMisuse, match="named twice"):
+            lock.all_of(["a", "a"])
+    assert not [held for held in locks["redis"].inspect() if held.name in "ab"]

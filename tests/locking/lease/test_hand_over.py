@@ -1,0 +1,118 @@
+"""Handing a lease over: the giver's side, tickets, the policy's lock. The contract tests stores."""
+
+import logging
+
+import pytest
+from django.db import transaction
+
+from locking import LockLost, LockMisuse, LockUnavailable, lock, locks
+from locking.handler import begin_work, end_work
+from locking.lease import TakenOver
+from tests.locking.scripted import scripted, unavailable
+
+
+def test_giver_loses_the_lease_without_a_callback() -> None:
+    backend, lost = scripted(), []
+    with backend.lock("a", on_lost=lost.append) as lease:
+        lease.hand_over()
+        assert lease.lost
+        assert [held.count for held in backend.inspect()] == [0]
+        assert lease not in lease.renewer.leases
+    assert not lost
+    assert not backend.held
+    assert not backend.times("release")
+
+
+def test_holder_in_the_same_thread_continues_inside_the_block() -> None:
+    """As an eager task does."""
+    backend = scripted()
+    with backend.lock("a") as lease:
+        with TakenOver(backend, lease.hand_over()) as taken:
+            assert taken.token == lease.token
+            with backend.lock("a") as again:
+                assert again is taken
+        assert not backend.inspect()
+    assert not backend.held
+
+
+def test_dropped_lock_object_does_not_release_it() -> None:
+    backend = scripted()
+    one = backend.lock("a")
+    one.acquire()
+    one.lease.hand_over()
+    del one
+    backend.lock("b").acquire()
+    other = backend.lock("c")
+    with other:
+        pass
+    assert "a" in {held.name for held in backend.inspect()}
+
+
+def test_lock_acquired_again_is_not_handed_over() -> None:
+    backend = scripted()
+    with backend.lock("a"), backend.lock("a") as lease:
+        with pytest.raises(LockMisuse, match="outermost block"):
+            lease.hand_over()
+        lease.check()
+    assert not backend.inspect()
+
+
+def test_giver_keeps_the_lease_when_the_store_does_not_reply() -> None:
+    backend = scripted()
+    with backend.lock("a") as lease:
+        backend.then("set_depth", unavailable)
+        with pytest.raises(LockUnavailable):
+            lease.hand_over()
+        lease.check()
+        assert lease in lease.renewer.leases
+    assert not backend.inspect()
+
+
+def test_lost_lease_is_not_handed_over() -> None:
+    backend = scripted()
+    one = backend.lock("a")
+    one.acquire()
+    backend.break_lock("a")
+    with pytest.raises(LockLost):
+        one.lease.hand_over()
+
+
+@pytest.mark.parametrize("ticket", [None, "t", {}, {"backend": "redis", "name": "a"}])
+def test_other_values_are_no_tickets(ticket) -> None:
+    with pytest.raises(LockMisuse, match="Invalid ticket"):
+        lock.take_over(ticket)
+
+
+@pytest.mark.django_db(transaction=True)
+class TestPolicy:
+    def test_fence_and_options_are_continued(self) -> None:
+        with lock("hand-over:1", timeout=5, ttl=3) as lease:
+            ticket = lease.hand_over()
+        assert lease.epoch
+        with lock.take_over(ticket) as taken:
+            assert (taken.fence, taken.mode) == (lease.fence, lease.mode)
+            assert taken.claim.ttl == 3
+            with lock("hand-over:1") as again:
+                assert again is taken
+        with pytest.raises(LockLost), lock.take_over(ticket):
+            pass
+
+    def test_request_that_handed_over_leaves_nothing_behind(self, caplog) -> None:
+        begin_work()
+        one = lock("hand-over:2")
+        one.acquire()
+        ticket = one.lease.hand_over()
+        with caplog.at_level(logging.WARNING):
+            end_work()
+        assert "left it behind" not in caplog.text
+        assert not [held for held in locks["redis"].held if held[0] == "hand-over:2"]
+        with lock.take_over(ticket):
+            pass
+
+    def test_hand_over_after_the_commit(self) -> None:
+        tickets = []
+        one = locks["redis"].lock("hand-over:3", timeout=5, until="commit")
+        with transaction.atomic(), one as lease:
+            transaction.on_commit(lambda: tickets.append(lease.hand_over()))
+        with lock.take_over(tickets[0]) as taken:
+            assert taken.token == lease.token

@@ -1,0 +1,234 @@
+"""`locking.locked`: names from arguments, and what a call does while the lock is held."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.exceptions import Retry
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
+from django.utils.decorators import method_decorator
+from django.views import View
+
+from locking import LockMisuse, LockTimeout, LockUnavailable, lock, locked, locks
+from locking.testing.calls import in_thread
+from tests.locking.scripted import PATH, ScriptedBackend, unavailable
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def backend(settings) -> ScriptedBackend:
+    settings.LOCKS = {"scripted": {"BACKEND": PATH}, "other": {"BACKEND": PATH}}
+    settings.LOCK_POLICY = {"BACKEND": "scripted"}
+    return locks["scripted"]
+
+
+@pytest.fixture
+def held(backend: ScriptedBackend) -> Iterator[None]:
+    """Hold `invoice:42` in another thread."""
+    claimed = backend.lock("invoice:42")
+    in_thread(claimed.acquire)
+    yield
+    backend.break_lock("invoice:42")
+
+
+def names(alias: str = "scripted") -> list[str]:
+    return [held.name for held in locks[alias].inspect()]
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("template", "message"),
+        [
+            ("invoice:{idd}", "Did you mean 'id'"),
+            ("invoice:{}", "Unknown argument ''"),
+            ("invoice:{0}", "Unknown argument '0'"),
+            ("invoice:{id", "expected '}'"),
+            ("{id}", "begin with a text"),
+            ("", "begin with a text"),
+        ],
+    )
+    def test_bad_template_is_refused_when_the_function_is_decorated(self, template, message):
+        def view(request: object, id: int) -> None: ...
+
+        with pytest.raises(LockMisuse, match=message):
+            locked(template)(view)
+
+    @pytest.mark.parametrize(
+        "options", [{"on_busy": 404}, {"on_busy": "wait"}, {"timeout": -1}, {"until": "later"}]
+    )
+    def test_bad_options_are_refused_at_once(self, options: dict[str, Any]) -> None:
+        with pytest.raises(LockMisuse):
+            locked("invoice:{id}", **options)
+
+    def test_name_is_formatted_from_all_kinds_of_arguments(self) -> None:
+        @locked("a:{one}:{two.pk}:{three[k]}:{four}:{five:03d}")
+        def call(one: int, two: Any, three: Any, four: str = "d", **more: int) -> list[str]:
+            return names()
+
+        one = type("Row", (), {"pk": 2})()
+        assert call(1, one, three={"k": 3}, five=5) == ["a:1:2:3:d:005"]
+        assert names() == []
+        with pytest.raises(LockMisuse, match="'five'"):
+            call(1, one, {"k": 3})
+        with pytest.raises(LockMisuse, match="cannot be formed"):
+            call(1, one, {}, five=5)
+        with pytest.raises(TypeError, match="missing a required argument"):
+            call(1)
+
+    @pytest.mark.parametrize("bad", ["x" * 300, "line\nbreak", "\ud800"])
+    def test_argument_of_a_client_cannot_break_the_name(self, bad: str) -> None:
+        @locked("page:{slug}")
+        def call(slug: str) -> list[str]:
+            return names()
+
+        (name,) = call(bad)
+        assert name.startswith("page:")
+        assert call(bad) == [name]
+        assert call(f"{bad}2") != [name]
+
+    def test_backend_can_be_named(self) -> None:
+        @locked("a:{id}", using="other")
+        def call(id: int) -> tuple[list[str], list[str]]:
+            return names(), names("other")
+
+        assert call(1) == ([], ["a:1"])
+
+
+@locked("invoice:{id}", timeout=0)
+def pay(request: HttpRequest, id: int) -> HttpResponse:
+    """Pay."""
+    assert lock(f"invoice:{id}").lease is not None
+    return HttpResponse("paid")
+
+
+@locked("invoice:{id}", timeout=0, on_busy=503)
+async def apay(request: HttpRequest, id: int) -> HttpResponse:
+    assert f"invoice:{id}" in names()
+    return HttpResponse("paid")
+
+
+class Pay(View):
+    @method_decorator(locked("invoice:{id}", timeout=0))
+    def get(self, request: HttpRequest, id: int) -> HttpResponse:
+        return HttpResponse("paid")
+
+    @locked("invoice:{id}", timeout=0)
+    def post(self, request: HttpRequest, id: int) -> HttpResponse:
+        return HttpResponse("paid")
+
+
+REQUEST = RequestFactory().get("/")
+VIEWS = {
+    "function": lambda id: pay(REQUEST, id=id),
+    "async": lambda id: asyncio.run(apay(REQUEST, id)),
+    "method": lambda id: Pay.as_view()(REQUEST, id=id),
+    "bare method": lambda id: Pay.as_view()(RequestFactory().post("/"), id=id),
+}
+
+
+@pytest.mark.django_db(transaction=True)
+class TestViews:
+    @pytest.mark.parametrize("kind", VIEWS)
+    def test_view_runs_under_its_lock(self, kind: str) -> None:
+        assert VIEWS[kind](42).content == b"paid"
+        assert names() == []
+
+    @pytest.mark.parametrize("kind", VIEWS)
+    def test_busy_lock_is_refused(self, kind: str, held: None) -> None:
+        response = VIEWS[kind](42)
+        assert response.status_code == (503 if kind == "async" else 409)
+        assert response["Retry-After"] == "1"
+        assert b"Another request holds the lock" in response.content
+        assert VIEWS[kind](43).content == b"paid"
+
+    @pytest.mark.parametrize("kind", VIEWS)
+    def test_unavailable_store_is_503(self, kind: str, backend: ScriptedBackend) -> None:
+        backend.then("acquire", unavailable)
+        response = VIEWS[kind](42)
+        assert (response.status_code, response["Retry-After"]) == (503, "1")
+        assert b"unavailable" in response.content
+
+    def test_time_out_of_another_lock_is_not_a_refusal(self, held: None) -> None:
+        @locked("other:{id}")
+        def view(request: HttpRequest, id: int) -> HttpResponse:
+            with lock(f"invoice:{id}", timeout=0):
+                return HttpResponse()
+
+        with pytest.raises(LockTimeout, match="invoice:42"):
+            view(REQUEST, 42)
+
+    def test_name_and_docstring_are_kept(self) -> None:
+        assert (pay.__name__, pay.__doc__) == ("pay", "Pay.")
+
+
+class TestFunctions:
+    def test_busy_lock_raises(self, held: None) -> None:
+        @locked("invoice:{pk}", timeout=0)
+        def send(pk: int) -> str:
+            return "sent"
+
+        assert send(1) == "sent"
+        with pytest.raises(LockTimeout, match="invoice:42"):
+            send(42)
+
+    def test_busy_lock_returns_but_an_unavailable_store_raises(self, backend, held: None) -> None:
+        @locked("invoice:{pk}", timeout=0, on_busy="return")
+        def send(pk: int) -> str:
+            return "sent"
+
+        assert (send(1), send(42)) == ("sent", None)
+        backend.then("acquire", unavailable)
+        with pytest.raises(LockUnavailable):
+            send(1)
+
+    def test_error_of_the_body_is_raised_and_frees_the_lock(self) -> None:
+        @locked("invoice:{pk}", on_busy="return")
+        def send(pk: int) -> str:
+            raise LockTimeout("of the body")
+
+        with pytest.raises(LockTimeout, match="of the body"):
+            send(1)
+        assert names() == []
+
+
+class TestTasks:
+    @pytest.fixture
+    def celery(self) -> Iterator[Celery]:
+        with Celery("test-locked", set_as_current=False) as app:
+            yield app
+
+    def test_celery_sends_a_task_again_while_the_lock_is_held(
+        self, celery: Celery, backend: ScriptedBackend, held: None
+    ) -> None:
+        tries = []
+
+        @celery.task(shared=False, bind=True, max_retries=2, default_retry_delay=0)
+        @locked("invoice:{pk}", timeout=0, on_busy="retry")
+        def send(self: Any, pk: int) -> str:
+            return "sent"
+
+        def refused(claim: object) -> None:
+            tries.append(claim)
+            if len(tries) == 2:
+                backend.break_lock("invoice:42")
+
+        acquire = backend.acquire
+        backend.acquire = lambda claim, wait: refused(claim) or acquire(claim, wait)  # type: ignore[method-assign]
+        assert send.apply([42]).get() == "sent"
+        assert len(tries) == 2
+
+    def test_last_try_raises_the_time_out(self, celery: Celery, held: None) -> None:
+        @celery.task(shared=False, max_retries=1, default_retry_delay=0)
+        @locked("invoice:{pk}", timeout=0, on_busy="retry")
+        def send(pk: int) -> str:
+            return "sent"
+
+        with pytest.raises(LockTimeout):
+            send.apply([42]).get()
+        with pytest.raises((LockTimeout, Retry)):
+            send(42)
+        assert send.apply([1]).get() == "sent"

@@ -1,0 +1,90 @@
+"""`locking.models.Fenced`: one UPDATE that a stale holder cannot make."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.db import connection, models
+from django.db.models import F
+from django.test.utils import CaptureQueriesContext
+
+from locking import Fenced, LockLost, lock, locks
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+
+
+@pytest.fixture
+def account() -> Iterator[Any]:
+    """Return a row of a model of its own."""
+
+    class Account(Fenced):
+        balance = models.IntegerField(default=0)
+
+        class Meta:
+            app_label = "fenced"
+
+        def __str__(self) -> str:
+            return "account"
+
+    with connection.schema_editor() as schema:
+        schema.create_model(Account)
+    try:
+        yield Account.objects.create()
+    finally:
+        with connection.schema_editor() as schema:
+            schema.delete_model(Account)
+        del apps.all_models["fenced"]["account"]
+
+
+def test_newer_or_equal_fence_writes_and_an_older_one_does_not(account) -> None:
+    assert account.fenced_update((1, 5), balance=1)
+    assert account.fenced_update((1, 5), balance=2)
+    assert account.fenced_update([1, 6], balance=3)
+    assert not account.fenced_update((1, 5), balance=4)
+    assert not account.fenced_update((0, 99), balance=4)
+    assert not account.fenced_update(7, balance=4), "a token alone has epoch 0"
+    assert (account.balance, account.fence_epoch, account.fence_token) == (3, 1, 6)
+    assert account.fenced_update((2, 1), balance=5)
+    account.refresh_from_db()
+    assert (account.balance, account.fence_epoch, account.fence_token) == (5, 2, 1)
+
+
+def test_write_is_one_statement(account) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        assert account.fenced_update((1, 5), balance=F("balance") + 2)
+    (only,) = queries.captured_queries
+    assert only["sql"].startswith("UPDATE")
+    account.refresh_from_db()
+    assert account.balance == 2
+
+
+def test_other_rows_are_left_alone(account) -> None:
+    other = type(account).objects.create()
+    assert account.fenced_update((1, 5), balance=1)
+    other.refresh_from_db()
+    assert (other.balance, other.fence_token) == (0, 0)
+
+
+def test_holder_that_was_replaced_cannot_write(account) -> None:
+    """The control writes without the fence, and destroys what the later holder wrote."""
+    one = locks["redis"].lock("fenced:1", renew=False)
+    one.acquire(timeout=5)
+    old = one.lease
+    locks["redis"].break_lock("fenced:1")
+    with pytest.raises(LockLost):
+        one.release()
+    with locks["redis"].lock("fenced:1", timeout=5) as new:
+        assert account.fenced_update(new.token, balance=10)
+    assert not account.fenced_update(old.token, balance=20)
+    account.refresh_from_db()
+    assert account.balance == 10
+    type(account).objects.update(balance=20)
+    account.refresh_from_db()
+    assert account.balance == 20
+
+
+def test_fence_of_the_policy_lock(account) -> None:
+    with lock("fenced:2", timeout=5) as lease:
+        assert account.fenced_update(lease.fence, balance=1)
+    assert account.fence_epoch == lease.epoch
