@@ -14,6 +14,7 @@ Standard library only, because tools/setup.py reads `programs` before any packag
 
 from .base import HOST, Server, ServerFailed, reserve_port, start_all, stop_all
 from .mariadb import MariaDb
+from .nginx import Nginx
 from .postgresql import PostgreSql
 from .programs import ServerError, ServerMissing
 from .redis import Redis
@@ -22,6 +23,7 @@ from .zookeeper import ZooKeeper, ZooKeeperNode
 __all__ = [
     "HOST",
     "MariaDb",
+    "Nginx",
     "PostgreSql",
     "Redis",
     "Server",

@@ -36,15 +36,14 @@ from ruamel.yaml import YAML  # noqa: E402
 from devservers import (  # noqa: E402
     HOST,
     MariaDb,
+    Nginx,
     Redis,
-    Server,
     ServerError,
     ZooKeeper,
     reserve_port,
     start_all,
     stop_all,
 )
-from devservers.programs import required  # noqa: E402
 from tools.supervisor import Events, Part, reaper, say, stop_parts, supervise  # noqa: E402
 
 READY_SECONDS = 90.0
@@ -71,38 +70,6 @@ def interpolate(text: str, variables: Mapping[str, str]) -> str:
         return given or (rest if how == "-" else "")
 
     return VARIABLE.sub(value, text)
-
-
-class Proxy(Server):
-    """nginx with deploy/nginx.conf, with other addresses and directories."""
-
-    def __init__(self, port: int, web_port: int, names: str) -> None:
-        super().__init__()
-        self.listen, self.web_port, self.names = port, web_port, names
-
-    @property
-    def url(self) -> str:
-        return f"http://{HOST}:{self.listen}/"
-
-    def command(self) -> list[str]:
-        text = (ROOT / "deploy/nginx.conf").read_text()
-        for theirs, ours in (
-            ("listen 8080;", f"listen {HOST}:{self.listen};"),
-            ("web:8000;", f"web:{self.web_port};"),
-            ("127.0.0.11 ", f"{self.names} "),
-        ):
-            assert theirs in text
-            text = text.replace(theirs, ours)
-        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        folders = "".join(f"{kind}_temp_path {self.data / kind};\n" for kind in kinds)
-        file = self.folder / "nginx.conf"
-        file.write_text(text.replace("http {", f"http {{\n{folders}", 1))
-        own = f"daemon off; pid {self.folder / 'pid'};" + (" user root;" * (os.geteuid() == 0))
-        options = ["-e", "stderr", "-p", str(self.folder), "-c", str(file), "-g", own]
-        return [required("nginx"), *options]
-
-    def is_ready(self) -> bool:
-        return True  # the health check decides
 
 
 class Names(UDPServer):
@@ -180,7 +147,9 @@ class Stack:
             self._stack.callback(names.shutdown)
             threading.Thread(target=names.serve_forever, daemon=True).start()
             asked = f"{HOST}:{names.server_address[1]}"
-            self._stack.enter_context(Proxy(self.port, self._web_port, asked))
+            self._stack.enter_context(
+                Nginx(web=f"web:{self._web_port}", resolver=asked, port=self.port)
+            )
             self._stack = self._stack.pop_all()
         return self
 

@@ -1,0 +1,45 @@
+"""A private nginx with deploy/nginx.conf."""
+
+import os
+from pathlib import Path
+
+from .base import HOST, Server
+from .programs import required
+
+CONF = Path(__file__).resolve().parent.parent / "deploy" / "nginx.conf"
+
+
+class Nginx(Server):
+    """nginx with deploy/nginx.conf, with other addresses and directories.
+
+    `web`: HOST:PORT of the shop; `resolver`: the name server that it asks if HOST is a name.
+    `port`: listen there instead of on the port of its own.
+    """
+
+    def __init__(self, *, web: str, resolver: str = HOST, port: int | None = None) -> None:
+        super().__init__()
+        self.web, self.resolver, self.port = web, resolver, port or self.port
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}/"
+
+    def command(self) -> list[str]:
+        text = CONF.read_text()
+        for theirs, ours in (
+            ("listen 8080;", f"listen {HOST}:{self.port};"),
+            ("web:8000;", f"{self.web};"),
+            ("127.0.0.11 ", f"{self.resolver} "),
+        ):
+            assert theirs in text
+            text = text.replace(theirs, ours)
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        folders = "".join(f"{kind}_temp_path {self.data / kind};\n" for kind in kinds)
+        file = self.folder / "nginx.conf"
+        file.write_text(text.replace("http {", f"http {{\n{folders}", 1))
+        own = f"daemon off; pid {self.folder / 'pid'};" + (" user root;" * (os.geteuid() == 0))
+        options = ["-e", "stderr", "-p", str(self.folder), "-c", str(file), "-g", own]
+        return [required("nginx"), *options]
+
+    def is_ready(self) -> bool:
+        return self.send(b"GET /metrics HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 404")
