@@ -41,6 +41,7 @@ class StallDetector:
         self._ask, self._error = ask, error
         self._breaker = CircuitBreaker(f"The database at {server}", self._probe)
         self._connection, self._asks = None, threading.Lock()
+        self._responded_at = 0.0
         self._waits: dict[Any, float] = {}
         threading.Thread(target=self._run, name="database-stall-detector", daemon=True).start()
 
@@ -63,7 +64,9 @@ class StallDetector:
         while True:
             time.sleep(CHECK_INTERVAL)
             now = time.monotonic()
-            if now - min(list(self._waits.values()), default=now) > STALL_AFTER:
+            oldest = min(list(self._waits.values()), default=now)
+            # A wait for a lock may be long: the server has responded since it began.
+            if now - max(oldest, self._responded_at) > STALL_AFTER:
                 self._check()
 
     def _check(self) -> None:
@@ -77,6 +80,7 @@ class StallDetector:
         with self._asks, suppress(Exception):  # the driver's, or of the socket
             connection, self._connection = self._connection, None
             self._connection = self._ask(connection, PROBE_TIMEOUT)
+            self._responded_at = time.monotonic()
             return True
         return time.monotonic() - started < PROBE_TIMEOUT
 
