@@ -28,8 +28,13 @@ class ShopError(Exception):
     title = _("The request failed")
     advice: str | Promise = _("Please go back and try again.")
     retry_after: int | None = None
+    url: str | None = None
+    """Path of the page on which the customer can go on."""
 
-    def __init__(self, advice: str | None = None, *, retry_after: int | None = None) -> None:
+    def __init__(
+        self, advice: str | None = None, *, retry_after: int | None = None, url: str | None = None
+    ) -> None:
+        self.url = url
         self.advice = advice or self.advice
         self.retry_after = self.retry_after if retry_after is None else retry_after
         super().__init__(self.advice)  # a lazy text costs nothing until it is shown
@@ -102,6 +107,14 @@ class SoldOut(ShopError):
     code = "sold_out"
     title = _("Sold out")
     advice = _("Some may come back if orders aren't paid.")
+
+
+class NotAdmitted(ShopError):
+    """The sale has a waiting room, and it is not the customer's turn."""
+
+    code = "not_admitted"
+    title = _("It's not your turn yet")
+    advice = _("Join the waiting room of this sale. It shows your position.")
 
 
 class LimitReached(ShopError):
@@ -207,6 +220,8 @@ def answer(
     """
     if wants_json(request):
         body = {"error": error.code, "title": str(error.title), "message": str(error.advice)}
+        if error.url:
+            body["url"] = error.url
         response: HttpResponse = JsonResponse(body, status=error.status)
     else:
         verb = request.path.rstrip("/").rpartition("/")[2]

@@ -142,12 +142,15 @@ def _clear_caches() -> None:
     from shop.platform import rate_limits
     from shop.purchase import admission, revocation
     from shop.sales import waiting_slots
+    from waiting_room import gate, service
 
     admission.clear()
     revocation.clear()
     waiting_slots.clear()
     rate_limits.clear()
     alerts.clear()
+    service.clear()
+    gate.clear()
 
 
 @pytest.fixture(autouse=True)

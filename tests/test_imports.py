@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("loadtest", "shop", "inventory", "locking")
+PACKAGES = ("loadtest", "waiting_room", "shop", "inventory", "locking")
 """Each may import itself and those after it; `devservers` imports none of them."""
 TOOLS = ("devservers", "tools", "deploy")
 LAYERS = {
@@ -44,6 +44,14 @@ LAYERS = {
         tasks management templatetags
         web
         urls admin apps celery wsgi
+    """,
+    "waiting_room": """
+        tickets models
+        store
+        lottery
+        service
+        gate
+        apps
     """,
     "loadtest": """
         recipes models protocols

@@ -17,7 +17,16 @@ import pytest
 from tests.test_translations import catalogue
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("loadtest", "shop", "inventory", "locking", "devservers", "tools", "deploy")
+PACKAGES = (
+    "loadtest",
+    "waiting_room",
+    "shop",
+    "inventory",
+    "locking",
+    "devservers",
+    "tools",
+    "deploy",
+)
 PRODUCTION = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
 TEMPLATES = sorted((ROOT / "templates").rglob("*.*"))
 SCRIPTS = sorted((ROOT / "static").glob("*/*.js"))

@@ -6,13 +6,13 @@ Nothing here guards the stock: a purchase checks everything again where it write
 import math
 import time
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from django.conf import settings
 
 from inventory.models import WriteStrategy
 from locking import LockError, policy
-from shop.errors import NotOpen, QueueFull, SoldOut
+from shop.errors import NotAdmitted, NotOpen, QueueFull, ServiceUnavailable, SoldOut
 from shop.models import Order, Sale
 from shop.platform import rate_limits
 from shop.platform.cache import RefreshingCache
@@ -38,6 +38,16 @@ the statement that it is waiting for then."""
 Fence = tuple[int, int]
 
 
+class Gate(Protocol):
+    """Decides who may buy in a sale, in addition to `admit`: a waiting room, for example."""
+
+    def check(self, *, sale: Sale, customer_id: int) -> None:
+        """Raise NotAdmitted, or ServiceUnavailable if the answer is unknown."""
+
+    def page(self, *, sale: Sale, customer_id: int | None) -> str | None:
+        """Return the URL of the page that the customer has to pass first, None without one."""
+
+
 class Customers(NamedTuple):
     """The customers with an order in a sale while its stock row carried that fence."""
 
@@ -46,6 +56,8 @@ class Customers(NamedTuple):
     ids: frozenset[int]
 
 
+gates: list[Gate] = []
+"""Filled by the applications that have one, when they are ready."""
 _sales: RefreshingCache[str, Sale] = RefreshingCache(MAX_SALES)
 _customers: dict[int, Customers] = {}
 _sold_out: dict[int, tuple[float, Fence]] = {}
@@ -88,7 +100,7 @@ def _fence_of(sale: Sale) -> Fence:
 
 
 def admit(*, sale: Sale, customer_id: int) -> None:
-    """Raise NotOpen, SoldOut, TooMany or QueueFull if the purchase cannot succeed now.
+    """Raise NotOpen, SoldOut, TooMany, NotAdmitted or QueueFull if the purchase cannot succeed now.
 
     A customer with an order in the sale is admitted: the form may be the one of that order.
     """
@@ -98,8 +110,24 @@ def admit(*, sale: Sale, customer_id: int) -> None:
     if phase != Sale.Phase.OPEN and is_known and _has_no_order(sale, customer_id):
         raise SoldOut if phase == Sale.Phase.SOLD_OUT else NotOpen
     rate_limits.count_repeated(settings.BUY_LIMIT, "buy", str(customer_id))
+    for gate in gates:
+        _pass(gate, sale, customer_id)
     if phase == Sale.Phase.OPEN and is_queue_full(sale.pk):
         raise QueueFull
+
+
+def _pass(gate: Gate, sale: Sale, customer_id: int) -> None:
+    try:
+        gate.check(sale=sale, customer_id=customer_id)
+    except (NotAdmitted, ServiceUnavailable):
+        if not Order.objects.filter(sale=sale, customer_id=customer_id).exists():
+            raise
+
+
+def gate_page(*, sale: Sale, customer_id: int | None) -> str | None:
+    """Return the URL of the first page that the customer has to pass before the form, or None."""
+    pages = (gate.page(sale=sale, customer_id=customer_id) for gate in gates)
+    return next(filter(None, pages), None)
 
 
 def _has_no_order(sale: Sale, customer_id: int) -> bool:

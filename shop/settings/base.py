@@ -72,6 +72,17 @@ MIDDLEWARE = [
     "shop.errors.DomainErrorMiddleware",
 ]
 
+
+def install_waiting_room() -> None:
+    """Add the application that lets staff put a waiting room in front of a sale, once."""
+    if "waiting_room" not in INSTALLED_APPS:
+        INSTALLED_APPS.insert(0, "waiting_room")
+
+
+WAITING_ROOM = env.bool("WAITING_ROOM", default=False)
+if WAITING_ROOM:
+    install_waiting_room()
+
 ROOT_URLCONF = "shop.urls"
 WSGI_APPLICATION = "shop.wsgi.application"
 TEMPLATES = [
@@ -311,6 +322,11 @@ leads to the next attempt."""
 PURCHASES_PER_GRANT = env.int("PURCHASES_PER_GRANT", default=8)
 """Purchases of one process that are committed in one transaction under one grant of the sale's
 lock; 1 disables group commit."""
+WAITING_ROOM_INLET_PER_MINUTE = env.int("WAITING_ROOM_INLET_PER_MINUTE", default=40_000)
+"""People whom a new waiting room admits per minute: 75 % of the rate of direct purchases with 1,000
+buyers (910 a second, docs/measurements/purchases.md)."""
+WAITING_ROOM_POLLS_PER_SECOND = env.int("WAITING_ROOM_POLLS_PER_SECOND", default=10_000)
+"""Polls of all who wait together; pages poll less often when more people wait."""
 PURCHASE_TOKEN_SECONDS = env.int("PURCHASE_TOKEN_SECONDS", default=600)
 """Seconds for which the token of a sale page replaces the check of session, user and CSRF token."""
 METRICS_PORT = env.int("METRICS_PORT", default=0)

@@ -1,8 +1,17 @@
 """Settings of the demo, the tests and `manage.py` by default: `base` with the lab under /lab/."""
 
 from shop.settings.base import *  # noqa: F403
-from shop.settings.base import CELERY_BEAT_SCHEDULE, CELERY_IMPORTS, INSTALLED_APPS, env
+from shop.settings.base import (
+    CELERY_BEAT_SCHEDULE,
+    CELERY_IMPORTS,
+    INSTALLED_APPS,
+    env,
+    install_waiting_room,
+)
 
+WAITING_ROOM = env.bool("WAITING_ROOM", default=True)
+if WAITING_ROOM:
+    install_waiting_room()
 INSTALLED_APPS = ["loadtest", *INSTALLED_APPS]
 CELERY_IMPORTS = [*CELERY_IMPORTS, "loadtest.web.tasks"]
 CELERY_BEAT_SCHEDULE = {

@@ -35,7 +35,7 @@ from tests.shop.purchases import buy
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 seen_by_threads = pytest.mark.django_db(transaction=True)
 
-OURS = ("shop", "inventory", "locking", "loadtest")
+OURS = ("shop", "inventory", "locking", "loadtest", "waiting_room")
 PRODUCT = {"slug", "name", "name_zh", "description", "description_zh", "price", "picture"}
 PERSON = {"username", "password", "first_name", "last_name", "email", "is_active"}
 PERSON |= {"last_login", "date_joined"}

@@ -1,0 +1,232 @@
+"""Waiting rooms: join, ask for a place, and read the state and the record of a room.
+
+Nothing that decides an admission is kept in a process: every place, and the number that is served,
+are in Redis. A process remembers only which rooms there are, and the state for the pages.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models.signals import post_delete, post_save
+from django.utils import timezone
+
+from shop.errors import NotFound, NotOpen, ServiceUnavailable
+from shop.models import Sale
+from shop.platform.cache import RefreshingCache
+from shop.purchase.admission import cached_sale
+from waiting_room import lottery, store
+from waiting_room.models import Room
+from waiting_room.store import Snapshot
+from waiting_room.tickets import root_of, ticket_of
+
+logger = logging.getLogger("waiting_room")
+
+ROOMS_FRESH, ROOMS_MAX_AGE = 2.0, 10.0
+"""Seconds for which a process remembers which sales have a room."""
+STATUS_FRESH, STATUS_MAX_AGE = 0.25, 0.5
+KEEP = timedelta(days=7)
+"""Time for which the room of a sale that has ended is still shown; store.py keeps it as long."""
+
+
+class Place(NamedTuple):
+    """The place of a customer."""
+
+    ticket: str
+    position: int | None
+    """From 1; None until the lottery is drawn."""
+    admitted: bool
+    """Once True, it stays True."""
+
+
+class RoomStatus(NamedTuple):
+    """The state of a room, the same for all who wait."""
+
+    state: str
+    """before, shuffling, open, paused, sold_out, ended or unavailable."""
+    serving: int
+    """Highest position that is admitted."""
+    joined: int
+    left: int
+    inlet_per_minute: int
+    message: str
+    message_zh: str
+    reason: str
+    """A Room.Reason: the last change by staff that made customers wait longer, or empty."""
+    changed: int
+    """Unix time of that change; 0 if there was none."""
+    opens_at: datetime
+    poll_seconds: int
+
+
+_rooms: RefreshingCache[str, dict[int, Room]] = RefreshingCache()
+_status: RefreshingCache[int, RoomStatus] = RefreshingCache()
+
+
+def room_of(*, sale: Sale) -> Room | None:
+    """Return the waiting room of a sale, None if it has none.
+
+    Other processes learn of a new room within ROOMS_FRESH seconds.
+    """
+    rooms = _rooms.get("all", _read_rooms, fresh=ROOMS_FRESH, max_age=ROOMS_MAX_AGE)
+    return rooms.get(sale.pk)
+
+
+def _read_rooms() -> dict[int, Room]:
+    rooms = Room.objects.exclude(mode=Room.Mode.NONE)
+    recent = rooms.filter(sale__closes_at__gt=timezone.now() - KEEP)
+    return {room.sale_id: room for room in recent}
+
+
+def join(*, sale: Sale, customer_id: int) -> Place:
+    """Return the customer's place, a new one at the end if there is none yet.
+
+    Raise NotFound if the sale has no room, NotOpen after the end of the sale, and
+    ServiceUnavailable if nothing is known of the place: joining again is safe.
+    """
+    place = _place(sale, customer_id, join=True)
+    if place is None:
+        raise NotOpen
+    return place
+
+
+def place_of(*, sale: Sale, customer_id: int) -> Place | None:
+    """Return the customer's place, None without one. Raise NotFound or ServiceUnavailable."""
+    return _place(sale, customer_id, join=False)
+
+
+def _place(sale: Sale, customer_id: int, *, join: bool) -> Place | None:
+    room = _existing(sale)
+    seen = _visit(room, sale, customer_id=customer_id, join=join)
+    if seen.number is None:
+        return None
+    ticket = ticket_of(key=room.ticket_key, customer_id=customer_id)
+    admitted = seen.position is not None and seen.position <= seen.serving
+    return Place(ticket, seen.position, admitted)
+
+
+def status_of(*, sale: Sale) -> RoomStatus:
+    """Return the state of the room as it was at most half a second ago. Raise NotFound.
+
+    It comes from the memory of the process, which reads it four times a second while it is asked
+    for; that also moves admission forward and, at the opening, draws the lottery. If Redis is
+    unavailable, the state is "unavailable".
+    """
+    room = _existing(sale)
+    read = partial(_read_status, room, sale)
+    return _status.get(sale.pk, read, fresh=STATUS_FRESH, max_age=STATUS_MAX_AGE)
+
+
+def _read_status(room: Room, sale: Sale) -> RoomStatus:
+    try:
+        seen = _visit(room, sale)
+    except ServiceUnavailable:
+        # Closed: the numbers are unknown, and no one is admitted by this process.
+        texts = room.message, room.message_zh, room.reason
+        inlet, opens_at = room.inlet_per_minute, sale.opens_at
+        return RoomStatus("unavailable", 0, 0, 0, inlet, *texts, 0, opens_at, 2)
+    sale = cached_sale(slug=sale.slug)
+    if seen.is_drawing:
+        lottery.start(room=room, cutoff=seen.cutoff or 0)
+    waiting = seen.joined - seen.serving
+    return RoomStatus(
+        state=_state(seen, sale),
+        serving=seen.serving,
+        joined=seen.joined,
+        left=sale.left,
+        inlet_per_minute=seen.inlet,
+        message=seen.message,
+        message_zh=seen.message_zh,
+        reason=seen.reason,
+        changed=seen.changed,
+        opens_at=sale.opens_at,
+        poll_seconds=max(1, math.ceil(waiting / settings.WAITING_ROOM_POLLS_PER_SECOND)),
+    )
+
+
+def _state(seen: Snapshot, sale: Sale) -> str:
+    now = seen.now / 1000
+    if now < sale.opens_at.timestamp():
+        return "before"
+    if now >= sale.closes_at.timestamp():
+        return "ended"
+    if seen.is_drawing:
+        return "shuffling"
+    if sale.left <= 0:
+        return "sold_out"
+    return "paused" if seen.is_paused else "open"
+
+
+def record_of(*, room: Room) -> dict[str, Any]:
+    """Return the public record of a room, from which a visitor can repeat the lottery.
+
+    The list and its root are None before the opening, the seed until the lottery is drawn. Raise
+    ServiceUnavailable if Redis is, or has lost the list. Building it costs about a second for
+    100,000 people: cache it.
+    """
+    sale = room.sale
+    seen = _visit(room, sale)
+    tickets = None
+    if seen.cutoff is not None:
+        customers = store.arrivals(room=room, until=seen.cutoff)
+        tickets = sorted(ticket_of(key=room.ticket_key, customer_id=one) for one in customers)
+    return {
+        "sale": sale.slug,
+        "mode": seen.mode,
+        "commitment": room.commitment,
+        "root": None if tickets is None else root_of(tickets),
+        "seed": room.seed if seen.drawn else None,
+        "list": tickets,
+        "late": 0 if seen.cutoff is None else seen.joined - seen.cutoff,
+    }
+
+
+def _existing(sale: Sale) -> Room:
+    room = room_of(sale=sale)
+    if room is None:
+        raise NotFound
+    return room
+
+
+def _visit(room: Room, sale: Sale, **what: Any) -> Snapshot:
+    """Return the state of a room; raise ServiceUnavailable if it is lost."""
+    if room.opened_at is None:
+        room = open_room(room=room)
+    seen = store.visit(room=room, sale=cached_sale(slug=sale.slug), **what)
+    if seen is None:
+        logger.error("Waiting room of sale %s is closed: Redis lost its places", room.sale_id)
+        raise ServiceUnavailable
+    return seen
+
+
+def open_room(*, room: Room) -> Room:
+    """Create the state of a room in Redis, once; return the row as it is now.
+
+    The row is locked meanwhile and says afterwards that the state was created. Places are given
+    only from then on: a process that finds no state then knows that it is lost.
+    """
+    with transaction.atomic():
+        row = Room.objects.select_for_update().get(pk=room.pk)
+        if row.opened_at is None:
+            store.create(room=row)
+            row.opened_at = timezone.now()
+            row.save(update_fields=["opened_at"])
+    return row
+
+
+def clear(**_: object) -> None:
+    """Drop what this process remembers of rooms."""
+    _rooms.clear()
+    _status.clear()
+
+
+def connect_invalidation() -> None:
+    """Forget the rooms of this process when one is saved or deleted."""
+    connect: Callable[..., Any]
+    for connect in (post_save.connect, post_delete.connect):
+        connect(clear, sender=Room, dispatch_uid="waiting_room.clear")

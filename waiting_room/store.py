@@ -1,0 +1,134 @@
+"""The places of waiting rooms in Redis: the only module that knows its keys.
+
+    room:{<sale>}:<generation>         hash    mode, inlet, paused, message, message_zh, reason,
+                                               changed: as staff have set them
+                                               joined: people with a place
+                                               serving: highest position admitted
+                                               credit, last: what serving is computed from
+                                               cutoff: people on the list at the opening
+                                               drawn: when the lottery was drawn (Unix time, ms)
+                                               sold_out: set once the sale has been sold out
+    room:{<sale>}:<generation>:places  hash    customer -> number in the order of arrival
+    room:{<sale>}:<generation>:order   string  of a drawn lottery: position of each number
+
+The generation is in the room's row. A generation that was created and is not in Redis is lost: its
+room stays closed until staff reset it, so that no position is given twice.
+
+All functions raise ServiceUnavailable, in bounded time, if Redis is unavailable.
+"""
+
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from locking.backends.redis.connection import Script
+from shop.errors import ServiceUnavailable
+from shop.models import Sale
+from shop.platform.redis import command, run
+from waiting_room.models import Room
+
+CHUNK = 5000
+"""Places read by one command, so that none delays other clients by more than a few ms."""
+
+_VISIT, _CREATE, _DRAW = (
+    Script(str(Path(__file__).parent / "lua" / f"{name}.lua"))
+    for name in ("visit", "create", "draw")
+)
+
+
+class Snapshot(NamedTuple):
+    """The state of a room, and of the place that was asked for."""
+
+    now: int
+    """Time of Redis, in milliseconds, like `drawn`."""
+    mode: str
+    joined: int
+    serving: int
+    inlet: int
+    is_paused: int
+    cutoff: int | None
+    drawn: int | None
+    message: str
+    message_zh: str
+    reason: str
+    changed: int
+    """Unix time of the change that `reason` names; 0 if there was none."""
+    number: int | None
+    """Number of the customer in the order of arrival; None without a place."""
+    position: int | None
+    """None also until the lottery is drawn."""
+
+    @property
+    def is_drawing(self) -> bool:
+        """True from the opening of a lottery until the order is in force."""
+        return self.mode == Room.Mode.LOTTERY and self.cutoff is not None and not self.drawn
+
+
+def keys_of(room: Room) -> list[str]:
+    """Return the keys of the room's generation: state, places and order."""
+    state = f"room:{{{room.sale_id}}}:{room.generation}"
+    return [state, f"{state}:places", f"{state}:order"]
+
+
+def create(*, room: Room) -> None:
+    """Create the generation of a room if it does not exist."""
+    fields = {"mode": room.mode, **_settings(room)}
+    run(_CREATE, keys_of(room)[:1], *chain.from_iterable(fields.items()))
+
+
+def configure(*, room: Room, changed: int | None = None) -> None:
+    """Set what staff have changed; `changed` is the Unix time of the change that `reason` names."""
+    fields = _settings(room) | ({} if changed is None else {"changed": changed})
+    command("HSET", keys_of(room)[0], *chain.from_iterable(fields.items()))
+
+
+def _settings(room: Room) -> dict[str, object]:
+    return {
+        "inlet": room.inlet_per_minute,
+        "paused": int(room.is_paused),
+        "message": room.message,
+        "message_zh": room.message_zh,
+        "reason": room.reason,
+    }
+
+
+def delete(*, room: Room) -> None:
+    """Delete the generation of a room."""
+    command("UNLINK", *keys_of(room))
+
+
+def visit(
+    *, room: Room, sale: Sale, customer_id: int | None = None, join: bool = False
+) -> Snapshot | None:
+    """Move admission forward and return the state; None if the generation is lost.
+
+    With `join`, the customer gets a place, once, unless the sale has ended.
+    """
+    times = [round(time.timestamp() * 1000) for time in (sale.opens_at, sale.closes_at)]
+    customer = "" if customer_id is None else customer_id
+    reply = run(_VISIT, keys_of(room), *times, sale.left, customer, int(join))
+    return reply and Snapshot(*reply)
+
+
+def arrivals(*, room: Room, until: int) -> list[int]:
+    """Return the customers with the numbers 1 to `until`, in the order of arrival.
+
+    Raise ServiceUnavailable if some are missing, because Redis lost them.
+    """
+    found: dict[int, int] = {}
+    cursor, places = "0", keys_of(room)[1]
+    while True:
+        cursor, flat = command("HSCAN", places, cursor, "COUNT", CHUNK)
+        found.update(zip(map(int, flat[1::2]), map(int, flat[::2]), strict=True))
+        if cursor == "0":
+            break
+    try:
+        return [found[number] for number in range(1, until + 1)]
+    except KeyError:
+        raise ServiceUnavailable from None
+
+
+def draw(*, room: Room, positions: Iterable[int]) -> bool:
+    """Put the positions of the numbers 1, 2, ... in force; return False if some already are."""
+    return bool(run(_DRAW, keys_of(room)[::2], "".join(f"{one:08x}" for one in positions)))
