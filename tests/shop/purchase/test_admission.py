@@ -62,6 +62,7 @@ def test_refusals_of_a_sold_out_sale_cost_one_query(sold, django_assert_num_quer
     sale, holder = sold
     others, read = [a_customer() for _ in range(3)], fresh(sale)
     policy.current()
+    admission.gate_page(sale=read, customer_id=None)  # reads which sales have a waiting room
     with django_assert_num_queries(1):
         for other in others:
             with pytest.raises(SoldOut):
