@@ -1,0 +1,107 @@
+"""The script with which a visitor draws a lottery again; it needs nothing of the project."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools.verify_lottery import draw, main
+from waiting_room.models import Room
+from waiting_room.tickets import root_of, shuffle, ticket_of
+
+SCRIPT = Path(__file__).resolve().parent.parent / "tools" / "verify_lottery.py"
+MAX_LINES = 60
+Verify = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def record() -> dict[str, Any]:
+    """The record of a lottery, made with the code of the waiting room."""
+    room = Room(seed="5e" * 32, ticket_key="aa" * 32)
+    tickets = sorted(ticket_of(key=room.ticket_key, customer_id=one) for one in range(200))
+    return {
+        "sale": "spring",
+        "mode": "lottery",
+        "commitment": room.commitment,
+        "root": root_of(tickets),
+        "seed": room.seed,
+        "list": tickets,
+        "late": 3,
+    }
+
+
+@pytest.fixture
+def verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Verify:
+    """The script on a record: its exit code and its output."""
+
+    def run(text: str, *arguments: str) -> tuple[int, str]:
+        file = tmp_path / "record.json"
+        file.write_text(text)
+        code = main([str(file), *arguments])
+        return code, capsys.readouterr().out
+
+    return run
+
+
+def test_script_is_short_and_needs_python_alone(tmp_path: Path, record: dict[str, Any]) -> None:
+    assert len(SCRIPT.read_text().splitlines()) <= MAX_LINES
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    command = [sys.executable, "-I", "-S", str(SCRIPT), "record.json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "The lottery of 200 tickets is correct.\n")
+
+
+def test_script_draws_the_positions_of_the_waiting_room(
+    verify: Verify, record: dict[str, Any]
+) -> None:
+    drawn = shuffle(record["list"], seed=record["seed"], root=record["root"])
+    assert drawn != record["list"]
+    assert draw(record) == drawn
+    for position in (1, 77, 200):
+        ticket = drawn[position - 1]
+        code, said = verify(json.dumps(record), ticket)
+        assert (code, f"{ticket}: {position}\n" in said) == (0, True), said
+    assert verify(json.dumps(record), "--commitment", record["commitment"])[0] == 0
+    assert verify(json.dumps(record), "--commitment", "0" * 64)[0] == 1
+
+
+def changed(text: str, place: int) -> str:
+    """Return the text with another character at a place, of the kind that stands there."""
+    other = {"0": "1", "a": "b"}.get(text[place], "0" if text[place].isdigit() else "a")
+    return text[:place] + other + text[place + 1 :]
+
+
+@pytest.mark.parametrize("field", ["mode", "commitment", "root", "seed", "list"])
+def test_one_changed_byte_is_detected(verify: Verify, record: dict[str, Any], field: str) -> None:
+    text = json.dumps(record)
+    value = json.dumps(record[field])
+    start = text.index(f'"{field}": {value}') + len(field) + 4
+    places = [n for n in range(start, start + len(value)) if text[n].isalnum()]
+    for place in places[:: max(1, len(places) // 100)]:
+        code, said = verify(changed(text, place))
+        assert code == 1, (field, place, said)
+
+
+def test_changed_name_of_a_field_is_detected(verify: Verify, record: dict[str, Any]) -> None:
+    for field in record:
+        text = json.dumps(record).replace(f'"{field}"', f'"{changed(field, 0)}"', 1)
+        assert verify(text)[0] == 1, field
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": None}, {"seed": None, "root": None, "list": None}, {"mode": "arrival"}]
+)
+def test_record_without_a_drawn_lottery_proves_nothing(
+    verify: Verify, record: dict[str, Any], change: dict[str, Any]
+) -> None:
+    assert verify(json.dumps(record | change))[0] == 1
+
+
+def test_ticket_on_the_list_twice_is_detected(verify: Verify, record: dict[str, Any]) -> None:
+    twice = sorted([*record["list"], record["list"][0]])
+    code, said = verify(json.dumps(record | {"list": twice, "root": root_of(twice)}))
+    assert (code, "twice" in said) == (1, True)
