@@ -62,6 +62,7 @@ LAYERS = {
         scenarios
         game
         resilience
+        torture
         cli
         web
         management apps __main__

@@ -70,6 +70,7 @@ class Recorder:
 
     def __init__(self, folder: Path, actor: str = "") -> None:
         self.actor = actor or f"process {os.getpid()}"
+        self.folder = folder
         self._ids = itertools.count(1)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._file = os.open(folder / f"{os.getpid()}-{time.monotonic_ns()}.jsonl", flags, 0o644)

@@ -1,0 +1,363 @@
+"""A process of a torture run: it uses locks from several threads, and records what it was told.
+
+It records at the interface of the library, so that the judges see what a program sees. The owner in
+the history is one acquisition by one thread, with its re-entries.
+"""
+
+import asyncio
+import itertools
+import os
+import queue
+import random
+import sqlite3
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connection, connections
+
+from loadtest.history.recorder import Recorder
+from loadtest.torture.plan import SLOTS
+from locking import LockLost, LockUnavailable, policy
+from locking import locks as handler
+from locking.backends.base import Backend
+from locking.lease import Lease, TakenOver
+from locking.lease.lock import BaseLock
+from locking.models import LockPolicy
+from locking.policy.lock import PolicyLock
+
+ALIAS = "torture"
+TIMEOUTS = (0, 0.05, 0.5, 2.0)
+HOLDS = (0.0, 0.001, 0.005, 0.02)
+LONG_HOLD = 1.5
+"""Seconds of some holds: more than a lease, which the watchdog renews."""
+UNAVAILABLE_PAUSE = 0.02
+SNAPSHOT_SECONDS = 1.2
+"""Seconds between the start of a transaction and its acquire: more than a policy may be old."""
+TASKS = 4
+REGISTER = "register.sqlite3"
+EPOCH = 1 << 64
+"""Factor of the epoch in the recorded token of a policy's lock: both grow together."""
+
+
+class Commands:
+    """The child's side: a method for each request."""
+
+    ERRORS = (LockUnavailable, LockLost)
+
+    def __init__(self) -> None:
+        self.recorder: Recorder | None = None
+
+    def migrate(self) -> dict[str, Any]:
+        """Create the tables."""
+        call_command("migrate", verbosity=0, interactive=False)
+        return {"ok": True}
+
+    def open(self, *, folder: str, actor: str, locks: dict[str, Any]) -> dict[str, Any]:
+        """Take the settings of one run."""
+        self._close()
+        settings.LOCKS.update(locks)
+        self.recorder = Recorder(Path(folder), actor)
+        policy.invalidate()
+        return {"ok": True, "resources": resources()}
+
+    def activate(self, *, alias: str) -> dict[str, Any]:
+        """Set the policy without a drain: no process is working yet."""
+        row, _ = LockPolicy.objects.get_or_create(pk=1, defaults={"backend": alias})
+        values = {"backend": alias, "mode": row.mode or "conditional", "still_held": None}
+        values |= {"state": LockPolicy.State.STEADY, "next_backend": "", "next_mode": ""}
+        LockPolicy.objects.filter(pk=1).update(epoch=row.epoch + 1, **values)
+        policy.invalidate()
+        return {"ok": True}
+
+    def switch(self, *, alias: str) -> dict[str, Any]:
+        """Switch the policy as an operator does."""
+        row = policy.switch(backend=alias, reason="torture")
+        return {"ok": True, "epoch": row.epoch}
+
+    def work(self, *, kind: str, names: list[str], threads: int, end: float, seed: str) -> Any:
+        """Use the locks until the monotonic time `end`; return what happened, counted."""
+        assert self.recorder is not None
+        work = Work(self.recorder, handler[ALIAS], names, end)
+        seeds = [random.Random(f"{seed} {number}") for number in range(threads)]
+        if kind == "asyncio":
+            asyncio.run(work.tasks(seeds))
+        else:
+            run: Callable[[random.Random], object] = getattr(work, kind.replace("-", "_"))
+            running = [threading.Thread(target=work.repeat, args=(run, rng)) for rng in seeds]
+            for thread in running:
+                thread.start()
+            for thread in running:
+                thread.join()
+        return {"counts": dict(work.counts), "errors": work.errors[:3]}
+
+    def probe(self, *, names: list[str], kind: str, timeout: float) -> dict[str, Any]:
+        """Acquire and release each lock alone, within `timeout` seconds in all."""
+        started, missing = time.monotonic(), []
+        backend = handler[ALIAS]
+        for name in names:
+            lock = _exclusive(kind, backend, name)
+            while (left := started + timeout - time.monotonic()) > 0:
+                with suppress(LockUnavailable, LockLost):
+                    if lock.acquire(timeout=left):
+                        lock.release()
+                        break
+                time.sleep(UNAVAILABLE_PAUSE)
+            else:
+                missing.append(name)
+        return {"missing": missing, "seconds": time.monotonic() - started}
+
+    def leftovers(self, *, run: str) -> dict[str, Any]:
+        """Return the locks that this process or the store still has of a run, and its resources."""
+        held = [name for one in handler.opened() for name, _ in one.held if run in name]
+        listed = [found.name for one in handler.opened() for found in one.inspect()]
+        self._close()
+        return {"held": held, "listed": [n for n in listed if run in n], "resources": resources()}
+
+    def _close(self) -> None:
+        if self.recorder is not None:
+            self.recorder.close()
+            self.recorder = None
+        handler.close()
+        connections.close_all()
+
+
+def resources() -> dict[str, int]:
+    """Return the open descriptors and the threads of this process."""
+    return {"descriptors": len(os.listdir("/proc/self/fd")), "threads": threading.active_count()}
+
+
+def _exclusive(kind: str, backend: Backend, name: str) -> BaseLock:
+    if kind == "semaphore":
+        return backend.semaphore(name, SLOTS)
+    if kind == "read-write":
+        return backend.read_write(name).write()
+    return PolicyLock(name) if kind == "switch" else backend.lock(name)
+
+
+class Work:
+    """The threads of one process in one run."""
+
+    def __init__(self, recorder: Recorder, backend: Backend, names: list[str], end: float) -> None:
+        self.recorder, self.backend, self.names, self.end = recorder, backend, names, end
+        self.counts: Counter[str] = Counter()
+        self.errors: list[str] = []
+        self._serial = itertools.count(1)
+        self._tickets: queue.Queue[tuple[str, Any]] = queue.Queue()
+
+    def repeat(self, run: Callable[[random.Random], object], rng: random.Random) -> None:
+        """Run until the end."""
+        try:
+            while time.monotonic() < self.end:
+                with self.expected_errors():
+                    run(rng)
+        finally:
+            connections.close_all()
+
+    @contextmanager
+    def expected_errors(self) -> Iterator[None]:
+        """Count the errors of an unavailable store or a lost lock; any other ends the work."""
+        try:
+            yield
+        except LockUnavailable:
+            self.counts["unavailable"] += 1
+            time.sleep(UNAVAILABLE_PAUSE)
+        except LockLost:
+            self.counts["lost"] += 1
+        except Exception:  # noqa: BLE001 - whichever it is, the library does not promise it
+            self.errors.append(traceback.format_exc(limit=-6))
+            self.end = 0.0
+
+    # --- recording ---
+
+    def owner(self) -> str:
+        """Return a new owner."""
+        return f"{self.recorder.actor} #{next(self._serial)}"
+
+    @contextmanager
+    def acquiring(self, owner: str, name: str, **fields: Any) -> Iterator[dict[str, Any]]:
+        """Record an attempt to acquire; `granted` completes the result."""
+        asked = {"name": name, "owner": owner, "backend": ALIAS, **fields}
+        with self.recorder.operation("acquire", **asked) as result:
+            result["type"] = "fail"
+            yield result
+
+    def granted(self, result: dict[str, Any], lease: Lease | None) -> Lease:
+        """Complete the record of a grant."""
+        assert lease is not None
+        token = lease.epoch * EPOCH + lease.token
+        deadline = None if lease.deadline == float("inf") else round(lease.deadline * 1e9)
+        result |= {"type": "ok", "token": token, "deadline": deadline}
+        self.counts["grants"] += 1
+        return lease
+
+    @contextmanager
+    def releasing(self, owner: str, lease: Lease) -> Iterator[None]:
+        """Record the release, and before it the deadline that the watchdog has reached."""
+        if lease.deadline != float("inf"):
+            deadline = round(lease.deadline * 1e9)
+            self.recorder.note("renew", "ok", name=lease.name, owner=owner, deadline=deadline)
+        with self.recorder.operation("release", name=lease.name, owner=owner) as result:
+            yield
+            if lease.is_held and lease.lost:  # an inner release, which leaves the news to the outer
+                result |= {"type": "fail", "error": "LockLost"}
+
+    def acquire(self, lock: BaseLock, owner: str, timeout: float, **fields: Any) -> Lease | None:
+        """Acquire and record."""
+        with self.acquiring(owner, lock.name, **fields) as result:
+            if lock.acquire(timeout=timeout):
+                return self.granted(result, lock.lease)
+        self.counts["timeouts"] += 1
+        return None
+
+    def release(self, lock: BaseLock, owner: str, lease: Lease) -> None:
+        """Release and record."""
+        with self.releasing(owner, lease):
+            lock.release()
+
+    def hold(self, lock: BaseLock, rng: random.Random, **fields: Any) -> None:
+        """Acquire, work for a while, release."""
+        owner = self.owner()
+        if lease := self.acquire(lock, owner, rng.choice(TIMEOUTS), **fields):
+            time.sleep(self.seconds(rng))
+            self.release(lock, owner, lease)
+
+    def seconds(self, rng: random.Random) -> float:
+        """Return the seconds of a hold."""
+        return LONG_HOLD if rng.random() < 0.01 else rng.choice(HOLDS)
+
+    # --- workloads ---
+
+    def mutex(self, rng: random.Random) -> None:
+        """Hold a lock, sometimes without a watchdog."""
+        self.hold(self.backend.lock(rng.choice(self.names), renew=rng.random() < 0.7), rng)
+
+    def semaphore(self, rng: random.Random) -> None:
+        """Hold one of the slots."""
+        self.hold(self.backend.semaphore(rng.choice(self.names), SLOTS), rng)
+
+    def read_write(self, rng: random.Random) -> None:
+        """Hold a lock as a reader or as the writer."""
+        lock = self.backend.read_write(rng.choice(self.names))
+        if rng.random() < 0.3:
+            self.hold(lock.write(), rng, mode="write")
+        else:
+            self.hold(lock.read(), rng, mode="read")
+
+    def reentrant(self, rng: random.Random) -> None:
+        """Acquire a lock up to three times, and release it as often."""
+        lock, held = self.backend.lock(rng.choice(self.names)), list[tuple[str, Lease]]()
+        try:
+            for _ in range(rng.randint(1, 3)):
+                before = held[-1] if held else None
+                with self.acquiring(before[0] if before else self.owner(), lock.name) as result:
+                    if not lock.acquire(timeout=rng.choice(TIMEOUTS)):
+                        break
+                    lease = self.granted(result, lock.lease)
+                    # If that one is lost, this is no re-entry.
+                    is_inner = before is not None and lease is before[1]
+                    result["owner"] = before[0] if before and is_inner else self.owner()
+                    held.append((result["owner"], lease))
+                time.sleep(self.seconds(rng))
+        finally:
+            for owner, lease in reversed(held):
+                with self.expected_errors():
+                    self.release(lock, owner, lease)
+
+    def fenced(self, rng: random.Random) -> None:
+        """Add 1 to a number that refuses the writes of a stale holder."""
+        lock, owner = self.backend.lock(rng.choice(self.names)), self.owner()
+        lease = self.acquire(lock, owner, rng.choice(TIMEOUTS))
+        if lease is None:
+            return
+        try:
+            with closing(sqlite3.connect(self.recorder.folder / REGISTER, timeout=30)) as register:
+                self._add(register, lease, self.seconds(rng))
+        finally:
+            self.release(lock, owner, lease)
+
+    def _add(self, register: sqlite3.Connection, lease: Lease, seconds: float) -> None:
+        fence = lease.token, lease.name
+        with register:  # the claim comes before the read: else an older holder may still write
+            claim = "UPDATE register SET fence = ?1 WHERE name = ?2 AND fence <= ?1"
+            if not register.execute(claim, fence).rowcount:
+                self.counts["stale"] += 1
+                return
+        read = "SELECT value FROM register WHERE name = ?"
+        (value,) = register.execute(read, (lease.name,)).fetchone()
+        time.sleep(seconds)
+        write = "UPDATE register SET value = ? + 1 WHERE fence = ? AND name = ?"
+        with register:
+            is_written = register.execute(write, (value, *fence)).rowcount
+        if is_written:
+            self.recorder.note("add", name=lease.name, value=value + 1, token=lease.token)
+        self.counts["writes" if is_written else "stale"] += 1
+
+    def hand_over(self, rng: random.Random) -> None:
+        """Acquire and hand over, or continue what another thread handed over, perhaps twice."""
+        with suppress(queue.Empty):
+            owner, ticket = self._tickets.get_nowait()
+            lock = TakenOver(self.backend, ticket)
+            with self.acquiring(owner, lock.name) as result:
+                lock.acquire()
+                lease = self.granted(result, lock.lease)
+            time.sleep(self.seconds(rng))
+            return self.release(lock, owner, lease)
+        mine, owner = self.backend.lock(rng.choice(self.names)), self.owner()
+        if lease_ := self.acquire(mine, owner, rng.choice(TIMEOUTS)):
+            try:
+                with self.releasing(owner, lease_):
+                    ticket = lease_.hand_over()
+            finally:
+                with suppress(LockLost):
+                    mine.release()
+            for _ in range(rng.choice((1, 1, 2))):
+                self._tickets.put((self.owner(), ticket))
+        return None
+
+    def switch(self, rng: random.Random) -> None:
+        """Hold the lock of the policy, sometimes from inside an old snapshot of the database."""
+        lock = PolicyLock(rng.choice(self.names), renew=rng.random() < 0.7)
+        if connection.vendor != "sqlite" or rng.random() > 0.1:
+            return self.hold(lock, rng)
+        with connection.cursor() as cursor:
+            cursor.execute("BEGIN DEFERRED")
+            try:
+                cursor.execute("SELECT COUNT(*) FROM locking_lockpolicy")
+                time.sleep(SNAPSHOT_SECONDS)
+                self.hold(lock, rng)
+            finally:
+                cursor.execute("ROLLBACK")
+        return None
+
+    async def tasks(self, seeds: list[random.Random]) -> None:
+        """Run the tasks of one event loop, four for each thread of the other workloads."""
+        each = [random.Random(rng.random()) for rng in seeds for _ in range(TASKS)]
+        await asyncio.gather(*(self._task(rng) for rng in each))
+
+    async def _task(self, rng: random.Random) -> None:
+        while time.monotonic() < self.end:
+            with self.expected_errors():
+                await self._hold_in_task(rng)
+            await asyncio.sleep(0)
+
+    async def _hold_in_task(self, rng: random.Random) -> None:
+        lock, owner = self.backend.lock(rng.choice(self.names)), self.owner()
+        timeout, patience = rng.choice(TIMEOUTS), rng.choice((0.01, 0.1, 5.0))
+        lease = None
+        with suppress(TimeoutError), self.acquiring(owner, lock.name) as result:
+            if await asyncio.wait_for(lock.aacquire(timeout=timeout), patience):
+                lease = self.granted(result, lock.lease)
+        if lease is None:
+            assert lock.lease is None, "a cancelled acquire left a lease"
+            return
+        await asyncio.sleep(self.seconds(rng))
+        with self.releasing(owner, lease):
+            await lock.arelease()

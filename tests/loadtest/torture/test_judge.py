@@ -1,0 +1,101 @@
+"""The judges reject what the locks must not do, and accept what leases may do."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest.torture.judge import judge, judge_ends
+from loadtest.torture.plan import Plan
+from loadtest.torture.workload import REGISTER
+
+MS = 1_000_000
+Row = dict[str, Any]
+
+
+def operation(
+    do: str, owner: str, begin: int, end: int | None, kind: str = "ok", **fields: Any
+) -> list[Row]:
+    """Return the events of an operation, in milliseconds; without an end its outcome is unknown."""
+    if "deadline" in fields:
+        fields["deadline"] *= MS
+    named = {"actor": owner[0], "do": do, "id": begin, "owner": owner, "name": "n", "backend": "b"}
+    call = {**named, "t": begin * MS, "type": "invoke"}
+    return [call] if end is None else [call, {**named, "t": end * MS, "type": kind, **fields}]
+
+
+def violations(folder: Path, rows: list[Row], workload: str = "mutex") -> list[str]:
+    plan = Plan(seed=1, backend="redis", workload=workload, names=1, faults=())
+    (folder / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [one.partition(":")[0] for one in judge(plan, folder).violations]
+
+
+A = operation("acquire", "a1", 0, 1, token=1, deadline=100)
+B_EARLY = operation("acquire", "b1", 50, 60, token=2, deadline=160)
+B_LATE = operation("acquire", "b1", 50, 101, token=2, deadline=160)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([*A, *operation("release", "a1", 2, 3), *B_EARLY], []),
+        ([*A, *B_EARLY], ["exclusion"]),
+        ([*A, *B_LATE], []),
+        ([*A, *B_LATE, *operation("release", "a1", 120, 121, "fail", error="LockLost")], []),
+        ([*A, *B_LATE, *operation("release", "a1", 120, 121)], ["exclusion", "fencing"]),
+        ([*A, *operation("release", "a1", 2, None), *B_EARLY], []),
+        ([*A, *operation("release", "a1", 2, 3, "fail", error="LockLost")], ["exclusion"]),
+    ],
+    ids=[
+        "released",
+        "two holders",
+        "expired",
+        "told so",
+        "released by a stale holder",
+        "released without a reply",
+        "lost before its deadline",
+    ],
+)
+def test_a_lease_ends_by_itself_but_not_before_its_deadline(
+    tmp_path: Path, rows: list[Row], expected: list[str]
+) -> None:
+    found = violations(tmp_path, rows)
+    assert found[: len(expected)] == expected
+    assert bool(found) is bool(expected)
+
+
+def test_tokens_that_do_not_grow_are_found(tmp_path: Path) -> None:
+    again = operation("acquire", "b1", 4, 5, token=1, deadline=160)
+    assert "fencing" in violations(tmp_path, [*A, *operation("release", "a1", 2, 3), *again])
+
+
+@pytest.mark.parametrize(
+    ("values", "stored", "expected"),
+    [([1, 2], 2, []), ([1, 1], 1, ["fencing"]), ([1, 2], 1, ["fencing"]), ([1], 2, ["fencing"])],
+)
+def test_a_write_that_was_overwritten_is_found(
+    tmp_path: Path, values: list[int], stored: int, expected: list[str]
+) -> None:
+    with closing(sqlite3.connect(tmp_path / REGISTER)) as opened, opened:
+        opened.execute("CREATE TABLE register (name, value, fence)")
+        opened.execute("INSERT INTO register VALUES ('n', ?, 1)", (stored,))
+    adds = [
+        {"t": value, "actor": "a", "do": "add", "name": "n", "value": value} for value in values
+    ]
+    assert violations(tmp_path, adds, "fenced") == expected
+
+
+def test_what_is_left_over_is_found() -> None:
+    plan = Plan(seed=1, backend="redis", workload="mutex", names=1, faults=())
+    before = {"descriptors": 10, "threads": 2}
+    clean = {"actor": "a", "held": [], "listed": [], "before": before, "resources": before}
+    assert judge_ends(plan, {"missing": []}, [clean]) == []
+    grown = {"descriptors": 30, "threads": 9}
+    dirty = {**clean, "held": ["n"], "listed": ["m"], "resources": grown}
+    found = judge_ends(plan, {"missing": ["n"]}, [dirty])
+    assert [one.partition(":")[0] for one in found] == ["liveness", *["leaks"] * 4]
