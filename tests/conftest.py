@@ -191,6 +191,13 @@ def mariadb() -> MariaDb:
 
 
 @pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSql]:
+    """Return a PostgreSQL beside the shop's database, for the locks on it."""
+    with PostgreSql(config=["--shared_preload_libraries=pg_stat_statements"]) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def zookeeper() -> ZooKeeper:
     """Return the ensemble of three of the `zookeeper` backend."""
     _zookeeper.start()

@@ -30,6 +30,7 @@ BACKENDS = (
     "database",
     "mysql_session",
     "postgresql_session",
+    "postgresql_transaction",
     "redis",
     "redlock",
     "zookeeper",
@@ -113,7 +114,8 @@ def _tally(runs: Sequence[Run], what: str) -> str:
 def machine() -> str:
     """Return the date, the cores and the versions."""
     versions = [f"Python {platform.python_version()}", f"Django {django.get_version()}"]
-    for name, program in (("MariaDB", "mariadbd"), ("Redis", "redis-check-rdb")):
+    programs = {"MariaDB": "mariadbd", "PostgreSQL": "postgres", "Redis": "redis-check-rdb"}
+    for name, program in programs.items():
         if path := installed(program):
             version = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
             versions += [

@@ -136,9 +136,10 @@ def _backend(item: pytest.Item, marker: pytest.Mark) -> str:
     params = getattr(getattr(item, "callspec", None), "params", {})
     found = marker.kwargs.get("backend")
     if found is None:
-        found = next((params[one] for one in ("store", "backend", "way") if one in params), None)
+        names = ("store", "own_store", "backend", "way")
+        found = next((params[one] for one in names if one in params), None)
     if found is None and (cls := getattr(item, "cls", None)):
-        found = getattr(cls, "path", "").split(".")[-2:-1]
+        found = getattr(cls, "store", None) or getattr(cls, "path", "").split(".")[-2:-1]
     name = " to ".join(found) if isinstance(found, list | tuple) else found or "any"
     if "database" in name and " on " not in name:  # otherwise it has a server of its own
         name = name.replace("database", f"database on {VENDORS[connection.vendor]}")

@@ -99,6 +99,11 @@ class SentinelRedis(Group):
         self.master.wait_for("INFO replication", "state=online")
         start_all(self.sentinels)
 
+    def disable_failover(self) -> None:
+        """Keep the Sentinels from taking the master for down."""
+        for sentinel in self.sentinels:
+            sentinel.ask("SENTINEL SET locks down-after-milliseconds 600000")
+
     def names(self, master: Redis) -> bool:
         """Return True if a majority of the Sentinels names this master."""
         return sum(sentinel.names(master) for sentinel in self.sentinels) >= 2
@@ -138,6 +143,11 @@ class RedisCluster(Group):
     def url(self) -> str:
         """Return the address for clients."""
         return f"redis+cluster://{','.join(f'{HOST}:{node.port}' for node in self.masters)}/"
+
+    def disable_failover(self) -> None:
+        """Keep the replicas from replacing their masters."""
+        for replica in self.replicas:
+            replica.ask("CONFIG SET cluster-replica-no-failover yes")
 
     def start(self) -> None:
         start_all(self.nodes)

@@ -1,6 +1,7 @@
 """The backends under test and processes that have them too, for the tests of faults."""
 
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -10,19 +11,31 @@ import pytest
 
 from locking.backends.base import Backend
 from locking.handler import create
+from tests.locking.backends.database.postgresql_tools import alias, server
 from tests.locking.lock_worker import LockWorker
+
+__all__ = ["alias", "server"]
 
 TTL = 1.0
 """Seconds of a lease, and of a ZooKeeper session, which cannot be shorter here."""
 database = pytest.param("database", marks=pytest.mark.stores)
-queued_database = pytest.param("database", marks=pytest.mark.only("mysql", "postgresql"))
+queued_database = pytest.param("database", marks=pytest.mark.only("mysql"))
 SESSIONS = [
     pytest.param("mysql_session", marks=pytest.mark.only("mysql")),
-    pytest.param("postgresql_session", marks=pytest.mark.only("postgresql")),
+    "postgresql_session",
 ]
 """Those whose grant ends with its holder's connection."""
-LEASED = ["redis", "redis-sentinel", "redis-cluster", database, "redlock", "zookeeper"]
+LEASED = [
+    "redis",
+    "redis-sentinel",
+    "redis-cluster",
+    database,
+    "database on PostgreSQL",
+    "redlock",
+    "zookeeper",
+]
 """Those whose grant ends although its holder's connection lives."""
+Idle = dict[str, list[LockWorker]]
 
 
 @dataclass(frozen=True)
@@ -31,16 +44,18 @@ class Store:
 
     backend: Backend
     conf: dict[str, Any]
+    """That of the other processes."""
     another: Callable[[], AbstractContextManager[LockWorker]]
 
 
 @pytest.fixture(scope="module")
-def idle() -> Iterator[list[LockWorker]]:
-    """Processes to use again: starting one costs more than a test."""
-    workers: list[LockWorker] = []
+def idle() -> Iterator[Idle]:
+    """Processes to use again, by DATABASE_URL: starting one costs more than a test."""
+    workers: Idle = defaultdict(list)
     yield workers
-    for worker in workers:
-        worker.kill()
+    for some in workers.values():
+        for worker in some:
+            worker.kill()
 
 
 @pytest.fixture
@@ -50,7 +65,7 @@ def name() -> str:
 
 @pytest.fixture
 def store(
-    request: pytest.FixtureRequest, database_url: str, idle: list[LockWorker]
+    request: pytest.FixtureRequest, database_url: str, idle: Idle
 ) -> Iterator[Store]:
     def conf(module: str, name: str, location: object, **options: Any) -> dict[str, Any]:
         path = f"locking.backends.{module}.{name}Backend"
@@ -76,14 +91,18 @@ def store(
                 return conf(kind, "MySQLSession", "default")
             case "postgresql_session":
                 return conf(kind, "PostgreSQLSession", "default")
-        return conf(kind, "Database", "default")
+        return conf("database", "Database", "default")
 
-    entry = made(request.param)
+    entry = here = made(request.param)
+    if "postgresql" in request.param.lower():
+        # In the other processes it is the default database.
+        here = entry | {"LOCATION": request.getfixturevalue("alias")}
+        database_url = request.getfixturevalue("postgresql").url
 
     @contextmanager
     def another() -> Iterator[LockWorker]:
-        if idle:
-            worker = idle.pop()
+        if idle[database_url]:
+            worker = idle[database_url].pop()
             worker.configure(entry)
         else:
             worker = LockWorker(entry, env={"DATABASE_URL": database_url})
@@ -93,8 +112,8 @@ def store(
             worker.kill()
             raise
         if worker.is_alive:
-            idle.append(worker)
+            idle[database_url].append(worker)
 
-    backend = create("faults", entry)
+    backend = create("faults", here)
     yield Store(backend, entry, another)
     backend.close()

@@ -25,4 +25,5 @@ class TestInMemory(Contract):
 
 
 class TestThirdParty(Contract):
+    store = "third party"
     path = "tests.locking.backends.test_contract_local.LocalBackend"

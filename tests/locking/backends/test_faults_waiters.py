@@ -13,10 +13,19 @@ import redis as client
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.redis.backend import RedisBackend
-from tests.locking.backends.fault_stores import SESSIONS, Store, idle, name, queued_database, store
+from tests.locking.backends.fault_stores import (
+    SESSIONS,
+    Store,
+    alias,
+    idle,
+    name,
+    queued_database,
+    server,
+    store,
+)
 from tests.locking.lock_worker import CONTEND_TIMEOUT
 
-__all__ = ["idle", "name", "store"]
+__all__ = ["alias", "idle", "name", "server", "store"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PROCESSES = 4
@@ -31,7 +40,14 @@ m / (m + 1). More rounds take that away, and leave what is unfair."""
 @pytest.mark.parametrize("contenders", [8, 64])
 @pytest.mark.parametrize(
     "store",
-    ["redis", "redis-sentinel", "redis-cluster", "zookeeper", queued_database],
+    [
+        "redis",
+        "redis-sentinel",
+        "redis-cluster",
+        "zookeeper",
+        queued_database,
+        "database on PostgreSQL",
+    ],
     indirect=True,
 )
 def test_row_23_queue_keeps_the_order(store: Store, name: str, contenders: int) -> None:

@@ -63,9 +63,8 @@ def migrated(server: PostgreSql, alias: str, blocker: DjangoDbBlocker) -> Iterat
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[PostgreSql]:
-    with PostgreSql(config=["--shared_preload_libraries=pg_stat_statements"]) as server:
-        yield server
+def server(postgresql: PostgreSql) -> PostgreSql:
+    return postgresql
 
 
 @pytest.fixture(scope="module")

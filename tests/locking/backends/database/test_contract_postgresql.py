@@ -59,6 +59,7 @@ class OnPostgreSQL(Contract):
 
 
 class TestDatabase(OnPostgreSQL):
+    store = "database on PostgreSQL"
     path = "locking.backends.database.DatabaseBackend"
 
 

@@ -49,6 +49,7 @@ class TestEmbeddedValkey(TestRedis):
 class TestSentinel(TestRedis):
     """The master that three Sentinels name."""
 
+    store = "redis-sentinel"
     down = "redis+sentinel://127.0.0.1:1/locks"
     # A minute long, and the scripts are those of one server.
     test_slots_of_a_thousand_killed_holders_are_free_again = None
@@ -66,6 +67,7 @@ class TestSentinel(TestRedis):
 class TestCluster(TestRedis):
     """Six nodes; the names of the tests are in slots of all three masters."""
 
+    store = "redis-cluster"
     down = "redis+cluster://127.0.0.1:1/"
     # A minute long, and the scripts are those of one server.
     test_slots_of_a_thousand_killed_holders_are_free_again = None

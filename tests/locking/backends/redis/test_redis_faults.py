@@ -1,4 +1,4 @@
-"""FAULTS 3, 4, 5, 8, 10 and 11 on one Redis, at the level of the lock.
+"""FAULTS 4, 5, 8 and 10 at the level of the lock: on one Redis, rows 5 and 10 also on several.
 
 XF in a docstring: two holders are expected. The test requires that both exist and compares their
 tokens.
@@ -19,6 +19,7 @@ from locking import LockLost, LockUnavailable
 from locking.backends.redis.pool import redis_breaker
 from locking.lease import Lease
 from tests.devservers.faults.interception import InterceptingProxy
+from tests.locking.backends.redis.deployments import DEPLOYMENTS, Deployment, own_store, store
 from tests.locking.backends.redis.redis_tools import (
     BOUND,
     Connect,
@@ -29,7 +30,8 @@ from tests.locking.backends.redis.redis_tools import (
     waiting,
 )
 
-__all__ = ["connect", "server"]
+__all__ = ["connect", "own_store", "server", "store"]
+EACH = pytest.mark.parametrize("store", DEPLOYMENTS, indirect=True)
 
 
 @pytest.fixture
@@ -73,13 +75,13 @@ def test_promoted_replica_without_the_lock(connect: Connect) -> None:
     assert first.token > before.token
 
 
-@pytest.mark.faults(row=5, backend="redis", xf=True)
-def test_crash_without_persistence(server: Redis, connect: Connect) -> None:
-    """XF, row 5: the tokens grow although the last one is lost."""
-    first = take(connect(server.url))
-    server.kill()
-    server.start()
-    second = take(connect(server.url))
+@pytest.mark.faults(row=5, xf=True)
+@pytest.mark.parametrize("own_store", DEPLOYMENTS, indirect=True)
+def test_crash_without_persistence(own_store: Deployment, connect: Connect) -> None:
+    """XF, row 5: the tokens grow although the last one is lost, with all replicas."""
+    first = take(connect(own_store.url))
+    own_store.crash()
+    second = take(connect(own_store.url))
     assert_overlap(first, second)
     with pytest.raises(LockLost):
         first.backend.release(first.claim, first.token)
@@ -166,12 +168,11 @@ def proxy(server: Redis) -> Iterator[InterceptingProxy]:
         yield proxy
 
 
-@pytest.mark.faults(row=10, backend="redis", fired="answer cut off")
-def test_lost_replies_are_resolved_by_the_owner(
-    server: Redis, connect: Connect, proxy: InterceptingProxy
-) -> None:
+@pytest.mark.faults(row=10)
+@EACH
+def test_lost_replies_are_resolved_by_the_owner(store: Deployment, connect: Connect) -> None:
     """Row 10: the replies to acquire, extend, set_depth and release are lost."""
-    backend, direct, asked = connect(f"redis://{proxy.url}/0"), connect(server.url), claim()
+    backend, direct, asked, proxy = connect(store.far), connect(store.url), claim(), store.proxy
     grant = backend.acquire(asked, 0)  # teaches the scripts
     backend.release(asked, grant.token)
 

@@ -6,20 +6,21 @@ the test was released and did not expire.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis as client
 
-from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable
 from locking.backends.redis.backend import RedisBackend
 from tests.devservers.faults.interception import InterceptingProxy
+from tests.locking.backends.redis.deployments import DEPLOYMENTS, Deployment, store
 from tests.locking.backends.redis.redis_tools import Connect, claim, connect, take, waiting
 
-__all__ = ["connect"]
+__all__ = ["connect", "store"]
+EACH = pytest.mark.parametrize("store", DEPLOYMENTS, indirect=True)
 
 TTL = 3 * WAIT_TIMEOUT
 TIMEOUT = 0.3
@@ -28,37 +29,30 @@ Fault = tuple[Callable[[], object], Callable[[], object]]
 
 
 @pytest.fixture
-def server() -> Iterator[Redis]:
-    """A server that keeps its locks over a restart."""
-    with Redis(config=("--appendonly", "yes")) as server:
-        yield server
+def proxy(store: Deployment) -> InterceptingProxy:
+    return store.proxy
 
 
 @pytest.fixture
-def proxy(server: Redis) -> Iterator[InterceptingProxy]:
-    with InterceptingProxy(server.port) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def direct(server: Redis, connect: Connect) -> RedisBackend:
+def direct(store: Deployment, connect: Connect) -> RedisBackend:
     """The backend of another process, which does not meet the faults of the proxy."""
-    return connect(server.url)
+    return connect(store.url)
 
 
 @pytest.fixture
-def backend(proxy: InterceptingProxy, connect: Connect) -> RedisBackend:
+def backend(store: Deployment, connect: Connect) -> RedisBackend:
     """A backend behind the proxy, which has sent its scripts to the server."""
     options = {"SOCKET_TIMEOUT": TIMEOUT, "CONNECT_TIMEOUT": TIMEOUT}
-    backend = connect(f"redis://{proxy.url}/0", **options)
+    backend = connect(store.far, **options)
     with backend.lock("n", ttl=TTL, renew=False):
         pass
     return backend
 
 
 @pytest.fixture
-def fault(request: pytest.FixtureRequest, server: Redis, proxy: InterceptingProxy) -> Fault:
+def fault(request: pytest.FixtureRequest, store: Deployment) -> Fault:
     """Return the calls that inject and end the fault that the test names."""
+    server, proxy = store.master, store.proxy
 
     def ping() -> None:
         with client.Redis.from_url(server.url, socket_timeout=WAIT_TIMEOUT) as raw:
@@ -77,8 +71,17 @@ def assert_released(direct: RedisBackend) -> None:
     until(lambda: not direct.inspect(), "the lock being released")
 
 
-@pytest.mark.faults(row=11, backend="redis")
-@pytest.mark.parametrize("fault", ["paused", "stopped", "killed", "cut"], indirect=True)
+@pytest.mark.faults(row=11)
+@pytest.mark.parametrize(
+    ("store", "fault"),
+    [
+        *[("redis", fault) for fault in ("paused", "stopped", "killed", "cut")],
+        # There, the others end in a failover.
+        ("redis-sentinel", "cut"),
+        ("redis-cluster", "cut"),
+    ],
+    indirect=True,
+)
 def test_release_during_an_outage_is_repeated(
     fault: Fault, backend: RedisBackend, direct: RedisBackend
 ) -> None:
@@ -96,18 +99,20 @@ def test_release_during_an_outage_is_repeated(
     assert successor.token > lease.token
 
 
-@pytest.mark.faults(row=11, backend="redis")
+@pytest.mark.faults(row=11)
 @pytest.mark.parametrize("new_connections", ["held", "open"])
+@EACH
 def test_acquire_that_arrives_after_its_timeout_is_withdrawn(
     new_connections: str,
     backend: RedisBackend,
     direct: RedisBackend,
     proxy: InterceptingProxy,
-    server: Redis,
+    store: Deployment,
 ) -> None:
     """With new connections open, a release on one of them arrives before the late acquire."""
-    with client.Redis.from_url(server.url) as raw:
-        before = raw.get("lock:clock")
+    clock = backend.keys("n")[2]
+    with client.Redis.from_url(store.master.url) as raw:
+        before = raw.get(clock)
         if new_connections == "held":
             proxy.hold_requests()
             deliver = proxy.resume
@@ -117,13 +122,14 @@ def test_acquire_that_arrives_after_its_timeout_is_withdrawn(
             backend.acquire(claim(ttl=TTL), 0)
         if new_connections == "open":
             until(lambda: backend.pending_releases.is_idle, "the release on a new connection")
-        assert raw.get("lock:clock") == before
+        assert raw.get(clock) == before
         deliver()
-        until(lambda: raw.get("lock:clock") != before, "the late acquire arriving")
+        until(lambda: raw.get(clock) != before, "the late acquire arriving")
     assert_released(direct)
 
 
-@pytest.mark.faults(row=10, backend="redis")
+@pytest.mark.faults(row=10)
+@EACH
 def test_acquire_whose_reply_is_lost_is_withdrawn(
     backend: RedisBackend, direct: RedisBackend, proxy: InterceptingProxy
 ) -> None:
@@ -139,7 +145,8 @@ def test_acquire_whose_reply_is_lost_is_withdrawn(
     assert_released(direct)
 
 
-@pytest.mark.faults(row=10, backend="redis")
+@pytest.mark.faults(row=10)
+@EACH
 def test_grant_to_a_waiter_whose_connection_breaks_is_withdrawn(
     backend: RedisBackend, direct: RedisBackend, proxy: InterceptingProxy
 ) -> None:
@@ -158,7 +165,8 @@ def test_grant_to_a_waiter_whose_connection_breaks_is_withdrawn(
     assert_released(direct)
 
 
-@pytest.mark.faults(row=24, backend="redis")
+@pytest.mark.faults(row=24)
+@EACH
 def test_repeated_release_leaves_the_lock_of_a_later_holder(
     backend: RedisBackend, direct: RedisBackend, proxy: InterceptingProxy
 ) -> None:
