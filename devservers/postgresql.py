@@ -36,6 +36,10 @@ class PostgreSql(Server):
         if os.geteuid() == 0:
             self.folder.chmod(0o711)
             shutil.chown(self.data, USER, USER)
+        self.initialize()
+
+    def initialize(self) -> None:
+        """Write the data directory."""
         create = [
             "initdb",
             f"--username={USER}",
@@ -44,10 +48,13 @@ class PostgreSql(Server):
             "--no-locale",
             "--no-sync",
         ]
-        self._run([*create, "-D", str(self.data)])
-        self._run(["postgres", "--single", "-D", str(self.data), USER], "CREATE DATABASE shop\n")
+        self.run_program([*create, "-D", str(self.data)])
+        self.run_program(
+            ["postgres", "--single", "-D", str(self.data), USER], "CREATE DATABASE shop\n"
+        )
 
-    def _run(self, command: Sequence[str], text: str = "") -> None:
+    def run_program(self, command: Sequence[str], text: str = "") -> None:
+        """Run one of PostgreSQL's programs as the server's user."""
         with self.log.open("ab") as log:
             done = subprocess.run(
                 [*unprivileged(), required(command[0]), *command[1:]],

@@ -17,6 +17,7 @@ DEBIAN_PACKAGES = {
     "zookeeper.jar": "libzookeeper-java",
     "initdb": "postgresql",
     "postgres": "postgresql",
+    "pg_basebackup": "postgresql-client",
     "pgbouncer": "pgbouncer",
     "setpriv": "util-linux",
     "nginx": "nginx-light",

@@ -193,7 +193,8 @@ def mariadb() -> MariaDb:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgreSql]:
     """Return a PostgreSQL beside the shop's database, for the locks on it."""
-    with PostgreSql(config=["--shared_preload_libraries=pg_stat_statements"]) as server:
+    config = ["--fsync=off", "--shared_preload_libraries=pg_stat_statements"]
+    with PostgreSql(config=config) as server:
         yield server
 
 

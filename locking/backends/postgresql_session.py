@@ -1,7 +1,7 @@
 """pg_advisory_lock, a session's lock in PostgreSQL: one statement, ends with the connection.
 
-Tokens are the next numbers of the sequence `locking_token`, which a migration creates. They grow
-through crashes of one server; after a failover they may repeat those that the new server lacks.
+Tokens are the next numbers of the sequence `locking_token`, which a migration creates, above the
+number of promotions: they grow through crashes of the server and through failovers to a standby.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class PostgreSQLSessionBackend(SessionLocks):
             "pg_advisory_lock: fast, queued in the server, gone with the holder's connection."
         ),
         shared=True,
+        tokens_outlive_failover=True,
     )
     engines = ("postgresql",)
     mint = MINT

@@ -14,11 +14,12 @@ from django.utils.translation import gettext_noop
 
 from locking.backends.base import Capabilities, Claim, Grant, Held
 from locking.backends.database.postgresql import LOCK_TIMEOUT, LONGEST_WAIT_MS, PostgreSQLSession
+from locking.backends.database.shared import MINT
 from locking.backends.postgresql_session import PostgreSQLSessionBackend
 from locking.exceptions import LockMisuse, LockUnavailable
 
 ACQUIRE = (
-    "SELECT nextval('locking_token'), set_config('lock_timeout', before, TRUE) "
+    f"SELECT {MINT}, set_config('lock_timeout', before, TRUE) "  # noqa: S608 - constants only
     "FROM (SELECT current_setting('lock_timeout') AS before OFFSET 0) AS setting "
     "WHERE CASE WHEN set_config('lock_timeout', %s, TRUE) IS NOT NULL "
     "THEN pg_advisory_xact_lock(%s)::text END = ''"

@@ -10,6 +10,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import environ
+from django.db import connections
+
 from devservers.faults.worker import WorkerProcess
 from locking.backends.base import Backend
 from locking.exceptions import LockError, LockTimeout
@@ -29,9 +32,11 @@ class LockWorker(WorkerProcess):
         super().__init__("tests.locking.lock_worker:LockCommands", env)
         self.configure(conf)
 
-    def configure(self, conf: Mapping[str, Any]) -> None:
-        """Replace the backend by one of this entry."""
-        self.call("configure", conf=dict(conf))
+    def configure(
+        self, conf: Mapping[str, Any], databases: Mapping[str, str] | None = None
+    ) -> None:
+        """Replace the backend by one of this entry; `databases` adds aliases with their URLs."""
+        self.call("configure", conf=dict(conf), databases=dict(databases or {}))
 
     def acquire(self, name: str, **options: Any) -> dict[str, Any]:
         """Acquire a lock; options: timeout, ttl, renew."""
@@ -65,9 +70,15 @@ class LockCommands:
         self.held: dict[str, Lock] = {}
         self.backend: Backend | None = None
 
-    def configure(self, conf: dict[str, Any]) -> dict[str, Any]:
+    def configure(
+        self, conf: dict[str, Any], databases: dict[str, str] | None = None
+    ) -> dict[str, Any]:
         if self.backend is not None:
             self.backend.close()
+        added = {alias: environ.Env.db_url_config(url) for alias, url in (databases or {}).items()}
+        connections.settings.update(
+            connections.configure_settings({**connections.settings, **added})
+        )
         self.backend = create("worker", conf)
         return {"ok": True}
 

@@ -1,7 +1,6 @@
 """The backends under test and processes that have them too, for the tests of faults."""
 
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ LEASED = [
     "zookeeper",
 ]
 """Those whose grant ends although its holder's connection lives."""
-Idle = dict[str, list[LockWorker]]
+NONE = {"BACKEND": "locking.backends.none.NoneBackend"}
 
 
 @dataclass(frozen=True)
@@ -44,18 +43,16 @@ class Store:
 
     backend: Backend
     conf: dict[str, Any]
-    """That of the other processes."""
     another: Callable[[], AbstractContextManager[LockWorker]]
 
 
 @pytest.fixture(scope="module")
-def idle() -> Iterator[Idle]:
-    """Processes to use again, by DATABASE_URL: starting one costs more than a test."""
-    workers: Idle = defaultdict(list)
+def idle() -> Iterator[list[LockWorker]]:
+    """Processes to use again: starting one costs more than a test."""
+    workers: list[LockWorker] = []
     yield workers
-    for some in workers.values():
-        for worker in some:
-            worker.kill()
+    for worker in workers:
+        worker.kill()
 
 
 @pytest.fixture
@@ -65,7 +62,7 @@ def name() -> str:
 
 @pytest.fixture
 def store(
-    request: pytest.FixtureRequest, database_url: str, idle: Idle
+    request: pytest.FixtureRequest, database_url: str, idle: list[LockWorker]
 ) -> Iterator[Store]:
     def conf(module: str, name: str, location: object, **options: Any) -> dict[str, Any]:
         path = f"locking.backends.{module}.{name}Backend"
@@ -93,27 +90,23 @@ def store(
                 return conf(kind, "PostgreSQLSession", "default")
         return conf("database", "Database", "default")
 
-    entry = here = made(request.param)
+    entry, databases = made(request.param), {}
     if "postgresql" in request.param.lower():
-        # In the other processes it is the default database.
-        here = entry | {"LOCATION": request.getfixturevalue("alias")}
-        database_url = request.getfixturevalue("postgresql").url
+        entry["LOCATION"] = request.getfixturevalue("alias")
+        databases = {entry["LOCATION"]: request.getfixturevalue("postgresql").url}
 
     @contextmanager
     def another() -> Iterator[LockWorker]:
-        if idle[database_url]:
-            worker = idle[database_url].pop()
-            worker.configure(entry)
-        else:
-            worker = LockWorker(entry, env={"DATABASE_URL": database_url})
+        worker = idle.pop() if idle else LockWorker(NONE, env={"DATABASE_URL": database_url})
+        worker.configure(entry, databases)
         try:
             yield worker
         except BaseException:
             worker.kill()
             raise
         if worker.is_alive:
-            idle[database_url].append(worker)
+            idle.append(worker)
 
-    backend = create("faults", here)
+    backend = create("faults", entry)
     yield Store(backend, entry, another)
     backend.close()

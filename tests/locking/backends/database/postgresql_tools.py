@@ -1,6 +1,6 @@
 """A private PostgreSQL as an alias in DATABASES, with the library's tables, and a pooler."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,11 +12,20 @@ from pytest_django import DjangoDbBlocker
 
 from devservers import PostgreSql
 from devservers.base import injected_faults
+from locking.backends.base import Backend
+from locking.handler import create
 from tests.devservers.pgbouncer import PgBouncer
-from tests.locking.backends.database.database_tools import alias_for
+from tests.locking.backends.database.database_tools import DATABASE, alias_for
 
 FAULTS = ("pg_terminate_backend", "pg_reload_conf", "ALTER ROLE", "CREATE TRIGGER")
 """The statements that are faults."""
+ROW_LOCK, SESSION_LOCK = "database on PostgreSQL", "postgresql_session"
+PATHS = {
+    ROW_LOCK: DATABASE,
+    SESSION_LOCK: "locking.backends.postgresql_session.PostgreSQLSessionBackend",
+}
+BOTH = pytest.mark.parametrize("store", PATHS)
+Made = Callable[..., Backend]
 
 
 class Superuser:
@@ -78,6 +87,22 @@ def pooled(server: PostgreSql, alias: str) -> Iterator[str]:
     """An alias for the same database behind PgBouncer in transaction mode."""
     with PgBouncer(server) as pooler, alias_for(pooler.url, "pooled") as behind:
         yield behind
+
+
+@pytest.fixture
+def made(store: str) -> Iterator[Made]:
+    """Return a function that creates the lock on an alias."""
+    backends = []
+
+    def make(alias: str, **settings: Any) -> Backend:
+        backends.append(
+            create(store.split()[0], {"BACKEND": PATHS[store], "LOCATION": alias, **settings})
+        )
+        return backends[-1]
+
+    yield make
+    for backend in backends:
+        backend.close()
 
 
 @pytest.fixture

@@ -1,7 +1,10 @@
-"""Both locks on a PostgreSQL that fails: FAULTS rows 10, 11, 13 and 17."""
+"""Both locks on a PostgreSQL that fails: FAULTS rows 10, 11, 13 and 17.
+
+Rows 4, 8 and the full disk are in test_postgresql_servers.py.
+"""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -12,40 +15,22 @@ from devservers import PostgreSql
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockError, LockUnavailable
 from locking.backends.base import Backend, Claim
-from locking.handler import create
 from locking.testing.calls import acquire_and_release, in_thread, within
 from tests.devservers.faults.interception import InterceptingProxy
 from tests.fault_rows import SLACK
-from tests.locking.backends.database.database_tools import (
-    DATABASE,
-    alias_for,
-    short_response_timeout,
+from tests.locking.backends.database.database_tools import alias_for, short_response_timeout
+from tests.locking.backends.database.postgresql_tools import (
+    BOTH,
+    ROW_LOCK,
+    Made,
+    Superuser,
+    alias,
+    made,
+    root,
+    server,
 )
-from tests.locking.backends.database.postgresql_tools import Superuser, alias, root, server
 
-__all__ = ["alias", "root", "server", "short_response_timeout"]
-PATHS = {
-    "database on PostgreSQL": DATABASE,
-    "postgresql_session": "locking.backends.postgresql_session.PostgreSQLSessionBackend",
-}
-Made = Callable[..., Backend]
-BOTH = pytest.mark.parametrize("store", PATHS)
-
-
-@pytest.fixture
-def made(store: str) -> Iterator[Made]:
-    """Return a function that creates the lock on an alias."""
-    backends = []
-
-    def make(alias: str, **settings: Any) -> Backend:
-        backends.append(
-            create(store.split()[0], {"BACKEND": PATHS[store], "LOCATION": alias, **settings})
-        )
-        return backends[-1]
-
-    yield make
-    for backend in backends:
-        backend.close()
+__all__ = ["alias", "made", "root", "server", "short_response_timeout"]
 
 
 @pytest.fixture
@@ -199,7 +184,7 @@ def connects(backend: Backend) -> bool:
 
 @pytest.mark.faults(row=17)
 @pytest.mark.parametrize("state", ["40P01", "40001"])
-@pytest.mark.parametrize("store", ["database on PostgreSQL"])
+@pytest.mark.parametrize("store", [ROW_LOCK])
 def test_rolled_back_statement_is_retried(
     store: str, app: Backend, root: Superuser, state: str
 ) -> None:

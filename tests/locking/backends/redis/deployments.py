@@ -95,7 +95,7 @@ def serve(store: str, group: Server | SentinelRedis | RedisCluster, stack: ExitS
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest) -> Iterator[Deployment]:
-    """Return the deployment that the test names; the servers of a group are those of the session."""
+    """Return the deployment that the test names; a group of servers is the session's."""
     with ExitStack() as stack:
         if request.param == "redis":
             # It keeps its locks over a restart.
