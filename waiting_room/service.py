@@ -1,4 +1,4 @@
-"""Waiting rooms: join, ask for a place, and read the state and the record of a room.
+"""Waiting rooms: join, ask for a place, read the state and the record of a room, and control it.
 
 Nothing that decides an admission is kept in a process: every place, and the number that is served,
 are in Redis. A process remembers only which rooms there are, and the state for the pages.
@@ -6,22 +6,25 @@ are in Redis. A process remembers only which rooms there are, and the state for 
 
 import logging
 import math
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
 from django.conf import settings
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models.signals import post_delete, post_save
 from django.utils import timezone
 
-from shop.errors import NotFound, NotOpen, ServiceUnavailable
-from shop.models import Sale
+from shop.errors import BadInput, NotFound, NotOpen, ServiceUnavailable
+from shop.models import Sale, User
 from shop.platform.cache import RefreshingCache
 from shop.purchase.admission import cached_sale
 from waiting_room import lottery, store
-from waiting_room.models import Room
+from waiting_room.models import MAX_INLET, Room, new_generation, new_seed
 from waiting_room.store import Snapshot
 from waiting_room.tickets import root_of, ticket_of
 
@@ -131,8 +134,6 @@ def _read_status(room: Room, sale: Sale) -> RoomStatus:
         inlet, opens_at = room.inlet_per_minute, sale.opens_at
         return RoomStatus("unavailable", 0, 0, 0, inlet, *texts, 0, opens_at, 2)
     sale = cached_sale(slug=sale.slug)
-    if seen.is_drawing:
-        lottery.start(room=room, cutoff=seen.cutoff or 0)
     waiting = seen.joined - seen.serving
     return RoomStatus(
         state=_state(seen, sale),
@@ -201,6 +202,8 @@ def _visit(room: Room, sale: Sale, **what: Any) -> Snapshot:
     if seen is None:
         logger.error("Waiting room of sale %s is closed: Redis lost its places", room.sale_id)
         raise ServiceUnavailable
+    if seen.is_drawing:
+        lottery.start(room=room, cutoff=seen.cutoff or 0)
     return seen
 
 
@@ -217,6 +220,71 @@ def open_room(*, room: Room) -> Room:
             row.opened_at = timezone.now()
             row.save(update_fields=["opened_at"])
     return row
+
+
+def set_inlet(*, room: Room, per_minute: int, staff: User) -> Room:
+    """Set the people admitted per minute; return the row.
+
+    This and the following functions raise BadInput, or ServiceUnavailable if nothing was changed.
+    """
+    return _change(room, staff, f"inlet {per_minute} per minute", inlet_per_minute=per_minute)
+
+
+def pause(*, room: Room, staff: User) -> Room:
+    """Admit no one until `resume`; admitted customers stay admitted."""
+    return _change(room, staff, "paused", is_paused=True)
+
+
+def resume(*, room: Room, staff: User) -> Room:
+    """Admit again; the time of the pause is not made up for."""
+    return _change(room, staff, "resumed", is_paused=False)
+
+
+def broadcast(*, room: Room, message: str, message_zh: str = "", staff: User) -> Room:
+    """Show a message to all who wait; an empty one removes it."""
+    text = f"message: {message} {message_zh}"
+    return _change(room, staff, text, message=message.strip(), message_zh=message_zh.strip())
+
+
+def reset(*, room: Room, staff: User) -> Room:
+    """Drop all places and the lottery: everyone joins again, under a new seed.
+
+    The only way to open a room whose places Redis has lost.
+    """
+    store.delete(room=room)  # first: no process gives a place that the reset would drop
+    fresh = {"seed": new_seed(), "generation": new_generation(), "root": "", "opened_at": None}
+    with transaction.atomic():
+        row = Room.objects.select_for_update().get(pk=room.pk)
+        _save(row, staff, "reset", reason="", **fresh)
+    return row
+
+
+def _change(room: Room, staff: User, note: str, **fields: Any) -> Room:
+    """Change the row and then Redis, which has to reply before the row is committed."""
+    with transaction.atomic():
+        row = Room.objects.select_for_update().get(pk=room.pk)
+        if fields.get("is_paused") and not row.is_paused:
+            fields["reason"] = Room.Reason.PAUSED
+        if fields.get("inlet_per_minute", MAX_INLET) < row.inlet_per_minute:
+            fields["reason"] = Room.Reason.SLOWED
+        _save(row, staff, note, **fields)
+        if row.mode != Room.Mode.NONE:
+            _visit(row, row.sale)  # admits those who are due by what was set before
+            changed = int(time.time()) if "reason" in fields else None
+            store.configure(room=row, changed=changed)
+    return row
+
+
+def _save(row: Room, staff: User, note: str, **fields: Any) -> None:
+    """Save the fields and record the change in the history of the admin. Raise BadInput."""
+    for name, value in fields.items():
+        setattr(row, name, value)
+    try:
+        row.full_clean(validate_unique=False)
+    except ValidationError as error:
+        raise BadInput(" ".join(error.messages)) from error
+    row.save(update_fields=fields)
+    LogEntry.objects.log_actions(staff.pk, [row], CHANGE, note, single_object=True)
 
 
 def clear(**_: object) -> None:
