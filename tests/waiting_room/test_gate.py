@@ -1,0 +1,158 @@
+"""The gate of the purchase: both entry points, direct and queued sales, replays, a lost store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from devservers import Redis
+from devservers.faults.waiting import until
+from locking.testing.calls import within
+from shop.errors import NotAdmitted
+from shop.models import Order, Sale
+from shop.purchase.admission import admit, gate_page
+from tests.fault_rows import record_outcome
+from tests.shop.conftest import in_force
+from tests.shop.making import a_customer, a_sale, fresh
+from tests.shop.web.wsgi_browser import Browser, alone, li
+from tests.waiting_room.rooms import a_room
+from waiting_room import gate, service
+from waiting_room.models import Room
+from waiting_room.service import join, place_of
+
+__all__ = ["alone", "in_force", "li"]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+
+ENTRIES = pytest.mark.parametrize("entry", ["token", "session"])
+FULFILMENTS = pytest.mark.parametrize("fulfilment", Sale.Fulfilment.values)
+BOUND = 10.0
+"""Seconds, on a loaded machine, within which a customer must have a response."""
+
+
+def send(browser: Browser, sale: Sale, entry: str, key: str = "k"):
+    form = browser.form(sale, key=key)
+    if entry == "session":
+        form = {**form, **browser.secret, "purchase_token": ""}
+    return browser.json(sale, form)
+
+
+def admitted(room: Room, customer_id: int) -> None:
+    """Join, and wait for the turn."""
+    join(sale=room.sale, customer_id=customer_id)
+    until(lambda: place_of(sale=room.sale, customer_id=customer_id).admitted, "the turn")
+
+
+@pytest.fixture
+def private_redis(settings) -> Iterator[Redis]:
+    """The Redis of rooms, which the test may destroy; the cache is on another one."""
+    with Redis(config=["--appendonly", "yes"]) as server:
+        settings.REDIS_URL = server.url
+        yield server
+
+
+@ENTRIES
+@FULFILMENTS
+def test_purchase_needs_an_admission(li, entry, fulfilment) -> None:
+    room = a_room(inlet=6000, fulfilment=fulfilment)
+    refused = send(li, room.sale, entry)
+    assert (refused.status, refused.body["error"]) == (409, "not_admitted")
+    assert refused.body["url"] == f"/sales/{room.sale.slug}/room/"
+    assert not Order.objects.exists()
+    admitted(room, li.user.pk)
+    bought = send(li, room.sale, entry)
+    assert bought.status == (202 if fulfilment == "queued" else 201)
+    again = send(li, room.sale, entry)
+    assert again.body == bought.body, "a replay gets the same response"
+
+
+@ENTRIES
+def test_form_without_an_admission_gets_a_page(li, entry) -> None:
+    sale = a_room().sale
+    form = li.form(sale) if entry == "token" else {**li.secret, **li.form(sale)}
+    page = (li.send if entry == "token" else li.send_without_token)(sale, form)
+    assert page.status == 409
+    assert "not your turn" in page.text
+
+
+@ENTRIES
+def test_customer_with_an_order_gets_the_same_response(li, entry) -> None:
+    """The room was added after the purchase: only the order shows that it was allowed."""
+    sale = a_sale()
+    bought = send(li, sale, entry)
+    assert bought.status == 201
+    Room.objects.create(sale=sale, mode="arrival")
+    again = send(li, sale, entry)
+    assert (again.status, again.body) == (201, bought.body)
+    assert send(Browser(), sale, entry).status == 409
+
+
+def test_customer_behind_the_served_position_is_refused() -> None:
+    room = a_room(inlet=1)
+    first, second = a_customer().pk, a_customer().pk
+    for customer in (first, second):
+        join(sale=room.sale, customer_id=customer)
+        with pytest.raises(NotAdmitted):
+            admit(sale=fresh(room.sale), customer_id=customer)
+
+
+def test_sale_without_a_room_costs_no_message(li, monkeypatch) -> None:
+    a_room()
+    sale = a_sale()
+    monkeypatch.setattr(service, "place_of", None)
+    assert send(li, sale, "token").status == 201
+    assert gate_page(sale=sale, customer_id=li.user.pk) is None
+
+
+def test_page_of_the_room_is_named_until_the_admission() -> None:
+    room = a_room(inlet=6000)
+    customer = a_customer().pk
+    url = f"/sales/{room.sale.slug}/room/"
+    assert gate_page(sale=room.sale, customer_id=None) == url
+    assert gate_page(sale=room.sale, customer_id=customer) == url
+    admitted(room, customer)
+    assert gate_page(sale=room.sale, customer_id=customer) is None
+
+
+@ENTRIES
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+@pytest.mark.faults(row="R", backend="redis")
+def test_room_stays_closed_while_redis_is_down(li, private_redis, entry, fault) -> None:
+    """503 in bounded time; a customer whom this process has seen admitted may still buy."""
+    room = a_room(inlet=6000)
+    admitted(room, li.user.pk)
+    assert gate_page(sale=room.sale, customer_id=li.user.pk) is None
+    getattr(private_redis, fault)()
+    try:
+        other = Browser()
+        with within(BOUND):
+            refused = send(other, room.sale, entry)
+        assert (refused.status, refused.body["error"]) == (503, "store_down")
+        assert int(refused.headers["Retry-After"]) > 0
+        assert gate_page(sale=room.sale, customer_id=other.user.pk)
+        record_outcome("503")
+        assert send(li, room.sale, entry).status == 201
+        assert Order.objects.count() == 1
+    finally:
+        private_redis.resume() if fault == "pause" else private_redis.start()
+    until(lambda: send(other, room.sale, entry).status == 409, "the room to respond")
+
+
+@pytest.mark.faults(row="R", backend="redis")
+def test_purchases_without_a_gate_ignore_the_room(li, private_redis, monkeypatch) -> None:
+    """The control: without the gate the same request buys."""
+    room = a_room()
+    private_redis.kill()
+    assert send(li, room.sale, "token").status == 503
+    monkeypatch.setattr("shop.purchase.admission.gates", [])
+    assert send(li, room.sale, "token").status == 201
+
+
+def test_order_is_found_while_redis_is_down(li, private_redis) -> None:
+    room = a_room(inlet=6000)
+    admitted(room, li.user.pk)
+    bought = send(li, room.sale, "token")
+    gate.clear()
+    private_redis.kill()
+    again = send(li, room.sale, "token")
+    assert (again.status, again.body) == (201, bought.body)

@@ -1,0 +1,163 @@
+"""The lottery: drawn once, and anyone can repeat it from the public record."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from devservers.faults.waiting import until
+from shop.models import Sale
+from shop.purchase import admission
+from tests.waiting_room.rooms import a_room
+from waiting_room import lottery, service, store
+from waiting_room.models import Room
+from waiting_room.service import join, place_of, record_of, status_of
+from waiting_room.tickets import root_of, shuffle, ticket_of
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+
+
+def a_lottery(people: int, **sale: float) -> Room:
+    """Create a room with this many people, whose customer ids are 1, 2, ..."""
+    room = a_room(mode=Room.Mode.LOTTERY, opens_in=3600, inlet=600, **sale)
+    for customer in range(1, people + 1):
+        join(sale=room.sale, customer_id=customer)
+    return service.open_room(room=room)
+
+
+def open_sale(room: Room) -> None:
+    """Open the sale a moment ago, in the database and in this process."""
+    room.sale.opens_at = timezone.now() - timedelta(seconds=1)
+    Sale.objects.filter(pk=room.sale_id).update(opens_at=room.sale.opens_at)
+    admission.clear()
+    service.clear()
+
+
+def positions_in(record: dict[str, Any]) -> dict[str, int]:
+    """Return the position of each ticket, computed as a visitor would: from the record alone."""
+
+    def rank(ticket: str) -> str:
+        return hashlib.sha256((record["seed"] + record["root"] + ticket).encode()).hexdigest()
+
+    return {ticket: number for number, ticket in enumerate(sorted(record["list"], key=rank), 1)}
+
+
+def test_first_poll_after_the_opening_draws_and_the_record_proves_it() -> None:
+    room = a_lottery(30)
+    before = record_of(room=room)
+    assert (before["seed"], before["root"], before["list"]) == (None, None, None)
+    assert status_of(sale=room.sale).state == "before"
+    assert place_of(sale=room.sale, customer_id=1).position is None
+    open_sale(room)
+    assert status_of(sale=room.sale).state in ("shuffling", "open")
+    late = join(sale=room.sale, customer_id=31)
+    until(lambda: place_of(sale=room.sale, customer_id=1).position is not None, "the draw")
+
+    record = record_of(room=room)
+    assert hashlib.sha256(record["seed"].encode()).hexdigest() == before["commitment"]
+    listed = "\n".join(sorted(record["list"]))
+    assert hashlib.sha256(listed.encode()).hexdigest() == record["root"]
+    assert (len(record["list"]), record["late"], late.position) == (30, 1, 31)
+    positions = positions_in(record)
+    for customer in range(1, 31):
+        place = place_of(sale=room.sale, customer_id=customer)
+        assert positions[place.ticket] == place.position
+    assert Room.objects.get().root == record["root"]
+    everyone = [place_of(sale=room.sale, customer_id=one) for one in range(1, 32)]
+    assert sorted(place.position for place in everyone) == list(range(1, 32))
+
+
+def test_seed_is_secret_until_the_order_is_in_force(monkeypatch) -> None:
+    room = a_lottery(3)
+    monkeypatch.setattr(lottery, "start", lambda **_: None)
+    open_sale(room)
+    record = record_of(room=room)
+    assert (record["seed"], len(record["list"])) == (None, 3)
+    assert status_of(sale=room.sale).state == "shuffling"
+    assert status_of(sale=room.sale).serving == 0
+    assert lottery.draw(room=room, cutoff=3)
+    drawn = record_of(room=room)
+    assert drawn["seed"] == room.seed
+    assert drawn["root"] == record["root"]
+
+
+def test_customers_are_admitted_in_the_drawn_order() -> None:
+    room = a_lottery(20)
+    open_sale(room)
+    until(lambda: status_of(sale=room.sale).serving >= 5, "five admissions")
+    until(lambda: status_of(sale=room.sale).serving == 20, "all admissions")
+    assert all(place_of(sale=room.sale, customer_id=one).admitted for one in range(1, 21))
+
+
+def test_empty_lottery_admits_those_who_come_later() -> None:
+    room = a_lottery(0)
+    open_sale(room)
+    until(lambda: status_of(sale=room.sale).state == "open", "the draw of nothing")
+    assert join(sale=room.sale, customer_id=1).position == 1
+    until(lambda: place_of(sale=room.sale, customer_id=1).admitted, "admission")
+
+
+def test_two_processes_draw_once(workers) -> None:
+    room = a_lottery(200)
+    open_sale(room)
+    store.visit(room=room, sale=room.sale)
+    both = workers(2)
+    for worker in both:
+        worker.send("draw", room=room.pk, cutoff=200)
+    assert sorted(worker.receive()["drawn"] for worker in both) == [False, True]
+    assert positions_follow_the_record(room)
+
+
+@pytest.mark.faults(row="R", backend="redis")
+def test_draw_of_a_killed_process_is_repeated_by_another(workers) -> None:
+    room = a_lottery(50)
+    open_sale(room)
+    store.visit(room=room, sale=room.sale)
+    killed, heir = workers(2)
+    killed.send("draw", room=room.pk, cutoff=50, stop_at="room.root_fixed")
+    assert killed.receive() == {"reached": "room.root_fixed"}
+    root = Room.objects.get().root
+    assert not heir.call("draw", room=room.pk, cutoff=50)["drawn"], "the lock is held"
+    killed.kill()
+    until(lambda: heir.call("draw", room=room.pk, cutoff=50)["drawn"], "the lease to end")
+    assert not heir.call("draw", room=room.pk, cutoff=50)["drawn"]
+    assert Room.objects.get().root == root
+    assert positions_follow_the_record(room)
+
+
+def positions_follow_the_record(room: Room) -> bool:
+    record = record_of(room=room)
+    positions = positions_in(record)
+    places = [place_of(sale=room.sale, customer_id=one) for one in range(1, len(positions) + 1)]
+    return {place.ticket: place.position for place in places} == positions
+
+
+def test_shuffle_depends_on_every_input() -> None:
+    tickets = [ticket_of(key="key", customer_id=one) for one in range(100)]
+    root = root_of(tickets)
+    order = shuffle(tickets, seed="a", root=root)
+    assert sorted(order) == sorted(tickets)
+    assert order != sorted(tickets)
+    assert order == shuffle(reversed(tickets), seed="a", root=root_of(reversed(tickets)))
+    assert order != shuffle(tickets, seed="b", root=root)
+    assert root_of(tickets[1:]) != root
+    assert ticket_of(key="other", customer_id=1) != tickets[1]
+
+
+def test_position_is_independent_of_the_arrival() -> None:
+    """Over 20 seeds, the mean rank correlation of 2,000 arrivals is near 0 (control: near 1)."""
+    tickets = [ticket_of(key="key", customer_id=one) for one in range(2000)]
+    root, arrival = root_of(tickets), range(2000)
+
+    def correlation(order: list[str]) -> float:
+        number = {ticket: place for place, ticket in enumerate(order)}
+        square = sum((place - number[tickets[place]]) ** 2 for place in arrival)
+        return 1 - 6 * square / (2000 * (2000**2 - 1))
+
+    drawn = [shuffle(tickets, seed=f"{seed:064x}", root=root) for seed in range(20)]
+    assert abs(sum(map(correlation, drawn)) / 20) < 0.02
+    assert correlation(tickets) > 0.99
