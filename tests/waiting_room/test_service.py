@@ -1,15 +1,40 @@
-"""Places and the state of a room."""
+"""Places, the state of a room, and the controls of staff."""
 
 from __future__ import annotations
 
 import pytest
+from django.contrib.admin.models import LogEntry
+from django.core.exceptions import ValidationError
 
-from shop.errors import NotFound, NotOpen
+from devservers import Redis
+from devservers.faults.waiting import until
+from inventory.models import Stock
+from shop.errors import BadInput, NotFound, NotOpen, ServiceUnavailable
+from shop.models import User
+from shop.purchase import admission
 from tests.shop.making import a_customer, a_sale
 from tests.waiting_room.rooms import a_room
-from waiting_room.service import join, place_of, status_of
+from waiting_room import service
+from waiting_room.models import Room
+from waiting_room.service import broadcast, join, pause, place_of, reset, resume, set_inlet
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def staff() -> User:
+    return User.objects.create_superuser("amy")
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch) -> None:
+    """Read the state for every call: a test changes it and looks again."""
+    monkeypatch.setattr(service, "STATUS_MAX_AGE", 0)
+    monkeypatch.setattr(admission, "MAX_AGE", 0)
+
+
+def status(room: Room) -> service.RoomStatus:
+    return service.status_of(sale=room.sale)
 
 
 def test_place_is_kept() -> None:
@@ -20,8 +45,8 @@ def test_place_is_kept() -> None:
     assert join(sale=sale, customer_id=second).position == 2
     assert join(sale=sale, customer_id=first) == place == place_of(sale=sale, customer_id=first)
     assert (place.position, place.admitted, len(place.ticket)) == (1, False, 16)
-    status = status_of(sale=sale)
-    assert (status.state, status.joined, status.serving) == ("before", 2, 0)
+    seen = service.status_of(sale=sale)
+    assert (seen.state, seen.joined, seen.serving, seen.poll_seconds) == ("before", 2, 0, 1)
 
 
 def test_sale_without_a_room_has_no_places() -> None:
@@ -29,11 +54,128 @@ def test_sale_without_a_room_has_no_places() -> None:
         with pytest.raises(NotFound):
             join(sale=sale, customer_id=1)
         with pytest.raises(NotFound):
-            status_of(sale=sale)
+            service.status_of(sale=sale)
 
 
 def test_ended_sale_gives_no_places() -> None:
-    sale = a_room(opens_in=-60, lasts=30).sale
+    room = a_room(opens_in=-60, lasts=30)
     with pytest.raises(NotOpen):
-        join(sale=sale, customer_id=1)
-    assert status_of(sale=sale).state == "ended"
+        join(sale=room.sale, customer_id=1)
+    assert status(room).state == "ended"
+
+
+def test_status_follows_the_stock() -> None:
+    room = a_room(stock=1)
+    assert (status(room).state, status(room).left) == ("open", 1)
+    Stock.objects.update(quantity=0)
+    assert status(room).state == "sold_out"
+    Stock.objects.update(quantity=1)
+    assert status(room).state == "open"
+
+
+def test_people_who_wait_poll_less_often(settings) -> None:
+    settings.WAITING_ROOM_POLLS_PER_SECOND = 2
+    room = a_room(opens_in=60)
+    for customer in range(5):
+        join(sale=room.sale, customer_id=customer)
+    assert status(room).poll_seconds == 3
+
+
+def test_status_comes_from_memory(monkeypatch) -> None:
+    room = a_room()
+    monkeypatch.setattr(service, "STATUS_FRESH", 60)
+    monkeypatch.setattr(service, "STATUS_MAX_AGE", 60)
+    status(room)  # creates the room, which drops what was read
+    first = status(room)
+    monkeypatch.setattr(service.store, "visit", None)
+    assert status(room) is first
+
+
+def test_pause_and_resume(staff) -> None:
+    room = a_room(inlet=6000)
+    pause(room=room, staff=staff)
+    join(sale=room.sale, customer_id=1)
+    seen = status(room)
+    assert (seen.state, seen.reason, seen.serving) == ("paused", "paused", 0)
+    assert seen.changed > 0
+    resume(room=room, staff=staff)
+    until(lambda: status(room).serving == 1, "admission")
+    assert (status(room).state, status(room).reason) == ("open", "paused")
+    assert place_of(sale=room.sale, customer_id=1).admitted
+    pause(room=room, staff=staff)
+    assert place_of(sale=room.sale, customer_id=1).admitted, "an admission is never revoked"
+    notes = LogEntry.objects.order_by("pk").values_list("user", "object_id", "change_message")
+    assert list(notes) == [
+        (staff.pk, str(room.pk), note) for note in ("paused", "resumed", "paused")
+    ]
+
+
+def test_only_a_lower_inlet_has_a_reason(staff) -> None:
+    room = a_room(inlet=60)
+    set_inlet(room=room, per_minute=90, staff=staff)
+    assert (status(room).inlet_per_minute, status(room).reason) == (90, "")
+    set_inlet(room=room, per_minute=30, staff=staff)
+    seen = status(room)
+    assert (seen.inlet_per_minute, seen.reason, seen.changed > 0) == (30, "slowed", True)
+    assert Room.objects.get().inlet_per_minute == 30
+
+
+def test_broadcast_reaches_the_status(staff) -> None:
+    room = a_room()
+    broadcast(room=room, message=" More units at noon ", message_zh="中午补货", staff=staff)
+    assert (status(room).message, status(room).message_zh) == ("More units at noon", "中午补货")
+    broadcast(room=room, message="", staff=staff)
+    assert (status(room).message, status(room).message_zh) == ("", "")
+
+
+@pytest.mark.parametrize("inlet", [0, -1, 1_000_001])
+def test_bad_inlet_changes_nothing(staff, inlet) -> None:
+    room = a_room(inlet=60)
+    with pytest.raises(BadInput):
+        set_inlet(room=room, per_minute=inlet, staff=staff)
+    assert (Room.objects.get().inlet_per_minute, status(room).inlet_per_minute) == (60, 60)
+    assert not LogEntry.objects.exists()
+
+
+def test_long_message_changes_nothing(staff) -> None:
+    room = a_room()
+    with pytest.raises(BadInput):
+        broadcast(room=room, message="x" * 201, staff=staff)
+    assert status(room).message == ""
+
+
+def test_mode_cannot_change_while_customers_have_places(staff) -> None:
+    room = a_room(opens_in=60)
+    room.full_clean()
+    join(sale=room.sale, customer_id=1)
+    room.mode = Room.Mode.LOTTERY
+    with pytest.raises(ValidationError):
+        room.full_clean()
+    reset(room=room, staff=staff)
+    room.refresh_from_db()
+    room.mode = Room.Mode.LOTTERY
+    room.full_clean()
+
+
+def test_control_of_an_unavailable_store_changes_nothing(staff, settings) -> None:
+    room = a_room()
+    with Redis() as redis:
+        settings.REDIS_URL = redis.url
+        status(room)
+    for change in (pause, reset):
+        with pytest.raises(ServiceUnavailable):
+            change(room=room, staff=staff)
+    assert not Room.objects.get().is_paused
+    assert Room.objects.get().generation == room.generation
+    assert not LogEntry.objects.exists()
+    assert status(room).state == "unavailable"
+
+
+def test_reset_starts_again_with_a_new_seed(staff) -> None:
+    room = a_room(opens_in=60)
+    join(sale=room.sale, customer_id=1)
+    join(sale=room.sale, customer_id=2)
+    fresh = reset(room=room, staff=staff)
+    assert fresh.commitment != room.commitment
+    assert place_of(sale=room.sale, customer_id=2) is None
+    assert join(sale=room.sale, customer_id=2).position == 1

@@ -1,0 +1,141 @@
+"""Redis killed while people wait, and Redis that comes back empty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from devservers import Redis
+from devservers.faults.waiting import until
+from inventory.models import Stock
+from shop.errors import NotAdmitted, ServiceUnavailable
+from shop.models import User
+from shop.platform.redis import command
+from shop.purchase import admission
+from tests.fault_rows import record_outcome
+from tests.waiting_room.rooms import a_room
+from waiting_room import service, store
+from waiting_room.gate import RoomGate
+from waiting_room.service import join, place_of, record_of, reset, status_of
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+
+PEOPLE = 600
+
+
+@pytest.fixture
+def redis(settings) -> Iterator[Redis]:
+    """A private Redis with an append-only file, as in production."""
+    with Redis(config=["--appendonly", "yes", "--appendfsync", "everysec"]) as server:
+        settings.REDIS_URL = server.url
+        yield server
+
+
+def test_concurrent_joins_get_each_position_once(workers) -> None:
+    """Three processes of eight threads; every customer joins in two of them."""
+    room = a_room(opens_in=3600)
+    customers = list(range(1, 301))
+    both = workers(3)
+    for number, worker in enumerate(both):
+        worker.send("join", sale=room.sale_id, customers=customers[number * 50 : number * 50 + 200])
+    told = [dict(worker.receive()["places"]) for worker in both]
+    merged = {**told[0], **told[1], **told[2]}
+    assert all(merged[one] == place for each in told for one, place in each.items())
+    assert sorted(merged.values()) == customers
+    assert status_of(sale=room.sale).joined == 300
+
+
+@pytest.mark.faults(row="R", backend="redis")
+def test_no_acknowledged_place_is_lost_when_redis_is_killed(redis, workers) -> None:
+    room = a_room(opens_in=3600)
+    (worker,), customers = workers(1, redis.url), list(range(1, PEOPLE + 1))
+    worker.send("join", sale=room.sale_id, customers=customers)
+    until(lambda: status_of(sale=room.sale).joined > PEOPLE // 20, "people to join")
+    redis.kill()
+    redis.start()
+    told = dict(worker.receive()["places"])
+    acknowledged = {int(one): place for one, place in told.items() if place is not None}
+    record_outcome("acknowledged places kept", len(acknowledged))
+    until(lambda: status_of(sale=room.sale).state == "before", "Redis")
+    for customer, position in acknowledged.items():
+        assert place_of(sale=room.sale, customer_id=customer).position == position
+    places = [join(sale=room.sale, customer_id=one).position for one in customers]
+    assert sorted(places) == customers
+
+
+@pytest.mark.faults(row="R", backend="redis")
+def test_admitted_customers_stay_admitted_when_redis_is_killed(redis) -> None:
+    room = a_room(inlet=6000)
+    for customer in range(1, 11):
+        join(sale=room.sale, customer_id=customer)
+    until(lambda: status_of(sale=room.sale).serving >= 5, "five admissions")
+    served = status_of(sale=room.sale).serving
+    redis.kill()
+    with pytest.raises(ServiceUnavailable):
+        place_of(sale=room.sale, customer_id=1)
+    redis.start()
+    assert place_of(sale=room.sale, customer_id=served).admitted
+    until(lambda: status_of(sale=room.sale).serving == 10, "all admissions")
+
+
+@pytest.mark.parametrize("mode", ["arrival", "lottery"])
+@pytest.mark.faults(row="R", backend="redis")
+def test_room_without_its_data_stays_closed_until_the_reset(settings, mode) -> None:
+    staff = User.objects.create_superuser("amy")
+    room = a_room(mode=mode, opens_in=3600)
+    with Redis() as redis:
+        settings.REDIS_URL = redis.url
+        first = join(sale=room.sale, customer_id=1)
+        redis.kill()  # without an append-only file
+        redis.start()
+        for _ in range(2):
+            service.clear()
+            with pytest.raises(ServiceUnavailable):
+                join(sale=room.sale, customer_id=2)
+            assert status_of(sale=room.sale).state == "unavailable"
+        with pytest.raises(ServiceUnavailable):
+            record_of(room=service.room_of(sale=room.sale))
+        record_outcome("closed")
+        reset(room=room, staff=staff)
+        again = join(sale=room.sale, customer_id=2)
+        assert again.position == first.position == (1 if mode == "arrival" else None)
+
+
+@pytest.mark.faults(row="R", backend="redis")
+def test_positions_repeat_if_a_lost_room_is_created_again(settings, monkeypatch) -> None:
+    """The control: a process that takes the lost room for a new one gives position 1 twice."""
+    room = a_room()
+    with Redis() as redis:
+        settings.REDIS_URL = redis.url
+        first = join(sale=room.sale, customer_id=1)
+        redis.kill()
+        redis.start()
+        store.create(room=room)
+        assert join(sale=room.sale, customer_id=2).position == first.position == 1
+
+
+def test_process_with_a_stale_row_does_not_create_a_lost_room_again() -> None:
+    room = a_room(opens_in=3600)
+    assert room.opened_at is None
+    join(sale=room.sale, customer_id=1)
+    command("UNLINK", *store.keys_of(room))
+    service.open_room(room=room)  # as a process does that read the row before the first place
+    with pytest.raises(ServiceUnavailable):
+        join(sale=room.sale, customer_id=2)
+
+
+def test_sold_out_room_serves_its_waiting_list_in_order() -> None:
+    room = a_room(stock=0, inlet=600)
+    for customer in range(1, 6):
+        join(sale=room.sale, customer_id=customer)
+    assert status_of(sale=room.sale).serving == 0
+    with pytest.raises(NotAdmitted):
+        RoomGate().check(sale=room.sale, customer_id=1)
+    Stock.objects.update(quantity=1)
+    admission.clear()
+    served = []
+    until(lambda: served.append(status_of(sale=room.sale).serving) or served[-1] == 5, "the list")
+    assert served == sorted(served)
+    assert set(served) <= set(range(6))
+    RoomGate().check(sale=room.sale, customer_id=1)
