@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from devservers.faults.worker import WorkerProcess, send_to_parent
@@ -42,6 +45,33 @@ class RoomCommands:
 
         with ThreadPoolExecutor(8) as pool:
             return {"places": list(pool.map(join, customers))}
+
+    def join_until_refused(self, sale: int, announce: int) -> dict[str, Any]:
+        """Join with customers 1, 2, ... until Redis is unavailable; return the places given.
+
+        A line tells the parent when customer `announce` has a place.
+        """
+        from shop.errors import ServiceUnavailable
+        from tests.shop.making import fresh
+        from waiting_room import service
+
+        row, numbers = fresh(self._sale(sale)), count(1)
+        places: dict[int, int | None] = {}
+
+        def join() -> None:
+            with suppress(ServiceUnavailable):
+                for customer in numbers:
+                    place = service.join(sale=row, customer_id=customer)
+                    places[customer] = place.position
+                    if customer == announce:
+                        send_to_parent({"joined": announce})
+
+        threads = [threading.Thread(target=join) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return {"places": list(places.items())}
 
     def draw(self, room: int, cutoff: int, stop_at: str | None = None) -> dict[str, Any]:
         """Draw; with `stop_at`, wait at that fail point for a line of the parent."""

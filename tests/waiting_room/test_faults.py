@@ -21,8 +21,6 @@ from waiting_room.service import join, place_of, record_of, reset, status_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
-PEOPLE = 600
-
 
 @pytest.fixture
 def redis(settings) -> Iterator[Redis]:
@@ -46,25 +44,25 @@ def test_concurrent_joins_get_each_position_once(workers) -> None:
     assert status_of(sale=room.sale).joined == 300
 
 
-@pytest.mark.faults(row="R", backend="redis")
+@pytest.mark.faults(row="R")
 def test_no_acknowledged_place_is_lost_when_redis_is_killed(redis, workers) -> None:
     room = a_room(opens_in=3600)
-    (worker,), customers = workers(1, redis.url), list(range(1, PEOPLE + 1))
-    worker.send("join", sale=room.sale_id, customers=customers)
-    until(lambda: status_of(sale=room.sale).joined > PEOPLE // 20, "people to join")
+    (worker,) = workers(1, redis.url)
+    worker.send("join_until_refused", sale=room.sale_id, announce=100)
+    assert worker.receive() == {"joined": 100}
     redis.kill()
+    acknowledged = dict(worker.receive()["places"])
     redis.start()
-    told = dict(worker.receive()["places"])
-    acknowledged = {int(one): place for one, place in told.items() if place is not None}
-    record_outcome("acknowledged places kept", len(acknowledged))
     until(lambda: status_of(sale=room.sale).state == "before", "Redis")
     for customer, position in acknowledged.items():
         assert place_of(sale=room.sale, customer_id=customer).position == position
-    places = [join(sale=room.sale, customer_id=one).position for one in customers]
-    assert sorted(places) == customers
+    record_outcome("acknowledged places kept")
+    seen = status_of(sale=room.sale).joined
+    assert len(acknowledged) <= seen <= len(acknowledged) + 4, "at most a reply per thread is lost"
+    assert join(sale=room.sale, customer_id=10**6).position == seen + 1
 
 
-@pytest.mark.faults(row="R", backend="redis")
+@pytest.mark.faults(row="R")
 def test_admitted_customers_stay_admitted_when_redis_is_killed(redis) -> None:
     room = a_room(inlet=6000)
     for customer in range(1, 11):
@@ -80,7 +78,7 @@ def test_admitted_customers_stay_admitted_when_redis_is_killed(redis) -> None:
 
 
 @pytest.mark.parametrize("mode", ["arrival", "lottery"])
-@pytest.mark.faults(row="R", backend="redis")
+@pytest.mark.faults(row="R")
 def test_room_without_its_data_stays_closed_until_the_reset(settings, mode) -> None:
     staff = User.objects.create_superuser("amy")
     room = a_room(mode=mode, opens_in=3600)
@@ -102,7 +100,7 @@ def test_room_without_its_data_stays_closed_until_the_reset(settings, mode) -> N
         assert again.position == first.position == (1 if mode == "arrival" else None)
 
 
-@pytest.mark.faults(row="R", backend="redis")
+@pytest.mark.faults(row="R")
 def test_positions_repeat_if_a_lost_room_is_created_again(settings, monkeypatch) -> None:
     """The control: a process that takes the lost room for a new one gives position 1 twice."""
     room = a_room()

@@ -116,7 +116,7 @@ def test_page_of_the_room_is_named_until_the_admission() -> None:
 
 @ENTRIES
 @pytest.mark.parametrize("fault", ["kill", "pause"])
-@pytest.mark.faults(row="R", backend="redis")
+@pytest.mark.faults(row="R")
 def test_room_stays_closed_while_redis_is_down(li, private_redis, entry, fault) -> None:
     """503 in bounded time; a customer whom this process has seen admitted may still buy."""
     room = a_room(inlet=6000)
@@ -138,7 +138,7 @@ def test_room_stays_closed_while_redis_is_down(li, private_redis, entry, fault) 
     until(lambda: send(other, room.sale, entry).status == 409, "the room to respond")
 
 
-@pytest.mark.faults(row="R", backend="redis")
+@pytest.mark.faults(row="R")
 def test_purchases_without_a_gate_ignore_the_room(li, private_redis, monkeypatch) -> None:
     """The control: without the gate the same request buys."""
     room = a_room()

@@ -112,7 +112,7 @@ def test_two_processes_draw_once(workers) -> None:
     assert positions_follow_the_record(room)
 
 
-@pytest.mark.faults(row="R", backend="redis")
+@pytest.mark.faults(row="R")
 def test_draw_of_a_killed_process_is_repeated_by_another(workers) -> None:
     room = a_lottery(50)
     open_sale(room)
