@@ -17,6 +17,7 @@ EXPERIMENTS = {
     "run": "loadtest.load.runner",
     "bench": "loadtest.bench.locks.runner",
     "cache": "loadtest.bench.caches",
+    "interleavings": "loadtest.interleavings.runner",
     "keys": "loadtest.bench.keys",
     "purchase": "loadtest.bench.purchase.runner",
     "scenario": "loadtest.scenarios.runner",

@@ -82,6 +82,7 @@ class Script:
     """A Lua script, joined from files of `lua/`; called by its hash."""
 
     def __init__(self, *files: str) -> None:
+        self.name = Path(files[-1]).stem
         self.source = "\n".join((_LUA / file).read_text() for file in files)
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 

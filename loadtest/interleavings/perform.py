@@ -1,0 +1,192 @@
+"""Perform one run of a program with a schedule, and judge what happened."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import connection
+
+from inventory import stock
+from inventory.exceptions import InventoryError
+from loadtest.history.linearizability import check
+from loadtest.history.lock_models import Lock
+from loadtest.history.recorder import Event, Recorder
+from loadtest.interleavings.gates import WAITS, Pause, stop_at_sql
+from loadtest.interleavings.programs import (
+    LEDGER,
+    NEVER_FREE,
+    NOT_LINEARIZABLE,
+    OVERSOLD,
+    STUCK,
+    Program,
+)
+from loadtest.interleavings.schedule import Choice, Client, Fault, Schedule, Stopped
+from loadtest.interleavings.worlds import NAME, TTL, World
+from locking.backends.base import Backend, Claim, Grant
+from locking.exceptions import LockLost
+
+
+class Memory(Recorder):
+    """Records the events of one client in a list, with the number of each event as its time."""
+
+    def __init__(self, actor: str, events: list[Event]) -> None:
+        self.actor, self.events, self._ids = actor, events, itertools.count(1)
+
+    def note(self, do: str, type: str = "", **fields: Any) -> None:
+        """Add an event."""
+        head = {"t": len(self.events), "actor": self.actor, "do": do, "type": type}
+        self.events.append(head | fields)
+
+
+class Runs:
+    """The clients of a program, their backends and the judge of their runs."""
+
+    def __init__(self, program: Program, world: World, stock_id: int) -> None:
+        self.program, self.world, self.stock_id = program, world, stock_id
+        self.events: list[Event] = []
+        self.clients = [Client(name) for name in program.clients]
+        self.backends: dict[str, Backend] = {}
+        for name in program.clients:
+            self.backends[name] = backend = world.make_backend()
+            Memory(name, self.events).watch(backend)
+        self.observer = world.make_backend()
+        self.reads = "read" in " ".join(program.clients.values())
+        may_end = any(fault.startswith(("lease", "A loses")) for fault in program.faults)
+        self.models = [] if may_end else [Lock()]
+        if self.observer.capabilities.fencing or may_end:
+            self.models.append(Lock(fenced=True))
+        if self.reads:
+            self.models = []  # the stock is judged
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Open the connections, so that all runs find the same."""
+        for backend in (*self.backends.values(), self.observer):
+            claim = Claim(name=NAME, ttl=TTL)
+            if grant := backend.acquire(claim, 0):
+                backend.release(claim, grant.token)
+
+    def close(self) -> None:
+        """End the clients, and close their connections."""
+        for client in self.clients:
+            client.end()
+        for backend in (*self.backends.values(), self.observer):
+            backend.close()
+
+    def perform(self, prefix: Sequence[Choice]) -> tuple[Schedule, str]:
+        """Run the program; return the schedule, and what the run violated or ""."""
+        self._reset()
+        faults = [self._fault(name) for name in self.program.faults]
+        schedule = Schedule(self.clients, faults, prefix)
+        schedule.run(self._play)
+        return schedule, STUCK if schedule.is_stuck else self._judge()
+
+    def _reset(self) -> None:
+        self.world.reset()
+        self.events.clear()
+        if self.reads:
+            sql, row = self.world.sql.execute, (self.program.stock, self.stock_id)
+            sql("UPDATE inventory_stock SET quantity=?, fence_epoch=0, fence_token=0 WHERE id=?", row)
+            sql("DELETE FROM inventory_stockmovement WHERE stock_id=? AND delta<0", row[1:])
+
+    def _judge(self) -> str:
+        for model in self.models:
+            if any(one.verdict != "legal" for one in check(self.events, model)):
+                return NOT_LINEARIZABLE
+        if self.reads:
+            sql = "SELECT quantity, (SELECT -SUM(delta) FROM inventory_stockmovement"
+            sql += " WHERE stock_id = s.id AND delta < 0) FROM inventory_stock s WHERE id = ?"
+            left, sold = self.world.sql.execute(sql, (self.stock_id,)).fetchone()
+            if (sold or 0) > self.program.stock:
+                return OVERSOLD
+            if left + (sold or 0) != self.program.stock:
+                return LEDGER
+        if any(client.has_crashed for client in self.clients):
+            self.world.end_lease()
+        claim = Claim(name=NAME, ttl=TTL)
+        grant = self.observer.acquire(claim, 0)
+        if grant is None:
+            return NEVER_FREE
+        self.observer.release(claim, grant.token)
+        return ""
+
+    def _fault(self, name: str) -> Fault:
+        if name.startswith("lease ends"):
+            place = int(name.removeprefix("lease ends").removeprefix(" on") or 1) - 1
+            return Fault(name, lambda: self._may_end(place), lambda: self._end_lease(place))
+        who, _, what = name.partition(" ")
+        client = next(one for one in self.clients if one.label == who)
+        if what == "crashes":
+            return Fault(name, lambda: not client.is_done, client.crash)
+        if what == "gives up":
+            return Fault(name, lambda: self._waits(client), lambda: self._give_up(client))
+        assert what == "loses a reply"
+        possible = lambda: not client.is_done and client.next != WAITS  # noqa: E731
+        return Fault(name, possible, lambda: client.memory.update({"loses reply": True}) or client)
+
+    def _waits(self, client: Client) -> bool:
+        return not client.is_done and client.next == WAITS
+
+    def _may_end(self, place: int) -> bool:
+        words = {one.memory.get("word") for one in self.clients if one.memory.get("holds")}
+        only = self.program.ends_at
+        return (not only or only in words) and self.world.is_held(place)
+
+    def _end_lease(self, place: int) -> None:
+        self.world.end_lease(place)
+        for client in self.clients:
+            if self._waits(client):
+                client.memory["is due"] = True  # a waiter knows when the lease would end
+
+    def _give_up(self, client: Client) -> Client:
+        client.memory.update({"is due": True, "gives up": True})
+        client.memory["claim"].cancelled.set()
+        return client
+
+    def _play(self, client: Client) -> None:
+        backend = self.backends[client.label]
+        if self.reads and stop_at_sql not in connection.execute_wrappers:
+            connection.cursor().execute("PRAGMA synchronous = OFF")  # no run survives a crash
+            connection.execute_wrappers.append(stop_at_sql)
+        try:
+            self._speak(client, backend)
+        except Stopped:
+            client.memory.update(word="crashed", holds=True)
+            backend.close()
+            for open_ in getattr(getattr(backend, "pool", None), "connections", []):
+                open_.close()
+            raise
+
+    def _speak(self, client: Client, backend: Backend) -> None:
+        grant: Grant | None = None
+        reading: Any = None
+        is_refused = False
+        for word in self.program.clients[client.label].split():
+            client.memory["word"] = word
+            if word in ("try", "wait"):
+                claim = client.memory["claim"] = Claim(name=NAME, ttl=TTL)
+                claim.cancelled, client.attempt_at = Pause(), None
+                grant = backend.acquire(claim, 3600 if word == "wait" else 0)
+                if grant is None:
+                    return
+                client.memory["holds"] = True
+                continue
+            assert grant is not None
+            try:
+                if word == "renew":
+                    backend.extend(claim, grant.token, TTL)
+                elif word == "release":
+                    backend.release(claim, grant.token)
+                    client.memory["holds"] = False
+                elif word == "read" and not is_refused:
+                    fence = stock.Fence(epoch=1, token=grant.token)
+                    reading = stock.read_stock(
+                        stock_id=self.stock_id, strategy=self.program.strategy, fence=fence
+                    )
+                elif word == "write" and not is_refused:
+                    order = (f"{client.label}", 1)
+                    stock.commit(stock.reserve(reading=reading, orders=[order]))
+            except InventoryError:
+                is_refused = True
+            except LockLost:
+                client.memory["holds"] = False

@@ -1,0 +1,54 @@
+"""Search the interleavings of programs, {"names": [...], "limit": N}, in a process of its own."""
+
+import time
+from contextlib import ExitStack, closing
+from typing import Any
+
+from django.conf import settings
+from django.core.management import call_command
+
+from devservers import Redis, start_all, stop_all
+from devservers.faults.worker import emit
+from inventory.models import Product
+from inventory.stock import create_stock
+from loadtest.interleavings.gates import gates
+from loadtest.interleavings.perform import Runs
+from loadtest.interleavings.programs import PROGRAMS
+from loadtest.interleavings.search import search
+from loadtest.interleavings.worlds import Stores
+
+MASTERS = 3
+Row = dict[str, Any]
+
+
+def run(name: str, limit: int, stores: Stores) -> Row:
+    """Search the interleavings of one program; return what was found."""
+    program, began = PROGRAMS[name], time.monotonic()
+    with closing(stores.open(program.store)) as world, gates(world.sync):
+        with closing(Runs(program, world, stores.stock_id)) as runs:
+            found = search(runs.perform, limit)
+    return {
+        "name": name,
+        "clients": program.clients,
+        "faults": program.faults,
+        "breaks": program.breaks,
+        **found._asdict(),
+        "is_expected": found.violation in (program.breaks, "" if not found.is_complete else None),
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def main(asked: Row) -> None:
+    """Run the programs one after the other, and emit a row for each."""
+    call_command("migrate", verbosity=0, interactive=False)
+    product = Product.objects.create(name="Interleavings", slug="interleavings", price=1)
+    with ExitStack() as stack:
+        masters = []
+        if any(PROGRAMS[name].store == "redlock" for name in asked["names"]):
+            masters = [Redis() for _ in range(MASTERS)]
+            start_all(masters)
+            stack.callback(stop_all, masters)
+        stock_id = create_stock(product=product, quantity=1).pk
+        stores = Stores(settings.REDIS_URL, [master.url for master in masters], stock_id)
+        for name in asked["names"]:
+            emit("program", program=run(name, asked["limit"], stores))

@@ -1,0 +1,191 @@
+"""Run a few clients one store operation at a time, in the order that a schedule chooses.
+
+Each client is a thread that calls `step` before an operation and then stops until it is chosen, so
+exactly one thread runs. The thread that stops chooses the next one. Faults are choices too.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+_local = threading.local()
+
+
+def current_client() -> "Client | None":
+    """Return the client that this thread is, or None outside of one."""
+    client: Client | None = getattr(_local, "client", None)
+    return client
+
+
+class Stopped(BaseException):
+    """Raised in a client that crashes, or whose run is over."""
+
+
+class Unrepeatable(RuntimeError):
+    """A schedule that was followed again led to other choices."""
+
+
+@dataclass(slots=True)
+class Fault:
+    """A fault that the scheduler may inject once, between any two operations."""
+
+    name: str
+    is_possible: Callable[[], bool]
+    inject: Callable[[], object]
+    """Returns the client that must run next, if the fault concerns a single one."""
+    is_left: bool = True
+
+
+class Choice(NamedTuple):
+    """What was chosen at one point, and from how many."""
+
+    number: int
+    of: int
+
+
+class Client(threading.Thread):
+    """A client: one thread, which serves one run after the other."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=f"client-{name}", daemon=True)
+        self.label = name
+        self.baton = threading.Semaphore(0)
+        self.schedule: Schedule | None = None
+        self.program: Callable[[Client], object] = lambda client: None
+        self.next = ""
+        """What it does when it is chosen."""
+        self.is_ready: Callable[[], bool] = lambda: True
+        self.memory: dict[str, Any] = {}
+        """What program and faults tell each other; empty at the start of a run."""
+        self._clear()
+        self.start()
+
+    def _clear(self) -> None:
+        self.is_done = self.has_crashed = False
+        self.own_steps = 0
+        self.attempt_at: int | None = None
+        """Steps of the others before its attempt to acquire the lock began."""
+        self.polled_at = -1
+        """Steps of the others that must be exceeded before another attempt can succeed."""
+        self.memory.clear()
+
+    def begin(self, schedule: "Schedule", program: Callable[["Client"], object]) -> None:
+        """Run the program until its first operation."""
+        self.schedule, self.program = schedule, program
+        self._clear()
+        self.baton.release()
+        schedule.main.acquire()
+
+    def step(self, what: str, is_ready: Callable[[], bool] = lambda: True) -> None:
+        """Stop before an operation until the scheduler chooses this client."""
+        assert self.schedule is not None
+        if not self.has_crashed:
+            self.next, self.is_ready = what, is_ready
+            self.schedule.hand_on(self)
+        if self.has_crashed:
+            raise Stopped
+
+    def pause(self) -> None:
+        """Attempt nothing more until another client has done something since the last attempt."""
+        self.polled_at, self.attempt_at = self.attempt_at or 0, None
+
+    def crash(self) -> "Client":
+        """End the program at the operation before which it stopped."""
+        self.has_crashed = True
+        return self
+
+    def end(self) -> None:
+        """End the thread after its last run."""
+        self.schedule = None
+        self.baton.release()
+        self.join()
+
+    def run(self) -> None:
+        """Serve runs until `end`."""
+        _local.client = self
+        while True:
+            self.baton.acquire()
+            if (schedule := self.schedule) is None:
+                return
+            try:
+                self.program(self)
+            except Stopped:
+                pass
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that started the run
+                schedule.error = error
+            self.is_done = True
+            schedule.hand_on(self)
+
+
+class Schedule:
+    """One run: what was chosen at each point."""
+
+    def __init__(self, clients: Sequence[Client], faults: Sequence[Fault], prefix: Sequence[Choice]):
+        self.clients, self.faults, self.prefix = clients, faults, prefix
+        self.main = threading.Semaphore(0)
+        self.choices: list[Choice] = []
+        self.steps: list[str] = []
+        """The trace: who did what."""
+        self.is_stuck = False
+        """Some client waits, and nothing that could happen would wake it."""
+        self.error: BaseException | None = None
+        self._has_begun = self._is_over = False
+
+    def run(self, program: Callable[[Client], object]) -> None:
+        """Run the program on all clients to its end. Raise the first error of a client."""
+        for client in self.clients:
+            client.begin(self, program)
+        self._has_begun = True
+        if chosen := self._choose():
+            chosen.baton.release()
+            self.main.acquire()
+        self._is_over = True
+        for client in self.clients:
+            if not client.is_done:
+                client.crash().baton.release()
+                self.main.acquire()
+        if self.error is not None:
+            raise self.error
+
+    def hand_on(self, client: Client) -> None:
+        """Let the chosen client run, or end the run; a client that is not done then waits."""
+        chosen = self._choose() if self._has_begun and not self._is_over else None
+        if chosen is not client or client.is_done:
+            (chosen.baton if chosen else self.main).release()
+            if not client.is_done:
+                client.baton.acquire()
+
+    def _choose(self) -> Client | None:
+        while self.error is None and (running := [one for one in self.clients if not one.is_done]):
+            done = len(self.steps)
+            ready: list[Client | Fault] = [
+                one for one in running if done - one.own_steps > one.polled_at and one.is_ready()
+            ]
+            ready += [one for one in self.faults if one.is_left and one.is_possible()]
+            if not ready:
+                self.is_stuck = True
+                break
+            place = len(self.choices)
+            choice = self.prefix[place] if place < len(self.prefix) else Choice(0, len(ready))
+            if choice.of != len(ready):
+                self.error = Unrepeatable(f"{len(ready)} choices, not {choice.of}: {self.steps}")
+                break
+            chosen = ready[choice.number]
+            self.choices.append(choice)
+            if isinstance(chosen, Client):
+                return self._resume(chosen)
+            self.steps.append(chosen.name)
+            chosen.is_left = False
+            if isinstance(client := chosen.inject(), Client):
+                return self._resume(client)
+        return None
+
+    def _resume(self, client: Client) -> Client:
+        if not client.has_crashed:
+            if client.attempt_at is None:
+                client.attempt_at = len(self.steps) - client.own_steps
+            client.own_steps += 1
+            self.steps.append(f"{client.label}: {client.next}")
+        client.polled_at = -1
+        return client
