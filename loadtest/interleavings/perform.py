@@ -129,8 +129,11 @@ class Runs:
 
     def _may_end(self, place: int) -> bool:
         words = {one.memory.get("word") for one in self.clients if one.memory.get("holds")}
-        only = self.program.ends_at
-        return (not only or only in words) and self.world.is_held(place)
+        if self.program.ends_at and self.program.ends_at not in words:
+            return False
+        if not words and not any(self._waits(one) for one in self.clients):
+            return False  # without asking the store
+        return self.world.is_held(place)
 
     def _end_lease(self, place: int) -> None:
         self.world.end_lease(place)

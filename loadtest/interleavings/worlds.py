@@ -2,6 +2,7 @@
 
 import sqlite3
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from django.db import connection as django_connection
@@ -30,10 +31,13 @@ class World:
     backend = "locking.backends.none.NoneBackend"
     location: Any = ""
 
-    def __init__(self) -> None:
+    @cached_property
+    def sql(self) -> sqlite3.Connection:
+        """A connection to the shop's database that no client uses."""
         path = django_connection.settings_dict["NAME"]
-        self.sql = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self.sql.execute("PRAGMA synchronous = OFF")
+        sql = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        sql.execute("PRAGMA synchronous = OFF")
+        return sql
 
     def make_backend(self) -> Backend:
         """Return the backend of one client, as another machine has it."""
@@ -44,7 +48,8 @@ class World:
 
     def close(self) -> None:
         """Close the connections."""
-        self.sql.close()
+        if "sql" in vars(self):
+            self.sql.close()
 
     def sync(self) -> None:
         """Return when the store has sent all messages to waiters."""
@@ -64,7 +69,6 @@ class RedisWorld(World):
     """One or several Redis servers; the lock is one key on each."""
 
     def __init__(self, backend: str, urls: list[str], key: str) -> None:
-        super().__init__()
         self.backend, self.location = backend, urls if len(urls) > 1 else urls[0]
         self._key = key.format(NAME)
         self._controls = [Connection(url) for url in urls]
