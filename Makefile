@@ -1,5 +1,5 @@
 # `make` alone lists the targets.
-.PHONY: help demo stack test test-library matrix faults histories lint audit peers lock screenshots clean
+.PHONY: help demo stack test test-library matrix faults histories interleavings lint audit peers lock screenshots clean
 .DEFAULT_GOAL := help
 
 SETUP := sh tools/python.sh
@@ -51,6 +51,10 @@ faults: ## run the fault suite and write docs/reference/faults.md; SEED=42 ROUND
 histories: ## compare the linearizability checker with brute force on 10,000 histories; HISTORIES=100000
 	@$(SETUP) --install tools/setup.py test
 	@HISTORIES=$${HISTORIES:-10000} $(BIN)/pytest -n $(JOBS) tests/loadtest/history/test_linearizability.py -k brute_force
+
+interleavings: ## run all interleavings of small programs on real servers; write docs/explanation/interleavings.md
+	@$(SETUP) --install tools/setup.py test
+	@$(BIN)/python manage.py lab interleavings --write docs/explanation/interleavings.md
 
 lint: ## run ruff (with bandit's and pydocstyle's rules) and mypy (strict)
 	@$(SETUP) --install tools/setup.py test

@@ -57,6 +57,7 @@ LAYERS = {
         recipes models protocols
         history
         load
+        interleavings
         charts
         bench
         scenarios

@@ -47,7 +47,7 @@ def handle(terminal: Terminal, **options: Any) -> int:
             bar.show({"step": len(found), "of": len(names), "system": found[-1]["name"]})
     if options["write"]:
         write(found, options["write"])
-    terminal.show({"programs": found}, _describe)
+    terminal.show({"programs": found}, describe)
     return 0 if all(row["is_expected"] for row in found) else 1
 
 
@@ -75,7 +75,8 @@ def _verdict(row: dict[str, Any]) -> str:
     return "no violation" if row["is_complete"] else "none found"
 
 
-def _describe(terminal: Terminal, found: dict[str, Any]) -> None:
+def describe(terminal: Terminal, found: dict[str, Any]) -> None:
+    """Print each program, its verdict and the shortest violating run."""
     for row in found["programs"]:
         name, clients, faults, count, _ = _cells(row)
         verdict = terminal.verdict(_verdict(row), is_expected=row["is_expected"])

@@ -1,7 +1,7 @@
 """Stop clients before each command, script or statement that reaches a server.
 
-The clients' own code runs unchanged. Inside `gates`, the methods that send are replaced by ones that
-stop first; threads that are no clients pass.
+The clients' own code runs unchanged. Inside `gates`, the methods that send are replaced by ones
+that stop first; threads that are no clients pass.
 """
 
 import fcntl

@@ -86,8 +86,9 @@ class Runs:
         self.events.clear()
         if self.reads:
             sql, row = self.world.sql.execute, (self.program.stock, self.stock_id)
-            sql("UPDATE inventory_stock SET quantity=?, fence_epoch=0, fence_token=0 WHERE id=?", row)
-            sql("DELETE FROM inventory_stockmovement WHERE stock_id=? AND delta<0", row[1:])
+            values = "quantity = ?, fence_epoch = 0, fence_token = 0"
+            sql(f"UPDATE inventory_stock SET {values} WHERE id = ?", row)  # noqa: S608
+            sql("DELETE FROM inventory_stockmovement WHERE stock_id = ? AND delta < 0", row[1:])
 
     def _judge(self) -> str:
         for model in self.models:

@@ -33,7 +33,11 @@ LEASE, CRASH = "lease ends", "A crashes"
 NOT_LINEARIZABLE, NEVER_FREE, STUCK = "not linearizable", "the lock stays held", "deadlock"
 OVERSOLD, LEDGER = "oversold", "stock and ledger differ"
 
-_LOCK, _AGAIN, _BUY = "wait renew release", "try renew release try release", "wait read write release"
+_LOCK, _AGAIN, _BUY = (
+    "wait renew release",
+    "try renew release try release",
+    "wait read write release",
+)
 _REDIS: dict[str, Any] = {"store": "redis", "clients": _all(_LOCK, "ABC")}
 _BUYS: dict[str, Any] = {"store": "redis", "clients": _all(_BUY)}
 _THREE_BUY: dict[str, Any] = {"clients": _all(_BUY, "ABC"), "stock": 2, "ends_at": "release"}
@@ -60,7 +64,11 @@ PROGRAMS = {
     "game/race-broken": Program(store="none", clients=_all(_BUY), breaks=OVERSOLD),
     "game/race": Program(**_BUYS),
     "game/expire-broken": Program(
-        store="setnx_expire", clients=_all(_BUY), faults=(CRASH, LEASE), ends_at="crashed", breaks=STUCK
+        store="setnx_expire",
+        clients=_all(_BUY),
+        faults=(CRASH, LEASE),
+        ends_at="crashed",
+        breaks=STUCK,
     ),
     "game/expire": Program(
         store="set_px", clients=_all(_BUY), faults=(CRASH, LEASE), ends_at="crashed"

@@ -24,9 +24,12 @@ Row = dict[str, Any]
 def run(name: str, limit: int, stores: Stores) -> Row:
     """Search the interleavings of one program; return what was found."""
     program, began = PROGRAMS[name], time.monotonic()
-    with closing(stores.open(program.store)) as world, gates(world.sync):
-        with closing(Runs(program, world, stores.stock_id)) as runs:
-            found = search(runs.perform, limit)
+    with (
+        closing(stores.open(program.store)) as world,
+        gates(world.sync),
+        closing(Runs(program, world, stores.stock_id)) as runs,
+    ):
+        found = search(runs.perform, limit)
     return {
         "name": name,
         "clients": program.clients,

@@ -121,7 +121,9 @@ class Client(threading.Thread):
 class Schedule:
     """One run: what was chosen at each point."""
 
-    def __init__(self, clients: Sequence[Client], faults: Sequence[Fault], prefix: Sequence[Choice]):
+    def __init__(
+        self, clients: Sequence[Client], faults: Sequence[Fault], prefix: Sequence[Choice]
+    ):
         self.clients, self.faults, self.prefix = clients, faults, prefix
         self.main = threading.Semaphore(0)
         self.choices: list[Choice] = []

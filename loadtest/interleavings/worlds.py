@@ -1,4 +1,4 @@
-"""The stores of a program: a backend for each client, and what resets, ends or reads their state."""
+"""The stores of a program: the clients' backends, and what resets them or ends a lease."""
 
 import sqlite3
 from dataclasses import dataclass

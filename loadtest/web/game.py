@@ -11,7 +11,7 @@ from django.views.decorators.http import require_POST
 from loadtest.charts.timeline_data import short_tokens
 from loadtest.charts.timeline_story import story
 from loadtest.game import client
-from loadtest.game.levels import LEVELS, LOCKED, STEPS, STOPS, WITHDRAW
+from loadtest.game.levels import LEVELS, LOCKED, STEPS, STOPS, WITHDRAW, orders_tried
 from shop.errors import BadInput
 from shop.platform import rate_limits
 from shop.web.decorators import live_page
@@ -75,6 +75,7 @@ def _page(request: HttpRequest, game: UUID, state: dict[str, Any], note: str = "
         "step": STEPS[state["level"]],
         "levels": [STEPS[name] for name in LEVELS],
         "variant": variant,
+        "orders_tried": orders_tried(state["level"]),
         "code": [
             (one.path, [(who(one.path, line), line) for line in one.lines()])
             for one in (LOCKED, variant.code, WITHDRAW)

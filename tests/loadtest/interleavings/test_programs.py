@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from loadtest.cli.interleavings import PART, write
+from loadtest.charts.terminal import Terminal
+from loadtest.cli.interleavings import PART, describe, write
 from loadtest.game.levels import LEVELS
 from loadtest.interleavings.programs import PROGRAMS
+from loadtest.management.commands.lab import Command
 from tests.loadtest.lab import lab
 
 SAMPLE = 160
@@ -61,9 +63,9 @@ def test_each_level_of_the_game_has_its_programs() -> None:
         assert not PROGRAMS[f"game/{name}"].breaks
 
 
-def test_text_has_counts_and_the_shortest_trace() -> None:
+def test_text_has_counts_and_the_shortest_trace(found: dict[str, Any]) -> None:
     out = io.StringIO()
-    call_command("lab", "interleavings", "--backend", "recipes", "--limit", "200", stdout=out)
+    describe(Terminal(Command(stdout=out)), {"programs": [*found.values()]})
     printed = out.getvalue()
     assert "recipes/setnx: 13 interleavings, deadlock in 4, first in run 3." in printed
     assert "\n  1. A: SETNX\n  2. A crashes\n  3. B: SETNX\n" in printed

@@ -106,7 +106,9 @@ def test_crashed_client_takes_no_further_step(clients: list[Client]) -> None:
         return [Fault("A crashes", lambda: not clients[0].is_done, clients[0].crash)]
 
     runs = []
-    found = explore(clients, three_steps, lambda one: str(runs.append(one.steps) or ""), 10**6, crash)
+    found = explore(
+        clients, three_steps, lambda one: str(runs.append(one.steps) or ""), 10**6, crash
+    )
     assert found.is_complete
     crashed = [steps for steps in runs if "A crashes" in steps]
     assert crashed
