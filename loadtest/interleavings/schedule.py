@@ -38,7 +38,7 @@ class Fault:
 
 
 class Choice(NamedTuple):
-    """What was chosen at one point, and from how many."""
+    """A choice at one point: its number, and how many choices there were."""
 
     number: int
     of: int
