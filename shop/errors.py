@@ -194,7 +194,7 @@ def lock_refusal(error: LockError) -> Overloaded:
     return ServiceUnavailable() if isinstance(error, LockUnavailable) else Overloaded()
 
 
-VERBS = ("buy", "pay", "payment", "cancel", "answer")
+VERBS = ("buy", "pay", "payment", "cancel", "answer", "join")
 """Last parts of URLs to which the form of the page above them is posted."""
 STORE_ERRORS = (OperationalError, InterfaceError, RedisError, LockError)
 

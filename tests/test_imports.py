@@ -46,11 +46,12 @@ LAYERS = {
         urls admin apps celery wsgi
     """,
     "waiting_room": """
-        tickets models
+        tickets models estimate
         store
         lottery
         service
-        gate
+        gate views
+        middleware urls
         apps
     """,
     "loadtest": """

@@ -77,6 +77,8 @@ def install_waiting_room() -> None:
     """Add the application that lets staff put a waiting room in front of a sale, once."""
     if "waiting_room" not in INSTALLED_APPS:
         INSTALLED_APPS.insert(0, "waiting_room")
+        first = MIDDLEWARE.index("django.middleware.security.SecurityMiddleware")
+        MIDDLEWARE.insert(first, "waiting_room.middleware.room_middleware")
 
 
 WAITING_ROOM = env.bool("WAITING_ROOM", default=False)

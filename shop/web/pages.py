@@ -18,9 +18,11 @@ from shop.catalogue.page_cache import (
     get_cached_products,
     get_cached_sale,
 )
+from shop.errors import STORE_ERRORS
 from shop.models import Order, Sale
 from shop.orders.service import live_orders
 from shop.purchase import tokens
+from shop.purchase.admission import gate_page
 from shop.web.decorators import live_page, public_page
 from shop.web.forms import TOKEN, read_key
 
@@ -103,6 +105,17 @@ def _renewed_token(request: HttpRequest, sale: Sale) -> dict[str, Any]:
     return {"key": key, "swap": True, **token} if token else {}
 
 
+def _room_url(request: HttpRequest, sale: Sale) -> str | None:
+    """Return the URL of the page that this visitor has to pass before the form, or None.
+
+    While the database is unavailable, the page stays; the purchase asks again.
+    """
+    try:
+        return gate_page(sale=sale, customer_id=request.user.pk)
+    except STORE_ERRORS:
+        return None
+
+
 def _orders(request: HttpRequest, sale: Sale) -> list[Order]:
     return live_orders(customer=request.user, sale=sale) if request.user.is_authenticated else []
 
@@ -144,9 +157,12 @@ def sale_context(
     pending = [order for order in orders if order.status == Order.Status.PENDING]
     remaining = sale.limit_per_customer - sum(order.quantity for order in orders)
     key = key or str(uuid.uuid4())
+    room_url = _room_url(request, sale)
+    token = {} if room_url else purchase_token(request, sale, key, is_first=not orders)
     return {
         **stock_context(seen),
-        **purchase_token(request, sale, key, is_first=not orders),
+        **token,
+        "room_url": room_url,
         "order": next(iter(pending or orders), None),
         "quantities": range(1, min(remaining, max(1, sale.left)) + 1),
         "quantity": quantity,

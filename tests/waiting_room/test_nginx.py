@@ -58,11 +58,10 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def get(url: str, **headers: str) -> tuple[int, bytes]:
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310
     try:
-        with urllib.request.urlopen(
-            urllib.request.Request(url, headers=headers), timeout=20
-        ) as one:  # noqa: S310
-            return one.status, one.read()
+        with urllib.request.urlopen(request, timeout=20) as response:  # noqa: S310
+            return response.status, response.read()
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read()

@@ -1,7 +1,8 @@
 """`manage.py seed [--reset]`: the accounts, products and sales of the demonstration.
 
 The products are in shop/catalogue.csv, their sales in shop/sales.csv: `opens` and `closes` are ISO
-8601 durations from now, `sold` is the number of units already bought, one by each guest.
+8601 durations from now, `sold` is the number of units already bought, one by each guest, `room` the
+mode of its waiting room.
 """
 
 import csv
@@ -9,6 +10,7 @@ from argparse import ArgumentParser
 from datetime import datetime
 from decimal import Decimal
 
+from django.apps import apps
 from django.conf import settings
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import Permission
@@ -40,7 +42,7 @@ SUPERUSER = "amy"
 READ_ONLY_STAFF = "ben"
 TABLES = (RejectedReservation, Payment, Order, StockMovement, CustomerQuota, Sale, Stock, Product)
 """Deleted in this order, which the foreign keys prescribe."""
-READABLE_APPS = ("shop", "inventory", "locking")
+READABLE_APPS = ("shop", "inventory", "locking", "waiting_room")
 """The apps whose rows the read-only staff may read."""
 GUESTS = 60
 """Customers without a password, who own the orders of the seeded sales."""
@@ -122,6 +124,8 @@ def _offer(row: dict[str, str], now: datetime, guests: list[User]) -> None:
         limit_per_customer=int(row["limit"]),
         fulfilment=row["fulfilment"],
     )
+    if row["room"] and apps.is_installed("waiting_room"):
+        apps.get_model("waiting_room", "Room").objects.create(sale=sale, mode=row["room"])
     if guests := guests[: int(row["sold"])]:
         _sell(sale, guests)
 

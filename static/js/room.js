@@ -1,0 +1,134 @@
+// The waiting room: polls one number for everyone, and derives from it what this visitor sees.
+"use strict";
+(() => {
+  const room = document.querySelector("#room");
+  const live = document.querySelector("#announcement");
+  const { statusUrl, placeUrl, saleUrl } = room.dataset;
+  const PLACES_PER_SECOND = 300; // requests for places after the draw, of all visitors together
+  const SALE_AFTER_MS = 1500; // the announcement of the turn is read before the page changes
+  let status = JSON.parse(room.dataset.status);
+  let place = JSON.parse(room.dataset.place);
+  let isStale = false; // the store was away: it may have lost the place
+  let isWaiting = false;
+  let timer;
+  let asking;
+
+  // Of this tab, so that a reload announces nothing twice and raises no estimate.
+  let memory = JSON.parse(sessionStorage.getItem(statusUrl) ?? "{}");
+  const remember = (values) => sessionStorage.setItem(statusUrl, JSON.stringify(Object.assign(memory, values)));
+
+  const title = document.title;
+  const language = document.documentElement.lang;
+  const fill = (text, ...values) => values.reduce((done, value) => done.replace("%s", value), text);
+  const number = (value) => value.toLocaleString(language);
+  const announce = (name, ...values) => { live.textContent = fill(live.dataset[name], ...values); };
+
+  const isAdmitted = () => place.admitted || (place.position && place.position <= status.serving);
+  const viewOf = () => {
+    if (status.state === "ended" || status.state === "unavailable") return status.state;
+    if (!place) return "join";
+    if (isAdmitted()) return "turn";
+    if (status.state === "before") return "before";
+    return place.position ? "waiting" : "shuffling";
+  };
+
+  // The same as waiting_room/estimate.py. A higher estimate is shown only with a new reason.
+  const estimate = () => {
+    const tenths = 10 * status.inlet;
+    const ahead = Math.max(0, place.position - status.serving);
+    let range = [Math.floor(8 * ahead / tenths), Math.ceil(12 * ahead / tenths)];
+    if (memory.range && memory.changed === status.changed) range = range.map((minutes, at) => Math.min(minutes, memory.range[at]));
+    remember({ range, changed: status.changed });
+    return range;
+  };
+  const inWords = ([low, high], { one, under, range }) => {
+    if (low) return fill(range, number(low), number(high));
+    return high > 1 ? fill(under, number(high)) : one;
+  };
+
+  const show = () => {
+    const view = viewOf();
+    for (const one of document.querySelectorAll("[data-view]")) one.hidden = !one.dataset.view.split(" ").includes(view);
+    for (const one of document.querySelectorAll("[data-when]")) one.hidden = !one.dataset.when.split(" ").includes(status.state);
+    for (const one of room.querySelectorAll("[data-reason]")) one.hidden = one.dataset.reason !== status.reason;
+    const message = (language.startsWith("zh") && status.message_zh) || status.message;
+    room.querySelector("[data-message]").hidden = !message;
+    room.querySelector("[data-message] span").textContent = message;
+    const ahead = place?.position ? Math.max(0, place.position - status.serving - 1) : 0;
+    const values = { joined: status.joined, left: status.left, position: place?.position ?? 0, ahead };
+    for (const one of document.querySelectorAll("[data-n]")) one.textContent = number(values[one.dataset.n]);
+    document.title = view === "waiting" ? `${number(ahead)} · ${title}` : title;
+    isWaiting ||= place && view !== "turn";
+    if (view === "waiting") wait(ahead);
+    if (view === "turn") turn();
+  };
+
+  const wait = (ahead) => {
+    const text = room.querySelector("[data-estimate]");
+    const few = room.querySelector("[data-few]");
+    const words = inWords(estimate(), text.dataset);
+    text.textContent = words;
+    few.hidden = status.state !== "open" || ahead < status.left;
+    Object.assign(room.querySelector("progress"), { max: place.position, value: status.serving });
+    // Tenths of the way since this tab first knew the position; several at once are one announcement.
+    if (memory.start === undefined) remember({ start: status.serving, tenth: 0 });
+    const tenth = Math.floor(10 * (status.serving - memory.start) / (place.position - memory.start));
+    const isMinute = status.state === "open" && place.position - status.serving <= status.inlet;
+    if (isMinute && !memory.minute) announce("minute");
+    else if (tenth > memory.tenth) announce("tenth", number(ahead), words);
+    remember({ tenth, minute: memory.minute || isMinute });
+  };
+
+  const turn = () => {
+    document.title = `${live.dataset.turn} · ${title}`;
+    place.admitted = true;
+    if (memory.turn || status.state === "sold_out") return;
+    remember({ turn: true });
+    announce("turn");
+    if (isWaiting) setTimeout(() => location.assign(saleUrl), SALE_AFTER_MS);
+  };
+
+  const json = async (url, options) => {
+    const response = await fetch(url, { ...options, headers: { Accept: "application/json" }, signal: AbortSignal.timeout(10000) });
+    if (!response.ok && response.status !== 404) throw new Error(response.status);
+    return response.ok ? response.json() : null;
+  };
+  const askPlace = async () => {
+    try {
+      place = await json(placeUrl);
+      isStale = false;
+      if (!place) {
+        memory = {};
+        sessionStorage.removeItem(statusUrl);
+      }
+      show();
+    } catch { /* the next poll asks again */ }
+    asking = undefined;
+  };
+
+  const poll = async () => {
+    if (document.hidden) return; // "visibilitychange" calls again
+    const before = status;
+    const closed = { state: "unavailable" };
+    status = { ...before, ...await json(statusUrl, { credentials: "omit" }).catch(() => closed) ?? closed };
+    isStale ||= before.state === "unavailable";
+    show();
+    const isDrawn = ["open", "paused", "sold_out"].includes(status.state);
+    const isUnknown = isStale ? status.state !== "unavailable" : place && isDrawn && !place.position;
+    if (placeUrl && isUnknown && !asking) {
+      asking = setTimeout(askPlace, 1000 * Math.random() * status.joined / PLACES_PER_SECOND);
+    }
+    // Spread at random, so that pages loaded in the same second poll at different times.
+    clearTimeout(timer);
+    if (status.state !== "ended") timer = setTimeout(poll, 1000 * status.poll * (0.75 + Math.random() / 2));
+  };
+
+  // The server has rendered the page; a screen reader has to know the region before it gets a text.
+  setTimeout(() => {
+    show();
+    if (place && !memory.joined && !memory.turn) announce("joined");
+    if (place) remember({ joined: true });
+    document.addEventListener("visibilitychange", poll);
+    poll();
+  }, 500);
+})();

@@ -1,0 +1,167 @@
+"""The waiting room in Chromium: from joining to the turn, announcements, estimates, states."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, Route, expect
+
+from shop.administration.sale_management import open_now
+from shop.models import Sale
+from shop.purchase import admission
+from tests.browser.conftest import SHOTS, TOO_SMALL, TOO_WIDE
+from tests.browser.test_looks import UNTRANSLATED
+from waiting_room import service
+
+ROOM = "/sales/backpack/room/"
+STATUS: dict[str, Any] = {
+    "state": "open",
+    "serving": 0,
+    "joined": 1000,
+    "left": 500,
+    "inlet": 100,
+    "message": "",
+    "message_zh": "",
+    "reason": "",
+    "changed": 0,
+    "poll": 1,
+}
+HEAR = """addEventListener("DOMContentLoaded", () => {
+  const region = document.querySelector("#announcement");
+  if (region) new MutationObserver(() => hear(region.textContent))
+    .observe(region, {childList: true});
+})"""
+
+
+def scripted(page: Page, *, position: int | None = 1000, **first: Any) -> dict[str, Any]:
+    """Replace what the script polls; return the status, which the test then changes."""
+    status = STATUS | first
+
+    def answer(route: Route) -> None:
+        if status["state"] == "down":
+            route.abort()
+        else:
+            route.fulfill(json=status)
+
+    page.route("**/room/status.json", answer)
+    admitted = False
+    place = {"ticket": "0" * 16, "position": position, "admitted": admitted}
+    page.route("**/room/place.json", lambda route: route.fulfill(json=place))
+    # Polls and pauses of the page take a thousandth of their time.
+    page.add_init_script(
+        "const wait = setTimeout; setTimeout = (call, ms) => wait(call, ms > 400 ? ms / 40 : ms)"
+    )
+    return status
+
+
+def open_room(page: Page) -> None:
+    """Join through the sale page."""
+    page.goto("/sales/backpack/")
+    page.get_by_role("button", name="Join the waiting room").click()
+    expect(page).to_have_url(re.compile(f"{ROOM}$"))
+
+
+def backpack() -> Sale:
+    return Sale.objects.select_related("stock", "product").get(slug="backpack")
+
+
+def test_visitor_waits_and_buys(people):
+    """Nothing is replaced here: the lottery is drawn, and the page goes on to the sale."""
+    page = people("li")
+    open_room(page)
+    expect(page.get_by_role("heading", name="You're in.")).to_be_visible()
+    expect(page.get_by_text("Positions are drawn at")).to_be_visible()
+    assert open_now(sale=backpack())
+    expect(page).to_have_url(re.compile("/sales/backpack/$"), timeout=30_000)
+    page.get_by_role("button", name="Buy now").click()
+    expect(page.get_by_text("Waiting for payment")).to_be_visible()
+
+
+def test_room_works_without_script(people):
+    page = people("li", java_script_enabled=False)
+    open_room(page)
+    expect(page.get_by_role("heading", name="You're in.")).to_be_visible()
+    assert "refresh" in page.locator("noscript").inner_html()
+    assert open_now(sale=backpack())
+    service.clear()
+    admission.clear()
+    expect(page.get_by_role("heading", name="It's your turn")).to_be_visible(timeout=30_000)
+    page.get_by_role("button", name="Go to the sale").click()
+    expect(page.get_by_role("button", name="Buy now")).to_be_visible()
+
+
+def test_announcements_are_few(people):
+    """Ten minutes of a queue, faster: joining, nine tenths, the last minute and the turn."""
+    page = people("li")
+    heard: list[str] = []
+    page.expose_function("hear", lambda text: heard.append(text))
+    page.add_init_script(HEAR)
+    status = scripted(page)
+    open_room(page)
+    ahead = page.locator("[data-view=waiting] b[data-n=ahead]")
+    for serving in range(0, 1000, 25):
+        status["serving"] = serving
+        expect(ahead).to_have_text(f"{999 - serving}")
+    page.reload()  # announces nothing again
+    status["serving"] = 1000
+    expect(page).to_have_url(re.compile("/sales/backpack/$"))
+    assert heard[0] == "You're in. Your place is kept."
+    assert heard[1].startswith("899 people ahead of you. Your turn in 7 to 11 minutes.")
+    assert heard[-2:] == ["Your turn comes within a minute.", "It's your turn"]
+    assert len(heard) == 11  # the last tenth is the last minute
+    assert page.locator("[aria-live], [role=alert], [role=timer]").count() <= 1
+
+
+def test_estimate_rises_only_with_a_reason(people):
+    page = people("li")
+    status = scripted(page)
+    open_room(page)
+    shown = page.locator("[data-estimate]")
+    expect(shown).to_have_text("8 to 12 minutes")
+    status["inlet"] = 50
+    status["joined"] = 1001
+    expect(page.locator("[data-view=waiting] td[data-n=joined]")).to_have_text("1,001")
+    expect(shown).to_have_text("8 to 12 minutes")
+    status |= {"reason": "slowed", "changed": 1}
+    expect(shown).to_have_text("16 to 24 minutes")
+    expect(page.get_by_text("Fewer people are let in per minute than before.")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme", "locale"),
+    [(360, "light", "zh-CN"), (390, "dark", "en-GB"), (1280, "light", "en-GB")],
+)
+def test_each_state_fits_and_is_accessible(people, width, scheme, locale):
+    viewport = {"width": width, "height": 780}
+    page = people("li", viewport=viewport, color_scheme=scheme, locale=locale)
+    found = {}
+    status = scripted(page, message="Units return at noon.", message_zh="中午补货。")
+
+    def check(name: str) -> None:
+        page.screenshot(path=SHOTS / f"room-{name}-{width}-{scheme}.png", full_page=True)
+        complaints = len(people.complaints)
+        violations = Axe().run(page).response["violations"]
+        problems = [one["id"] for one in violations if one["impact"] in ("serious", "critical")]
+        del people.complaints[complaints:]  # those of axe's own styles
+        problems += ["wide"] if page.evaluate(TOO_WIDE) > 0 else []
+        problems += page.evaluate(TOO_SMALL)
+        problems += page.evaluate(UNTRANSLATED) if locale == "zh-CN" else []
+        if problems:
+            found[name] = problems
+
+    page.goto(ROOM)
+    page.locator("details.draw summary").click()
+    check("join")
+    page.locator("[data-view=join] button").click()
+    for state in ("before", "open", "paused", "sold_out", "down", "ended"):
+        status["state"] = state
+        view = {"before": "before", "down": "unavailable", "ended": "ended"}.get(state, "waiting")
+        expect(page.locator(f"section[data-view={view}]")).to_be_visible()
+        expect(
+            page.locator(f"[data-when={state}]:visible, section[data-view={view}]").first
+        ).to_be_visible()
+        check(state)
+    assert found == {}

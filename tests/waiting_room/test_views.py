@@ -1,0 +1,220 @@
+"""The pages of a waiting room, and what their script reads."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.core.cache import cache
+from django.db import OperationalError
+from django.test import Client
+
+from devservers import Redis
+from devservers.faults.waiting import until
+from shop.models import Sale
+from tests.shop.making import a_customer, a_sale, put_in_force, signed_in
+from tests.waiting_room.rooms import a_room, open_now
+from waiting_room import service, views
+from waiting_room.estimate import estimate
+
+pytestmark = pytest.mark.django_db
+JSON = {"accept": "application/json"}
+LONG = "The next units come at noon. " * 6 + "Please stay. Thanks, all"
+
+
+@pytest.fixture(autouse=True)
+def _clean(db: None) -> None:
+    put_in_force("process")
+    cache.clear()
+    views.clear()
+
+
+def url(sale: Sale, part: str = "") -> str:
+    return f"/sales/{sale.slug}/room/{part}"
+
+
+def view_of(client: Client, sale: Sale) -> str:
+    """Return the one part of the page that is shown, which the script would also show."""
+    html = client.get(url(sale)).content.decode()
+    shown = re.findall(r'<section data-view="(\w+)" >', html)
+    assert len(shown) == 1, shown
+    return shown[0]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("mode", ["arrival", "lottery"])
+def test_page_follows_the_visitor_to_the_sale(mode: str) -> None:
+    sale = a_room(mode=mode, opens_in=60, inlet=60_000).sale
+    client, visitor = signed_in(), Client()
+    assert view_of(client, sale) == view_of(visitor, sale) == "join"
+    page = client.post(url(sale, "join/"), follow=True)
+    assert page.redirect_chain == [(url(sale), 302)]
+    assert view_of(client, sale) == "before"
+    service.clear()
+    open_now(sale)
+    service.status_of(sale=sale)
+    until(lambda: view_of(client, sale) == "turn", "the turn", 10)
+    assert view_of(visitor, sale) == "join"
+    assert b"Buy now" in client.get(sale.get_absolute_url()).content
+    assert client.post(url(sale, "join/")).url == sale.get_absolute_url()
+
+
+def test_sale_page_leads_to_the_room() -> None:
+    """Instead of the form; without a purchase token."""
+    sale = a_room(opens_in=-1, inlet=1).sale
+    first, second = signed_in(), signed_in()
+    for client in (first, second):
+        page = client.get(sale.get_absolute_url()).content.decode()
+        assert f'action="{url(sale, "join/")}"' in page
+        assert "purchase_token" not in page
+        assert f"/sales/{sale.slug}/buy/" not in page
+    page = Client().get(sale.get_absolute_url()).content.decode()
+    assert f"/accounts/sign-in/?next={url(sale)}" in page
+    control = a_sale()
+    assert f"/sales/{control.slug}/buy/" in first.get(control.get_absolute_url()).content.decode()
+
+
+def test_status_is_the_same_for_all_and_small() -> None:
+    room = a_room(opens_in=-1, inlet=600)
+    client = signed_in()
+    client.post(url(room.sale, "join/"))
+    service.clear()
+    mine, other = (
+        client.get(url(room.sale, "status.json")),
+        Client().get(url(room.sale, "status.json")),
+    )
+    assert mine.content == other.content
+    assert len(other.content) < 300
+    assert other.headers["Cache-Control"] == "public, max-age=1"
+    assert not {"Vary", "Set-Cookie"} & other.headers.keys()
+    assert other.json() == {
+        "state": "open",
+        "serving": other.json()["serving"],
+        "joined": 1,
+        "left": 10,
+        "inlet": 600,
+        "message": "",
+        "message_zh": "",
+        "reason": "",
+        "changed": 0,
+        "poll": 1,
+    }
+
+
+def test_place_belongs_to_the_account() -> None:
+    sale = a_room(opens_in=60).sale
+    li = a_customer()
+    place = signed_in(li).post(url(sale, "join/"), headers=JSON).json()
+    other_device = signed_in(li).get(url(sale, "place.json"), headers=JSON)
+    assert other_device.json() == place == {**place, "position": 1, "admitted": False}
+    assert "no-store" in other_device.headers["Cache-Control"]
+    assert signed_in().get(url(sale, "place.json"), headers=JSON).status_code == 404
+    assert Client().get(url(sale, "place.json"), headers=JSON).status_code == 401
+
+
+def test_joining_needs_an_account_and_a_csrf_token() -> None:
+    sale = a_room(opens_in=60).sale
+    assert Client().post(url(sale, "join/")).url == f"/accounts/sign-in/?next={url(sale)}"
+    assert signed_in(enforce_csrf_checks=True).post(url(sale, "join/")).status_code == 403
+    assert signed_in().get(url(sale, "join/")).status_code == 405
+    assert service.status_of(sale=sale).joined == 0
+
+
+def test_sale_without_a_room_has_no_pages() -> None:
+    sale = a_sale()
+    for part in ("", "status.json", "record.json", "place.json"):
+        assert signed_in().get(url(sale, part)).status_code == 404
+    assert signed_in().post(url(sale, "join/")).status_code == 404
+    assert Client().get("/sales/none/room/status.json").status_code == 404
+
+
+def test_ended_room_takes_no_one() -> None:
+    sale = a_room(opens_in=-60, lasts=30).sale
+    client = signed_in()
+    assert view_of(client, sale) == "ended"
+    assert client.post(url(sale, "join/"), headers=JSON).json()["error"] == "not_open"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_record_can_be_kept_once_the_seed_is_revealed() -> None:
+    sale = a_room(mode="lottery", opens_in=60).sale
+    signed_in().post(url(sale, "join/"))
+    before = Client().get(url(sale, "record.json"))
+    assert before.json()["seed"] is before.json()["list"] is None
+    assert before.headers["Cache-Control"] == "public, max-age=1"
+    open_now(sale)
+    service.clear()
+
+    def is_revealed() -> bool:
+        views.clear()
+        service.status_of(sale=sale)
+        return Client().get(url(sale, "record.json")).json()["seed"] is not None
+
+    until(is_revealed, "the draw", 10)
+    after = Client().get(url(sale, "record.json"))
+    assert len(after.json()["list"]) == 1
+    assert after.headers["Cache-Control"] == "public, max-age=300"
+    assert after.json()["commitment"] in Client().get(url(sale)).content.decode()
+
+
+def test_script_that_checks_the_draw_can_be_downloaded() -> None:
+    response = Client().get("/room/verify_lottery.py")
+    source = b"".join(response.streaming_content)  # type: ignore[attr-defined]
+    assert source == views.VERIFIER.read_bytes()
+    assert "attachment" in response.headers["Content-Disposition"]
+
+
+def test_room_is_closed_while_its_store_is_down(settings) -> None:
+    """The status is 200, so that nginx keeps it, and the page opens again by itself."""
+    with Redis() as redis:
+        settings.REDIS_URL = redis.url
+        sale = a_room(opens_in=-1, inlet=1).sale
+        client = signed_in()
+        client.post(url(sale, "join/"))
+        assert view_of(client, sale) == "waiting"
+        redis.pause()
+        try:
+            service.clear()
+            status = Client().get(url(sale, "status.json"))
+            assert (status.status_code, status.json()) == (200, {"state": "unavailable"})
+            assert view_of(client, sale) == view_of(Client(), sale) == "unavailable"
+            assert client.post(url(sale, "join/"), headers=JSON).status_code == 503
+        finally:
+            redis.resume()
+        until(lambda: view_of(client, sale) == "waiting", "the room to open again", 20)
+
+
+def test_room_is_closed_while_the_database_is_down(monkeypatch) -> None:
+    sale = a_room(opens_in=-1).sale
+    assert Client().get(url(sale, "status.json")).json()["state"] == "open"
+
+    def fail(**_: object) -> None:
+        raise OperationalError
+
+    monkeypatch.setattr(views, "cached_sale", fail)
+    response = Client().get(url(sale, "status.json"))
+    assert (response.status_code, response.json()) == (200, {"state": "unavailable"})
+
+
+@pytest.mark.parametrize(
+    ("position", "serving", "inlet", "minutes"),
+    [
+        (1000, 0, 100, (8, 12)),
+        (100_000, 0, 10_000, (8, 12)),
+        (100, 0, 100, (0, 2)),
+        (80, 0, 100, (0, 1)),
+        (100, 100, 100, (0, 0)),
+        (100, 500, 100, (0, 0)),
+        (1, 0, 1_000_000, (0, 1)),
+    ],
+)
+def test_estimate(position: int, serving: int, inlet: int, minutes: tuple[int, int]) -> None:
+    assert estimate(position=position, serving=serving, inlet_per_minute=inlet) == minutes
+
+
+def test_estimate_never_rises() -> None:
+    ranges = [
+        estimate(position=997, serving=serving, inlet_per_minute=77) for serving in range(998)
+    ]
+    assert ranges == sorted(ranges, reverse=True)
+    assert sorted(high for _, high in ranges) == [high for _, high in reversed(ranges)]

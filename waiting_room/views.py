@@ -1,0 +1,169 @@
+"""The pages of the waiting room, and what their script reads."""
+
+import json
+from functools import partial
+from typing import Any
+
+from django.conf import settings
+from django.http import FileResponse, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext_lazy as _
+
+from shop.catalogue.page_cache import get_cached_sale
+from shop.errors import STORE_ERRORS, NotFound, ServiceUnavailable, wants_json
+from shop.models import Sale
+from shop.platform.cache import RefreshingCache
+from shop.purchase.admission import cached_sale
+from shop.web.decorators import (
+    CustomerRequest,
+    customer_form,
+    customer_page,
+    live_page,
+    public_page,
+)
+from waiting_room import service
+from waiting_room.estimate import estimate
+from waiting_room.models import Room
+from waiting_room.service import Place, RoomStatus
+
+REFRESH = 5
+"""Least seconds until a page without script loads again; that costs more than a poll."""
+RECORD_FRESH, RECORD_MAX_AGE = 5.0, 60.0
+"""Seconds for which a process keeps the record, which takes a second for 100,000 people."""
+UNAVAILABLE = "unavailable"
+VERIFIER = settings.BASE_DIR / "tools/verify_lottery.py"
+REASONS = {
+    Room.Reason.PAUSED: _("The shop had paused the room, so your turn comes later."),
+    Room.Reason.SLOWED: _("Fewer people are let in per minute than before."),
+}
+
+_records: RefreshingCache[str, dict[str, Any]] = RefreshingCache(100)
+clear = _records.clear
+
+
+@live_page
+def room(request: HttpRequest, slug: str) -> HttpResponse:
+    """Show the room as it is for this visitor; the script keeps the page up to date."""
+    sale = get_cached_sale(slug=slug).sale
+    found, now, place = _room_of(sale), service.status_of(sale=sale), None
+    if request.user.is_authenticated:
+        try:
+            place = service.place_of(sale=sale, customer_id=request.user.pk)
+        except ServiceUnavailable:
+            now = now._replace(state=UNAVAILABLE)
+    context = {
+        "sale": sale,
+        "room": found,
+        "status": now,
+        "place": place,
+        "view": _view(now, place),
+        "reasons": REASONS.items(),
+        "status_json": json.dumps(_public(now)),
+        "place_json": json.dumps(place and place._asdict()),
+        "refresh": max(REFRESH, now.poll_seconds),
+        **_waiting(now, place),
+    }
+    return render(request, "waiting_room/room.html", context)
+
+
+def _room_of(sale: Sale) -> Room:
+    found = service.room_of(sale=sale)
+    if found is None:
+        raise NotFound
+    return found
+
+
+def _view(now: RoomStatus, place: Place | None) -> str:
+    """Return the part of the page that this visitor sees, as `viewOf` in room.js does."""
+    if now.state in ("ended", UNAVAILABLE):
+        return now.state
+    if place is None:
+        return "join"
+    if place.admitted:
+        return "turn"
+    if now.state == "before":
+        return "before"
+    return "waiting" if place.position else "shuffling"
+
+
+def _waiting(now: RoomStatus, place: Place | None) -> dict[str, Any]:
+    """Return what stands in the part for those who wait."""
+    if place is None or place.position is None:
+        return {"ahead": 0}
+    least, most = estimate(
+        position=place.position, serving=now.serving, inlet_per_minute=now.inlet_per_minute
+    )
+    ahead = max(0, place.position - now.serving - 1)
+    is_few = now.state == "open" and ahead >= now.left
+    return {"ahead": ahead, "least": least, "most": most, "is_few": is_few}
+
+
+def _public(now: RoomStatus) -> dict[str, Any]:
+    """Return what everyone may know, with short names: it is sent thousands of times a second."""
+    return {
+        "state": now.state,
+        "serving": now.serving,
+        "joined": now.joined,
+        "left": now.left,
+        "inlet": now.inlet_per_minute,
+        "message": now.message,
+        "message_zh": now.message_zh,
+        "reason": now.reason,
+        "changed": now.changed,
+        "poll": now.poll_seconds,
+    }
+
+
+@public_page
+def status(request: HttpRequest, slug: str) -> HttpResponse:
+    """Return the numbers that everyone polls, also while a store is down. Raise NotFound."""
+    closed: dict[str, Any] = {"state": UNAVAILABLE}
+    try:
+        found = _public(service.status_of(sale=cached_sale(slug=slug)))
+    except (ServiceUnavailable, *STORE_ERRORS):
+        found = closed
+    # The script keeps the numbers that it knows.
+    return _shared(closed if found["state"] == UNAVAILABLE else found, max_age=1)
+
+
+@public_page
+def record(request: HttpRequest, slug: str) -> HttpResponse:
+    """Return the record of the draw. Raise NotFound or ServiceUnavailable."""
+    room = _room_of(cached_sale(slug=slug))
+    read = partial(service.record_of, room=room)
+    key = f"{room.pk}:{room.generation}"
+    found = _records.get(key, read, fresh=RECORD_FRESH, max_age=RECORD_MAX_AGE)
+    return _shared(found, max_age=300 if found["seed"] else 1)
+
+
+def _shared(body: dict[str, Any], *, max_age: int) -> HttpResponse:
+    headers = {
+        "Cache-Control": f"public, max-age={max_age}",
+        "X-Content-Type-Options": "nosniff",
+    }
+    return JsonResponse(body, headers=headers, json_dumps_params={"separators": (",", ":")})
+
+
+@customer_page
+def place(request: CustomerRequest, slug: str) -> HttpResponse:
+    """Return the customer's own place. Raise NotFound without one."""
+    found = service.place_of(sale=cached_sale(slug=slug), customer_id=request.user.pk)
+    if found is None:
+        raise NotFound
+    return JsonResponse(found._asdict())
+
+
+@customer_form
+def join(request: CustomerRequest, slug: str) -> HttpResponse:
+    """Give the customer a place, once; show it, or the sale to those admitted at once."""
+    sale = cached_sale(slug=slug)
+    found = service.join(sale=sale, customer_id=request.user.pk)
+    if wants_json(request):
+        return JsonResponse(found._asdict())
+    return redirect(sale) if found.admitted else redirect("room", slug)
+
+
+@public_page
+def verifier(request: HttpRequest) -> FileResponse:
+    """Return the script that checks the record of a draw."""
+    return FileResponse(VERIFIER.open("rb"), content_type="text/x-python", as_attachment=True)
