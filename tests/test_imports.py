@@ -51,7 +51,7 @@ LAYERS = {
         lottery
         service
         gate views
-        middleware urls
+        admin middleware urls
         apps
     """,
     "loadtest": """

@@ -1,0 +1,161 @@
+"""Waiting rooms in the admin: chosen for a sale, and controlled while people wait."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ActionForm
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
+
+from locking.admin import confirm
+from shop.errors import STORE_ERRORS, NotFound, ShopError
+from shop.models import Sale, User
+from waiting_room import service
+from waiting_room.models import MAX_INLET, Room
+
+
+STATES = {
+    "before": pgettext_lazy("waiting room", "before the opening"),
+    "shuffling": pgettext_lazy("waiting room", "drawing"),
+    "open": pgettext_lazy("waiting room", "open"),
+    "paused": pgettext_lazy("waiting room", "paused"),
+    "sold_out": pgettext_lazy("waiting room", "sold out"),
+    "ended": pgettext_lazy("waiting room", "ended"),
+    "unavailable": pgettext_lazy("waiting room", "closed: its store is unavailable"),
+}
+
+
+def _now(room: Room) -> tuple[str, str]:
+    """Return the state and the numbers of people; dashes without a room or long after its end."""
+    try:
+        now = service.status_of(sale=room.sale)
+    except (NotFound, *STORE_ERRORS):
+        return "–", "–"
+    waiting = max(0, now.joined - now.serving)
+    return str(STATES[now.state]), f"{now.joined} / {now.serving} / {waiting}"
+
+
+def inlet_field(**options: Any) -> forms.IntegerField:
+    """Return a field for the people admitted per minute."""
+    return forms.IntegerField(min_value=1, max_value=MAX_INLET, **options)
+
+
+class RoomActionForm(ActionForm):
+    """The actions on rooms, with the number of people to admit per minute."""
+
+    per_minute = inlet_field(label=_("People per minute"), required=False)
+
+
+@admin.register(Room)
+class RoomAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Rooms with what is going on in them; the inlet and pauses are actions of the list."""
+
+    list_display = ("sale", "mode", "state", "people", "inlet_per_minute", "is_paused")
+    list_select_related = ("sale__product", "sale__stock")
+    search_fields = ("sale__slug",)
+    action_form = RoomActionForm
+    actions = ("set_inlet", "pause", "resume", "reset")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Forbid deletion: the mode "No waiting room" keeps the record of the draw."""
+        return False
+
+    def get_fields(self, request: HttpRequest, obj: Room | None = None) -> Any:
+        """Return the inlet only for a new room: later it is an action, which asks to confirm."""
+        fixed = ("sale", "mode")
+        return (*fixed, "inlet_per_minute") if obj is None else (*fixed, "message", "message_zh")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Room | None = None) -> Any:
+        """Keep the room with its sale."""
+        return () if obj is None else ("sale",)
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Offer the sales that have not ended and have no room."""
+        free = Sale.objects.filter(closes_at__gt=timezone.now(), room=None)
+        kwargs["queryset"] = free.select_related("product")
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+    def save_model(self, request: HttpRequest, obj: Room, form: Any, change: bool) -> None:
+        """Save a new room or its mode, and broadcast a changed message."""
+        if not change:
+            super().save_model(request, obj, form, change)
+            return
+        if "mode" in form.changed_data:
+            obj.save(update_fields=["mode"])
+        texts = {name: form.cleaned_data[name] for name in ("message", "message_zh")}
+        if texts.keys() & set(form.changed_data):
+            self._try(request, obj, partial(service.broadcast, **texts))
+
+    @admin.display(description=_("state"))
+    def state(self, room: Room) -> str:
+        """Return the state of the room, as visitors are told."""
+        return _now(room)[0]
+
+    @admin.display(description=_("joined / admitted / waiting"))
+    def people(self, room: Room) -> str:
+        """Return how many people have a place, are admitted, and are not."""
+        return _now(room)[1]
+
+    @admin.action(description=_("Set people per minute"), permissions=["change"])
+    def set_inlet(self, request: HttpRequest, rooms: QuerySet[Room]) -> HttpResponse | None:
+        """Set the inlet of the selected rooms; above the measured rate, ask to confirm."""
+        try:
+            per_minute = inlet_field().clean(request.POST.get("per_minute"))
+        except forms.ValidationError as error:
+            self.message_user(request, "; ".join(error.messages), messages.ERROR)
+            return None
+        shown = {"per_minute": per_minute, "usual": settings.WAITING_ROOM_INLET_PER_MINUTE}
+        if per_minute > shown["usual"]:
+            if asked := self._confirm(request, rooms, "set_inlet", **shown):
+                return asked
+        return self._each(request, rooms, partial(service.set_inlet, per_minute=per_minute))
+
+    @admin.action(description=_("Pause"), permissions=["change"])
+    def pause(self, request: HttpRequest, rooms: QuerySet[Room]) -> None:
+        """Admit no one until the rooms are resumed."""
+        self._each(request, rooms, service.pause)
+
+    @admin.action(description=_("Resume"), permissions=["change"])
+    def resume(self, request: HttpRequest, rooms: QuerySet[Room]) -> None:
+        """Admit again."""
+        self._each(request, rooms, service.resume)
+
+    @admin.action(description=_("Reset: drop all places"), permissions=["change"])
+    def reset(self, request: HttpRequest, rooms: QuerySet[Room]) -> HttpResponse | None:
+        """Drop all places, once the sale's name or the number of rooms has been typed."""
+        asked = self._confirm(request, rooms, "reset")
+        return asked or self._each(request, rooms, service.reset)
+
+    def _confirm(
+        self, request: HttpRequest, rooms: QuerySet[Room], step: str, **shown: Any
+    ) -> HttpResponse | None:
+        found = list(rooms)
+        name = found[0].sale.slug if len(found) == 1 else str(len(found))
+        template = "admin/waiting_room/room/confirm.html"
+        return confirm(request, self, template, name=name, rooms=found, step=step, **shown)
+
+    def _each(
+        self, request: HttpRequest, rooms: QuerySet[Room], step: Callable[..., Room]
+    ) -> HttpResponse | None:
+        for room in rooms:
+            if self._try(request, room, step):
+                text = _("%s: the waiting room was changed.") % room.sale.slug
+                self.message_user(request, text, messages.SUCCESS)
+        return None
+
+    def _try(self, request: HttpRequest, room: Room, step: Callable[..., Room]) -> bool:
+        try:
+            step(room=room, staff=request.user)
+        except (ShopError, *STORE_ERRORS) as error:
+            text = _("%(sale)s: nothing was changed. %(problem)s")
+            problem = {"sale": room.sale.slug, "problem": error}
+            self.message_user(request, text % problem, messages.ERROR)
+            return False
+        return True
