@@ -16,10 +16,9 @@ from django.utils.translation import pgettext_lazy
 
 from locking.admin import confirm
 from shop.errors import STORE_ERRORS, NotFound, ShopError
-from shop.models import Sale, User
+from shop.models import Sale
 from waiting_room import service
 from waiting_room.models import MAX_INLET, Room
-
 
 STATES = {
     "before": pgettext_lazy("waiting room", "before the opening"),
@@ -112,9 +111,9 @@ class RoomAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             self.message_user(request, "; ".join(error.messages), messages.ERROR)
             return None
         shown = {"per_minute": per_minute, "usual": settings.WAITING_ROOM_INLET_PER_MINUTE}
-        if per_minute > shown["usual"]:
-            if asked := self._confirm(request, rooms, "set_inlet", **shown):
-                return asked
+        is_usual = per_minute <= settings.WAITING_ROOM_INLET_PER_MINUTE
+        if not is_usual and (asked := self._confirm(request, rooms, "set_inlet", **shown)):
+            return asked
         return self._each(request, rooms, partial(service.set_inlet, per_minute=per_minute))
 
     @admin.action(description=_("Pause"), permissions=["change"])

@@ -1,0 +1,104 @@
+"""Waiting rooms in the admin: created, paused, changed, reset, and what staff see of them."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.cache import cache
+from django.test import Client
+
+from shop.models import User
+from tests.shop.making import a_customer, a_sale, put_in_force, signed_in
+from tests.waiting_room.rooms import a_room
+from waiting_room import service
+from waiting_room.models import Room
+
+pytestmark = pytest.mark.django_db
+LIST = "/admin/waiting_room/room/"
+
+
+@pytest.fixture(autouse=True)
+def _clean(db: None) -> None:
+    put_in_force("process")
+    cache.clear()
+
+
+@pytest.fixture
+def amy() -> Client:
+    return signed_in(User.objects.create_superuser("amy"))
+
+
+def act(client: Client, action: str, *rooms: Room, **form: object):
+    chosen = [room.pk for room in rooms]
+    return client.post(LIST, {"action": action, "_selected_action": chosen, **form}, follow=True)
+
+
+def test_room_is_created_for_a_sale_that_has_not_ended(amy: Client) -> None:
+    sale, ended, taken = a_sale(opens_in=60), a_sale(opens_in=-60, lasts=30), a_room().sale
+    page = amy.get(f"{LIST}add/").content.decode()
+    assert f'value="{sale.pk}"' in page
+    assert not any(f'<option value="{other.pk}"' in page for other in (ended, taken))
+    amy.post(f"{LIST}add/", {"sale": sale.pk, "mode": "lottery", "inlet_per_minute": 50})
+    room = Room.objects.get(sale=sale)
+    assert (room.mode, room.inlet_per_minute) == ("lottery", 50)
+    assert service.status_of(sale=sale).state == "before"
+
+
+def test_list_shows_who_waits(amy: Client) -> None:
+    room = a_room(opens_in=60)
+    for _ in range(3):
+        service.join(sale=room.sale, customer_id=a_customer().pk)
+    page = amy.get(LIST).content.decode()
+    assert "3 / 0 / 3" in page
+    assert "before the opening" in page
+
+
+def test_pause_and_resume(amy: Client) -> None:
+    room, other = a_room(opens_in=-1), a_room(opens_in=-1)
+    act(amy, "pause", room)
+    states = [service.status_of(sale=one.sale).state for one in (room, other)]
+    assert states == ["paused", "open"]
+    act(amy, "resume", room)
+    service.clear()
+    assert service.status_of(sale=room.sale).state == "open"
+
+
+def test_inlet_above_the_measured_rate_is_confirmed(amy: Client, settings) -> None:
+    settings.WAITING_ROOM_INLET_PER_MINUTE = 100
+    room = a_room(inlet=50)
+
+    def inlet(**form: object) -> int:
+        act(amy, "set_inlet", room, **form)
+        room.refresh_from_db()
+        return room.inlet_per_minute
+
+    assert inlet(per_minute="80") == 80
+    for wrong in ("", "0", "-1", "many", "9999999"):
+        assert inlet(per_minute=wrong) == 80
+    assert inlet(per_minute="500") == 80
+    assert inlet(per_minute="500", confirm="another") == 80
+    assert inlet(per_minute="500", confirm=room.sale.slug) == 500
+
+
+def test_message_is_broadcast(amy: Client) -> None:
+    room = a_room()
+    form = {"mode": room.mode, "message": "Back at noon", "message_zh": "中午恢复"}
+    amy.post(f"{LIST}{room.pk}/change/", form)
+    status = service.status_of(sale=room.sale)
+    assert (status.message, status.message_zh) == ("Back at noon", "中午恢复")
+
+
+def test_reset_is_confirmed(amy: Client) -> None:
+    room, customer = a_room(opens_in=60), a_customer().pk
+    service.join(sale=room.sale, customer_id=customer)
+    assert act(amy, "reset", room).status_code == 200
+    assert service.place_of(sale=room.sale, customer_id=customer) is not None
+    act(amy, "reset", room, confirm=room.sale.slug)
+    assert service.place_of(sale=room.sale, customer_id=customer) is None
+
+
+def test_customers_and_readers_change_nothing() -> None:
+    room = a_room(opens_in=-1)
+    assert signed_in().post(LIST, {"action": "pause"}).status_code == 302
+    ben = User.objects.create_user("ben", is_staff=True)
+    assert act(signed_in(ben), "pause", room).status_code == 403
+    assert service.status_of(sale=room.sale).state == "open"
