@@ -57,7 +57,7 @@ ROWS = {
     "M": ("a guard is taken out of the shop", "the checker finds it, and nothing in the control"),
     "R": ("a waiting room's Redis or drawing process killed", "no place lost or given twice"),
 }
-"""Description and promise of each row: the catalogue, failures (F), mutants (M), the waiting room (R)."""
+"""Description and promise of each row: the catalogue, failures (F), mutants (M), rooms (R)."""
 SLACK = 2.0
 """Seconds that a loaded machine may add to a promised time; `lab endure` prints the figures."""
 VENDORS = {"mysql": "MariaDB", "postgresql": "PostgreSQL", "sqlite": "SQLite"}

@@ -11,7 +11,7 @@ from django.db import connections
 
 from locking import LockError, locks
 from locking.failpoints import reach
-from shop.errors import STORE_ERRORS, ShopError
+from shop.errors import STORE_ERRORS, ServiceUnavailable, ShopError
 from waiting_room import store
 from waiting_room.models import Room
 from waiting_room.tickets import root_of, shuffle, ticket_of
@@ -51,8 +51,11 @@ def draw(*, room: Room, cutoff: int) -> bool:
         customers = store.arrivals(room=room, until=cutoff)
         tickets = [ticket_of(key=room.ticket_key, customer_id=one) for one in customers]
         root = root_of(tickets)
-        # The root is fixed before anyone can see the seed.
-        Room.objects.filter(pk=room.pk, generation=room.generation).update(root=root)
+        # Fixed before anyone can see the seed. With another root, Redis has lost a part of the list.
+        row = Room.objects.filter(pk=room.pk, generation=room.generation, root__in=["", root])
+        if not row.update(root=root):
+            logger.error("Waiting room of sale %s is closed: its list has changed", room.sale_id)
+            raise ServiceUnavailable
         reach("room.root_fixed", room=room.pk)
         drawn = shuffle(tickets, seed=room.seed, root=root)
         position = {ticket: number for number, ticket in enumerate(drawn, 1)}

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from devservers import Redis
 from devservers.faults.waiting import until
 from locking.testing.calls import within
 from shop.errors import NotAdmitted
 from shop.models import Order, Sale
+from shop.platform import rate_limits
+from shop.purchase import admission
 from shop.purchase.admission import admit, gate_page
 from tests.fault_rows import record_outcome
 from tests.shop.conftest import in_force
 from tests.shop.making import a_customer, a_sale, fresh
+from tests.shop.web.test_refusal_costs import counted_messages
 from tests.shop.web.wsgi_browser import Browser, alone, li
 from tests.waiting_room.rooms import a_room
 from waiting_room import gate, service
@@ -85,6 +90,20 @@ def test_customer_with_an_order_gets_the_same_response(li, entry) -> None:
     again = send(li, sale, entry)
     assert (again.status, again.body) == (201, bought.body)
     assert send(Browser(), sale, entry).status == 409
+
+
+def test_refusal_costs_one_query_and_one_message(li, monkeypatch) -> None:
+    """And the message of the rate limit, which counts a customer from the second request on."""
+    sale = a_room(inlet=1).sale
+    for module in (admission, service):
+        for name in ("FRESH", "MAX_AGE", "ROOMS_FRESH", "ROOMS_MAX_AGE"):
+            monkeypatch.setattr(module, name, 60, raising=False)
+    rate_limits.count("1/second", "anyone")  # loads the limiter's script
+    for browser in (Browser(), li):
+        assert send(browser, sale, "token").status == 409  # fills the caches
+    with CaptureQueriesContext(connection) as queries, counted_messages() as messages:
+        assert send(li, sale, "token").status == 409
+    assert (len(queries), len(messages)) == (1, 2)
 
 
 def test_customer_behind_the_served_position_is_refused() -> None:

@@ -10,6 +10,7 @@ import pytest
 from django.utils import timezone
 
 from devservers.faults.waiting import until
+from shop.errors import ServiceUnavailable
 from shop.models import Sale
 from shop.purchase import admission
 from tests.waiting_room.rooms import a_room
@@ -127,6 +128,17 @@ def test_draw_of_a_killed_process_is_repeated_by_another(workers) -> None:
     assert not heir.call("draw", room=room.pk, cutoff=50)["drawn"]
     assert Room.objects.get().root == root
     assert positions_follow_the_record(room)
+
+
+def test_lottery_is_not_drawn_again_with_another_list() -> None:
+    """The seed may be public by then: who chooses the list would choose the positions."""
+    room = a_lottery(5)
+    open_sale(room)
+    store.visit(room=room, sale=room.sale)
+    Room.objects.update(root="0" * 64)
+    with pytest.raises(ServiceUnavailable):
+        lottery.draw(room=room, cutoff=5)
+    assert place_of(sale=room.sale, customer_id=1).position is None
 
 
 def positions_follow_the_record(room: Room) -> bool:
