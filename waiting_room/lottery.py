@@ -51,7 +51,7 @@ def draw(*, room: Room, cutoff: int) -> bool:
         customers = store.arrivals(room=room, until=cutoff)
         tickets = [ticket_of(key=room.ticket_key, customer_id=one) for one in customers]
         root = root_of(tickets)
-        # Fixed before anyone can see the seed. With another root, Redis has lost a part of the list.
+        # Fixed before anyone can see the seed. Another root: Redis has lost a part of the list.
         row = Room.objects.filter(pk=room.pk, generation=room.generation, root__in=["", root])
         if not row.update(root=root):
             logger.error("Waiting room of sale %s is closed: its list has changed", room.sale_id)
