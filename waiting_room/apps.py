@@ -1,6 +1,7 @@
 """The Django application `waiting_room`."""
 
 from django.apps import AppConfig
+from django.db.models.signals import post_delete, post_save
 from django.utils.translation import gettext_lazy as _
 
 
@@ -12,7 +13,11 @@ class WaitingRoomConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Make the purchase ask for admission."""
-        from waiting_room.gate import connect_gate
+        """Make the purchase ask for admission; forget the rooms of this process after a change."""
+        from shop.purchase.admission import gates
+        from waiting_room import gate, service
+        from waiting_room.models import Room
 
-        connect_gate()
+        gates.append(gate.RoomGate())
+        post_save.connect(service.clear, sender=Room)
+        post_delete.connect(service.clear, sender=Room)

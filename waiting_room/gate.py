@@ -2,7 +2,6 @@
 
 from shop.errors import NotAdmitted, ServiceUnavailable
 from shop.models import Sale
-from shop.purchase import admission
 from waiting_room import service
 
 MAX_REMEMBERED = 100_000
@@ -47,13 +46,6 @@ class RoomGate:
 def url_of(sale: Sale) -> str:
     """Return the path of the room's page."""
     return f"{sale.get_absolute_url()}room/"
-
-
-def connect_gate() -> None:
-    """Make the purchase ask for admission, once per process."""
-    if not any(isinstance(gate, RoomGate) for gate in admission.gates):
-        admission.gates.append(RoomGate())
-    service.connect_invalidation()
 
 
 def clear() -> None:

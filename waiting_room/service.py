@@ -7,7 +7,6 @@ are in Redis. A process remembers only which rooms there are, and the state for 
 import logging
 import math
 import time
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,7 +15,6 @@ from django.conf import settings
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models.signals import post_delete, post_save
 from django.utils import timezone
 
 from shop.errors import BadInput, NotFound, NotOpen, ServiceUnavailable
@@ -291,10 +289,3 @@ def clear(**_: object) -> None:
     """Drop what this process remembers of rooms."""
     _rooms.clear()
     _status.clear()
-
-
-def connect_invalidation() -> None:
-    """Forget the rooms of this process when one is saved or deleted."""
-    connect: Callable[..., Any]
-    for connect in (post_save.connect, post_delete.connect):
-        connect(clear, sender=Room, dispatch_uid="waiting_room.clear")
