@@ -9,26 +9,33 @@ from django.http.response import HttpResponseBase
 from shop.errors import STORE_ERRORS, ShopError
 from waiting_room import views
 
-SHARED = re.compile(r"/sales/([-\w]+)/room/(status|record)\.json", re.ASCII)
-VIEWS = {"status": views.status, "record": views.record}
+SHARED = {
+    re.compile(r"/sales/(?P<slug>[-\w]+)/room/" + name + r"\.json", re.ASCII): view
+    for name, view in {
+        "status": views.status,
+        "record": views.record,
+        "positions-(?P<prefix>[0-9a-f]{2})": views.positions,
+    }.items()
+}
 
 
 def room_middleware(
     get_response: Callable[[HttpRequest], HttpResponseBase],
 ) -> Callable[[HttpRequest], HttpResponseBase]:
-    """Serve status.json and record.json without session, language or cookie.
+    """Serve status, record and positions without session, language or cookie.
 
     All other requests go on; so does a refusal, which the same view then raises again where
     DomainErrorMiddleware explains it.
     """
 
     def serve(request: HttpRequest) -> HttpResponseBase:
-        found = SHARED.fullmatch(request.path_info)
-        if found and request.method in ("GET", "HEAD"):
-            try:
-                return VIEWS[found[2]](request, slug=found[1])
-            except (ShopError, *STORE_ERRORS):
-                pass
+        if request.path_info.endswith(".json") and request.method in ("GET", "HEAD"):
+            for path, view in SHARED.items():
+                if found := path.fullmatch(request.path_info):
+                    try:
+                        return view(request, **found.groupdict())
+                    except (ShopError, *STORE_ERRORS):
+                        break
         return get_response(request)
 
     return serve

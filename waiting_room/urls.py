@@ -11,4 +11,9 @@ urlpatterns = [
     path("sales/<slug:slug>/room/place.json", views.place, name="room-place"),
     path("sales/<slug:slug>/room/status.json", views.status, name="room-status"),
     path("sales/<slug:slug>/room/record.json", views.record, name="room-record"),
+    path(
+        "sales/<slug:slug>/room/positions-<slug:prefix>.json",
+        views.positions,
+        name="room-positions",
+    ),
 ]

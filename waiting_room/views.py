@@ -25,11 +25,14 @@ from waiting_room import service
 from waiting_room.estimate import estimate
 from waiting_room.models import Room
 from waiting_room.service import Place, RoomStatus
+from waiting_room.tickets import shuffle
 
 REFRESH = 5
 """Least seconds until a page without script loads again; that costs more than a poll."""
 RECORD_FRESH, RECORD_MAX_AGE = 5.0, 60.0
 """Seconds for which a process keeps the record, which takes a second for 100,000 people."""
+DRAWN_MAX_AGE = 300
+"""Seconds for which what the draw has decided may be kept: until a reset by staff is noticed."""
 UNAVAILABLE = "unavailable"
 VERIFIER = settings.BASE_DIR / "tools/verify_lottery.py"
 REASONS = {
@@ -38,6 +41,7 @@ REASONS = {
 }
 
 _records: RefreshingCache[str, dict[str, Any]] = RefreshingCache(100)
+_drawn: RefreshingCache[str, dict[str, dict[str, int]]] = RefreshingCache(10)
 clear = _records.clear
 
 
@@ -129,11 +133,39 @@ def status(request: HttpRequest, slug: str) -> HttpResponse:
 @public_page
 def record(request: HttpRequest, slug: str) -> HttpResponse:
     """Return the record of the draw. Raise NotFound or ServiceUnavailable."""
-    room = _room_of(cached_sale(slug=slug))
+    found = _record_of(cached_sale(slug=slug))
+    return _shared(found, max_age=DRAWN_MAX_AGE if found["seed"] else 1)
+
+
+@public_page
+def positions(request: HttpRequest, slug: str, prefix: str) -> HttpResponse:
+    """Return the drawn positions of the tickets with that prefix. Raise NotFound before the draw.
+
+    After the draw everyone asks for a position in the same seconds. These files are public like
+    the record, so nginx serves them: Python builds each of the 256 once.
+    """
+    found = _record_of(cached_sale(slug=slug))
+    if not found["seed"]:
+        raise NotFound
+    read = partial(_by_prefix, found)
+    drawn = _drawn.get(found["seed"], read, fresh=DRAWN_MAX_AGE, max_age=DRAWN_MAX_AGE)
+    return _shared(drawn.get(prefix, {}), max_age=DRAWN_MAX_AGE)
+
+
+def _record_of(sale: Sale) -> dict[str, Any]:
+    room, state = _room_of(sale), service.status_of(sale=sale).state
+    # A record without the seed is not kept beyond the draw.
+    key = f"{room.pk}:{room.generation}:{state in ('before', 'shuffling')}"
     read = partial(service.record_of, room=room)
-    key = f"{room.pk}:{room.generation}"
-    found = _records.get(key, read, fresh=RECORD_FRESH, max_age=RECORD_MAX_AGE)
-    return _shared(found, max_age=300 if found["seed"] else 1)
+    return _records.get(key, read, fresh=RECORD_FRESH, max_age=RECORD_MAX_AGE)
+
+
+def _by_prefix(record: dict[str, Any]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    order = shuffle(record["list"], seed=record["seed"], root=record["root"])
+    for position, ticket in enumerate(order, 1):
+        found.setdefault(ticket[:2], {})[ticket] = position
+    return found
 
 
 def _shared(body: dict[str, Any], *, max_age: int) -> HttpResponse:

@@ -3,8 +3,9 @@
 (() => {
   const room = document.querySelector("#room");
   const live = document.querySelector("#announcement");
-  const { statusUrl, placeUrl, saleUrl } = room.dataset;
-  const PLACES_PER_SECOND = 300; // requests for places after the draw, of all visitors together
+  const { statusUrl, placeUrl, positionsUrl, saleUrl } = room.dataset;
+  const POSITIONS_PER_SECOND = 5000; // of all visitors together, after the draw; nginx serves them
+  const PLACES_PER_SECOND = 300; // of all visitors together, after a failure of the store
   const SALE_AFTER_MS = 1500; // the announcement of the turn is read before the page changes
   let status = JSON.parse(room.dataset.status);
   let place = JSON.parse(room.dataset.place);
@@ -95,7 +96,9 @@
   };
   const askPlace = async () => {
     try {
-      place = await json(placeUrl);
+      const drawn = isStale ? {} : await json(positionsUrl.replace("-00.", `-${place.ticket.slice(0, 2)}.`));
+      const position = drawn[place.ticket]; // a TypeError if the file does not exist yet
+      place = position ? { ...place, position } : await json(placeUrl);
       isStale = false;
       if (!place) {
         memory = {};
@@ -116,7 +119,7 @@
     const isDrawn = ["open", "paused", "sold_out"].includes(status.state);
     const isUnknown = isStale ? status.state !== "unavailable" : place && isDrawn && !place.position;
     if (placeUrl && isUnknown && !asking) {
-      asking = setTimeout(askPlace, 1000 * Math.random() * status.joined / PLACES_PER_SECOND);
+      asking = setTimeout(askPlace, 1000 * Math.random() * status.joined / (isStale ? PLACES_PER_SECOND : POSITIONS_PER_SECOND));
     }
     // Spread at random, so that pages loaded in the same second poll at different times.
     clearTimeout(timer);

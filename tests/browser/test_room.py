@@ -49,6 +49,7 @@ def scripted(page: Page, *, position: int | None = 1000, **first: Any) -> dict[s
     page.route("**/room/status.json", answer)
     admitted = False
     place = {"ticket": "0" * 16, "position": position, "admitted": admitted}
+    page.route("**/room/positions-*.json", lambda route: route.fulfill(json={}))
     page.route("**/room/place.json", lambda route: route.fulfill(json=place))
     # Polls and pauses of the page take a thousandth of their time.
     page.add_init_script(

@@ -11,9 +11,11 @@ from django.test import Client
 
 from devservers import Redis
 from devservers.faults.waiting import until
+from shop.administration import sale_management
 from shop.models import Sale
+from shop.purchase import admission
 from tests.shop.making import a_customer, a_sale, put_in_force, signed_in
-from tests.waiting_room.rooms import a_room, open_now
+from tests.waiting_room.rooms import a_room
 from waiting_room import service, views
 from waiting_room.estimate import estimate
 
@@ -27,6 +29,14 @@ def _clean(db: None) -> None:
     put_in_force("process")
     cache.clear()
     views.clear()
+
+
+def open_now(sale: Sale) -> None:
+    """Open the sale as staff do, and make this process read it again."""
+    assert sale_management.open_now(sale=sale)
+    sale.refresh_from_db()
+    admission.clear()
+    service.clear()
 
 
 def url(sale: Sale, part: str = "") -> str:
@@ -50,7 +60,6 @@ def test_page_follows_the_visitor_to_the_sale(mode: str) -> None:
     page = client.post(url(sale, "join/"), follow=True)
     assert page.redirect_chain == [(url(sale), 302)]
     assert view_of(client, sale) == "before"
-    service.clear()
     open_now(sale)
     service.status_of(sale=sale)
     until(lambda: view_of(client, sale) == "turn", "the turn", 10)
@@ -142,8 +151,8 @@ def test_record_can_be_kept_once_the_seed_is_revealed() -> None:
     before = Client().get(url(sale, "record.json"))
     assert before.json()["seed"] is before.json()["list"] is None
     assert before.headers["Cache-Control"] == "public, max-age=1"
+    assert Client().get(url(sale, "positions-00.json")).status_code == 404
     open_now(sale)
-    service.clear()
 
     def is_revealed() -> bool:
         views.clear()
@@ -154,6 +163,11 @@ def test_record_can_be_kept_once_the_seed_is_revealed() -> None:
     after = Client().get(url(sale, "record.json"))
     assert len(after.json()["list"]) == 1
     assert after.headers["Cache-Control"] == "public, max-age=300"
+    [ticket] = after.json()["list"]
+    drawn = [Client().get(url(sale, f"positions-{part}.json")) for part in (ticket[:2], "zz")]
+    assert drawn[0].json() == {ticket: 1}
+    assert drawn[0].headers["Cache-Control"] == "public, max-age=300"
+    assert drawn[1].json() == {}
     assert after.json()["commitment"] in Client().get(url(sale)).content.decode()
 
 
