@@ -1,15 +1,16 @@
-"""The Redis that neither evicts nor loses data (REDIS_URL).
+"""The Redis servers that neither evict nor lose data: REDIS_URL, and those of an `Address`.
 
-All functions raise ServiceUnavailable, in bounded time, if it is unavailable.
+All functions raise ServiceUnavailable, in bounded time, if the server is unavailable.
 """
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.conf import settings
 
 from locking import LockUnavailable
+from locking.backends.redis.cluster import open_pool
 from locking.backends.redis.connection import Connection, Script
 from locking.backends.redis.pool import ConnectionPool
 from shop.errors import ServiceUnavailable
@@ -18,23 +19,36 @@ TIMEOUT = 1.0
 """Seconds for which a reply of Redis is awaited."""
 
 
-def command(*command: object) -> Any:
-    """Send a command that may be executed twice; return its reply."""
-    return _ask(lambda redis: redis.command(*map(str, command)))
+class Address(NamedTuple):
+    """A server, or the node of a Cluster that has the keys with a hash tag."""
+
+    url: str
+    tag: str
+
+    @property
+    def server(self) -> tuple[str, ...]:
+        """Return what two addresses have in common if one command may read keys of both."""
+        return tuple(self) if "+cluster:" in self.url else (self.url,)
 
 
-def run(script: Script, keys: Sequence[str], *args: object) -> Any:
-    """Run a script that may be executed twice; return its reply."""
-    return _ask(lambda redis: redis.run(script, keys, list(map(str, args))))
+def command(*command: object, at: Address | None = None) -> Any:
+    """Send a command that may be executed twice, by default to REDIS_URL; return its reply."""
+    return _ask(at, Connection.command, *map(str, command))
 
 
-def _ask(request: Callable[[Connection], Any]) -> Any:
+def run(script: Script, keys: Sequence[str], *args: object, at: Address | None = None) -> Any:
+    """Run a script that may be executed twice, by default on REDIS_URL; return its reply."""
+    return _ask(at, Connection.run, script, keys, list(map(str, args)), None)
+
+
+def _ask(at: Address | None, request: Callable[..., Any], *args: object) -> Any:
     try:
-        return _pool(settings.REDIS_URL).call(request)
+        pool = _pool(at.url).of(at.tag) if at else _pool(settings.REDIS_URL)
+        return pool.call(request, *args)
     except LockUnavailable as error:
         raise ServiceUnavailable from error
 
 
 @cache
 def _pool(url: str) -> ConnectionPool:
-    return ConnectionPool(url, timeout=TIMEOUT, connect_timeout=TIMEOUT)
+    return open_pool(url, timeout=TIMEOUT, connect_timeout=TIMEOUT)

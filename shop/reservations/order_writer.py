@@ -25,6 +25,7 @@ from shop.models import CustomerQuota, Order, RejectedReservation, Sale
 from shop.platform.metrics import ORDERS
 from shop.reservations import store
 from shop.reservations.reconciliation import decided_in, reconcile
+from shop.reservations.shards import Shard
 from shop.reservations.store import Entry
 from shop.sales.quota import take_quota
 from shop.sales.stock_lock import commit_under, fence_of, learn_newer_fence, lock_name
@@ -42,18 +43,18 @@ Reason = RejectedReservation.Reason
 Outcomes = list[tuple[Entry, str]]
 
 
-def write(*, sale: Sale) -> int:
-    """Decide the oldest entries of a sale and remove them from the stream; return their number.
+def write(*, sale: Sale, shard: Shard) -> int:
+    """Decide the oldest entries of a shard of the sale and remove them from the stream; return their number.
 
     Undecided entries stay in the stream. Raises LockError, DatabaseError and ServiceUnavailable.
     """
     for attempt in reversed(range(settings.MAX_ATTEMPTS)):
         try:
             with lock(lock_name(sale.pk), timeout=BATCH_LOCK_TIMEOUT) as lease:
-                entries = list(islice(store.entries(sale=sale), BATCH))
-                outcomes = _decide(sale, entries, lease, is_last=not attempt)
+                entries = list(islice(store.entries(shard=shard), BATCH))
+                outcomes = _decide(sale, shard, entries, lease, is_last=not attempt)
                 reach("queued.committed")
-                settled = store.settle(sale=sale, outcomes=outcomes)
+                settled = store.settle(shard=shard, outcomes=outcomes)
                 reach("queued.settled")
         except StaleFence:
             learn_newer_fence(sale)
@@ -73,9 +74,11 @@ def _reconnect() -> None:
     connection.ensure_connection()
 
 
-def _decide(sale: Sale, entries: Sequence[Entry], lease: Lease, *, is_last: bool) -> Outcomes:
+def _decide(
+    sale: Sale, shard: Shard, entries: Sequence[Entry], lease: Lease, *, is_last: bool
+) -> Outcomes:
     decided = decided_in(sale=sale, numbers=[entry.number for entry in entries])
-    outcomes = [(one, decided[one.number][1]) for one in entries if one.number in decided]
+    outcomes = [(one, decided[one.number].outcome) for one in entries if one.number in decided]
     fresh = [entry for entry in entries if entry.number not in decided]
     reach("queued.read")
     try:
@@ -90,7 +93,7 @@ def _decide(sale: Sale, entries: Sequence[Entry], lease: Lease, *, is_last: bool
         logger.info("Batch of sale %s refused, writing its orders one by one: %s", sale.slug, error)
     failed = 0
     for entry in fresh:
-        outcome = _write_alone(sale, entry, lease)
+        outcome = _write_alone(sale, shard, entry, lease)
         if outcome is not None:
             outcomes.append((entry, outcome))
         failed = failed + 1 if outcome is None else 0
@@ -99,7 +102,7 @@ def _decide(sale: Sale, entries: Sequence[Entry], lease: Lease, *, is_last: bool
     return outcomes
 
 
-def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
+def _write_alone(sale: Sale, shard: Shard, entry: Entry, lease: Lease) -> str | None:
     """Return the outcome of an entry, or None if the database failed."""
     try:
         _commit(sale, [entry], lease)
@@ -111,7 +114,7 @@ def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
         raise  # the write may still come: under this lease no other may follow
     except OperationalError as error:
         _reconnect()
-        is_hopeless = _count_failure(sale, entry) >= MAX_FAILURES
+        is_hopeless = _count_failure(sale, shard, entry) >= MAX_FAILURES
         return _reject(sale, entry, Reason.FAILED, repr(error)) if is_hopeless else None
     except (DatabaseError, ValueError) as error:
         sent = Order.objects.filter(customer_id=entry.customer_id, key=entry.key)
@@ -120,19 +123,19 @@ def _write_alone(sale: Sale, entry: Entry, lease: Lease) -> str | None:
     return "won"
 
 
-def _count_failure(sale: Sale, entry: Entry) -> int:
+def _count_failure(sale: Sale, shard: Shard, entry: Entry) -> int:
     """Return how often an entry failed although the database could write the stock row."""
     try:
         stock.check_writable(stock_id=sale.stock_id)
     except OperationalError:
         return 0
-    return store.count_failure(sale=sale, entry=entry)
+    return store.count_failure(shard=shard, entry=entry)
 
 
 def _reject(sale: Sale, entry: Entry, reason: Reason, detail: str = "") -> str:
     """Reject an entry unless a COMMIT whose reply was lost decided it; return the outcome."""
     if decided := decided_in(sale=sale, numbers=[entry.number]):
-        return decided[entry.number][1]
+        return decided[entry.number].outcome
     if reason == Reason.FAILED:
         logger.error("Reservation rejected: %s (%s)", entry, detail)
     rejected, _ = RejectedReservation.objects.get_or_create(

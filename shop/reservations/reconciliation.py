@@ -1,5 +1,6 @@
 """Load a queued sale's state from the ledger into Redis, compare the two and repair Redis.
 
+Each shard is loaded and compared on its own; only their shares of the stock are compared together.
 All of this happens under the sale's lock, so that no order is written meanwhile. Reservations go
 on: they change nothing that mirrors the database. If the lock has two holders, the result may be
 wrong by what the other one writes. The stock row then refuses the excess, and the next comparison
@@ -10,8 +11,9 @@ import logging
 import secrets
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import NamedTuple
 
 from django.conf import settings
 from django.db.models import QuerySet
@@ -19,11 +21,12 @@ from django.utils import timezone
 
 from locking import LockError, lock
 from locking.failpoints import reach
-from shop.errors import Overloaded, lock_refusal
+from shop.errors import BadInput, Overloaded, lock_refusal
 from shop.models import CustomerQuota, Order, RejectedReservation, Sale
 from shop.platform.deadline import current_deadline
-from shop.reservations import store
-from shop.reservations.store import Entry
+from shop.reservations import shares, store
+from shop.reservations.shards import Shard, home_number, replaced, shards_of
+from shop.reservations.store import Entry, State
 from shop.sales.stock_lock import lock_name, sale_lock
 from shop.sales.waiting_slots import waiting_slot
 
@@ -36,7 +39,16 @@ AFTER = timedelta(days=1)
 POLL = 0.02
 """Seconds between two looks at a generation that another process fills."""
 
-Decided = dict[str, tuple[int, str]]
+
+class Decision(NamedTuple):
+    """What the database has decided about a reservation."""
+
+    quantity: int
+    outcome: str
+    customer_id: int | None
+
+
+Decided = dict[str, Decision]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +65,12 @@ class Repair:
     """Customers with a wrong number of units in Redis."""
     forgotten: int = 0
     """Reservations that lost their entry: their page offers to send the form again."""
+    unavailable: int = 0
+    """Shards that were not compared, because they did not respond."""
 
     def __bool__(self) -> bool:
         """Return True if anything was repaired."""
-        return self != Repair(sale=self.sale)
+        return replace(self, unavailable=0) != Repair(sale=self.sale)
 
 
 def sales_under_way() -> QuerySet[Sale]:
@@ -80,14 +94,17 @@ def load(*, sale: Sale) -> None:
 
 
 def _load(sale: Sale) -> None:
-    """Fill a new generation, or wait for the process that fills one without the lock."""
+    """Fill new generations of the shards that have none, or wait for a process that does.
+
+    A shard that is unavailable is left out; ServiceUnavailable is raised if all are.
+    """
     deadline = current_deadline()
     while True:
         sale.refresh_from_db(fields=["generation", "stock"])
-        state = store.read_state(sale=sale)
-        if state is None:
-            _fill(sale)
-        elif state.stock is not None:
+        states = store.read_states(sale=sale)
+        if missing := [shard for shard, state in states.items() if state is None]:
+            _fill(sale, missing[0])
+        elif all(state and state.stock is not None for state in states.values()):
             return
         elif not deadline.left(settings.LOCK_TIMEOUT):
             raise Overloaded
@@ -96,23 +113,33 @@ def _load(sale: Sale) -> None:
             time.sleep(POLL)
 
 
-def _fill(sale: Sale) -> None:
-    """Replace the sale's generation, unless another process does; keep its unwritten entries."""
-    old = Sale(pk=sale.pk, generation=sale.generation)
-    sale.generation = 1 + secrets.randbelow(2**31 - 1)
-    store.create(sale=sale)
-    is_ours = Sale.objects.filter(pk=sale.pk, generation=old.generation)
-    if not is_ours.update(generation=sale.generation):
+def _fill(sale: Sale, lost: Shard) -> None:
+    """Replace the shard's generation, unless another process does; keep its unwritten entries."""
+    shard = lost._replace(generation=1 + secrets.randbelow(2**31 - 1))
+    store.create(shard=shard)
+    if not _replace(sale, shard):
         return
     reach("queued.filling")
-    _mirror(sale, *_read_ledger(sale))
-    for entry in store.entries(sale=old):
+    _mirror(sale, shard, *_read_ledger(sale))
+    old = lost._replace(generation=abs(lost.generation))
+    store.delete(old, store.keys_of(old).state)  # accepts no reservation any more
+    for entry in store.entries(shard=old):
         if entry.customer_id is not None:
-            store.reserve(sale=sale, entry=entry, limit=None)
-    store.set_stock(sale=sale, quantity=sale.stock.quantity)
-    store.expire_at(sale=sale, until=_end_of(sale))
-    store.delete(*store.keys_of(old))
-    logger.info("Loaded sale %s into Redis as generation %d", sale.slug, sale.generation)
+            store.reserve(shard=shard, entry=entry, limit=None)
+    store.set_stock(shard=shard, quantity=shares.first_share(sale=sale, shard=shard))
+    store.expire_at(shard=shard, until=_end_of(sale))
+    store.delete(old)
+    shares.cover(sale=sale, shard=shard)
+    logger.info("Loaded sale %s into Redis: %s", sale.slug, shard)
+
+
+def _replace(sale: Sale, shard: Shard) -> bool:
+    """Store the shard's new generation; return False if another process has stored one."""
+    new = replaced(sale, shard)
+    is_ours = Sale.objects.filter(pk=sale.pk, generation=sale.generation).update(generation=new)
+    if is_ours:
+        sale.generation = new
+    return bool(is_ours)
 
 
 def _read_ledger(sale: Sale) -> tuple[Decided, dict[str, str]]:
@@ -130,12 +157,21 @@ def _read_ledger(sale: Sale) -> tuple[Decided, dict[str, str]]:
             return decided, taken
 
 
-def _mirror(sale: Sale, decided: Decided, taken: dict[str, str]) -> int:
-    """Copy outcomes and customers to Redis; return how many customers were wrong."""
-    keys = store.keys_of(sale)
-    outcomes = {number: f"{units} {outcome}" for number, (units, outcome) in decided.items()}
-    store.mirror(keys.outcomes, outcomes)
-    return store.mirror(keys.taken, taken)
+def _mirror(sale: Sale, shard: Shard, decided: Decided, taken: dict[str, str]) -> int:
+    """Copy the outcomes and units of the shard's customers to it; return how many were wrong."""
+
+    def is_home(customer_id: int | None) -> bool:
+        return home_number(customer_id, shard.total) == shard.number
+
+    keys = store.keys_of(shard)
+    outcomes = {
+        number: f"{one.quantity} {one.outcome}"
+        for number, one in decided.items()
+        if is_home(one.customer_id)
+    }
+    store.mirror(shard, keys.outcomes, outcomes)
+    own = {customer: units for customer, units in taken.items() if is_home(int(customer))}
+    return store.mirror(shard, keys.taken, own)
 
 
 def _end_of(sale: Sale) -> float:
@@ -147,10 +183,14 @@ def decided_in(*, sale: Sale, numbers: Sequence[str] | None = None) -> Decided:
     orders, others = Order.objects.filter(sale=sale), RejectedReservation.objects.filter(sale=sale)
     if numbers is not None:
         orders, others = orders.filter(number__in=numbers), others.filter(number__in=numbers)
-    refused = others.values_list("number", "quantity", "reason")
-    decided = {number: (quantity, reason) for number, quantity, reason in refused}
-    for number, quantity, status in orders.values_list("number", "quantity", "status"):
-        decided[number] = quantity, "won" if status in Order.LIVE else "returned"
+    columns = "number", "quantity", "customer_id"
+    decided = {
+        number: Decision(quantity, reason, customer)
+        for number, quantity, customer, reason in others.values_list(*columns, "reason")
+    }
+    for number, quantity, customer, status in orders.values_list(*columns, "status"):
+        outcome = "won" if status in Order.LIVE else "returned"
+        decided[number] = Decision(quantity, outcome, customer)
     return decided
 
 
@@ -158,9 +198,10 @@ def reconcile(*, sale: Sale, thoroughly: bool = False) -> Repair:
     """Compare Redis with the database and repair Redis.
 
     The stock is compared first. Only if it differs, after a start of Redis, or `thoroughly`, all
-    customers and reservations are compared too. Raises Overloaded and ServiceUnavailable.
+    customers and reservations are compared too. A shard that is unavailable is left out. Raises
+    Overloaded, and ServiceUnavailable if all shards are unavailable.
     """
-    was_loaded = bool(sale.generation)
+    was_loaded = any(shard.generation for shard in shards_of(sale))
     try:
         # No customer waits for this, so the backend's default timeout serves.
         with lock(lock_name(sale.pk)):
@@ -174,44 +215,79 @@ def reconcile(*, sale: Sale, thoroughly: bool = False) -> Repair:
 
 def _reconcile(sale: Sale, thoroughly: bool) -> Repair:
     sale.refresh_from_db(fields=["generation", "stock"])
-    state = store.read_state(sale=sale)
-    if state is None or state.stock is None:
+    found = store.read_states(sale=sale)
+    states = {shard: state for shard, state in found.items() if state and state.stock is not None}
+    unavailable = len(shards_of(sale)) - len(found)
+    if len(states) < len(found):
         is_current = sale.closes_at > timezone.now()
         if is_current:
             _load(sale)
-        return Repair(sale=sale.slug, loaded=is_current)
-    store.expire_at(sale=sale, until=_end_of(sale))  # staff may have extended the sale
-    agrees = state.stock == sale.stock.quantity and state.run == store.run_id()
+        return Repair(sale=sale.slug, loaded=is_current, unavailable=unavailable)
+    for shard in states:
+        store.expire_at(shard=shard, until=_end_of(sale))  # staff may have extended the sale
+    agrees = not shares.drift(sale=sale, states=states) and all(
+        state.run == store.run_id(shard.address) for shard, state in states.items()
+    )
     if agrees and not thoroughly:
-        return Repair(sale=sale.slug)
-    entries = list(store.entries(sale=sale))
+        return Repair(sale=sale.slug, unavailable=unavailable)
+    return replace(_compare(sale, states), unavailable=unavailable)
+
+
+def _compare(sale: Sale, states: dict[Shard, State]) -> Repair:
+    """Compare all customers and reservations, and correct the shares of the stock."""
+    entries = {shard: list(store.entries(shard=shard)) for shard in states}
     decided, taken = _read_ledger(sale)
-    written = [(one, decided[one.number][1]) for one in entries if one.number in decided]
-    store.settle(sale=sale, outcomes=written)
-    customers = _mirror(sale, decided, taken)
-    before = store.set_stock(sale=sale, quantity=sale.stock.quantity) or 0
+    settled = customers = 0
+    for shard, waiting in entries.items():
+        written = [(one, decided[one.number].outcome) for one in waiting if one.number in decided]
+        store.settle(shard=shard, outcomes=written)
+        settled += len(written)
+        customers += _mirror(sale, shard, decided, taken)
     return Repair(
         sale=sale.slug,
-        settled=len(written),
-        drift=before - sale.stock.quantity,
+        settled=settled,
+        drift=shares.correct(sale=sale, compared=states),
         customers=customers,
-        forgotten=_forget(sale, [one for one in entries if one.number not in decided]),
+        forgotten=sum(
+            _forget(sale, shard, [one for one in waiting if one.number not in decided])
+            for shard, waiting in entries.items()
+        ),
     )
 
 
-def _forget(sale: Sale, entries: Sequence[Entry]) -> int:
+def _forget(sale: Sale, shard: Shard, entries: Sequence[Entry]) -> int:
     """Forget reservations without an entry, in a new generation; return how many there were.
 
     Reservations go on meanwhile: those after `entries` may be waiting or not.
     """
-    waiting = store.waiting_numbers(sale=sale)
+    waiting = store.waiting_numbers(shard=shard)
     known = {entry.number for entry in entries if entry.customer_id is not None}
-    newer = store.entries(sale=sale, after=entries[-1].id if entries else "")
+    newer = store.entries(shard=shard, after=entries[-1].id if entries else "")
     lost = waiting - known - {entry.number for entry in newer}
     if lost or known - waiting:
-        store.delete(store.keys_of(sale).state)  # accepts no reservation any more
+        store.delete(shard, store.keys_of(shard).state)  # accepts no reservation any more
         _load(sale)
     return len(lost)
+
+
+def declare_lost(*, sale: Sale, number: int) -> int:
+    """Give the share of an unavailable shard to the other ones; return its units.
+
+    Its customers are refused until a server responds at its URL: a new and empty one, or the old
+    one, whose entries are kept, and written if there are units left for them. Raises BadInput if
+    the shard responds, Overloaded, and ServiceUnavailable if no shard responds.
+    """
+    try:
+        with lock(lock_name(sale.pk)):
+            sale.refresh_from_db(fields=["generation", "stock"])
+            shard = shards_of(sale)[number]
+            if shard in store.read_states(sale=sale):
+                raise BadInput
+            if shard.generation > 0:
+                _replace(sale, shard._replace(generation=-shard.generation))
+            return -shares.correct(sale=sale)
+    except LockError as error:
+        raise lock_refusal(error) from error
 
 
 def reconcile_all(sales: Iterable[Sale] | None = None, *, thoroughly: bool = False) -> list[Repair]:

@@ -1,4 +1,7 @@
-"""Queued purchases: reserve units with one round trip to Redis, without a query or a lock."""
+"""Queued purchases: reserve units with one round trip to Redis, without a query or a lock.
+
+Only a customer whose shard has no units left causes a move between shards, under the sale's lock.
+"""
 
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -18,8 +21,9 @@ from shop.errors import (
 )
 from shop.models import Order, Sale, path_of
 from shop.platform.keys import digest
-from shop.reservations import store
+from shop.reservations import shares, store
 from shop.reservations.reconciliation import decided_in, load
+from shop.reservations.shards import home_of
 from shop.reservations.store import Entry
 
 _REFUSALS = {"key_reused": KeyReused, "limit": LimitReached, "sold_out": SoldOut}
@@ -72,15 +76,19 @@ def reserve(*, customer_id: int, sale: Sale, quantity: int, key: str) -> Queued:
     entry = Entry("", number, customer_id, quantity, hashed)
     is_open = sale.opens_at <= timezone.now() < sale.closes_at
     limit = sale.limit_per_customer if is_open else 0
-    outcome = store.reserve(sale=sale, entry=entry, limit=limit)
+    home = home_of(sale, customer_id)
+    outcome = store.reserve(shard=home, entry=entry, limit=limit)
     if outcome == "not_loaded" and is_open:
         load(sale=sale)
-        outcome = store.reserve(sale=sale, entry=entry, limit=limit)
+        home = home_of(sale, customer_id)
+        outcome = store.reserve(shard=home, entry=entry, limit=limit)
     elif outcome == "not_loaded":
         # A closed sale is not loaded into Redis: the database knows its reservations.
-        units, _ = decided_in(sale=sale, numbers=[number]).get(number, (None, ""))
-        found = "replayed" if units == quantity else "key_reused"
-        outcome = "limit" if units is None else found
+        decision = decided_in(sale=sale, numbers=[number]).get(number)
+        found = "replayed" if decision and decision.quantity == quantity else "key_reused"
+        outcome = found if decision else "limit"
+    if outcome == "sold_out" and home.total > 1:
+        outcome = shares.reserve_from_others(sale=sale, entry=entry, limit=limit)
     if outcome == "limit" and not is_open:
         raise NotOpen
     if outcome not in ("queued", "replayed"):
@@ -112,13 +120,13 @@ def reservation_status(*, customer_id: int, token: str) -> ReservationStatus:
         raise NotFound
     status, order_url = "lost", None
     try:
-        is_waiting = store.is_waiting(sale=sale, number=wanted.number)
+        is_waiting = store.is_waiting(sale=sale, customer_id=customer_id, number=wanted.number)
     except ServiceUnavailable:
         status, is_waiting = "waiting", False
     if is_waiting:
         status = "waiting"
     elif decided := decided_in(sale=sale, numbers=[wanted.number]):
-        _, status = decided[wanted.number]
+        status = decided[wanted.number].outcome
     if status in ("won", "returned"):
         status, order_url = "won", Order(number=wanted.number).get_absolute_url()
     return ReservationStatus(status=status, reservation=wanted, sale=sale, order_url=order_url)

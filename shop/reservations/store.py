@@ -1,6 +1,6 @@
 """The state of queued sales in Redis: the only module that knows its keys.
 
-    queue:{<sale>}:<generation>            hash    stock: units in the stock row
+    queue:{<sale>}:<generation>            hash    stock: the shard's units of the stock row
                                                    queued: units in the stream
                                                    run: id of the server last compared thoroughly
     queue:{<sale>}:<generation>:taken      hash    customer -> units ordered
@@ -13,39 +13,47 @@
 `stock`, `taken` and `outcomes` mirror the database; only a holder of the sale's lock changes them.
 `queued`, `waiting` and the stream change together, in one script each time.
 
-The generation is a random number in the sale's row, changed by every load: data that an old server
-or the shop of another database left behind never mixes with the current state. A generation without
-`stock` is being filled.
+Each shard has a state of its own, with its customers and its share of the stock row; `shards` has
+the hash tags. The generation is a random number in the sale's row, changed by every load: data that
+an old server or the shop of another database left behind never mixes with the current state. A
+generation without `stock` is being filled.
 
 All functions raise ServiceUnavailable, in bounded time, if Redis is unavailable.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from django.conf import settings
+
 from locking.backends.redis.connection import Script
 from shop.errors import ServiceUnavailable
 from shop.models import Order, Sale
-from shop.platform.redis import command, run
+from shop.platform.redis import Address, command, run
+from shop.reservations.shards import Shard, home_of, shards_of
 
 FILL_TIMEOUT = 15
 """Seconds within which a process fills a generation; then others take it for lost."""
 CHUNK = 500
 """Items in one command."""
+POLL = 0.03
+"""Seconds between two reads of the streams of several servers."""
 
 Item = TypeVar("Item")
+Server = TypeVar("Server")
 
-_RESERVE, _SETTLE, _RELEASE, _SET_STOCK = (
+_RESERVE, _SETTLE, _RELEASE, _SET_STOCK, _TAKE = (
     Script(str(Path(__file__).parent / "lua" / f"{name}.lua"))
-    for name in ("reserve", "settle", "release", "set_stock")
+    for name in ("reserve", "settle", "release", "set_stock", "take")
 )
 
 
 class Keys(NamedTuple):
-    """The keys of one generation of a sale's state."""
+    """The keys of one generation of a shard's state."""
 
     state: str
     taken: str
@@ -55,14 +63,19 @@ class Keys(NamedTuple):
 
 
 class State(NamedTuple):
-    """The units of a sale as Redis knows them."""
+    """The units of a shard as Redis knows them."""
 
     stock: int | None
-    """Units in the stock row; None while a process fills the generation."""
+    """Units of the stock row; None while a process fills the generation."""
     queued: int
     """Units in the stream."""
     run: str
     """Id of the server that was compared thoroughly."""
+
+    @property
+    def left(self) -> int:
+        """Return the units that may be reserved; negative if too many are."""
+        return (self.stock or 0) - self.queued
 
 
 class Entry(NamedTuple):
@@ -82,22 +95,22 @@ class Entry(NamedTuple):
         return int(self.id.partition("-")[0]) / 1000
 
 
-def keys_of(sale: Sale) -> Keys:
-    """Return the keys of the generation that `sale` names."""
-    state = f"queue:{{{sale.pk}}}:{sale.generation}"
+def keys_of(shard: Shard) -> Keys:
+    """Return the keys of the generation that `shard` names."""
+    state = f"queue:{{{shard.tag}}}:{shard.generation}"
     return Keys(state, *(f"{state}:{name}" for name in Keys._fields[1:]))
 
 
-def reserve(*, sale: Sale, entry: Entry, limit: int | None) -> str:
+def reserve(*, shard: Shard, entry: Entry, limit: int | None) -> str:
     """Reserve units; return queued, replayed, key_reused, limit, sold_out or not_loaded.
 
     Without a limit nothing is checked: this moves an entry of an older generation.
     """
     most = "" if limit is None else limit
-    return str(run(_RESERVE, keys_of(sale), *entry[1:], most))
+    return str(run(_RESERVE, keys_of(shard), *entry[1:], most, at=shard.address))
 
 
-def settle(*, sale: Sale, outcomes: Iterable[tuple[Entry, str]]) -> int:
+def settle(*, shard: Shard, outcomes: Iterable[tuple[Entry, str]]) -> int:
     """Remove decided entries from the stream, release rejected units, return the number removed."""
     settled = 0
     for chunk in _in_chunks(outcomes):
@@ -105,98 +118,145 @@ def settle(*, sale: Sale, outcomes: Iterable[tuple[Entry, str]]) -> int:
         for entry, outcome in chunk:
             customer = "" if entry.customer_id is None else entry.customer_id
             args += (entry.id, entry.number, customer, entry.quantity, outcome)
-        settled += int(run(_SETTLE, keys_of(sale), *args))
+        settled += int(run(_SETTLE, keys_of(shard), *args, at=shard.address))
     return settled
 
 
 def release(*, order: Order) -> None:
     """Release the units of a closed order; call it while holding the sale's lock."""
-    run(_RELEASE, keys_of(order.sale)[:3], order.customer_id, order.quantity, order.number)
+    shard = home_of(order.sale, order.customer_id)
+    args = order.customer_id, order.quantity, order.number
+    run(_RELEASE, keys_of(shard)[:3], *args, at=shard.address)
 
 
-def is_waiting(*, sale: Sale, number: str) -> bool:
-    """Return True if the reservation is in the stream."""
-    return bool(command("HEXISTS", keys_of(sale).waiting, number))
+def is_waiting(*, sale: Sale, customer_id: int, number: str) -> bool:
+    """Return True if the reservation is in the stream, False also if its shard is lost."""
+    shard = home_of(sale, customer_id)
+    if shard.generation < 0:
+        return False
+    return bool(command("HEXISTS", keys_of(shard).waiting, number, at=shard.address))
 
 
-def read_state(*, sale: Sale) -> State | None:
-    """Return the units of the sale; None if the generation is not in Redis."""
-    stock, queued, run = command("HMGET", keys_of(sale).state, "stock", "queued", "run")
+def read_state(*, shard: Shard) -> State | None:
+    """Return the units of a shard; None if the generation is not in Redis."""
+    fields = "stock", "queued", "run"
+    stock, queued, run = command("HMGET", keys_of(shard).state, *fields, at=shard.address)
     if stock is None and run is None:
         return None
     return State(None if stock is None else int(stock), int(queued or 0), run or "")
 
 
+def read_states(*, sale: Sale) -> dict[Shard, State | None]:
+    """Return the units of each shard that is available. Raise ServiceUnavailable if none is."""
+    return _of_available(shards_of(sale), lambda shard: read_state(shard=shard))
+
+
+def _of_available(
+    servers: Iterable[Server], ask: Callable[[Server], Item], *, is_all: bool = False
+) -> dict[Server, Item]:
+    """Return the reply of each server. Raise ServiceUnavailable if none, or not all, reply."""
+    replies = {}
+    failure: ServiceUnavailable | None = None
+    for server in servers:
+        try:
+            replies[server] = ask(server)
+        except ServiceUnavailable as error:
+            failure = error
+    if failure and (is_all or not replies):
+        raise failure
+    return replies
+
+
 def left(*, sale: Sale) -> int | None:
-    """Return the units that may be reserved; None if the sale is not loaded."""
-    state = read_state(sale=sale)
-    return None if state is None or state.stock is None else state.stock - state.queued
+    """Return the units that may be reserved; None if the sale is not loaded on all shards."""
+    shards = shards_of(sale)
+    states = _of_available(shards, lambda shard: read_state(shard=shard), is_all=True).values()
+    units = [state.left for state in states if state and state.stock is not None]
+    return sum(units) if len(units) == len(shards) else None
 
 
 def backlog(*, sale: Sale) -> int:
     """Return the number of reservations whose order is not written yet."""
-    return int(command("XLEN", keys_of(sale).orders))
+    shards = shards_of(sale)
+    return sum(int(command("XLEN", keys_of(one).orders, at=one.address)) for one in shards)
 
 
 def oldest_age(*, sale: Sale) -> float:
-    """Return the seconds for which the oldest reservation has waited; 0 if there is none."""
-    raw = command("XRANGE", keys_of(sale).orders, "-", "+", "COUNT", 1)
+    """Return the seconds for which the oldest reservation has waited; 0 if there is none.
+
+    The shards that are unavailable are left out.
+    """
+    return max(_of_available(shards_of(sale), _oldest_age).values())
+
+
+def _oldest_age(shard: Shard) -> float:
+    raw = command("XRANGE", keys_of(shard).orders, "-", "+", "COUNT", 1, at=shard.address)
     return max(0.0, time.time() - _read(raw)[0].reserved_at) if raw else 0.0
 
 
-def create(*, sale: Sale) -> None:
-    """Create the generation that `sale` names, to be filled within FILL_TIMEOUT."""
-    state = keys_of(sale).state
-    command("HSET", state, "run", run_id())
-    command("EXPIRE", state, FILL_TIMEOUT)
+def create(*, shard: Shard) -> None:
+    """Create the generation that `shard` names, to be filled within FILL_TIMEOUT."""
+    state = keys_of(shard).state
+    command("HSET", state, "run", run_id(shard.address), at=shard.address)
+    command("EXPIRE", state, FILL_TIMEOUT, at=shard.address)
 
 
-def delete(*keys: str) -> None:
-    """Delete keys; Redis frees their memory in the background."""
-    command("UNLINK", *keys)
+def delete(shard: Shard, *keys: str) -> None:
+    """Delete keys, by default all of the shard; Redis frees their memory in the background."""
+    command("UNLINK", *(keys or keys_of(shard)), at=shard.address)
 
 
-def expire_at(*, sale: Sale, until: float) -> None:
+def expire_at(*, shard: Shard, until: float) -> None:
     """Set the Unix time at which Redis deletes the state."""
-    for key in keys_of(sale):
-        command("PEXPIREAT", key, int(until * 1000))
+    for key in keys_of(shard):
+        command("PEXPIREAT", key, int(until * 1000), at=shard.address)
 
 
-def set_stock(*, sale: Sale, quantity: int) -> int | None:
-    """Set the units of the stock row; return those before, None if the generation was not open.
+def take(*, shard: Shard, units: int) -> int:
+    """Take up to `units` that are not reserved out of a shard; return its stock after that.
+
+    Call it while holding the sale's lock. Raises ServiceUnavailable if Redis lost the generation.
+    """
+    after = run(_TAKE, keys_of(shard)[:1], units, at=shard.address)
+    if after is None:
+        raise ServiceUnavailable
+    return int(after)
+
+
+def set_stock(*, shard: Shard, quantity: int, is_compared: bool = True) -> None:
+    """Set the shard's units of the stock row; record the server as compared thoroughly, or not.
 
     Reservations are accepted from then on. Raises ServiceUnavailable if Redis lost the generation.
     """
-    before = run(_SET_STOCK, keys_of(sale)[:1], quantity, run_id())
-    if before is None:
+    server = run_id(shard.address) if is_compared else ""
+    if run(_SET_STOCK, keys_of(shard)[:1], quantity, server, at=shard.address) is None:
         raise ServiceUnavailable
-    return int(before) if before else None
 
 
-def mirror(key: str, rows: dict[str, str]) -> int:
+def mirror(shard: Shard, key: str, rows: dict[str, str]) -> int:
     """Make a hash equal to rows of the database; return how many fields were wrong.
 
     In chunks, so that no command delays other clients; reservations do not change these hashes.
     """
-    found = dict(_scan(key))
+    found = dict(_scan(shard, key))
     wrong = [pair for pair in rows.items() if found.get(pair[0]) != pair[1]]
     surplus = [field for field in found if field not in rows]
     for chunk in _in_chunks(wrong):
-        command("HSET", key, *chain.from_iterable(chunk))
+        command("HSET", key, *chain.from_iterable(chunk), at=shard.address)
     for names in _in_chunks(surplus):
-        command("HDEL", key, *names)
+        command("HDEL", key, *names, at=shard.address)
     return len(wrong) + len(surplus)
 
 
-def waiting_numbers(*, sale: Sale) -> set[str]:
+def waiting_numbers(*, shard: Shard) -> set[str]:
     """Return the numbers of all reservations that were waiting throughout this call."""
-    return {field for field, _ in _scan(keys_of(sale).waiting) if ":" not in field}
+    return {field for field, _ in _scan(shard, keys_of(shard).waiting) if ":" not in field}
 
 
-def _scan(key: str) -> Iterator[tuple[str, str]]:
+def _scan(shard: Shard, key: str) -> Iterator[tuple[str, str]]:
     cursor = "0"
     while True:
-        cursor, flat = command("HSCAN", key, cursor, "COUNT", CHUNK)
+        cursor, flat = command("HSCAN", key, cursor, "COUNT", CHUNK, at=shard.address)
         yield from zip(flat[::2], flat[1::2], strict=True)
         if cursor == "0":
             return
@@ -207,45 +267,72 @@ def _in_chunks(items: Iterable[Item]) -> Iterable[list[Item]]:
     return iter(lambda: list(islice(rest, CHUNK)), [])
 
 
-def entries(*, sale: Sale, after: str = "") -> Iterator[Entry]:
+def entries(*, shard: Shard, after: str = "") -> Iterator[Entry]:
     """Yield the entries of the stream, oldest first; only those after an id if one is given."""
+    key = keys_of(shard).orders
     while True:
         start = f"({after}" if after else "-"
-        raw = command("XRANGE", keys_of(sale).orders, start, "+", "COUNT", CHUNK)
+        raw = command("XRANGE", key, start, "+", "COUNT", CHUNK, at=shard.address)
         if not raw:
             return
         yield from _read(raw)
         after = raw[-1][0]
 
 
-def wait_for_entries(streams: Sequence[str], seconds: float) -> list[str]:
-    """Return those of the streams that have entries; wait until one has, at most that long.
+def wait_for_entries(shards: Sequence[Shard], seconds: float) -> list[Shard]:
+    """Return those of the shards that have entries; wait until one has, at most that long.
 
-    The wait must be shorter than `shop.platform.redis.TIMEOUT`.
+    The wait must be shorter than `shop.platform.redis.TIMEOUT`. Shards that are unavailable are
+    left out, unless all are.
     """
-    options = "COUNT", 1, "BLOCK", round(seconds * 1000), "STREAMS"
-    return list(command("XREAD", *options, *streams, *["0"] * len(streams)) or ())
+    servers: dict[tuple[str, ...], dict[str, Shard]] = {}
+    for shard in shards:
+        with suppress(ServiceUnavailable):  # QUEUE_URLS has lost its URL
+            servers.setdefault(shard.address.server, {})[keys_of(shard).orders] = shard
+    wait = ["BLOCK", round(seconds * 1000)] if len(servers) == 1 else []
+
+    def ask(server: tuple[str, ...]) -> list[Shard]:
+        streams = servers[server]
+        at = next(iter(streams.values())).address
+        read = "XREAD", "COUNT", 1, *wait, "STREAMS", *streams, *["0"] * len(streams)
+        return [streams[stream] for stream in command(*read, at=at) or ()]
+
+    until = time.monotonic() + seconds
+    while True:
+        filled = list(chain.from_iterable(_of_available(servers, ask).values()))
+        if filled or time.monotonic() >= until:
+            return filled
+        time.sleep(POLL)
 
 
-def count_failure(*, sale: Sale, entry: Entry) -> int:
+def count_failure(*, shard: Shard, entry: Entry) -> int:
     """Count a failure that the entry caused; return how many there were."""
-    return int(command("HINCRBY", keys_of(sale).waiting, f"failures:{entry.number}", 1))
+    field = f"failures:{entry.number}"
+    return int(command("HINCRBY", keys_of(shard).waiting, field, 1, at=shard.address))
 
 
 def memory_ratio() -> float:
-    """Return the used part of the server's memory limit, or of the machine's memory without one."""
-    info = _info("memory")
+    """Return the used part of a server's memory limit, or of the machine's memory without one.
+
+    Of REDIS_URL and the servers of all shards that respond: the greatest.
+    """
+    every = [Address(settings.REDIS_URL, ""), *(one.address for one in shards_of(Sale(pk=0)))]
+    return max(_of_available({one.server: one for one in every}.values(), _memory_ratio).values())
+
+
+def _memory_ratio(at: Address) -> float:
+    info = _info("memory", at)
     limit = int(info["maxmemory"]) or int(info["total_system_memory"])
     return int(info["used_memory"]) / limit
 
 
-def run_id() -> str:
-    """Return the id of the Redis server, which changes when it starts."""
-    return _info("server")["run_id"]
+def run_id(at: Address) -> str:
+    """Return the id of a Redis server, which changes when it starts."""
+    return _info("server", at)["run_id"]
 
 
-def _info(section: str) -> dict[str, str]:
-    lines = str(command("INFO", section)).splitlines()
+def _info(section: str, at: Address) -> dict[str, str]:
+    lines = str(command("INFO", section, at=at)).splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 

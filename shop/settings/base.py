@@ -18,6 +18,7 @@ VAR = Path(env.str("SHOP_VAR", default=str(BASE_DIR / "var")))
 STORES = (
     "DATABASE_URL",
     "REDIS_URL",
+    "QUEUE_URLS",
     "CACHE_URL",
     "REDLOCK_URLS",
     "ZOOKEEPER_HOSTS",
@@ -157,6 +158,8 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 REDIS_URL = env.str("REDIS_URL", default="redis://127.0.0.1:6379/0")
 """Locks, queued sales, the broker and flags: a server that neither evicts nor loses data."""
+QUEUE_URLS = env.list("QUEUE_URLS", default=[])
+"""The servers that share the reservations of each queued sale; by default REDIS_URL alone."""
 LOCK_REDIS_URL = env.str("LOCK_REDIS_URL", default="") or REDIS_URL
 """The locks: also a Cluster (docs/how-to/redis-deployments.md)."""
 CACHE_URL = env.str("CACHE_URL", default="") or REDIS_URL

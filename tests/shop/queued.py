@@ -12,6 +12,7 @@ from shop.platform import redis
 from shop.reservations import consumer, store
 from shop.reservations.reconciliation import reconcile
 from shop.reservations.reserve import Queued, reservation_status, reserve
+from shop.reservations.shards import Shard, shards_of
 from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, a_sale, fresh
 
@@ -19,6 +20,16 @@ from tests.shop.making import a_customer, a_sale, fresh
 def redis_command(*command: object) -> Any:
     """Send a command on the connection of the reservation store."""
     return redis.command(*command)
+
+
+def first_shard(sale: Sale) -> Shard:
+    """Return the shard of the sale that has all of it unless the test sets QUEUE_URLS."""
+    return shards_of(fresh(sale))[0]
+
+
+def keys_of(sale: Sale) -> store.Keys:
+    """Return the current keys of that shard."""
+    return store.keys_of(first_shard(sale))
 
 
 def a_queued_sale(**what: float) -> Sale:

@@ -147,8 +147,8 @@ class ConnectionPool(IdlePool[Connection]):
             connection.redirected = not isinstance(error, Disconnected)
             return connection, request(connection, *args)
 
-    def call(self, request: Callable[[Connection], T]) -> T:
+    def call(self, request: Callable[..., T], *args: object) -> T:
         """Send a request that may run twice on a pooled connection; return its reply."""
-        connection, reply = self.retry_once(self.get(), request)
+        connection, reply = self.retry_once(self.get(), request, *args)
         self.give(connection)
         return reply

@@ -1,12 +1,14 @@
--- Sets the units of the stock row, which opens a filled generation; records the server's run id.
+-- Sets the shard's units of the stock row, which opens a filled generation.
 --
 -- KEYS  1 state
--- ARGV  1 units, 2 run id
--- Returns the units before, '' if the generation was not open, nil if Redis lost it
+-- ARGV  1 units, 2 run id of the server if it was compared thoroughly, else ''
+-- Returns 1, nil if Redis lost the generation
 
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return false
 end
-local before = redis.call('HGET', KEYS[1], 'stock') or ''
-redis.call('HSET', KEYS[1], 'stock', ARGV[1], 'run', ARGV[2])
-return before
+redis.call('HSET', KEYS[1], 'stock', ARGV[1])
+if ARGV[2] ~= '' then
+  redis.call('HSET', KEYS[1], 'run', ARGV[2])
+end
+return 1

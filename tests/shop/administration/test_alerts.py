@@ -16,8 +16,8 @@ from devservers import Redis
 from devservers.faults.waiting import until
 from shop.administration import alerts
 from shop.reservations import store
-from tests.shop.making import a_sale, fresh
-from tests.shop.queued import a_queued_sale, ask, consume
+from tests.shop.making import a_sale
+from tests.shop.queued import a_queued_sale, ask, consume, first_shard
 
 pytestmark = [pytest.mark.django_db]
 
@@ -54,7 +54,7 @@ def test_unwritten_reservation_is_measured_without_a_worker(in_force, scrape) ->
     ask(sale)
     ask(empty)
     ask(sale)
-    first = next(store.entries(sale=fresh(sale)))
+    first = next(store.entries(shard=first_shard(sale)))
     until(lambda: scrape(waiting) > 1, "the gauge to rise")
     assert scrape(waiting) == pytest.approx(time.time() - first.reserved_at, abs=5)
     while consume():

@@ -31,6 +31,7 @@ from shop.purchase import admission
 from shop.purchase.place_order import Placed, place_order
 from shop.reservations import consumer, reconciliation
 from shop.reservations.reserve import reserve as reserve_units
+from shop.reservations.shards import shards_of
 from shop.sales.stock_lock import lock_name
 from tests.shop.making import fresh
 
@@ -74,7 +75,7 @@ def reserve_filling_at_once(*, sale: int, customer: int, key: str) -> dict[str, 
 
     def fill(sale: Sale) -> None:
         sale.refresh_from_db(fields=["generation", "stock"])
-        reconciliation._fill(sale)
+        reconciliation._fill(sale, *shards_of(sale))
 
     with patch.object(reconciliation, "_load", fill):
         return reserve(sale=sale, customer=customer, key=key)

@@ -15,7 +15,7 @@ from shop.reservations import store
 from shop.reservations.reconciliation import load, reconcile
 from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
-from tests.shop.queued import ask, assert_sound, redis_command, status
+from tests.shop.queued import ask, assert_sound, keys_of, redis_command, status
 from tests.shop.races.race_worker import TIMEOUT, RaceWorker, at_once
 from tests.shop.races.test_stock import outcomes
 
@@ -211,6 +211,6 @@ def test_filler_that_died_is_replaced(processes) -> None:
     killed.kill()
     with pytest.raises(Overloaded):
         ask(sale)
-    redis_command("EXPIRE", store.keys_of(fresh(sale)).state, 0)  # what Redis does in time
+    redis_command("EXPIRE", keys_of(sale).state, 0)  # what Redis does in time
     assert outcomes(*other.run(a_form(sale))) == {"order": 1}
     assert store.backlog(sale=fresh(sale)) == 1

@@ -14,7 +14,7 @@ from shop.reservations import store
 from shop.reservations.reconciliation import load, reconcile
 from shop.reservations.store import Entry
 from tests.shop.making import a_customer
-from tests.shop.queued import a_queued_sale, redis_command
+from tests.shop.queued import a_queued_sale, first_shard, keys_of, redis_command
 
 pytestmark = [pytest.mark.django_db, pytest.mark.only("sqlite")]  # its SQL fills the tables
 
@@ -74,8 +74,9 @@ def test_no_command_is_slow(large_sale) -> None:
 
     assert not slow_commands(load_again)
     customer = a_customer()
+    shard = first_shard(sale)
     for number in range(BACKLOG):
-        store.reserve(sale=sale, entry=Entry("", f"N{number}", customer.pk, 1, ""), limit=BACKLOG)
+        store.reserve(shard=shard, entry=Entry("", f"N{number}", customer.pk, 1, ""), limit=BACKLOG)
     assert not slow_commands(lambda: reconcile(sale=sale))
     assert not slow_commands(lambda: reconcile(sale=sale, thoroughly=True))
 
@@ -83,4 +84,4 @@ def test_no_command_is_slow(large_sale) -> None:
 def test_whole_hash_in_one_command_is_slow(large_sale) -> None:
     """The control."""
     load(sale=large_sale)
-    assert slow_commands(lambda: redis_command("HGETALL", store.keys_of(large_sale).outcomes))
+    assert slow_commands(lambda: redis_command("HGETALL", keys_of(large_sale).outcomes))

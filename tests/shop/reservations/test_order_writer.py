@@ -24,7 +24,16 @@ from shop.reservations.reconciliation import load, reconcile
 from shop.sales.stock_lock import lock_name
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.purchases import EVERY, LOST, held_by_another
-from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, redis_command, status, told
+from tests.shop.queued import (
+    a_queued_sale,
+    ask,
+    assert_sound,
+    consume,
+    keys_of,
+    redis_command,
+    status,
+    told,
+)
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
@@ -32,7 +41,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 def test_malformed_entry_delays_no_other() -> None:
     sale = a_queued_sale(stock=5)
     before = ask(sale)
-    orders = store.keys_of(fresh(sale)).orders
+    orders = keys_of(sale).orders
     redis_command("XADD", orders, "*", "n", "ABC", "c", "no-id", "q", "1", "k", "x")
     after = ask(sale)
     assert consume() == 3
@@ -78,7 +87,7 @@ def test_lowered_limit_is_enforced_when_written() -> None:
 def test_excess_reservations_are_rejected_as_sold_out(shop) -> None:
     sale = a_queued_sale(stock=2)
     load(sale=sale)
-    redis_command("HINCRBY", store.keys_of(sale).state, "stock", 2)
+    redis_command("HINCRBY", keys_of(sale).state, "stock", 2)
     queued = [ask(sale, User.objects.get()), *(ask(sale) for _ in range(3))]
     consume()
     assert [status(one) for one in queued] == ["won", "won", "sold_out", "sold_out"]

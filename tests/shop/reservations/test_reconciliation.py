@@ -24,7 +24,17 @@ from shop.reservations.reconciliation import Decided, Repair, decided_in, load, 
 from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, buy, fresh
 from tests.shop.purchases import armed_once
-from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, redis_command, status, told
+from tests.shop.queued import (
+    a_queued_sale,
+    ask,
+    assert_sound,
+    consume,
+    first_shard,
+    keys_of,
+    redis_command,
+    status,
+    told,
+)
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
@@ -74,7 +84,7 @@ def test_loading_without_the_stream_offers_units_twice() -> None:
     """The control: a load that ignores the stream, unlike the reconciliation."""
     sale = a_queued_sale(stock=5)
     assert told(sale, 3) == {"queued": 3}
-    state = store.keys_of(fresh(sale)).state
+    state = keys_of(sale).state
     redis_command("HINCRBY", state, "stock", 3)
     assert reconcile(sale=fresh(sale)).drift == 3
     assert told(sale, 3) == {"queued": 2, "SoldOut": 1}
@@ -119,7 +129,7 @@ def test_interrupted_load_is_repeated_soon() -> None:
         pytest.raises(ServiceUnavailable),
     ):
         load(sale=sale)
-    state = store.keys_of(fresh(sale)).state
+    state = keys_of(sale).state
     assert 0 < redis_command("TTL", state) <= store.FILL_TIMEOUT
     redis_command("DEL", state)
     assert told(sale, 1) == {"queued": 1}
@@ -137,8 +147,8 @@ def test_first_load_is_not_reported_as_repair(redis, caplog) -> None:
 def test_reservation_without_entry_can_be_sent_again() -> None:
     sale, customer = a_queued_sale(stock=2), a_customer()
     lost, kept = ask(sale, customer), ask(sale)
-    orders = store.keys_of(fresh(sale)).orders
-    redis_command("XDEL", orders, next(store.entries(sale=fresh(sale))).id)
+    orders = keys_of(sale).orders
+    redis_command("XDEL", orders, next(store.entries(shard=first_shard(sale))).id)
     assert reconcile(sale=fresh(sale), thoroughly=True) == Repair(sale=sale.slug, forgotten=1)
     assert [status(lost), status(kept)] == ["lost", "waiting"]
     assert not ask(sale, customer).replayed
@@ -150,7 +160,7 @@ def test_load_keeps_the_entries_of_a_lost_state() -> None:
     """F5: the entries that are left of the generation that a load replaces."""
     sale, customer = a_queued_sale(stock=2, limit=1), a_customer()
     first = ask(sale, customer)
-    redis_command("DEL", store.keys_of(fresh(sale)).state)
+    redis_command("DEL", keys_of(sale).state)
     assert told(sale, 2) == {"queued": 1, "SoldOut": 1}
     with pytest.raises(LimitReached):
         ask(sale, customer, key="more")
@@ -164,7 +174,7 @@ def test_ended_sale_that_lost_its_state_is_written() -> None:
     """Nothing loads it again; the entries that are left must not be read for ever."""
     sale = a_queued_sale()
     queued = ask(sale)
-    redis_command("DEL", store.keys_of(fresh(sale)).state)
+    redis_command("DEL", keys_of(sale).state)
     Sale.objects.filter(pk=sale.pk).update(closes_at=timezone.now())
     consume()
     assert (status(queued), store.backlog(sale=fresh(sale))) == ("won", 0)
@@ -173,7 +183,7 @@ def test_ended_sale_that_lost_its_state_is_written() -> None:
 def test_page_of_a_lost_reservation_sends_the_form_again(shop) -> None:
     sale = a_queued_sale()
     url = ask(sale, User.objects.get(), key="k-17").url
-    redis_command("DEL", *store.keys_of(fresh(sale)))
+    redis_command("DEL", *keys_of(sale))
     page = shop.get(url)
     assert 'value="k-17"' in page.text
     assert buy(shop, sale, key="k-17").url == url
@@ -184,7 +194,7 @@ def test_page_of_a_lost_reservation_sends_the_form_again(shop) -> None:
 def test_command_and_audit_report_the_repair(capsys) -> None:
     sale = a_queued_sale(stock=4)
     ask(sale)
-    state = store.keys_of(fresh(sale)).state
+    state = keys_of(sale).state
     redis_command("HINCRBY", state, "stock", -2)
     audit = audit_sale(sale=fresh(sale))
     assert (audit.ok, audit.reserved, audit.drift) == (True, 1, -2)
@@ -203,7 +213,7 @@ def test_extended_sale_keeps_its_state() -> None:
     ends = timezone.now() + timedelta(days=30)
     Sale.objects.filter(pk=sale.pk).update(closes_at=ends)
     reconcile(sale=fresh(sale))
-    for key in store.keys_of(fresh(sale)):
+    for key in keys_of(sale):
         assert redis_command("PEXPIRETIME", key) / 1000 > ends.timestamp()
 
 
@@ -229,7 +239,7 @@ def test_late_commit_during_a_comparison_offers_no_unit_twice(when: str) -> None
         raise OutcomeUnknown
 
     with patch("shop.reservations.order_writer.commit_under", lose_reply):
-        assert order_writer.write(sale=fresh(sale)) == 0
+        assert order_writer.write(sale=fresh(sale), shard=first_shard(sale)) == 0
 
     def deliver() -> None:
         if late:
