@@ -54,6 +54,7 @@ os.environ.update(
     SHOP_VAR=str(_var),
     DATABASE_URL=_database.url if _database else f"sqlite:///{_var / 'db.sqlite3'}",
     REDIS_URL=_redis.url,
+    QUEUE_URLS="",
     LOCK_REDIS_URL="",
     CACHE_URL="",  # the same server, also in processes with another REDIS_URL
     CELERY_BROKER_URL=_redis.url,
@@ -141,6 +142,7 @@ def _clear_caches() -> None:
     from shop.administration import alerts
     from shop.platform import rate_limits
     from shop.purchase import admission, revocation
+    from shop.reservations import shares
     from shop.sales import waiting_slots
     from waiting_room import gate, service
 
@@ -151,6 +153,7 @@ def _clear_caches() -> None:
     alerts.clear()
     service.clear()
     gate.clear()
+    shares.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -32,6 +32,7 @@ from tools.supervisor import Events, Part, reaper, say, stop_parts, supervise  #
 STORE_VARIABLES = (
     "DATABASE_URL",
     "REDIS_URL",
+    "QUEUE_URLS",
     "CACHE_URL",
     "REDLOCK_URLS",
     "ZOOKEEPER_HOSTS",

@@ -23,7 +23,7 @@ from shop.administration.audit import StockAudit
 from shop.errors import ServiceUnavailable
 from shop.models import Sale
 from shop.operations.last_minute import LastMinute, read_last_minute
-from shop.operations.probes import STORES, Probe, ProbeResult, probe_all
+from shop.operations.probes import SHARDS, STORES, Probe, ProbeResult, probe_all
 from shop.reservations import store
 from shop.sales.stock_lock import lock_name
 
@@ -126,7 +126,7 @@ def get_live_state() -> LiveState:
 
 def get_outage() -> LiveState:
     """Return only whether the shop's stores respond, as `/readyz` publishes it."""
-    return LiveState(as_of=timezone.now(), stores=_probe(STORES))
+    return LiveState(as_of=timezone.now(), stores=_probe(STORES | SHARDS))
 
 
 def invalidate() -> None:
@@ -140,7 +140,7 @@ _probe = partial(probe_all, seconds=PROBE_SECONDS)
 def _read_live() -> LiveState:
     as_of = timezone.now()
     probes: dict[str, Probe] = {f"lock {alias}": partial(_probe_backend, alias) for alias in locks}
-    found = _probe(STORES | probes)
+    found = _probe(STORES | SHARDS | probes)
     backends = {alias: found[f"lock {alias}"] for alias in locks}
     if not found["database"].ok:
         raise LockUnavailable  # rather than wait for each query
@@ -158,7 +158,7 @@ def _read_live() -> LiveState:
         as_of=as_of,
         policy=row,
         history=list(LockPolicyChange.objects.all()[:HISTORY]),
-        stores={name: found[name] for name in STORES},
+        stores={name: found[name] for name in STORES | SHARDS},
         locks={alias: one for alias, one in backends.items() if alias not in IN_MEMORY},
         rows=_confirmed(_rows(held, row, sales)),
         unknown=[

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -13,6 +14,8 @@ from django.utils import timezone
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
+from shop.platform.redis import Address, command
 
 Probe = Callable[[], Any]
 _failing_since: dict[str, datetime] = {}
@@ -85,3 +88,9 @@ STORES: dict[str, Probe] = {
     "redis": lambda: _ping(settings.REDIS_URL),
     "cache": lambda: _ping(settings.CACHE_URL),
 }
+SHARDS: dict[str, Probe] = {
+    f"queue {number}": partial(command, "PING", at=Address(url, ""))
+    for number, url in enumerate(settings.QUEUE_URLS, 1)
+    if url != settings.REDIS_URL
+}
+"""The other servers of queued sales: each serves a part of their customers."""

@@ -44,7 +44,7 @@ Outcomes = list[tuple[Entry, str]]
 
 
 def write(*, sale: Sale, shard: Shard) -> int:
-    """Decide the oldest entries of a shard of the sale and remove them from the stream; return their number.
+    """Decide the oldest entries of a shard and remove them from its stream; return their number.
 
     Undecided entries stay in the stream. Raises LockError, DatabaseError and ServiceUnavailable.
     """

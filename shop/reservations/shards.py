@@ -17,9 +17,6 @@ from shop.errors import ServiceUnavailable
 from shop.models import Sale
 from shop.platform.redis import Address
 
-MAX_SHARDS = 16
-"""As many generations as `Sale.generation` can hold."""
-
 
 class Shard(NamedTuple):
     """One shard of a sale."""

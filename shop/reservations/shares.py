@@ -26,6 +26,7 @@ FRESH, MAX_AGE = 0.05, 0.1
 """Seconds for which a process refuses customers by what it has read of all shards."""
 
 _left: RefreshingCache[tuple[int, str], tuple[int, bool]] = RefreshingCache()
+clear = _left.clear
 
 
 def reserve_from_others(*, sale: Sale, entry: Entry, limit: int) -> str:
@@ -76,7 +77,7 @@ def _has_all_loaded(sale: Sale, states: Mapping[Shard, object]) -> bool:
 
 
 def _collect(sale: Sale, home: Shard, wanted: int) -> None:
-    """Leave each other shard as many units as the home shard gets, or fewer if it needs `wanted`."""
+    """Move units to the home shard: as many as each other keeps, or `wanted` if that is more."""
     states = _open_states(sale)
     if home not in states:
         return

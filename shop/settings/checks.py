@@ -11,9 +11,13 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
 
+from locking.backends.redis.addresses import url_problem
+from locking.backends.redis.server_check import server_problem
 from shop.settings.base import DEMO_PASSWORD, DEMO_SECRET
 
 MIN_SECRET = 32
+MAX_SHARDS = 16
+"""As many generations as `Sale.generation` can hold."""
 
 
 def _is_weak(secret: str) -> bool:
@@ -43,17 +47,31 @@ def check_production(**kwargs: Any) -> list[CheckMessage]:
 @register(Tags.caches, deploy=True)
 def check_stores(**kwargs: Any) -> list[CheckMessage]:
     """Warn if the cache can fill the server that keeps locks, queued sales and messages."""
-    kept = {_server(url) for url in (settings.REDIS_URL, settings.CELERY_BROKER_URL)}
+    urls = settings.REDIS_URL, settings.CELERY_BROKER_URL, *settings.QUEUE_URLS
+    kept = {_server(url) for url in urls}
     if _server(settings.CACHE_URL) not in kept:
         return []
     return [
         Warning(
-            "CACHE_URL names the server of REDIS_URL or CELERY_BROKER_URL: a full cache stops the "
-            "locks, the queued sales and the scheduled tasks.",
+            "CACHE_URL names the server of REDIS_URL, CELERY_BROKER_URL or QUEUE_URLS: a full "
+            "cache stops the locks, the queued sales and the scheduled tasks.",
             hint="Give the cache a server of its own; another database number is not enough.",
             id="shop.W001",
         )
     ]
+
+
+@register(Tags.caches, deploy=True)
+def check_queue_urls(**kwargs: Any) -> list[CheckMessage]:
+    """Report addresses in QUEUE_URLS that cannot keep reservations."""
+    wrong = []
+    if len(settings.QUEUE_URLS) > MAX_SHARDS:
+        wrong.append(f"at most {MAX_SHARDS} addresses.")
+    for number, url in enumerate(settings.QUEUE_URLS, 1):
+        problem = url_problem(url) or (server_problem(url) or ("", ""))[1]
+        if problem:
+            wrong.append(f"address {number} {problem}")
+    return [Error(f"QUEUE_URLS: {why}", id="shop.E007") for why in wrong]
 
 
 def _server(url: str) -> object:

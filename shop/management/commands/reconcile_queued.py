@@ -3,8 +3,13 @@
 from dataclasses import asdict
 from json import dumps
 
+from django.core.management.base import CommandError, CommandParser
+
 from locking.management.console import HelpfulCommand
-from shop.reservations.reconciliation import reconcile_all
+from shop.errors import BadInput
+from shop.reservations.reconciliation import declare_lost as give_away
+from shop.reservations.reconciliation import reconcile_all, sales_under_way
+from shop.reservations.shards import shards_of
 
 
 class Command(HelpfulCommand):
@@ -14,8 +19,20 @@ class Command(HelpfulCommand):
     example = "--json"
     has_json = True
 
-    def handle(self, *, json: bool, **options: object) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the number of a lost server."""
+        super().add_arguments(parser)
+        parser.add_argument(
+            "--declare-lost",
+            type=int,
+            metavar="NUMBER",
+            help="give the units of this server, by its position in QUEUE_URLS, to the others",
+        )
+
+    def handle(self, *, json: bool, declare_lost: int | None, **options: object) -> None:
         """Compare customers and outcomes too."""
+        if declare_lost is not None:
+            self._declare_lost(declare_lost)
         repairs = reconcile_all(thoroughly=True)
         if json:
             self.stdout.write(dumps({"sales": [asdict(repair) for repair in repairs]}))
@@ -26,3 +43,13 @@ class Command(HelpfulCommand):
             repaired = [f"{name} {value}" for name, value in found if value]
             rows.append((repair.sale, ", ".join(repaired) or "none"))
         self.print_table(("sale", "repairs"), rows)
+
+    def _declare_lost(self, number: int) -> None:
+        for sale in sales_under_way():
+            if not 1 < len(shards_of(sale)) >= number >= 1:
+                continue
+            try:
+                units = give_away(sale=sale, number=number - 1)
+            except BadInput:
+                raise CommandError(f"Server {number} of QUEUE_URLS responds: not lost.") from None
+            self.stderr.write(f"{sale.slug}: moved {units} units of server {number}")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from devservers import Redis
-from shop.reservations import consumer, order_writer
+from devservers import Redis, start_all, stop_all
+from shop.reservations import consumer, order_writer, shares
 
 
 @pytest.fixture(autouse=True)
@@ -15,6 +15,9 @@ def hasty(in_force: None, monkeypatch) -> None:
     """Remove the waits of consumers."""
     for wait in ("BLOCK", "BATCH_WINDOW", "REFRESH_INTERVAL"):
         monkeypatch.setattr(consumer, wait, 0.01 if wait == "BLOCK" else 0.0)
+    # What a test changes counts at once.
+    monkeypatch.setattr(shares, "FRESH", 0.0)
+    monkeypatch.setattr(shares, "MAX_AGE", 0.0)
     # A test's transaction has to last.
     monkeypatch.setattr(consumer, "close_old_connections", lambda: None)
     monkeypatch.setattr(order_writer, "_reconnect", lambda: None)
@@ -26,3 +29,14 @@ def redis(settings) -> Iterator[Redis]:
     with Redis() as server:
         settings.REDIS_URL = server.url
         yield server
+
+
+@pytest.fixture
+def shards(settings) -> Iterator[list[Redis]]:
+    """Three servers of queued sales, with append-only files: a restart loses nothing."""
+    kept = "--appendonly", "yes", "--appendfsync", "always"
+    servers = [Redis(config=kept) for _ in range(3)]
+    start_all(servers)
+    settings.QUEUE_URLS = [server.url for server in servers]
+    yield servers
+    stop_all(servers)
