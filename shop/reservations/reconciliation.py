@@ -41,7 +41,7 @@ POLL = 0.02
 
 
 class Decision(NamedTuple):
-    """What the database has decided about a reservation."""
+    """An order or a rejected reservation in the database."""
 
     quantity: int
     outcome: str

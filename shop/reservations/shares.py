@@ -91,6 +91,7 @@ def _collect(sale: Sale, home: Shard, wanted: int) -> None:
             taken += (state.stock or 0) - after
     reach("queued.taken")
     store.set_stock(shard=home, quantity=(gets.stock or 0) + taken, is_compared=False)
+    reach("queued.given")
 
 
 def cover(*, sale: Sale, shard: Shard) -> None:
@@ -129,7 +130,7 @@ def correct(*, sale: Sale, compared: Collection[Shard] = ()) -> int:
     excess = drift(sale=sale, states=states)
     rest = -excess
     for shard in sorted(states, key=lambda one: -states[one].left):
-        if rest < 0:  # units that nobody has reserved meanwhile, as far as there are any
+        if rest < 0:  # units that are not reserved, as far as there are any
             after = store.take(shard=shard, units=-rest)
             rest += stocks[shard] - after
             stocks[shard] = after

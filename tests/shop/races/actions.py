@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -23,7 +24,7 @@ from inventory.stock import Fence, execute
 from locking import Attempt, KeyInFlight, LockError, StoredResponse, lock, policy
 from locking.failpoints import reach
 from shop.administration.sale_management import restock_sale
-from shop.errors import Overloaded
+from shop.errors import Overloaded, ShopError
 from shop.models import CustomerQuota, Order, Sale, User
 from shop.orders import service as orders
 from shop.platform.keys import digest
@@ -68,6 +69,29 @@ def reserve(*, sale: int, customer: int, key: str) -> dict[str, Any]:
     row = Sale.objects.get(pk=sale)
     queued = reserve_units(customer_id=customer, sale=row, quantity=1, key=key)
     return {"ticket": queued.url, "replayed": queued.replayed}
+
+
+def reserve_all(*, slug: str, forms: list[tuple[int, str]]) -> dict[str, Any]:
+    """Send forms until each is decided; return the numbers won and how many were put off."""
+    waiting, answers, numbers = deque(forms), Counter[str](), set[str]()
+    put_off = 0
+    while waiting:
+        customer, key = waiting.popleft()
+        try:
+            sale = admission.cached_sale(slug=slug)
+            queued = reserve_units(customer_id=customer, sale=sale, quantity=1, key=key)
+        except Overloaded as error:
+            answers[type(error).__name__] += 1
+            waiting.append((customer, key))
+            put_off += 1
+            if put_off > len(waiting):  # all that are left depend on what is unavailable
+                time.sleep(0.05)
+        except ShopError as error:
+            answers[type(error).__name__] += 1
+        else:
+            put_off = 0
+            numbers.add(queued.number)
+    return {"answers": answers, "numbers": sorted(numbers)}
 
 
 def reserve_filling_at_once(*, sale: int, customer: int, key: str) -> dict[str, Any]:

@@ -36,8 +36,8 @@ class RaceWorker(WorkerProcess):
         self.is_done = True
         """True once the results of all calls have arrived."""
 
-    def _receive(self, key: str) -> Any:
-        line = self.receive(TIMEOUT)
+    def _receive(self, key: str, seconds: float = TIMEOUT) -> Any:
+        line = self.receive(seconds)
         assert key in line, f"expected {key!r}, received {line}"
         return line[key]
 
@@ -67,8 +67,8 @@ class RaceWorker(WorkerProcess):
     def proceed(self) -> None:
         self.send("proceed")
 
-    def results(self) -> list[dict[str, Any]]:
-        results: list[dict[str, Any]] = self._receive("done")
+    def results(self, seconds: float = TIMEOUT) -> list[dict[str, Any]]:
+        results: list[dict[str, Any]] = self._receive("done", seconds)
         self.is_done = True
         return results
 

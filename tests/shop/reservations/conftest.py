@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from devservers import Redis, start_all, stop_all
+from devservers import Redis
 from shop.reservations import consumer, order_writer, shares
 
 
@@ -29,14 +29,3 @@ def redis(settings) -> Iterator[Redis]:
     with Redis() as server:
         settings.REDIS_URL = server.url
         yield server
-
-
-@pytest.fixture
-def shards(settings) -> Iterator[list[Redis]]:
-    """Three servers of queued sales, with append-only files: a restart loses nothing."""
-    kept = "--appendonly", "yes", "--appendfsync", "always"
-    servers = [Redis(config=kept) for _ in range(3)]
-    start_all(servers)
-    settings.QUEUE_URLS = [server.url for server in servers]
-    yield servers
-    stop_all(servers)
