@@ -4,6 +4,7 @@ The variables in STORES choose the stores. When none of them is set, `var/embedd
 which the demo writes for its servers.
 """
 
+import re
 from pathlib import Path
 
 import environ
@@ -158,7 +159,8 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 REDIS_URL = env.str("REDIS_URL", default="redis://127.0.0.1:6379/0")
 """Locks, queued sales, the broker and flags: a server that neither evicts nor loses data."""
-QUEUE_URLS = env.list("QUEUE_URLS", default=[])
+_queues = re.split(r",\s*(?=[a-z+]+://)", env.str("QUEUE_URLS", default=""))
+QUEUE_URLS = [url for url in _queues if url]
 """The servers that share the reservations of each queued sale; by default REDIS_URL alone."""
 LOCK_REDIS_URL = env.str("LOCK_REDIS_URL", default="") or REDIS_URL
 """The locks: also a Cluster (docs/how-to/redis-deployments.md)."""
