@@ -60,7 +60,8 @@ def test_control_dead_links_are_found() -> None:
 
 @pytest.mark.parametrize("page", CURRENT, ids=page_id)
 def test_named_files_exist(page: Path) -> None:
-    folders = "deploy|devservers|docs|inventory|loadtest|locking|requirements|shop|tests|tools|waiting_room"
+    folders = "deploy|devservers|docs|inventory|loadtest|locking|requirements|shop|tests|tools"
+    folders += "|waiting_room"
     for path in re.findall(rf"(?<![\w/.])((?:{folders})/[\w./*-]*[\w*/])", page.read_text()):
         assert [*ROOT.glob(path), *(ROOT / "tests").glob(path)], path
     for name in re.findall(r"`(test_[\w*]+\.py)`", page.read_text()):
@@ -69,7 +70,8 @@ def test_named_files_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", CURRENT, ids=page_id)
 def test_dotted_names_exist(page: Path) -> None:
-    pattern = r"`((?:locking|shop|inventory|loadtest|devservers|waiting_room)(?:\.[a-z]\w*)+(?:\.[A-Z]\w*)?)`"
+    packages = "locking|shop|inventory|loadtest|devservers|waiting_room"
+    pattern = rf"`((?:{packages})(?:\.[a-z]\w*)+(?:\.[A-Z]\w*)?)`"
     with patch.dict(os.environ):  # shop.settings.production sets defaults there
         for name in set(re.findall(pattern, page.read_text())) - NO_MODULES:
             resolve_name(name)

@@ -8,7 +8,9 @@ from datetime import timedelta
 from django.utils import timezone
 
 from inventory.models import Stock
+from shop.administration import sale_management
 from shop.models import Sale
+from shop.purchase import admission
 from tests.shop.making import a_sale, fresh
 from waiting_room import store
 from waiting_room.models import Room
@@ -48,3 +50,10 @@ class StoredRoom:
     def open_now(self) -> None:
         """Move the opening to the past: each call passes it to the store."""
         self.sale.opens_at = timezone.now() - timedelta(seconds=1)
+
+
+def open_now(sale: Sale) -> None:
+    """Open the sale as staff do, and make this process read it again."""
+    assert sale_management.open_now(sale=sale)
+    sale.refresh_from_db()
+    admission.clear()
