@@ -20,6 +20,7 @@ EXPERIMENTS = {
     "interleavings": "loadtest.interleavings.runner",
     "keys": "loadtest.bench.keys",
     "purchase": "loadtest.bench.purchase.runner",
+    "room": "loadtest.bench.room.runner",
     "scenario": "loadtest.scenarios.runner",
     "jobs": "loadtest.resilience.jobs.soak",
     "recovery": "loadtest.resilience.recovery",

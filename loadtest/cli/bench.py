@@ -1,4 +1,4 @@
-"""Benchmark locks against other libraries, purchases, cache rebuilds or idempotency keys.
+"""Benchmark locks, purchases, a waiting room, cache rebuilds or idempotency keys.
 
 Example: manage.py lab bench locks --backend redis --rounds 3
 """
@@ -11,18 +11,20 @@ from loadtest.bench import caches, keys
 from loadtest.bench.locks import report as locks
 from loadtest.bench.locks.systems import OURS
 from loadtest.bench.purchase import report as purchase
+from loadtest.bench.room import report as room
 from loadtest.charts import marked
 from loadtest.charts.terminal import Terminal, check_file
 from loadtest.cli import add_file, add_numbers
 from loadtest.load.plan import PlanError, keep_within
 
-SUBJECTS = {"locks": locks, "purchase": purchase, "cache": caches, "keys": keys}
+SUBJECTS = {"locks": locks, "purchase": purchase, "room": room, "cache": caches, "keys": keys}
 LIMITS = {
     "rounds": (1, 50),
     "seconds": (0.1, 25),
     "burst": (0.1, 40),
     "buyers": (1, 50_000),
     "attempts": (1, 200_000),
+    "people": (100, 1_000_000),
 }
 PURCHASE: dict[str, tuple[float, str]] = {
     "seconds": (4.0, "duration of a round, in seconds"),
@@ -34,9 +36,10 @@ PURCHASE: dict[str, tuple[float, str]] = {
 OWN = {
     "locks": {"backends": "--backend", "no_peers": "--no-peers"},
     "purchase": {name: f"--{name}" for name in PURCHASE},
+    "room": {"people": "--people"},
 }
 """Options of one subject alone."""
-PARTS = {"locks": "lab_bench", "purchase": "lab_bench_purchase"}
+PARTS = {"locks": "lab_bench", "purchase": "lab_bench_purchase", "room": "lab_bench_room"}
 """The markers in docs/ between which the tables are written."""
 
 
@@ -48,7 +51,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         choices=SUBJECTS,
         default="locks",
         help="locks (default), purchase: over HTTP, compared with the reference implementation, "
-        "cache: 200 readers of an expired value, keys: the cost of idempotency keys",
+        "room: people in a waiting room, cache: 200 readers of an expired value, keys: the cost of "
+        "idempotency keys",
     )
     rounds = "rounds; the median is reported (default: 3 for locks, else 5)"
     add_numbers(parser, [("rounds", None, rounds)])
@@ -70,6 +74,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     for name, (default, meaning) in PURCHASE.items():
         text = f"{meaning} (default: {default:g})"
         of_purchase.add_argument(f"--{name}", type=type(default), help=text)
+    of_room = parser.add_argument_group("room")
+    of_room.add_argument("--people", type=int, help=f"people who wait (default: {room.PEOPLE})")
 
 
 def handle(terminal: Terminal, *, subject: str, rounds: int | None, **options: Any) -> int:
@@ -85,6 +91,9 @@ def handle(terminal: Terminal, *, subject: str, rounds: int | None, **options: A
     if subject == "locks":
         backends = list(dict.fromkeys(options["backends"] or OURS))
         asked |= {"backends": backends, "peers": not options["no_peers"]}
+    elif subject == "room":
+        people = options["people"]
+        asked = {"people": room.PEOPLE if people is None else people}
     elif subject == "purchase":
         for name, (default, _meaning) in PURCHASE.items():
             asked[name] = default if options[name] is None else options[name]

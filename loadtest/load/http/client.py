@@ -55,7 +55,7 @@ def send_requests(
     request and the kind of its reply. `hang_ups`: the server may be restarted meanwhile.
     """
     waiting = iter(requests)
-    connected: dict[int, _Connection] = {}
+    connected: dict[int, Connection] = {}
     replies: list[Reply] = []
     cpu = time.process_time()
     began = time.monotonic()
@@ -65,7 +65,7 @@ def send_requests(
         stack.callback(_close_all, connected)
 
         def send(request: bytes, patience: float = 0.0) -> None:
-            connection = _Connection((host, port), patience)
+            connection = Connection((host, port), patience)
             connected[connection.socket.fileno()] = connection
             poll.register(connection.socket, select.EPOLLIN)
             connection.send(request)
@@ -102,7 +102,7 @@ def send_requests(
     return Replies(replies, began, min(ended, last), time.process_time() - cpu)
 
 
-def _close_all(connected: "dict[int, _Connection]") -> None:
+def _close_all(connected: "dict[int, Connection]") -> None:
     for connection in connected.values():
         connection.socket.close()
 
@@ -119,20 +119,21 @@ def _connect(where: tuple[str, int], patience: float) -> socket.socket:
             time.sleep(0.02)
 
 
-class _Connection:
-    """A connection and the bytes of a reply received so far."""
+class Connection:
+    """A connection, the bytes of a reply received so far, and the body of the last reply."""
 
     def __init__(self, where: tuple[str, int], patience: float) -> None:
         self.socket = _connect(where, patience)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.request = self.received = b""
+        self.request = self.received = self.body = b""
         self.sent = 0.0
         self.closes = False
 
     def send(self, request: bytes) -> None:
+        """Send a request; `receive` reports a failure."""
         self.request = request
         self.sent = time.monotonic()
-        with suppress(BrokenPipeError, ConnectionResetError):  # `receive` reports it
+        with suppress(BrokenPipeError, ConnectionResetError):
             self.socket.sendall(request)
 
     def receive(self) -> str | None:
@@ -149,7 +150,7 @@ class _Connection:
             raise ConnectionError(f"a reply without Content-Length: {head!r}")
         if len(body) < int(length[1]):
             return None
-        self.received = b""
+        self.received, self.body = b"", body
         self.closes = _CLOSES.search(head) is not None
         status = head[9:12]
         if status < b"400":

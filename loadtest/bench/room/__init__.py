@@ -1,0 +1,1 @@
+"""`manage.py lab bench room`, and the proofs of `manage.py lab fairness`."""

@@ -1,0 +1,177 @@
+"""`manage.py lab fairness`: a fair room passes, and each way of cheating is found."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import CommandError
+from django.utils import timezone
+
+from loadtest.bench.room import fairness
+from shop.models import Order, Sale
+from shop.platform.redis import command
+from shop.purchase import admission
+from tests.loadtest.lab import lab
+from tests.shop.making import a_customer
+from tests.waiting_room.rooms import a_room
+from waiting_room import lottery, service, store
+from waiting_room.models import Room
+
+PEOPLE, LATE = 200, 3
+SIMULATION = ("--simulate=3", "--people=2000", "--seed=5")
+
+
+def opened(mode: str) -> Room:
+    """Return a room in which PEOPLE waited until the sale opened."""
+    room = a_room(mode=mode, opens_in=3600, inlet=60_000)
+    for customer in range(PEOPLE):
+        service.join(sale=room.sale, customer_id=10_000 + customer)
+    opens_at = timezone.now() - timedelta(seconds=1)
+    Sale.objects.filter(pk=room.sale_id).update(opens_at=opens_at)
+    admission.clear()
+    service.clear()
+    room = Room.objects.select_related("sale__stock").get(pk=room.pk)
+    seen = store.visit(room=room, sale=room.sale)
+    assert seen
+    assert seen.cutoff == PEOPLE
+    return room
+
+
+@pytest.fixture
+def drawn(transactional_db: None) -> Room:
+    """A lottery that was drawn, and a few people who came later."""
+    room = opened(Room.Mode.LOTTERY)
+    assert lottery.draw(room=room, cutoff=PEOPLE)
+    for customer in range(LATE):
+        service.join(sale=room.sale, customer_id=20_000 + customer)
+    room.refresh_from_db(fields=["root"])
+    return room
+
+
+def buy(room: Room) -> int:
+    """Store an order of a customer without a place in the room; return the customer."""
+    customer = a_customer()
+    Order.objects.create(
+        customer=customer,
+        sale=room.sale,
+        quantity=1,
+        unit_price=1,
+        key="key",
+        pay_by=timezone.now(),
+    )
+    return customer.pk
+
+
+def test_fair_lottery_has_no_differences(drawn: Room) -> None:
+    report, code = lab("fairness", drawn.sale.slug)
+    assert (report["differences"], code) == ([], 0)
+    assert (report["mode"], report["people"]) == ("lottery", PEOPLE + LATE)
+    assert report["standard_error"] == pytest.approx(PEOPLE**-0.5)
+    assert abs(report["correlation"]) < 5 * report["standard_error"]
+
+
+def test_order_of_arrival_correlates_fully(transactional_db: None) -> None:
+    report, code = lab("fairness", opened(Room.Mode.ARRIVAL).sale.slug)
+    assert (report["differences"], code) == ([], 0)
+    assert (report["mode"], report["correlation"]) == ("arrival", 1.0)
+
+
+FIELDS = ("sale", "mode", "commitment", "root", "seed", "list", "late")
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_one_changed_byte_of_the_record_is_found(
+    drawn: Room, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = service.record_of(room=drawn)
+    assert set(record) == set(FIELDS)
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [*value[:-1], changed(value[-1])]
+        if isinstance(value, int):
+            return value ^ 1
+        return value[:-1] + ("0" if value[-1] != "0" else "1")
+
+    monkeypatch.setattr(service, "record_of", lambda room: record | {field: changed(record[field])})
+    report, code = lab("fairness", drawn.sale.slug)
+    assert (code, bool(report["differences"])) == (1, True)
+
+
+def test_swapped_positions_are_found(drawn: Room) -> None:
+    order = store.keys_of(drawn)[2]
+    first, second = command("GETRANGE", order, 0, 7), command("GETRANGE", order, 8, 15)
+    command("SETRANGE", order, 0, second + first)
+    report, code = lab("fairness", drawn.sale.slug)
+    assert (code, report["differences"]) == (1, [fairness.OTHER_POSITIONS])
+
+
+def test_lottery_in_the_order_of_arrival_is_found(drawn: Room) -> None:
+    arrival = "".join(f"{number:08x}" for number in range(1, PEOPLE + 1))
+    command("SET", store.keys_of(drawn)[2], arrival)
+    report, code = lab("fairness", drawn.sale.slug)
+    assert (code, report["correlation"]) == (1, 1.0)
+    assert fairness.NOT_RANDOM in report["differences"]
+
+
+def test_purchase_before_its_turn_is_found(drawn: Room) -> None:
+    customer = buy(drawn)
+    assert lab("fairness", drawn.sale.slug)[1] == 1  # without a place
+    Room.objects.filter(pk=drawn.pk).update(is_paused=True)
+    drawn.refresh_from_db()
+    store.configure(room=drawn)
+    place = service.join(sale=drawn.sale, customer_id=customer)
+    assert not place.admitted
+    report, code = lab("fairness", drawn.sale.slug)
+    assert (code, len(report["differences"])) == (1, 1)
+    command("HSET", store.keys_of(drawn)[0], "serving", place.position)
+    assert lab("fairness", drawn.sale.slug)[1] == 0
+
+
+def test_lottery_that_is_not_drawn_proves_nothing(transactional_db: None) -> None:
+    room = a_room(mode=Room.Mode.LOTTERY, opens_in=3600)
+    service.join(sale=room.sale, customer_id=1)
+    assert lab("fairness", room.sale.slug)[1] == 1
+
+
+def test_unknown_sale_and_lost_room_are_errors(drawn: Room) -> None:
+    with pytest.raises(CommandError, match="not a sale with a waiting room"):
+        lab("fairness", "unknown")
+    store.delete(room=drawn)
+    with pytest.raises(CommandError, match="cannot be read"):
+        lab("fairness", drawn.sale.slug)
+
+
+def test_arguments_name_a_sale_or_a_simulation() -> None:
+    for options in ((), ("spring", "--simulate=2")):
+        with pytest.raises(CommandError, match="Name a sale, or simulate"):
+            lab("fairness", *options)
+    with pytest.raises(CommandError, match="people"):
+        lab("fairness", "--simulate=2", "--people=0")
+    with pytest.raises(CommandError, match="inlet"):
+        lab("fairness", "--simulate=2", "--inlet=0")
+
+
+def test_simulated_lotteries_are_fair_and_repeatable() -> None:
+    report, code = lab("fairness", *SIMULATION)
+    assert code == 0
+    assert len(report["correlations"]) == 3
+    assert report == lab("fairness", *SIMULATION)[0]
+    assert report["correlations"] != lab("fairness", *SIMULATION[:2], "--seed=6")[0]["correlations"]
+
+
+@pytest.mark.parametrize(
+    ("name", "replacement"),
+    [
+        ("shuffle", lambda tickets, **secrets: list(tickets)),
+        ("estimate", lambda **place: (0, 0)),
+    ],
+)
+def test_simulation_detects_a_bad_draw_and_a_bad_estimate(
+    name: str, replacement: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fairness, name, replacement)
+    report, code = lab("fairness", *SIMULATION)
+    assert (code, [target["met"] for target in report["targets"]].count(False)) == (1, 1)
