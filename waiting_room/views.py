@@ -173,7 +173,10 @@ def _shared(body: dict[str, Any], *, max_age: int) -> HttpResponse:
         "Cache-Control": f"public, max-age={max_age}",
         "X-Content-Type-Options": "nosniff",
     }
-    return JsonResponse(body, headers=headers, json_dumps_params={"separators": (",", ":")})
+    response = JsonResponse(body, headers=headers, json_dumps_params={"separators": (",", ":")})
+    # Added by CommonMiddleware otherwise; without it, nginx sends every poll in chunks.
+    response["Content-Length"] = len(response.content)
+    return response
 
 
 @customer_page
