@@ -21,7 +21,7 @@ NAMES = set(
         r"\w+",
         """
         Redis RedLock ZooKeeper MySQL MariaDB SQLite PostgreSQL Celery Django Prometheus Cookie
-        JSON CSV PNG SVG HTML SQL UTC URL ID SHA GIL CPU MB KB ms English
+        Python JSON CSV PNG SVG HTML SQL UTC URL ID SHA GIL CPU MB KB ms English
         INSERT UPDATE SELECT DELETE DEL SETNX EXPIRE SET NX PX PTTL EVALSHA SIGSTOP kill
         Lua Overloaded SoldOut ServiceUnavailable Martin Kleppmann Salvatore Sanfilippo
         none process database redis redlock zookeeper naive fenced conditional
@@ -109,6 +109,7 @@ def test_pages_of_the_shop_are_chinese() -> None:
         reverse(name) for name in ("learn", "learn-grid", "home", "products", "login", "sign-up")
     ]
     paths += [sale.get_absolute_url() for sale in Sale.objects.all()]
+    paths += [reverse("room", args=["backpack"])]
     paths += [reverse("product", args=[Sale.objects.all()[0].product.slug]), "/nothing-here/"]
     assert wrong(Client(), paths) == {}
 
@@ -120,7 +121,7 @@ def test_pages_of_a_customer_are_chinese() -> None:
     paths = [reverse("learn-step", args=[step.name]) for step in COURSE]
     paths += [reverse(name) for name in ("learn", "home", "orders", "profile", "password")]
     paths += [reverse("order", args=[order.number]), order.sale.get_absolute_url()]
-    paths += [reverse("ops")]  # 403
+    paths += [reverse("ops"), reverse("room", args=["backpack"])]  # 403, and the room
     assert wrong(client, paths) == {}
 
 

@@ -1,7 +1,9 @@
 """Take the pictures of the docs: start a demo, oversell and buy in it, and write docs/img/*.png.
 
-    .venv/bin/python tools/screenshots.py
+    .venv/bin/python tools/screenshots.py [--room]
 
+With --room, only those of the waiting room: room.png before the opening, on a phone, and
+room-100000.png after it, with 100,000 accounts that joined through the service.
 `oversell.png` is an animation (APNG) of the one-click run, made of screenshots of that run. Needs
 Chromium (Debian's package) and the packages of the tests.
 """
@@ -37,24 +39,45 @@ ANIMATION: dict[str, Any] = {"viewport": {"width": 1000, "height": 560}, "color_
 FIRST_MS, FRAME_MS, LAST_MS = 2500, 800, 4500
 RUNNING_FRAMES = 5
 """Frames of the animation that show the run in progress."""
+PEOPLE, INLET = 100_000, 8000
+"""People in the picture of the waiting room, and how many of them are admitted per minute."""
+WAITED_MS = 60_000
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 780}, "timezone_id": "Asia/Shanghai"}
 
 
+JOIN = f"""
+from datetime import timedelta
+from shop.administration.sale_management import open_now, restock_sale
+from shop.models import Sale, User
+from waiting_room import service
+sale = Sale.objects.select_related("stock", "product").get(slug="backpack")
+sale.opens_at += timedelta(hours=1)  # joining takes minutes
+sale.save()
+people = [User(username=f"visitor-{{n}}") for n in range({PEOPLE})]
+User.objects.bulk_create(people, batch_size=5000)
+ids = User.objects.filter(username__startswith="visitor-").values_list("pk", flat=True)
+for pk in ids:
+    service.join(sale=sale, customer_id=pk)
+amy = User.objects.get(username="amy")
+service.set_inlet(room=sale.room, per_minute={INLET}, staff=amy)
+restock_sale(sale=sale, quantity={PEOPLE} // 2)
+assert open_now(sale=sale)
+"""
+
+
 @contextmanager
-def demo() -> Iterator[str]:
-    """Run a demo with private stores and yield its URL."""
+def demo() -> Iterator[tuple[str, dict[str, str]]]:
+    """Run a demo with private stores; yield its URL and the environment of its processes."""
     with socket.socket() as free, tempfile.TemporaryDirectory(prefix="screenshots-") as var:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
-        process = subprocess.Popen(
-            [sys.executable, ROOT / "tools" / "demo.py"],
-            env={**os.environ, "SHOP_VAR": var, "PORT": str(port)},
-        )
+        environment = {**os.environ, "SHOP_VAR": var, "PORT": str(port)}
+        process = subprocess.Popen([sys.executable, ROOT / "tools" / "demo.py"], env=environment)
         address = f"http://127.0.0.1:{port}"
         try:
             wait_for(f"{address}/readyz", process)
-            yield address
+            yield address, environment
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(30)
@@ -147,6 +170,23 @@ def film_oversell(browser: Browser, address: str) -> None:
     write("oversell-still.png", still)
 
 
+def take_room(browser: Browser, address: str, environment: dict[str, str]) -> None:
+    """Join the waiting room on a phone and fill it; take it before and after the opening."""
+    phone = window(browser, address, "wang", color_scheme="light", locale="zh-CN", **PHONE)
+    desktop = window(browser, address, "li", color_scheme="light", **DESKTOP)
+    for page in (phone, desktop):
+        page.goto("/sales/backpack/")
+        page.locator(".action form button").click()
+        page.locator("section[data-view=before]").wait_for()
+    save(phone, "room")
+    subprocess.run(
+        [sys.executable, ROOT / "manage.py", "shell", "-c", JOIN], env=environment, check=True
+    )
+    desktop.locator("section[data-view=waiting]").wait_for()
+    desktop.wait_for_timeout(WAITED_MS)
+    save(desktop, f"room-{PEOPLE}")
+
+
 def write(name: str, picture: bytes) -> None:
     (PICTURES / name).write_bytes(picture)
     print(f"docs/img/{name}, {len(picture) / 1000:.0f} KB")
@@ -154,10 +194,13 @@ def write(name: str, picture: bytes) -> None:
 
 def main() -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
-    with demo() as address, sync_playwright() as playwright:
+    with demo() as (address, environment), sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium") or "/usr/bin/chromium", args=["--no-sandbox"]
         )
+        take_room(browser, address, environment)  # first: its sale opens soon
+        if "--room" in sys.argv:
+            return
         film_oversell(browser, address)
         page = window(browser, address, "li", color_scheme="light", **DESKTOP)
         save(page, "home")
