@@ -85,6 +85,8 @@ def handle(terminal: Terminal, *, subject: str, rounds: int | None, **options: A
             raise PlanError(f"{wrong[0]} belongs to `lab bench {other}`, not {subject}.")
     if options["write"] and subject not in PARTS:
         raise PlanError(f"--write belongs to {' and '.join(PARTS)}, not {subject}.")
+    if rounds is not None and subject == "room":
+        raise PlanError("A room is measured once: --rounds does not belong to `lab bench room`.")
     asked: dict[str, Any] = {"rounds": rounds}
     if rounds is None:
         asked["rounds"] = 3 if subject == "locks" else 5
