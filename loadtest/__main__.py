@@ -18,6 +18,7 @@ EXPERIMENTS = {
     "bench": "loadtest.bench.locks.runner",
     "cache": "loadtest.bench.caches",
     "interleavings": "loadtest.interleavings.runner",
+    "commit": "loadtest.bench.commit",
     "keys": "loadtest.bench.keys",
     "purchase": "loadtest.bench.purchase.runner",
     "room": "loadtest.bench.room.runner",

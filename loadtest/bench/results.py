@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import eq, ge, le
+from types import MappingProxyType
 from typing import Any
 
 from loadtest.load.stores import PrivateStores
@@ -25,11 +26,16 @@ def events(
 
 
 def measure(
-    experiment: str, store: str, asked: Row, progress: Progress
+    experiment: str,
+    store: str,
+    asked: Row,
+    progress: Progress,
+    environ: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Row, dict[str, list[Row]]]:
     """Run a benchmark on a database and a Redis; return its report and the rounds of each line."""
     measured: dict[str, list[Row]] = {}
     with PrivateStores(store, ["redis"]) as stores:
+        stores.environ.update(environ)
         report: Row = {"settings": asked, "missing": stores.missing, "versions": {}}
         for event in () if stores.missing else events(stores, experiment, asked, report, progress):
             if event["event"] == "round":

@@ -1,4 +1,4 @@
-"""Benchmark locks, purchases, a waiting room, cache rebuilds or idempotency keys.
+"""Benchmark locks, purchases, designs, a waiting room, cache rebuilds or idempotency keys.
 
 Example: manage.py lab bench locks --backend redis --rounds 3
 """
@@ -7,7 +7,7 @@ from argparse import ArgumentParser
 from functools import partial
 from typing import Any
 
-from loadtest.bench import caches, keys
+from loadtest.bench import caches, commit, keys
 from loadtest.bench.locks import report as locks
 from loadtest.bench.locks.systems import OURS
 from loadtest.bench.purchase import report as purchase
@@ -17,7 +17,14 @@ from loadtest.charts.terminal import Terminal, check_file
 from loadtest.cli import add_file, add_numbers
 from loadtest.load.plan import PlanError, keep_within
 
-SUBJECTS = {"locks": locks, "purchase": purchase, "room": room, "cache": caches, "keys": keys}
+SUBJECTS = {
+    "locks": locks,
+    "purchase": purchase,
+    "commit": commit,
+    "room": room,
+    "cache": caches,
+    "keys": keys,
+}
 LIMITS = {
     "rounds": (1, 50),
     "seconds": (0.1, 25),
@@ -36,10 +43,16 @@ PURCHASE: dict[str, tuple[float, str]] = {
 OWN = {
     "locks": {"backends": "--backend", "no_peers": "--no-peers"},
     "purchase": {name: f"--{name}" for name in PURCHASE},
+    "commit": {"seconds": "--seconds"},
     "room": {"people": "--people"},
 }
-"""Options of one subject alone."""
-PARTS = {"locks": "lab_bench", "purchase": "lab_bench_purchase", "room": "lab_bench_room"}
+"""Options that only these subjects have."""
+PARTS = {
+    "locks": "lab_bench",
+    "purchase": "lab_bench_purchase",
+    "commit": "lab_bench_commit",
+    "room": "lab_bench_room",
+}
 """The markers in docs/ between which the tables are written."""
 
 
@@ -51,13 +64,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         choices=SUBJECTS,
         default="locks",
         help="locks (default), purchase: over HTTP, compared with the reference implementation, "
-        "room: people in a waiting room, cache: 200 readers of an expired value, keys: the cost of "
-        "idempotency keys",
+        "commit: designs by the time between reservation and COMMIT, room: people in a waiting "
+        "room, cache: 200 readers of an expired value, keys: the cost of idempotency keys",
     )
     rounds = "rounds; the median is reported (default: 3 for locks, else 5)"
     add_numbers(parser, [("rounds", None, rounds)])
     markers = " or ".join(PARTS.values())
-    add_file(parser, "write", f"also write the table to FILE, between the markers {markers}")
+    written = f"also write the table to FILE, between the markers {markers}; commit also "
+    add_file(parser, "write", written + "draws its chart as ../img/FILE.svg")
     of_locks = parser.add_argument_group("locks")
     of_locks.add_argument(
         "--backend",
@@ -70,7 +84,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     of_locks.add_argument(
         "--no-peers", action="store_true", help="skip the comparison with other libraries"
     )
-    of_purchase = parser.add_argument_group("purchase")
+    of_purchase = parser.add_argument_group("purchase; commit has --seconds too")
     for name, (default, meaning) in PURCHASE.items():
         text = f"{meaning} (default: {default:g})"
         of_purchase.add_argument(f"--{name}", type=type(default), help=text)
@@ -81,7 +95,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def handle(terminal: Terminal, *, subject: str, rounds: int | None, **options: Any) -> int:
     """Measure the subject; return 1 if the report is not sound."""
     for other, own in OWN.items():
-        if subject != other and (wrong := [text for name, text in own.items() if options[name]]):
+        foreign = own.keys() - OWN.get(subject, {}).keys()
+        if wrong := [text for name, text in own.items() if name in foreign and options[name]]:
             raise PlanError(f"{wrong[0]} belongs to `lab bench {other}`, not {subject}.")
     if options["write"] and subject not in PARTS:
         raise PlanError(f"--write belongs to {' and '.join(PARTS)}, not {subject}.")
@@ -96,9 +111,9 @@ def handle(terminal: Terminal, *, subject: str, rounds: int | None, **options: A
     elif subject == "room":
         people = options["people"]
         asked = {"people": room.PEOPLE if people is None else people}
-    elif subject == "purchase":
-        for name, (default, _meaning) in PURCHASE.items():
-            asked[name] = default if options[name] is None else options[name]
+    elif subject in OWN:
+        for name in OWN[subject]:
+            asked[name] = PURCHASE[name][0] if options[name] is None else options[name]
     keep_within(LIMITS, asked)
     check_file("write", options["write"], PARTS.get(subject, ""))
     measured = SUBJECTS[subject]
@@ -107,6 +122,9 @@ def handle(terminal: Terminal, *, subject: str, rounds: int | None, **options: A
     is_sound: bool = measured.is_sound(result)
     if options["write"] and is_sound:
         marked.write(options["write"], PARTS[subject], measured.markdown(result))
+        if subject == "commit":
+            picture = options["write"].parents[1] / "img" / f"{options['write'].stem}.svg"
+            picture.write_text(commit.chart(result))
     terminal.show(result, partial(_describe, measured))
     return 0 if is_sound else 1
 

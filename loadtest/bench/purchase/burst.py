@@ -140,11 +140,17 @@ def measure(
     )
 
 
-def breaches(sale: Sale, acknowledged: int) -> Iterator[str]:
-    """Yield the breaches of a queued sale, once its acknowledged orders should be written."""
+def wait_until_written(sale: Sale, acknowledged: int, *, poll: float = POLL_SECONDS) -> float:
+    """Wait for the acknowledged orders, at most TIMEOUT; return the monotonic time."""
     deadline = time.monotonic() + TIMEOUT
     while Order.objects.filter(sale=sale).count() < acknowledged and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
+        time.sleep(poll)
+    return time.monotonic()
+
+
+def breaches(sale: Sale, acknowledged: int) -> Iterator[str]:
+    """Yield the breaches of a queued sale, once its acknowledged orders should be written."""
+    wait_until_written(sale, acknowledged)
     audit = audit_sale(sale=Sale.objects.get(pk=sale.pk))
     yield from audit.breaches
     if audit.reserved or audit.drift:

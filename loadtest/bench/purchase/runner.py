@@ -92,7 +92,7 @@ def main(asked: dict[str, Any]) -> None:
 
     def start(line: Line, step: int) -> None:
         emit("progress", system=line.name, step=step, of=steps)
-        _activate(line)
+        activate(line)
 
     with WebServer(PROCESSES[connection.vendor]) as web:
         for number in range(asked["rounds"] + 1):
@@ -137,13 +137,14 @@ def _attempts(web: WebServer, line: Line, buyers: Sequence[Buyer]) -> Figures:
     return measured | {"pieces": units, "orders": orders}
 
 
-def _activate(line: Line) -> None:
+def activate(line: Line) -> None:
+    """Switch to the lock and the write strategy of a line."""
     now = policy.current()
     if (now.backend, now.mode) != (line.backend, line.strategy):
         policy.switch(
             backend=line.backend,
             mode=line.strategy,
-            reason="lab bench purchase",
+            reason="lab bench",
             force=True,
         )
         time.sleep(policy.MAX_AGE)
