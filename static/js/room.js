@@ -113,7 +113,7 @@
     if (document.hidden) return; // "visibilitychange" calls again
     const before = status;
     const closed = { state: "unavailable" };
-    status = { ...before, ...await json(statusUrl, { credentials: "omit" }).catch(() => closed) ?? closed };
+    status = { ...before, ...await json(statusUrl, { credentials: "omit", cache: "no-store" }).catch(() => closed) ?? closed };
     isStale ||= before.state === "unavailable";
     show();
     const isDrawn = ["open", "paused", "sold_out"].includes(status.state);
@@ -121,9 +121,9 @@
     if (placeUrl && isUnknown && !asking) {
       asking = setTimeout(askPlace, 1000 * Math.random() * status.joined / (isStale ? PLACES_PER_SECOND : POSITIONS_PER_SECOND));
     }
-    // Spread at random, so that pages loaded in the same second poll at different times.
+    // Pages that were loaded in the same second poll at different times.
     clearTimeout(timer);
-    if (status.state !== "ended") timer = setTimeout(poll, 1000 * status.poll * (0.75 + Math.random() / 2));
+    if (status.state !== "ended") timer = setTimeout(poll, 1000 * status.poll * (0.8 + 0.2 * Math.random()));
   };
 
   // The server has rendered the page; a screen reader has to know the region before it gets a text.
