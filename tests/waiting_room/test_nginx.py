@@ -90,6 +90,19 @@ def test_polls_learn_of_a_change(proxy: str) -> None:
     until(lambda: get(proxy + STATUS)[1] != before, "a new number", 10)
 
 
+def test_status_is_at_most_a_second_old(proxy: str) -> None:
+    """nginx alone serves a reply with max-age=1 for two seconds: half as many requests."""
+    seconds: set[int] = set()
+
+    def poll() -> bool:
+        get(proxy + STATUS)
+        seconds.add(int(time.time()))
+        return len(seconds) == 7
+
+    until(poll, "polls in seven seconds")
+    assert Upstream.requests[f"/{STATUS}"] >= len(seconds) - 1
+
+
 def test_failed_room_does_not_look_open(proxy: str) -> None:
     """No old reply is served when Python fails."""
     assert get(proxy + STATUS)[0] == 200
