@@ -67,6 +67,8 @@ class RoomStatus(NamedTuple):
 
 _rooms: RefreshingCache[str, dict[int, Room]] = RefreshingCache()
 _status: RefreshingCache[int, RoomStatus] = RefreshingCache()
+_lost: set[str] = set()
+"""Generations whose loss is logged: everyone who waits would repeat the line."""
 
 
 def room_of(*, sale: Sale) -> Room | None:
@@ -198,7 +200,10 @@ def _visit(room: Room, sale: Sale, **what: Any) -> Snapshot:
         room = open_room(room=room)
     seen = store.visit(room=room, sale=cached_sale(slug=sale.slug), **what)
     if seen is None:
-        logger.error("Waiting room of sale %s is closed: Redis lost its places", room.sale_id)
+        if room.generation not in _lost:
+            _lost.add(room.generation)
+            text = "Waiting room of sale %s is closed until staff reset it: Redis lost its places"
+            logger.error(text, room.sale_id)
         raise ServiceUnavailable
     if seen.is_drawing:
         lottery.start(room=room, cutoff=seen.cutoff or 0)
