@@ -72,6 +72,7 @@ class Runs:
             client.end()
         for backend in (*self.backends.values(), self.observer):
             backend.close()
+        self.world.close()
 
     def perform(self, prefix: Sequence[Choice]) -> tuple[Schedule, str]:
         """Run the program; return the schedule, and what the run violated or ""."""
@@ -85,10 +86,13 @@ class Runs:
         self.world.reset()
         self.events.clear()
         if self.reads:
-            sql, row = self.world.sql.execute, (self.program.stock, self.stock_id)
-            values = "quantity = ?, fence_epoch = 0, fence_token = 0"
-            sql(f"UPDATE inventory_stock SET {values} WHERE id = ?", row)  # noqa: S608
-            sql("DELETE FROM inventory_stockmovement WHERE stock_id = ? AND delta < 0", row[1:])
+            self._reset_stock()
+
+    def _reset_stock(self) -> None:
+        sql, row = self.world.sql.execute, (self.program.stock, self.stock_id)
+        values = "quantity = ?, fence_epoch = 0, fence_token = 0"
+        sql(f"UPDATE inventory_stock SET {values} WHERE id = ?", row)  # noqa: S608
+        sql("DELETE FROM inventory_stockmovement WHERE stock_id = ? AND delta < 0", row[1:])
 
     def _judge(self) -> str:
         for model in self.models:
@@ -149,7 +153,7 @@ class Runs:
 
     def _play(self, client: Client) -> None:
         backend = self.backends[client.label]
-        if self.reads and stop_at_sql not in connection.execute_wrappers:
+        if stop_at_sql not in connection.execute_wrappers:
             connection.cursor().execute("PRAGMA synchronous = OFF")  # no run survives a crash
             connection.execute_wrappers.append(stop_at_sql)
         try:

@@ -32,6 +32,7 @@ def _all(words: str, names: str = "AB") -> dict[str, str]:
 LEASE, CRASH = "lease ends", "A crashes"
 NOT_LINEARIZABLE, NEVER_FREE, STUCK = "not linearizable", "the lock stays held", "deadlock"
 OVERSOLD, LEDGER = "oversold", "stock and ledger differ"
+LOST = "an accepted reservation has no order"
 
 _LOCK, _AGAIN, _BUY = (
     "wait renew release",
@@ -61,6 +62,20 @@ PROGRAMS = {
     ),
     "database/wait": Program(store="database", clients=_all(_LOCK), faults=(LEASE, CRASH)),
     "database/try": Program(store="database", clients=_all(_AGAIN), faults=(LEASE,)),
+    "reservations/two-writers": Program(
+        store="queue", clients=_all("reserve write"), strategy="conditional"
+    ),
+    "reservations/lease": Program(
+        store="queue", clients=_all("reserve write"), faults=(LEASE,), strategy="fenced", stock=2
+    ),
+    "reservations/crash": Program(
+        store="queue",
+        clients=_all("reserve write"),
+        faults=(CRASH, LEASE),
+        ends_at="crashed",
+        strategy="conditional",
+        stock=2,
+    ),
     "game/race-broken": Program(store="none", clients=_all(_BUY), breaks=OVERSOLD),
     "game/race": Program(**_BUYS),
     "game/expire-broken": Program(

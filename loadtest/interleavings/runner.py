@@ -14,6 +14,7 @@ from inventory.stock import create_stock
 from loadtest.interleavings.gates import gates
 from loadtest.interleavings.perform import Runs
 from loadtest.interleavings.programs import PROGRAMS
+from loadtest.interleavings.reservations import Reservations
 from loadtest.interleavings.search import search
 from loadtest.interleavings.worlds import Stores
 
@@ -24,12 +25,16 @@ Row = dict[str, Any]
 def run(name: str, limit: int, stores: Stores) -> Row:
     """Search the interleavings of one program; return what was found."""
     program, began = PROGRAMS[name], time.monotonic()
-    with (
-        closing(stores.open(program.store)) as world,
-        gates(world.sync),
-        closing(Runs(program, world, stores.stock_id)) as runs,
-    ):
-        found = search(runs.perform, limit)
+    with ExitStack() as stack:
+        if program.store == "queue":
+            runs: Runs = Reservations(program, stores.redis)
+            stack.enter_context(gates(runs.world.sync))
+        else:
+            world = stores.open(program.store)
+            stack.enter_context(gates(world.sync))
+            runs = Runs(program, world, stores.stock_id)
+        with closing(runs):
+            found = search(runs.perform, limit)
     return {
         "name": name,
         "clients": program.clients,

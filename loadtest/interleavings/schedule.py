@@ -56,6 +56,8 @@ class Client(threading.Thread):
         self.next = ""
         """What it does when it is chosen."""
         self.is_ready: Callable[[], bool] = lambda: True
+        self.gated: frozenset[str] | None = None
+        """The operations before which it stops; None: all."""
         self.memory: dict[str, Any] = {}
         """What program and faults tell each other; empty at the start of a run."""
         self._clear()
@@ -80,6 +82,8 @@ class Client(threading.Thread):
     def step(self, what: str, is_ready: Callable[[], bool] = lambda: True) -> None:
         """Stop before an operation until the scheduler chooses this client."""
         assert self.schedule is not None
+        if self.gated is not None and what not in self.gated and not self.has_crashed:
+            return
         if not self.has_crashed:
             self.next, self.is_ready = what, is_ready
             self.schedule.hand_on(self)

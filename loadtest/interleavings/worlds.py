@@ -12,6 +12,7 @@ from locking.backends.base import Backend
 from locking.backends.redis.connection import Connection, pack
 
 BACKENDS, RECIPES = "locking.backends", "loadtest.recipes.redis_textbook"
+REDIS = f"{BACKENDS}.redis.RedisBackend"
 NAME = "item"
 """The name of the lock in all programs."""
 TTL = 60.0
@@ -70,7 +71,7 @@ class RedisWorld(World):
 
     def __init__(self, backend: str, urls: list[str], key: str) -> None:
         self.backend, self.location = backend, urls if len(urls) > 1 else urls[0]
-        self._key = key.format(NAME)
+        self._key = key
         self._controls = [Connection(url) for url in urls]
 
     def close(self) -> None:
@@ -79,26 +80,27 @@ class RedisWorld(World):
         for control in self._controls:
             control.close()
 
-    def _ask(self, place: int, *words: str) -> Any:
+    def ask(self, place: int, *words: str) -> Any:
+        """Return the reply of one of the servers to a command."""
         return self._controls[place].request(pack(*words))
 
     def sync(self) -> None:
         """Send PING: Redis writes to all clients before it reads the next command."""
-        self._ask(0, "PING")
+        self.ask(0, "PING")
 
     def reset(self) -> None:
         """Delete all keys."""
         for place in range(len(self._controls)):
-            self._ask(place, "FLUSHALL")
+            self.ask(place, "FLUSHALL")
 
     def is_held(self, place: int = 0) -> bool:
         """Return True if the key exists and has an end."""
-        return int(self._ask(place, "PTTL", self._key)) > 0
+        return int(self.ask(place, "PTTL", self._key)) > 0
 
     def end_lease(self, place: int = 0) -> None:
         """Delete the key if it has an end."""
         if self.is_held(place):
-            self._ask(place, "DEL", self._key)
+            self.ask(place, "DEL", self._key)
 
 
 class DatabaseWorld(World):
@@ -152,9 +154,11 @@ class Stores:
             case "mysql_row":
                 return RowRecipeWorld()
             case "redlock":
-                return RedisWorld(f"{BACKENDS}.redlock.RedLockBackend", self.masters, "redlock:{}")
+                return RedisWorld(
+                    f"{BACKENDS}.redlock.RedLockBackend", self.masters, f"redlock:{NAME}"
+                )
             case "redis":
-                return RedisWorld(f"{BACKENDS}.redis.RedisBackend", [self.redis], "lock:{{{}}}")
+                return RedisWorld(REDIS, [self.redis], f"lock:{{{NAME}}}")
         recipe = {"setnx": "Setnx", "setnx_expire": "SetnxExpire", "set_px": "SetExpire"}[name]
-        key = f"textbook:{name.replace('_', '-')}:{{}}"
+        key = f"textbook:{name.replace('_', '-')}:{NAME}"
         return RedisWorld(f"{RECIPES}.{recipe}Backend", [self.redis], key)
