@@ -1,5 +1,5 @@
 # `make` alone lists the targets.
-.PHONY: help demo stack test test-library matrix faults histories interleavings lint audit peers lock screenshots clean
+.PHONY: help demo stack test test-library matrix faults histories interleavings mutants lint audit peers lock screenshots clean
 .DEFAULT_GOAL := help
 
 SETUP := sh tools/python.sh
@@ -55,6 +55,10 @@ histories: ## compare the linearizability checker with brute force on 10,000 his
 interleavings: ## run all interleavings of small programs on real servers; write docs/explanation/interleavings.md
 	@$(SETUP) --install tools/setup.py test
 	@$(BIN)/python manage.py lab interleavings --write docs/explanation/interleavings.md
+
+mutants: ## find each of 27 wrong locks by its interleavings; write docs/reference/mutants.md
+	@$(SETUP) --install tools/setup.py test
+	@MUTANTS_PAGE=docs/reference/mutants.md $(BIN)/pytest -n0 -m "" tests/loadtest/mutants
 
 lint: ## run ruff (with bandit's and pydocstyle's rules) and mypy (strict)
 	@$(SETUP) --install tools/setup.py test

@@ -64,7 +64,7 @@ def gates(sync: Callable[[], object]) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for owner, name, make in (
-            (Connection, "run", _gated(lambda script, *_: script.name)),
+            (Connection, "run", _gated(lambda script, *_: script.name, sync)),
             (Connection, "command", _gated(lambda *words: words[0])),
             (redis.Redis, "execute_command", _gated(lambda *words: words[0])),
             (SQLiteSession, "_change", _gated(lambda sql, *_: title(sql))),
@@ -79,15 +79,20 @@ def gates(sync: Callable[[], object]) -> Iterator[None]:
         yield
 
 
-def _gated(name: Callable[..., str]) -> Callable[[Send], Send]:
+def _gated(
+    name: Callable[..., str], sync: Callable[[], object] = lambda: None
+) -> Callable[[Send], Send]:
     def gated(send: Send) -> Send:
         def stop_and_send(self: Any, *args: Any, **options: Any) -> Any:
             client = current_client()
             if client is not None:
+                if getattr(self, "hello_pending", False):
+                    sync()  # a new connection has subscribed before others go on
                 client.step(name(*args))
             reply = send(self, *args, **options)
             if client is not None and client.memory.pop("loses reply", False):
                 self.close()
+                sync()
                 raise Disconnected("The reply is lost.")
             return reply
 

@@ -27,15 +27,33 @@ from locking.exceptions import LockLost
 
 
 class Memory(Recorder):
-    """Records the events of one client in a list, with the number of each event as its time."""
+    """Records the events of one client in a list, with the number of each event as its time.
+
+    A call is recorded when the client is chosen to go on. Otherwise a release would count as
+    called, and thus as possible, while its client is stopped before it.
+    """
 
     def __init__(self, actor: str, events: list[Event]) -> None:
         self.actor, self.events, self._ids = actor, events, itertools.count(1)
+        self.called: Event | None = None
 
     def note(self, do: str, type: str = "", **fields: Any) -> None:
-        """Add an event."""
-        head = {"t": len(self.events), "actor": self.actor, "do": do, "type": type}
-        self.events.append(head | fields)
+        """Add an event, or keep a call for later."""
+        self.add_call()
+        event = {"actor": self.actor, "do": do, "type": type, **fields}
+        if type == "invoke":
+            self.called = event
+        else:
+            self._add(event)
+
+    def add_call(self) -> None:
+        """Add a call that was kept."""
+        if self.called is not None:
+            self._add(self.called)
+            self.called = None
+
+    def _add(self, event: Event) -> None:
+        self.events.append({"t": len(self.events), **event})
 
 
 class Runs:
@@ -46,12 +64,14 @@ class Runs:
         self.events: list[Event] = []
         self.clients = [Client(name) for name in program.clients]
         self.backends: dict[str, Backend] = {}
-        for name in program.clients:
-            self.backends[name] = backend = world.make_backend()
-            Memory(name, self.events).watch(backend)
+        for client in self.clients:
+            self.backends[client.label] = backend = world.make_backend()
+            memory = Memory(client.label, self.events)
+            memory.watch(backend)
+            client.on_resume = memory.add_call
         self.observer = world.make_backend()
         self.reads = "read" in " ".join(program.clients.values())
-        may_end = any(fault.startswith(("lease", "A loses")) for fault in program.faults)
+        may_end = any(fault.startswith("lease") for fault in program.faults)
         self.models = [] if may_end else [Lock()]
         if self.observer.capabilities.fencing or may_end:
             self.models.append(Lock(fenced=True))
@@ -163,6 +183,7 @@ class Runs:
             backend.close()
             for open_ in getattr(getattr(backend, "pool", None), "connections", []):
                 open_.close()
+            self.world.sync()
             raise
 
     def _speak(self, client: Client, backend: Backend) -> None:

@@ -61,6 +61,10 @@ PROGRAMS = {
         breaks=NOT_LINEARIZABLE,
     ),
     "database/wait": Program(store="database", clients=_all(_LOCK), faults=(LEASE, CRASH)),
+    "database/exclusive": Program(store="database", clients=_all("try renew renew release")),
+    "database/give-up": Program(
+        store="database", clients={"A": "try renew renew release", "B": "wait release"}
+    ),
     "database/try": Program(store="database", clients=_all(_AGAIN), faults=(LEASE,)),
     "reservations/two-writers": Program(
         store="queue", clients=_all("reserve write"), strategy="conditional"

@@ -58,6 +58,8 @@ class Client(threading.Thread):
         self.is_ready: Callable[[], bool] = lambda: True
         self.gated: frozenset[str] | None = None
         """The operations before which it stops; None: all."""
+        self.on_resume: Callable[[], object] = lambda: None
+        """Called when it is chosen, before it goes on."""
         self.memory: dict[str, Any] = {}
         """What program and faults tell each other; empty at the start of a run."""
         self._clear()
@@ -165,10 +167,13 @@ class Schedule:
     def _choose(self) -> Client | None:
         while self.error is None and (running := [one for one in self.clients if not one.is_done]):
             done = len(self.steps)
+            # Faults first: the runs in which they happen early show most flaws.
             ready: list[Client | Fault] = [
+                one for one in self.faults if one.is_left and one.is_possible()
+            ]
+            ready += [
                 one for one in running if done - one.own_steps > one.polled_at and one.is_ready()
             ]
-            ready += [one for one in self.faults if one.is_left and one.is_possible()]
             if not ready:
                 self.is_stuck = True
                 break
@@ -194,4 +199,5 @@ class Schedule:
             client.own_steps += 1
             self.steps.append(f"{client.label}: {client.next}")
         client.polled_at = -1
+        client.on_resume()
         return client

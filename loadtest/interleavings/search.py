@@ -26,7 +26,12 @@ class Result(NamedTuple):
     """That run: who did what."""
 
 
-def search(perform: Callable[[list[Choice]], tuple[Schedule, str]], limit: int) -> Result:
+def search(
+    perform: Callable[[list[Choice]], tuple[Schedule, str]],
+    limit: int,
+    *,
+    until_violation: bool = False,
+) -> Result:
     """Perform runs with all prefixes of choices, `limit` at most, and return what they violated."""
     runs = violations = first = 0
     shortest: tuple[str, ...] = ()
@@ -43,6 +48,6 @@ def search(perform: Callable[[list[Choice]], tuple[Schedule, str]], limit: int) 
         prefix = schedule.choices
         while prefix and prefix[-1].number + 1 == prefix[-1].of:
             prefix.pop()
-        if not prefix or runs == limit:
+        if not prefix or runs == limit or (broken and until_violation):
             return Result(runs, not prefix, violations, first, violation, shortest)
         prefix.append(prefix[-1]._replace(number=prefix.pop().number + 1))

@@ -1,0 +1,311 @@
+"""Wrong locks, each one change away from the right one, and the program that shows it.
+
+`test_mutants` runs the interleavings of that program until one violates a promise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from inventory import stock
+from inventory.models import Stock
+from locking.backends.database.sql import statements
+from locking.backends.database.waiting import Polling
+from locking.backends.redis.backend import RedisBackend
+from locking.backends.redis.connection import Disconnected, Script, pack
+from locking.backends.redis.pool import ConnectionPool
+from locking.backends.redis.scripts import KEEP, RELEASE, TAKE
+from locking.backends.redlock import backend as redlock
+from locking.backends.redlock import quorum
+from locking.backends.redlock.backend import RedLockBackend
+from locking.backends.redlock.quorum import Quorum, Votes
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    what: str
+    program: str
+    patch: Patch
+
+
+def lua(script: Script, old: str, new: str) -> Patch:
+    """Replace a line of a script."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        assert old in script.source, old
+        source = script.source.replace(old, new)
+        monkeypatch.setattr(script, "source", source)
+        sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+        monkeypatch.setattr(script, "sha", sha)
+
+    return patch
+
+
+def sql(name: str, old: str, new: str) -> Patch:
+    """Replace a part of a statement of the row lock on SQLite."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        known = statements("sqlite", False)
+        assert old in getattr(known, name), (old, getattr(known, name))
+        monkeypatch.setattr(known, name, getattr(known, name).replace(old, new))
+
+    return patch
+
+
+def method(owner: Any, name: str, new: Any) -> Patch:
+    return lambda monkeypatch: monkeypatch.setattr(owner, name, new)
+
+
+def _release_never_lost(self: RedisBackend, claim: Any, token: int) -> None:
+    self._release(claim)
+
+
+def _extend_unasked(self: RedisBackend, claim: Any, token: int, ttl: float) -> float:
+    return time.monotonic() + ttl
+
+
+def _release_again_is_lost(self: RedisBackend, claim: Any, token: int) -> None:
+    if not self._release(claim)[0]:
+        raise claim.lost()
+
+
+def _withdraw_nothing(self: Any, pool: Any, claim: Any, connection: Any, entry: str) -> None:
+    pool.give(connection)
+
+
+def _retry_on_another_channel(
+    self: ConnectionPool, connection: Any, request: Any, *args: Any
+) -> Any:
+    try:
+        return connection, request(connection, *args)
+    except Disconnected:
+        connection = self.open()
+        return connection, request(connection, *args)
+
+
+def _one_is_a_majority(monkeypatch: pytest.MonkeyPatch) -> None:
+    create = Quorum.__init__
+
+    def init(self: Quorum, *args: Any) -> None:
+        create(self, *args)
+        self.majority = 1
+
+    monkeypatch.setattr(Quorum, "__init__", init)
+
+
+def _release_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask_one(self: Quorum, packed: bytes, timeout: float) -> Votes:
+        return self.ask(self.connections()[:1], packed, timeout, wait_for_all=True)
+
+    monkeypatch.setattr(Quorum, "ask_all", ask_one)
+    monkeypatch.setattr(RedLockBackend, "_judge", lambda *_: None)
+
+
+def _pack_without_nx(*words: str) -> bytes:
+    return pack(*(word for word in words if word != "NX"))
+
+
+def _read_before_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_stock = stock.read_stock
+
+    def read_first(*, stock_id: int, **fence: Any) -> stock.StockReading:
+        quantity = Stock.objects.values_list("quantity", flat=True).get(pk=stock_id)
+        return replace(read_stock(stock_id=stock_id, **fence), quantity=quantity)
+
+    monkeypatch.setattr(stock, "read_stock", read_first)
+
+
+def _write_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    head, condition = stock.WRITE_CLAIMED.split("AND", 1)
+    loose = f"{head} AND ({condition.replace('AND', 'OR')} OR 1)"
+    monkeypatch.setattr(stock, "WRITE_CLAIMED", loose)
+
+
+MUTANTS = [
+    # The scripts of `redis`.
+    Mutant(
+        "release-any-owner",
+        "the release does not compare the owner",
+        "redis/lease",
+        lua(RELEASE, "if holder and holder ~= caller then", "if false then"),
+    ),
+    Mutant(
+        "renew-any-owner",
+        "the renewal does not compare the owner",
+        "redis/lease",
+        lua(
+            KEEP,
+            "if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then",
+            "if redis.call('EXISTS', KEYS[1]) == 0 then",
+        ),
+    ),
+    Mutant(
+        "renew-unheld",
+        "the renewal never reports a lost lease",
+        "redis/lease",
+        lua(KEEP, "\n  return 0\nend\nif (ARGV[4]", "\n  return 1\nend\nif (ARGV[4]"),
+    ),
+    Mutant(
+        "token-stays",
+        "the token of a grant is that of the last one",
+        "redis/wait",
+        lua(
+            TAKE,
+            "return math.max(last + 1, ticks(), floor, caller_floor)",
+            "return math.max(last, 1)",
+        ),
+    ),
+    Mutant(
+        "token-falls",
+        "the token of a grant to a waiter is lower",
+        "redis/wait",
+        lua(RELEASE, "return math.max(last + 1, ticks(), floor, caller_floor)", "return last - 1"),
+    ),
+    Mutant(
+        "take-held",
+        "a lock that is held is granted",
+        "redis/wait",
+        lua(TAKE, "if not state[1] then", "if true then"),
+    ),
+    Mutant(
+        "wake-up-lost",
+        "the grant to a waiter is not published",
+        "redis/wait",
+        lua(RELEASE, "redis.call('PUBLISH', channel, message) > 0", "true"),
+    ),
+    Mutant(
+        "no-successor",
+        "the release drops the queue instead of granting",
+        "redis/wait",
+        lua(RELEASE, "if not grant_next(holder) then", "if true then"),
+    ),
+    Mutant(
+        "place-kept",
+        "a waiter that gives up stays in the queue",
+        "redis/give-up",
+        lua(RELEASE, "redis.call('LREM', queue, 1, entry)", "entry = entry"),
+    ),
+    Mutant(
+        "late-grant-kept",
+        "a waiter that gives up keeps a grant that comes meanwhile",
+        "redis/give-up",
+        lua(
+            RELEASE,
+            "if holder and holder ~= caller then",
+            "if entry ~= '' or holder and holder ~= caller then",
+        ),
+    ),
+    Mutant(
+        "second-take-waits",
+        "a TAKE that is sent again waits for its own grant",
+        "redis/lost-reply",
+        lua(TAKE, "if holder == caller then", "if false then"),
+    ),
+    # The client of `redis`.
+    Mutant(
+        "release-never-lost",
+        "the client ignores that its lease was lost at the release",
+        "redis/lease",
+        method(RedisBackend, "release", _release_never_lost),
+    ),
+    Mutant(
+        "extend-never-asked",
+        "the client extends without asking Redis",
+        "redis/lease",
+        method(RedisBackend, "extend", _extend_unasked),
+    ),
+    Mutant(
+        "second-release-lost",
+        "a release that is sent again reports a lost lease",
+        "redis/lost-reply",
+        method(RedisBackend, "release", _release_again_is_lost),
+    ),
+    Mutant(
+        "no-withdrawal",
+        "a waiter that gives up does not tell Redis",
+        "redis/give-up",
+        method(RedisBackend, "_withdraw", _withdraw_nothing),
+    ),
+    Mutant(
+        "channel-forgotten",
+        "a new connection does not listen to the entry's channel",
+        "redis/lost-reply",
+        method(ConnectionPool, "retry_once", _retry_on_another_channel),
+    ),
+    # RedLock.
+    Mutant("quorum-of-one", "one master is a majority", "redlock/try", _one_is_a_majority),
+    Mutant(
+        "no-is-yes",
+        "a refused vote counts",
+        "redlock/try",
+        method(quorum, "YES", (1, "OK", "PONG", None)),
+    ),
+    Mutant(
+        "partial-release", "the release goes to one master only", "redlock/try", _release_on_one
+    ),
+    Mutant(
+        "vote-replaces",
+        "a vote replaces an earlier one",
+        "redlock/try",
+        method(redlock, "pack", _pack_without_nx),
+    ),
+    # The row lock.
+    Mutant(
+        "row-taken-while-held",
+        "the row is acquired before its end",
+        "database/exclusive",
+        sql("take", "expires_at <=", "0 <="),
+    ),
+    Mutant(
+        "row-freed-by-any",
+        "the release does not compare the owner",
+        "database/wait",
+        sql("free", "AND owner = %s", "AND %s <> ''"),
+    ),
+    Mutant(
+        "row-extended-by-any",
+        "the renewal does not compare the owner",
+        "database/try",
+        sql("extend", "AND owner = %s", "AND %s <> ''"),
+    ),
+    Mutant(
+        "row-token-stays",
+        "the row's token is not raised",
+        "database/try",
+        sql("take", "MAX(token + 1,", "MIN(token,"),
+    ),
+    Mutant(
+        "row-created-twice",
+        "creating a row that exists replaces its owner",
+        "database/exclusive",
+        sql("create", "ON CONFLICT DO NOTHING", "ON CONFLICT DO UPDATE SET owner = excluded.owner"),
+    ),
+    Mutant(
+        "reservation-kept",
+        "a waiter that gives up keeps the next turn",
+        "database/give-up",
+        method(Polling, "leave", lambda self: None),
+    ),
+    # The guarded row.
+    Mutant(
+        "read-before-claim",
+        "the stock row is read before it is claimed",
+        "game/fence",
+        _read_before_claim,
+    ),
+    Mutant(
+        "write-unchecked",
+        "the write does not check that its claim is still on the row",
+        "game/fence",
+        _write_unchecked,
+    ),
+]
