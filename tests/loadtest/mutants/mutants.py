@@ -247,7 +247,10 @@ MUTANTS = [
         method(quorum, "YES", (1, "OK", "PONG", None)),
     ),
     Mutant(
-        "partial-release", "the release goes to one master only", "redlock/try", _release_on_one
+        "partial-release",
+        "the release goes to one master only",
+        "redlock/try",
+        method(Quorum, "ask_all", _release_on_one),
     ),
     Mutant(
         "vote-replaces",
