@@ -15,6 +15,7 @@ from shop.purchase import admission
 from tests.browser.conftest import SHOTS, TOO_SMALL, TOO_WIDE
 from tests.browser.test_looks import UNTRANSLATED
 from waiting_room import service
+from waiting_room.estimate import estimate
 
 ROOM = "/sales/backpack/room/"
 STATUS: dict[str, Any] = {
@@ -114,6 +115,20 @@ def test_announcements_are_few(people):
     assert heard[-2:] == ["Your turn comes within a minute.", "It's your turn"]
     assert len(heard) == 11  # the last tenth is the last minute
     assert page.locator("[aria-live], [role=alert], [role=timer]").count() <= 1
+
+
+def test_estimate_is_that_of_python(people):
+    """The script repeats the formula that `lab fairness` tests."""
+    page = people("li")
+    status = scripted(page, inlet=77)
+    open_room(page)
+    for serving in (0, 123, 400, 555, 700, 850, 922, 923, 999):
+        status["serving"] = serving
+        least, most = estimate(position=1000, serving=serving, inlet_per_minute=77)
+        under = f"less than {most} minutes" if most > 1 else "less than a minute"
+        expect(page.locator("[data-view=waiting] b[data-n=ahead]")).to_have_text(f"{999 - serving}")
+        words = f"{least} to {most} minutes" if least else under
+        expect(page.locator("[data-estimate]")).to_have_text(words)
 
 
 def test_estimate_rises_only_with_a_reason(people):
