@@ -26,8 +26,12 @@ class Waited:
     """When the last of them did."""
     states: Counter[str] = field(default_factory=Counter)
     """The states that the polls saw."""
-    purchases: list[tuple[str, float, float]] = field(default_factory=list)
-    """The kind of each reply to a form, and when the form was sent and answered."""
+    sent: dict[int, float] = field(default_factory=dict)
+    """When each client sent its form for the first time."""
+    bought: dict[int, float] = field(default_factory=dict)
+    """When each client had bought."""
+    refusals: Counter[str] = field(default_factory=Counter)
+    """The kinds of the other replies to forms; the client polls, then sends its form again."""
 
 
 class _Connection(Connection):
@@ -91,8 +95,11 @@ class Clients:
             connection.socket.close()
         else:
             self._idle.append(connection)
-        if connection.request is not self._poll:
-            found.purchases.append((kind, connection.sent, now))
+        if connection.request is not self._poll and kind == "ok":
+            found.bought[client] = now
+        elif connection.request is not self._poll:
+            found.refusals[kind] += 1
+            found.waiting.add(client)
         elif status := _STATUS.search(connection.body):
             state, serving = status[1].decode(), int(status[2])
             found.states[state] += 1
@@ -100,4 +107,5 @@ class Clients:
                 found.waiting.remove(client)
                 found.informed = now
                 if client < min(serving, len(self._forms)):
+                    found.sent.setdefault(client, now)
                     self._send(client, self._forms[client])

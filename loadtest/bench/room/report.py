@@ -24,6 +24,7 @@ FIGURES: dict[str, tuple[str, str, float | None]] = {
     "correlation": ("|rank correlation| of arrival and position", "<=", 0.02),
     "alone_p99_ms": ("p99 of admitted buyers, ms, while no one else waits", "<=", None),
     "p99_ms": ("p99 of admitted buyers, ms, while {waiting:,} wait and poll", "<=", 150),
+    "refusals": ("their forms that were refused and sent again", "<=", None),
     "p99_ratio": ("ratio of the two", "<=", None),
     "waiting_polls_per_second": ("polls a second meanwhile", ">=", None),
     "sold_out_s": ('s until the last of them knows of "sold out"', "<=", 2),

@@ -120,16 +120,19 @@ def _rush(name: str, waiting: int, nginx: Nginx, buyers: Sequence[Buyer]) -> Mea
     clients = Clients(nginx.port, _poll(room), forms, size=waiting)
     _open(room)
     seen = clients.wait(interval=interval, seconds=MAX_SECONDS)
-    bought = [(sent, received) for kind, sent, received in seen.purchases if kind == "ok"]
-    sold_out = max((received for _, received in bought), default=seen.began)
+    sold_out = max(seen.bought.values(), default=seen.began)
+    waits = [bought - seen.sent[client] for client, bought in seen.bought.items()]
     figures = {
-        "p99_ms": percentiles([received - sent for sent, received in bought])["p99_ms"],
+        "p99_ms": percentiles(waits)["p99_ms"],
+        "refusals": seen.refusals.total(),
         "waiting_polls_per_second": seen.states.total() / (seen.informed - seen.began),
         "sold_out_s": seen.informed - sold_out,
     }
     breaches = list(verify(room)["differences"])
     if (orders := Order.objects.filter(sale=room.sale_id).count()) != len(buyers):
         breaches.append(f"{name}: {orders} orders for {len(buyers)} units")
+    if refused := seen.refusals["not_admitted"]:
+        breaches.append(f"{name}: {refused} forms were refused at their turn")
     if seen.waiting:
         breaches.append(f"{name}: {len(seen.waiting)} clients waited for more than {MAX_SECONDS} s")
     return figures, breaches

@@ -50,7 +50,7 @@ class Room(BaseHTTPRequestHandler):
     """A room that admits one more person with each poll, until all units are sold."""
 
     protocol_version = "HTTP/1.1"
-    units, bought, serving, closes = 5, 0, 0, False
+    units, bought, serving, closes, refuses = 5, 0, 0, False, 2
     counting = threading.Lock()
 
     def do_GET(self) -> None:
@@ -62,12 +62,14 @@ class Room(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         with self.counting:
-            Room.bought += 1
-        self.answer({"status": "bought"})
+            is_refused = Room.refuses > 0
+            Room.refuses -= is_refused
+            Room.bought += not is_refused
+        self.answer({"error": "busy"}, 503 if is_refused else 200)
 
-    def answer(self, body: dict[str, Any]) -> None:
+    def answer(self, body: dict[str, Any], status: int = 200) -> None:
         text = json.dumps(body).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         if Room.closes:
             self.send_header("Connection", "close")
@@ -80,7 +82,7 @@ class Room(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    Room.bought = Room.serving = 0
+    Room.bought, Room.serving, Room.refuses = 0, 0, 2
     with ThreadingHTTPServer(("127.0.0.1", 0), Room) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -97,7 +99,8 @@ def test_clients_buy_at_their_turn_and_the_others_learn_of_the_end(
     clients = Clients(port, POLL, forms, size=12)
     seen = clients.wait(interval=0.2, seconds=20)
     assert seen.waiting == set()
-    assert [kind for kind, *_ in seen.purchases] == ["ok"] * Room.units
+    assert (len(seen.bought), seen.refusals) == (Room.units, {"busy": 2})
+    assert all(seen.sent[client] < at for client, at in seen.bought.items())
     assert Room.bought == Room.units
     assert seen.began < seen.informed
 
