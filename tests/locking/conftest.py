@@ -1,15 +1,27 @@
 """A backend without a store."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
 
 from locking.handler import create
+from tests.locking.backends.contract_processes import IdleWorkers
 
 BEAT_TESTS = ["jobs/test_beat.py", "jobs/test_without_time_zones.py"]
 collect_ignore = [] if find_spec("django_celery_beat") else BEAT_TESTS
 """django-celery-beat lags behind Django; `make matrix` then tests without it."""
+
+
+@pytest.fixture(scope="session")
+def idle_workers() -> Iterator[IdleWorkers]:
+    """Return the processes that no test uses at the moment."""
+    workers: IdleWorkers = defaultdict(list)
+    yield workers
+    for some in workers.values():
+        for worker in some:
+            worker.close()
 
 
 @pytest.fixture

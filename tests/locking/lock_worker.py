@@ -28,9 +28,12 @@ CONTEND_TIMEOUT = 10.0
 class LockWorker(WorkerProcess):
     """A process with one backend, which is created from a LOCKS entry."""
 
+    commands = "tests.locking.lock_worker:LockCommands"
+
     def __init__(self, conf: Mapping[str, Any], *, env: Mapping[str, str] | None = None) -> None:
-        super().__init__("tests.locking.lock_worker:LockCommands", env)
-        self.configure(conf)
+        super().__init__(self.commands, env)
+        if conf:
+            self.configure(conf)
 
     def configure(
         self, conf: Mapping[str, Any], databases: Mapping[str, str] | None = None
@@ -81,6 +84,13 @@ class LockCommands:
         )
         self.backend = create("worker", conf)
         return {"ok": True}
+
+    def retire(self, tag: str) -> dict[str, Any]:
+        """Close the backend; return the names of locks that were not released."""
+        if self.backend is not None:
+            self.backend.close()
+            self.backend = None
+        return {"tag": tag, "held": list(self.held)}
 
     def acquire(
         self, name: str, timeout: float | None = None, ttl: float | None = None, renew: bool = True

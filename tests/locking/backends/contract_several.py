@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -15,19 +13,14 @@ from locking.lease import TakenOver
 from locking.testing.calls import acquire_and_release, in_thread
 from locking.testing.contract_base import needs
 from tests.locking.backends.contract_ends import Ends
+from tests.locking.backends.contract_processes import OtherProcesses
 from tests.locking.lock_worker import LockWorker
 
 ROUNDS = 20
 
 
-class Several(Ends):
+class Several(Ends, OtherProcesses):
     """The part about `all_of` and `hand_over`."""
-
-    @pytest.fixture
-    def worker(self, conf: dict[str, Any], env: dict[str, str]) -> Iterator[LockWorker]:
-        """Return another process whose leases are renewed."""
-        with LockWorker(conf, env=env) as worker:
-            yield worker
 
     @needs(lambda can: can.exclusion != "none")
     def test_all_of_holds_all_names_or_none(self, backend: Backend, name: str) -> None:

@@ -1,6 +1,5 @@
 """The contract of semaphores and read-write locks, for backends that declare `shared`."""
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,10 @@ from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
 from locking.backends.base import READER, WRITER, Backend, Claim
 from locking.testing.calls import in_thread
-from locking.testing.contract_base import ContractBase, granted, needs
+from locking.testing.contract_base import granted, needs
+from tests.locking.backends.contract_processes import OtherProcesses, StartWorker
 from tests.locking.backends.shared_calls import (
     KINDS,
-    SharedWorker,
     kill_holders,
     lock_of,
     most_at_once,
@@ -22,7 +21,6 @@ from tests.locking.backends.shared_calls import (
 
 SLOTS = 3
 shared = needs(lambda can: can.shared)
-StartWorker = Callable[[], SharedWorker]
 
 
 def claim_on(backend: Backend, name: str, slots: int, ttl: float = 30) -> Claim:
@@ -46,31 +44,12 @@ def passed(backend: Backend, kind: str, name: str, timeout: float = 0, slots: in
     return in_thread(take)
 
 
-class SharedLimits(ContractBase):
+class SharedLimits(OtherProcesses):
     """How many hold a lock at once, also among processes and after kills."""
 
     LEASE = 0.5
     """Seconds of a killed holder's lease, where the store has leases."""
     KILLS = 24
-
-    @pytest.fixture
-    def other_conf(self, conf: dict[str, Any]) -> dict[str, Any]:
-        """The entry of the backend in other processes."""
-        return conf
-
-    @pytest.fixture
-    def start_worker(
-        self, other_conf: dict[str, Any], env: dict[str, str]
-    ) -> Iterator[StartWorker]:
-        started: list[SharedWorker] = []
-
-        def start() -> SharedWorker:
-            started.append(SharedWorker(other_conf, env))
-            return started[-1]
-
-        yield start
-        for process in started:
-            process.kill()
 
     def queued(self, backend: Backend, name: str) -> int:
         """Return the number of waiters for a shared lock."""

@@ -13,11 +13,10 @@ from typing import Any
 
 from devservers.base import injected_faults
 from devservers.faults.waiting import WAIT_TIMEOUT
-from devservers.faults.worker import WorkerProcess
 from locking.backends.base import Backend
 from locking.handler import create
 from locking.lease import Lock
-from tests.locking.lock_worker import LockCommands
+from tests.locking.lock_worker import LockCommands, LockWorker
 
 Interval = tuple[float, float]
 KINDS = ("semaphore", "read", "write")
@@ -45,12 +44,10 @@ def overlap(one: Iterable[Interval], other: Iterable[Interval]) -> bool:
     return any(a < d and c < b for a, b in one for c, d in other)
 
 
-class SharedWorker(WorkerProcess):
+class SharedWorker(LockWorker):
     """A process that takes shared locks on request."""
 
-    def __init__(self, conf: Mapping[str, Any], env: Mapping[str, str] | None = None) -> None:
-        super().__init__("tests.locking.backends.shared_calls:SharedCommands", env)
-        self.call("configure", conf=dict(conf))
+    commands = "tests.locking.backends.shared_calls:SharedCommands"
 
 
 class SharedCommands(LockCommands):

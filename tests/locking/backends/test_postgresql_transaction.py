@@ -12,6 +12,8 @@ from devservers.faults.waiting import until
 from devservers.faults.worker import WorkerProcess
 from locking import LockError
 from locking.handler import create
+from locking.testing.calls import within
+from tests.devservers.faults.interception import InterceptingProxy
 from tests.devservers.pgbouncer import PgBouncer
 from tests.locking.backends.database.postgresql_tools import Superuser, alias, root, server
 
@@ -64,6 +66,10 @@ class TransactionCommands:
 
 
 Start = Callable[[], WorkerProcess]
+PATH = f"{__name__}:{TransactionCommands.__name__}"
+ENV = {"DJANGO_SETTINGS_MODULE": "tests.locking.settings"}
+BOUND = 10.0
+"""Seconds for an error on a loaded machine."""
 
 
 @pytest.fixture(scope="module", params=["direct", "PgBouncer"])
@@ -87,12 +93,10 @@ def idle(url: str) -> Iterator[list[WorkerProcess]]:
 @pytest.fixture
 def start(url: str, idle: list[WorkerProcess]) -> Iterator[Start]:
     """Return a function that starts a process, or takes an idle one."""
-    path = f"{__name__}:{TransactionCommands.__name__}"
-    env = {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.locking.settings"}
     used: list[WorkerProcess] = []
 
     def process() -> WorkerProcess:
-        used.append(idle.pop() if idle else WorkerProcess(path, env))
+        used.append(idle.pop() if idle else WorkerProcess(PATH, ENV | {"DATABASE_URL": url}))
         return used[-1]
 
     yield process
@@ -116,6 +120,7 @@ def test_end_of_the_transaction_wakes_the_waiter(start: Start, root: Superuser, 
     assert second.call("commit") == {"held": []}
 
 
+@pytest.mark.faults(row=3, backend="postgresql_transaction")
 def test_killed_client_frees_the_lock(start: Start, root: Superuser) -> None:
     first, second = start(), start()
     assert first.call("lock", name="killed", timeout=5)["ok"]
@@ -123,6 +128,35 @@ def test_killed_client_frees_the_lock(start: Start, root: Superuser) -> None:
     until(lambda: root.waits() == 1, "the waiter")
     first.kill()
     assert second.receive()["ok"]
+
+
+@pytest.mark.faults(row=16, backend="postgresql_transaction")
+def test_client_stopped_inside_its_transaction_is_waited_for(start: Start) -> None:
+    """Others get an error in bounded time; the stopped client still has the lock."""
+    first, second = start(), start()
+    assert first.call("lock", name="stopped", timeout=5)["ok"]
+    first.pause()
+    with within(BOUND):
+        assert second.call("lock", name="stopped", timeout=0.5)["error"] == "LockTimeout"
+    first.resume()
+    assert first.call("commit") == {"held": []}
+    assert second.call("lock", name="stopped", timeout=5, begin=False)["ok"]
+
+
+@pytest.mark.faults(row=10, backend="postgresql_transaction")
+@pytest.mark.parametrize("url", ["direct"], indirect=True)
+def test_grant_with_lost_reply_ends_with_its_transaction(server: PostgreSql, start: Start) -> None:
+    with InterceptingProxy(server.port) as proxy:
+        env = ENV | {"DATABASE_URL": server.url.replace(f":{server.port}", f":{proxy.port}")}
+        with WorkerProcess(PATH, env) as far:
+            assert far.call("settings")["lock_timeout"] == "0"  # connects
+            grant = proxy.hold_request(containing=b"pg_advisory_xact_lock")
+            far.send("lock", name="lost-reply", timeout=5)
+            until(grant.is_held.is_set, "the request")
+            proxy.replies_to_lose = 1
+            assert grant.deliver()
+            assert far.receive()["error"] == "LockUnavailable"
+            assert start().call("lock", name="lost-reply", timeout=5)["ok"]
 
 
 def test_savepoint_that_is_rolled_back_frees_the_lock(start: Start) -> None:

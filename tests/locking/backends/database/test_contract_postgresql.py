@@ -11,7 +11,6 @@ from locking.testing.process import OtherProcess
 from tests.locking.backends.contract import Contract
 from tests.locking.backends.database.database_tools import alias_for
 from tests.locking.backends.database.postgresql_tools import alias, pooled, root, server
-from tests.locking.lock_worker import LockWorker
 
 __all__ = ["alias", "pooled", "root", "server"]
 
@@ -50,12 +49,6 @@ class OnPostgreSQL(Contract):
         yield start
         for process in started:
             process.kill()
-
-    @pytest.fixture
-    def worker(self, conf: dict[str, Any], server: PostgreSql) -> Iterator[LockWorker]:
-        """In the other process it is the default database."""
-        with LockWorker({**conf, "LOCATION": "default"}, env={"DATABASE_URL": server.url}) as other:
-            yield other
 
 
 class TestDatabase(OnPostgreSQL):

@@ -93,10 +93,10 @@ def test_lock_without_its_replica_is_released(replica: Redis, backend: RedisBack
     assert take(backend)
 
 
-@pytest.mark.faults(row=17, backend="redis", fired="NOREPLICAS and OOM at all masters")
-@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
-def test_refusals_never_grant(request: pytest.FixtureRequest, kind: str, connect: Connect) -> None:
-    servers: SentinelRedis | RedisCluster = request.getfixturevalue(f"redis_{kind}")
+@pytest.mark.faults(row=17, fired="NOREPLICAS and OOM at all masters, a wrong password")
+@pytest.mark.parametrize("store", ["redis-sentinel", "redis-cluster"])
+def test_refusals_never_grant(request: pytest.FixtureRequest, store: str, connect: Connect) -> None:
+    servers: SentinelRedis | RedisCluster = request.getfixturevalue(store.replace("-", "_"))
     masters = servers.masters if isinstance(servers, RedisCluster) else [servers.master]
     backend = connect(servers.url)
     for setting, value, usual, word in (
@@ -111,6 +111,8 @@ def test_refusals_never_grant(request: pytest.FixtureRequest, kind: str, connect
         finally:
             for master in masters:
                 master.ask(f"CONFIG SET {setting} {usual}")
+    with within(BOUND), pytest.raises(LockUnavailable):
+        connect(servers.url.replace("//", "//absent:wrong@")).acquire(claim(), 0)
     assert not backend.inspect()
 
 
