@@ -5,6 +5,7 @@ decides about limit and key. How many shards a sale has is fixed by its first lo
 added later serve later sales. With one shard, the keys are those of a shop without QUEUE_URLS.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import count
 from typing import NamedTuple
@@ -57,13 +58,18 @@ def _tag(sale_id: int, number: int, total: int) -> str:
     return next(tag for tag in tags if slot_of(tag) * total // SLOTS == number)
 
 
-def shards_of(sale: Sale) -> list[Shard]:
+def shards_of(sale: Sale) -> Sequence[Shard]:
     """Return all shards of a sale."""
-    generations = [int(one) for one in sale.generation.split(",")]
-    if generations == [0]:
-        generations *= len(queue_urls())
-    total = len(generations)
-    return [Shard(sale.pk, number, total, one) for number, one in enumerate(generations)]
+    generations = sale.generation
+    if generations == "0":
+        generations = ",".join(["0"] * len(queue_urls()))
+    return _shards(sale.pk, generations)
+
+
+@lru_cache(maxsize=1000)
+def _shards(sale_id: int, generations: str) -> tuple[Shard, ...]:
+    values = [int(one) for one in generations.split(",")]
+    return tuple(Shard(sale_id, number, len(values), one) for number, one in enumerate(values))
 
 
 def home_number(customer_id: int | None, total: int) -> int:
@@ -81,6 +87,6 @@ def home_of(sale: Sale, customer_id: int) -> Shard:
 
 def replaced(sale: Sale, shard: Shard) -> str:
     """Return the value of `Sale.generation` in which this shard has its new generation."""
-    shards = shards_of(sale)
-    shards[shard.number] = shard
-    return ",".join(str(one.generation) for one in shards)
+    values = [str(one.generation) for one in shards_of(sale)]
+    values[shard.number] = str(shard.generation)
+    return ",".join(values)

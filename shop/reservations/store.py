@@ -24,6 +24,7 @@ All functions raise ServiceUnavailable, in bounded time, if Redis is unavailable
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -95,6 +96,7 @@ class Entry(NamedTuple):
         return int(self.id.partition("-")[0]) / 1000
 
 
+@lru_cache(maxsize=1000)
 def keys_of(shard: Shard) -> Keys:
     """Return the keys of the generation that `shard` names."""
     state = f"queue:{{{shard.tag}}}:{shard.generation}"
