@@ -1,4 +1,4 @@
-"""Benchmark locks, purchases, designs, a waiting room, cache rebuilds or idempotency keys.
+"""Benchmark locks, purchases, designs, a waiting room, cache rebuilds, keys or shards.
 
 Example: manage.py lab bench locks --backend redis --rounds 3
 """
@@ -7,7 +7,7 @@ from argparse import ArgumentParser
 from functools import partial
 from typing import Any
 
-from loadtest.bench import caches, commit, keys
+from loadtest.bench import caches, commit, keys, shards
 from loadtest.bench.locks import report as locks
 from loadtest.bench.locks.systems import OURS
 from loadtest.bench.purchase import report as purchase
@@ -24,6 +24,7 @@ SUBJECTS = {
     "room": room,
     "cache": caches,
     "keys": keys,
+    "shards": shards,
 }
 LIMITS = {
     "rounds": (1, 50),
@@ -65,7 +66,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="locks",
         help="locks (default), purchase: over HTTP, compared with the reference implementation, "
         "commit: designs by the time between reservation and COMMIT, room: people in a waiting "
-        "room, cache: 200 readers of an expired value, keys: the cost of idempotency keys",
+        "room, cache: 200 readers of an expired value, keys: the cost of idempotency keys, "
+        "shards: the cost of a queued sale's reservations on several Redis servers",
     )
     rounds = "rounds; the median is reported (default: 3 for locks, else 5)"
     add_numbers(parser, [("rounds", None, rounds)])
