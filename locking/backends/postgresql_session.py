@@ -51,7 +51,11 @@ class PostgreSQLSessionBackend(SessionLocks):
     def wait(self, session: UserLockSession, claim: Claim, seconds: float) -> int | None:
         """Return a token when the lock becomes free, or None after `seconds`."""
         part = self._part(session, claim)
-        return part.wait(claim, seconds) if part else super().wait(session, claim, seconds)
+        token = part.wait(claim, seconds) if part else super().wait(session, claim, seconds)
+        if token is None:
+            # A statement that reaches its lock_timeout keeps a lock that it got at that moment.
+            session.release_locks()
+        return token
 
     def statement(self, session: UserLockSession, claim: Claim, sql: str) -> tuple[Any, ...]:
         """Return `free` or `owns` with its arguments."""

@@ -98,7 +98,10 @@ class SlotLock(ReaderLock):
         return int(row[0])
 
     def wait(self, claim: Claim, seconds: float) -> int | None:
-        """Wait for the place of the first waiter, then for a slot."""
+        """Wait for the place of the first waiter, then for a slot.
+
+        Without a token, the session may still have the queue's lock.
+        """
         end, session = time.monotonic() + seconds, self.session
         if not session.get_lock(claim, self.queue, seconds):
             return None
@@ -109,8 +112,6 @@ class SlotLock(ReaderLock):
                 break
             session.await_notification(claim, min(left, RECHECK_SECONDS))
         session.change(f"UNLISTEN {self.channel}")
-        if token is None:
-            session.release_locks()
         return token
 
 

@@ -1,9 +1,13 @@
 """pg_advisory_lock on a real PostgreSQL: ended sessions, queues, growing tokens, a pooler."""
 
+import os
+import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from pytest_django import DjangoDbBlocker
@@ -15,6 +19,7 @@ from locking.backends.base import Claim
 from locking.backends.postgresql_session import PostgreSQLSessionBackend
 from locking.conf import backend_class
 from locking.handler import create
+from locking.lease.lock import BaseLock
 from locking.testing.calls import acquire_and_release
 from locking.testing.contract import served
 from tests.locking.backends.database.postgresql_tools import (
@@ -71,6 +76,57 @@ def test_lock_released_behind_the_holder_is_lost(backend: PostgreSQLSessionBacke
         backend.pinned["me"].release_locks()
         with pytest.raises(LockLost):
             ask()
+
+
+@pytest.mark.parametrize("kind", ["plain", "reader", "semaphore"])
+def test_lock_granted_at_the_end_of_a_wait_is_not_kept(
+    backend: PostgreSQLSessionBackend, alias: str, root: Superuser, kind: str
+) -> None:
+    """A statement that reaches its lock_timeout keeps a lock that it got at that moment."""
+    name = f"granted late {kind}"
+
+    def lock(of: PostgreSQLSessionBackend, *, first: bool = False) -> BaseLock:
+        if kind == "reader":
+            both = of.read_write(name)
+            return both.write() if first else both.read()
+        return of.semaphore(name, 1) if kind == "semaphore" else of.lock(name)
+
+    other = session(alias)
+    mine = lock(other, first=True)
+    mine.acquire(timeout=5)
+    with ThreadPoolExecutor(2) as pool:
+        waiters = [pool.submit(lock(backend).acquire, timeout=1)]
+        if kind == "semaphore":  # its first waiter waits for a notification, the next in a queue
+            until(lambda: root.sessions() >= 2 and _queue_is_taken(root), "the first waiter")
+            waiters.append(pool.submit(lock(backend).acquire, timeout=1))
+        until(lambda: root.waits() == 1, "the wait on the server")
+        ((pid,),) = root("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            if kind != "semaphore":
+                mine.release()
+            until(lambda: root.waits() == 0, "the grant")
+            until(lambda: _is_pending(pid, signal.SIGALRM), "the end of the wait")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert [waiter.result(WAIT_TIMEOUT) for waiter in waiters] == [False] * len(waiters)
+    if kind == "semaphore":
+        mine.release()
+    held = "SELECT * FROM pg_locks WHERE locktype = 'advisory'"
+    assert root(held) == []
+    other.close()
+
+
+def _queue_is_taken(root: Superuser) -> bool:
+    sql = "SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+    return bool(root(sql)[0][0] == 2)
+
+
+def _is_pending(pid: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    pending = re.search(r"ShdPnd:\s*(\w+)", status)
+    assert pending is not None
+    return bool(int(pending[1], 16) >> number - 1 & 1)
 
 
 def test_waiters_are_granted_in_order(backend: PostgreSQLSessionBackend, root: Superuser) -> None:
