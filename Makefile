@@ -1,5 +1,5 @@
 # `make` alone lists the targets.
-.PHONY: help demo stack test test-library matrix faults histories interleavings mutants lint audit peers lock screenshots clean
+.PHONY: help demo stack test test-library matrix faults torture histories interleavings mutants lint audit peers lock screenshots clean
 .DEFAULT_GOAL := help
 
 SETUP := sh tools/python.sh
@@ -47,6 +47,10 @@ faults: ## run the fault suite and write docs/reference/faults.md; SEED=42 ROUND
 	$(BIN)/python -m tests.fault_page docs/reference/faults.md var/faults-mariadb.json var/faults-sqlite.json \
 		|| status=$$?; \
 	exit $$status
+
+torture: ## run random workloads under random faults on all backends; MINUTES=60 SEED=1
+	@$(SETUP) --install tools/setup.py test
+	@$(BIN)/python manage.py lab torture --minutes $${MINUTES:-60} --seed $${SEED:-1}
 
 histories: ## compare the linearizability checker with brute force on 10,000 histories; HISTORIES=100000
 	@$(SETUP) --install tools/setup.py test

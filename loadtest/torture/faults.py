@@ -5,23 +5,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import closing, contextmanager, suppress
+from typing import Any, cast
 
-from devservers import HOST, ServerFailed
+import redis
+
+from devservers import HOST, Redis, ServerFailed
 from devservers.base import START_TIMEOUT
+from devservers.faults.injectors import ClockJump, CutReplication
 from devservers.faults.proxy import Proxy
 from devservers.faults.waiting import FaultFailed, until
 from devservers.postgresql import HELLO
 from devservers.process import process_state
 from loadtest.history.recorder import Recorder
-from loadtest.torture.plan import OF_LINKS, OF_PROCESSES, Fault
-from loadtest.torture.stores import OPERATOR, Stores
+from loadtest.torture.plan import ALL, OF_LINKS, OF_PROCESSES, Fault
+from loadtest.torture.stores import LinkProxy, Stores
 
 HELLOS = {"Redis": b"PING\r\n", "MariaDb": b"", "PostgreSql": HELLO, "ZooKeeper": b"srvr"}
 """By server: what a new client sends for a reply."""
 PROBE_SHARE = 0.5
 """Share of a fault's time in which a probe through the link must stay without a reply."""
+CLOCK_JUMP = 3.0
+"""Seconds by which a clock jumps: less than the bound of the next grant, more than a lease."""
 DELAY = 0.03
 """Seconds by which each message of a slow link is delayed."""
 
@@ -48,12 +53,12 @@ class Injector:
         with self._guard:
             target = self._targets.setdefault((group, fault.target), threading.Lock())
         with target:  # a killed server cannot be stopped, nor a stopped process be stopped
-            inject: Callable[[Fault], str] = getattr(self, f"_{kind}")
+            inject: Callable[[Fault], str] = getattr(self, f"_{kind.replace('-', '_')}")
             lane = f"{group} {fault.target}"
             killed = {"target": lane} if kind == "kill" else {}
             self.recorder.note("fault", "start", what=kind, lane=lane, **killed)
             proof = ""
-            with suppress(FaultFailed, ServerFailed, OSError):
+            with suppress(FaultFailed, ServerFailed, OSError, redis.RedisError):
                 proof = inject(fault)
             self.recorder.note("fault", "end", what=kind, lane=lane)
         self.proofs.append((fault, proof))
@@ -78,11 +83,11 @@ class Injector:
 
     # --- links ---
 
-    def _proxies(self, fault: Fault) -> list[Proxy]:
+    def _proxies(self, fault: Fault) -> list[LinkProxy]:
         """Return the proxies of one process, or of all that work."""
-        links = self.stores.links
-        found = [links[fault.target]] if fault.target != OPERATOR else links[1:]
-        return [proxy for link in found for proxy in link.proxies]
+        operator, *links = self.stores.links
+        found = [operator] if fault.target < ALL else links[fault.target - 1 :][:1]
+        return [proxy for link in (links if fault.target == ALL else found) for proxy in link]
 
     @contextmanager
     def _probe(self, proxy: Proxy, proofs: list[str], seconds: float) -> Iterator[None]:
@@ -158,6 +163,18 @@ class Injector:
             proxy.accept()
         return "a client was refused" if is_refused else ""
 
+    def _duplicate(self, fault: Fault) -> str:
+        """Send each request a second time, on another connection."""
+        proxies = self._proxies(fault)
+        before = sum(proxy.duplicated for proxy in proxies)
+        for proxy in proxies:
+            proxy.duplicates = True
+        time.sleep(fault.seconds)
+        for proxy in proxies:
+            proxy.duplicates = False
+        count = sum(proxy.duplicated for proxy in proxies) - before
+        return f"{count} requests sent twice" if count else ""
+
     # --- servers ---
 
     def _restart(self, fault: Fault) -> str:
@@ -181,6 +198,59 @@ class Injector:
             server.resume()
         return f"server process {server.pid} stopped (state T)"
 
+    def _clock(self, fault: Fault) -> str:
+        """Set the server's clock forward, or back."""
+        if not self.stores.clocks:
+            return ""
+        jump = CLOCK_JUMP * (1 if round(100 * fault.seconds) % 2 else -1)
+        server, clock = self.stores.servers[fault.target], self.stores.clocks[fault.target]
+        injected = ClockJump([clock], [cast(Redis, server)], jump)
+        injected.inject()
+        time.sleep(fault.seconds)
+        injected.recover()
+        return f"the server's clock jumped by {jump:g} s" if injected.injected else ""
+
+    def _promote(self, fault: Fault) -> str:
+        """Cut a replica off, kill its master, and let the replica take its place and port."""
+        master = cast(Redis, self.stores.servers[fault.target])
+        replica = self.stores.stack.enter_context(Redis(replica_of=master))
+        cut = CutReplication(replica)
+        cut.inject()
+        time.sleep(fault.seconds)
+        master.kill()
+        cut.promote()
+        replica.send(b"CONFIG SET port %d\r\n" % master.port)
+        replica.port, replica.replica_of = master.port, None
+        replica.wait_ready()
+        self.stores.servers[fault.target] = replica
+        self.stores.clocks.clear()  # that of the master drives no other server
+        return f"replica without the last writes replaced process {master.pid}"
+
+    def _exhausted(self, fault: Fault) -> str:
+        """Let the server refuse new connections, as if others had taken all of them."""
+        server = self.stores.servers[fault.target]
+        with redis.Redis.from_url(server.url) as direct:
+            most = direct.config_get("maxclients")["maxclients"]
+            direct.config_set("maxclients", 1)
+            reply = server.send(b"PING\r\n")
+            time.sleep(fault.seconds)
+            direct.config_set("maxclients", most)
+        return "a client was refused: max number of clients" if b"max number" in reply else ""
+
+    def _slow_commit(self, fault: Fault) -> str:
+        """Let every commit wait for a global read lock."""
+        import MySQLdb
+
+        port = self.stores.servers[fault.target].port
+        try:
+            with closing(MySQLdb.connect(host=HOST, port=port, user="root")) as direct:
+                direct.query("FLUSH TABLES WITH READ LOCK")
+                time.sleep(fault.seconds)
+                direct.query("UNLOCK TABLES")
+        except MySQLdb.Error:
+            return ""
+        return f"all commits waited for {fault.seconds:g} s"
+
     def recover(self) -> None:
         """Wait until all servers and links work again."""
         for server in self.stores.servers:
@@ -188,7 +258,7 @@ class Injector:
             server.start()
             server.wait_ready(START_TIMEOUT)
         for link in self.stores.links:
-            for proxy in link.proxies:
+            for proxy in link:
                 proxy.delay = 0.0
                 proxy.accept()
 

@@ -22,13 +22,14 @@ from loadtest.history.checker import Promise
 from loadtest.history.linearizability import Model, Verdict, check
 from loadtest.history.lock_models import Lock
 from loadtest.history.recorder import Event, history
-from loadtest.torture.plan import SLOTS, TTL, Plan
+from loadtest.torture.plan import DATABASES, SLOTS, TTL, Plan
 from loadtest.torture.workload import REGISTER
 
 BUDGET = 2_000_000
-LIVENESS_SECONDS = 4.0
-"""Seconds for which a loaded machine may delay the next grant, beyond a lease."""
-MORE_DESCRIPTORS, MORE_THREADS = 6, 3
+BOUND = TTL + 4.0
+"""Seconds after the last fault in which each lock must be granted, on a loaded machine. Where
+leases are longer, releases without a reply must have been repeated."""
+MORE_DESCRIPTORS, MORE_THREADS = 20, 3
 """By which a process may grow in one run: imported modules, helper threads of the library."""
 EXCLUSION: dict[str, Model] = {
     "reentrant": Lock(reentrant=True),
@@ -56,8 +57,12 @@ def judge(plan: Plan, folder: Path) -> Judgement:
     events, found = history(folder), Judgement()
     if plan.excludes():
         model = EXCLUSION.get(plan.workload, Lock())
-        _linearizable("exclusion", check(with_expiries(events), model, budget=BUDGET), found)
-    if plan.fences() and (fenced := FENCED.get(plan.workload)):
+        # A database that loses the connection of a release may have executed it: LockLost, too.
+        known = _undecided_releases(events) if plan.store.server in DATABASES else events
+        _linearizable("exclusion", check(with_expiries(known), model, budget=BUDGET), found)
+    # Where a lock may have ended unnoticed, a re-entry may still succeed.
+    fences = plan.fences() and (plan.excludes() or plan.workload != "reentrant")
+    if fences and (fenced := FENCED.get(plan.workload)):
         _linearizable("fencing", check(events, fenced, budget=BUDGET), found)
         if plan.workload != "reentrant":
             tokens = checker.check(events, None, Promise(exclusive=False)).breaches
@@ -90,6 +95,14 @@ def with_expiries(events: Iterable[Event]) -> list[Event]:
                 killed.setdefault(event["target"], event["t"])
     ends = _ends(held, deadlines, killed)
     return sorted([*known, *ends], key=lambda event: int(event["t"]))
+
+
+def _undecided_releases(events: Iterable[Event]) -> list[Event]:
+    """Return the history in which a release that raised LockLost may have happened."""
+    lost = {"do": "release", "type": "fail"}
+    return [
+        event | {"type": "unknown"} if lost.items() <= event.items() else event for event in events
+    ]
 
 
 def _ends(
@@ -145,10 +158,6 @@ def judge_ends(plan: Plan, probe: dict[str, Any], ends: Sequence[dict[str, Any]]
         for what, most in (("descriptors", MORE_DESCRIPTORS), ("threads", MORE_THREADS)):
             before, after = end["before"][what], end["resources"][what]
             if after > before + most:
-                wrong.append(f"leaks: {end['actor']} had {before} {what}, now {after}")
+                names = ", ".join(end["threads"])
+                wrong.append(f"leaks: {end['actor']} had {before} {what}, now {after} ({names})")
     return wrong
-
-
-def bound() -> float:
-    """Return the seconds within which every lock must be granted after the last fault."""
-    return TTL + LIVENESS_SECONDS

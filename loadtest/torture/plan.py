@@ -11,9 +11,14 @@ from locking.backends.base import Capabilities
 
 TTL = 1.0
 """Seconds of a lease, and of a ZooKeeper session, which cannot be shorter here."""
+LONG_TTL = 20.0
+"""Seconds of a lease where a lock that is not released must not end by itself."""
 PROCESSES, THREADS, SLOTS = 3, 2, 2
 """Working processes, their threads or tasks, and the holders of a semaphore."""
-WORK_SECONDS = 2.5
+WORK_SECONDS, SWITCH_SECONDS = 2.5, 5.0
+"""Seconds of a run, and of one in which the policy is switched, which takes at least a second."""
+ANNOUNCED = 1.2
+"""Seconds after which a switch has read the holders in the old backend."""
 FAULTS_PER_RUN = (1, 5)
 NODE = "locking.backends"
 
@@ -68,13 +73,21 @@ WORKLOADS = (
     "hand-over",
     "switch",
 )
+HOLDING = ("mutex", "fenced", "asyncio")
+"""Those that acquire and release one lock."""
 OF_PROCESSES, OF_LINKS = ("kill", "stop"), ("partition", "late", "delay", "cut")
-OF_SERVERS = ("restart", "pause")
-FAULTS = (*OF_PROCESSES, *OF_LINKS, *OF_SERVERS)
-FORGETTING = {"Redis": ("restart",)}
-"""Faults after which a server does not know its locks, so that two holders are expected."""
-SESSION_ENDING = ("partition", "late", "cut", "restart")
+OF_SERVERS = {
+    "Redis": ("restart", "pause", "clock", "exhausted"),
+    "MariaDb": ("restart", "pause", "slow-commit"),
+    "PostgreSql": ("restart", "pause"),
+    "ZooKeeper": ("restart", "pause"),
+}
+FORGETTING = {"restart", "promote", "clock"}
+"""Faults after which one Redis does not know its locks, so that two holders are expected."""
+SESSION_ENDING = {"partition", "late", "cut", "restart"}
 """Faults that end a session on the server before its holder can know."""
+ALL, OPERATOR = 0, -1
+"""Targets of a fault of links: all processes that work, and the one that switches the policy."""
 
 
 class Fault(NamedTuple):
@@ -84,7 +97,7 @@ class Fault(NamedTuple):
     at: float
     seconds: float
     target: int
-    """The number of the process or of the server; for a link, that of its process, 0 for all."""
+    """The number of the process or of the server; for a link, that of its process; see ALL."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.target} at {self.at:g} s for {self.seconds:g} s"
@@ -100,7 +113,12 @@ class Plan:
     names: int
     """Number of locks."""
     faults: tuple[Fault, ...]
-    seconds: float = WORK_SECONDS
+    ttl: float = TTL
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of work."""
+        return SWITCH_SECONDS if self.workload == "switch" else WORK_SECONDS
 
     @property
     def store(self) -> Store:
@@ -118,21 +136,17 @@ class Plan:
 
     def excludes(self) -> bool:
         """Return whether the backend promises one holder under these faults."""
-        declared, kinds = self.store.capabilities, {fault.kind for fault in self.faults}
-        forgets = kinds & set(FORGETTING.get(self.store.server, ()))
-        if self.backend == "redlock":
-            forgets = set()  # RESTART_DELAY
-        loses = kinds & set(SESSION_ENDING) if declared.session_bound and self.is_sql else set()
-        return not forgets and not loses
+        store, kinds = self.store, {fault.kind for fault in self.faults}
+        if store.size > 1:  # of RedLock, which delays restarts
+            return len({fault.target for fault in self.faults if fault.kind == "clock"}) < 2
+        if store.server == "Redis":
+            return not kinds & FORGETTING
+        ends_early = store.server in DATABASES and store.capabilities.session_bound
+        return not (ends_early and kinds & SESSION_ENDING)
 
     def fences(self) -> bool:
         """Return whether the backend promises that tokens grow."""
         return self.store.capabilities.fencing
-
-    @property
-    def is_sql(self) -> bool:
-        """Return whether the server is a database."""
-        return self.store.server in DATABASES
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan in values that JSON can represent."""
@@ -159,9 +173,13 @@ def workloads_of(backend: str) -> list[str]:
 
 def kinds_of(backend: str) -> list[str]:
     """Return the faults that can hit a backend."""
+    store = STORES[backend]
     if backend == "process":
         return ["stop"]
-    return list(OF_PROCESSES if not STORES[backend].server else FAULTS)
+    if not store.server:
+        return list(OF_PROCESSES)
+    own = ["promote", "duplicate"] if backend == "redis" else []
+    return [*OF_PROCESSES, *OF_LINKS, *OF_SERVERS[store.server], *own]
 
 
 def generate(seed: int, backend: str, workloads: Sequence[str] = ()) -> Plan:
@@ -169,29 +187,37 @@ def generate(seed: int, backend: str, workloads: Sequence[str] = ()) -> Plan:
     rng = random.Random(f"{seed} {backend}")
     known = [one for one in workloads_of(backend) if not workloads or one in workloads]
     workload, kinds = rng.choice(known), kinds_of(backend)
-    faults = []
-    for _ in range(rng.randint(*FAULTS_PER_RUN)):
-        kind = rng.choice(kinds)
-        at, seconds = round(rng.uniform(0.1, WORK_SECONDS - 0.3), 2), _seconds(kind, rng)
-        faults.append(Fault(kind, at, seconds, _target(kind, backend, rng)))
-    return Plan(
+    names = rng.choice((1, 1, 2, 4))
+    has_long_leases = backend == "redis" and workload in HOLDING and rng.random() < 0.5
+    if has_long_leases:  # no fault may leave a lock without an owner that can release it
+        kinds = [*OF_LINKS, "pause", "exhausted"]
+    plan = Plan(
         seed=seed,
         backend=backend,
         workload=workload,
-        names=rng.choice((1, 1, 2, 4)),
-        faults=tuple(sorted(faults, key=lambda fault: fault.at)),
+        names=names,
+        faults=(),
+        ttl=LONG_TTL if has_long_leases else TTL,
     )
+    faults = []
+    for _ in range(rng.randint(*FAULTS_PER_RUN)):
+        # Half of the faults of a switch begin before it has read the holders of the old backend.
+        last = ANNOUNCED if plan.workload == "switch" and rng.random() < 0.5 else plan.seconds - 0.3
+        kind, at = rng.choice(kinds), round(rng.uniform(0.1, last), 2)
+        faults.append(Fault(kind, at, _seconds(kind, rng), _target(kind, plan, rng)))
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
 
 
 def _seconds(kind: str, rng: random.Random) -> float:
     if kind == "kill":
         return 0.0
-    return round(rng.choice((rng.uniform(0.1, 0.6), rng.uniform(0.8, 2.2) * TTL)), 2)
+    return round(rng.choice((rng.uniform(0.1, 0.6), rng.uniform(0.8, 2.6) * TTL)), 2)
 
 
-def _target(kind: str, backend: str, rng: random.Random) -> int:
+def _target(kind: str, plan: Plan, rng: random.Random) -> int:
     if kind in OF_PROCESSES:
-        return rng.randint(1, 1 if backend == "process" else PROCESSES)
-    if kind in OF_LINKS:
-        return rng.randint(0, PROCESSES)
-    return rng.randrange(STORES[backend].size)
+        return rng.randint(1, plan.processes)
+    if kind in OF_LINKS or kind == "duplicate":
+        worker = rng.randint(ALL, PROCESSES)
+        return rng.choice((OPERATOR, worker)) if plan.workload == "switch" else worker
+    return rng.randrange(plan.store.size)

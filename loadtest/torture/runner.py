@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from devservers import ServerError
 from devservers.faults.waiting import FaultFailed
 from loadtest.history.recorder import Recorder
 from loadtest.torture.faults import Injector
-from loadtest.torture.judge import bound, judge, judge_ends
+from loadtest.torture.judge import BOUND, MORE_THREADS, judge, judge_ends
 from loadtest.torture.plan import THREADS, Fault, Plan
 from loadtest.torture.stores import COMMANDS, OPERATOR, OTHER, Stores
 from loadtest.torture.workload import ALIAS, REGISTER
@@ -72,7 +73,10 @@ class Torture:
         if self._stores is None or self._stores.store != plan.store:
             self._close()
             stores = Stores(plan.store, commands=self._commands, env=self._env)
-            self._stores = stores.__enter__()
+            try:
+                self._stores = stores.__enter__()
+            except FaultFailed as error:
+                raise ServerError(f"The processes did not start: {error}") from error
         try:
             return _run(self._stores, plan)
         except FaultFailed:
@@ -92,7 +96,7 @@ def _run(stores: Stores, plan: Plan) -> Run:
         before = {}
         for number, worker in workers.items():
             fields = {"folder": str(folder), "actor": f"process {number}"}
-            opened = worker.call("open", locks=stores.locks(number), **fields)
+            opened = worker.call("open", locks=stores.locks(number, plan.ttl), **fields)
             before[number] = opened["resources"]
         _create_register(folder / REGISTER, names)
         operator = workers[OPERATOR]
@@ -117,11 +121,12 @@ def _run(stores: Stores, plan: Plan) -> Run:
                 counts[what] = counts.get(what, 0) + count
         found = judge(plan, folder)
         names_ = names[: len(names)]
-        probe = operator.call("probe", names=names_, kind=plan.workload, timeout=bound())
+        probe = operator.call("probe", names=names_, kind=plan.workload, timeout=BOUND)
         ends = []
         for number, worker in workers.items():
             if worker.is_alive:
-                end = worker.call("leftovers", run=run)
+                most = before[number]["threads"] + MORE_THREADS
+                end = worker.call("leftovers", run=run, threads=most, timeout=BOUND)
                 ends.append({**end, "actor": f"process {number}", "before": before[number]})
         violations = errors + found.violations + judge_ends(plan, probe, ends)
         seconds = time.monotonic() - started

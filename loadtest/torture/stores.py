@@ -1,31 +1,43 @@
 """The private servers of a backend, and the processes that use them through links of their own."""
 
 import shutil
+import socket
 from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
 from typing import Any, Self
 
 import devservers
-from devservers import HOST, Server, ZooKeeper, start_all, stop_all
+from devservers import HOST, Redis, Server, ZooKeeper, start_all, stop_all
+from devservers.faults.clock import Clock
 from devservers.faults.proxy import Proxy
 from devservers.faults.worker import WorkerProcess
+from devservers.programs import installed
 from devservers.temporary import temporary_directory
 from loadtest.load.stores import private_environ
-from loadtest.torture.plan import DATABASES, NODE, PROCESSES, TTL, Store
+from loadtest.torture.plan import DATABASES, PROCESSES, STORES, Store
 
 COMMANDS = "loadtest.torture.workload:Commands"
 OPERATOR = 0
 """The number of the process that switches the policy, and asks for the locks at the end."""
 OTHER = "other"
-"""The alias of the backend that a switch changes to: the table of the same database."""
+"""The alias of the backend that a switch changes to: a table, or Redis if the first is SQL."""
 
 
-@dataclass
-class Link:
-    """A process's connections to the servers, one proxy for each."""
+class LinkProxy(Proxy):
+    """A proxy that can send each request a second time, on a connection of its own."""
 
-    proxies: list[Proxy] = field(default_factory=list)
+    duplicates = False
+    duplicated = 0
+
+    def _send_request(self, source: socket.socket, sink: socket.socket, data: bytes) -> None:
+        super()._send_request(source, sink, data)
+        if self.duplicates:
+            self.duplicated += 1
+            with suppress(OSError), socket.create_connection(sink.getpeername(), 1) as again:
+                again.sendall(data)
+                again.shutdown(socket.SHUT_WR)
+                while again.recv(65536):
+                    pass
 
 
 class Stores:
@@ -36,29 +48,31 @@ class Stores:
     ) -> None:
         self.store = store
         self._commands, self._env = commands, dict(env or {})
-        self._stack = ExitStack()
+        self.stack = ExitStack()
         self.servers: list[Server] = []
-        self.links: list[Link] = []
+        self.links: list[list[LinkProxy]] = []
+        """By process: its proxy of each server."""
+        self.clocks: list[Clock] = []
         self.workers: dict[int, WorkerProcess] = {}
 
     def __enter__(self) -> Self:
-        with self._stack:
+        with self.stack:
             self.folder = temporary_directory("torture")
-            self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            self.stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self._start_servers()
             self.links = [
-                Link([self._stack.enter_context(Proxy(one.port)) for one in self.servers])
+                [self.stack.enter_context(LinkProxy(one.port)) for one in self.servers]
                 for _ in range(PROCESSES + 1)
             ]
-            self._stack.callback(self._end_workers)
+            self.stack.callback(self._end_workers)
             for number in range(PROCESSES + 1):
                 self.worker(number)
             self.worker(OPERATOR).call("migrate")
-            self._stack = self._stack.pop_all()
+            self.stack = self.stack.pop_all()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._stack.close()
+        self.stack.close()
 
     def _start_servers(self) -> None:
         name = self.store.server
@@ -66,8 +80,21 @@ class Stores:
             self.servers += ZooKeeper(self.store.size).nodes
         elif name:
             self.servers += [getattr(devservers, name)() for _ in range(self.store.size)]
+        if name == "Redis" and installed("cc"):
+            for server in self.servers:
+                clock = Clock(server.folder)
+                clock.drive(server)
+                self.clocks.append(clock)
+        self._other = Redis() if self.is_sql else None
+        if self._other:
+            self.stack.enter_context(self._other)
         start_all(self.servers)
-        self._stack.callback(stop_all, self.servers)
+        self.stack.callback(stop_all, self.servers)
+
+    @property
+    def is_sql(self) -> bool:
+        """Return whether the backend uses a database, the processes' own."""
+        return self.store.backend.endswith(("DatabaseBackend", "SessionBackend"))
 
     def _end_workers(self) -> None:
         for worker in self.workers.values():
@@ -83,9 +110,9 @@ class Stores:
             found = self.workers[number] = WorkerProcess(self._commands, env)
         return found
 
-    def locks(self, number: int) -> dict[str, dict[str, Any]]:
+    def locks(self, number: int, ttl: float) -> dict[str, dict[str, Any]]:
         """Return LOCKS of a process."""
-        entry: dict[str, Any] = {"BACKEND": self.store.backend, "TTL": TTL}
+        entry: dict[str, Any] = {"BACKEND": self.store.backend, "TTL": ttl}
         entry["OPTIONS"] = self.store.options
         match self.store.server:
             case "Redis" if self.store.size > 1:
@@ -93,11 +120,13 @@ class Stores:
             case "Redis":
                 entry["LOCATION"] = self._url(number, 0)
             case "ZooKeeper":
-                ports = [proxy.port for proxy in self.links[number].proxies]
+                ports = [proxy.port for proxy in self.links[number]]
                 entry["LOCATION"] = ",".join(f"{HOST}:{port}" for port in ports)
-        other = {"BACKEND": f"{NODE}.database.DatabaseBackend", "TTL": TTL}
+        other: dict[str, Any] = {"BACKEND": STORES["database"].backend, "TTL": ttl}
+        if self._other:
+            other |= {"BACKEND": STORES["redis"].backend, "LOCATION": self._other.url}
         return {"torture": entry, OTHER: other}
 
     def _url(self, number: int, of: int) -> str:
-        server, proxy = self.servers[of], self.links[number].proxies[of]
+        server, proxy = self.servers[of], self.links[number][of]
         return server.url.replace(f":{server.port}", f":{proxy.port}")

@@ -36,8 +36,10 @@ from locking.policy.lock import PolicyLock
 ALIAS = "torture"
 TIMEOUTS = (0, 0.05, 0.5, 2.0)
 HOLDS = (0.0, 0.001, 0.005, 0.02)
-LONG_HOLD = 1.5
+LONG_HOLD, LONG_HOLD_SHARE = 1.5, 0.01
 """Seconds of some holds: more than a lease, which the watchdog renews."""
+SWITCH_HOLD, SWITCH_HOLD_SHARE = 3.0, 0.15
+"""The same while the policy is switched, which waits for them."""
 UNAVAILABLE_PAUSE = 0.02
 SNAPSHOT_SECONDS = 1.2
 """Seconds between the start of a transaction and its acquire: more than a policy may be old."""
@@ -57,7 +59,7 @@ class Commands:
 
     def migrate(self) -> dict[str, Any]:
         """Create the tables."""
-        call_command("migrate", verbosity=0, interactive=False)
+        call_command("migrate", "locking", verbosity=0, interactive=False)
         return {"ok": True}
 
     def open(self, *, folder: str, actor: str, locks: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +87,7 @@ class Commands:
     def work(self, *, kind: str, names: list[str], threads: int, end: float, seed: str) -> Any:
         """Use the locks until the monotonic time `end`; return what happened, counted."""
         assert self.recorder is not None
-        work = Work(self.recorder, handler[ALIAS], names, end)
+        work = Work(self.recorder, kind, names, end)
         seeds = [random.Random(f"{seed} {number}") for number in range(threads)]
         if kind == "asyncio":
             asyncio.run(work.tasks(seeds))
@@ -114,12 +116,23 @@ class Commands:
                 missing.append(name)
         return {"missing": missing, "seconds": time.monotonic() - started}
 
-    def leftovers(self, *, run: str) -> dict[str, Any]:
-        """Return the locks that this process or the store still has of a run, and its resources."""
+    def leftovers(self, *, run: str, threads: int, timeout: float) -> dict[str, Any]:
+        """Return the locks that this process or the store still has of a run, and its resources.
+
+        Wait up to `timeout` seconds for the last of them to go, and for all but `threads` threads.
+        """
         held = [name for one in handler.opened() for name, _ in one.held if run in name]
-        listed = [found.name for one in handler.opened() for found in one.inspect()]
+        listed, end = ["no reply of the store"], time.monotonic() + timeout
+        while listed and time.monotonic() < end:
+            with suppress(LockUnavailable):
+                found = [lock.name for one in handler.opened() for lock in one.inspect()]
+                listed = [name for name in found if run in name]
+            time.sleep(UNAVAILABLE_PAUSE)
         self._close()
-        return {"held": held, "listed": [n for n in listed if run in n], "resources": resources()}
+        while threading.active_count() > threads and time.monotonic() < end + timeout:
+            time.sleep(UNAVAILABLE_PAUSE)
+        names = [thread.name for thread in threading.enumerate()]
+        return {"held": held, "listed": listed, "resources": resources(), "threads": names}
 
     def _close(self) -> None:
         if self.recorder is not None:
@@ -145,8 +158,9 @@ def _exclusive(kind: str, backend: Backend, name: str) -> BaseLock:
 class Work:
     """The threads of one process in one run."""
 
-    def __init__(self, recorder: Recorder, backend: Backend, names: list[str], end: float) -> None:
-        self.recorder, self.backend, self.names, self.end = recorder, backend, names, end
+    def __init__(self, recorder: Recorder, kind: str, names: list[str], end: float) -> None:
+        self.recorder, self.kind, self.names, self.end = recorder, kind, names, end
+        self.backend = handler[ALIAS]
         self.counts: Counter[str] = Counter()
         self.errors: list[str] = []
         self._serial = itertools.count(1)
@@ -206,7 +220,8 @@ class Work:
             self.recorder.note("renew", "ok", name=lease.name, owner=owner, deadline=deadline)
         with self.recorder.operation("release", name=lease.name, owner=owner) as result:
             yield
-            if lease.is_held and lease.lost:  # an inner release, which leaves the news to the outer
+            # Of the releases of a lost lock, only the outermost raises an error.
+            if lease.is_held and lease.lost and not lease.handed_over:
                 result |= {"type": "fail", "error": "LockLost"}
 
     def acquire(self, lock: BaseLock, owner: str, timeout: float, **fields: Any) -> Lease | None:
@@ -231,7 +246,9 @@ class Work:
 
     def seconds(self, rng: random.Random) -> float:
         """Return the seconds of a hold."""
-        return LONG_HOLD if rng.random() < 0.01 else rng.choice(HOLDS)
+        if self.kind == "switch":
+            return SWITCH_HOLD if rng.random() < SWITCH_HOLD_SHARE else rng.choice(HOLDS)
+        return LONG_HOLD if rng.random() < LONG_HOLD_SHARE else rng.choice(HOLDS)
 
     # --- workloads ---
 

@@ -93,7 +93,8 @@ def test_a_write_that_was_overwritten_is_found(
 def test_what_is_left_over_is_found() -> None:
     plan = Plan(seed=1, backend="redis", workload="mutex", names=1, faults=())
     before = {"descriptors": 10, "threads": 2}
-    clean = {"actor": "a", "held": [], "listed": [], "before": before, "resources": before}
+    clean = {"actor": "a", "held": [], "listed": [], "threads": ["main"]}
+    clean |= {"before": before, "resources": before}
     assert judge_ends(plan, {"missing": []}, [clean]) == []
     grown = {"descriptors": 30, "threads": 9}
     dirty = {**clean, "held": ["n"], "listed": ["m"], "resources": grown}

@@ -6,18 +6,36 @@ import json
 
 import pytest
 
-from loadtest.torture.plan import STORES, WORKLOADS, Fault, Plan, generate, kinds_of, workloads_of
+from loadtest.torture.plan import (
+    HOLDING,
+    LONG_TTL,
+    OF_PROCESSES,
+    STORES,
+    WORKLOADS,
+    Fault,
+    Plan,
+    generate,
+    kinds_of,
+    workloads_of,
+)
 
 
 @pytest.mark.parametrize("backend", STORES)
 def test_a_seed_always_gives_the_same_plan(backend: str) -> None:
-    plans = [generate(seed, backend) for seed in range(50)]
-    assert plans == [generate(seed, backend) for seed in range(50)]
-    assert len(set(plans)) == 50
+    plans = [generate(seed, backend) for seed in range(90)]
+    assert plans == [generate(seed, backend) for seed in range(90)]
+    assert len(set(plans)) == 90
     assert {plan.workload for plan in plans} == set(workloads_of(backend))
     assert {fault.kind for plan in plans for fault in plan.faults} == set(kinds_of(backend))
     for plan in plans:
         assert Plan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
+
+
+def test_no_process_dies_while_leases_are_long() -> None:
+    plans = [generate(seed, "redis") for seed in range(200)]
+    long = [plan for plan in plans if plan.ttl == LONG_TTL]
+    assert {plan.workload for plan in long} == set(HOLDING)
+    assert not {fault.kind for plan in long for fault in plan.faults} & {*OF_PROCESSES, "restart"}
 
 
 def test_backends_run_what_they_can() -> None:
@@ -32,7 +50,9 @@ def test_backends_run_what_they_can() -> None:
     [
         ("redis", "stop", True),
         ("redis", "restart", False),
+        ("redis", "promote", False),
         ("redlock", "restart", True),
+        ("redlock", "clock", True),
         ("database-mariadb", "restart", True),
         ("mysql_session", "pause", True),
         ("mysql_session", "cut", False),
@@ -46,3 +66,10 @@ def test_exclusion_is_promised_unless_a_fault_ends_locks(
     plan = Plan(seed=1, backend=backend, workload="mutex", names=1, faults=(fault,))
     assert plan.excludes() is excludes
     assert plan.only([]).excludes()
+
+
+def test_a_clock_that_jumps_on_two_masters_may_lead_to_two_holders() -> None:
+    faults = tuple(Fault("clock", 1.0, 1.0, target) for target in range(2))
+    plan = Plan(seed=1, backend="redlock", workload="mutex", names=1, faults=faults)
+    assert not plan.excludes()
+    assert plan.only([0]).excludes()

@@ -1,0 +1,156 @@
+"""Defects that were found in this project once, put back into the processes of a torture run.
+
+`Torture(commands=COMMANDS, env={VARIABLE: "A1"})` runs with one; production code does not know it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from django.utils import timezone
+
+from devservers.faults.waiting import FaultFailed
+from loadtest.torture.plan import generate
+from loadtest.torture.runner import Torture
+from loadtest.torture.workload import Commands
+from locking.backends.base import Held
+from locking.backends.redis.backend import RedisBackend
+from locking.backends.redis.connection import Connection
+from locking.backends.redis.scripts import RELEASE
+from locking.backends.redlock import RedLockBackend
+from locking.exceptions import LockUnavailable
+from locking.handler import locks
+from locking.policy import active, switching
+from locking.refresh import clock
+
+VARIABLE = "TORTURE_MUTANT"
+COMMANDS = "tests.loadtest.torture.mutants:Mutated"
+
+
+class Mutated(Commands):
+    """A process with the mutant that its environment names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        MUTANTS[os.environ[VARIABLE]]()
+
+
+def swap(owner: Any, name: str, new: Any) -> Any:
+    """Replace an attribute of a module, class or object; return the original."""
+    original = getattr(owner, name, None)
+    setattr(owner, name, new)
+    return original
+
+
+def a1() -> None:
+    """Measure the drain from the time at which the switch was written, not from its first read."""
+
+    def written(row: Any) -> float:
+        return clock() - (timezone.now() - row.changed_at).total_seconds()
+
+    switching.first_seen = written
+
+
+def a2() -> None:
+    """Read the policy on the caller's connection, which may see an old snapshot."""
+    reader, read = getattr(active, "_reader"), getattr(active, "_read")  # noqa: B009
+    known: list[active.Policy] = []
+
+    def get(max_age: float, timeout: float) -> active.Policy:
+        if not known or clock() - known[0].read_at >= min(active.FRESH, max_age):
+            known[:] = [read()]
+        return known[0]
+
+    reader.get, reader.invalidate = get, known.clear
+
+
+def a3() -> None:
+    """List only locks that a majority of RedLock's masters reported."""
+
+    def inspect(self: RedLockBackend) -> list[Held]:
+        seen: Counter[str] = Counter()
+
+        def counted(*args: Any) -> Any:
+            found = scan(self, *args)
+            seen.update(value for _key, value, _left in found or ())
+            return found
+
+        swap(self, "_scan", counted)
+        return [one for one in original(self) if seen[f"{one.owner} {one.token}"] >= 2]
+
+    scan = getattr(RedLockBackend, "_scan")  # noqa: B009
+    original = swap(RedLockBackend, "inspect", inspect)
+
+
+def a5() -> None:
+    """End the drain after a ttl if the old store does not reply to the process that switches."""
+
+    def held(alias: str) -> set[str]:
+        try:
+            return set(original(alias))
+        except LockUnavailable:
+            row = active.stored_policy()
+            drains = row.state == row.State.DRAINING
+            if drains and clock() - active.first_seen(row) < active.MAX_AGE + locks[alias].ttl:
+                raise
+            return set()
+
+    original = swap(switching, "_names_held", held)
+
+
+def b5() -> None:
+    """Leave an acquire without a reply as it is."""
+
+    def run(self: Connection, script: Any, keys: Any, args: Any = (), undo: Any = None) -> Any:
+        return original(self, script, keys, args)
+
+    original = swap(Connection, "run", run)
+    swap(RedisBackend, "repeat_release", lambda self, claim, entry: None)
+
+
+def f2() -> None:
+    """Send a release once."""
+
+    def release(self: RedisBackend, claim: Any, entry: str = "") -> Any:
+        return getattr(self, "_run")(RELEASE, claim, *self.release_args(entry))  # noqa: B009
+
+    swap(RedisBackend, "_release", release)
+
+
+MUTANTS: dict[str, Callable[[], object]] = {
+    "A1": a1,
+    "A2": a2,
+    "A3": a3,
+    "A5": a5,
+    "B5": b5,
+    "F2": f2,
+}
+FOUND_ON = {
+    "A1": ("database-mariadb", "switch"),
+    "A2": ("redis", "switch"),
+    "A3": ("redlock", "switch"),
+    "A5": ("redis", "switch"),
+    "B5": ("redis", "mutex"),
+    "F2": ("redis", "mutex"),
+}
+"""The backend and the workload that meet the defect."""
+
+
+def seconds_until_found(mutant: str, *, limit: float = 600.0) -> tuple[float, int, list[str]]:
+    """Return the seconds and runs until torture finds a mutant, and its violations."""
+    backend, workload = FOUND_ON[mutant]
+    started, seed = time.monotonic(), 0
+    with Torture(commands=COMMANDS, env={VARIABLE: mutant}) as torture:
+        while (took := time.monotonic() - started) < limit:
+            seed += 1
+            try:
+                found = torture.run(generate(seed, backend, (workload,))).violations
+            except FaultFailed as error:
+                found = [f"liveness: {error}"]
+            if found:
+                return time.monotonic() - started, seed, found
+    return took, seed, []
