@@ -11,7 +11,7 @@ from typing import Any, cast
 import redis
 
 from devservers import HOST, Redis, ServerFailed
-from devservers.base import START_TIMEOUT
+from devservers.base import START_TIMEOUT, injected_faults
 from devservers.faults.injectors import ClockJump, CutReplication
 from devservers.faults.proxy import Proxy
 from devservers.faults.waiting import FaultFailed, until
@@ -61,6 +61,7 @@ class Injector:
             with suppress(FaultFailed, ServerFailed, OSError, redis.RedisError):
                 proof = inject(fault)
             self.recorder.note("fault", "end", what=kind, lane=lane)
+        injected_faults[f"{kind} of a {group}"] += bool(proof)
         self.proofs.append((fault, proof))
 
     # --- processes ---

@@ -21,11 +21,11 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management import call_command
-from django.db import connection, connections
+from django.db import DatabaseError, connection, connections
 
 from loadtest.history.recorder import Recorder
 from loadtest.torture.plan import SLOTS
-from locking import LockLost, LockUnavailable, policy
+from locking import LockError, LockLost, LockUnavailable, policy
 from locking import locks as handler
 from locking.backends.base import Backend
 from locking.lease import Lease, TakenOver
@@ -52,7 +52,8 @@ EPOCH = 1 << 64
 class Commands:
     """The child's side: a method for each request."""
 
-    ERRORS = (LockUnavailable, LockLost)
+    ERRORS = (LockError, DatabaseError)
+    """A switch may meet another one, or lose the connection of its own transaction."""
 
     def __init__(self) -> None:
         self.recorder: Recorder | None = None

@@ -96,7 +96,7 @@ def test_what_is_left_over_is_found() -> None:
     clean = {"actor": "a", "held": [], "listed": [], "threads": ["main"]}
     clean |= {"before": before, "resources": before}
     assert judge_ends(plan, {"missing": []}, [clean]) == []
-    grown = {"descriptors": 30, "threads": 9}
+    grown = {"descriptors": 50, "threads": 9}
     dirty = {**clean, "held": ["n"], "listed": ["m"], "resources": grown}
     found = judge_ends(plan, {"missing": ["n"]}, [dirty])
     assert [one.partition(":")[0] for one in found] == ["liveness", *["leaks"] * 4]
