@@ -120,8 +120,7 @@ def _run(stores: Stores, plan: Plan) -> Run:
             for what, count in reply["counts"].items():
                 counts[what] = counts.get(what, 0) + count
         found = judge(plan, folder)
-        names_ = names[: len(names)]
-        probe = operator.call("probe", names=names_, kind=plan.workload, timeout=BOUND)
+        probe = operator.call("probe", names=names, kind=plan.workload, timeout=BOUND)
         ends = []
         for number, worker in workers.items():
             if worker.is_alive:
