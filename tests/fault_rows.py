@@ -54,7 +54,6 @@ ROWS = {
     "F6": ("work outlasts the lease", "the watchdog renews"),
     "F7": ("many waiters", "a queue wakes one, at a constant cost"),
     "F8": ("lock released before the commit", "released after it, nothing is oversold"),
-    "T": ("random faults from a seed", "no judge of `lab torture` finds a violation"),
     "M": ("a guard is taken out of the shop", "the checker finds it, and nothing in the control"),
     "R": ("a waiting room's Redis or drawing process killed", "no place lost or given twice"),
 }

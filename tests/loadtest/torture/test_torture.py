@@ -13,7 +13,6 @@ from django.core.management import CommandError
 from loadtest.cli.torture import plans
 from loadtest.torture.plan import generate
 from loadtest.torture.runner import Torture
-from tests.fault_rows import record_outcome
 from tests.loadtest.lab import lab
 from tests.loadtest.torture.mutants import seconds_until_found
 
@@ -68,24 +67,18 @@ def test_wrong_arguments_are_refused(wrong: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.faults(row="T")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_random_faults_break_no_promise(backend: str) -> None:
     options = f"--backend={BACKENDS[backend]}", f"--seed={SEED}", f"--runs={RUNS}", "--minutes=9"
     report, row, code = tortured(*options)
     assert (report["failures"], code) == ([], 0)
-    record_outcome("run without a violation", row["runs"])
-    record_outcome("grant", row["grants"])
-    if row["undecided"]:
-        record_outcome("lock undecided", row["undecided"])
+    assert row["grants"] > 0
 
 
 @pytest.mark.long
-@pytest.mark.faults(row="T", backend="redis")
 def test_a_release_that_is_not_repeated_is_found() -> None:
     """And the seed that finds it passes without the mutant."""
     _seconds, seed, found = seconds_until_found("F2", limit=300)
     assert found[0].startswith("liveness: ")
     with Torture() as torture:
         assert torture.run(generate(seed, "redis", ("mutex",))).violations == []
-    record_outcome("mutant found")
