@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 ENTRIES = pytest.mark.parametrize("entry", ["token", "session"])
 FULFILMENTS = pytest.mark.parametrize("fulfilment", Sale.Fulfilment.values)
-BOUND = 10.0
+BOUND = 30.0
 """Seconds, on a loaded machine, within which a customer must have a response."""
 
 
