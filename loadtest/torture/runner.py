@@ -17,7 +17,7 @@ from loadtest.history.recorder import Recorder
 from loadtest.torture.faults import Injector
 from loadtest.torture.judge import BOUND, MORE_THREADS, judge, judge_ends
 from loadtest.torture.plan import THREADS, Fault, Plan
-from loadtest.torture.stores import COMMANDS, OPERATOR, OTHER, Stores
+from loadtest.torture.stores import COMMANDS, OPERATOR, OTHER, START_SECONDS, Stores
 from loadtest.torture.workload import ALIAS, REGISTER
 
 LEAD_SECONDS = 0.05
@@ -96,8 +96,9 @@ def _run(stores: Stores, plan: Plan) -> Run:
         before = {}
         for number, worker in workers.items():
             fields = {"folder": str(folder), "actor": f"process {number}"}
-            opened = worker.call("open", locks=stores.locks(number, plan.ttl), **fields)
-            before[number] = opened["resources"]
+            worker.send("open", locks=stores.locks(number, plan.ttl), **fields)
+        for number, worker in workers.items():  # some of them have just been started
+            before[number] = worker.receive(START_SECONDS)["resources"]
         _create_register(folder / REGISTER, names)
         operator = workers[OPERATOR]
         if plan.workload == "switch":
