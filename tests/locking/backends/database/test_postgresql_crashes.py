@@ -94,6 +94,7 @@ def writers(own: PostgreSql) -> Iterator[list[WorkerProcess]]:
         yield started
 
 
+@pytest.mark.long
 @pytest.mark.faults(row=15)
 @pytest.mark.parametrize("store", BACKENDS)
 def test_row_15_postgresql_killed_five_times_under_load(
