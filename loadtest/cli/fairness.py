@@ -8,13 +8,13 @@ from argparse import ArgumentParser
 from statistics import fmean, median
 from typing import Any
 
+from django.apps import apps
+
 from loadtest.bench.results import Limit, Row, compare
-from loadtest.bench.room import fairness
 from loadtest.charts.terminal import Terminal
 from loadtest.cli import add_numbers
 from loadtest.load.plan import PlanError, keep_within
 from shop.errors import STORE_ERRORS, ShopError
-from waiting_room.models import Room
 
 LIMITS = {"simulate": (1, 1000), "people": (2, 1_000_000), "inlet": (1, 1_000_000)}
 MAX_CORRELATION, MIN_HELD = 0.02, 0.9
@@ -43,6 +43,11 @@ def handle(
     """Print the report; return 1 on any difference or missed goal."""
     if (sale is None) == (simulate is None):
         raise PlanError("Name a sale, or simulate lotteries: --simulate 20.")
+    if not apps.is_installed("waiting_room"):
+        raise PlanError("This shop has no waiting rooms: WAITING_ROOM=1 installs them.")
+    from loadtest.bench.room import fairness
+    from waiting_room.models import Room
+
     if simulate is not None:
         people, inlet = options["people"], options["inlet"]
         asked = {"people": people, "inlet": math.ceil(people / MINUTES) if inlet is None else inlet}
@@ -62,7 +67,7 @@ def handle(
     return 1 if report["differences"] else 0
 
 
-def targets(report: fairness.Report) -> list[Row]:
+def targets(report: Row) -> list[Row]:
     """Return the goals of a simulation, and whether it meets them."""
     worst = max(map(abs, report["correlations"]))
     limit = round(max(MAX_CORRELATION, CHANCE * report["standard_error"]), 4)
@@ -74,7 +79,7 @@ def targets(report: fairness.Report) -> list[Row]:
     return compare(limits)
 
 
-def _describe_simulation(terminal: Terminal, report: fairness.Report) -> None:
+def _describe_simulation(terminal: Terminal, report: Row) -> None:
     sizes, held = [abs(one) for one in report["correlations"]], report["estimates_held"]
     terminal.print(
         f"|rank correlation| of arrival and position: median {median(sizes):.4f}, worst "
@@ -84,7 +89,7 @@ def _describe_simulation(terminal: Terminal, report: fairness.Report) -> None:
     terminal.table(("target", "measured", "met"), map(terminal.target, report["targets"]))
 
 
-def _describe(terminal: Terminal, report: fairness.Report) -> None:
+def _describe(terminal: Terminal, report: Row) -> None:
     terminal.print(
         f"{report['sale']}, {report['mode']}: {report['people']} people, {report['serving']} "
         f"admitted, {report['buyers']} bought. Rank correlation of arrival and position: "

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.management import CommandError
 from django.utils import timezone
 
@@ -142,6 +146,15 @@ def test_unknown_sale_and_lost_room_are_errors(drawn: Room) -> None:
     store.delete(room=drawn)
     with pytest.raises(CommandError, match="cannot be read"):
         lab("fairness", drawn.sale.slug)
+
+
+def test_lab_works_without_waiting_rooms() -> None:
+    command = [sys.executable, "manage.py", "lab", "fairness", "--simulate=1"]
+    environ = os.environ | {"WAITING_ROOM": "0"}
+    done = subprocess.run(
+        command, cwd=settings.BASE_DIR, env=environ, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, "WAITING_ROOM=1" in done.stderr) == (2, True), done.stderr
 
 
 def test_arguments_name_a_sale_or_a_simulation() -> None:
