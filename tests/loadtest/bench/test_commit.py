@@ -21,7 +21,7 @@ def test_short_run_on_real_servers():
     rates = {(row["line"], row["pause_ms"]): row["per_second"] for row in report["lines"]}
     assert commit.is_sound(report), report
     assert rates.keys() == {(line.name, ms) for line in commit.LINES for ms in (0, pause)}
-    assert min(rates.values()) > 0
+    assert all(row["rounds"][0]["answers"]["ok"] for row in report["lines"])
     # Proves the pause: transactions that wait for one row end one after the other.
     assert rates[ALONE, pause] <= 1000 / pause + 1 / seconds
     headings, rows = commit.table(report)
