@@ -6,7 +6,7 @@ from json import dumps
 from django.core.management.base import CommandError, CommandParser
 
 from locking.management.console import HelpfulCommand
-from shop.errors import BadInput
+from shop.errors import BadInput, Overloaded
 from shop.reservations.reconciliation import declare_lost as give_away
 from shop.reservations.reconciliation import reconcile_all, sales_under_way
 from shop.reservations.shards import shards_of
@@ -52,4 +52,8 @@ class Command(HelpfulCommand):
                 units = give_away(sale=sale, number=number - 1)
             except BadInput:
                 raise CommandError(f"Server {number} of QUEUE_URLS responds: not lost.") from None
+            except Overloaded as error:
+                raise CommandError(
+                    f"Sale {sale.slug} is unchanged; try again: {error!r}"
+                ) from error
             self.stderr.write(f"{sale.slug}: moved {units} units of server {number}")
