@@ -16,9 +16,10 @@ class Program:
     """A key of `stores.STORES`."""
     clients: dict[str, str]
     faults: tuple[str, ...] = ()
-    """`lease ends`, on redlock `lease ends on 2`; `A crashes`, `A gives up`, `A loses a reply`."""
+    """`lease ends`, on redlock `lease ends on 2`; `A crashes`, whose own lease ends then or later;
+    `A gives up`; `A loses a reply`."""
     ends_at: str = ""
-    """The lease ends only while its holder is at this word, or `crashed`; empty: at any time."""
+    """The lease ends only while its holder is at this word; empty: at any time."""
     strategy: str = "naive"
     stock: int = 1
     breaks: str = ""
@@ -51,13 +52,11 @@ PROGRAMS = {
     "redis/lost-reply": Program(**_REDIS, faults=("A loses a reply",)),
     "redis/try": Program(store="redis", clients=_all(_AGAIN), faults=(LEASE, LEASE)),
     "redlock/try": Program(store="redlock", clients=_all("try release")),
-    "redlock/one-ends": Program(
-        store="redlock", clients=_all("try release"), faults=("lease ends on 1",)
-    ),
-    "redlock/two-end": Program(
+    "redlock/three": Program(store="redlock", clients=_all("try release", "ABC")),
+    "redlock/clock-jump": Program(
         store="redlock",
         clients=_all("try release"),
-        faults=("lease ends on 1", "lease ends on 2"),
+        faults=("lease ends on 1",),
         breaks=NOT_LINEARIZABLE,
     ),
     "database/wait": Program(store="database", clients=_all(_LOCK), faults=(LEASE, CRASH)),
@@ -75,8 +74,7 @@ PROGRAMS = {
     "reservations/crash": Program(
         store="queue",
         clients=_all("reserve write"),
-        faults=(CRASH, LEASE),
-        ends_at="crashed",
+        faults=(CRASH,),
         strategy="conditional",
         stock=2,
     ),
@@ -85,13 +83,10 @@ PROGRAMS = {
     "game/expire-broken": Program(
         store="setnx_expire",
         clients=_all(_BUY),
-        faults=(CRASH, LEASE),
-        ends_at="crashed",
+        faults=(CRASH,),
         breaks=STUCK,
     ),
-    "game/expire": Program(
-        store="set_px", clients=_all(_BUY), faults=(CRASH, LEASE), ends_at="crashed"
-    ),
+    "game/expire": Program(store="set_px", clients=_all(_BUY), faults=(CRASH,)),
     "game/owner-broken": Program(store="set_px", **_THREE_BUY, faults=(LEASE,), breaks=OVERSOLD),
     "game/owner": Program(store="redis", **_THREE_BUY, faults=(LEASE,)),
     "game/fence-broken": Program(**_BUYS, faults=(LEASE,), breaks=OVERSOLD),
@@ -101,10 +96,10 @@ PROGRAMS = {
     ),
     "game/commit": Program(**_BUYS),
     "recipes/setnx": Program(
-        store="setnx", clients=_all("wait release"), faults=(CRASH, LEASE), breaks=STUCK
+        store="setnx", clients=_all("wait release"), faults=(CRASH,), breaks=STUCK
     ),
     "recipes/setnx-expire": Program(
-        store="setnx_expire", clients=_all("wait release"), faults=(CRASH, LEASE), breaks=STUCK
+        store="setnx_expire", clients=_all("wait release"), faults=(CRASH,), breaks=STUCK
     ),
     "recipes/set-px": Program(
         store="set_px", clients=_all(_LOCK), faults=(LEASE,), breaks=NOT_LINEARIZABLE

@@ -119,8 +119,9 @@ class DatabaseWorld(World):
         return self.sql.execute(sql).fetchone() is not None
 
     def end_lease(self, place: int = 0) -> None:
-        """Let the rows end in 1970."""
-        self.sql.execute(f"UPDATE {self._table} SET expires_at = 1 WHERE {self._held}")  # noqa: S608
+        """Let the rows, and the waiters' turns, end in 1970."""
+        values = "expires_at = MIN(expires_at, 1), waiter_until = 0"
+        self.sql.execute(f"UPDATE {self._table} SET {values}")  # noqa: S608
 
 
 class RowRecipeWorld(DatabaseWorld):
