@@ -1,7 +1,6 @@
 """The pages of the waiting room, and what their script reads."""
 
 import json
-import time
 from functools import partial
 from typing import Any
 
@@ -128,10 +127,7 @@ def status(request: HttpRequest, slug: str) -> HttpResponse:
     except (ServiceUnavailable, *STORE_ERRORS):
         found = closed
     # The script keeps the numbers that it knows.
-    response = _shared(closed if found["state"] == UNAVAILABLE else found, max_age=1)
-    # For nginx, which counts whole seconds: until the end of this one, at most a second.
-    response["X-Accel-Expires"] = f"@{int(time.time())}"
-    return response
+    return _shared(closed if found["state"] == UNAVAILABLE else found, max_age=1)
 
 
 @public_page
