@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from functools import partial
 from io import StringIO
 from unittest.mock import patch
 
@@ -20,7 +21,9 @@ from locking import LockTimeout, LockUnavailable, locks, policy
 from shop.administration.audit import audit_sale
 from shop.catalogue import page_cache
 from shop.models import Order, Sale, User
+from shop.platform.redis import Address, command
 from shop.purchase.admission import gate_page
+from shop.web import health
 from tests.shop.making import a_sale, buy, fresh, put_in_force, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -303,6 +306,15 @@ def test_readyz_reports_the_cache_and_does_not_need_it(client, settings):
     ready = client.get("/readyz")
     assert (ready.status_code, ready.json()["stores"]["cache"]["ok"]) == (200, False)
     assert ready.json()["stores"]["redis"]["ok"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_readyz_reports_servers_of_queued_sales_and_does_not_need_them(client):
+    closed = Address("redis://127.0.0.1:1/0", "")
+    with patch.dict(health.SHARDS, {"queue 2": partial(command, "PING", at=closed)}):
+        ready = client.get("/readyz")
+    assert ready.status_code == 200
+    assert ready.json()["stores"]["queue 2"] == {"ok": False, "error": "ServiceUnavailable"}
 
 
 def test_metrics_count_the_locks(shop):
