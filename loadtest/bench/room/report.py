@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from loadtest.bench.results import Limit, Progress, Row, compare, events, remarks
-from loadtest.charts.terminal import page
+from loadtest.charts import marked
 from loadtest.load.stores import PrivateStores
 from locking.management.console import Rows
 
@@ -21,7 +21,7 @@ FIGURES: dict[str, tuple[str, str, float | None]] = {
     "polls_per_second": ("polls a second, through nginx", ">=", 10_000),
     "python_cores": ("cores of Python during these polls", "<=", 0.1),
     "shuffle_s": ("shuffle, s", "<=", 2),
-    "correlation": ("|rank correlation| of arrival and position", "<=", 0.02),
+    "correlation": ("absolute rank correlation of arrival and position", "<=", 0.02),
     "alone_p99_ms": ("p99 of admitted buyers, ms, while no one else waits", "<=", None),
     "p99_ms": ("p99 of admitted buyers, ms, while {waiting:,} wait and poll", "<=", 150),
     "refusals": ("their forms that were refused and sent again", "<=", None),
@@ -75,5 +75,5 @@ def _shown(value: float) -> str:
 
 def markdown(report: Row) -> str:
     """Return the measurements as a Markdown table for the docs."""
-    headings, rows = table(report)
-    return page(headings, map(list, rows), 1, report["versions"])
+    found = ", ".join(f"{name} {value}" for name, value in report["versions"].items())
+    return f"\n{marked.table(*table(report))}\nOne run on {found}.\n"
