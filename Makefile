@@ -1,5 +1,5 @@
 # `make` alone lists the targets.
-.PHONY: help demo stack test test-library matrix faults torture histories interleavings mutants lint audit peers lock screenshots clean
+.PHONY: help demo stack test test-library matrix faults torture histories interleavings mutants evidence lint audit peers lock screenshots clean
 .DEFAULT_GOAL := help
 
 SETUP := sh tools/python.sh
@@ -63,6 +63,10 @@ interleavings: ## run all interleavings of small programs on real servers; write
 mutants: ## find each of 27 wrong locks by its interleavings; write docs/reference/mutants.md
 	@$(SETUP) --install tools/setup.py test
 	@MUTANTS_PAGE=docs/reference/mutants.md $(BIN)/pytest -n0 -m "" tests/loadtest/mutants
+
+evidence: test faults histories interleavings mutants torture ## repeat what docs/explanation/report.md lists; takes hours
+	$(BIN)/python manage.py lab models
+	$(BIN)/python manage.py lab endure soak
 
 lint: ## run ruff (with bandit's and pydocstyle's rules) and mypy (strict)
 	@$(SETUP) --install tools/setup.py test

@@ -17,7 +17,7 @@ from tests.docs.pages import ROOT
 RUN = ("audit_stock", "lock_policy", "locks", "reconcile_queued")
 """Commands that are cheap enough to be run."""
 COMPOSE = ("up", "exec", "run", "stop")
-OTHERS = ("cd", "git", "sh", "redis-cli")
+OTHERS = ("cd", "git", "kubectl", "sh", "redis-cli")
 """Programs whose arguments are not ours."""
 
 
@@ -53,6 +53,9 @@ def _check_command(words: list[str]) -> None:
             _succeeds([str(gunicorn), *options, "--check-config"])
         case "docker", ["compose", verb, *arguments]:
             _compose(verb, arguments)
+        case "helm", ["install", *arguments]:
+            helm = Path(sys.executable).with_name("helm")
+            _succeeds([str(helm), "template", *arguments])
         case name, _ if name not in OTHERS:
             raise Wrong(f"no check for the program {name}")
 

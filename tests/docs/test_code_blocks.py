@@ -91,6 +91,7 @@ def check_span(span: str) -> None:
         "PORT=1 make no-such-target",
         "docker compose exec -T no-such-service sh",
         "docker compose run --rm web python manage.py no_such_command",
+        "helm install shop deploy/helm --set no-such-value=1",
         "gunicorn shop.wsgi --config no/such/file.py",
         'pip install ".[no-such-extra]"',
         "pip install no-such-package",
