@@ -70,6 +70,7 @@ topologySpreadConstraints:
 {{- $stores := .Values.stores -}}
 - {name: DJANGO_SETTINGS_MODULE, value: shop.settings.production}
 - {name: HTTPS, value: {{ ternary "1" "0" .Values.https | quote }}}
+- {name: WAITING_ROOM, value: {{ ternary "1" "0" .Values.waitingRoom | quote }}}
 - {name: PROXY_HOPS, value: "1"}
 - name: SECRET_KEY
   valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: SECRET_KEY}}
@@ -86,6 +87,7 @@ topologySpreadConstraints:
   valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: REDIS_PASSWORD, optional: true}}
 - {name: DATABASE_URL, value: {{ $stores.databaseUrl | default (printf "mysql://shop:$(MYSQL_PASSWORD)@%s-mariadb:3306/shop" $name) | quote }}}
 - {name: REDIS_URL, value: {{ $stores.redisUrl | default (printf "redis://%s-redis:6379/0" $name) | quote }}}
+- {name: QUEUE_URLS, value: {{ $stores.queueUrls | quote }}}
 - {name: QUEUE_URLS, value: {{ $stores.queueUrls | quote }}}
 - {name: CACHE_URL, value: {{ $stores.cacheUrl | default (printf "redis://%s-cache:6379/0" $name) | quote }}}
 {{- if or $stores.full $stores.redlockUrls }}
