@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -66,10 +68,22 @@ def test_step_that_is_sent_twice_changes_nothing(client: Client, db: None, game:
     assert games.ask(game, "state")["turn"] == 1
 
 
-def test_guard_is_not_claimed_to_be_proved(client: Client, db: None, game: UUID) -> None:
+def test_guard_is_claimed_to_hold_only_after_all_orders(
+    client: Client, db: None, game: UUID, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     begin = reverse("game-act", args=[game])
-    text = client.post(begin, {"level": "race", "guarded": "1"}, headers=HTMX).text
-    assert "Not proved" in text
+    results = tmp_path / "results.json"
+    monkeypatch.setattr("loadtest.game.levels.RESULTS", results)
+    found = {"runs": 1240, "is_complete": True, "violations": 0}
+    for counts, is_proved in (
+        (found, True),
+        (found | {"is_complete": False}, False),
+        (found | {"violations": 1}, False),
+    ):
+        results.write_text(json.dumps({"game/race": counts}))
+        text = client.post(begin, {"level": "race", "guarded": "1"}, headers=HTMX).text
+        assert ("All 1,240 orders" in text) is is_proved
+        assert ("Not proved" in text) is not is_proved
     assert games.ask(game, "state")["guarded"]
 
 
