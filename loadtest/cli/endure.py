@@ -119,8 +119,8 @@ def markdown(report: dict[str, Any]) -> str:
     facts = {"load of the machine": f"{os.getloadavg()[0]:.1f}"}
     tables = []
     for name, value in report.items():
-        if name in ("samples", "settings", "what"):
-            continue  # thousands of rows, or part of the command
+        if name in ("samples", "settings", "what", "grew", "expected"):
+            continue  # thousands of rows, part of the command, or in the table `growth`
         if isinstance(value, list) and value and isinstance(value[0], dict):
             rows = ([_cell(row.get(key, "")) for key in value[0]] for row in value)
             headings = [HEADINGS.get(key, key.replace("_", " ")) for key in value[0]]

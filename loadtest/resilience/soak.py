@@ -48,6 +48,7 @@ GROWS = {
     "rows: locking_jobrun": "the history of jobs, kept for two days",
     "rows: locking_lockpolicychange": "the history of switches",
     "rows: locking_lockrow": "one for each name, until an hour after its last use",
+    "rows: shop_tokenrevocation": "sign-outs, deleted once a day",
 }
 """Figures that the load increases, and why that is no leak."""
 Figures = dict[str, float]
@@ -78,11 +79,34 @@ def main(asked: dict[str, Any]) -> Report:
                     time.sleep(max(0.5, seconds / 200))
         until(lambda: not _held(zookeeper), "the release of all locks", TIMEOUT)
     breaches, grew = growth(samples[WARM], samples[-1])
-    breaches += visitors.unexpected[:10]
-    for sale in sales:
-        breaches += ledger_breaches(sale, visitors.ordered[sale.pk])
+    ledger = [one for sale in sales for one in ledger_breaches(sale, visitors.ordered[sale.pk])]
+    replaced = [one for one in breaches if one.endswith("another process")]
+    checked = (
+        ("each answer is one that its visit allows", visitors.answers.total(), visitors.unexpected),
+        (
+            "no process was replaced",
+            sum(name.endswith(": pid") for name in samples[-1][-1]),
+            replaced,
+        ),
+        (
+            "no figure grew without a known reason",
+            len(grew),
+            [one for one in breaches if one not in replaced],
+        ),
+        ("each acknowledged order exists, and the ledger is consistent", len(sales), ledger),
+        ("all locks are free in each store at the end", len(BACKENDS), []),  # `until` has raised
+    )
     return verdict(
-        breaches,
+        breaches + visitors.unexpected[:10] + ledger,
+        assertions=[
+            {"assertion": name, "checks": checks, "failed": len(failed)}
+            for name, checks, failed in checked
+        ],
+        growth=[
+            {"figure": name, **values, "reason": GROWS.get(name, "")}
+            for name, values in grew.items()
+            if values["from"] != values["to"]
+        ],
         visits_per_second={"most": round(rate, 1), "asked": round(rate / 2, 1)},
         visits=visitors.visits,
         answers=dict(sorted(visitors.answers.items())),
