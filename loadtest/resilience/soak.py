@@ -81,7 +81,7 @@ def main(asked: dict[str, Any]) -> Report:
     breaches, grew = growth(samples[WARM], samples[-1])
     ledger = [one for sale in sales for one in ledger_breaches(sale, visitors.ordered[sale.pk])]
     replaced = [one for one in breaches if one.endswith("another process")]
-    checked = (
+    checked: tuple[tuple[str, int, list[str]], ...] = (
         ("each answer is one that its visit allows", visitors.answers.total(), visitors.unexpected),
         (
             "no process was replaced",
