@@ -60,7 +60,7 @@ interleavings: ## run all interleavings of small programs on real servers; write
 	@$(SETUP) --install tools/setup.py test
 	@$(BIN)/python manage.py lab interleavings --write docs/explanation/interleavings.md
 
-mutants: ## find each of 27 wrong locks by its interleavings; write docs/reference/mutants.md
+mutants: ## find each of 28 wrong locks by its interleavings; write docs/reference/mutants.md
 	@$(SETUP) --install tools/setup.py test
 	@MUTANTS_PAGE=docs/reference/mutants.md $(BIN)/pytest -n0 -m "" tests/loadtest/mutants
 
