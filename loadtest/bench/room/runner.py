@@ -75,7 +75,9 @@ def _lottery(asked: Asked, web: WebServer, nginx: Nginx, buyers: Sequence[Buyer]
     forms = [buyer.post(path, form) for buyer in buyers]
     joined = send_requests(nginx.port, forms, connections=CONNECTIONS, seconds=HTTP_SECONDS)
     _step("joins")
-    others = asked["people"] - len(joined.replies)
+    seen = store.visit(room=room, sale=room.sale)
+    assert seen is not None
+    others = asked["people"] - seen.joined
     seconds = _join(room, range(NO_ACCOUNT, NO_ACCOUNT + others))
     figures = {
         "http_joins_per_second": len(joined.replies) / (joined.ended - joined.began),
