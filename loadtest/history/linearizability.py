@@ -77,7 +77,7 @@ class Verdict(NamedTuple):
     wrong: Operation | None = None
     """The first operation whose return no order of the operations explains."""
     near: Sequence[Operation] = ()
-    """That operation and its neighbours, in order of their calls."""
+    """The operation that cannot be ordered and its neighbours, in order of their calls."""
 
 
 def check(events: Iterable[Event], model: Model, *, budget: int = BUDGET) -> list[Verdict]:

@@ -23,7 +23,7 @@ class Program:
     strategy: str = "naive"
     stock: int = 1
     breaks: str = ""
-    """What some run violates, if the program has a flaw."""
+    """The rule that some run violates, if the program has a flaw."""
 
 
 def _all(words: str, names: str = "AB") -> dict[str, str]:

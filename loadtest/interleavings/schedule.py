@@ -54,14 +54,14 @@ class Client(threading.Thread):
         self.schedule: Schedule | None = None
         self.program: Callable[[Client], object] = lambda client: None
         self.next = ""
-        """What it does when it is chosen."""
+        """The action when it is chosen."""
         self.is_ready: Callable[[], bool] = lambda: True
         self.gated: frozenset[str] | None = None
         """The operations before which it stops; None: all."""
         self.on_resume: Callable[[], object] = lambda: None
         """Called when it is chosen, before it goes on."""
         self.memory: dict[str, Any] = {}
-        """What program and faults tell each other; empty at the start of a run."""
+        """Values that program and faults pass to each other; empty at the start of a run."""
         self._clear()
         self.start()
 

@@ -16,14 +16,14 @@ class Result(NamedTuple):
 
     runs: int
     is_complete: bool
-    """Whether these are all of them."""
+    """True if these are all of them."""
     violations: int
     first: int
     """The number of the first violating run, 0 if there is none."""
     violation: str
-    """What the shortest violating run violates."""
+    """The rule that the shortest violating run violates."""
     trace: tuple[str, ...]
-    """That run: who did what."""
+    """The steps of that run."""
 
 
 def search(

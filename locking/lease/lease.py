@@ -39,7 +39,7 @@ class Lease:
     renew_at = math.inf
     """Monotonic time of the next renewal."""
     is_renewed = False
-    """Whether the watchdog extends the grant."""
+    """True if the watchdog extends the grant."""
     hold_until = math.inf
     """Monotonic time at which the lease ends even if it is renewed."""
     sync_call: object = None

@@ -41,18 +41,18 @@ class LockOptions(TypedDict, total=False):
     timeout: float | None
     """Seconds for which the `with` statement waits."""
     renew: bool
-    """Whether the watchdog extends the grant every third of its ttl while it is held."""
+    """True if the watchdog extends the grant every third of its ttl while it is held."""
     on_lost: OnLost
     """Called once with the lease when its loss is noticed, perhaps in a thread of its own."""
     reentrant: bool
-    """Whether its holder may acquire it again; else the holder waits like any other caller."""
+    """True if its holder may acquire it again; else the holder waits like any other caller."""
     max_hold: float | None
     """Seconds after which the lease is lost and the lock free, even if the holder still runs."""
     until: Literal["block", "commit"] | None
     """What ends a `with` block's hold: its end, or that of the default database's transaction.
     None is the end of the block, and refuses to acquire inside a transaction."""
     cancel_on_loss: bool
-    """Whether `async with` cancels its task when the lease is lost, and then raises LockLost."""
+    """True if `async with` cancels its task when the lease is lost, and then raises LockLost."""
 
 
 class BaseLock(ABC):
