@@ -7,6 +7,8 @@ from argparse import ArgumentParser
 from functools import partial
 from typing import Any
 
+from django.utils.text import get_text_list
+
 from loadtest.bench import caches, commit, keys, shards
 from loadtest.bench.locks import report as locks
 from loadtest.bench.locks.systems import OURS
@@ -101,7 +103,7 @@ def handle(terminal: Terminal, *, subject: str, rounds: int | None, **options: A
         if wrong := [text for name, text in own.items() if name in foreign and options[name]]:
             raise PlanError(f"{wrong[0]} belongs to `lab bench {other}`, not {subject}.")
     if options["write"] and subject not in PARTS:
-        raise PlanError(f"--write belongs to {' and '.join(PARTS)}, not {subject}.")
+        raise PlanError(f"--write belongs to {get_text_list([*PARTS], 'and')}, not {subject}.")
     if rounds is not None and subject == "room":
         raise PlanError("A room is measured once: --rounds does not belong to `lab bench room`.")
     asked: dict[str, Any] = {"rounds": rounds}

@@ -42,6 +42,7 @@ PERSON |= {"last_login", "date_joined"}
 RIGHTS = {"is_staff", "is_superuser", "groups", "user_permissions"}
 WRITABLE = {
     "product": PRODUCT | {"is_listed"},
+    "room": {"mode", "message", "message_zh"},  # of its own table; no stock
     "sale": {"limit_per_customer", "opens_at", "closes_at"},
     "user": PERSON | RIGHTS,
     "lockpolicy": {"backend", "mode", "reason", "step"},  # through locking.policy alone
@@ -49,6 +50,7 @@ WRITABLE = {
 """The writable fields of existing rows. A new one needs a test that the ledger stays consistent."""
 ACTIONS = {
     "product": {"delete_selected"},
+    "room": {"set_inlet", "pause", "resume", "reset"},
     "sale": {"restock", "open_now", "close_now", "clone"},
     "user": {"delete_selected"},
 }
@@ -85,7 +87,7 @@ def test_writable_fields_and_actions_are_listed_here(amy):
             actions[name] = set(of.get_actions(request))
             if not of.has_delete_permission(request):
                 actions[name].discard("delete_selected")
-    assert creatable == {"product", "sale", "user"}
+    assert creatable == {"product", "room", "sale", "user"}
     assert {name: of for name, of in fields.items() if of} == WRITABLE
     assert {name: of for name, of in actions.items() if of} == ACTIONS
 

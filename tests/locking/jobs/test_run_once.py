@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.app import app_or_default
 from celery.contrib.testing.worker import start_worker
 from django.conf import settings
 from django.urls import reverse
@@ -47,6 +48,15 @@ def tidy(*words: str) -> int:
     if body is not None:
         body()
     return len(executed)
+
+
+@pytest.fixture
+def current_app_kept():
+    """Restore the current application: a worker in this process makes its own the current one."""
+    before = app_or_default()
+    yield
+    before.set_current()
+    before.set_default()
 
 
 @pytest.fixture(autouse=True)
@@ -318,7 +328,7 @@ class TestResendAndPrune:
         ((_, _, again),) = sent
         assert (again["queue"], again["priority"], again["headers"]["a"]) == ("slow", 7, "b")
 
-    def test_worker_gets_the_run_again_as_it_was_sent(self, monkeypatch) -> None:
+    def test_worker_gets_the_run_again_as_it_was_sent(self, monkeypatch, current_app_kept) -> None:
         """With a real broker, from which a worker reads queue, priority, expiry and headers."""
         received = []
         broker = Celery("as-sent", broker=settings.REDIS_URL, set_as_current=False)
