@@ -71,8 +71,8 @@ def _lottery(asked: Asked, web: WebServer, nginx: Nginx, buyers: Sequence[Buyer]
     """Let all people join, kill Redis while they wait, then draw their positions."""
     room = _create(Room.Mode.LOTTERY, asked["people"])
     _step("HTTP joins")
-    path, form = f"{_page(room)}join/", f"csrfmiddlewaretoken={buyers[0].csrf}"
-    forms = [buyer.post(path, form) for buyer in buyers]
+    path = f"{_page(room)}join/"
+    forms = [buyer.post(path, f"csrfmiddlewaretoken={buyer.csrf}") for buyer in buyers]
     joined = send_requests(nginx.port, forms, connections=CONNECTIONS, seconds=HTTP_SECONDS)
     _step("joins")
     seen = store.visit(room=room, sale=room.sale)
