@@ -7,7 +7,7 @@ from celery import Celery
 from celery.signals import heartbeat_sent, worker_ready
 
 import shop.platform.logs  # noqa: F401 - request ids in messages
-from shop.platform import heartbeat
+from shop.platform import metrics
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
 
@@ -18,10 +18,10 @@ app.autodiscover_tasks()
 
 @worker_ready.connect
 def _ready(**_: Any) -> None:
-    heartbeat.serve_metrics()
-    heartbeat.beat()
+    metrics.serve_metrics()
+    metrics.beat()
 
 
 @heartbeat_sent.connect
 def _alive(**_: Any) -> None:
-    heartbeat.beat()  # the worker's event loop sends this signal every two seconds
+    metrics.beat()  # the worker's event loop sends this signal every two seconds

@@ -4,12 +4,15 @@ docs/reference/http.md says which codes a purchase may return.
 """
 
 import logging
+import sys
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.shortcuts import render
+from django.template import loader
 from django.utils.deprecation import MiddlewareMixin
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
@@ -260,3 +263,20 @@ class DomainErrorMiddleware(MiddlewareMixin):
         """Return the response for an exception of a view."""
         refusal = refusal_of(error)
         return answer(request, refusal) if refusal else None
+
+
+def _explain(error: type[ShopError], request: HttpRequest, *_: Any, **__: Any) -> HttpResponse:
+    return answer(request, error())
+
+
+bad_request = partial(_explain, BadInput)
+not_allowed = partial(_explain, NotAllowed)
+not_found = partial(_explain, NotFound)
+csrf_failure = partial(_explain, Forgery)
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """Respond with a static page and 500, or with 503 if a middleware could not reach a store."""
+    if refusal := refusal_of(sys.exc_info()[1]):
+        return answer(request, refusal)
+    return HttpResponse(loader.get_template("500.html").render(), status=500)

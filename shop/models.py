@@ -1,5 +1,6 @@
 """Customers, sales and orders."""
 
+import hashlib
 import secrets
 from datetime import datetime
 from decimal import Decimal
@@ -146,6 +147,11 @@ class CustomerQuota(models.Model):
 def new_order_number() -> str:
     """Return sixteen random characters."""
     return secrets.token_hex(8).upper()
+
+
+def digest(key: str) -> str:
+    """Return the SHA-256 of an idempotency key, which every database compares alike."""
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
 @cache

@@ -4,7 +4,7 @@ from celery import shared_task
 from django.contrib.sessions.backends.db import SessionStore
 
 from locking import current_run, run_once
-from shop.administration import alerts, sale_schedule
+from shop.administration import alerts, sale_management
 from shop.orders import service as orders
 from shop.payments import service as payments
 from shop.purchase import revocation
@@ -37,7 +37,7 @@ def time_out_payments() -> int:
 def open_and_close_sales() -> str:
     """Cache the pages of sales that are about to open; log those that opened or ended."""
     run = current_run()
-    return sale_schedule.open_and_close_sales(since=run.previous(), until=run.scheduled_for)
+    return sale_management.open_and_close_sales(since=run.previous(), until=run.scheduled_for)
 
 
 @shared_task(time_limit=60, soft_time_limit=50)

@@ -46,7 +46,7 @@ if apps.is_installed("waiting_room"):
 if apps.is_installed("loadtest"):
     urlpatterns.append(path("", include("loadtest.web.urls")))
 
-handler400 = "shop.web.error_pages.bad_request"
-handler403 = "shop.web.error_pages.not_allowed"
-handler404 = "shop.web.error_pages.not_found"
-handler500 = "shop.web.error_pages.server_error"
+handler400 = "shop.errors.bad_request"
+handler403 = "shop.errors.not_allowed"
+handler404 = "shop.errors.not_found"
+handler500 = "shop.errors.server_error"

@@ -32,7 +32,7 @@ def test_copied_files_are_unchanged_and_licensed() -> None:
 
 @pytest.mark.parametrize("file", TEMPLATES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_templates_have_nothing_inline_and_nothing_foreign(file: Path) -> None:
-    """The policy of shop/platform/csp.py would stop it in the browser; this says so sooner."""
+    """The policy of shop/platform/headers.py would stop it in the browser; this says so sooner."""
     text = file.read_text("utf-8")
     assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:", text)
     assert not re.search(r"<script(?![^>]*\bsrc=)", text)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 from loadtest.history.recorder import Dump, Event
 from locking.backends.base import Capabilities
-from shop.platform.keys import digest
+from shop.models import digest
 
 SECOND = 1_000_000_000
 LIVE = ("pending", "paid")

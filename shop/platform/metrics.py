@@ -1,12 +1,14 @@
-"""HTTP metrics for Prometheus."""
+"""HTTP metrics for Prometheus; metrics and liveness of the processes that serve no pages."""
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
-from locking.metrics import BUCKETS
+from locking.metrics import BUCKETS, registry
 
 RESPONSES = Counter("shop_http_responses_total", "HTTP responses", ["status"])
 RESPONSES.labels("500")  # starts at 0: Prometheus sees no increase in a series that starts at 1
@@ -34,3 +36,15 @@ def metrics_middleware(
         return response
 
     return serve
+
+
+def serve_metrics() -> None:
+    """Serve Prometheus metrics on METRICS_PORT from a daemon thread; 0 serves nothing."""
+    if settings.METRICS_PORT:
+        start_http_server(settings.METRICS_PORT, registry=registry())
+
+
+def beat() -> None:
+    """Touch HEARTBEAT_FILE; the container's health check fails while the file is old."""
+    if settings.HEARTBEAT_FILE:
+        Path(settings.HEARTBEAT_FILE).touch()

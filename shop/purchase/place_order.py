@@ -34,9 +34,8 @@ from shop.errors import (
     SignInFirst,
     SoldOut,
 )
-from shop.models import CustomerQuota, Order, Sale, User
+from shop.models import CustomerQuota, Order, Sale, User, digest
 from shop.platform.deadline import current_deadline, within_deadline
-from shop.platform.keys import digest
 from shop.platform.metrics import ORDERS
 from shop.purchase.group_commit import submit
 from shop.sales.quota import take_quota

@@ -13,6 +13,7 @@ import time
 from typing import Any, NamedTuple
 
 from django.conf import settings
+from django.contrib.sessions.backends import cached_db
 from django.db.models.signals import post_delete, post_save
 
 from shop.errors import STORE_ERRORS
@@ -41,6 +42,21 @@ class Revocations(NamedTuple):
 
 _revocations: RefreshingCache[None, Revocations] = RefreshingCache()
 clear = _revocations.clear
+
+
+class SessionStore(cached_db.SessionStore):
+    """Web sessions in the database and the cache; SESSION_ENGINE names this module.
+
+    Signing out, signing in as another customer and a change of the password all delete the session
+    that they end. The removal of expired sessions revokes nothing.
+    """
+
+    def delete(self, session_key: str | None = None) -> None:
+        """Revoke the tokens first: a session whose tokens cannot be revoked does not end."""
+        key = session_key or self.session_key
+        if key:
+            revoke_session(key)
+        super().delete(session_key)
 
 
 def is_revoked(*, customer_id: int, session: str, issued_at: float) -> bool:

@@ -13,7 +13,7 @@ from django.db import DatabaseError, close_old_connections, connections
 from locking import LockError
 from shop.errors import Overloaded, ShopError
 from shop.models import Sale
-from shop.platform import heartbeat
+from shop.platform import metrics
 from shop.reservations import order_writer, store
 from shop.reservations.reconciliation import sales_under_way
 from shop.reservations.shards import Shard, shards_of
@@ -39,7 +39,7 @@ class Consumer:
     def run(self) -> None:
         """Consume until stopped; an unavailable store is retried every BLOCK seconds."""
         while not self.stop.is_set():
-            heartbeat.beat()
+            metrics.beat()
             try:
                 self.round()
             except (LockError, DatabaseError, ShopError) as error:

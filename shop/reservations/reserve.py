@@ -19,8 +19,7 @@ from shop.errors import (
     ServiceUnavailable,
     SoldOut,
 )
-from shop.models import Order, Sale, path_of
-from shop.platform.keys import digest
+from shop.models import Order, Sale, digest, path_of
 from shop.reservations import shares, store
 from shop.reservations.reconciliation import decided_in, load
 from shop.reservations.shards import home_of

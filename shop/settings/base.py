@@ -59,9 +59,9 @@ MIDDLEWARE = [
     "shop.platform.metrics.metrics_middleware",
     "shop.platform.deadline.DeadlineMiddleware",
     "django.middleware.security.SecurityMiddleware",
-    "shop.platform.csp.ContentSecurityPolicyMiddleware",
+    "shop.platform.headers.policy_middleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "shop.platform.content_length.content_length_middleware",
+    "shop.platform.headers.content_length_middleware",
     "shop.web.purchase.PurchaseTokenMiddleware",  # before all that a token makes unnecessary
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.middleware.locale.LocaleMiddleware",
@@ -180,7 +180,7 @@ CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", **_cache},
     "optional": {"BACKEND": "shop.platform.cache.OptionalRedisCache", **_cache},
 }
-SESSION_ENGINE = "shop.purchase.sessions"
+SESSION_ENGINE = "shop.purchase.revocation"
 SESSION_CACHE_ALIAS = "optional"
 
 # --- Locks -------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ LANGUAGES = [("en", _("English")), ("zh-hans", _("Simplified Chinese"))]
 LOCALE_PATHS = [BASE_DIR / "locale"]
 TIME_ZONE = "Asia/Shanghai"
 
-CSRF_FAILURE_VIEW = "shop.web.error_pages.csrf_failure"
+CSRF_FAILURE_VIEW = "shop.errors.csrf_failure"
 
 BUY_LIMIT = env.str("BUY_LIMIT", default="60/10 seconds")
 """Purchases per customer; further ones get 429."""

@@ -14,8 +14,7 @@ from playwright.sync_api import Route, expect
 from inventory.models import Stock
 from locking import policy
 from shop.administration.audit import audit_all
-from shop.models import Order, Sale
-from shop.platform.keys import digest
+from shop.models import Order, Sale, digest
 from shop.reservations.consumer import Consumer
 from shop.web import purchase
 from tests.browser.conftest import PASSWORD, SHOTS, TOO_WIDE, sign_in

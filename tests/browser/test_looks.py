@@ -1,4 +1,4 @@
-"""Every page fits its screen, is accessible, is light and obeys shop/platform/csp.py."""
+"""Every page fits its screen, is accessible, is light and obeys shop/platform/headers.py."""
 
 from __future__ import annotations
 

@@ -19,8 +19,7 @@ from inventory.exceptions import OutOfStock
 from inventory.statements import Statement, insert
 from inventory.stock import commit
 from shop.errors import KeyReused, LimitReached, Overloaded, ShopError, SignInFirst, SoldOut
-from shop.models import CustomerQuota, Order, Sale, new_order_number
-from shop.platform.keys import digest
+from shop.models import CustomerQuota, Order, Sale, digest, new_order_number
 from shop.purchase import tokens
 from shop.purchase.admission import admit, cached_sale
 from shop.sales.quota import take_quota

@@ -4,7 +4,7 @@ import signal
 import threading
 
 from locking.management.console import HelpfulCommand
-from shop.platform import heartbeat, rates
+from shop.platform import metrics, rates
 from shop.reservations.consumer import Consumer
 
 
@@ -18,6 +18,6 @@ class Command(HelpfulCommand):
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-        heartbeat.serve_metrics()
+        metrics.serve_metrics()
         rates.start("consumer")
         Consumer(stop).run()

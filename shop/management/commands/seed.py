@@ -21,8 +21,7 @@ from inventory import stock
 from inventory.import_csv import import_products
 from inventory.models import Product, Stock, StockMovement, WriteStrategy
 from locking.management.console import HelpfulCommand
-from shop.models import CustomerQuota, Order, Payment, RejectedReservation, Sale, User
-from shop.platform.keys import digest
+from shop.models import CustomerQuota, Order, Payment, RejectedReservation, Sale, User, digest
 from shop.sales.queries import create_sale
 
 CATALOGUE = settings.BASE_DIR / "shop/catalogue.csv"

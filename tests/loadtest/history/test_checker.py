@@ -10,7 +10,7 @@ import pytest
 
 from loadtest.history.checker import SECOND, Promise, check
 from loadtest.history.recorder import Dump, Event, Movement, OrderRow, Recorder, history
-from shop.platform.keys import digest
+from shop.models import digest
 
 EVERYTHING = Promise()
 

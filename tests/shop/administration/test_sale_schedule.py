@@ -19,7 +19,7 @@ from locking.jobs.runs import HEADER
 from locking.models import JobRun
 from shop import tasks
 from shop.administration import alerts
-from shop.administration.sale_schedule import open_and_close_sales
+from shop.administration.sale_management import open_and_close_sales
 from shop.catalogue import page_cache
 from shop.models import User
 from tests.shop.making import a_sale, put_in_force

@@ -25,9 +25,8 @@ from locking import Attempt, KeyInFlight, LockError, StoredResponse, lock, polic
 from locking.failpoints import reach
 from shop.administration.sale_management import restock_sale
 from shop.errors import Overloaded, ShopError
-from shop.models import CustomerQuota, Order, Sale, User
+from shop.models import CustomerQuota, Order, Sale, User, digest
 from shop.orders import service as orders
-from shop.platform.keys import digest
 from shop.purchase import admission
 from shop.purchase.place_order import Placed, place_order
 from shop.reservations import consumer, reconciliation

@@ -4,7 +4,7 @@ import pytest
 from django.http import HttpResponse
 from django.test import RequestFactory
 
-from shop.platform.csp import POLICY, ContentSecurityPolicyMiddleware
+from shop.platform.headers import POLICY, policy_middleware
 
 pytestmark = pytest.mark.django_db
 
@@ -26,5 +26,5 @@ def test_policy_allows_no_inline_and_no_foreign_content():
 
 def test_view_can_set_its_own_policy():
     mine = HttpResponse(headers={"Content-Security-Policy": "default-src 'self'"})
-    answer = ContentSecurityPolicyMiddleware(lambda _request: mine)(RequestFactory().get("/"))
+    answer = policy_middleware(lambda _request: mine)(RequestFactory().get("/"))
     assert answer["Content-Security-Policy"] == "default-src 'self'"
