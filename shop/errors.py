@@ -5,6 +5,8 @@ docs/reference/http.md says which codes a purchase may return.
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -192,9 +194,13 @@ def key_refusal(error: IdempotencyError) -> ShopError:
     return InFlight() if isinstance(error, KeyInFlight) else KeyReused()
 
 
-def lock_refusal(error: LockError) -> Overloaded:
-    """Return the refusal for a lock error before anything was decided."""
-    return ServiceUnavailable() if isinstance(error, LockUnavailable) else Overloaded()
+@contextmanager
+def refusing_lock_errors() -> Iterator[None]:
+    """Raise Overloaded or ServiceUnavailable for a lock error before anything was decided."""
+    try:
+        yield
+    except LockError as error:
+        raise (ServiceUnavailable if isinstance(error, LockUnavailable) else Overloaded) from error
 
 
 VERBS = ("buy", "pay", "payment", "cancel", "answer", "join")

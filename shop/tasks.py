@@ -1,5 +1,8 @@
 """Scheduled work; each task calls one service."""
 
+from collections.abc import Callable
+from typing import Any
+
 from celery import shared_task
 from django.contrib.sessions.backends.db import SessionStore
 
@@ -11,45 +14,33 @@ from shop.purchase import revocation
 from shop.reservations.reconciliation import reconcile_all
 
 
-@shared_task(time_limit=60, soft_time_limit=50)
-@run_once
-def expire_unpaid_orders() -> int:
-    """Expire orders that were not paid in time, and release their units."""
-    return orders.expire_unpaid_orders()
+def _scheduled(service: Callable[[], object], *, seconds: int = 60) -> Any:
+    """Make a task of a service that may take `seconds`, with one effect per scheduled time."""
+    name = f"{__name__}.{service.__name__}"
+    task = shared_task(name=name, time_limit=seconds, soft_time_limit=seconds - 10)
+    return task(run_once(service))
 
 
-@shared_task(time_limit=60, soft_time_limit=50)
-@run_once
+expire_unpaid_orders = _scheduled(orders.expire_unpaid_orders)
+audit_stock = _scheduled(alerts.audit_stock, seconds=120)
+time_out_payments = _scheduled(payments.time_out_payments)
+
+
+@_scheduled
 def reconcile_queued_sales() -> int:
     """Repair Redis where it differs from the ledger, and return the number of repaired sales."""
     return sum(map(bool, reconcile_all()))
 
 
-@shared_task(time_limit=60, soft_time_limit=50)
-@run_once
-def time_out_payments() -> int:
-    """Close payments without a callback in time."""
-    return payments.time_out_payments()
-
-
-@shared_task(time_limit=60, soft_time_limit=50)
-@run_once
+@_scheduled
 def open_and_close_sales() -> str:
     """Cache the pages of sales that are about to open; log those that opened or ended."""
     run = current_run()
     return sale_management.open_and_close_sales(since=run.previous(), until=run.scheduled_for)
 
 
-@shared_task(time_limit=60, soft_time_limit=50)
-@run_once
+@_scheduled
 def prune_sessions() -> None:
     """Delete the rows of expired sessions, and the revocations of expired purchase tokens."""
     SessionStore.clear_expired()
     revocation.delete_expired()
-
-
-@shared_task(time_limit=120, soft_time_limit=110)
-@run_once
-def audit_stock() -> str:
-    """Audit the current sales and alert if one is inconsistent."""
-    return alerts.audit_and_alert()

@@ -16,6 +16,9 @@ CATALOGUES = [
     for package in (".", "locking")
 ]
 """The library has its own; texts outside of it are in the first."""
+KEPT = "# Of Django."
+"""The comment of an entry that none of our texts needs: Django 5.2 translates it badly or not at all,
+or with 你 where the shop says 您."""
 HEADER = """# Simplified Chinese.
 msgid ""
 msgstr ""
@@ -43,6 +46,8 @@ def main() -> int:
             known.get(head(entry), entry) if entry.endswith('""') else entry
             for entry in entries_of(catalogue)
         ]
+        if catalogue == CATALOGUES[0]:
+            entries += [entry for entry in known.values() if entry.startswith(KEPT)]
         catalogue.write_text("\n\n".join([HEADER.rstrip(), *entries]) + "\n", "utf-8")
         run("msgfmt", "--check-format", "-o", catalogue.with_suffix(".mo"), catalogue)
         count += len(entries)

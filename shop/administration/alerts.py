@@ -56,7 +56,7 @@ _measured: RefreshingCache[Gauge, float] = RefreshingCache()
 clear = _measured.clear
 
 
-def audit_and_alert() -> str:
+def audit_stock() -> str:
     """Audit the current sales, publish the result, and return it in one line."""
     now = timezone.now()
     sales = Sale.objects.filter(opens_at__lte=now, closes_at__gt=now - AFTER)

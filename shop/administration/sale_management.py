@@ -9,13 +9,11 @@ from datetime import datetime, timedelta
 from django.utils import timezone
 
 from inventory import stock
-from locking import LockError
 from shop.administration.audit import audit_sale
 from shop.catalogue.page_cache import get_cached_home, get_cached_sale, invalidate
-from shop.errors import lock_refusal
 from shop.models import Sale
 from shop.reservations.reconciliation import reconcile_all
-from shop.sales.stock_lock import commit_under, mark_stock_returning, sale_lock
+from shop.sales.stock_lock import return_stock
 
 logger = logging.getLogger("shop")
 
@@ -25,22 +23,9 @@ still serves while the first of many customers reads it again."""
 
 
 def restock_sale(*, sale: Sale, quantity: int) -> None:
-    """Add units through the ledger. Raise Overloaded or ServiceUnavailable if nothing was done.
-
-    The lock of the sale is held: a naive purchase would overwrite units that are added between its
-    read and its write.
-    """
-    is_done = False
-    mark_stock_returning(slug=sale.slug)
-    try:
-        with sale_lock(sale) as lease:
-            commit_under(lease, stock.restock(stock_id=sale.stock_id, quantity=quantity))
-            is_done = True
-            invalidate()
-    except LockError as error:
-        if not is_done:
-            raise lock_refusal(error) from error
-        logger.warning("Sale %s is restocked; its lock was lost: %s", sale.slug, error)
+    """Add units through the ledger. Raise Overloaded or ServiceUnavailable if nothing was done."""
+    added = stock.restock(stock_id=sale.stock_id, quantity=quantity)
+    return_stock(sale, lambda fence: added, then=invalidate)
     if sale.is_queued:
         reconcile_all([sale])
 

@@ -11,9 +11,6 @@ from typing import Any
 from django.conf import settings
 from django.db import connection
 from django.utils import timezone
-from redis import Redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from shop.platform.redis import Address, command
 
@@ -76,17 +73,10 @@ def _probe_database() -> None:
         cursor.execute("SELECT 1")
 
 
-def _ping(url: str) -> None:
-    """Ping a Redis server on a new connection."""
-    options = {"socket_timeout": 0.5, "socket_connect_timeout": 1, "retry": Retry(NoBackoff(), 0)}
-    with Redis.from_url(url, **options) as client:
-        client.ping()
-
-
 STORES: dict[str, Probe] = {
     "database": _probe_database,
-    "redis": lambda: _ping(settings.REDIS_URL),
-    "cache": lambda: _ping(settings.CACHE_URL),
+    "redis": lambda: command("PING"),
+    "cache": lambda: command("PING", at=Address(settings.CACHE_URL, "")),
 }
 SHARDS: dict[str, Probe] = {
     f"queue {number}": partial(command, "PING", at=Address(url, ""))

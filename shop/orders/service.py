@@ -10,6 +10,7 @@ every other one raises InvalidTransition.
 import logging
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 
 from django.conf import settings
 from django.db import OperationalError
@@ -17,21 +18,13 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from inventory import stock
-from inventory.exceptions import StaleFence
 from inventory.statements import Statement, as_stored
 from inventory.stock import commit
-from locking import Lease, LockError
-from shop.errors import InvalidTransition, NotFound, Overloaded, ServiceUnavailable, lock_refusal
+from shop.errors import InvalidTransition, NotFound, Overloaded, ServiceUnavailable
 from shop.models import Order, Sale, User
 from shop.reservations import store
 from shop.sales.quota import return_quota
-from shop.sales.stock_lock import (
-    commit_under,
-    fence_of,
-    learn_newer_fence,
-    mark_stock_returning,
-    sale_lock,
-)
+from shop.sales.stock_lock import return_stock
 
 logger = logging.getLogger("shop")
 
@@ -122,24 +115,9 @@ def _expire(sale: Sale, due: QuerySet[Order]) -> int:
 
 
 def _close(order: Order, status: Status, also: Sequence[Statement] = ()) -> None:
-    is_closed = False
-    for _ in range(settings.MAX_ATTEMPTS):
-        try:
-            mark_stock_returning(slug=order.sale.slug)
-            with sale_lock(order.sale) as lease:
-                _end(order, status, lease, also)
-                is_closed = True
-                _release_in_redis(order)
-        except StaleFence:
-            learn_newer_fence(order.sale)
-            continue
-        except LockError as error:
-            if not is_closed:
-                raise lock_refusal(error) from error
-            logger.warning("Order %s is %s; its lock was lost: %s", order.number, status, error)
-        order.refresh_from_db(fields=["status", "closed_at"])
-        return
-    raise Overloaded
+    statements = partial(_end, order, status, also)
+    return_stock(order.sale, statements, then=partial(_release_in_redis, order))
+    order.refresh_from_db(fields=["status", "closed_at"])
 
 
 def _release_in_redis(order: Order) -> None:
@@ -151,25 +129,22 @@ def _release_in_redis(order: Order) -> None:
             logger.warning("Returning units of order %s to Redis failed: %s", order.number, error)
 
 
-def _end(order: Order, status: Status, lease: Lease, also: Sequence[Statement]) -> None:
-    """Close a pending order and return its units, in one transaction."""
-    commit_under(
-        lease,
-        [
-            Statement(
-                "UPDATE shop_order SET status = %s, closed_at = %s WHERE id = %s AND status = %s",
-                [status, as_stored(Order, "closed_at", timezone.now()), order.pk, Status.PENDING],
-                if_unchanged=InvalidTransition,
-            ),
-            *also,
-            return_quota(
-                sale_id=order.sale_id, customer_id=order.customer_id, quantity=order.quantity
-            ),
-            *stock.release(
-                stock_id=order.sale.stock_id,
-                quantity=order.quantity,
-                order_number=order.number,
-                fence=fence_of(lease),
-            ),
-        ],
-    )
+def _end(
+    order: Order, status: Status, also: Sequence[Statement], fence: stock.Fence
+) -> list[Statement]:
+    """Return the statements of one transaction: close a pending order and return its units."""
+    return [
+        Statement(
+            "UPDATE shop_order SET status = %s, closed_at = %s WHERE id = %s AND status = %s",
+            [status, as_stored(Order, "closed_at", timezone.now()), order.pk, Status.PENDING],
+            if_unchanged=InvalidTransition,
+        ),
+        *also,
+        return_quota(sale_id=order.sale_id, customer_id=order.customer_id, quantity=order.quantity),
+        *stock.release(
+            stock_id=order.sale.stock_id,
+            quantity=order.quantity,
+            order_number=order.number,
+            fence=fence,
+        ),
+    ]

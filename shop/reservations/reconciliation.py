@@ -19,9 +19,9 @@ from django.conf import settings
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from locking import LockError, lock
+from locking import lock
 from locking.failpoints import reach
-from shop.errors import BadInput, Overloaded, lock_refusal
+from shop.errors import BadInput, Overloaded, refusing_lock_errors
 from shop.models import CustomerQuota, Order, RejectedReservation, Sale
 from shop.platform.deadline import current_deadline
 from shop.reservations import shares, store
@@ -81,16 +81,14 @@ def sales_under_way() -> QuerySet[Sale]:
     ).select_related("stock")
 
 
+@refusing_lock_errors()
 def load(*, sale: Sale) -> None:
     """Load the sale's state into Redis unless it is there; refresh the generation of `sale`.
 
     Raises Overloaded and ServiceUnavailable.
     """
-    try:
-        with waiting_slot(sale_id=sale.pk), sale_lock(sale):
-            _load(sale)
-    except LockError as error:
-        raise lock_refusal(error) from error
+    with waiting_slot(sale_id=sale.pk), sale_lock(sale):
+        _load(sale)
 
 
 def _load(sale: Sale) -> None:
@@ -194,6 +192,7 @@ def decided_in(*, sale: Sale, numbers: Sequence[str] | None = None) -> Decided:
     return decided
 
 
+@refusing_lock_errors()
 def reconcile(*, sale: Sale, thoroughly: bool = False) -> Repair:
     """Compare Redis with the database and repair Redis.
 
@@ -202,12 +201,9 @@ def reconcile(*, sale: Sale, thoroughly: bool = False) -> Repair:
     Overloaded, and ServiceUnavailable if all shards are unavailable.
     """
     was_loaded = any(shard.generation for shard in shards_of(sale))
-    try:
-        # No customer waits for this, so the backend's default timeout serves.
-        with lock(lock_name(sale.pk)):
-            repair = _reconcile(sale, thoroughly)
-    except LockError as error:
-        raise lock_refusal(error) from error
+    # No customer waits for this, so the backend's default timeout serves.
+    with lock(lock_name(sale.pk)):
+        repair = _reconcile(sale, thoroughly)
     if repair and was_loaded:
         logger.warning("Repaired sale %s in Redis: %s", sale.slug, repair)
     return repair
@@ -270,6 +266,7 @@ def _forget(sale: Sale, shard: Shard, entries: Sequence[Entry]) -> int:
     return len(lost)
 
 
+@refusing_lock_errors()
 def declare_lost(*, sale: Sale, number: int) -> int:
     """Give the share of an unavailable shard to the other ones; return its units.
 
@@ -277,17 +274,14 @@ def declare_lost(*, sale: Sale, number: int) -> int:
     one, whose entries are kept, and written if there are units left for them. Raises BadInput if
     the shard responds, Overloaded, and ServiceUnavailable if no shard responds.
     """
-    try:
-        with lock(lock_name(sale.pk)):
-            sale.refresh_from_db(fields=["generation", "stock"])
-            shard = shards_of(sale)[number]
-            if shard in store.read_states(sale=sale):
-                raise BadInput
-            if shard.generation > 0:
-                _replace(sale, shard._replace(generation=-shard.generation))
-            return -shares.correct(sale=sale)
-    except LockError as error:
-        raise lock_refusal(error) from error
+    with lock(lock_name(sale.pk)):
+        sale.refresh_from_db(fields=["generation", "stock"])
+        shard = shards_of(sale)[number]
+        if shard in store.read_states(sale=sale):
+            raise BadInput
+        if shard.generation > 0:
+            _replace(sale, shard._replace(generation=-shard.generation))
+        return -shares.correct(sale=sale)
 
 
 def reconcile_all(sales: Iterable[Sale] | None = None, *, thoroughly: bool = False) -> list[Repair]:

@@ -11,9 +11,8 @@ from functools import partial
 
 from django.conf import settings
 
-from locking import LockError
 from locking.failpoints import reach
-from shop.errors import Overloaded, ServiceUnavailable, lock_refusal
+from shop.errors import Overloaded, ServiceUnavailable, refusing_lock_errors
 from shop.models import Sale
 from shop.platform.cache import RefreshingCache
 from shop.reservations import store
@@ -29,6 +28,7 @@ _left: RefreshingCache[tuple[int, str], tuple[int, bool]] = RefreshingCache()
 clear = _left.clear
 
 
+@refusing_lock_errors()
 def reserve_from_others(*, sale: Sale, entry: Entry, limit: int) -> str:
     """Move units to the customer's shard and reserve them; return the outcome of `store.reserve`.
 
@@ -38,22 +38,19 @@ def reserve_from_others(*, sale: Sale, entry: Entry, limit: int) -> str:
     read = partial(_read_left, sale)
     left, is_all = _left.get((sale.pk, sale.generation), read, fresh=FRESH, max_age=MAX_AGE)
     home = home_of(sale, entry.customer_id or 0)
-    try:
-        if left >= entry.quantity:
-            with waiting_slot(sale_id=sale.pk), sale_lock(sale):
-                for _ in range(settings.MAX_ATTEMPTS):
-                    left, is_all = _read_left(sale)
-                    if left >= entry.quantity:
-                        _collect(sale, home, entry.quantity)
-                    outcome = store.reserve(shard=home, entry=entry, limit=limit)
-                    if outcome != "sold_out":
-                        return outcome
-                    if left < entry.quantity:
-                        break
-                else:
-                    raise Overloaded
-    except LockError as error:
-        raise lock_refusal(error) from error
+    if left >= entry.quantity:
+        with waiting_slot(sale_id=sale.pk), sale_lock(sale):
+            for _ in range(settings.MAX_ATTEMPTS):
+                left, is_all = _read_left(sale)
+                if left >= entry.quantity:
+                    _collect(sale, home, entry.quantity)
+                outcome = store.reserve(shard=home, entry=entry, limit=limit)
+                if outcome != "sold_out":
+                    return outcome
+                if left < entry.quantity:
+                    break
+            else:
+                raise Overloaded
     if not is_all:
         raise ServiceUnavailable
     return "sold_out"

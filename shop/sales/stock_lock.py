@@ -1,23 +1,26 @@
 """The lock and the fence of a sale's stock, and the flag that its stock is returning."""
 
+import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
 from django.conf import settings
 
 from inventory import stock
-from inventory.exceptions import OutcomeUnknown
+from inventory.exceptions import OutcomeUnknown, StaleFence
 from inventory.models import WriteStrategy
 from inventory.statements import Statement
 from locking import Lease, LockError, lock, locks, policy
 from locking.policy.lock import PolicyLock
-from shop.errors import ServiceUnavailable
+from shop.errors import Overloaded, ServiceUnavailable, refusing_lock_errors
 from shop.models import Sale
 from shop.platform.database.session import current_session, end_session
 from shop.platform.deadline import current_deadline
 from shop.platform.redis import command
+
+logger = logging.getLogger("shop")
 
 RETURNING = 15
 """Seconds for which the flag stands: longer than acquiring the lock and committing may take."""
@@ -95,6 +98,38 @@ def learn_newer_fence(sale: Sale) -> None:
             fence, is_new = fence_of(lease), lease.count == 1
         if is_new and fence.epoch == newest.epoch and (fence.token or math.inf) <= newest.token:
             policy.raise_epoch(newest.epoch, reason="tokens went back")
+
+
+@refusing_lock_errors()
+def return_stock(
+    sale: Sale,
+    statements: Callable[[stock.Fence], Sequence[Statement]],
+    *,
+    then: Callable[[], object],
+) -> None:
+    """Commit statements that add units to a sale; call `then` before its lock is released.
+
+    The lock is held because a naive purchase would overwrite units that are added between its read
+    and its write. Raises the errors of the statements, and Overloaded or ServiceUnavailable if
+    nothing was decided.
+    """
+    is_done = False
+    for _ in range(settings.MAX_ATTEMPTS):
+        mark_stock_returning(slug=sale.slug)
+        try:
+            with sale_lock(sale) as lease:
+                commit_under(lease, statements(fence_of(lease)))
+                is_done = True
+                then()
+        except StaleFence:
+            learn_newer_fence(sale)
+            continue
+        except LockError as error:
+            if not is_done:
+                raise
+            logger.warning("Stock of sale %s is written; its lock was lost: %s", sale.slug, error)
+        return
+    raise Overloaded
 
 
 def mark_stock_returning(*, slug: str) -> None:

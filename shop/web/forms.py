@@ -12,7 +12,7 @@ from django.contrib.admin.forms import AdminAuthenticationForm
 from django.contrib.auth.forms import AuthenticationForm, UserCreationForm
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponseRedirect
-from django.utils.translation import get_language, gettext_lazy, ngettext_lazy
+from django.utils.translation import get_language, gettext_lazy
 from django.utils.translation import gettext as _
 
 from locking import admin, locks
@@ -23,26 +23,6 @@ from shop.models import Sale, User
 
 TOKEN = "purchase_token"  # noqa: S105
 """The form field with the token of `shop.purchase.tokens`."""
-# Django 5.2 translates these badly or not at all to Chinese, or with 你 where the shop says 您:
-# they are collected for locale/.
-gettext_lazy(":")
-gettext_lazy("Your old password was entered incorrectly. Please enter it again.")
-gettext_lazy("Your password can’t be a commonly used password.")
-gettext_lazy("Your password can’t be entirely numeric.")
-gettext_lazy("Your password can’t be too similar to your other personal information.")
-gettext_lazy("Are you sure?")
-gettext_lazy("You don’t have permission to view or edit anything.")
-gettext_lazy("The {name} “{obj}” was added successfully. You may add another {name} below.")
-gettext_lazy("The {name} “{obj}” was changed successfully. You may add another {name} below.")
-gettext_lazy("The {name} “{obj}” was changed successfully. You may edit it again below.")
-ngettext_lazy(
-    "This password is too short. It must contain at least %d character.",
-    "This password is too short. It must contain at least %d characters.",
-)
-ngettext_lazy(
-    "Your password must contain at least %(min_length)d character.",
-    "Your password must contain at least %(min_length)d characters.",
-)
 
 
 def fold_name(name: str) -> str:

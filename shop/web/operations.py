@@ -156,7 +156,7 @@ def cancel(request: CustomerRequest) -> HttpResponse:
 def audit(request: CustomerRequest) -> HttpResponse:
     """Audit the current sales now, without waiting for the scheduled audit."""
     _require(request.user.is_staff and request.user.has_perm("shop.change_sale"))
-    alerts.audit_and_alert()
+    alerts.audit_stock()
     return _redirect("#stock-audit")
 
 

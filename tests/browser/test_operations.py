@@ -15,7 +15,7 @@ from playwright.sync_api import expect
 
 from locking import lock
 from locking.models import LockPolicy, LockPolicyChange
-from shop.administration.alerts import audit_and_alert
+from shop.administration.alerts import audit_stock
 from shop.models import Sale, User
 from shop.platform import rates
 from shop.platform.rates import start as start_rates  # which conftest.py replaces
@@ -203,7 +203,7 @@ def test_staff_without_permission_see_no_forms(people):
 
 def test_page_fits_and_is_accessible(people):
     people("amy")
-    audit_and_alert()
+    audit_stock()
     LockPolicyChange.objects.create(
         epoch=1,
         from_backend="database",

@@ -109,7 +109,7 @@ def test_inconsistent_sale_alerts_until_it_is_repaired(client, caplog) -> None:
 def test_metrics_show_the_last_audit_of_any_process(client, monkeypatch) -> None:
     sale = a_sale(stock=5)
     Stock.objects.filter(pk=sale.stock_id).update(quantity=4)
-    alerts.audit_and_alert()
+    alerts.audit_stock()
     assert "shop_inconsistent_sales 1.0" in client.get("/metrics").text
     with monkeypatch.context() as silent:
         silent.setattr(alerts, "caches", {"optional": SimpleNamespace(get=lambda key: None)})

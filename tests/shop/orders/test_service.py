@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 from django.db import OperationalError
 from django.utils import timezone
 
 from inventory.models import Stock, StockMovement, WriteStrategy
+from inventory.statements import Statement
 from shop.administration.audit import audit_sale
 from shop.errors import InvalidTransition, NotFound, Overloaded, ServiceUnavailable
 from shop.models import CustomerQuota, Order, Sale
@@ -166,11 +168,11 @@ def test_unwritable_row_does_not_delay_other_sales(sale, monkeypatch, settings) 
     an_order(other, overdue=True)
     tried = []
 
-    def end(order: Order, *step: object) -> None:
+    def end(order: Order, *step: Any) -> list[Statement]:
         if order in stuck:
             tried.append(order)
             raise OperationalError(1205, "Lock wait timeout exceeded")
-        _end(order, *step)
+        return _end(order, *step)
 
     _end = orders._end
     monkeypatch.setattr(orders, "_end", end)
