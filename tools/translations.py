@@ -17,7 +17,7 @@ CATALOGUES = [
 ]
 """The library has its own; texts outside of it are in the first."""
 KEPT = "# Of Django."
-"""The comment of an entry that none of our texts needs: Django 5.2 translates it badly or not at all,
+"""The comment of an entry that none of our texts needs: Django 5.2 translates it badly, not at all,
 or with 你 where the shop says 您."""
 HEADER = """# Simplified Chinese.
 msgid ""
