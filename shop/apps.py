@@ -13,8 +13,8 @@ class ShopConfig(AppConfig):
     def ready(self) -> None:
         """Refuse demo secrets in production; connect signals of rows and processes."""
         from shop.catalogue.page_cache import connect_invalidation
-        from shop.platform.rates import connect_processes
-        from shop.purchase.revocation import connect_revocation
+        from shop.operations.rates import connect_processes
+        from shop.purchase.tokens import connect_revocation
         from shop.settings.checks import refuse_insecure_settings
 
         refuse_insecure_settings()

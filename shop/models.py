@@ -26,7 +26,7 @@ class User(AbstractUser):
 class TokenRevocation(models.Model):
     """The end of a web session, or a change of an account, that ends purchase tokens.
 
-    See `shop.purchase.revocation`.
+    See `shop.purchase.tokens`.
     """
 
     # "customer:<id>" or "session:<digest>"; not a foreign key, since both may be deleted.

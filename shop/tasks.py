@@ -10,7 +10,7 @@ from locking import current_run, run_once
 from shop.administration import alerts, sale_management
 from shop.orders import service as orders
 from shop.payments import service as payments
-from shop.purchase import revocation
+from shop.purchase import tokens
 from shop.reservations.reconciliation import reconcile_all
 
 
@@ -43,4 +43,4 @@ def open_and_close_sales() -> str:
 def prune_sessions() -> None:
     """Delete the rows of expired sessions, and the revocations of expired purchase tokens."""
     SessionStore.clear_expired()
-    revocation.delete_expired()
+    tokens.delete_expired()

@@ -141,13 +141,13 @@ def _clear_caches() -> None:
         return
     from shop.administration import alerts
     from shop.platform import rate_limits
-    from shop.purchase import admission, revocation
+    from shop.purchase import admission, tokens
     from shop.reservations import shares
     from shop.sales import waiting_slots
     from waiting_room import gate, service
 
     admission.clear()
-    revocation.clear()
+    tokens.clear()
     waiting_slots.clear()
     rate_limits.clear()
     alerts.clear()
@@ -160,7 +160,7 @@ def _clear_caches() -> None:
 def _publish_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start no thread that outlives its test and sends commands that other tests count."""
     if HAS_SHOP:
-        from shop.platform import rates
+        from shop.operations import rates
 
         monkeypatch.setattr(rates, "start", lambda role: None)
 

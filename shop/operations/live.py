@@ -22,8 +22,8 @@ from shop.administration import alerts
 from shop.administration.audit import StockAudit
 from shop.errors import ServiceUnavailable
 from shop.models import Sale
-from shop.operations.last_minute import LastMinute, read_last_minute
 from shop.operations.probes import SHARDS, STORES, Probe, ProbeResult, probe_all
+from shop.operations.rates import LastMinute, read_last_minute
 from shop.reservations import store
 from shop.sales.stock_lock import lock_name
 

@@ -1,20 +1,39 @@
-"""Purchase tokens: signed values that identify the customer of a purchase.
+"""Purchase tokens: signed values that identify the customer of a purchase, and their revocation.
 
 The sale page of a signed-in customer contains one in its form. A token names customer, sale and
 expiry. Its signature also covers the form's idempotency key, so that a used token buys nothing
 twice, and the session cookie, so that it is worthless in another browser and no other site can send
-one. `shop.purchase.revocation` ends a token with its session. A form without a valid token is not
-refused: the view then checks session, user and CSRF token.
+one. A form without a valid token is not refused: the view then checks session, user and CSRF token.
+
+The end of a session revokes that session's tokens. A saved password or `is_active` and the deletion
+of an account revoke all tokens of the customer. The rows are in the database, where sessions and
+accounts are: a change that cannot record its revocation fails itself. A process that cannot read
+the rows accepts no token. Without a signal there is no revocation: call `revoke_customer` after
+`QuerySet.update` or SQL.
 """
 
 import hashlib
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.conf import settings
+from django.contrib.sessions.backends import cached_db
 from django.core.signing import BadSignature, Signer
+from django.db.models.signals import post_delete, post_save
 
-from shop.purchase.revocation import is_revoked
+from shop.errors import STORE_ERRORS
+from shop.models import TokenRevocation, User
+from shop.platform.cache import RefreshingCache
+
+FRESH = 0.5
+"""Seconds after which one thread of a process reads the revocations again."""
+MAX_AGE = 0.9
+"""Seconds for which a process may use what it has read; a revocation has effect within one."""
+MARGIN = 60
+"""Seconds by which the clocks of web processes may differ, or a page may be late: a token issued
+up to this long after a change of its account counts as issued before it."""
+ENDS_TOKENS = frozenset({"password", "is_active"})
+"""Fields of a user; saving one of them revokes the user's tokens."""
 
 
 class PurchaseToken(NamedTuple):
@@ -57,8 +76,106 @@ def is_due(expires: int) -> bool:
     return bool(expires - time.time() < settings.PURCHASE_TOKEN_SECONDS / 2)
 
 
+class Revocations(NamedTuple):
+    """The revocations that matter to tokens which have not expired."""
+
+    read_at: float
+    """Monotonic time at which the read began."""
+    times: dict[str, int]
+    """Unix time of the newest revocation of each subject."""
+
+
+_revocations: RefreshingCache[None, Revocations] = RefreshingCache()
+clear = _revocations.clear
+
+
+class SessionStore(cached_db.SessionStore):
+    """Web sessions in the database and the cache; SESSION_ENGINE names this module.
+
+    Signing out, signing in as another customer and a change of the password all delete the session
+    that they end. The removal of expired sessions revokes nothing.
+    """
+
+    def delete(self, session_key: str | None = None) -> None:
+        """Revoke the tokens first: a session whose tokens cannot be revoked does not end."""
+        key = session_key or self.session_key
+        if key:
+            revoke_session(key)
+        super().delete(session_key)
+
+
+def is_revoked(*, customer_id: int, session: str, issued_at: float) -> bool:
+    """Return True if a token issued at this Unix time is revoked, or if that is unknown."""
+    try:
+        known = _revocations.get(None, _read, fresh=FRESH, max_age=MAX_AGE)
+    except STORE_ERRORS:
+        return True
+    if time.monotonic() - known.read_at > MAX_AGE:
+        return True  # the database took longer than that to reply
+    changed_at = known.times.get(_customer(customer_id))
+    changed = changed_at is not None and issued_at <= changed_at + MARGIN
+    return changed or _session(session) in known.times
+
+
+def _read() -> Revocations:
+    read_at = time.monotonic()
+    rows = TokenRevocation.objects.filter(revoked_at__gt=_oldest()).order_by("revoked_at")
+    return Revocations(read_at, dict(rows.values_list("subject", "revoked_at")))
+
+
+def revoke_session(session: str) -> None:
+    """Revoke the tokens of a web session; `session` is the session cookie's value."""
+    _revoke(_session(session))
+
+
+def revoke_customer(customer_id: int) -> None:
+    """Revoke all tokens that a customer has now."""
+    _revoke(_customer(customer_id))
+
+
+def delete_expired() -> int:
+    """Delete the revocations whose tokens have all expired; return their number."""
+    return TokenRevocation.objects.filter(revoked_at__lte=_oldest()).delete()[0]
+
+
+def connect_revocation() -> None:
+    """Revoke the tokens of a customer whose account is changed or deleted."""
+    post_save.connect(_on_save, sender=User, dispatch_uid="shop.purchase.tokens")
+    post_delete.connect(_on_delete, sender=User, dispatch_uid="shop.purchase.tokens")
+
+
+def _on_save(
+    *, instance: User, created: bool, update_fields: frozenset[str] | None, **signal: Any
+) -> None:
+    if not created and (update_fields is None or update_fields & ENDS_TOKENS):
+        revoke_customer(instance.pk)
+
+
+def _on_delete(*, instance: User, **signal: Any) -> None:
+    revoke_customer(instance.pk)
+
+
+def _revoke(subject: str) -> None:
+    TokenRevocation.objects.create(subject=subject, revoked_at=int(time.time()))
+
+
+def _oldest() -> int:
+    return int(time.time() - settings.PURCHASE_TOKEN_SECONDS - 2 * MARGIN)
+
+
+def _customer(customer_id: int) -> str:
+    return f"customer:{customer_id}"
+
+
+def _session(session: str) -> str:
+    return f"session:{_digest(session)[:32]}"
+
+
 def _signer(key: str, session: str) -> Signer:
     # A digest contains no line break, so a part of the cookie cannot pass for a part of the key.
-    cookie = hashlib.sha256(session.encode(errors="surrogatepass")).hexdigest()
-    bound = hashlib.sha256(f"{cookie}\n{key}".encode(errors="surrogatepass")).hexdigest()
+    bound = _digest(f"{_digest(session)}\n{key}")
     return Signer(sep=".", salt=f"shop.purchase.tokens.{bound}")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

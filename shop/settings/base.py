@@ -180,7 +180,7 @@ CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", **_cache},
     "optional": {"BACKEND": "shop.platform.cache.OptionalRedisCache", **_cache},
 }
-SESSION_ENGINE = "shop.purchase.revocation"
+SESSION_ENGINE = "shop.purchase.tokens"
 SESSION_CACHE_ALIAS = "optional"
 
 # --- Locks -------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from locking import lock
 from locking.models import LockPolicy, LockPolicyChange
 from shop.administration.alerts import audit_stock
 from shop.models import Sale, User
-from shop.platform import rates
-from shop.platform.rates import start as start_rates  # which conftest.py replaces
+from shop.operations import rates
+from shop.operations.rates import start as start_rates  # which conftest.py replaces
 from shop.purchase.place_order import place_order
 from shop.sales.stock_lock import lock_name
 from tests.browser.conftest import SHOTS, TOO_WIDE

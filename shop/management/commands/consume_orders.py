@@ -4,7 +4,8 @@ import signal
 import threading
 
 from locking.management.console import HelpfulCommand
-from shop.platform import metrics, rates
+from shop.operations import rates
+from shop.platform import metrics
 from shop.reservations.consumer import Consumer
 
 

@@ -12,9 +12,9 @@ from django.db import connection
 
 from locking.models import LockPolicy
 from shop.operations.condition import assess
-from shop.operations.last_minute import LastMinute, Series
 from shop.operations.live import LiveState
 from shop.operations.probes import ProbeResult
+from shop.operations.rates import LastMinute, Series
 
 NOW = datetime(2026, 11, 22, 4, 6, 40, tzinfo=UTC)
 NOTICED = datetime(2026, 11, 22, 4, 6, 36, tzinfo=UTC)  # 12:06:36 in the shop's zone

@@ -7,8 +7,8 @@ import time
 import pytest
 from django.core.cache import cache
 
-from shop.operations.last_minute import DELAY, SECONDS, Series, read_last_minute
-from shop.platform import rates
+from shop.operations import rates
+from shop.operations.rates import DELAY, SECONDS, Series, read_last_minute
 
 WAIT = "locking_wait_seconds_bucket"
 

@@ -27,7 +27,7 @@ FIVE = [
     "inventory/stock.py",
 ]
 BESIDES = ("locking/", "shop/models.py", "shop/platform/", "shop/sales/stock_lock.py")
-IDENTIFY = {"shop/purchase/tokens.py", "shop/purchase/revocation.py", "shop/web/decorators.py"}
+IDENTIFY = {"shop/purchase/tokens.py", "shop/web/decorators.py"}
 PARSE = {"shop/web/forms.py"}
 SALE = {"shop/sales/queries.py", "shop/sales/waiting_slots.py", "shop/sales/quota.py"}
 GATE = {"waiting_room/gate.py", "waiting_room/service.py"}

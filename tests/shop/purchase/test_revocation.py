@@ -11,7 +11,7 @@ from django.db import OperationalError, close_old_connections, connection
 from django.test import Client
 
 from shop.models import Order, Sale, TokenRevocation, User
-from shop.purchase import revocation
+from shop.purchase import tokens
 from shop.tasks import prune_sessions
 from tests.shop.making import a_sale
 from tests.shop.web.wsgi_browser import SIGNALS, Browser, alone, li
@@ -108,7 +108,7 @@ def test_token_ends_with_its_session_and_account(end: Callable[[Browser], None],
     sale = a_sale()
     form = li.form(sale)
     end(li)
-    revocation.clear()  # as if MAX_AGE had passed
+    tokens.clear()  # as if MAX_AGE had passed
     assert send(li, sale, form) in REFUSED
     assert not Order.objects.exists()
 
@@ -118,7 +118,7 @@ def test_control_without_the_revocation_the_token_buys(li):
     form = li.form(sale)
     sign_out(li)
     TokenRevocation.objects.all().delete()
-    revocation.clear()
+    tokens.clear()
     assert send(li, sale, form) == 303
 
 
@@ -134,7 +134,7 @@ def test_sign_out_ends_the_tokens_of_one_session(li):
     sale, other = a_sale(), Browser(li.user)
     forms = [browser.form(sale) for browser in (li, other)]
     sign_out(li)
-    revocation.clear()
+    tokens.clear()
     assert send(li, sale, forms[0]) in REFUSED
     assert send(other, sale, forms[1]) == 303
 
@@ -146,17 +146,17 @@ def test_sign_in_and_other_customers_changes_end_no_token(li):
     li.user.save(update_fields=["last_login", "email"])
     User.objects.create_user("wang", password=PASSWORD)
     assert authenticate(username="wang", password=PASSWORD)
-    revocation.clear()
+    tokens.clear()
     assert send(li, sale, form) == 303
     assert TokenRevocation.objects.filter(subject__startswith="customer:").count() == 1
 
 
 def test_token_of_a_later_sign_in_is_valid():
     changed_at = time.time()
-    revocation.revoke_customer(7)
-    old, early, late = changed_at - 60, changed_at + 30, changed_at + revocation.MARGIN + 5
+    tokens.revoke_customer(7)
+    old, early, late = changed_at - 60, changed_at + 30, changed_at + tokens.MARGIN + 5
     revoked = [
-        revocation.is_revoked(customer_id=7, session="cookie", issued_at=issued_at)
+        tokens.is_revoked(customer_id=7, session="cookie", issued_at=issued_at)
         for issued_at in (old, early, late)
     ]
     assert revoked == [True, True, False], "clocks may differ by MARGIN"
@@ -164,10 +164,10 @@ def test_token_of_a_later_sign_in_is_valid():
 
 def test_other_processes_learn_of_a_revocation_in_time():
     """Nothing clears the cache here: it has to read again."""
-    assert not revocation.is_revoked(**TOKEN)
-    revocation.revoke_session("cookie")
+    assert not tokens.is_revoked(**TOKEN)
+    tokens.revoke_session("cookie")
     revoked_at = time.monotonic()
-    while not revocation.is_revoked(**TOKEN):
+    while not tokens.is_revoked(**TOKEN):
         assert time.monotonic() < revoked_at + 10
         time.sleep(0.01)
 
@@ -175,7 +175,7 @@ def test_other_processes_learn_of_a_revocation_in_time():
 def test_revocations_are_read_once_for_many_tokens(django_assert_num_queries):
     with django_assert_num_queries(1):
         for customer_id in range(50):
-            assert not revocation.is_revoked(**{**TOKEN, "customer_id": customer_id})
+            assert not tokens.is_revoked(**{**TOKEN, "customer_id": customer_id})
 
 
 def test_no_token_is_valid_while_revocations_cannot_be_read(li):
@@ -183,14 +183,14 @@ def test_no_token_is_valid_while_revocations_cannot_be_read(li):
         raise OperationalError(2006, "Server has gone away")
 
     with connection.execute_wrapper(fail):
-        assert revocation.is_revoked(**TOKEN)
-    assert not revocation.is_revoked(**TOKEN)
+        assert tokens.is_revoked(**TOKEN)
+    assert not tokens.is_revoked(**TOKEN)
 
 
 def test_slow_read_proves_nothing(monkeypatch):
     """A revocation may have been committed after the read began."""
-    monkeypatch.setattr(revocation, "MAX_AGE", 0.0)
-    assert revocation.is_revoked(**TOKEN)
+    monkeypatch.setattr(tokens, "MAX_AGE", 0.0)
+    assert tokens.is_revoked(**TOKEN)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -16,7 +16,7 @@ from redis.connection import Connection as RedisConnection
 from locking import policy
 from locking.backends.redis.connection import Connection as LockConnection
 from shop.platform import rate_limits
-from shop.purchase import admission, revocation
+from shop.purchase import admission, tokens
 from shop.web import refusals
 from tests.shop.making import a_sale, put_in_force
 from tests.shop.web.bad_input import JSON, LIMIT
@@ -73,7 +73,7 @@ def test_refusal_costs(case, entry, li, settings, monkeypatch):
             stack.enter_context(overload(case, li, sale, settings))
         else:
             REFUSALS[case][2](li, sale)
-        for module in (admission, policy, refusals, revocation):
+        for module in (admission, policy, refusals, tokens):
             for name in ("FRESH", "FLAG_AGE", "MAX_AGE"):
                 monkeypatch.setattr(module, name, 60, raising=False)
         other = Browser()

@@ -11,13 +11,13 @@ from django.test import override_settings
 
 from devservers.faults.waiting import until
 from shop.errors import ServiceUnavailable
-from shop.platform import rates
+from shop.operations import rates
 from tests.shop.staff import CLOSED_PORT
 
 SELL = """
 import django, time
 django.setup()
-from shop.platform import rates
+from shop.operations import rates
 from shop.platform.metrics import ORDERS
 ORDERS.inc(100)
 rates.start("seller")
