@@ -60,9 +60,9 @@ interleavings: ## run all interleavings of small programs on real servers; write
 	@$(SETUP) --install tools/setup.py test
 	@$(BIN)/python manage.py lab interleavings --write docs/explanation/interleavings.md
 
-mutants: ## find each of 28 wrong locks by its interleavings; write docs/reference/mutants.md
+mutants: ## find each of 28 wrong locks by its interleavings, and old defects by torture; write docs/reference/mutants.md
 	@$(SETUP) --install tools/setup.py test
-	@MUTANTS_PAGE=docs/reference/mutants.md $(BIN)/pytest -n0 -m "" tests/loadtest/mutants
+	@MUTANTS_PAGE=docs/reference/mutants.md $(BIN)/pytest -n0 -m "" tests/loadtest/mutants tests/loadtest/torture/test_mutants.py
 
 evidence: test faults histories interleavings mutants torture ## repeat what docs/explanation/report.md lists; takes hours
 	$(BIN)/python manage.py lab models

@@ -11,7 +11,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -71,6 +71,12 @@ class Server(ABC):
         self.folder = folder or temporary_directory(self.name)
         self.port, self._mark = reserve_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._preloaded: dict[str, str] = {}
+
+    def preload(self, env: Mapping[str, str]) -> None:
+        """Start from now on with `env`, which names a library in LD_PRELOAD beside earlier ones."""
+        libraries = [one["LD_PRELOAD"] for one in (self._preloaded, env) if one]
+        self._preloaded |= {**env, "LD_PRELOAD": ":".join(libraries)}
 
     @property
     @abstractmethod
@@ -135,7 +141,8 @@ class Server(ABC):
             except BaseException:
                 shutil.rmtree(self.data)
                 raise
-        self._process = self._spawn(self.command())
+        env = [f"{name}={value}" for name, value in self._preloaded.items()]
+        self._process = self._spawn([*(["env", *env] if env else []), *self.command()])
 
     def wait_ready(self, seconds: float = START_TIMEOUT) -> None:
         """Wait until the server is ready; raise ServerFailed if it ends or time is up."""

@@ -44,6 +44,4 @@ class Clock:
 
     def drive(self, server: Server) -> None:
         """Make this the clock of a server that has not started yet."""
-        original = server.command
-        prefix = ["env", *(f"{name}={value}" for name, value in self.env.items())]
-        server.command = lambda: [*prefix, *original()]  # type: ignore[method-assign]
+        server.preload(self.env)

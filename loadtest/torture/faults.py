@@ -5,37 +5,32 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
-from typing import Any, cast
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import redis
 
-from devservers import HOST, Redis, ServerFailed
+from devservers import HOST, ServerError
 from devservers.base import START_TIMEOUT, injected_faults
-from devservers.faults.injectors import ClockJump, CutReplication
 from devservers.faults.proxy import Proxy
-from devservers.faults.waiting import FaultFailed, until
-from devservers.postgresql import HELLO
-from devservers.process import process_state
+from devservers.faults.waiting import FaultFailed
 from loadtest.history.recorder import Recorder
-from loadtest.torture.plan import ALL, OF_LINKS, OF_PROCESSES, Fault
+from loadtest.torture.plan import ALL, EVERY, OF_PROCESSES, ON_LINKS, Fault
+from loadtest.torture.server_faults import HELLOS, PROBE_SHARE, ServerFaults
 from loadtest.torture.stores import LinkProxy, Stores
 
-HELLOS = {"Redis": b"PING\r\n", "MariaDb": b"", "PostgreSql": HELLO, "ZooKeeper": b"srvr"}
-"""By server: what a new client sends for a reply."""
-PROBE_SHARE = 0.5
-"""Share of a fault's time in which a probe through the link must stay without a reply."""
-CLOCK_JUMP = 3.0
-"""Seconds by which a clock jumps: less than the bound of the next grant, more than a lease."""
 DELAY = 0.03
 """Seconds by which each message of a slow link is delayed."""
+COMMIT_TIMEOUT = 2.5
+"""Seconds within which a process must send the COMMIT that is to be delayed."""
 
 
-class Injector:
+class Injector(ServerFaults):
     """Injects faults into the servers, links and processes of one run."""
 
     def __init__(self, stores: Stores, recorder: Recorder) -> None:
-        self.stores, self.recorder = stores, recorder
+        super().__init__(stores)
+        self.recorder = recorder
         self.proofs: list[tuple[Fault, str]] = []
         """The faults, each with its proof; that is empty if it did not fire."""
         self._targets: dict[tuple[str, int], threading.Lock] = {}
@@ -49,7 +44,7 @@ class Injector:
     def _run(self, fault: Fault, started: float) -> None:
         time.sleep(max(0.0, started + fault.at - time.monotonic()))
         kind = fault.kind
-        group = "process" if kind in OF_PROCESSES else "link" if kind in OF_LINKS else "server"
+        group = "process" if kind in OF_PROCESSES else "link" if kind in ON_LINKS else "server"
         with self._guard:
             target = self._targets.setdefault((group, fault.target), threading.Lock())
         with target:  # a killed server cannot be stopped, nor a stopped process be stopped
@@ -58,7 +53,7 @@ class Injector:
             killed = {"target": lane} if kind == "kill" else {}
             self.recorder.note("fault", "start", what=kind, lane=lane, **killed)
             proof = ""
-            with suppress(FaultFailed, ServerFailed, OSError, redis.RedisError):
+            with suppress(FaultFailed, ServerError, OSError, redis.RedisError):
                 proof = inject(fault)
             self.recorder.note("fault", "end", what=kind, lane=lane)
         injected_faults[f"{kind} of a {group}"] += bool(proof)
@@ -85,10 +80,12 @@ class Injector:
     # --- links ---
 
     def _proxies(self, fault: Fault) -> list[LinkProxy]:
-        """Return the proxies of one process, or of all that work."""
+        """Return the proxies of one process, or of all that work; to one server, or to all."""
         operator, *links = self.stores.links
         found = [operator] if fault.target < ALL else links[fault.target - 1 :][:1]
-        return [proxy for link in (links if fault.target == ALL else found) for proxy in link]
+        servers = slice(None) if fault.server == EVERY else slice(fault.server, fault.server + 1)
+        links = links if fault.target == ALL else found
+        return [proxy for link in links for proxy in link[servers]]
 
     @contextmanager
     def _probe(self, proxy: Proxy, proofs: list[str], seconds: float) -> Iterator[None]:
@@ -176,81 +173,19 @@ class Injector:
         count = sum(proxy.duplicated for proxy in proxies) - before
         return f"{count} requests sent twice" if count else ""
 
-    # --- servers ---
-
-    def _restart(self, fault: Fault) -> str:
-        """Kill a server, and start it on its data."""
-        server = self.stores.servers[fault.target]
-        before = server.pid
-        server.kill()
-        is_down = not server.is_running
-        time.sleep(fault.seconds)
-        server.start()
-        return f"server process {before} ended by SIGKILL, now {server.pid}" if is_down else ""
-
-    def _pause(self, fault: Fault) -> str:
-        """Stop a server, which keeps its connections."""
-        server = self.stores.servers[fault.target]
-        server.pause()
-        try:
-            until(lambda: process_state(server.pid) == "T", "a stopped server")
-            time.sleep(fault.seconds)
-        finally:
-            server.resume()
-        return f"server process {server.pid} stopped (state T)"
-
-    def _clock(self, fault: Fault) -> str:
-        """Set the server's clock forward, or back."""
-        if not self.stores.clocks:
-            return ""
-        jump = CLOCK_JUMP * (1 if round(100 * fault.seconds) % 2 else -1)
-        server, clock = self.stores.servers[fault.target], self.stores.clocks[fault.target]
-        injected = ClockJump([clock], [cast(Redis, server)], jump)
-        injected.inject()
-        time.sleep(fault.seconds)
-        injected.recover()
-        return f"the server's clock jumped by {jump:g} s" if injected.injected else ""
-
-    def _promote(self, fault: Fault) -> str:
-        """Cut a replica off, kill its master, and let the replica take its place and port."""
-        master = cast(Redis, self.stores.servers[fault.target])
-        replica = self.stores.stack.enter_context(Redis(replica_of=master))
-        cut = CutReplication(replica)
-        cut.inject()
-        time.sleep(fault.seconds)
-        master.kill()
-        cut.promote()
-        replica.send(b"CONFIG SET port %d\r\n" % master.port)
-        replica.port, replica.replica_of = master.port, None
-        replica.wait_ready()
-        self.stores.servers[fault.target] = replica
-        self.stores.clocks.clear()  # that of the master drives no other server
-        return f"replica without the last writes replaced process {master.pid}"
-
-    def _exhausted(self, fault: Fault) -> str:
-        """Let the server refuse new connections, as if others had taken all of them."""
-        server = self.stores.servers[fault.target]
-        with redis.Redis.from_url(server.url) as direct:
-            most = direct.config_get("maxclients")["maxclients"]
-            direct.config_set("maxclients", 1)
-            reply = server.send(b"PING\r\n")
-            time.sleep(fault.seconds)
-            direct.config_set("maxclients", most)
-        return "a client was refused: max number of clients" if b"max number" in reply else ""
-
-    def _slow_commit(self, fault: Fault) -> str:
-        """Let every commit wait for a global read lock."""
-        import MySQLdb
-
-        port = self.stores.servers[fault.target].port
-        try:
-            with closing(MySQLdb.connect(host=HOST, port=port, user="root")) as direct:
-                direct.query("FLUSH TABLES WITH READ LOCK")
-                time.sleep(fault.seconds)
-                direct.query("UNLOCK TABLES")
-        except MySQLdb.Error:
-            return ""
-        return f"all commits waited for {fault.seconds:g} s"
+    def _late_commit(self, fault: Fault) -> str:
+        """Delay the next COMMIT of a process; its outcome is unknown for so long."""
+        proxies, end = self._proxies(fault), time.monotonic() + COMMIT_TIMEOUT
+        before = sum(proxy.late_commits for proxy in proxies)
+        for proxy in proxies:
+            proxy.commit_delay = fault.seconds
+        while time.monotonic() < end and all(proxy.commit_delay for proxy in proxies):
+            time.sleep(0.01)
+        for proxy in proxies:
+            proxy.commit_delay = 0.0
+        count = sum(proxy.late_commits for proxy in proxies) - before
+        time.sleep(fault.seconds if count else 0.0)
+        return f"{count} COMMIT delayed by {fault.seconds:g} s" if count else ""
 
     def recover(self) -> None:
         """Wait until all servers and links work again."""

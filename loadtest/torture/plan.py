@@ -1,7 +1,7 @@
 """Plans of torture runs, generated from a seed: the workload, and which fault begins when."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -15,10 +15,12 @@ LONG_TTL = 20.0
 """Seconds of a lease where a lock that is not released must not end by itself."""
 PROCESSES, THREADS, SLOTS = 3, 2, 2
 """Working processes, their threads or tasks, and the holders of a semaphore."""
-WORK_SECONDS, SWITCH_SECONDS = 2.5, 5.0
-"""Seconds of a run, and of one in which the policy is switched, which takes at least a second."""
-ANNOUNCED = 1.2
-"""Seconds after which a switch has read the holders in the old backend."""
+WORK_SECONDS, LONG_WORK_SECONDS = 2.5, 5.0
+"""Seconds of a run, and of one with switches of the policy or with holds of a lease's length."""
+SWITCH_AFTER, ANNOUNCED = 0.25, 1.4
+"""Seconds after which the first switch begins, and has read the holders in the old backend."""
+MANY = 16
+"""Locks of a run with switches in which all holds are short, so that many locks are free."""
 FAULTS_PER_RUN = (1, 5)
 NODE = "locking.backends"
 
@@ -71,23 +73,39 @@ WORKLOADS = (
     "semaphore",
     "read-write",
     "hand-over",
+    "two-stores",
     "switch",
 )
 HOLDING = ("mutex", "fenced", "asyncio")
 """Those that acquire and release one lock."""
 OF_PROCESSES, OF_LINKS = ("kill", "stop"), ("partition", "late", "delay", "cut")
+_OF_DATABASES = ("restart", "pause", "slow-commit", "late-commit", "exhausted", "full-disk")
 OF_SERVERS = {
-    "Redis": ("restart", "pause", "clock", "exhausted"),
-    "MariaDb": ("restart", "pause", "slow-commit"),
-    "PostgreSql": ("restart", "pause"),
+    "Redis": ("restart", "pause", "clock", "exhausted", "full-disk"),
+    "MariaDb": _OF_DATABASES,
+    "PostgreSql": (*_OF_DATABASES, "promote"),
     "ZooKeeper": ("restart", "pause"),
 }
+ON_LINKS = (*OF_LINKS, "duplicate", "late-commit")
+"""The faults whose target is a process, although it does not notice them itself."""
+CUTTING_OFF = ("partition", "late", "cut")
+"""Faults in which a process gets no reply."""
 FORGETTING = {"restart", "promote", "clock"}
 """Faults after which one Redis does not know its locks, so that two holders are expected."""
 SESSION_ENDING = {"partition", "late", "cut", "restart"}
 """Faults that end a session on the server before its holder can know."""
 ALL, OPERATOR = 0, -1
 """Targets of a fault of links: all processes that work, and the one that switches the policy."""
+EVERY = -1
+"""The server of a fault of links that hits those to all servers."""
+SPANS = ((0.1, 0.6), (0.8, 2.6))
+"""Seconds of a fault, in leases: some end before a lease does."""
+OPERATOR_SPAN = (2.2, 4.0)
+"""The same if only the process that switches gets no reply: longer than it waits for a lease."""
+LATE_SPAN = (1.1, 2.6)
+"""The same for the COMMIT of an announcement: longer than a process may act on a policy."""
+ATTACKED_SHARE = 2 / 3
+"""Share of the switches that are hit while they are announced."""
 
 
 class Fault(NamedTuple):
@@ -98,9 +116,12 @@ class Fault(NamedTuple):
     seconds: float
     target: int
     """The number of the process or of the server; for a link, that of its process; see ALL."""
+    server: int = EVERY
+    """For a link, the server at its other end."""
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.target} at {self.at:g} s for {self.seconds:g} s"
+        to = "" if self.server == EVERY else f" to server {self.server}"
+        return f"{self.kind} {self.target}{to} at {self.at:g} s for {self.seconds:g} s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +139,7 @@ class Plan:
     @property
     def seconds(self) -> float:
         """Return the seconds of work."""
-        return SWITCH_SECONDS if self.workload == "switch" else WORK_SECONDS
+        return LONG_WORK_SECONDS if self.workload in ("switch", "two-stores") else WORK_SECONDS
 
     @property
     def store(self) -> Store:
@@ -141,6 +162,8 @@ class Plan:
             return len({fault.target for fault in self.faults if fault.kind == "clock"}) < 2
         if store.server == "Redis":
             return not kinds & FORGETTING
+        if "promote" in kinds:  # the standby lacks the last grants
+            return False
         ends_early = store.server in DATABASES and store.capabilities.session_bound
         return not (ends_early and kinds & SESSION_ENDING)
 
@@ -166,7 +189,8 @@ def workloads_of(backend: str) -> list[str]:
         "semaphore": not declared.shared,
         "read-write": not declared.shared,
         "hand-over": not declared.hands_over,
-        "switch": declared.exclusion != "machines",
+        "two-stores": not STORES[backend].server,
+        "switch": declared.exclusion != "machines" or not declared.lists_holders,
     }
     return [workload for workload in WORKLOADS if not missing.get(workload)]
 
@@ -178,8 +202,10 @@ def kinds_of(backend: str) -> list[str]:
         return ["stop"]
     if not store.server:
         return list(OF_PROCESSES)
-    own = ["promote", "duplicate"] if backend == "redis" else []
-    return [*OF_PROCESSES, *OF_LINKS, *OF_SERVERS[store.server], *own]
+    found = [*OF_PROCESSES, *OF_LINKS, *OF_SERVERS[store.server]]
+    if "switch" not in workloads_of(backend):  # the others have no transaction with a COMMIT
+        found = [kind for kind in found if kind != "late-commit"]
+    return [*found, *(["promote", "duplicate"] if backend == "redis" else [])]
 
 
 def generate(seed: int, backend: str, workloads: Sequence[str] = ()) -> Plan:
@@ -187,10 +213,15 @@ def generate(seed: int, backend: str, workloads: Sequence[str] = ()) -> Plan:
     rng = random.Random(f"{seed} {backend}")
     known = [one for one in workloads_of(backend) if not workloads or one in workloads]
     workload, kinds = rng.choice(known), kinds_of(backend)
-    names = rng.choice((1, 1, 2, 4))
+    names = rng.choice((1, 4, MANY, MANY) if workload == "switch" else (1, 1, 2, 4))
     has_long_leases = backend == "redis" and workload in HOLDING and rng.random() < 0.5
     if has_long_leases:  # no fault may leave a lock without an owner that can release it
         kinds = [*OF_LINKS, "pause", "exhausted"]
+    elif workload == "two-stores":  # a stopped process may lose the leases of both
+        kinds = [kind for kind in kinds if kind not in ("stop", "late-commit")]
+    elif STORES[backend].server in DATABASES:  # a lost commit would undo a switch
+        unfit = "promote" if workload == "switch" else "late-commit"
+        kinds = [kind for kind in kinds if kind != unfit]
     plan = Plan(
         seed=seed,
         backend=backend,
@@ -199,25 +230,45 @@ def generate(seed: int, backend: str, workloads: Sequence[str] = ()) -> Plan:
         faults=(),
         ttl=LONG_TTL if has_long_leases else TTL,
     )
-    faults = []
-    for _ in range(rng.randint(*FAULTS_PER_RUN)):
+    count, faults = rng.randint(*FAULTS_PER_RUN), list[Fault]()
+    if workload == "switch" and plan.store.server and rng.random() < ATTACKED_SHARE:
+        faults += _against_a_switch(plan, rng)
+        # A late COMMIT shows where many locks are free, a lost store where holds are long.
+        plan = replace(plan, names=MANY if faults[0].kind == "late-commit" else rng.choice((1, 4)))
+    while len(faults) < count:
         # Half of the faults of a switch begin before it has read the holders of the old backend.
         last = ANNOUNCED if plan.workload == "switch" and rng.random() < 0.5 else plan.seconds - 0.3
         kind, at = rng.choice(kinds), round(rng.uniform(0.1, last), 2)
-        faults.append(Fault(kind, at, _seconds(kind, rng), _target(kind, plan, rng)))
+        seconds = 0.0 if kind == "kill" else _span(rng.choice(SPANS), rng)
+        faults.append(Fault(kind, at, seconds, *_target(kind, plan, rng)))
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
 
 
-def _seconds(kind: str, rng: random.Random) -> float:
-    if kind == "kill":
-        return 0.0
-    return round(rng.choice((rng.uniform(0.1, 0.6), rng.uniform(0.8, 2.6) * TTL)), 2)
+def _against_a_switch(plan: Plan, rng: random.Random) -> Iterator[Fault]:
+    """Yield what cuts the switching process off while it announces, for longer than a lease."""
+    if plan.store.server in DATABASES and rng.random() < 0.5:  # the COMMIT of the announcement
+        yield Fault("late-commit", 0.1, _span(LATE_SPAN, rng), OPERATOR)
+        return
+    # Where it is refused at once, it tries again soon, while the holders are still at work.
+    kind, at = rng.choice((*CUTTING_OFF, "cut")), round(rng.uniform(0.1, ANNOUNCED), 2)
+    if plan.store.size == 1:
+        yield Fault(kind, at, _span(OPERATOR_SPAN, rng), OPERATOR)
+    else:  # it and the holders do without different servers
+        mine, others = rng.sample(range(plan.store.size), 2)
+        yield Fault(kind, at, _span(OPERATOR_SPAN, rng), OPERATOR, mine)
+        yield Fault(kind, at, _span(OPERATOR_SPAN, rng), ALL, others)
 
 
-def _target(kind: str, plan: Plan, rng: random.Random) -> int:
+def _span(limits: tuple[float, float], rng: random.Random) -> float:
+    return round(rng.uniform(*limits) * TTL, 2)
+
+
+def _target(kind: str, plan: Plan, rng: random.Random) -> tuple[int, int]:
+    """Return the process or server, and the server of a link."""
     if kind in OF_PROCESSES:
-        return rng.randint(1, plan.processes)
-    if kind in OF_LINKS or kind == "duplicate":
-        worker = rng.randint(ALL, PROCESSES)
-        return rng.choice((OPERATOR, worker)) if plan.workload == "switch" else worker
-    return rng.randrange(plan.store.size)
+        return rng.randint(1, plan.processes), EVERY
+    if kind not in ON_LINKS:
+        return rng.randrange(plan.store.size), EVERY
+    worker, size = rng.randint(ALL, PROCESSES), plan.store.size
+    server = rng.randrange(size) if size > 1 and rng.random() < 0.5 else EVERY
+    return rng.choice((OPERATOR, worker)) if plan.workload == "switch" else worker, server

@@ -16,7 +16,7 @@ from devservers.faults.waiting import FaultFailed
 from loadtest.history.recorder import Recorder
 from loadtest.torture.faults import Injector
 from loadtest.torture.judge import BOUND, MORE_THREADS, judge, judge_ends
-from loadtest.torture.plan import THREADS, Fault, Plan
+from loadtest.torture.plan import SWITCH_AFTER, THREADS, Fault, Plan
 from loadtest.torture.stores import COMMANDS, OPERATOR, OTHER, START_SECONDS, Stores
 from loadtest.torture.workload import ALIAS, REGISTER
 
@@ -149,6 +149,7 @@ def _reply(stores: Stores, number: int) -> dict[str, Any] | None:
 def _switch(operator: Any, end: float) -> int:
     """Switch the policy to the other backend and back until the end of the work."""
     aliases, switches = [OTHER, ALIAS], 0
+    time.sleep(SWITCH_AFTER)
     while time.monotonic() < end - 0.5:
         reply = operator.call("switch", alias=aliases[switches % 2])
         if not reply["ok"]:

@@ -2,6 +2,7 @@
 
 import shutil
 import socket
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, Self
@@ -9,6 +10,7 @@ from typing import Any, Self
 import devservers
 from devservers import HOST, Redis, Server, ZooKeeper, start_all, stop_all
 from devservers.faults.clock import Clock
+from devservers.faults.full_disk import FullDisk
 from devservers.faults.proxy import Proxy
 from devservers.faults.worker import WorkerProcess
 from devservers.programs import installed
@@ -21,17 +23,32 @@ OPERATOR = 0
 """The number of the process that switches the policy, and asks for the locks at the end."""
 START_SECONDS = 240.0
 """Seconds in which a process must start; on an overloaded machine, many times what it needs."""
+CONNECTIONS = 100
+"""Clients that a database accepts."""
+CONFIG = {
+    "MariaDb": [f"--max-connections={CONNECTIONS}"],
+    "PostgreSql": [f"--max_connections={CONNECTIONS}"],
+}
+WITH_DISKS = {"Redis": "", "MariaDb": "", "PostgreSql": "base"}
+"""Directories that can be full: PostgreSQL ends if it cannot extend its log."""
 OTHER = "other"
 """The alias of the backend that a switch changes to: a table, or Redis if the first is SQL."""
 
 
 class LinkProxy(Proxy):
-    """A proxy that can send each request a second time, on a connection of its own."""
+    """A proxy that can delay a COMMIT, or send each request again on a connection of its own."""
 
     duplicates = False
     duplicated = 0
+    commit_delay = 0.0
+    """Seconds by which the next COMMIT is delayed, once."""
+    late_commits = 0
 
     def _send_request(self, source: socket.socket, sink: socket.socket, data: bytes) -> None:
+        if self.commit_delay and b"COMMIT" in data:
+            delay, self.commit_delay = self.commit_delay, 0.0
+            self.late_commits += 1
+            time.sleep(delay)
         super()._send_request(source, sink, data)
         if self.duplicates:
             self.duplicated += 1
@@ -55,6 +72,7 @@ class Stores:
         self.links: list[list[LinkProxy]] = []
         """By process: its proxy of each server."""
         self.clocks: list[Clock] = []
+        self.disks: list[FullDisk] = []
         self.workers: dict[int, WorkerProcess] = {}
 
     def __enter__(self) -> Self:
@@ -82,12 +100,15 @@ class Stores:
         if name == "ZooKeeper":
             self.servers += ZooKeeper(self.store.size).nodes
         elif name:
-            self.servers += [getattr(devservers, name)() for _ in range(self.store.size)]
+            config = CONFIG.get(name, ())
+            kind = getattr(devservers, name)
+            self.servers += [kind(config=config) for _ in range(self.store.size)]
+        if name in WITH_DISKS and installed("cc"):
+            self.disks += [FullDisk(server, WITH_DISKS[name]) for server in self.servers]
         if name == "Redis" and installed("cc"):
-            for server in self.servers:
-                clock = Clock(server.folder)
+            self.clocks += [Clock(server.folder) for server in self.servers]
+            for clock, server in zip(self.clocks, self.servers, strict=True):
                 clock.drive(server)
-                self.clocks.append(clock)
         self._other = Redis() if self.is_sql else None
         if self._other:
             self.stack.enter_context(self._other)

@@ -24,7 +24,8 @@ from django.core.management import call_command
 from django.db import DatabaseError, connection, connections
 
 from loadtest.history.recorder import Recorder
-from loadtest.torture.plan import SLOTS
+from loadtest.torture.plan import MANY, SLOTS
+from loadtest.torture.two_stores import hold_in_two_stores
 from locking import LockError, LockLost, LockUnavailable, policy
 from locking import locks as handler
 from locking.backends.base import Backend
@@ -38,8 +39,12 @@ TIMEOUTS = (0, 0.05, 0.5, 2.0)
 HOLDS = (0.0, 0.001, 0.005, 0.02)
 LONG_HOLD, LONG_HOLD_SHARE = 1.5, 0.01
 """Seconds of some holds: more than a lease, which the watchdog renews."""
-SWITCH_HOLD, SWITCH_HOLD_SHARE = 3.0, 0.15
-"""The same while the policy is switched, which waits for them."""
+SWITCH_HOLDS = (0.05, 0.1, 0.2)
+"""The same while the policy is switched: processes that see it at different times shall meet."""
+SWITCH_HOLD, SWITCH_HOLD_SHARE = 3.0, 0.05
+"""Some of these, for which the switch waits."""
+LONGER = 3.0
+"""Ttl of some of these locks, in seconds: more than that of the others."""
 UNAVAILABLE_PAUSE = 0.02
 SNAPSHOT_SECONDS = 1.2
 """Seconds between the start of a transaction and its acquire: more than a policy may be old."""
@@ -248,7 +253,8 @@ class Work:
     def seconds(self, rng: random.Random) -> float:
         """Return the seconds of a hold."""
         if self.kind == "switch":
-            return SWITCH_HOLD if rng.random() < SWITCH_HOLD_SHARE else rng.choice(HOLDS)
+            is_long = len(self.names) < MANY and rng.random() < SWITCH_HOLD_SHARE
+            return SWITCH_HOLD if is_long else rng.choice(SWITCH_HOLDS)
         return LONG_HOLD if rng.random() < LONG_HOLD_SHARE else rng.choice(HOLDS)
 
     # --- workloads ---
@@ -342,7 +348,10 @@ class Work:
 
     def switch(self, rng: random.Random) -> None:
         """Hold the lock of the policy, sometimes from inside an old snapshot of the database."""
-        lock = PolicyLock(rng.choice(self.names), renew=rng.random() < 0.7)
+        # A restarted master of RedLock waits for the default ttl only.
+        ttls = (None,) if "RESTART_DELAY" in settings.LOCKS[ALIAS]["OPTIONS"] else (None, LONGER)
+        renew, ttl = rng.random() < 0.7, rng.choice(ttls)
+        lock = PolicyLock(rng.choice(self.names), renew=renew, ttl=ttl)
         if connection.vendor != "sqlite" or rng.random() > 0.1:
             return self.hold(lock, rng)
         with connection.cursor() as cursor:
@@ -354,6 +363,8 @@ class Work:
             finally:
                 cursor.execute("ROLLBACK")
         return None
+
+    two_stores = hold_in_two_stores
 
     async def tasks(self, seeds: list[random.Random]) -> None:
         """Run the tasks of one event loop, four for each thread of the other workloads."""

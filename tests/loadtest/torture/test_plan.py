@@ -7,10 +7,16 @@ import json
 import pytest
 
 from loadtest.torture.plan import (
+    ALL,
+    ANNOUNCED,
+    CUTTING_OFF,
+    EVERY,
     HOLDING,
     LONG_TTL,
     OF_PROCESSES,
+    OPERATOR,
     STORES,
+    SWITCH_AFTER,
     WORKLOADS,
     Fault,
     Plan,
@@ -18,6 +24,7 @@ from loadtest.torture.plan import (
     kinds_of,
     workloads_of,
 )
+from locking.policy.active import MAX_AGE
 
 
 @pytest.mark.parametrize("backend", STORES)
@@ -38,11 +45,61 @@ def test_no_process_dies_while_leases_are_long() -> None:
     assert not {fault.kind for plan in long for fault in plan.faults} & {*OF_PROCESSES, "restart"}
 
 
+def switches(backend: str) -> list[Plan]:
+    return [generate(seed, backend, ("switch",)) for seed in range(100)]
+
+
+@pytest.mark.parametrize("backend", ["redis", "database-mariadb"])
+def test_many_switches_lose_their_store_for_longer_than_a_lease(backend: str) -> None:
+    """And others of the same plans do not."""
+    cut_off = [
+        any(
+            fault.kind in CUTTING_OFF
+            and (fault.target, fault.server) == (OPERATOR, EVERY)
+            and fault.at < ANNOUNCED
+            and fault.at + fault.seconds > SWITCH_AFTER + MAX_AGE + plan.ttl
+            for fault in plan.faults
+        )
+        for plan in switches(backend)
+    ]
+    assert 15 < sum(cut_off) < 70
+
+
+def test_many_announcements_of_a_switch_are_committed_late() -> None:
+    late = [
+        any(fault.kind == "late-commit" and fault.at < SWITCH_AFTER for fault in plan.faults)
+        for plan in switches("database-postgresql")
+    ]
+    assert 10 < sum(late) < 60
+
+
+def test_processes_of_redlock_do_without_different_masters() -> None:
+    views = [
+        {fault.server for fault in plan.faults if fault.target in (OPERATOR, ALL)} - {EVERY}
+        for plan in switches("redlock")
+    ]
+    assert sum(len(servers) > 1 for servers in views) > 15
+
+
+def test_no_process_stops_where_no_lease_may_be_lost() -> None:
+    plans = [generate(seed, "redis", ("two-stores",)) for seed in range(100)]
+    assert not {"stop", "late-commit"} & {fault.kind for plan in plans for fault in plan.faults}
+
+
+def test_a_standby_replaces_no_server_while_the_policy_is_switched() -> None:
+    """It would lack the last switch."""
+    kinds = {fault.kind for plan in switches("database-postgresql") for fault in plan.faults}
+    assert "promote" in kinds_of("database-postgresql")
+    assert "promote" not in kinds
+
+
 def test_backends_run_what_they_can() -> None:
     assert workloads_of("redis") == list(WORKLOADS)
+    assert "two-stores" not in workloads_of("process")
     assert "semaphore" not in workloads_of("database")
     assert "fenced" not in workloads_of("redlock")
     assert "switch" not in workloads_of("process")
+    assert "switch" not in workloads_of("mysql_session"), "it cannot list its holders"
 
 
 @pytest.mark.parametrize(
@@ -57,6 +114,8 @@ def test_backends_run_what_they_can() -> None:
         ("mysql_session", "pause", True),
         ("mysql_session", "cut", False),
         ("zookeeper", "partition", True),
+        ("database-postgresql", "promote", False),
+        ("database-postgresql", "full-disk", True),
     ],
 )
 def test_exclusion_is_promised_unless_a_fault_ends_locks(

@@ -9,12 +9,12 @@ from pytest_django import DjangoDbBlocker
 
 from devservers import PostgreSql
 from devservers.faults.clock import Clock
+from devservers.faults.full_disk import FullDisk
+from devservers.faults.standby import Standby
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockError, LockLost, LockUnavailable
 from locking.backends.base import Claim
 from locking.testing.calls import acquire_and_release, within
-from tests.devservers.faults.full_disk import FullDisk
-from tests.devservers.postgresql_standby import Standby
 from tests.fault_rows import SLACK
 from tests.locking.backends.database.database_tools import alias_for
 from tests.locking.backends.database.postgresql_tools import (
@@ -35,14 +35,8 @@ class Driven(PostgreSql):
 
     def __init__(self) -> None:
         super().__init__(config=["--fsync=off"])
-        self.clock, self.disk = Clock(self.folder), FullDisk(self)
-
-    def command(self) -> list[str]:
-        """Start with both shims."""
-        both = [self.clock.env, self.disk.env]
-        shims = ":".join(env["LD_PRELOAD"] for env in both)
-        env = both[0] | both[1] | {"LD_PRELOAD": shims}
-        return ["env", *(f"{name}={value}" for name, value in env.items()), *super().command()]
+        self.clock, self.disk = Clock(self.folder), FullDisk(self, "base")
+        self.clock.drive(self)
 
 
 @pytest.fixture(scope="module")

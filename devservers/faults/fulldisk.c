@@ -15,12 +15,18 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+static int is_flagged(void)
+{
+    const char *flag = getenv("FULL_DISK_FLAG");
+    return flag && !access(flag, F_OK);
+}
+
 static int is_full(int fd, off_t end)
 {
-    const char *flag = getenv("FULL_DISK_FLAG"), *folder = getenv("FULL_DISK_FOLDER");
+    const char *folder = getenv("FULL_DISK_FOLDER");
     char link[64], path[PATH_MAX];
     struct stat file;
-    if (!flag || !folder || access(flag, F_OK))
+    if (!folder)
         return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, sizeof path - 1);
@@ -31,7 +37,7 @@ static int is_full(int fd, off_t end)
 }
 
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
-#define REFUSE_IF_FULL(fd, end) do { if (is_full(fd, end)) { errno = ENOSPC; return -1; } } while (0)
+#define REFUSE_IF_FULL(fd, end) do { if (is_flagged() && is_full(fd, end)) { errno = ENOSPC; return -1; } } while (0)
 
 static off_t total(const struct iovec *parts, int count)
 {
@@ -39,6 +45,12 @@ static off_t total(const struct iovec *parts, int count)
     for (int number = 0; number < count; number++)
         size += parts[number].iov_len;
     return size;
+}
+
+ssize_t write(int fd, const void *data, size_t size)
+{
+    REFUSE_IF_FULL(fd, (off_t)size + lseek(fd, 0, fcntl(fd, F_GETFL) & O_APPEND ? SEEK_END : SEEK_CUR));
+    return NEXT(write)(fd, data, size);
 }
 
 ssize_t pwrite(int fd, const void *data, size_t size, off_t offset)
@@ -65,10 +77,25 @@ ssize_t pwritev64(int fd, const struct iovec *parts, int count, off_t offset)
 
 int posix_fallocate(int fd, off_t offset, off_t size)
 {
-    return is_full(fd, offset + size) ? ENOSPC : NEXT(posix_fallocate)(fd, offset, size);
+    return is_flagged() && is_full(fd, offset + size) ? ENOSPC : NEXT(posix_fallocate)(fd, offset, size);
 }
 
 int posix_fallocate64(int fd, off_t offset, off_t size)
 {
     return posix_fallocate(fd, offset, size);
+}
+
+/* Of other modes, none makes a file larger. */
+int fallocate64(int fd, int mode, off_t offset, off_t size)
+{
+    if (mode == 0)
+        REFUSE_IF_FULL(fd, offset + size);
+    return NEXT(fallocate64)(fd, mode, offset, size);
+}
+
+/* A real disk would refuse the later write to the hole. */
+int ftruncate64(int fd, off_t size)
+{
+    REFUSE_IF_FULL(fd, size);
+    return NEXT(ftruncate64)(fd, size);
 }

@@ -1,10 +1,10 @@
 """A disk that is full for a private server until space is freed.
 
-    disk = FullDisk(server)
-    # start it with the environment `disk.env`
+    disk = FullDisk(server)     # before it starts
+    server.start()
     disk.fill()
 
-Linux, and programs that write with the C library's pwrite, pwritev or posix_fallocate.
+Linux, and programs that write with the C library's write, pwrite, pwritev or posix_fallocate.
 """
 
 import subprocess
@@ -18,17 +18,15 @@ _SHIM = Path(__file__).with_name("fulldisk.c")
 
 
 class FullDisk:
-    """The disk of one server's data directory."""
+    """The disk of a server's data, or of a directory in that."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, directory: str = "") -> None:
         shim, self._flag = server.folder / "fulldisk.so", server.folder / "disk-is-full"
-        command = [required("cc"), "-shared", "-fPIC", "-O2", "-o", shim, _SHIM, "-ldl"]
-        subprocess.run(command, check=True)
-        self.env = {
-            "LD_PRELOAD": str(shim),
-            "FULL_DISK_FLAG": str(self._flag),
-            "FULL_DISK_FOLDER": f"{server.data}/base/",
-        }
+        options: list[str | Path] = ["-shared", "-fPIC", "-O2", "-o", shim, _SHIM, "-ldl"]
+        subprocess.run([required("cc"), *options], check=True)
+        folder = f"{server.data / directory}/"
+        env = {"FULL_DISK_FLAG": str(self._flag), "FULL_DISK_FOLDER": folder}
+        server.preload({"LD_PRELOAD": str(shim), **env})
 
     def fill(self) -> None:
         """Refuse to make files larger from now on."""
