@@ -1,6 +1,6 @@
 ------------------------------ MODULE Purchase ------------------------------
 (* Purchases under a lock, with the actions of loadtest/protocols/purchase.py. *)
-(* Read docs/explanation/models.md first. No tool has checked this module.     *)
+(* Read docs/explanation/models.md first. `make tlc` checks this module.       *)
 EXTENDS Integers, Sequences
 
 CONSTANTS Buyers, Units, MaxTries, MaxFaults,

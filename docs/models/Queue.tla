@@ -1,6 +1,6 @@
 ------------------------------- MODULE Queue --------------------------------
 (* A queued sale, with the actions of loadtest/protocols/queue.py.         *)
-(* Read docs/explanation/models.md first. No tool has checked this module. *)
+(* Read docs/explanation/models.md first. `make tlc` checks this module.   *)
 EXTENDS Integers, Sequences, FiniteSets
 
 CONSTANTS Customers, Writers, Units, MaxFaults,

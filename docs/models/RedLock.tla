@@ -1,6 +1,6 @@
 ------------------------------ MODULE RedLock -------------------------------
 (* RedLock on three masters, with the actions of loadtest/protocols/redlock.py. *)
-(* Read docs/explanation/models.md first. No tool has checked this module.      *)
+(* Read docs/explanation/models.md first. `make tlc` checks this module.        *)
 EXTENDS Integers, FiniteSets
 
 CONSTANTS Clients, MaxFaults,

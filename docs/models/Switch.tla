@@ -1,6 +1,6 @@
 ------------------------------- MODULE Switch -------------------------------
 (* A switch of the lock backend, with the actions of loadtest/protocols/switch.py. *)
-(* Read docs/explanation/models.md first. No tool has checked this module.         *)
+(* Read docs/explanation/models.md first. `make tlc` checks this module.           *)
 EXTENDS Integers
 
 CONSTANTS Processes,

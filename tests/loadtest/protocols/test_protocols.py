@@ -93,7 +93,7 @@ def test_each_action_has_a_sentence_and_happens(searched: Searched, name: str) -
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_tla_has_the_same_actions_and_variants(name: str) -> None:
-    """Only the names are compared: no tool for TLA+ runs here, and the page says so."""
+    """Only the names are compared: TLC is not installed here. `make tlc` compares the rest."""
     texts = TEXTS[name]
     (file,) = (one for one in MODELS.glob("*.tla") if one.stem.lower() == name)
     module = file.read_text()
