@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 from redis.exceptions import RedisError
 
-from locking import IdempotencyError, KeyInFlight, LockError, LockUnavailable
+from locking import KeyInFlight, LockError, LockUnavailable
 
 logger = logging.getLogger("shop")
 
@@ -187,11 +187,6 @@ class ServiceUnavailable(Overloaded):
     # The lost reply may have been that of a COMMIT.
     advice = _("Please try again in a moment. You won't be charged twice.")
     retry_after = 2
-
-
-def key_refusal(error: IdempotencyError) -> ShopError:
-    """Return the refusal for an error of an idempotency key."""
-    return InFlight() if isinstance(error, KeyInFlight) else KeyReused()
 
 
 @contextmanager

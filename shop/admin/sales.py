@@ -16,7 +16,6 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.functional import Promise
-from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from inventory.queries import stocked
@@ -138,7 +137,6 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     list_select_related = ("product", "stock")
     search_fields = ("slug", "product__name", "product__name_zh")
     form = SaleForm
-    view_on_site = False  # a product that is not listed has no page; see `page`
     action_form = StockForm
     actions = ("restock", "open_now", "close_now", "clone")
     list_filter = ("fulfilment", "opens_at", "closes_at")
@@ -157,7 +155,7 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def get_fieldsets(self, request: HttpRequest, obj: Sale | None = None) -> Any:
         """Return the fields in the order in which staff decide on them."""
-        stock = ("quantity",) if obj is None else ("stock", "page")
+        stock = ("quantity",) if obj is None else ("stock",)
         zone_note = _("All times are %s.") % zone(timezone.now())
         return (
             (_("Offer"), {"fields": ("product", "slug", "price", "limit_per_customer", *stock)}),
@@ -167,7 +165,7 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Sale | None = None) -> Any:
         """Make what orders and the ledger refer to read-only."""
-        fixed = ("product", "slug", "price", "stock", "fulfilment", "page")
+        fixed = ("product", "slug", "price", "stock", "fulfilment")
         return () if obj is None else fixed
 
     def save_model(self, request: HttpRequest, obj: Sale, form: Any, change: bool) -> None:
@@ -195,13 +193,9 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             "closes_at": opens_at + (sale.closes_at - sale.opens_at),
         }
 
-    @admin.display(description=_("preview"))
-    def page(self, sale: Sale) -> str:
-        """Return a link to the sale's page, which exists before the sale opens."""
-        if not sale.product.is_listed:
-            return str(_("No page: the product is not listed."))
-        link = '<a href="{}">{}</a>'
-        return format_html(link, sale.get_absolute_url(), _("See the sale as customers see it"))
+    def view_on_site(self, obj: Sale) -> str | None:
+        """Return the path of the sale page; a product that is not listed has none."""
+        return obj.get_absolute_url() if obj.product.is_listed else None
 
     @admin.display(description=_("fulfilment"), ordering="fulfilment")
     def fulfilment_name(self, sale: Sale) -> str:

@@ -10,21 +10,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
-from django.db.models import Q
+from django.db.models import Count, Max, Q, Sum
 from django.utils import timezone
 
-from locking import LockUnavailable, locks, policy, single_flight
+from locking import LockUnavailable, locks, metrics, policy, single_flight
 from locking.backends.base import Held
-from locking.models import JobRun, LockPolicy, LockPolicyChange
+from locking.jobs.runs import UNFINISHED
+from locking.models import IdempotencyKey, JobRun, LockPolicy, LockPolicyChange
 from locking.types import RESERVED
 from shop.administration import alerts
 from shop.administration.audit import StockAudit
 from shop.errors import ServiceUnavailable
-from shop.models import Sale
+from shop.models import RejectedReservation, Sale
 from shop.operations.probes import SHARDS, STORES, Probe, ProbeResult, probe_all
 from shop.operations.rates import LastMinute, read_last_minute
 from shop.reservations import store
+from shop.reservations.reconciliation import sales_under_way
 from shop.sales.stock_lock import lock_name
 
 TTL = 0.9
@@ -33,6 +36,7 @@ STALE = 10.0
 PROBE_SECONDS = 1.5
 """A store that takes longer counts as down."""
 HISTORY = 10
+NEWEST = 8
 JOB_HISTORY = timedelta(hours=1)
 IN_MEMORY = ("none", "process")
 """Backends without a store."""
@@ -234,3 +238,45 @@ def _rows(
             epoch, stale = None, not one.name.startswith(RESERVED)
         rows.append(LockRow(backend=alias, held=one, epoch=epoch, sale=slug, is_stale=stale))
     return sorted(rows, key=lambda one: (not one.is_stale, -(one.held.waiters or 0), one.held.name))
+
+
+def get_statistics() -> dict[str, Any]:
+    """Return the `statistics` of templates/ops/_statistics.html, at most five seconds old."""
+    return single_flight.get_or_build("ops:statistics", _read_statistics, ttl=5 * TTL, stale=STALE)
+
+
+def _read_statistics() -> dict[str, Any]:
+    now = timezone.now()
+    runs = JobRun.objects.filter(scheduled_for__gt=now - JOB_HISTORY, scheduled_for__lte=now)
+    tasks = (
+        runs.order_by("task")
+        .values("task")
+        .annotate(
+            runs=Count("pk"),
+            failed=Count("pk", filter=Q(state=JobRun.State.FAILED)),
+            unfinished=Count("pk", filter=Q(state__in=UNFINISHED)),
+            repeated=Sum("duplicates"),
+            last=Max("scheduled_for"),
+        )
+    )
+    totals = metrics.totals()
+    requests = totals.get("locking_idempotency_total", {})
+    sales = sales_under_way().annotate(refused=Count("rejected"))
+    return {
+        "as_of": now,
+        "queues": [_queue(sale) for sale in sales],
+        "rejected": list(RejectedReservation.objects.select_related("sale")[:NEWEST]),
+        "tasks": list(tasks),
+        "runs": list(runs[:NEWEST]),
+        "lookups": metrics.lookups(totals),
+        "keys": {outcome: int(count) for (outcome,), count in sorted(requests.items())},
+        "newest_keys": list(IdempotencyKey.objects.defer("headers", "body")[:NEWEST]),
+    }
+
+
+def _queue(sale: Sale) -> dict[str, Any]:
+    """Return a queued sale with its backlog and remaining units; the audit has its drift."""
+    backlog = left = None  # unknown while Redis is unavailable
+    with suppress(ServiceUnavailable):
+        backlog, left = store.backlog(sale=sale), store.left(sale=sale)
+    return {"sale": sale, "backlog": backlog, "left": left}

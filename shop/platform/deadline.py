@@ -47,13 +47,13 @@ def within_deadline(deadline: Deadline | None = None) -> Iterator[None]:
         _current.reset(token)
 
 
-class DeadlineMiddleware:
-    """Starts the deadline of each request."""
+def deadline_middleware(
+    get_response: Callable[[HttpRequest], HttpResponse],
+) -> Callable[[HttpRequest], HttpResponse]:
+    """Start the deadline of each request."""
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        """Call the next middleware or the view."""
+    def serve(request: HttpRequest) -> HttpResponse:
         with within_deadline(Deadline()):
-            return self.get_response(request)
+            return get_response(request)
+
+    return serve

@@ -212,7 +212,7 @@ def reconcile(*, sale: Sale, thoroughly: bool = False) -> Repair:
 def _reconcile(sale: Sale, thoroughly: bool) -> Repair:
     sale.refresh_from_db(fields=["generation", "stock"])
     found = store.read_states(sale=sale)
-    states = {shard: state for shard, state in found.items() if state and state.stock is not None}
+    states = store.loaded(found)
     unavailable = len(shards_of(sale)) - len(found)
     if len(states) < len(found):
         is_current = sale.closes_at > timezone.now()

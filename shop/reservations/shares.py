@@ -64,8 +64,7 @@ def _read_left(sale: Sale) -> tuple[int, bool]:
 
 def _open_states(sale: Sale) -> dict[Shard, State]:
     """Return the units of the shards that are available and loaded."""
-    states = store.read_states(sale=sale)
-    return {shard: one for shard, one in states.items() if one and one.stock is not None}
+    return store.loaded(store.read_states(sale=sale))
 
 
 def _has_all_loaded(sale: Sale, states: Mapping[Shard, object]) -> bool:
@@ -107,8 +106,8 @@ def first_share(*, sale: Sale, shard: Shard) -> int:
     found = store.read_states(sale=sale)
     if not _has_all_loaded(sale, found):
         return 0
-    stocks = [state.stock for state in found.values() if state and state.stock is not None]
-    return -(min(0, sum(stocks) - sale.stock.quantity) // max(1, len(found) - len(stocks)))
+    others = store.loaded(found)
+    return -(min(0, _excess(sale, others)) // max(1, len(found) - len(others)))
 
 
 def drift(*, sale: Sale, states: Mapping[Shard, State]) -> int:
@@ -116,8 +115,12 @@ def drift(*, sale: Sale, states: Mapping[Shard, State]) -> int:
 
     None is missing as long as the share of an unavailable shard is unknown.
     """
-    excess = sum(state.stock or 0 for state in states.values()) - sale.stock.quantity
+    excess = _excess(sale, states)
     return excess if excess > 0 or _has_all_loaded(sale, states) else 0
+
+
+def _excess(sale: Sale, states: Mapping[Shard, State]) -> int:
+    return sum(state.stock or 0 for state in states.values()) - sale.stock.quantity
 
 
 def correct(*, sale: Sale, compared: Collection[Shard] = ()) -> int:

@@ -22,7 +22,7 @@ All functions raise ServiceUnavailable, in bounded time, if Redis is unavailable
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import chain, islice
@@ -153,10 +153,13 @@ def read_states(*, sale: Sale) -> dict[Shard, State | None]:
     return _of_available(shards_of(sale), lambda shard: read_state(shard=shard))
 
 
-def _of_available(
-    servers: Iterable[Server], ask: Callable[[Server], Item], *, is_all: bool = False
-) -> dict[Server, Item]:
-    """Return the reply of each server. Raise ServiceUnavailable if none, or not all, reply."""
+def loaded(states: Mapping[Shard, State | None]) -> dict[Shard, State]:
+    """Return the units of the shards that are loaded and not being filled."""
+    return {shard: one for shard, one in states.items() if one and one.stock is not None}
+
+
+def _of_available(servers: Iterable[Server], ask: Callable[[Server], Item]) -> dict[Server, Item]:
+    """Return the reply of each server that is available. Raise ServiceUnavailable if none is."""
     replies = {}
     failure: ServiceUnavailable | None = None
     for server in servers:
@@ -164,17 +167,16 @@ def _of_available(
             replies[server] = ask(server)
         except ServiceUnavailable as error:
             failure = error
-    if failure and (is_all or not replies):
+    if failure and not replies:
         raise failure
     return replies
 
 
 def left(*, sale: Sale) -> int | None:
-    """Return the units that may be reserved; None if the sale is not loaded on all shards."""
-    shards = shards_of(sale)
-    states = _of_available(shards, lambda shard: read_state(shard=shard), is_all=True).values()
-    units = [state.left for state in states if state and state.stock is not None]
-    return sum(units) if len(units) == len(shards) else None
+    """Return the units that may be reserved; None unless all shards respond and are loaded."""
+    states = loaded(read_states(sale=sale))
+    is_all = len(states) == len(shards_of(sale))
+    return sum(state.left for state in states.values()) if is_all else None
 
 
 def backlog(*, sale: Sale) -> int:

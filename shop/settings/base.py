@@ -57,7 +57,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "shop.platform.logs.request_id_middleware",
     "shop.platform.metrics.metrics_middleware",
-    "shop.platform.deadline.DeadlineMiddleware",
+    "shop.platform.deadline.deadline_middleware",
     "django.middleware.security.SecurityMiddleware",
     "shop.platform.headers.policy_middleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",

@@ -19,8 +19,7 @@ from locking import LockError, admin, locks, policy
 from shop.administration import alerts
 from shop.errors import STORE_ERRORS, BadInput, NotAllowed, ServiceUnavailable
 from shop.operations.condition import assess
-from shop.operations.live import LiveState, get_live_state, get_outage, invalidate
-from shop.operations.statistics import get_statistics
+from shop.operations.live import LiveState, get_live_state, get_outage, get_statistics, invalidate
 from shop.web.decorators import CustomerRequest, View, customer_form, customer_page
 from shop.web.forms import SwitchForm
 

@@ -13,9 +13,9 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
 from inventory.statements import insert
-from locking import Attempt, IdempotencyError
+from locking import Attempt, IdempotencyError, KeyInFlight
 from locking.models import IdempotencyKey
-from shop.errors import BadInput, ShopError, answer, key_refusal, wants_json
+from shop.errors import BadInput, InFlight, KeyReused, ShopError, answer, wants_json
 from shop.models import Order
 from shop.orders.service import cancel_order, get_order, orders_of
 from shop.payments import gateway
@@ -80,9 +80,11 @@ def _change_order(
             if attempt.response is None:
                 stored = insert(IdempotencyKey, **attempt.row(response))
                 service(order=order, also=[stored])
-    except (ShopError, IdempotencyError) as failed:
-        error = key_refusal(failed) if isinstance(failed, IdempotencyError) else failed
+    except ShopError as error:
         return _refused(request, number, error, key)
+    except IdempotencyError as error:
+        refusal = InFlight() if isinstance(error, KeyInFlight) else KeyReused()
+        return _refused(request, number, refusal, key)
     assert attempt.response is not None
     return attempt.response.to_http()
 
