@@ -61,7 +61,7 @@ class ServerFaults:
 
     def _clock(self, fault: Fault) -> str:
         """Set the server's clock forward, or back."""
-        if not self.stores.clocks:
+        if fault.target not in self.stores.clocks:
             return ""
         jump = CLOCK_JUMP * (1 if round(100 * fault.seconds) % 2 else -1)
         server, clock = self.stores.servers[fault.target], self.stores.clocks[fault.target]
@@ -78,7 +78,9 @@ class ServerFaults:
         if isinstance(master, PostgreSql):
             return self._promote_standby(master, fault)
         master = cast(Redis, master)
-        replica = self.stores.stack.enter_context(Redis(replica_of=master))
+        replica = Redis(replica_of=master)
+        self.stores.control(fault.target, replica)
+        self.stores.stack.enter_context(replica)
         cut = CutReplication(replica)
         cut.inject()
         time.sleep(fault.seconds)
@@ -88,12 +90,12 @@ class ServerFaults:
         replica.port, replica.replica_of = master.port, None
         replica.wait_ready()
         self.stores.servers[fault.target] = replica
-        self.stores.clocks.clear()  # that of the master drives no other server
-        self.stores.disks.clear()
         return f"replica without the last writes replaced process {master.pid}"
 
     def _promote_standby(self, master: PostgreSql, fault: Fault) -> str:
-        standby = self.stores.stack.enter_context(Standby(master))
+        standby = Standby(master)
+        self.stores.control(fault.target, standby)
+        self.stores.stack.enter_context(standby)
         standby.wait_for_replay()
         standby.cut()
         time.sleep(fault.seconds)
@@ -102,7 +104,6 @@ class ServerFaults:
         for link in self.stores.links:
             link[fault.target].redirect(standby.port)
         self.stores.servers[fault.target] = standby
-        self.stores.disks.clear()
         return f"standby without the last writes replaced process {master.pid}"
 
     def _exhausted(self, fault: Fault) -> str:
@@ -148,7 +149,7 @@ class ServerFaults:
 
     def _full_disk(self, fault: Fault) -> str:
         """Leave a server no space for larger files."""
-        if not self.stores.disks:
+        if fault.target not in self.stores.disks:
             return ""
         server, disk = self.stores.servers[fault.target], self.stores.disks[fault.target]
         write = _write_to_redis if isinstance(server, Redis) else _write_to_table

@@ -71,8 +71,8 @@ class Stores:
         self.servers: list[Server] = []
         self.links: list[list[LinkProxy]] = []
         """By process: its proxy of each server."""
-        self.clocks: list[Clock] = []
-        self.disks: list[FullDisk] = []
+        self.clocks: dict[int, Clock] = {}
+        self.disks: dict[int, FullDisk] = {}
         self.workers: dict[int, WorkerProcess] = {}
 
     def __enter__(self) -> Self:
@@ -103,17 +103,21 @@ class Stores:
             config = CONFIG.get(name, ())
             kind = getattr(devservers, name)
             self.servers += [kind(config=config) for _ in range(self.store.size)]
-        if name in WITH_DISKS and installed("cc"):
-            self.disks += [FullDisk(server, WITH_DISKS[name]) for server in self.servers]
-        if name == "Redis" and installed("cc"):
-            self.clocks += [Clock(server.folder) for server in self.servers]
-            for clock, server in zip(self.clocks, self.servers, strict=True):
-                clock.drive(server)
+        for number, server in enumerate(self.servers):
+            self.control(number, server)
         self._other = Redis() if self.is_sql else None
         if self._other:
             self.stack.enter_context(self._other)
         start_all(self.servers)
         self.stack.callback(stop_all, self.servers)
+
+    def control(self, number: int, server: Server) -> None:
+        """Give a server that has not started a disk and a clock of its own."""
+        if self.store.server in WITH_DISKS and installed("cc"):
+            self.disks[number] = FullDisk(server, WITH_DISKS[self.store.server])
+        if isinstance(server, Redis) and installed("cc"):
+            self.clocks[number] = Clock(server.folder)
+            self.clocks[number].drive(server)
 
     @property
     def is_sql(self) -> bool:
