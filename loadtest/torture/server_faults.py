@@ -78,7 +78,7 @@ class ServerFaults:
         if isinstance(master, PostgreSql):
             return self._promote_standby(master, fault)
         master = cast(Redis, master)
-        replica = Redis(replica_of=master)
+        replica = Redis(replica_of=master, config=master.config)
         self.stores.control(fault.target, replica)
         self.stores.stack.enter_context(replica)
         cut = CutReplication(replica)
@@ -107,15 +107,9 @@ class ServerFaults:
         return f"standby without the last writes replaced process {master.pid}"
 
     def _exhausted(self, fault: Fault) -> str:
-        """Take all connections, or let a Redis refuse new ones as if others had taken them."""
-        server = self.stores.servers[fault.target]
+        """Take all connections, so that the server refuses new ones."""
+        server, refusal = self.stores.servers[fault.target], b""
         with ExitStack() as stack:
-            if isinstance(server, Redis):
-                direct = stack.enter_context(redis.Redis.from_url(server.url))
-                most = direct.config_get("maxclients")["maxclients"]
-                direct.config_set("maxclients", 1)
-                stack.callback(direct.config_set, "maxclients", most)
-            refusal = b""
             for _ in range(CONNECTIONS + 5):
                 client = stack.enter_context(socket.create_connection((HOST, server.port), 2))
                 client.sendall(HELLOS[self.stores.store.server])

@@ -24,8 +24,9 @@ OPERATOR = 0
 START_SECONDS = 240.0
 """Seconds in which a process must start; on an overloaded machine, many times what it needs."""
 CONNECTIONS = 100
-"""Clients that a database accepts."""
+"""Clients that a server accepts."""
 CONFIG = {
+    "Redis": ["--maxclients", f"{CONNECTIONS}"],
     "MariaDb": [f"--max-connections={CONNECTIONS}"],
     "PostgreSql": [f"--max_connections={CONNECTIONS}"],
 }

@@ -153,7 +153,7 @@ FOUND_ON = {
     "F2": ("redis", "mutex"),
 }
 """The backend and the workload that meet the defect."""
-SEEDS = {"A1": 0, "A2": 0, "A3": 0, "A5": 3000, "B2": 3000, "B5": 0, "F2": 0}
+SEEDS = {"A1": 3000, "A2": 1000, "A3": 2000, "A5": 3000, "B2": 3000, "B5": 1000, "F2": 1000}
 """The seed before the first one; from most of these, the defect is found soon."""
 
 
