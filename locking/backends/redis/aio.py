@@ -43,11 +43,17 @@ class LoopClient:
             if self._opening is None:
                 open_one = partial(self._pool.open, self.channel)
                 self._opening = asyncio.wrap_future(start_thread(open_one))
-                self._opening.add_done_callback(self._opened)  # first, before those that wait
-            await asyncio.shield(self._opening)
+                self._opening.add_done_callback(self._opened)  # if all that wait are cancelled
+            opening = self._opening
+            await asyncio.shield(opening)
+            # The callback may not have run yet. Waiting for a finished future does not yield to
+            # it: this loop, and with it the event loop, would never end.
+            self._opened(opening)
         return self.shared
 
     def _opened(self, opening: asyncio.Future[Connection]) -> None:
+        if self._opening is not opening:
+            return  # a task or the callback was here before
         self._opening = None
         if opening.exception() is None:
             connection = opening.result()

@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
+from locking.backends.redis import aio
 from locking.backends.redis.backend import RedisBackend
 from tests.locking.backends.redis.redis_tools import Connect, connect, server, waiting
 
@@ -70,6 +72,40 @@ def test_waiters_share_one_thread_and_are_served_in_order(
     assert order == list(range(number))
     assert threads <= 0
     assert size < 8192 or number < 1000, "too few waiters for a figure"
+    assert not backend.inspect()
+
+
+def test_acquire_between_opening_and_its_callback_does_not_spin(
+    backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task `late` runs when the connection is open, but its callback has not run yet."""
+    rounds = 0
+
+    def open_now(call: Callable[[], Any]) -> Future[Any]:
+        done = Future[Any]()
+        done.set_result(call())
+        return done
+
+    def counted() -> None:
+        nonlocal rounds
+        rounds += 1
+        assert rounds < 100, "the loop waits without yielding"
+
+    monkeypatch.setattr(aio, "start_thread", open_now)
+    monkeypatch.setattr(backend.pool, "raise_if_open", counted)
+
+    async def use(name: str) -> None:
+        async with backend.lock(name, timeout=WAIT_TIMEOUT):
+            pass
+
+    async def late() -> None:
+        await asyncio.sleep(0)  # the future is set before the next step, its callbacks after it
+        await use("late")
+
+    async def main() -> None:
+        await asyncio.gather(use("first"), late())
+
+    asyncio.run(main())
     assert not backend.inspect()
 
 
