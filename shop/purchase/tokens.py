@@ -168,14 +168,12 @@ def _customer(customer_id: int) -> str:
 
 
 def _session(session: str) -> str:
-    return f"session:{_digest(session)[:32]}"
+    digest = hashlib.sha256(session.encode(errors="surrogatepass")).hexdigest()
+    return f"session:{digest[:32]}"
 
 
 def _signer(key: str, session: str) -> Signer:
     # A digest contains no line break, so a part of the cookie cannot pass for a part of the key.
-    bound = _digest(f"{_digest(session)}\n{key}")
+    cookie = hashlib.sha256(session.encode(errors="surrogatepass")).hexdigest()
+    bound = hashlib.sha256(f"{cookie}\n{key}".encode(errors="surrogatepass")).hexdigest()
     return Signer(sep=".", salt=f"shop.purchase.tokens.{bound}")
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
