@@ -29,7 +29,7 @@ SYNCHRONOUS = "synchronous_standby_names"
 """PostgreSQL's setting of the standbys that a commit waits for."""
 WRITTEN_COMMIT = "SELECT txid_current(), pg_logical_emit_message(true, 'torture', 'commit')"
 MUCH = "REPEAT('x', 1000)"
-"""Text of which a few thousand rows fill no page that a table has."""
+"""Text of which a thousand rows fill more pages than a table has."""
 
 
 class ServerFaults:
@@ -148,12 +148,15 @@ class ServerFaults:
         server, disk = self.stores.servers[fault.target], self.stores.disks[fault.target]
         write = _write_to_redis if isinstance(server, Redis) else _write_to_table
         with write(server) as grow:
+            end, refusal = time.monotonic() + fault.seconds, ""
             disk.fill()
             try:
-                end, refusal = time.monotonic() + fault.seconds, ""
                 while time.monotonic() < end:
-                    refusal = refusal or grow()
+                    grow()
                     time.sleep(0.02)
+            except FaultFailed as error:
+                refusal = str(error)
+                time.sleep(max(0.0, end - time.monotonic()))
             finally:
                 disk.free()
         return f"a write was refused: {refusal:.80}" if refusal else ""
@@ -196,43 +199,33 @@ def _seconds_of_commit(server: Server) -> float:
 
 
 @contextmanager
-def _write_to_table(server: Server) -> Iterator[Callable[[], str]]:
-    """Yield a function that makes a table larger; it returns the error."""
+def _write_to_table(server: Server) -> Iterator[Callable[[], Any]]:
+    """Yield a function that makes a table larger, or raises FaultFailed."""
     with _direct(server) as execute:
         execute("CREATE TABLE IF NOT EXISTS torture_disk (line TEXT)")
         rows = " UNION ALL ".join([f"SELECT {MUCH}"] * 1000)
-
-        def grow() -> str:
-            try:
-                execute(f"INSERT INTO torture_disk {rows}")
-            except FaultFailed as error:
-                return str(error)
-            return ""
-
         try:
-            yield grow
+            yield lambda: execute(f"INSERT INTO torture_disk {rows}")
         finally:
             with suppress(FaultFailed):
                 execute("DROP TABLE torture_disk")
 
 
 @contextmanager
-def _write_to_redis(server: Server) -> Iterator[Callable[[], str]]:
-    """Turn the append-only file on; yield a function that writes, and returns the error."""
+def _write_to_redis(server: Server) -> Iterator[Callable[[], Any]]:
+    """Turn the append-only file on; yield a function that writes, or raises FaultFailed."""
     with redis.Redis.from_url(server.url) as direct:
 
-        def grow() -> str:
+        def grow() -> None:
             try:
-                direct.set("torture-disk", time.monotonic())
+                direct.set("torture-disk", "x")
             except redis.ResponseError as error:
-                return str(error)
-            return ""
+                raise FaultFailed(str(error)) from error
 
         direct.config_set("appendonly", "yes")
         until(lambda: not direct.info("persistence")["aof_rewrite_in_progress"], "the file")
         try:
             yield grow
         finally:
-            until(lambda: not grow(), "a write that is accepted")
-            direct.delete("torture-disk")
             direct.config_set("appendonly", "no")
+            direct.delete("torture-disk")
