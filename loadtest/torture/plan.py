@@ -158,10 +158,10 @@ class Plan:
     def excludes(self) -> bool:
         """Return whether the backend promises one holder under these faults."""
         store, kinds = self.store, {fault.kind for fault in self.faults}
-        if store.size > 1:  # of RedLock, which delays restarts
-            return len({fault.target for fault in self.faults if fault.kind == "clock"}) < 2
         if store.server == "Redis":
-            return not kinds & FORGETTING
+            # RedLock delays restarts. Under contention a claim wins with the least majority, so
+            # one clock that jumps is enough to lose it.
+            return not kinds & ({"clock"} if store.size > 1 else FORGETTING)
         if "promote" in kinds:  # the standby lacks the last grants
             return False
         ends_early = store.server in DATABASES and store.capabilities.session_bound
