@@ -12,12 +12,14 @@ import termios
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import redis
 
 from loadtest.interleavings.schedule import current_client
+from loadtest.interleavings.worlds import World
 from locking.backends.base import LazyEvent
 from locking.backends.database import waiting
 from locking.backends.database.session import SQLiteSession
@@ -57,21 +59,18 @@ class Pause(LazyEvent):
 
 
 @contextmanager
-def gates(sync: Callable[[], object]) -> Iterator[None]:
-    """Stop the clients before their operations.
-
-    `sync` returns when Redis has sent all messages of the operations that it has run.
-    """
+def gates(world: World) -> Iterator[None]:
+    """Stop the clients before their operations."""
     with ExitStack() as stack:
         for owner, name, make in (
-            (Connection, "run", _gated(lambda script, *_: script.name, sync)),
-            (Connection, "command", _gated(lambda *words: words[0])),
-            (redis.Redis, "execute_command", _gated(lambda *words: words[0])),
-            (SQLiteSession, "_change", _gated(lambda sql, *_: title(sql))),
-            (SQLiteSession, "_rows", _gated(lambda sql, *_: title(sql))),
-            (MasterConnection, "send", _send_and_wait),
+            (Connection, "run", _gated(world, lambda script, *_: script.name)),
+            (Connection, "command", _gated(world, lambda *words: words[0])),
+            (redis.Redis, "execute_command", _gated(world, lambda *words: words[0])),
+            (SQLiteSession, "_change", _gated(world, lambda sql, *_: title(sql))),
+            (SQLiteSession, "_rows", _gated(world, lambda sql, *_: title(sql))),
+            (MasterConnection, "send", partial(_send_and_wait, world)),
             (Quorum, "send", _in_order),
-            (Connection, "wait_for_push", lambda send: _wait_for_push(send, sync)),
+            (Connection, "wait_for_push", partial(_wait_for_push, world)),
         ):
             stack.enter_context(patch.object(owner, name, make(getattr(owner, name))))
         # Real time must not end a reservation in the middle of a run.
@@ -79,20 +78,20 @@ def gates(sync: Callable[[], object]) -> Iterator[None]:
         yield
 
 
-def _gated(
-    name: Callable[..., str], sync: Callable[[], object] = lambda: None
-) -> Callable[[Send], Send]:
+def _gated(world: World, name: Callable[..., str]) -> Callable[[Send], Send]:
     def gated(send: Send) -> Send:
         def stop_and_send(self: Any, *args: Any, **options: Any) -> Any:
             client = current_client()
             if client is not None:
                 if getattr(self, "hello_pending", False):
-                    sync()  # a new connection has subscribed before others go on
+                    world.note_change()
+                    world.sync()  # a new connection has subscribed before others go on
                 client.step(name(*args))
+                world.note_change()
             reply = send(self, *args, **options)
             if client is not None and client.memory.pop("loses reply", False):
                 self.close()
-                sync()
+                world.sync()
                 raise Disconnected("The reply is lost.")
             return reply
 
@@ -101,14 +100,14 @@ def _gated(
     return gated
 
 
-def _wait_for_push(receive: Send, sync: Callable[[], object]) -> Send:
+def _wait_for_push(world: World, receive: Send) -> Send:
     def wait(self: Connection, until: float) -> Any:
         client = current_client()
         if client is None:
             return receive(self, until)
 
         def has_message() -> bool:
-            sync()
+            world.sync()
             return bool(select.select([self.socket], [], [], 0)[0])
 
         client.step(WAITS, lambda: "is due" in client.memory or has_message())
@@ -120,13 +119,14 @@ def _wait_for_push(receive: Send, sync: Callable[[], object]) -> Send:
     return wait
 
 
-def _send_and_wait(send: Send) -> Send:
+def _send_and_wait(world: World, send: Send) -> Send:
     """Also wait for the reply, so that the master has run the command before the next step."""
 
     def stop_and_send(self: MasterConnection, packed: bytes) -> None:
         if client := current_client():
             what = "PEXPIRE" if b"PEXPIRE" in packed else packed.split(b"\r\n", 3)[2].decode()
             client.step(f"{what} on {self.url.rpartition(':')[2].partition('/')[0]}")
+            world.note_change()
         before, until = _unread(self), time.monotonic() + REPLY_SECONDS
         send(self, packed)
         while _unread(self) == before and time.monotonic() < until:

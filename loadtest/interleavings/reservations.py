@@ -73,8 +73,10 @@ class Reservations(Runs):
         assert isinstance(self.world, RedisWorld)
         self.world.ask(0, "DEL", lock, f"{lock}:waiters", *keys)
         self.world.ask(0, "COPY", f"saved:{keys.state}", keys.state)
+        self.world.note_change()
         for model in (Order, RejectedReservation, CustomerQuota):
-            model.objects.filter(sale=self.sale).delete()
+            table = model._meta.db_table
+            self.world.sql.execute(f"DELETE FROM {table} WHERE sale_id = ?", (self.sale.pk,))  # noqa: S608
         self._reset_stock()
 
     def _buy(self, name: str) -> str:

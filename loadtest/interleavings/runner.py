@@ -28,10 +28,10 @@ def run(name: str, limit: int, stores: Stores) -> Row:
     with ExitStack() as stack:
         if program.store == "queue":
             runs: Runs = Reservations(program, stores.redis)
-            stack.enter_context(gates(runs.world.sync))
+            stack.enter_context(gates(runs.world))
         else:
             world = stores.open(program.store)
-            stack.enter_context(gates(world.sync))
+            stack.enter_context(gates(world))
             runs = Runs(program, world, stores.stock_id)
         with closing(runs):
             found = search(runs.perform, limit)

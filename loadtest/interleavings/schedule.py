@@ -18,6 +18,13 @@ def current_client() -> "Client | None":
     return client
 
 
+def _baton() -> threading.Lock:
+    """Return a lock that is taken: its `release` lets the thread that acquires it go on."""
+    baton = threading.Lock()
+    baton.acquire()
+    return baton
+
+
 class Stopped(BaseException):
     """Raised in a client that crashes, or whose run is over."""
 
@@ -50,7 +57,7 @@ class Client(threading.Thread):
     def __init__(self, name: str) -> None:
         super().__init__(name=f"client-{name}", daemon=True)
         self.label = name
-        self.baton = threading.Semaphore(0)
+        self.baton = _baton()
         self.schedule: Schedule | None = None
         self.program: Callable[[Client], object] = lambda client: None
         self.next = ""
@@ -131,7 +138,7 @@ class Schedule:
         self, clients: Sequence[Client], faults: Sequence[Fault], prefix: Sequence[Choice]
     ):
         self.clients, self.faults, self.prefix = clients, faults, prefix
-        self.main = threading.Semaphore(0)
+        self.main = _baton()
         self.choices: list[Choice] = []
         self.steps: list[str] = []
         """The trace: who did what."""

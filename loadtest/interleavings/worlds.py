@@ -52,6 +52,9 @@ class World:
         if "sql" in vars(self):
             self.sql.close()
 
+    def note_change(self) -> None:
+        """Forget what the store replied: an operation has changed, or will change, its state."""
+
     def sync(self) -> None:
         """Return when the store has sent all messages to waiters."""
 
@@ -73,6 +76,8 @@ class RedisWorld(World):
         self.backend, self.location = backend, urls if len(urls) > 1 else urls[0]
         self._key = key
         self._controls = [Connection(url) for url in urls]
+        self._held: dict[int, bool] = {}
+        """Which servers know a holder, since the last operation: each is asked once."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -84,23 +89,31 @@ class RedisWorld(World):
         """Return the reply of one of the servers to a command."""
         return self._controls[place].request(pack(*words))
 
+    def note_change(self) -> None:
+        """Ask again when the state is needed."""
+        self._held.clear()
+
     def sync(self) -> None:
-        """Send PING: Redis writes to all clients before it reads the next command."""
-        self.ask(0, "PING")
+        """Ask for the state: Redis writes to all clients before it reads the next command."""
+        self.is_held()
 
     def reset(self) -> None:
         """Delete all keys."""
+        self.note_change()
         for place in range(len(self._controls)):
             self.ask(place, "FLUSHALL")
 
     def is_held(self, place: int = 0) -> bool:
         """Return True if the key exists and has an end."""
-        return int(self.ask(place, "PTTL", self._key)) > 0
+        if place not in self._held:
+            self._held[place] = int(self.ask(place, "PTTL", self._key)) > 0
+        return self._held[place]
 
     def end_lease(self, place: int = 0) -> None:
         """Delete the key if it has an end."""
         if self.is_held(place):
             self.ask(place, "DEL", self._key)
+            self.note_change()
 
 
 class DatabaseWorld(World):

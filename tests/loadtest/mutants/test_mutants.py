@@ -50,7 +50,7 @@ def violations(stores: Stores, name: str, limit: int) -> Result:
     """Search until the first violation."""
     program = PROGRAMS[name]
     world = stores.open(program.store)
-    with gates(world.sync), closing(Runs(program, world, stores.stock_id)) as runs:
+    with gates(world), closing(Runs(program, world, stores.stock_id)) as runs:
         return search(runs.perform, limit, until_violation=True)
 
 
