@@ -54,10 +54,11 @@ ROWS = {
     "F6": ("work outlasts the lease", "the watchdog renews"),
     "F7": ("many waiters", "a queue wakes one, at a constant cost"),
     "F8": ("lock released before the commit", "released after it, nothing is oversold"),
+    "T": ("random faults over random workloads", "no judge of torture finds a violation"),
     "M": ("a guard is taken out of the shop", "the checker finds it, and nothing in the control"),
     "R": ("a waiting room's Redis or drawing process killed", "no place lost or given twice"),
 }
-"""Description and promise of each row: the catalogue, failures (F), mutants (M), rooms (R)."""
+"""Description and promise: catalogue, failures (F), torture (T), mutants (M), rooms (R)."""
 SLACK = 2.0
 """Seconds that a loaded machine may add to a promised time; `lab endure` prints the figures."""
 VENDORS = {"mysql": "MariaDB", "postgresql": "PostgreSQL", "sqlite": "SQLite"}

@@ -11,7 +11,7 @@ from loadtest.torture.runner import Torture
 from tests.loadtest.torture.mutants import FOUND_ON, SEEDS, seconds_until_found
 
 QUICK = "B2", "F2"
-"""`make faults` has time for these, `make mutants` for all."""
+"""`make long` has time for these, `make mutants` for all."""
 SLOW = pytest.mark.skipif("MUTANTS_PAGE" not in os.environ, reason="make mutants runs it")
 
 

@@ -84,6 +84,7 @@ def test_each_fault_leaves_its_proof(backend: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.faults(row="T")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_random_faults_break_no_promise(backend: str) -> None:
     options = f"--backend={BACKENDS[backend]}", f"--seed={SEED}", f"--runs={RUNS}", "--minutes=9"

@@ -1,8 +1,8 @@
-"""FAULTS rows 1, 2 and 3 on every backend: a holder that is stopped or killed.
+"""FAULTS rows 1 and 2 on every backend: a holder that is stopped.
 
 XF: a lease or a session can have two holders who believe in it. The test counts only if it saw
 that, and shows the token that tells them apart; the stock's side of it is in
-tests/shop/purchase/test_fence_faults.py.
+tests/shop/purchase/test_fence_faults.py, killed holders are in tests/loadtest/torture/test_rows.py.
 """
 
 import ctypes
@@ -15,7 +15,6 @@ from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
 from locking.backends.mysql_session import SessionLocks
 from locking.testing.calls import acquire_and_release
-from tests.fault_rows import SLACK
 from tests.locking.backends.fault_stores import (
     LEASED,
     SESSIONS,
@@ -112,20 +111,3 @@ def test_row_2_gil_held_longer_than_the_lease(store: Store, name: str, is_held: 
         assert other.release(name)["ok"]
     if store.backend.capabilities.fencing:
         assert second["token"] > lease.token
-
-
-@pytest.mark.faults(row=3)
-@pytest.mark.parametrize("store", [*LEASED, *SESSIONS], indirect=True)
-def test_row_3_killed_holder_is_replaced_in_time(store: Store, name: str) -> None:
-    """Within its lease or session and a second; at once where the connection is the lock."""
-    lock = store.backend.lock(name)
-    with store.another() as other:
-        assert other.acquire(name, timeout=5)["ok"]
-        assert not lock.acquire(blocking=False)
-        other.kill()
-        killed = time.monotonic()
-        assert lock.acquire(timeout=WAIT_TIMEOUT)
-        waited = time.monotonic() - killed
-        lock.release()
-    at_once = isinstance(store.backend, SessionLocks)
-    assert waited < (0 if at_once else TTL) + 1 + SLACK

@@ -5,7 +5,6 @@ apart, and no late call of an old holder touches a new one.
 """
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import Any
@@ -17,49 +16,13 @@ from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
 from locking.handler import create
 from tests.devservers.faults.interception import ExpireSession
-from tests.locking.backends.fault_stores import TTL
-from tests.locking.backends.shared_calls import SharedWorker, lock_of
+from tests.locking.backends.shared_calls import lock_of
 from tests.locking.backends.zookeeper.zookeeper_tools import backend, name, other
 from tests.locking.calls import acquired
 
 __all__ = ["backend", "name", "other"]
 
 REDIS = "locking.backends.redis.RedisBackend"
-
-
-def entry(store: str, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Return the settings of a backend with short leases or sessions."""
-    if store == "redis":
-        url = request.getfixturevalue("redis_server").url
-        return {"BACKEND": REDIS, "LOCATION": url, "TTL": TTL}
-    path = "locking.backends.zookeeper.ZooKeeperBackend"
-    hosts = request.getfixturevalue("zookeeper").hosts
-    return {"BACKEND": path, "LOCATION": hosts, "OPTIONS": {"SESSION_TIMEOUT": TTL}}
-
-
-@pytest.mark.faults(row=1, xf=True)
-@pytest.mark.parametrize("kind", ["semaphore", "write"])
-@pytest.mark.parametrize("store", ["redis", "zookeeper"])
-def test_row_1_stopped_holder_of_a_shared_lock(
-    store: str, kind: str, name: str, request: pytest.FixtureRequest
-) -> None:
-    """The holder is stopped for twice its lease; its slot, or its turn to write, is passed on."""
-    conf = entry(store, request)
-    with closing(create("faults", conf)) as here, SharedWorker(conf) as first:
-        held = first.call("take", kind=kind, name=name, slots=1, timeout=5)
-        first.pause()
-        stopped = time.monotonic()
-        second = lock_of(here, kind, name, slots=1, ttl=30)
-        lease = acquired(second, timeout=WAIT_TIMEOUT)
-        until(lambda: time.monotonic() - stopped > 2 * TTL, "twice the lease passing")
-        first.resume()
-        assert first.call("lease", name=name) == {"ok": True, "lost": True, "token": held["token"]}
-        assert first.call("release", name=name)["error"] == "LockLost"
-        lease.check()
-        late = first.call("take", kind=kind, name=name, slots=1)
-        assert not late["ok"], "the late release freed the successor's lock"
-        assert lease.token > held["token"]
-        second.release()
 
 
 @pytest.mark.faults(row=5, backend="redis", xf=True)

@@ -63,13 +63,6 @@ class TestAmnesia:
         assert [value is None for value in masters.values()] == [False, False, True, True, True]
         return grant.deadline
 
-    @pytest.mark.faults(row=6, backend="redlock", xf=True)
-    def test_restarted_master_votes_twice(self, masters: Masters) -> None:
-        """XF: two claims have a majority at once."""
-        deadline = self.restart_with_lease(masters)
-        take(connected(masters.client(NODE_TIMEOUT=1)), self.TTL, timeout=0)
-        assert time.monotonic() < deadline, "the first lease had ended"
-
     @pytest.mark.faults(row=6, backend="redlock")
     def test_inspect_returns_what_a_restarted_master_granted(self, masters: Masters) -> None:
         """A switch of the backend relies on the list."""
@@ -128,17 +121,6 @@ class TestClockJump:
         _, grant = take(connected(masters.client(NODE_TIMEOUT=1)), ttl=30)
         until(lambda: all(masters.values()), "the late votes")
         return grant.deadline
-
-    @pytest.mark.faults(row=7, backend="redlock", xf=True)
-    def test_three_clocks_ahead_make_two_holders(
-        self, masters: Masters, clocks: list[Clock]
-    ) -> None:
-        """XF: Redis cannot prevent it; the guarded row must protect itself."""
-        deadline = self.held_by_all(masters)
-        for clock in clocks[:3]:
-            clock.shift(31)
-        take(connected(masters.client(NODE_TIMEOUT=1)), ttl=30, timeout=0)
-        assert time.monotonic() < deadline
 
     @pytest.mark.faults(row=7, backend="redlock")
     def test_two_clocks_ahead_are_a_minority(self, masters: Masters, clocks: list[Clock]) -> None:

@@ -9,6 +9,7 @@ from tests.locking.backends.contract import Contract
 class TestZooKeeper(Contract):
     path = "locking.backends.zookeeper.ZooKeeperBackend"
     down = "127.0.0.1:1"
+    KILLS = 9  # three times all slots; each waits for the end of a session
 
     @pytest.fixture
     def location(self, zookeeper: ZooKeeper) -> str:
