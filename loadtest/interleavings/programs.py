@@ -53,6 +53,8 @@ PROGRAMS = {
     "redis/try": Program(store="redis", clients=_all(_AGAIN), faults=(LEASE, LEASE)),
     "redlock/try": Program(store="redlock", clients=_all("try release")),
     "redlock/three": Program(store="redlock", clients=_all("try release", "ABC")),
+    "redlock/renew": Program(store="redlock", clients=_all("try renew release")),
+    "redlock/again": Program(store="redlock", clients=_all("try release try release")),
     "redlock/clock-jump": Program(
         store="redlock",
         clients=_all("try release"),
@@ -67,6 +69,12 @@ PROGRAMS = {
     "database/try": Program(store="database", clients=_all(_AGAIN), faults=(LEASE,)),
     "reservations/two-writers": Program(
         store="queue", clients=_all("reserve write"), strategy="conditional"
+    ),
+    "reservations/three": Program(
+        store="queue",
+        clients={"A": "reserve", "B": "reserve write", "C": "write"},
+        strategy="conditional",
+        stock=2,
     ),
     "reservations/lease": Program(
         store="queue", clients=_all("reserve write"), faults=(LEASE,), strategy="fenced", stock=2
