@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Self
 
@@ -27,20 +28,29 @@ from devservers.faults.waiting import FaultFailed, until
 from devservers.process import process_state, with_parent_death_signal
 
 REPLY_TIMEOUT = 60.0
+LOG_LINES = 12
 _output = threading.Lock()
 
 
 class WorkerProcess:
-    """The parent's side; the kernel kills the child when the parent ends."""
+    """The parent's side; the kernel kills the child when the parent ends.
 
-    def __init__(self, commands: str, env: Mapping[str, str] | None = None) -> None:
-        self._process = subprocess.Popen(
-            with_parent_death_signal([sys.executable, "-m", "devservers.faults", commands]),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            env={**os.environ, **(env or {})},
-        )
+    With `log`, a file, the error about a process that has ended quotes the end of its stderr.
+    """
+
+    def __init__(
+        self, commands: str, env: Mapping[str, str] | None = None, *, log: Path | None = None
+    ) -> None:
+        self._log = log
+        with log.open("wb") if log else contextlib.nullcontext() as errors:
+            self._process = subprocess.Popen(
+                with_parent_death_signal([sys.executable, "-m", "devservers.faults", commands]),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                bufsize=0,
+                env={**os.environ, **(env or {})},
+            )
         self._received = b""
         self.pid = self._process.pid
 
@@ -67,7 +77,10 @@ class WorkerProcess:
     def write_line(self, line: str) -> None:
         """Send a line that is not a request, such as the end of a fault."""
         assert self._process.stdin is not None
-        self._process.stdin.write(line.encode() + b"\n")
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+        except BrokenPipeError:
+            raise self._ended() from None
 
     def is_silent(self, seconds: float) -> bool:
         """Return True if nothing arrives within `seconds`: the process waits for something."""
@@ -86,11 +99,19 @@ class WorkerProcess:
                 raise FaultFailed(f"process {self.pid} does not respond")
             data = os.read(self._process.stdout.fileno(), 1 << 16)
             if not data:
-                raise FaultFailed(f"process {self.pid} has ended")
+                raise self._ended()
             self._received += data
         line, _, self._received = self._received.partition(b"\n")
         reply: dict[str, Any] = json.loads(line)
         return reply
+
+    def _ended(self) -> FaultFailed:
+        """Return the error about the end of the process, with its cause."""
+        what = f"process {self.pid} has ended with exit code {self._process.wait(REPLY_TIMEOUT)}"
+        if self._log is not None:
+            tail = self._log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+            what += f": {' | '.join(tail) or 'nothing on stderr'}"
+        return FaultFailed(what)
 
     def pause(self) -> None:
         """Inject SIGSTOP, and wait until no thread of the process runs."""

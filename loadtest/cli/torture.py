@@ -5,10 +5,14 @@ Example: manage.py lab torture --seed 1 --minutes 10 --backend redis
 
 import itertools
 import json
+import signal
+import sys
+import threading
 import time
 from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from devservers import ServerError
@@ -23,7 +27,13 @@ from loadtest.torture.reduce import reduce
 from loadtest.torture.runner import Run, Torture
 
 BACKENDS = tuple(name for name in STORES if name != "none")
-LIMITS = {"seed": (0, 2**63 - 1), "minutes": (0, 10_000), "runs": (0, 10**9), "tries": (1, 100)}
+LIMITS = {
+    "seed": (0, 2**63 - 1),
+    "minutes": (0, 10_000),
+    "runs": (0, 10**9),
+    "tries": (1, 100),
+    "jobs": (1, 16),
+}
 RUNS_PER_BACKEND = 5
 """Runs on the servers of one backend before those of the next are started."""
 COLUMNS = "backend", "runs", "grants", "faults", "undecided", "violations"
@@ -35,23 +45,32 @@ def add_arguments(parser: ArgumentParser) -> None:
     minutes = ("minutes", 1.0, "minutes after which no run begins")
     runs = ("runs", 0, "runs after which none begins; 0: no limit")
     tries = ("tries", 3, "runs of each candidate while a failing plan is reduced")
-    add_numbers(parser, (seed, minutes, runs, tries))
+    jobs = ("jobs", 1, "runs at the same time, each on servers of its own")
+    add_numbers(parser, (seed, minutes, runs, tries, jobs))
     for name, known in (("backend", tuple(STORES)), ("workload", WORKLOADS)):
         text = f"several: {', '.join(known)}"
         parser.add_argument(f"--{name}", action="append", choices=known, metavar="NAME", help=text)
     parser.add_argument("--only", metavar="I,J,K", help="run the seed with these faults only")
     add_file(parser, "replay", "run the plan of a report's failure instead of seeds")
-    parser.add_argument("--each", action="store_true", help="print a line for each run")
+    parser.add_argument("--each", action="store_true", help="print each run to stderr")
 
 
 def handle(terminal: Terminal, **options: Any) -> int:
-    """Run plans, reduce the first that fails for each backend, and print a table."""
+    """Run plans, reduce the first that fails for each backend, and print a table.
+
+    SIGINT ends the runs; the report then has those that were complete.
+    """
     keep_within(LIMITS, options)
-    with Torture() as torture:
-        try:
-            report = run(torture, plans(options), options, terminal)
-        except ServerError as error:
-            raise ExperimentFailed(str(error)) from error
+    session = Session(plans(options), options, terminal)
+    before = signal.signal(signal.SIGINT, lambda *_: session.stop.set())
+    try:
+        with ThreadPoolExecutor(options["jobs"]) as pool:
+            list(pool.map(session.lane, range(options["jobs"])))
+    except ServerError as error:
+        raise ExperimentFailed(str(error)) from error
+    finally:
+        signal.signal(signal.SIGINT, before)
+    report = session.report()
     terminal.show(report, _describe)
     return 1 if report["failures"] else 0
 
@@ -80,30 +99,68 @@ def plans(options: dict[str, Any]) -> Iterator[Plan]:
         yield generate(seed + turn, backend, workloads)
 
 
-def run(
-    torture: Torture, plans: Iterator[Plan], options: dict[str, Any], terminal: Terminal
-) -> dict[str, Any]:
-    """Run the plans, and return the report."""
-    end, rows = time.monotonic() + 60 * options["minutes"], dict[str, dict[str, Any]]()
-    failures: list[dict[str, Any]] = []
-    for done, plan in enumerate(plans):
-        if time.monotonic() > end or done == options["runs"] > 0:
-            break
+class Session:
+    """Runs plans in lanes, each with servers and processes of its own, until time is up."""
+
+    def __init__(self, plans: Iterator[Plan], options: dict[str, Any], terminal: Terminal) -> None:
+        self._plans = itertools.islice(plans, options["runs"] or None)
+        self._options, self._terminal = options, terminal
+        self._started = time.monotonic()
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._failures: list[dict[str, Any]] = []
+        self._guard = threading.Lock()
+        self.stop = threading.Event()
+
+    def lane(self, _number: int) -> None:
+        """Take plans, those of one backend together, and run them."""
+        try:
+            with Torture() as torture:
+                while taken := self._take():
+                    for plan in taken:
+                        if self._is_over():
+                            return
+                        self._run(torture, plan)
+        except BaseException:
+            self.stop.set()
+            raise
+
+    def _take(self) -> list[Plan]:
+        with self._guard:
+            return list(itertools.islice(self._plans, RUNS_PER_BACKEND))
+
+    def _is_over(self) -> bool:
+        seconds = time.monotonic() - self._started
+        return self.stop.is_set() or seconds > 60 * self._options["minutes"]
+
+    def _run(self, torture: Torture, plan: Plan) -> None:
         result = _run(torture, plan)
-        row = rows.setdefault(plan.backend, _row(plan.backend))
+        if self.stop.is_set():  # SIGINT may have ended the processes, too
+            return
+        with self._guard:
+            is_first = all(one["plan"]["backend"] != plan.backend for one in self._failures)
+            self._add(result)
+            if result.violations:
+                self._failures.append(result.as_json())
+                failure = self._failures[-1]
+        if result.violations and is_first:
+            failure |= _reduced(torture, plan, self._options["tries"])
+
+    def _add(self, result: Run) -> None:
+        plan = result.plan
+        row = self._rows.setdefault(plan.backend, _row(plan.backend))
         row["runs"] += 1
         row["grants"] += result.counts.get("grants", 0)
         row["faults"] += Counter(counted(result.proofs))
         row["undecided"] += result.undecided
         row["violations"] += bool(result.violations)
-        if options["each"] and not terminal.as_json:
-            terminal.print(_line(result))
-        if result.violations:
-            found = result.as_json()
-            if all(one["plan"]["backend"] != plan.backend for one in failures):
-                found |= _reduced(torture, plan, options["tries"])
-            failures.append(found)
-    return {"seed": options["seed"], "backends": list(rows.values()), "failures": failures}
+        if self._options["each"]:
+            sys.stderr.write(f"{_line(result)}\n")
+
+    def report(self) -> dict[str, Any]:
+        """Return the results of the runs that are complete."""
+        seconds, rows = round(time.monotonic() - self._started), list(self._rows.values())
+        head = {"seed": self._options["seed"], "seconds": seconds}
+        return head | {"backends": rows, "failures": self._failures}
 
 
 def _row(backend: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,14 @@ FENCED = {
     "reentrant": Lock(reentrant=True, fenced=True),
     **dict.fromkeys(("mutex", "fenced", "asyncio", "switch"), Lock(fenced=True)),
 }
+
+
+class Commands:
+    """The judges in a process of their own, beside the proxies of the next run."""
+
+    def judge(self, *, plan: dict[str, Any], folder: str) -> dict[str, Any]:
+        """Judge the history of a run."""
+        return asdict(judge(Plan.from_json(plan), Path(folder)))
 
 
 @dataclass

@@ -15,8 +15,8 @@ LONG_TTL = 20.0
 """Seconds of a lease where a lock that is not released must not end by itself."""
 PROCESSES, THREADS, SLOTS = 3, 2, 2
 """Working processes, their threads or tasks, and the holders of a semaphore."""
-WORK_SECONDS, LONG_WORK_SECONDS = 2.5, 5.0
-"""Seconds of a run, and of one with switches of the policy or with holds of a lease's length."""
+WORK_SECONDS = 5.0
+"""Seconds of a run."""
 SWITCH_AFTER, ANNOUNCED = 0.25, 1.4
 """Seconds after which the first switch begins, and has read the holders in the old backend."""
 MANY = 16
@@ -139,7 +139,7 @@ class Plan:
     @property
     def seconds(self) -> float:
         """Return the seconds of work."""
-        return LONG_WORK_SECONDS if self.workload in ("switch", "two-stores") else WORK_SECONDS
+        return WORK_SECONDS
 
     @property
     def store(self) -> Store:
@@ -166,6 +166,11 @@ class Plan:
             return False
         ends_early = store.server in DATABASES and store.capabilities.session_bound
         return not (ends_early and kinds & SESSION_ENDING)
+
+    def linked(self, number: int) -> bool:
+        """Return whether a fault hits the links of a process, which else needs no proxy."""
+        targets = {fault.target for fault in self.faults if fault.kind in (*OF_LINKS, "duplicate")}
+        return bool(targets & ({ALL, number} if number else {OPERATOR}))
 
     def fences(self) -> bool:
         """Return whether the backend promises that tokens grow."""
@@ -213,7 +218,7 @@ def generate(seed: int, backend: str, workloads: Sequence[str] = ()) -> Plan:
     rng = random.Random(f"{seed} {backend}")
     known = [one for one in workloads_of(backend) if not workloads or one in workloads]
     workload, kinds = rng.choice(known), kinds_of(backend)
-    names = rng.choice((1, 4, MANY, MANY) if workload == "switch" else (1, 1, 2, 4))
+    names = rng.choice((1, 4, MANY, MANY) if workload == "switch" else (1, 2, 4, 8))
     has_long_leases = backend == "redis" and workload in HOLDING and rng.random() < 0.5
     if has_long_leases:  # no fault may leave a lock without an owner that can release it
         kinds = [*OF_LINKS, "pause", "exhausted"]

@@ -13,14 +13,17 @@ from typing import Any
 
 from devservers import ServerError
 from devservers.faults.waiting import FaultFailed
+from devservers.faults.worker import WorkerProcess
 from loadtest.history.recorder import Recorder
+from loadtest.load.stores import private_environ
 from loadtest.torture.faults import Injector
-from loadtest.torture.judge import BOUND, MORE_THREADS, judge, judge_ends
+from loadtest.torture.judge import BOUND, MORE_THREADS, judge_ends
 from loadtest.torture.plan import SWITCH_AFTER, THREADS, Fault, Plan
 from loadtest.torture.stores import COMMANDS, OPERATOR, OTHER, START_SECONDS, Stores
 from loadtest.torture.workload import ALIAS, REGISTER
 
 LEAD_SECONDS = 0.05
+JUDGE_SECONDS = 600.0
 HANG_SECONDS = 25.0
 """Seconds after the end of the work at which a process counts as hanging."""
 
@@ -56,11 +59,13 @@ class Torture:
     def __init__(self, *, commands: str = COMMANDS, env: Mapping[str, str] | None = None) -> None:
         self._commands, self._env = commands, env
         self._stores: Stores | None = None
+        self._judge = WorkerProcess("loadtest.torture.judge:Commands", private_environ(Path()))
 
     def __enter__(self) -> "Torture":
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self._judge.close()
         self._close()
 
     def _close(self) -> None:
@@ -78,13 +83,13 @@ class Torture:
             except FaultFailed as error:
                 raise ServerError(f"The processes did not start: {error}") from error
         try:
-            return _run(self._stores, plan)
+            return _run(self._stores, plan, self._judge)
         except FaultFailed:
             self._close()  # a process hangs or has ended: the next run gets new ones
             raise
 
 
-def _run(stores: Stores, plan: Plan) -> Run:
+def _run(stores: Stores, plan: Plan, judge: WorkerProcess) -> Run:
     started, run = time.monotonic(), uuid.uuid4().hex[:12]
     folder = stores.folder / run
     folder.mkdir()
@@ -96,7 +101,8 @@ def _run(stores: Stores, plan: Plan) -> Run:
         before = {}
         for number, worker in workers.items():
             fields = {"folder": str(folder), "actor": f"process {number}"}
-            worker.send("open", locks=stores.locks(number, plan.ttl), **fields)
+            found = stores.settings(number, plan.ttl, linked=plan.linked(number))
+            worker.send("open", **found, **fields)
         for number, worker in workers.items():  # some of them have just been started
             before[number] = worker.receive(START_SECONDS)["resources"]
         _create_register(folder / REGISTER, names)
@@ -120,18 +126,20 @@ def _run(stores: Stores, plan: Plan) -> Run:
             errors += [f"errors: {error}" for error in reply["errors"]]
             for what, count in reply["counts"].items():
                 counts[what] = counts.get(what, 0) + count
-        found = judge(plan, folder)
+        judge.send("judge", plan=plan.as_json(), folder=str(folder))
         probe = operator.call("probe", names=names, kind=plan.workload, timeout=BOUND)
-        ends = []
-        for number, worker in workers.items():
-            if worker.is_alive:
-                most = before[number]["threads"] + MORE_THREADS
-                end = worker.call("leftovers", run=run, threads=most, timeout=BOUND)
-                ends.append({**end, "actor": f"process {number}", "before": before[number]})
-        violations = errors + found.violations + judge_ends(plan, probe, ends)
-        seconds = time.monotonic() - started
-        events = found.facts["events"]
-        return Run(plan, violations, found.undecided, counts, injector.proofs, seconds, events)
+        alive = {number: worker for number, worker in workers.items() if worker.is_alive}
+        for number, worker in alive.items():
+            most = before[number]["threads"] + MORE_THREADS
+            worker.send("leftovers", run=run, threads=most, timeout=BOUND)
+        ends = [
+            worker.receive() | {"actor": f"process {number}", "before": before[number]}
+            for number, worker in alive.items()
+        ]
+        found = judge.receive(JUDGE_SECONDS)
+        violations = errors + found["violations"] + judge_ends(plan, probe, ends)
+        events, seconds = found["facts"]["events"], time.monotonic() - started
+        return Run(plan, violations, found["undecided"], counts, injector.proofs, seconds, events)
     finally:
         recorder.close()
         shutil.rmtree(folder, ignore_errors=True)

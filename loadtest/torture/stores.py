@@ -135,27 +135,30 @@ class Stores:
         if found is None or not found.is_alive:
             env = private_environ(self.folder) | {"LOG_LEVEL": "CRITICAL"} | self._env
             if self.store.server in DATABASES:
-                env["DATABASE_URL"] = self._url(number, 0)
-            found = self.workers[number] = WorkerProcess(self._commands, env)
+                env["DATABASE_URL"] = self.servers[0].url
+            log = self.folder / f"process-{number}.log"
+            found = self.workers[number] = WorkerProcess(self._commands, env, log=log)
         return found
 
-    def locks(self, number: int, ttl: float) -> dict[str, dict[str, Any]]:
-        """Return LOCKS of a process."""
+    def settings(self, number: int, ttl: float, *, linked: bool) -> dict[str, Any]:
+        """Return LOCKS of a process, and the port of its database, through its links or not."""
         entry: dict[str, Any] = {"BACKEND": self.store.backend, "TTL": ttl}
         entry["OPTIONS"] = self.store.options
+        ends = self.links[number] if linked else self.servers
+        urls = [self._url(of, end.port) for of, end in enumerate(ends)]
         match self.store.server:
             case "Redis" if self.store.size > 1:
-                entry["LOCATION"] = [self._url(number, of) for of in range(self.store.size)]
+                entry["LOCATION"] = urls
             case "Redis":
-                entry["LOCATION"] = self._url(number, 0)
+                entry["LOCATION"] = urls[0]
             case "ZooKeeper":
-                ports = [proxy.port for proxy in self.links[number]]
-                entry["LOCATION"] = ",".join(f"{HOST}:{port}" for port in ports)
+                entry["LOCATION"] = ",".join(f"{HOST}:{end.port}" for end in ends)
         other: dict[str, Any] = {"BACKEND": STORES["database"].backend, "TTL": ttl}
         if self._other:
             other |= {"BACKEND": STORES["redis"].backend, "LOCATION": self._other.url}
-        return {"torture": entry, OTHER: other}
+        port = ends[0].port if self.store.server in DATABASES else None
+        return {"locks": {"torture": entry, OTHER: other}, "port": port}
 
-    def _url(self, number: int, of: int) -> str:
-        server, proxy = self.servers[of], self.links[number][of]
-        return server.url.replace(f":{server.port}", f":{proxy.port}")
+    def _url(self, of: int, port: int) -> str:
+        server = self.servers[of]
+        return server.url.replace(f":{server.port}", f":{port}")

@@ -36,9 +36,10 @@ from locking.policy.lock import PolicyLock
 
 ALIAS = "torture"
 TIMEOUTS = (0, 0.05, 0.5, 2.0)
-HOLDS = (0.0, 0.001, 0.005, 0.02)
-LONG_HOLD, LONG_HOLD_SHARE = 1.5, 0.01
-"""Seconds of some holds: more than a lease, which the watchdog renews."""
+HOLDS = (*[0.0] * 27, 0.001, 0.005, 0.02)
+LONG_HOLD, LONG_HOLD_EVERY = 1.5, 15.0
+"""Seconds of some holds, more than a lease, which the watchdog renews; and the longest time until
+the next one of a process."""
 SWITCH_HOLDS = (0.05, 0.1, 0.2)
 """The same while the policy is switched: processes that see it at different times shall meet."""
 SWITCH_HOLD, SWITCH_HOLD_SHARE = 3.0, 0.05
@@ -68,10 +69,12 @@ class Commands:
         call_command("migrate", "locking", verbosity=0, interactive=False)
         return {"ok": True}
 
-    def open(self, *, folder: str, actor: str, locks: dict[str, Any]) -> dict[str, Any]:
-        """Take the settings of one run."""
+    def open(self, *, folder: str, actor: str, locks: dict[str, Any], port: int | None) -> Any:
+        """Take the settings of one run: the locks, and the port of the database's server."""
         self._close()
         settings.LOCKS.update(locks)
+        if port is not None:
+            connections.settings["default"]["PORT"] = port
         self.recorder = Recorder(Path(folder), actor)
         policy.invalidate()
         return {"ok": True, "resources": resources()}
@@ -93,7 +96,7 @@ class Commands:
     def work(self, *, kind: str, names: list[str], threads: int, end: float, seed: str) -> Any:
         """Use the locks until the monotonic time `end`; return what happened, counted."""
         assert self.recorder is not None
-        work = Work(self.recorder, kind, names, end)
+        work = Work(self.recorder, kind, names, end, random.Random(seed))
         seeds = [random.Random(f"{seed} {number}") for number in range(threads)]
         if kind == "asyncio":
             asyncio.run(work.tasks(seeds))
@@ -164,8 +167,11 @@ def _exclusive(kind: str, backend: Backend, name: str) -> BaseLock:
 class Work:
     """The threads of one process in one run."""
 
-    def __init__(self, recorder: Recorder, kind: str, names: list[str], end: float) -> None:
+    def __init__(
+        self, recorder: Recorder, kind: str, names: list[str], end: float, rng: random.Random
+    ) -> None:
         self.recorder, self.kind, self.names, self.end = recorder, kind, names, end
+        self._long_hold_at = time.monotonic() + rng.uniform(0, LONG_HOLD_EVERY)
         self.backend = handler[ALIAS]
         self.counts: Counter[str] = Counter()
         self.errors: list[str] = []
@@ -255,7 +261,10 @@ class Work:
         if self.kind == "switch":
             is_long = len(self.names) < MANY and rng.random() < SWITCH_HOLD_SHARE
             return SWITCH_HOLD if is_long else rng.choice(SWITCH_HOLDS)
-        return LONG_HOLD if rng.random() < LONG_HOLD_SHARE else rng.choice(HOLDS)
+        if (now := time.monotonic()) < self._long_hold_at:
+            return rng.choice(HOLDS)
+        self._long_hold_at = now + LONG_HOLD + rng.uniform(0, LONG_HOLD_EVERY)
+        return LONG_HOLD
 
     # --- workloads ---
 
@@ -303,6 +312,7 @@ class Work:
             return
         try:
             with closing(sqlite3.connect(self.recorder.folder / REGISTER, timeout=30)) as register:
+                register.execute("PRAGMA synchronous = OFF")  # a kill loses nothing all the same
                 self._add(register, lease, self.seconds(rng))
         finally:
             self.release(lock, owner, lease)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -36,8 +37,17 @@ def test_command_without_reply_may_send_lines_later(worker: WorkerProcess) -> No
 
 
 def test_end_of_the_process_is_reported(worker: WorkerProcess) -> None:
-    with pytest.raises(FaultFailed, match="has ended"):
+    with pytest.raises(FaultFailed, match="has ended with exit code 3"):
         worker.call("leave")
+
+
+def test_error_about_an_end_quotes_the_exit_code_and_stderr(tmp_path: Path) -> None:
+    path = "tests.devservers.faults.commands:Commands"
+    with WorkerProcess(path, log=tmp_path / "log") as worker:
+        with pytest.raises(FaultFailed, match=r"exit code 1: .*ZeroDivisionError"):
+            worker.call("crash")
+        with pytest.raises(FaultFailed, match="exit code 1"):
+            worker.send("crash")
 
 
 def test_pause_and_kill_are_counted_as_faults(worker: WorkerProcess) -> None:
