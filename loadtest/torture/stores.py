@@ -3,7 +3,7 @@
 import shutil
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, Self
 
@@ -144,7 +144,7 @@ class Stores:
         """Return LOCKS of a process, and the port of its database, through its links or not."""
         entry: dict[str, Any] = {"BACKEND": self.store.backend, "TTL": ttl}
         entry["OPTIONS"] = self.store.options
-        ends = self.links[number] if linked else self.servers
+        ends: Sequence[Proxy | Server] = self.links[number] if linked else self.servers
         urls = [self._url(of, end.port) for of, end in enumerate(ends)]
         match self.store.server:
             case "Redis" if self.store.size > 1:
