@@ -22,11 +22,11 @@ from loadtest.cli import add_file, add_numbers
 from loadtest.load.plan import PlanError, keep_within
 from loadtest.load.stores import ExperimentFailed
 from loadtest.torture.faults import counted
-from loadtest.torture.plan import STORES, WORKLOADS, Plan, generate
+from loadtest.torture.plan import CONTROLS, STORES, WORKLOADS, Plan, generate
 from loadtest.torture.reduce import reduce
 from loadtest.torture.runner import Run, Torture
 
-BACKENDS = tuple(name for name in STORES if name != "none")
+BACKENDS = tuple(name for name in STORES if name not in CONTROLS)
 LIMITS = {
     "seed": (0, 2**63 - 1),
     "minutes": (0, 10_000),

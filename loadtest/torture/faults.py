@@ -88,7 +88,7 @@ class Injector(ServerFaults):
         return [proxy for link in links for proxy in link[servers]]
 
     @contextmanager
-    def _probe(self, proxy: Proxy, proofs: list[str], seconds: float) -> Iterator[None]:
+    def _probe(self, proxy: LinkProxy, proofs: list[str], seconds: float) -> Iterator[None]:
         """Prove that a new client got no reply for `seconds` while the block runs."""
         asked: list[float] = []
         thread = threading.Thread(target=lambda: asked.append(self._ask(proxy, seconds)))
@@ -98,11 +98,13 @@ class Injector(ServerFaults):
         if asked[0] >= seconds:
             proofs.append(f"a client had no reply for {asked[0]:.2f} s")
 
-    def _ask(self, proxy: Proxy, seconds: float) -> float:
+    def _ask(self, proxy: LinkProxy, seconds: float) -> float:
         """Return the seconds until a new client gets a reply, at most `seconds`."""
         started = time.monotonic()
         with suppress(OSError), socket.create_connection((HOST, proxy.port), seconds) as probe:
-            probe.sendall(HELLOS[self.stores.store.server])
+            server = next(link.index(proxy) for link in self.stores.links if proxy in link)
+            kind = type(self.stores.servers[server]).__name__
+            probe.sendall(HELLOS.get(kind, HELLOS["ZooKeeper"]))
             probe.settimeout(seconds)
             if probe.recv(1):
                 return min(time.monotonic() - started, 0.99 * seconds)

@@ -33,6 +33,8 @@ class Store(NamedTuple):
     """The class of its servers in `devservers`; empty if it needs none."""
     size: int = 1
     options: dict[str, Any] = {}
+    shop: str = ""
+    """The database of the shop that uses it: a class in `devservers`, or SQLite; or no shop."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -62,8 +64,18 @@ STORES = {
         "ZooKeeper",
         options={"SESSION_TIMEOUT": TTL, "CONNECT_TIMEOUT": 1.0},
     ),
+    **{
+        f"shop-{name}": Store(f"{NODE}.redis.RedisBackend", "Redis", options=_FAST, shop=database)
+        for name, database in (
+            ("mariadb", "MariaDb"),
+            ("postgresql", "PostgreSql"),
+            ("sqlite", "SQLite"),
+        )
+    },
+    "shop-none": Store(f"{NODE}.none.NoneBackend", "Redis", shop="SQLite"),
 }
-"""The database of "database" is a file of SQLite; `none` is the control."""
+"""The database of "database" is a file of SQLite; `none` and `shop-none` are the controls."""
+CONTROLS = "none", "shop-none"
 DATABASES = ("MariaDb", "PostgreSql")
 WORKLOADS = (
     "mutex",
@@ -75,6 +87,7 @@ WORKLOADS = (
     "hand-over",
     "two-stores",
     "switch",
+    "stock",
 )
 HOLDING = ("mutex", "fenced", "asyncio")
 """Those that acquire and release one lock."""
@@ -94,6 +107,16 @@ FORGETTING = {"restart", "promote", "clock"}
 """Faults after which one Redis does not know its locks, so that two holders are expected."""
 SESSION_ENDING = {"partition", "late", "cut", "restart"}
 """Faults that end a session on the server before its holder can know."""
+SHOP_SECONDS, LONGEST_OUTAGE = (4.0, 4.0, 4.0, 9.0), 3.5
+"""Seconds of a run of the shop, some so long that "sold out" becomes final; and of a fault: longer
+than a purchase waits for the database."""
+SHOP_FAULTS = {
+    "Redis": ("restart", "pause", "exhausted"),
+    "MariaDb": ("restart", "pause", "slow-commit"),
+    "PostgreSql": ("restart", "pause"),
+}
+DATABASE = 1
+"""The number of the shop's database among its servers; Redis comes first."""
 ALL, OPERATOR = 0, -1
 """Targets of a fault of links: all processes that work, and the one that switches the policy."""
 EVERY = -1
@@ -124,6 +147,23 @@ class Fault(NamedTuple):
         return f"{self.kind} {self.target}{to} at {self.at:g} s for {self.seconds:g} s"
 
 
+class Terms(NamedTuple):
+    """How a shop sells in a run."""
+
+    lock: str
+    """The alias of the lock, at first."""
+    strategy: str
+    is_queued: bool
+    units: int
+    """Units of each sale."""
+    limit: int
+    """Units that one customer may have."""
+    switches: bool
+    """The policy is switched while the sales are open."""
+    seconds: float
+    """Seconds of a run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One run."""
@@ -135,11 +175,18 @@ class Plan:
     """Number of locks."""
     faults: tuple[Fault, ...]
     ttl: float = TTL
+    terms: Terms | None = None
+    """Of a shop."""
 
     @property
     def seconds(self) -> float:
         """Return the seconds of work."""
-        return WORK_SECONDS
+        return self.terms.seconds if self.terms else WORK_SECONDS
+
+    @property
+    def switches(self) -> bool:
+        """Return whether the policy is switched during the run."""
+        return self.workload == "switch" or (self.terms is not None and self.terms.switches)
 
     @property
     def store(self) -> Store:
@@ -183,11 +230,15 @@ class Plan:
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Self:
         """Return the plan that `as_json` described."""
-        return cls(**{**found, "faults": tuple(Fault(*fault) for fault in found["faults"])})
+        faults = tuple(Fault(*fault) for fault in found["faults"])
+        terms = Terms(*found["terms"]) if found.get("terms") else None
+        return cls(**{**found, "faults": faults, "terms": terms})
 
 
 def workloads_of(backend: str) -> list[str]:
     """Return the workloads that a backend can run."""
+    if STORES[backend].shop:
+        return ["stock"]
     declared = STORES[backend].capabilities
     missing = {
         "fenced": not declared.fencing,
@@ -196,6 +247,7 @@ def workloads_of(backend: str) -> list[str]:
         "hand-over": not declared.hands_over,
         "two-stores": not STORES[backend].server,
         "switch": declared.exclusion != "machines" or not declared.lists_holders,
+        "stock": True,
     }
     return [workload for workload in WORKLOADS if not missing.get(workload)]
 
@@ -205,6 +257,11 @@ def kinds_of(backend: str) -> list[str]:
     store = STORES[backend]
     if backend == "process":
         return ["stop"]
+    if backend == "shop-none":
+        return list(OF_LINKS)
+    if store.shop:
+        of_both = {*SHOP_FAULTS["Redis"], *SHOP_FAULTS.get(store.shop, ())}
+        return [*OF_PROCESSES, *OF_LINKS, *sorted(of_both)]
     if not store.server:
         return list(OF_PROCESSES)
     found = [*OF_PROCESSES, *OF_LINKS, *OF_SERVERS[store.server]]
@@ -215,6 +272,8 @@ def kinds_of(backend: str) -> list[str]:
 
 def generate(seed: int, backend: str, workloads: Sequence[str] = ()) -> Plan:
     """Return the plan of a seed."""
+    if STORES[backend].shop:
+        return _generate_shop(seed, backend)
     rng = random.Random(f"{seed} {backend}")
     known = [one for one in workloads_of(backend) if not workloads or one in workloads]
     workload, kinds = rng.choice(known), kinds_of(backend)
@@ -262,6 +321,55 @@ def _against_a_switch(plan: Plan, rng: random.Random) -> Iterator[Fault]:
         mine, others = rng.sample(range(plan.store.size), 2)
         yield Fault(kind, at, _span(OPERATOR_SPAN, rng), OPERATOR, mine)
         yield Fault(kind, at, _span(OPERATOR_SPAN, rng), ALL, others)
+
+
+def _generate_shop(seed: int, backend: str) -> Plan:
+    """Return the plan of a shop.
+
+    The strategy "naive" is exact only as long as its lock does not end early: no fault but those of
+    the database, and leases that outlast them.
+    """
+    rng, store = random.Random(f"{seed} {backend}"), STORES[backend]
+    has_server = store.shop in DATABASES
+    is_naive = backend == "shop-none" or (has_server and rng.random() < 0.3)
+    strategy = "naive" if is_naive else rng.choice(("conditional", "fenced"))
+    lock = "torture" if is_naive else rng.choice(("torture", "torture", "none", "process"))
+    terms = Terms(
+        lock=lock,
+        strategy=strategy,
+        is_queued=not is_naive and rng.random() < 0.4,
+        units=rng.choice((3, 10, 100)),
+        limit=rng.choice((2, 5)),
+        switches=lock == "torture" and not is_naive and rng.random() < 0.3,
+        seconds=rng.choice(SHOP_SECONDS),
+    )
+    known = kinds_of(backend)
+    if is_naive:
+        known = [one for one in known if one in (*OF_LINKS, *SHOP_FAULTS.get(store.shop, ()))]
+    faults = []
+    for _ in range(rng.randint(*FAULTS_PER_RUN)):
+        kind, at = rng.choice(known), round(rng.uniform(0.1, terms.seconds - 0.5), 2)
+        servers = [n for n, name in enumerate(("Redis", store.shop)) if _can_hit(kind, name)]
+        seconds = rng.choice((rng.uniform(0.1, 0.6), rng.uniform(0.8, LONGEST_OUTAGE)))
+        seconds = 0.0 if kind == "kill" else round(seconds, 2)
+        server = DATABASE if is_naive and has_server else rng.choice(servers or [0])
+        target = server
+        if kind in (*OF_PROCESSES, *OF_LINKS):
+            target = rng.randint(1 if kind in OF_PROCESSES else ALL, PROCESSES)
+        faults.append(Fault(kind, at, seconds, target, server if kind in OF_LINKS else EVERY))
+    return Plan(
+        seed=seed,
+        backend=backend,
+        workload="stock",
+        names=rng.choice((1, 2)),
+        faults=tuple(sorted(faults, key=lambda fault: fault.at)),
+        ttl=LONG_TTL if is_naive else TTL,
+        terms=terms,
+    )
+
+
+def _can_hit(kind: str, server: str) -> bool:
+    return server in SHOP_FAULTS and (kind in OF_LINKS or kind in SHOP_FAULTS[server])
 
 
 def _span(limits: tuple[float, float], rng: random.Random) -> float:

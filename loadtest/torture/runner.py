@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from loadtest.load.stores import private_environ
 from loadtest.torture.faults import Injector
 from loadtest.torture.judge import BOUND, MORE_THREADS, judge_ends
 from loadtest.torture.plan import SWITCH_AFTER, THREADS, Fault, Plan
+from loadtest.torture.stock import judge_sales
 from loadtest.torture.stores import COMMANDS, OPERATOR, OTHER, START_SECONDS, Stores
 from loadtest.torture.workload import ALIAS, REGISTER
 
@@ -93,7 +94,7 @@ def _run(stores: Stores, plan: Plan, judge: WorkerProcess) -> Run:
     started, run = time.monotonic(), uuid.uuid4().hex[:12]
     folder = stores.folder / run
     folder.mkdir()
-    names = [f"torture:{run}:{number}" for number in range(plan.names)]
+    names = [f"torture-{run}-{number}" for number in range(plan.names)]
     numbers = range(1, plan.processes + 1)
     workers = {number: stores.worker(number) for number in (OPERATOR, *numbers)}
     recorder = Recorder(folder, "lab")
@@ -109,6 +110,8 @@ def _run(stores: Stores, plan: Plan, judge: WorkerProcess) -> Run:
         operator = workers[OPERATOR]
         if plan.workload == "switch":
             operator.call("activate", alias=ALIAS)
+        if plan.terms:
+            operator.call("open_sales", names=names, terms=list(plan.terms))
         begin = time.monotonic() + LEAD_SECONDS
         work = {"kind": plan.workload, "names": names, "end": begin + plan.seconds}
         for number in numbers:
@@ -116,7 +119,7 @@ def _run(stores: Stores, plan: Plan, judge: WorkerProcess) -> Run:
         injector = Injector(stores, recorder)
         injecting = threading.Thread(target=injector.run, args=(plan.faults, begin))
         injecting.start()
-        switches = _switch(operator, begin + plan.seconds) if plan.workload == "switch" else 0
+        switches = _switch(operator, begin + plan.seconds) if plan.switches else 0
         injecting.join()
         injector.recover()
         counts, errors = {"switches": switches} if switches else {}, list[str]()
@@ -126,7 +129,8 @@ def _run(stores: Stores, plan: Plan, judge: WorkerProcess) -> Run:
             errors += [f"errors: {error}" for error in reply["errors"]]
             for what, count in reply["counts"].items():
                 counts[what] = counts.get(what, 0) + count
-        judge.send("judge", plan=plan.as_json(), folder=str(folder))
+        if not plan.terms:
+            judge.send("judge", plan=plan.as_json(), folder=str(folder))
         probe = operator.call("probe", names=names, kind=plan.workload, timeout=BOUND)
         alive = {number: worker for number, worker in workers.items() if worker.is_alive}
         for number, worker in alive.items():
@@ -136,7 +140,10 @@ def _run(stores: Stores, plan: Plan, judge: WorkerProcess) -> Run:
             worker.receive() | {"actor": f"process {number}", "before": before[number]}
             for number, worker in alive.items()
         ]
-        found = judge.receive(JUDGE_SECONDS)
+        if plan.terms:
+            found = asdict(judge_sales(plan, folder, probe["sales"]))
+        else:
+            found = judge.receive(JUDGE_SECONDS)
         violations = errors + found["violations"] + judge_ends(plan, probe, ends)
         events, seconds = found["facts"]["events"], time.monotonic() - started
         return Run(plan, violations, found["undecided"], counts, injector.proofs, seconds, events)

@@ -16,9 +16,9 @@ from devservers.faults.worker import WorkerProcess
 from devservers.programs import installed
 from devservers.temporary import temporary_directory
 from loadtest.load.stores import private_environ
-from loadtest.torture.plan import DATABASES, PROCESSES, STORES, Store
+from loadtest.torture.plan import DATABASE, DATABASES, PROCESSES, STORES, Store
 
-COMMANDS = "loadtest.torture.workload:Commands"
+COMMANDS = "loadtest.torture.stock:ShopCommands"
 OPERATOR = 0
 """The number of the process that switches the policy, and asks for the locks at the end."""
 START_SECONDS = 240.0
@@ -88,7 +88,7 @@ class Stores:
             self.stack.callback(self._end_workers)
             for number in range(PROCESSES + 1):
                 self.worker(number)
-            self.worker(OPERATOR).send("migrate")
+            self.worker(OPERATOR).send("migrate", apps=[] if self.store.shop else ["locking"])
             self.worker(OPERATOR).receive(START_SECONDS)
             self.stack = self.stack.pop_all()
         return self
@@ -101,9 +101,11 @@ class Stores:
         if name == "ZooKeeper":
             self.servers += ZooKeeper(self.store.size).nodes
         elif name:
-            config = CONFIG.get(name, ())
+            config = (*CONFIG.get(name, ()), *(("--appendonly", "yes") if self.store.shop else ()))
             kind = getattr(devservers, name)
             self.servers += [kind(config=config) for _ in range(self.store.size)]
+        if self.store.shop in DATABASES:
+            self.servers.append(getattr(devservers, self.store.shop)())
         for number, server in enumerate(self.servers):
             self.control(number, server)
         self._other = Redis() if self.is_sql else None
@@ -114,8 +116,9 @@ class Stores:
 
     def control(self, number: int, server: Server) -> None:
         """Give a server that has not started a disk and a clock of its own."""
-        if self.store.server in WITH_DISKS and installed("cc"):
-            self.disks[number] = FullDisk(server, WITH_DISKS[self.store.server])
+        kind = type(server).__name__
+        if kind in WITH_DISKS and installed("cc"):
+            self.disks[number] = FullDisk(server, WITH_DISKS[kind])
         if isinstance(server, Redis) and installed("cc"):
             self.clocks[number] = Clock(server.folder)
             self.clocks[number].drive(server)
@@ -136,6 +139,12 @@ class Stores:
             env = private_environ(self.folder) | {"LOG_LEVEL": "CRITICAL"} | self._env
             if self.store.server in DATABASES:
                 env["DATABASE_URL"] = self.servers[0].url
+            if self.store.shop:
+                ports = [proxy.port for proxy in self.links[number]]
+                env |= {"REDIS_URL": self._url(0, ports[0]), "PURCHASES_PER_GRANT": "8"}
+                env["DATABASE_TIMEOUT"] = "20" if number == OPERATOR else "2"
+                if self.store.shop in DATABASES:
+                    env["DATABASE_URL"] = self._url(DATABASE, ports[DATABASE])
             log = self.folder / f"process-{number}.log"
             found = self.workers[number] = WorkerProcess(self._commands, env, log=log)
         return found
@@ -149,7 +158,7 @@ class Stores:
         match self.store.server:
             case "Redis" if self.store.size > 1:
                 entry["LOCATION"] = urls
-            case "Redis":
+            case "Redis" if not self.store.backend.endswith("NoneBackend"):
                 entry["LOCATION"] = urls[0]
             case "ZooKeeper":
                 entry["LOCATION"] = ",".join(f"{HOST}:{end.port}" for end in ends)

@@ -64,9 +64,9 @@ class Commands:
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
 
-    def migrate(self) -> dict[str, Any]:
-        """Create the tables."""
-        call_command("migrate", "locking", verbosity=0, interactive=False)
+    def migrate(self, *, apps: list[str]) -> dict[str, Any]:
+        """Create the tables of these apps, by default of all."""
+        call_command("migrate", *apps, verbosity=0, interactive=False)
         return {"ok": True}
 
     def open(self, *, folder: str, actor: str, locks: dict[str, Any], port: int | None) -> Any:
@@ -96,7 +96,7 @@ class Commands:
     def work(self, *, kind: str, names: list[str], threads: int, end: float, seed: str) -> Any:
         """Use the locks until the monotonic time `end`; return what happened, counted."""
         assert self.recorder is not None
-        work = Work(self.recorder, kind, names, end, random.Random(seed))
+        work = self.workload(kind)(self.recorder, kind, names, end, random.Random(seed))
         seeds = [random.Random(f"{seed} {number}") for number in range(threads)]
         if kind == "asyncio":
             asyncio.run(work.tasks(seeds))
@@ -108,6 +108,10 @@ class Commands:
             for thread in running:
                 thread.join()
         return {"counts": dict(work.counts), "errors": work.errors[:3]}
+
+    def workload(self, kind: str) -> "type[Work]":
+        """Return the class of a workload."""
+        return Work
 
     def probe(self, *, names: list[str], kind: str, timeout: float) -> dict[str, Any]:
         """Acquire and release each lock alone, within `timeout` seconds in all."""

@@ -17,7 +17,7 @@ from django.utils import timezone
 from devservers.faults.waiting import FaultFailed
 from loadtest.torture.plan import generate
 from loadtest.torture.runner import Torture
-from loadtest.torture.workload import Commands
+from loadtest.torture.stock import ShopCommands
 from locking.backends.base import Held
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.connection import Connection
@@ -25,15 +25,19 @@ from locking.backends.redis.scripts import RELEASE
 from locking.backends.redlock import RedLockBackend
 from locking.exceptions import LockUnavailable
 from locking.handler import locks
+from locking.lease import Lease
 from locking.lease.watchdog import Renewer
 from locking.policy import active, switching
 from locking.refresh import clock
+from shop.reservations import reconciliation, store
+from shop.reservations.shards import shards_of
+from shop.web import purchase
 
 VARIABLE = "TORTURE_MUTANT"
 COMMANDS = "tests.loadtest.torture.mutants:Mutated"
 
 
-class Mutated(Commands):
+class Mutated(ShopCommands):
     """A process with the mutant that its environment names."""
 
     def __init__(self) -> None:
@@ -134,14 +138,38 @@ def f2() -> None:
     swap(RedisBackend, "_release", release)
 
 
+def b4() -> None:
+    """Release the lock of a naive write while the outcome of its COMMIT is unknown."""
+    swap(Lease, "release_after", lambda self, confirm: None)
+
+
+def f5() -> None:
+    """Fill a new generation although another process fills one, and leave the one it replaces."""
+
+    def load(sale: Any) -> None:
+        sale.refresh_from_db(fields=["generation", "stock"])
+        getattr(reconciliation, "_fill")(sale, *shards_of(sale))  # noqa: B009
+
+    swap(reconciliation, "_load", load)
+    swap(store, "delete", lambda shard, *keys: None)
+
+
+def f9() -> None:
+    """Refuse a key that may be in flight for good."""
+    swap(purchase, "is_settled", lambda sale: True)
+
+
 MUTANTS: dict[str, Callable[[], object]] = {
     "A1": a1,
     "A2": a2,
     "A3": a3,
     "A5": a5,
     "B2": b2,
+    "B4": b4,
     "B5": b5,
     "F2": f2,
+    "F5": f5,
+    "F9": f9,
 }
 FOUND_ON = {
     "A1": ("database-mariadb", "switch"),
@@ -149,8 +177,11 @@ FOUND_ON = {
     "A3": ("redlock", "switch"),
     "A5": ("redis", "switch"),
     "B2": ("database-mariadb", "two-stores"),
+    "B4": ("shop-mariadb", "stock"),
     "B5": ("redis", "mutex"),
     "F2": ("redis", "mutex"),
+    "F5": ("shop-sqlite", "stock"),
+    "F9": ("shop-sqlite", "stock"),
 }
 """The backend and the workload that meet the defect."""
 SEEDS = {"A1": 3000, "A2": 1000, "A3": 2000, "A5": 3000, "B2": 3000, "B5": 1000, "F2": 1000}
