@@ -27,7 +27,6 @@ from typing import Any
 from django.conf import settings
 from django.core.handlers.wsgi import WSGIHandler
 from django.db import DatabaseError, close_old_connections, connections
-from shop.platform.keys import digest
 
 from devservers import HOST
 from loadtest.history.linearizability import Operation, check, operations_of
@@ -42,7 +41,7 @@ from locking import policy
 from locking.models import LockPolicy
 from shop.administration.audit import audit_sale
 from shop.errors import STORE_ERRORS, ShopError
-from shop.models import Order, RejectedReservation, Sale, User
+from shop.models import Order, RejectedReservation, Sale, User, digest
 from shop.orders.service import cancel_order, pay_order
 from shop.purchase.admission import MAX_AGE
 from shop.purchase.place_order import place_order

@@ -184,7 +184,18 @@ FOUND_ON = {
     "F9": ("shop-sqlite", "stock"),
 }
 """The backend and the workload that meet the defect."""
-SEEDS = {"A1": 3000, "A2": 1000, "A3": 2000, "A5": 3000, "B2": 3000, "B5": 1000, "F2": 1000}
+SEEDS = {
+    "A1": 3000,
+    "A2": 1000,
+    "A3": 2000,
+    "A5": 3000,
+    "B2": 3000,
+    "B4": 0,
+    "B5": 1000,
+    "F2": 1000,
+    "F5": 0,
+    "F9": 0,
+}
 """The seed before the first one; from most of these, the defect is found soon."""
 
 
