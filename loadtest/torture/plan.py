@@ -148,7 +148,7 @@ class Fault(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """How a shop sells in a run."""
+    """The lock, the write strategy and the sales of a shop in a run."""
 
     lock: str
     """The alias of the lock, at first."""
