@@ -110,6 +110,8 @@ SESSION_ENDING = {"partition", "late", "cut", "restart"}
 SHOP_SECONDS, LONGEST_OUTAGE = (4.0, 4.0, 4.0, 9.0), 3.5
 """Seconds of a run of the shop, some so long that "sold out" becomes final; and of a fault: longer
 than a purchase waits for the database."""
+LATE_COMMIT = (2.1, LONGEST_OUTAGE)
+"""Seconds of a late delivery that outlasts a purchase's wait for the database."""
 SHOP_FAULTS = {
     "Redis": ("restart", "pause", "exhausted"),
     "MariaDb": ("restart", "pause", "slow-commit"),
@@ -357,6 +359,10 @@ def _generate_shop(seed: int, backend: str) -> Plan:
         if kind in (*OF_PROCESSES, *OF_LINKS):
             target = rng.randint(1 if kind in OF_PROCESSES else ALL, PROCESSES)
         faults.append(Fault(kind, at, seconds, target, server if kind in OF_LINKS else EVERY))
+    if is_naive and has_server:  # a COMMIT arrives after its purchase has given up
+        at, seconds = rng.uniform(0.1, terms.seconds - 1.5), rng.uniform(*LATE_COMMIT)
+        one = rng.randint(1, PROCESSES)
+        faults.append(Fault("late", round(at, 2), round(seconds, 2), one, DATABASE))
     return Plan(
         seed=seed,
         backend=backend,

@@ -34,9 +34,10 @@ from loadtest.history.lock_models import SOLD_OUT, Stock
 from loadtest.history.recorder import Event, Recorder, dump, history
 from loadtest.load.http.buyers import Buyer, sign_in
 from loadtest.load.sale import open_sale, remove_sale
+from loadtest.torture.commands import Commands
 from loadtest.torture.judge import BUDGET, Judgement
 from loadtest.torture.plan import CONTROLS, Plan, Terms
-from loadtest.torture.workload import ALIAS, Commands, Work
+from loadtest.torture.workload import ALIAS, Work
 from locking import policy
 from locking.models import LockPolicy
 from shop.administration.audit import audit_sale

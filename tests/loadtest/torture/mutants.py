@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 import time
 from collections import Counter
@@ -29,8 +30,7 @@ from locking.lease import Lease
 from locking.lease.watchdog import Renewer
 from locking.policy import active, switching
 from locking.refresh import clock
-from shop.reservations import reconciliation, store
-from shop.reservations.shards import shards_of
+from shop.reservations import reconciliation, shares, store
 from shop.web import purchase
 
 VARIABLE = "TORTURE_MUTANT"
@@ -144,14 +144,26 @@ def b4() -> None:
 
 
 def f5() -> None:
-    """Fill a new generation although another process fills one, and leave the one it replaces."""
+    """Replace a generation that another process is filling, without its reservations."""
+    replace, mirror, read_ledger = (
+        getattr(reconciliation, name) for name in ("_replace", "_mirror", "_read_ledger")
+    )
 
     def load(sale: Any) -> None:
         sale.refresh_from_db(fields=["generation", "stock"])
-        getattr(reconciliation, "_fill")(sale, *shards_of(sale))  # noqa: B009
+        for shard, state in store.read_states(sale=sale).items():
+            if state is None or state.stock is None:
+                fill(sale, shard)
+
+    def fill(sale: Any, lost: Any) -> None:
+        shard = lost._replace(generation=1 + secrets.randbelow(2**31 - 1))
+        store.create(shard=shard)
+        if replace(sale, shard):
+            mirror(sale, shard, *read_ledger(sale))
+            store.set_stock(shard=shard, quantity=shares.first_share(sale=sale, shard=shard))
+            store.delete(lost)
 
     swap(reconciliation, "_load", load)
-    swap(store, "delete", lambda shard, *keys: None)
 
 
 def f9() -> None:
@@ -196,7 +208,6 @@ SEEDS = {
     "F5": 0,
     "F9": 0,
 }
-SEEDS |= {"F5": 0, "F9": 0}
 """The seed before the first one; from most of these, the defect is found soon."""
 
 

@@ -45,9 +45,10 @@ def test_fixed_seeds_keep_the_promises(backend: str, seed: int) -> None:
 
 def test_a_shop_without_a_lock_oversells() -> None:
     """The control: naive writes on SQLite."""
-    report, row, code = tortured("--backend=shop-none", "--seed=2", "--runs=1", "--tries=1")
-    assert (code, row["violations"]) == (1, 1)
-    assert "audit: " in report["failures"][0]["violations"][0]
+    with Torture() as torture:
+        found = torture.run(generate(2, "shop-none").only([]))
+    assert any(one.startswith("audit: ") for one in found.violations)
+    assert found.counts["grants"] > 3
 
 
 def test_the_control_without_a_lock_fails_and_can_be_repeated(tmp_path: Path) -> None:
