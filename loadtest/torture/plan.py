@@ -111,11 +111,11 @@ SHOP_SECONDS, LONGEST_OUTAGE = (4.0, 4.0, 4.0, 9.0), 3.5
 """Seconds of a run of the shop, some so long that "sold out" becomes final; and of a fault: longer
 than a purchase waits for the database."""
 LATE_COMMIT = (2.1, LONGEST_OUTAGE)
-"""Seconds of a late delivery that outlasts a purchase's wait for the database."""
+"""Seconds of a late COMMIT, longer than a purchase waits for it."""
 SHOP_FAULTS = {
     "Redis": ("restart", "pause", "exhausted"),
-    "MariaDb": ("restart", "pause", "slow-commit"),
-    "PostgreSql": ("restart", "pause"),
+    "MariaDb": ("restart", "pause", "slow-commit", "late-commit"),
+    "PostgreSql": ("restart", "pause", "late-commit"),
 }
 DATABASE = 1
 """The number of the shop's database among its servers; Redis comes first."""
@@ -218,7 +218,7 @@ class Plan:
 
     def linked(self, number: int) -> bool:
         """Return whether a fault hits the links of a process, which else needs no proxy."""
-        targets = {fault.target for fault in self.faults if fault.kind in (*OF_LINKS, "duplicate")}
+        targets = {fault.target for fault in self.faults if fault.kind in ON_LINKS}
         return bool(targets & ({ALL, number} if number else {OPERATOR}))
 
     def fences(self) -> bool:
@@ -356,13 +356,13 @@ def _generate_shop(seed: int, backend: str) -> Plan:
         seconds = 0.0 if kind == "kill" else round(seconds, 2)
         server = DATABASE if is_naive and has_server else rng.choice(servers or [0])
         target = server
-        if kind in (*OF_PROCESSES, *OF_LINKS):
+        if kind in (*OF_PROCESSES, *ON_LINKS):
             target = rng.randint(1 if kind in OF_PROCESSES else ALL, PROCESSES)
-        faults.append(Fault(kind, at, seconds, target, server if kind in OF_LINKS else EVERY))
+        faults.append(Fault(kind, at, seconds, target, server if kind in ON_LINKS else EVERY))
     if is_naive and has_server:  # a COMMIT arrives after its purchase has given up
         at, seconds = rng.uniform(0.1, terms.seconds - 1.5), rng.uniform(*LATE_COMMIT)
         one = rng.randint(1, PROCESSES)
-        faults.append(Fault("late", round(at, 2), round(seconds, 2), one, DATABASE))
+        faults.append(Fault("late-commit", round(at, 2), round(seconds, 2), one, DATABASE))
     return Plan(
         seed=seed,
         backend=backend,

@@ -14,6 +14,7 @@ from loadtest.torture.plan import (
     HOLDING,
     LONG_TTL,
     OF_PROCESSES,
+    ON_LINKS,
     OPERATOR,
     STORES,
     SWITCH_AFTER,
@@ -36,6 +37,9 @@ def test_a_seed_always_gives_the_same_plan(backend: str) -> None:
     assert {fault.kind for plan in plans for fault in plan.faults} == set(kinds_of(backend))
     for plan in plans:
         assert Plan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
+        for fault in plan.faults:
+            if fault.kind in ON_LINKS and not plan.store.shop:  # a shop always has links
+                assert plan.linked({OPERATOR: 0, ALL: 1}.get(fault.target, fault.target))
 
 
 def test_no_process_dies_while_leases_are_long() -> None:
