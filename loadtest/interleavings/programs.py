@@ -76,6 +76,13 @@ PROGRAMS = {
         strategy="conditional",
         stock=2,
     ),
+    "reservations/three-lease": Program(
+        store="queue",
+        clients={"A": "reserve", "B": "reserve write", "C": "write"},
+        faults=(LEASE,),
+        strategy="fenced",
+        stock=2,
+    ),
     "reservations/lease": Program(
         store="queue", clients=_all("reserve write"), faults=(LEASE,), strategy="fenced", stock=2
     ),

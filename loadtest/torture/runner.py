@@ -19,7 +19,7 @@ from loadtest.load.stores import private_environ
 from loadtest.torture.faults import Injector
 from loadtest.torture.judge import BOUND, MORE_THREADS, judge_ends
 from loadtest.torture.plan import SWITCH_AFTER, THREADS, Fault, Plan
-from loadtest.torture.stock import judge_sales
+from loadtest.torture.stock import SHOP_BOUND, judge_sales
 from loadtest.torture.stores import COMMANDS, OPERATOR, OTHER, START_SECONDS, Stores
 from loadtest.torture.workload import ALIAS, REGISTER
 
@@ -131,7 +131,8 @@ def _run(stores: Stores, plan: Plan, judge: WorkerProcess) -> Run:
                 counts[what] = counts.get(what, 0) + count
         if not plan.terms:
             judge.send("judge", plan=plan.as_json(), folder=str(folder))
-        probe = operator.call("probe", names=names, kind=plan.workload, timeout=BOUND)
+        bound = SHOP_BOUND if plan.terms else BOUND
+        probe = operator.call("probe", names=names, kind=plan.workload, timeout=bound)
         alive = {number: worker for number, worker in workers.items() if worker.is_alive}
         for number, worker in alive.items():
             most = before[number]["threads"] + MORE_THREADS

@@ -35,7 +35,7 @@ from loadtest.history.recorder import Event, Recorder, dump, history
 from loadtest.load.http.buyers import Buyer, sign_in
 from loadtest.load.sale import open_sale, remove_sale
 from loadtest.torture.commands import Commands
-from loadtest.torture.judge import BUDGET, Judgement
+from loadtest.torture.judge import BOUND, BUDGET, Judgement
 from loadtest.torture.plan import CONTROLS, Plan, Terms
 from loadtest.torture.workload import ALIAS, Work
 from locking import policy
@@ -55,6 +55,8 @@ CUSTOMERS = 40
 """Buyers of a run; one more asks for a unit at the end."""
 MOST_SENDS, CUT_SHARE = 5, 0.3
 """Sends of a form, and the share of those whose connection is cut."""
+SHOP_BOUND = BOUND + store.FILL_TIMEOUT
+"""Seconds after the last fault: a process that was killed may have been filling a queued sale."""
 FILE = "shop.json"
 REFUSED = (DatabaseError, ShopError, *STORE_ERRORS)
 UNDECIDED = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)

@@ -29,6 +29,10 @@ __all__ = ["connect"]
 def replica() -> Iterator[Redis]:
     with Node() as master, Node(replica_of=master) as replica:
         master.wait_for("INFO replication", "state=online")
+        with client.Redis.from_url(master.url) as raw:  # online, it may still be loading
+            raw.set("first", 1)
+            until(lambda: raw.wait(1, 100), "the replica's acknowledgement")
+            raw.delete("first")
         yield replica
 
 
@@ -46,7 +50,7 @@ def acquire_and_release_it(backend: RedisBackend) -> None:
 @pytest.fixture
 def backend(replica: Redis, connect: Connect) -> RedisBackend:
     assert replica.replica_of
-    return connect(replica.replica_of.url, REPLICAS=1, SOCKET_TIMEOUT=2.0)
+    return connect(replica.replica_of.url, REPLICAS=1, SOCKET_TIMEOUT=4.0)
 
 
 def test_grant_is_on_the_replica(replica: Redis, backend: RedisBackend) -> None:
