@@ -217,9 +217,13 @@ class Plan:
         return not (ends_early and kinds & SESSION_ENDING)
 
     def linked(self, number: int) -> bool:
-        """Return whether a fault hits the links of a process, which else needs no proxy."""
+        """Return whether a fault hits the links of a process, which else needs no proxy.
+
+        A promoted standby has another port, to which the links are redirected.
+        """
         targets = {fault.target for fault in self.faults if fault.kind in ON_LINKS}
-        return bool(targets & ({ALL, number} if number else {OPERATOR}))
+        is_hit = bool(targets & ({ALL, number} if number else {OPERATOR}))
+        return is_hit or any(fault.kind == "promote" for fault in self.faults)
 
     def fences(self) -> bool:
         """Return whether the backend promises that tokens grow."""
