@@ -202,11 +202,11 @@ SEEDS = {
     "A3": 2000,
     "A5": 3000,
     "B2": 3000,
-    "B4": 0,
+    "B4": 34,
     "B5": 1000,
     "F2": 1000,
-    "F5": 0,
-    "F9": 0,
+    "F5": 6,
+    "F9": 12,
 }
 """The seed before the first one; from most of these, the defect is found soon."""
 
