@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 
 import pytest
 
@@ -30,7 +29,6 @@ def test_values_are_written_in_tla() -> None:
     assert tla(2) == "2"
 
 
-@pytest.mark.skipif(not shutil.which("java"), reason="Java is not installed")
 def test_no_verdict_without_tlc() -> None:
     with pytest.raises(SystemExit, match="TLC failed on redlock restart"):
         check("/no/such.jar", "redlock", "restart")

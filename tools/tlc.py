@@ -88,6 +88,8 @@ def check(classpath: str, model: str, variant: str) -> Result:
         config.write_text("\n".join(lines) + "\n")
         java = ["java", "-XX:+UseParallelGC", "-cp", classpath, "tlc2.TLC", "-workers", "1"]
         command = [*java, "-noGenerateSpecTE", "-config", config.name, f"{module(model)}.tla"]
+        if not shutil.which("java"):
+            raise SystemExit(f"TLC failed on {model} {variant}: Java is not installed.")
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS)
     broken = re.search(r"Invariant (\w+) is violated", done.stdout)
     states = re.findall(r"(\d+) distinct states found", done.stdout)
