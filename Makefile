@@ -4,6 +4,8 @@
 
 SETUP := sh tools/python.sh
 BIN := .venv/bin
+# Python images set it. Then each process that a test starts compiles all its packages again.
+unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 2
 DJANGO ?= 5.2
 PYTHONS ?= python3.11 python3.12 python3.13

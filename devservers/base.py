@@ -243,6 +243,10 @@ class Server(ABC):
             connection.sendall(request)
             return connection.recv(4096)
 
+    def execute(self, *statements: str) -> None:
+        """Execute statements on a connection of its own. Raise ServerError with its error."""
+        raise ServerError(f"{type(self).__name__} executes no statements: {statements!r:.60}")
+
 
 def start_all(servers: Iterable[Server]) -> None:
     """Start servers in parallel; if one fails, stop all of them for good."""

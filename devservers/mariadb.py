@@ -2,6 +2,8 @@
 
 import os
 import pwd
+from contextlib import closing
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -63,6 +65,16 @@ class MariaDb(Server):
     def is_ready(self) -> bool:
         # The handshake: four bytes of header, then the protocol version, or 255 for an error.
         return self.send(b"")[4:5] == b"\x0a"
+
+    def execute(self, *statements: str) -> None:
+        driver = import_module("MySQLdb")
+        try:
+            with closing(driver.connect(HOST, "root", "", "shop", self.port)) as connection:
+                connection.autocommit(True)
+                for statement in statements:
+                    connection.cursor().execute(statement)
+        except driver.Error as error:
+            raise ServerError(str(error)) from error
 
     @property
     def _sql(self) -> Path:

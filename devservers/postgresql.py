@@ -8,6 +8,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 
 from .base import HOST, STOP_TIMEOUT, Server, ServerFailed
@@ -87,6 +88,15 @@ class PostgreSql(Server):
 
     def is_ready(self) -> bool:
         return self.send(HELLO).startswith(b"R")
+
+    def execute(self, *statements: str) -> None:
+        driver = import_module("psycopg")
+        try:
+            with driver.connect(self.url, autocommit=True) as connection:
+                for statement in statements:
+                    connection.execute(statement)
+        except driver.Error as error:
+            raise ServerError(str(error)) from error
 
     def kill(self) -> None:
         """Inject a crash of the server and the processes of its sessions."""

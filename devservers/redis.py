@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from .base import HOST, Server, injected_faults
-from .programs import ServerMissing, installed
+from .programs import ServerError, ServerMissing, installed
 
 
 class Redis(Server):
@@ -41,6 +41,11 @@ class Redis(Server):
 
     def is_ready(self) -> bool:
         return self.send(b"PING\r\n").startswith(b"+PONG")
+
+    def execute(self, *statements: str) -> None:
+        for statement in statements:
+            if (reply := self.send(f"{statement}\r\n".encode())).startswith(b"-"):
+                raise ServerError(reply.decode())
 
     def pause_clients(self, seconds: float) -> None:
         """Inject a pause: for this time the server reads commands but runs none (CLIENT PAUSE)."""

@@ -32,8 +32,17 @@ from tests.fault_rows import (  # noqa: F401 - hooks
     pytest_sessionfinish,
 )
 
-WHOLE_SYSTEMS = ("test_stack.py", "test_demo.py")
-"""Files with few tests that take minutes, because each starts every service."""
+LONG_FILES = (
+    "test_stack.py",
+    "test_demo.py",
+    "test_library_tutorial.py",
+    "test_tutorial.py",
+    "test_library_how_to.py",
+    "test_large_sale.py",
+    "test_distribution.py",
+    "test_fuzz.py",
+)
+"""Files with few tests that take long, because they start all services or a new environment."""
 
 HAS_SHOP = find_spec("shop") is not None
 """False where `make test-library` tests the library alone."""
@@ -96,7 +105,7 @@ def pytest_collection_modifyitems(
     yield
     sizes = Counter(item.path for item in items)
     first = {item.path for item in items if item.get_closest_marker("long")}
-    first |= {item.path for item in items if item.path.name in WHOLE_SYSTEMS}
+    first |= {item.path for item in items if item.path.name in LONG_FILES}
     items.sort(key=lambda item: (item.path not in first, -sizes[item.path]))
 
 
@@ -176,6 +185,7 @@ def redis_five() -> list[Redis]:
 def redis_sentinel() -> Iterator[SentinelRedis]:
     """Return a master, its replica and three Sentinels, for tests without a failover."""
     with SentinelRedis() as servers:
+        servers.disable_failover()  # else a busy machine causes one
         yield servers
 
 
@@ -183,6 +193,7 @@ def redis_sentinel() -> Iterator[SentinelRedis]:
 def redis_cluster() -> Iterator[RedisCluster]:
     """Return a Cluster of six nodes, for tests without a failover."""
     with RedisCluster() as servers:
+        servers.disable_failover()  # else a busy machine causes one
         yield servers
 
 

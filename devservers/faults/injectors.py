@@ -100,6 +100,14 @@ class CutReplication(Fault):
         with redis.Redis.from_url(self.replica.url) as direct:
             direct.replicaof("NO", "ONE")
 
+    def replace(self, master: Redis) -> None:
+        """Kill the master, and let the replica take its place on its port."""
+        master.kill()
+        self.promote()
+        self.replica.send(b"CONFIG SET port %d\r\n" % master.port)
+        self.replica.port, self.replica.replica_of = master.port, None
+        self.replica.wait_ready()
+
     recover = promote
 
 

@@ -1,4 +1,4 @@
-"""A TCP proxy that can hold, delay, lose or cut the traffic between a client and its server."""
+"""A TCP proxy that can hold, delay, lose, repeat or cut the traffic of clients and their server."""
 
 from __future__ import annotations
 
@@ -24,6 +24,15 @@ class Proxy:
     sender has closed its connection by then; cut traffic is lost.
     """
 
+    delay = 0.0
+    """Seconds by which each message is delayed."""
+    commit_delay = 0.0
+    """Seconds by which the next COMMIT of SQL is delayed, once."""
+    late_commits = 0
+    duplicates = False
+    """Whether each request is sent again on a connection of its own."""
+    duplicated = 0
+
     def __init__(
         self,
         port: int,
@@ -35,8 +44,6 @@ class Proxy:
         self._target, self._rewrite = port, rewrite
         self._connect_timeout = connect_timeout
         self._requests, self._replies = threading.Event(), threading.Event()
-        self.delay = 0.0
-        """Seconds by which each message is delayed."""
         self.resume()
         self._open: list[socket.socket] = []
         self._is_refusing = False
@@ -155,7 +162,21 @@ class Proxy:
                 end.shutdown(socket.SHUT_RDWR)
 
     def _send_request(self, source: socket.socket, sink: socket.socket, data: bytes) -> None:
+        if self.commit_delay and b"COMMIT" in data:
+            delay, self.commit_delay = self.commit_delay, 0.0
+            self.late_commits += 1
+            time.sleep(delay)
         sink.sendall(data)
+        if self.duplicates:
+            self.duplicated += 1
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(sink.getpeername(), 1) as again,
+            ):
+                again.sendall(data)
+                again.shutdown(socket.SHUT_WR)
+                while again.recv(65536):
+                    pass
 
     def _send_reply(self, sink: socket.socket, data: bytes) -> None:
         with contextlib.suppress(OSError):  # a reply to a client that has gone
