@@ -149,7 +149,7 @@ class ZooKeeperBackend(Backend):
                     if (claim.slots or 0) > 0 and len(ahead) + 1 < len(queue):
                         set_data = session.client.set_async(path, nodes.GRANTED)
                         session.wait_for(set_data, timeout)
-                    return Grant(token, sent + session.timeout)
+                    return Grant(token, min(sent + session.timeout, session.wait_alive(timeout)))
                 remaining = end - time.monotonic()
                 if remaining <= 0 or claim.trace is not None:
                     claim.holder = Held(name=claim.name, owner=nodes.owner_of(ahead[0]))
@@ -236,12 +236,11 @@ class ZooKeeperBackend(Backend):
         path = None if session is None else session.nodes.get(claim.owner)
         if session is None or path is None:
             raise claim.lost()
-        sent = time.monotonic()
         with translated():
             session.wait_up(0)
             if session.wait_for(session.client.exists_async(path), session.timeout / 3) is None:
                 raise claim.lost()
-        return sent + session.timeout
+        return session.wait_alive(session.timeout / 3)
 
     def inspect(self) -> list[Held]:
         """Return the holders of every queue, from a server that has caught up with the leader."""
@@ -281,7 +280,7 @@ class ZooKeeperBackend(Backend):
             session.wait_for(session.client.sync_async("/"), self._connect_timeout)
 
     def break_lock(self, name: str) -> bool:
-        """Delete the first holder's node; its lease is marked in a fifth of the session timeout."""
+        """Delete the first holder's node, who learns that in a quarter of the session timeout."""
         session, parent = self._open(), self._parent(name)
         with translated():
             queue = self.queue(name)

@@ -2,10 +2,16 @@
 
 kazoo's client reconnects and pings, but does not expose when the server last replied, and a steady
 stream of requests keeps it from noticing that a server no longer replies. So a thread here sends a
-request five times per session time-out. The reply proves that the session was alive when the
-request was sent; every lease is then valid until that moment plus the session time-out, also in a
-process that was paused meanwhile. Without a reply for a third of the time-out, the client connects
-to the next server.
+request four times per session time-out. The leader replies to it: it ends the sessions, while a
+server that is cut off from it goes on replying to reads. The leader learns within half a tick which
+sessions have sent something to another server, and a tick is at most half a session time-out. So a
+reply proves that the leader knows of the request before. Every lease is then valid until that one
+plus the session time-out, also in a process that was paused meanwhile. Without a reply for a third
+of the time-out, the client connects to the next server.
+
+The request is a `sync`, and a transaction while locks are held: a leader that is cut off from the
+others goes on replying to a `sync` for some ticks, but a transaction needs the majority. As long as
+that accepts it, there is no other leader; a new one begins every session time-out again.
 """
 
 from __future__ import annotations
@@ -105,6 +111,11 @@ class Session:
     def __init__(self, hosts: str, timeout: float) -> None:
         self.timeout = timeout
         """Seconds after the last request at which the server ends the session."""
+        self.alive_until = 0.0
+        """Monotonic time before which the server does not end the session."""
+        self._asked_at = 0.0
+        """Monotonic time of the last request that counts, or of the connection."""
+        self._renewed = threading.Condition()
         self.up = threading.Event()
         self.ended = False
         """The session cannot be used any more: open another one."""
@@ -135,8 +146,10 @@ class Session:
         connect = connection._connect
 
         def learn(*args: Any) -> Any:
+            self._asked_at = time.monotonic()
             read_timeout, connect_timeout = connect(*args)  # read_timeout: 2/3 of it, in ms
             self.timeout = read_timeout * 1.5 / 1000
+            self._prove_alive(self._asked_at)  # the leader opened the session, or knew it
             return read_timeout, connect_timeout
 
         connection._connect = learn
@@ -158,6 +171,20 @@ class Session:
         """Return when connected; raise LockUnavailable after `timeout` seconds."""
         if not self.up.wait(timeout):
             raise LockUnavailable(f"ZooKeeper could not be reached in {timeout:.1f} s.")
+
+    def wait_alive(self, timeout: float) -> float:
+        """Return `alive_until`; after a pause of this process, wait for the next renewal."""
+        with self._renewed:
+            if not self._renewed.wait_for(
+                lambda: self.alive_until - time.monotonic() > self.timeout / 4, timeout
+            ):
+                raise LockUnavailable("ZooKeeper did not confirm the session in time.")
+            return self.alive_until
+
+    def _prove_alive(self, asked_at: float) -> None:
+        with self._renewed:
+            self.alive_until = max(self.alive_until, asked_at + self.timeout)
+            self._renewed.notify_all()
 
     def wait_gone(
         self, paths: list[str], woken: threading.Event, seconds: float, mark: bytes | None = None
@@ -199,6 +226,7 @@ class Session:
             self.up.clear()
         if state == KazooState.LOST:
             self.nodes.clear()
+            self.alive_until = 0.0
             self.ended = self.client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
         with self._guard:
             for waiters in self._waiting.values():
@@ -237,7 +265,7 @@ class Session:
 
     def _run(self) -> None:
         while True:
-            self._wake.wait(self.timeout / 5)
+            self._wake.wait(self.timeout / 4)
             self._wake.clear()
             try:
                 if self.up.is_set():
@@ -252,25 +280,34 @@ class Session:
 
     def _renew(self) -> None:
         """Renew the grants of this process; change the server if this one does not reply."""
-        sent = time.monotonic()
+        sent, asked_at = time.monotonic(), self._asked_at
         requests = [
             (claim, self.client.exists_async(path))
             for claim in list(self.granted.values())
             if (path := self.nodes.get(claim.owner)) is not None
         ]
-        root = self.client.exists_async("/")
-        if not root.wait(self.timeout / 3):
+        confirmed = self._ask_majority() if self.granted else self.client.sync_async("/")
+        if not confirmed.wait(self.timeout / 3):
             with contextlib.suppress(OSError):
                 if self._handler.socket_in_use is not None:
                     self._handler.socket_in_use.shutdown(socket.SHUT_RDWR)
             return
+        if confirmed.successful() and sent - asked_at >= self.timeout / 4:
+            self._prove_alive(asked_at)
+            self._asked_at = sent
         for claim, reply in requests:
             if not reply.successful():
                 continue
             if reply.value is None:  # an operator has broken the lock
                 self.nodes.pop(claim.owner, None)
             elif time.monotonic() < claim.deadline:
-                claim.deadline = sent + self.timeout
+                claim.deadline = self.alive_until
+
+    def _ask_majority(self) -> Any:
+        """Send a transaction that changes nothing; return its reply."""
+        transaction = self.client.transaction()
+        transaction.check("/", -1)
+        return transaction.commit_async()
 
     def _report_lost(self) -> None:
         """Report the grants that have ended, and release those whose thread or task has ended."""
