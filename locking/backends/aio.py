@@ -1,8 +1,9 @@
 """Calls of blocking backends on behalf of asyncio tasks.
 
-Calls that do not wait share one thread. Waits need a thread each, because one of them may last for
-ever; but of all tasks of an event loop that wait for one name, only the first one waits in the
-store, in the order of their arrival.
+Calls that do not wait share one thread per backend, so that a store that does not respond delays no
+calls of another one. Waits need a thread each, because one of them may last for ever; but of all
+tasks of an event loop that wait for one name, only the first one waits in the store, in the order
+of their arrival.
 """
 
 from __future__ import annotations
@@ -61,8 +62,6 @@ class HelperThread:
             self._calls.get()()
 
 
-helper = HelperThread("lock-helper")
-
 _turns: weakref.WeakValueDictionary[tuple[object, ...], asyncio.Lock] = (
     weakref.WeakValueDictionary()
 )
@@ -73,7 +72,9 @@ async def acquire_in_thread(backend: Backend, claim: Claim, timeout: float) -> G
     """Return the result of `backend.acquire`; cancelling the await leaves no trace in the store."""
     loop = asyncio.get_running_loop()
     if timeout <= 0:
-        return await _acquire(backend, claim, helper.submit(lambda: backend.acquire(claim, 0)))
+        return await _acquire(
+            backend, claim, backend.helper.submit(lambda: backend.acquire(claim, 0))
+        )
     until = loop.time() + timeout
     turn = _turns.setdefault((loop, backend, claim.name), asyncio.Lock())
     try:
@@ -97,7 +98,7 @@ async def _acquire(backend: Backend, claim: Claim, wait: Future[Grant | None]) -
         with suppress(LockError):
             grant = await _finish(entering)
             if grant is not None:
-                release = helper.submit(lambda: backend.release(claim, grant.token))
+                release = backend.helper.submit(lambda: backend.release(claim, grant.token))
                 await _finish(asyncio.wrap_future(release))
         raise
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Unpack
 from django.core.checks import CheckMessage, Error
 from django.utils.translation import gettext_noop
 
-from locking.backends.aio import acquire_in_thread, helper
+from locking.backends.aio import HelperThread, acquire_in_thread
 from locking.backends.options import Option, problems
 from locking.exceptions import LockLost, LockMisuse
 from locking.fork import RenewedLock, after_fork_in_child
@@ -246,6 +246,8 @@ class Backend(ABC):
         """The leases of this process, by name and thread or task."""
         self.entering: set[tuple[str, object]] = set()
         """The names and tasks that wait for a grant."""
+        self.helper = HelperThread(f"lock-helper-{alias}")
+        """Runs the calls of asyncio tasks that do not wait."""
         after_fork_in_child(self.reset_after_fork)
 
     def lock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
@@ -327,11 +329,11 @@ class Backend(ABC):
 
     async def arelease(self, claim: Claim, token: int) -> None:
         """Release the lock for an asyncio task, even if the task is cancelled meanwhile."""
-        await helper.run(lambda: self.release(claim, token))
+        await self.helper.run(lambda: self.release(claim, token))
 
     async def aset_depth(self, claim: Claim, token: int, depth: int) -> None:
         """Record the depth of re-entry for an asyncio task."""
-        await helper.run(lambda: self.set_depth(claim, token, depth))
+        await self.helper.run(lambda: self.set_depth(claim, token, depth))
 
     def break_lock(self, name: str) -> bool:
         """Release `name` without its holder, for operators; return False if it was not held."""

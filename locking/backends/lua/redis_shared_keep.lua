@@ -10,7 +10,8 @@ if not token then
   return 0
 end
 if ARGV[2] == 'ttl' then
-  redis.call('PEXPIRE', lock, LINGER) -- first, so that a full Redis does not refuse the rest
+  -- First, so that a full Redis does not refuse the rest.
+  redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), LINGER))
   keep(caller, token, ARGV[3], count)
 else
   redis.call('HSET', lock, caller, token .. ' ' .. ttl .. ' ' .. ARGV[3])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from locking.backends.aio import start_thread
 from locking.backends.base import Claim, Grant
-from locking.backends.redis.connection import Connection, Refused, Script, may_repeat
+from locking.backends.redis.connection import Connection, Refused, Script, Undo, may_repeat
 from locking.backends.redis.scripts import KEEP, RECHECK_DELAY, RELEASE, TAKE, script_for
 from locking.backends.redis.shared import SharedConnection
 from locking.backends.redis.waiters import Waiter, Waiters
@@ -72,15 +72,16 @@ class AsyncRedis:
 
     def __init__(self, backend: RedisBackend) -> None:
         self._backend = backend
-        self._clients: dict[AbstractEventLoop, LoopClient] = {}
+        self.clients: dict[AbstractEventLoop, LoopClient] = {}
+        """By event loop, until another loop starts after its end."""
 
     def reset(self) -> None:
         """Forget the parent's connections in a forked child; the pool abandons them."""
-        self._clients = {}
+        self.clients = {}
 
     def close(self) -> None:
         """Close the connections of all event loops."""
-        clients, self._clients = self._clients, {}
+        clients, self.clients = self.clients, {}
         for loop, client in clients.items():
             if loop.is_running():
                 loop.call_soon_threadsafe(client.close)
@@ -89,11 +90,12 @@ class AsyncRedis:
 
     def _client(self) -> LoopClient:
         loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
+        client = self.clients.get(loop)
         if client is None:
-            for ended in [known for known in list(self._clients) if known.is_closed()]:
-                self._clients.pop(ended).close()
-            client = self._clients[loop] = LoopClient(self._backend)
+            for ended in [known for known in list(self.clients) if known.is_closed()]:
+                if left := self.clients.pop(ended, None):  # another thread may do the same
+                    left.close()
+            client = self.clients[loop] = LoopClient(self._backend)
         return client
 
     async def acquire(self, claim: Claim, timeout: float) -> Grant | None:
@@ -127,8 +129,9 @@ class AsyncRedis:
         while True:
             sent = time.monotonic()
             args = backend.take_args(claim, waiter.entry)
+            undo = partial(backend.packed_release, claim, waiter.entry)
             (token, left, ticks, _, is_new, *holder), _ = await self._run(
-                client, TAKE, claim, *args
+                client, TAKE, claim, *args, undo=undo
             )
             if waiter.is_recheck and is_new:
                 waiters.rejoin(claim.name)
@@ -172,16 +175,16 @@ class AsyncRedis:
             raise claim.lost()
 
     async def _run(
-        self, client: LoopClient, script: Script, claim: Claim, *args: str
+        self, client: LoopClient, script: Script, claim: Claim, *args: str, undo: Undo = None
     ) -> tuple[Any, bool]:
         """Return the script's reply, and whether it was sent twice because a reply was lost."""
         keys, script = self._backend.keys(claim.name), script_for(script, claim.name)
         shared = await client.connection()
         try:
-            return await shared.run(script, keys, (claim.owner, *args)), False
+            return await shared.run(script, keys, (claim.owner, *args), undo), False
         except LockUnavailable as error:
             if not may_repeat(error):
                 raise
             is_lost = not isinstance(error, Refused)
         shared = await client.connection()
-        return await shared.run(script, keys, (claim.owner, *args)), is_lost
+        return await shared.run(script, keys, (claim.owner, *args), undo), is_lost

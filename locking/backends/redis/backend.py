@@ -33,6 +33,7 @@ from locking.backends.redis.connection import Connection, Disconnected, Script, 
 from locking.backends.redis.held_locks import held_locks, holder_of
 from locking.backends.redis.pool import ConnectionPool
 from locking.backends.redis.scripts import (
+    CLOCK_ERROR,
     KEEP,
     MAX_SLEEP,
     MAX_STAGGER,
@@ -247,7 +248,7 @@ class RedisBackend(Backend):
         if ticks < 0:
             raise other_slots(claim, -ticks)
         self._raise_floor(ticks)
-        return Grant(full_token(ticks, claim.owner), deadline)
+        return Grant(full_token(ticks, claim.owner), deadline - CLOCK_ERROR)
 
     def _withdraw(
         self, pool: ConnectionPool, claim: Claim, connection: Connection, entry: str
@@ -308,7 +309,7 @@ class RedisBackend(Backend):
         sent = time.monotonic()
         if not self._run(KEEP, claim, "ttl", milliseconds(ttl))[0]:
             raise claim.lost()
-        return sent + ttl
+        return sent + ttl - CLOCK_ERROR
 
     def set_depth(self, claim: Claim, token: int, depth: int, only_if: int | None = None) -> None:
         """Store the depth of re-entry in the lock's hash."""
@@ -339,8 +340,7 @@ class RedisBackend(Backend):
 
     def _raise_floor(self, ticks: int) -> None:
         with self._guard:
-            if ticks > self._floor:
-                self._floor = ticks
+            self._floor = max(self._floor, ticks)
 
     def _ticks(self) -> str:
         now, floor = time.time_ns() // 16000, self._floor

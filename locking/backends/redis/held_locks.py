@@ -64,6 +64,6 @@ def holder_of(pool: ConnectionPool, key: str, name: str) -> str | None:
 def shared_holders(pool: ConnectionPool, key: str, name: str) -> list[Held]:
     """Return the holders of a shared lock; the one whose grant ends first comes first."""
     keys = key, f"{key}:waiters", key, f"{key}:holders"
-    used, rows = pool.retry_once(pool.get(), Connection.run, LIST, keys, ("", "0"))
+    used, rows = pool.retry_once(pool.get(), Connection.run, LIST, keys, ("", "0"), None)
     pool.give(used)
     return [_held(name, *row) for row in rows]

@@ -35,6 +35,10 @@ MAX_STAGGER = 0.3
 TICK = 16e-6
 """Seconds between two tokens of a clock. Ticks fit the 53 bits of a number in Lua."""
 
+CLOCK_ERROR = 0.002
+"""Seconds by which a grant ends for its holder before it ends in Redis, which measures the ends in
+whole milliseconds."""
+
 SALT_BITS = 15
 """Low bits of a token, a hash of its owner: two masters may grant in one tick, and these differ."""
 

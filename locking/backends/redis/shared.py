@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import hiredis
@@ -18,6 +19,7 @@ from locking.backends.redis.connection import (
     Disconnected,
     Refused,
     Script,
+    Undo,
 )
 
 READ_SIZE = 1 << 16
@@ -44,30 +46,33 @@ class SharedConnection:
         self._socket.setblocking(False)
         self._on_push = on_push
         self._on_end = on_end
-        self._callbacks: deque[OnReply] = deque([self._greeted] * connection.hello_pending)
+        greeting: list[tuple[OnReply, Undo]] = [(self._greeted, None)]
+        self._callbacks = deque(greeting * connection.hello_pending)
         self._unsent = bytearray()
         self._loop = asyncio.get_running_loop()
         self._heard_at = self._loop.time()
         self._check: asyncio.TimerHandle | None = None
         self._loop.add_reader(self._socket, self._read)
 
-    async def run(self, script: Script, keys: Sequence[str], args: Sequence[str]) -> Any:
+    async def run(
+        self, script: Script, keys: Sequence[str], args: Sequence[str], undo: Undo = None
+    ) -> Any:
         """Run a script and return its reply; send its source if the server does not have it."""
         try:
-            return await self._request(script.pack(keys, args))
+            return await self._request(script.pack(keys, args), undo)
         except Refused as error:
             if not str(error.__cause__).startswith("NOSCRIPT"):
                 raise
-        return await self._request(script.pack(keys, args, whole=True))
+        return await self._request(script.pack(keys, args, whole=True), undo)
 
-    async def _request(self, packed: bytes) -> Any:
+    async def _request(self, packed: bytes, undo: Undo) -> Any:
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def on_reply(reply: Any) -> None:
             if not future.done():  # its task may have been cancelled
                 future.set_result(reply)
 
-        self.send(packed, on_reply)
+        self.send(packed, on_reply, undo)
         reply = await future
         if isinstance(reply, Disconnected):
             raise reply
@@ -75,12 +80,15 @@ class SharedConnection:
             raise Refused(f"Redis returned an error: {reply}") from reply
         return reply
 
-    def send(self, packed: bytes, on_reply: OnReply) -> None:
-        """Send a command; `on_reply` gets its reply, an error reply, or Disconnected."""
+    def send(self, packed: bytes, on_reply: OnReply, undo: Undo = None) -> None:
+        """Send a command; `on_reply` gets its reply, an error reply, or Disconnected.
+
+        It may still arrive after a timeout: the command that `undo` returns is then sent behind it.
+        """
         if self.closed:
             on_reply(Disconnected("The connection to Redis broke."))
             return
-        self._callbacks.append(on_reply)
+        self._callbacks.append((on_reply, undo))
         if self._check is None:
             self._heard_at = self._loop.time()
             self._check = self._loop.call_later(self._connection.timeout, self._check_replies)
@@ -120,7 +128,8 @@ class SharedConnection:
         self._heard_at = self._loop.time()
         while (item := self._connection.next_reply()) is not NO_REPLY and not self.closed:
             if not isinstance(item, hiredis.PushNotification):
-                self._callbacks.popleft()(item)
+                on_reply, _ = self._callbacks.popleft()
+                on_reply(item)
                 if isinstance(item, hiredis.ReplyError) and str(item).startswith(OTHER_SERVER):
                     self.end(EOFError(str(item)))
             elif item[0] == "message":
@@ -151,9 +160,13 @@ class SharedConnection:
         if not self._loop.is_closed():
             self._loop.remove_reader(self._socket)
             self._loop.remove_writer(self._socket)
+        callbacks, self._callbacks = self._callbacks, deque()
+        if isinstance(error, TimeoutError):
+            undone = b"".join(undo() for _, undo in callbacks if undo is not None)
+            with suppress(OSError):
+                self._socket.send(self._unsent + undone)
         broken = self._connection.broken(error)
         broken.__cause__ = error
-        callbacks, self._callbacks = self._callbacks, deque()
-        for on_reply in callbacks:
+        for on_reply, _ in callbacks:
             on_reply(broken)
         self._on_end()

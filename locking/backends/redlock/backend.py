@@ -35,7 +35,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -45,6 +45,7 @@ from django.utils.translation import gettext_noop
 from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
 from locking.backends.clock_tokens import clock_time, clock_token
 from locking.backends.options import seconds, text
+from locking.backends.pending_releases import PendingReleases
 from locking.backends.pool import IdlePool
 from locking.backends.redis.addresses import url_problem
 from locking.backends.redis.connection import Script, milliseconds, pack
@@ -94,6 +95,7 @@ class RedLockBackend(Backend):
         self._majority_timeout = MAJORITY_TIMEOUT * self._node_timeout
         self._prefix = options["PREFIX"]
         self.pool: IdlePool[Quorum] = IdlePool(MAX_IDLE)
+        self.pending_releases = PendingReleases()
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
@@ -186,8 +188,22 @@ class RedLockBackend(Backend):
         return None
 
     def release(self, claim: Claim, token: int) -> None:
-        """Release the lock on every master and wait for a majority."""
-        quorum = self._pinned.pop(claim.owner, None) or self._borrow()
+        """Release the lock on every master and wait for a majority.
+
+        Without one, the release is repeated in the background.
+        """
+        pinned = self._pinned.pop(claim.owner, None)
+        try:
+            self._release(claim, token, pinned or self._borrow())
+        except LockUnavailable:
+            self.pending_releases.add(lambda: self._release_later(claim, token), claim.ttl)
+            raise
+
+    def _release_later(self, claim: Claim, token: int) -> None:
+        with suppress(LockLost):
+            self._release(claim, token, self._borrow())
+
+    def _release(self, claim: Claim, token: int, quorum: Quorum) -> None:
         with quorum.mutex:
             votes = quorum.ask_all(self._undo(claim, token), self._majority_timeout)
         self.pool.give(quorum)

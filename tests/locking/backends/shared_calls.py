@@ -16,6 +16,7 @@ from devservers.faults.waiting import WAIT_TIMEOUT
 from locking.backends.base import Backend
 from locking.handler import create
 from locking.lease import Lock
+from locking.testing.process import Commands, OtherProcess
 from tests.locking.lock_worker import LockCommands, LockWorker
 
 Interval = tuple[float, float]
@@ -50,8 +51,39 @@ class SharedWorker(LockWorker):
     commands = "tests.locking.backends.shared_calls:SharedCommands"
 
 
+class Borrowed(OtherProcess):
+    """The process of the public contract, borrowed: its commands in a worker that lives on."""
+
+    def __init__(self, worker: SharedWorker) -> None:
+        self._worker = worker
+
+    def send(self, do: str, *args: Any) -> None:
+        given = [str(value) if isinstance(value, Path) else value for value in args]
+        self._worker.send("contract", command=do, args=given)
+
+    def receive(self) -> Any:
+        return self._worker.receive()["result"]
+
+    def kill(self) -> None:
+        self._worker.kill()
+
+
 class SharedCommands(LockCommands):
     """The child's side."""
+
+    def configure(
+        self, conf: dict[str, Any], databases: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        reply = super().configure(conf, databases)
+        self._contract = Commands(self.backend)
+        self._contract.held = self.held
+        return reply
+
+    def contract(self, command: str, args: list[Any]) -> dict[str, Any]:
+        """Execute a command of `OtherProcess`."""
+        if command == "count":
+            args[0] = Path(args[0])
+        return {"result": getattr(self._contract, command)(*args)}
 
     def take(
         self, kind: str, name: str, slots: int = 3, timeout: float = 0, ttl: float | None = None

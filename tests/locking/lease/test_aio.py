@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT
+from locking import LockLost
 from locking.backends.base import Claim
 from tests.locking.scripted import scripted, waiters
 
@@ -52,6 +53,43 @@ def test_grant_that_arrives_after_the_cancellation_is_released() -> None:
     assert backend.times("release"), "nothing was granted: the test proves nothing"
     assert not backend.held
     assert not backend.inspect()
+
+
+def test_store_that_does_not_respond_delays_no_release_in_another_one() -> None:
+    requested, reply = threading.Event(), threading.Event()
+    stopped = scripted()
+    stopped.then("release", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
+
+    async def main() -> None:
+        one, other = stopped.lock("a"), scripted().lock("a")
+        assert await one.aacquire()
+        assert await other.aacquire()
+        releases = [asyncio.create_task(one.arelease())]
+        await asyncio.to_thread(requested.wait, WAIT_TIMEOUT)
+        releases.append(asyncio.create_task(other.arelease()))
+        done, _ = await asyncio.wait(releases, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+        reply.set()
+        await asyncio.wait(releases)
+        assert done == {releases[1]}
+
+    asyncio.run(main())
+
+
+def test_inner_release_of_a_task_reports_the_loss() -> None:
+    backend, lost = scripted(), []
+
+    async def main() -> None:
+        lock = backend.lock("a", on_lost=lost.append)
+        assert await lock.aacquire()
+        assert await lock.aacquire()
+        backend.break_lock("a")
+        with pytest.raises(LockLost):
+            await lock.arelease()
+        assert lost == [lock.lease]
+        with pytest.raises(LockLost):
+            await lock.arelease()
+
+    asyncio.run(main())
 
 
 def test_cancelled_reentry_is_undone() -> None:

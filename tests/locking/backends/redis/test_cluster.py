@@ -15,6 +15,7 @@ from locking import LockLost, LockUnavailable
 from locking.backends.base import Claim
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.cluster import slot_of, tagged, tags
+from locking.testing.calls import within
 from tests.devservers.redis_groups import SLOTS, ClusterNode, RedisCluster
 from tests.fault_rows import SLACK
 from tests.locking.backends.redis.redis_tools import Connect, connect, take, waiters, waiting
@@ -74,6 +75,13 @@ def test_each_slot_has_a_tag() -> None:
     assert all(slot_of(tag) == slot for slot, tag in tags().items())
 
 
+def test_tags_are_known_before_the_first_lock(connect: Connect) -> None:
+    """Else all threads compute them at once, while leases of the process end."""
+    tags.cache_clear()
+    connect("redis+cluster://127.0.0.1:1/")
+    assert tags.cache_info().currsize == 1
+
+
 def slot_of_key(key: str) -> int:
     """Return the slot of a key by the rules of the Cluster specification."""
     begin = key.index("{") + 1
@@ -102,6 +110,53 @@ def test_a_slot_that_moved_is_followed(own_cluster: RedisCluster, connect: Conne
         stale.release(first.claim, first.token)
     backend.release(second.claim, second.token)
     assert not backend.inspect()
+
+
+def test_semaphore_is_broken_while_its_slot_moves(
+    own_cluster: RedisCluster, connect: Connect
+) -> None:
+    backend = connect(own_cluster.url)
+    semaphore = backend.semaphore("n", 2, renew=False)
+    assert semaphore.acquire(timeout=5)
+    move = Move(own_cluster, semaphore.name)
+    move.begin()
+    move.keys(*backend.keys(semaphore.name))
+    with ThreadPoolExecutor(1) as pool:
+        breaking = pool.submit(backend.break_lock, semaphore.name)
+        time.sleep(0.1)
+        move.end()
+        assert breaking.result(WAIT_TIMEOUT)
+    with pytest.raises(LockLost):
+        semaphore.release()
+
+
+def test_calls_to_a_stopped_cluster_fail_at_once(
+    own_cluster: RedisCluster, connect: Connect
+) -> None:
+    """A single thread asks the nodes in turn, which takes seconds while none replies."""
+    backend = connect(own_cluster.url)
+    take(backend).release()
+
+    def fail(number: int) -> None:
+        with pytest.raises(LockUnavailable):
+            backend.acquire(Claim(name=f"n{number}", ttl=30.0), 0)
+
+    for node in own_cluster.nodes:
+        node.pause()
+    for number in range(2):  # the first time-outs of a node, and of the map of the slots
+        fail(number)
+    with within(1.0), ThreadPoolExecutor(20) as pool:
+        list(pool.map(fail, range(100)))
+    for node in own_cluster.nodes:
+        node.resume()
+
+    def responds() -> bool:
+        with suppress(LockUnavailable):
+            take(backend).release()
+            return True
+        return False
+
+    until(responds, "the cluster responding again")
 
 
 def test_waiter_of_a_moved_slot_believes_the_lock_only(

@@ -9,9 +9,10 @@ import redis as client
 from devservers import Redis
 from tests.devservers.redis_groups import RedisCluster, SentinelRedis
 from tests.locking.backends.contract import Contract, CountsRequests
+from tests.locking.backends.contract_ends import Ends
 
 
-class TestRedis(CountsRequests, Contract):
+class OnRedis(CountsRequests):
     path = "locking.backends.redis.RedisBackend"
     down = "redis://127.0.0.1:1/0"
 
@@ -25,29 +26,22 @@ class TestRedis(CountsRequests, Contract):
             yield lambda: raw.info("commandstats")["cmdstat_evalsha"]["calls"]
 
 
-class TestUnfairRedis(TestRedis):
+class TestRedis(OnRedis, Contract):
+    pass
+
+
+class TestUnfairRedis(OnRedis, Ends):
+    """FAIR changes what a release does, and nothing of re-entry, hand-over or shared locks."""
+
+    test_fair_lock_is_granted_in_order = None
+
     @pytest.fixture
     def options(self) -> dict[str, object]:
         return {"FAIR": False}
 
-    test_fair_lock_is_granted_in_order = None
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[Redis]:
-    """The server of the demo."""
-    with Redis(prefer="embedded") as server:
-        yield server
-
-
-class TestEmbeddedValkey(TestRedis):
-    @pytest.fixture
-    def location(self, valkey: Redis) -> str:
-        return valkey.url
-
 
 class TestSentinel(TestRedis):
-    """The master that three Sentinels name."""
+    """The master that three Sentinels name; it is the embedded Valkey, the server of the demo."""
 
     store = "redis-sentinel"
     down = "redis+sentinel://127.0.0.1:1/locks"
@@ -65,7 +59,7 @@ class TestSentinel(TestRedis):
 
 
 class TestCluster(TestRedis):
-    """Six nodes; the names of the tests are in slots of all three masters."""
+    """Six embedded Valkeys; the names of the tests are in slots of all three masters."""
 
     store = "redis-cluster"
     down = "redis+cluster://127.0.0.1:1/"

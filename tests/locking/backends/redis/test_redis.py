@@ -11,8 +11,10 @@ import redis as client
 
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
+from locking.backends.base import Claim
 from locking.backends.redis.backend import RedisBackend
 from locking.testing.calls import acquire_and_release, passes_in_child
+from locking.types import SEMAPHORE_PREFIX
 from tests.locking.backends.leaks import assert_nothing_leaks
 from tests.locking.backends.redis.redis_tools import claim, waiters, waiting
 from tests.locking.lock_worker import LockWorker
@@ -52,6 +54,34 @@ def calls(raw: client.Redis) -> int:
     """Return the number of scripts that clients have run."""
     stats = raw.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
+
+
+@pytest.mark.parametrize("slots", [None, 2])
+def test_grant_expires_after_the_holders_deadline(
+    backend: RedisBackend, raw: client.Redis, slots: int | None
+) -> None:
+    """Redis measures the ends of grants in whole milliseconds."""
+    for number in range(20):
+        asked = Claim(name=f"{SEMAPHORE_PREFIX if slots else ''}{number}", ttl=30.0)
+        asked.slots = slots
+        ends = [backend.acquire(asked, 0).deadline, backend.extend(asked, 0, 30.0)]
+        ends.append(backend.acquire(asked, 0).deadline)  # the reply of the first was lost
+        epoch = time.time() - time.monotonic()
+        key, *_, holders = backend.keys(asked.name)
+        expires_at = raw.zscore(holders, asked.owner) if slots else raw.pexpiretime(key)
+        assert max(ends) + epoch < expires_at / 1000
+
+
+def test_renewal_keeps_a_longer_grant_of_another_holder(
+    backend: RedisBackend, raw: client.Redis
+) -> None:
+    longer, shorter = (Claim(name=f"{SEMAPHORE_PREFIX}n", ttl=ttl) for ttl in (600.0, 6.0))
+    for one in (longer, shorter):
+        one.slots = 2
+        assert backend.acquire(one, 0)
+    backend.extend(shorter, 0, 6.0)
+    key, *_, holders = backend.keys(longer.name)
+    assert min(raw.pttl(key), raw.pttl(holders)) > 500_000
 
 
 def test_killed_waiter_is_skipped_at_once(

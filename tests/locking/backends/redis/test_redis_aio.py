@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis as client
 
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
+from locking import LockUnavailable
 from locking.backends.redis import aio
 from locking.backends.redis.backend import RedisBackend
-from tests.locking.backends.redis.redis_tools import Connect, connect, server, waiting
+from tests.devservers.faults.interception import InterceptingProxy
+from tests.locking.backends.redis.redis_tools import Connect, claim, connect, server, waiting
 
 __all__ = ["connect", "server"]
 
@@ -179,3 +182,48 @@ def test_cancellation_at_any_await_leaves_nothing_behind(backend: RedisBackend, 
     until(lambda: not backend.inspect(), "no lock left")
     assert not backend.held
     until(lambda: backend.pending_releases.is_idle, "no release left")
+
+
+def test_acquire_that_arrives_after_its_timeout_is_withdrawn(
+    server: Redis, connect: Connect
+) -> None:
+    """A release on a new connection arrives before the late acquire."""
+    direct = connect(server.url)
+
+    async def acquire(backend: RedisBackend, proxy: InterceptingProxy) -> threading.Event:
+        async with backend.lock(NAME):
+            pass
+        held = proxy.hold_open_connections()
+        with pytest.raises(LockUnavailable, match="did not reply"):
+            await backend.aacquire(claim(), 0)
+        return held
+
+    with InterceptingProxy(server.port) as proxy, client.Redis.from_url(server.url) as raw:
+        backend = connect(f"redis://{proxy.url}/0", SOCKET_TIMEOUT=0.5)
+        held = asyncio.run(acquire(backend, proxy))
+        until(lambda: backend.pending_releases.is_idle, "the release on a new connection")
+        clock = backend.keys(NAME)[2]
+        before = raw.get(clock)
+        held.set()
+        until(lambda: raw.get(clock) != before, "the late acquire arriving")
+        until(lambda: not direct.inspect(), "no lock left")
+
+
+def test_two_threads_drop_the_client_of_an_ended_loop(backend: RedisBackend) -> None:
+    """Each request of a threaded server may run an event loop of its own."""
+
+    shared = aio.AsyncRedis(backend)
+
+    class Ended:
+        def is_closed(self) -> bool:
+            shared.clients.pop(self)  # the other thread does the same
+            return True
+
+    async def acquire() -> None:
+        shared.clients[Ended()] = aio.LoopClient(backend)
+        asked = claim()
+        assert await shared.acquire(asked, 0)
+        await shared.release(asked)
+        shared.close()
+
+    asyncio.run(acquire())

@@ -12,7 +12,7 @@ import redis
 
 from devservers import start_all
 from devservers.faults.clock import Clock
-from devservers.faults.waiting import until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.redlock.master import CONNECT_TIMEOUT
 from locking.testing.calls import within
@@ -191,6 +191,21 @@ class TestMastersDown:
         until(lambda: masters.values() == [None] * 5, "the withdrawn votes")
         asked, grant = take(backend)
         backend.release(asked, grant.token)
+
+    def test_release_without_a_majority_is_repeated(
+        self, masters: Masters, proxy: Callable[[int], InterceptingProxy]
+    ) -> None:
+        proxies = [proxy(number) for number in FIRST_THREE]
+        backend = connected(masters.client())
+        asked, grant = take(backend)
+        until(lambda: None not in masters.values(), "all votes")
+        for one in proxies:
+            one.cut(refuse=True)
+        with pytest.raises(LockUnavailable):
+            backend.release(asked, grant.token)
+        for one in proxies:
+            one.accept()
+        take(masters.client(), timeout=WAIT_TIMEOUT)
 
     def test_extend_fails_without_a_majority(self, masters: Masters) -> None:
         backend = masters.client()
