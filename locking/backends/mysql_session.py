@@ -34,6 +34,7 @@ from locking.backends.database.session import (
 )
 from locking.backends.database.sql import digest
 from locking.exceptions import LockMisuse
+from locking.fork import RenewedLock
 
 SLICE_SECONDS = 60.0
 """Seconds that one statement waits: after that, an unreachable server is detected."""
@@ -59,6 +60,7 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
         super().__init__(alias, **settings)
         self._stop: threading.Event | None = None
         """Ends the thread that watches the pinned sessions; None while there is none."""
+        self._starting = RenewedLock()
 
     def _key(self, name: str) -> str:
         return f"lock.{digest(f'{self.pool.database}/{name}')}"
@@ -78,8 +80,7 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
                 token = self.wait(locks, claim, min(left, SLICE_SECONDS))
             claim.token = token
             self.pin(locks, claim)
-            if self._stop is None:
-                self._watch()
+            self._watch()
             return token
 
         try:
@@ -133,7 +134,8 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
         if session is None:
             raise claim.lost()
         try:
-            row = session.row(*self.statement(session, claim, sql))
+            with session.asking:
+                row = session.row(*self.statement(session, claim, sql))
         except ConnectionLost:
             row = None
         except BaseException:
@@ -146,24 +148,26 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
         return session
 
     def _watch(self) -> None:
-        stop = threading.Event()
-        threading.Thread(target=self._run, args=(stop,), name="lock-sessions", daemon=True).start()
-        self._stop = stop
+        if self._stop is not None:
+            return
+        with self._starting:
+            if self._stop is None:
+                run, stop = self._run, threading.Event()
+                threading.Thread(
+                    target=run, args=(stop,), name="lock-sessions", daemon=True
+                ).start()
+                self._stop = stop
 
     def _run(self, stop: threading.Event) -> None:
-        """Report the locks whose connection the server has closed, and free abandoned ones."""
+        """Report the locks whose connection the server has closed."""
         while not stop.wait(WATCH_INTERVAL):
             for owner, session in list(self.pinned.items()):
-                claim = session.claim
-                if claim is None or (report_lost := claim.report_lost) is None:
-                    continue
-                # `_ask` takes the session out first, so the input here is not a reply.
-                ended = session.has_input() and self.pinned.get(owner) is session
-                if ended or claim.is_abandoned:
+                with session.asking:  # else the input may be a reply
+                    # A session that `_ask` or another holder has taken is not this owner's.
+                    ended = self.pinned.get(owner) is session and session.has_input()
+                    report_lost = session.claim and session.claim.report_lost
+                if ended and report_lost:
                     report_lost()
-                if claim.is_abandoned:
-                    self.pinned.pop(owner, None)
-                    session.close()
 
     def inspect(self) -> list[Held]:
         """Return this process's locks; other sessions' locks are visible to administrators only."""
@@ -189,9 +193,10 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
 
     def close(self) -> None:
         """Close the connections, which releases all held locks."""
-        if self._stop is not None:
-            self._stop.set()
-            self._stop = None
+        with self._starting:
+            if self._stop is not None:
+                self._stop.set()
+                self._stop = None
         super().close()
 
     def reset_after_fork(self) -> None:

@@ -69,9 +69,11 @@ class Contract(ContractBase):
         assert not backend.lock(name).locked()
         assert name not in {held.name for held in backend.inspect()}
         if backend.capabilities.lists_holders:
-            owner, _ = another().call("acquire", name, 5, None)
+            other = another()
+            owner, _ = other.call("acquire", name, 5, None)
             assert {held.name: held.owner for held in backend.inspect()}[name] == owner
             assert backend.lock(name).locked()
+            other.call("release", name)
 
     def test_exclusion_between_processes_as_declared(
         self, backend: Backend, another: Another, name: str, tmp_path: Path

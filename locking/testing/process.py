@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import django
 
 if TYPE_CHECKING:
+    from locking.backends.base import Backend
     from locking.lease import Lock
 
 REPLY_TIMEOUT = 60.0
 
 
 class OtherProcess:
-    """A process that executes the methods of `_Commands`; `kill` ends it as a crash does."""
+    """A process that executes the methods of `Commands`; `kill` ends it as a crash does."""
 
     def __init__(self, conf: Mapping[str, Any], env: Mapping[str, str]) -> None:
         spawn = multiprocessing.get_context("spawn")
@@ -47,23 +48,24 @@ class OtherProcess:
         self._pipe.close()
 
 
-class _Commands:
-    def __init__(self, conf: Mapping[str, Any]) -> None:
-        from locking.handler import create  # after django.setup()
+class Commands:
+    """The commands that the process executes; `held` has its locks by name."""
 
-        self._backend = create("other", conf)
-        self._held: dict[str, Lock] = {}
+    def __init__(self, backend: "Backend") -> None:
+        self._backend = backend
+        self.held: dict[str, Lock] = {}
 
     def acquire(self, name: str, timeout: float, ttl: float | None) -> tuple[str, int] | None:
         """Return owner and token of the grant."""
         lock = self._backend.lock(name, ttl=ttl)
         if not lock.acquire(timeout=timeout) or lock.lease is None:
             return None
-        self._held[name] = lock
+        self.held[name] = lock
         return lock.lease.owner, lock.lease.token
 
     def release(self, name: str) -> None:
-        self._held.pop(name).release()
+        """Release a lock that `acquire` took."""
+        self.held.pop(name).release()
 
     def count(self, file: Path, name: str, times: int) -> list[int]:
         """Add 1 to the number in a file under the lock, in steps; return the tokens."""
@@ -82,7 +84,9 @@ class _Commands:
 def _serve(pipe: Connection, conf: Mapping[str, Any], env: Mapping[str, str]) -> None:
     os.environ.update(env)
     django.setup()
-    commands = _Commands(conf)
+    from locking.handler import create  # after django.setup()
+
+    commands = Commands(create("other", conf))
     while True:  # until the other end is closed
         do, args = pipe.recv()
         pipe.send(getattr(commands, do)(*args))

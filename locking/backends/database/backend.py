@@ -22,8 +22,12 @@ from locking.backends.database.base import DatabaseLocks
 from locking.backends.database.session import Cancelled, Session, UserLockSession
 from locking.backends.database.sql import SECOND, digest
 from locking.backends.database.waiting import Polling, Queueing, Row, holder_lock, queue_lock
-from locking.exceptions import LockError, LockMisuse, LockUnavailable
+from locking.backends.pending_releases import PendingReleases
+from locking.exceptions import LockError, LockLost, LockMisuse, LockUnavailable
 
+SQLITE_CLOCK_ERROR = 0.002
+"""Seconds by which SQLite's clock may be behind, so that a lease ends before its ttl: it reads
+whole milliseconds, and a Julian day is rounded."""
 IDLE_SECONDS = 3600.0
 """Seconds that a row is kept after its last use: far more than a clock is ever set back."""
 
@@ -52,6 +56,8 @@ class DatabaseBackend(DatabaseLocks[Session]):
         super().__init__(alias, **settings)
         engine = connections.settings.get(self.pool.alias, {}).get("ENGINE", "")
         self.capabilities = with_queue(self.capabilities, engine.endswith(("mysql", "postgresql")))
+        self.pending_releases = PendingReleases()
+        self._clock_error = SQLITE_CLOCK_ERROR if engine.endswith("sqlite3") else 0.0
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the row, or wait for it; see `waiting`."""
@@ -82,7 +88,7 @@ class DatabaseBackend(DatabaseLocks[Session]):
             self.capabilities = with_queue(self.capabilities, queues)
         strategy = (Queueing if queues else Polling)(session, claim, self.pool)
         while True:
-            started = time.monotonic()
+            started = time.monotonic() - self._clock_error
             token = strategy.take()
             row = None
             if token is None:
@@ -110,7 +116,10 @@ class DatabaseBackend(DatabaseLocks[Session]):
                 strategy.wait(row, left)
 
     def release(self, claim: Claim, token: int) -> None:
-        """Free the row; the same statement wakes the first waiter."""
+        """Free the row; the same statement wakes the first waiter.
+
+        A release without a reply is repeated in the background.
+        """
         pinned = self.pinned.pop(claim.owner, None)
         attempts = itertools.count()
 
@@ -126,9 +135,19 @@ class DatabaseBackend(DatabaseLocks[Session]):
                 session.user_locks.release_locks()
             raise claim.lost()
 
+        def free_later() -> None:
+            with suppress(LockLost):
+                self.pool.call(free)
+
         if pinned is not None:
             pinned.claim = None
-        self.pool.call(free, first=pinned)
+        try:
+            self.pool.call(free, first=pinned)
+        except LockLost:
+            raise
+        except BaseException:
+            self.pending_releases.add(free_later, claim.ttl)
+            raise
 
     def _read(self, session: Session, name: str) -> Row | None:
         row = session.row(session.sql.read, digest(name))
@@ -136,7 +155,7 @@ class DatabaseBackend(DatabaseLocks[Session]):
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Move the row's end, unless it has passed."""
-        started = time.monotonic()
+        started = time.monotonic() - self._clock_error
         us = int(ttl * SECOND)
         self._update(claim, "extend", us, us)
         return started + ttl

@@ -11,6 +11,7 @@ import math
 import os
 import select
 import socket
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -154,6 +155,9 @@ class UserLockSession(Session):
 
     def __init__(self, raw: Any, errors: type[Exception]) -> None:
         super().__init__(raw, errors)
+        self.asking = threading.Lock()
+        """Held during a statement on the lock of a holder, and while another thread looks for the
+        end of the session."""
         self._file: int = raw.fileno()
         self._poll = select.poll()
         self._poll.register(self._file, select.POLLIN)

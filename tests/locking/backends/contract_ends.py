@@ -1,6 +1,7 @@
 """Ends of a grant and of a wait that concern leases rather than a backend, and rows of faults."""
 
 import asyncio
+import math
 import os
 import signal
 import threading
@@ -13,11 +14,12 @@ from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
 from locking.backends.base import Backend
 from locking.testing import contract
-from locking.testing.calls import acquire_and_release, in_thread
+from locking.testing.calls import acquire_and_release, in_thread, passes_in_child
 from locking.testing.contract_base import Another, needs
+from tests.locking.backends.contract_processes import OtherProcesses
 
 
-class Ends(contract.Contract):
+class Ends(contract.Contract, OtherProcesses):
     """The part about the end of a grant or a wait."""
 
     @needs(lambda can: can.exclusion == "machines")
@@ -29,6 +31,50 @@ class Ends(contract.Contract):
                 until(lambda: self.waiting(backend, name) == 1, "the other one queueing")
             other.kill()
         assert acquire_and_release(backend, name)
+
+    @needs(lambda can: can.exclusion != "none")
+    def test_wait_without_timeout_ends_with_the_release(self, backend: Backend, name: str) -> None:
+        lock = backend.lock(name, ttl=WAIT_TIMEOUT * 2)
+        lock.acquire(timeout=5)
+        with ThreadPoolExecutor(1) as other:
+            waiter = other.submit(acquire_and_release, backend, name, math.inf)
+            until(lambda: self.waiting(backend, name) != 0, "the wait")
+            lock.release()
+            assert waiter.result(WAIT_TIMEOUT)
+
+    @needs(lambda can: can.exclusion == "machines")
+    def test_fork_leaves_a_wait_of_the_parent_alone(self, backend: Backend, name: str) -> None:
+        """The connection of the waiting thread is in use at that moment."""
+        lock = backend.lock(name, ttl=WAIT_TIMEOUT * 2)
+        lock.acquire(timeout=5)
+        with ThreadPoolExecutor(1) as other:
+            waiter = other.submit(acquire_and_release, backend, name, WAIT_TIMEOUT)
+            until(lambda: self.waiting(backend, name) != 0, "the wait")
+            free = f"{name}-free"
+            assert passes_in_child(lambda: acquire_and_release(backend, free, 5))
+            assert acquire_and_release(backend, free, 5)
+            lock.release()
+            assert waiter.result(WAIT_TIMEOUT)
+
+    @needs(lambda can: can.fair)
+    def test_waiter_keeps_its_place_beyond_its_ttl(self, backend: Backend, name: str) -> None:
+        order = []
+
+        def wait(place: int, ttl: float) -> None:
+            with backend.lock(name, timeout=WAIT_TIMEOUT, ttl=ttl):
+                order.append(place)
+
+        with ThreadPoolExecutor(2) as pool:
+            with backend.lock(name, timeout=5):
+                waits = [pool.submit(wait, 1, self.TTL / 2)]
+                until(lambda: self.waiting(backend, name) == 1, "the first waiter queueing")
+                long_after = time.monotonic() + self.TTL * 1.5
+                waits.append(pool.submit(wait, 2, 30))
+                until(lambda: self.waiting(backend, name) == 2, "the second waiter queueing")
+                until(lambda: time.monotonic() > long_after, "the ttl passing")
+            for waiter in waits:
+                waiter.result(WAIT_TIMEOUT)
+        assert order == [1, 2]
 
     @pytest.mark.faults(row=24, fired="release after expiry")
     @needs(lambda can: can.expires)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from locking.testing.contract_base import ContractBase
-from tests.locking.backends.shared_calls import SharedWorker
+from locking.testing.contract_base import Another, ContractBase
+from tests.locking.backends.shared_calls import Borrowed, SharedWorker
 
 StartWorker = Callable[[], SharedWorker]
 IdleWorkers = dict[str, list[SharedWorker]]
@@ -41,6 +41,11 @@ class OtherProcesses(ContractBase):
                 idle.append(worker)
             else:
                 worker.close()
+
+    @pytest.fixture
+    def another(self, start_worker: StartWorker) -> Another:
+        """Borrow the processes of the public contract, too."""
+        return lambda: Borrowed(start_worker())
 
     @pytest.fixture
     def worker(self, start_worker: StartWorker) -> SharedWorker:

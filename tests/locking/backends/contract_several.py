@@ -13,13 +13,12 @@ from locking.lease import TakenOver
 from locking.testing.calls import acquire_and_release, in_thread
 from locking.testing.contract_base import needs
 from tests.locking.backends.contract_ends import Ends
-from tests.locking.backends.contract_processes import OtherProcesses
 from tests.locking.lock_worker import LockWorker
 
 ROUNDS = 20
 
 
-class Several(Ends, OtherProcesses):
+class Several(Ends):
     """The part about `all_of` and `hand_over`."""
 
     @needs(lambda can: can.exclusion != "none")

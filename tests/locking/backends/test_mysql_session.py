@@ -158,6 +158,91 @@ def test_watching_thread_survives_a_closed_session(
             until(lambda lease=lease: lease.lost, "the lease being marked as lost")
 
 
+def test_reply_to_a_holder_is_not_the_end_of_its_session(
+    backend: MySQLSessionBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watching thread sees the reply, and is stopped until the holder has read it."""
+    with backend.lock("asked", timeout=5) as lease:
+        session, looks = backend.pinned[lease.owner], list[bool]()
+        looking, asking, seen = threading.Event(), threading.Event(), threading.Event()
+        ask = session.row
+
+        def row(*args: Any) -> Any:
+            asking.set()
+            seen.wait(1)
+            try:
+                return ask(*args)
+            finally:
+                asking.clear()
+
+        def has_input() -> bool:
+            looking.set()
+            if is_reply := asking.wait(1):
+                seen.set()
+                until(lambda: backend.pinned.get(lease.owner) is session, "the end of the request")
+            looks.append(is_reply)
+            return is_reply
+
+        monkeypatch.setattr(session, "row", row)
+        monkeypatch.setattr(session, "has_input", has_input)
+        assert looking.wait(WAIT_TIMEOUT)
+        lease.extend(5)
+        before = len(looks)
+        until(lambda: len(looks) > before, "another look")
+        assert not lease.lost
+
+
+def test_released_session_is_not_closed_with_its_last_holder(
+    backend: MySQLSessionBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watching thread is stopped until the holder has ended and another one has its session."""
+    looking, reused, go = threading.Event(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with backend.lock("first", timeout=5):
+            assert go.wait(WAIT_TIMEOUT)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    session = until(lambda: next(iter(backend.pinned.values()), None), "the lock being held")
+    looks: list[int] = []
+
+    def has_input() -> bool:
+        looks.append(1)
+        looking.set()
+        reused.wait(1)
+        return False
+
+    monkeypatch.setattr(session, "has_input", has_input)
+    assert looking.wait(WAIT_TIMEOUT)
+    go.set()
+    holder.join(WAIT_TIMEOUT)
+    with backend.lock("second", timeout=5) as lease:
+        assert backend.pinned[lease.owner] is session
+        before = len(looks)
+        reused.set()
+        until(lambda: len(looks) > before, "another look")
+        assert session.row("SELECT 1") == (1,)
+
+
+def test_one_thread_watches_all_sessions(backend: MySQLSessionBackend) -> None:
+    before, gate = threading.enumerate(), threading.Barrier(8)
+
+    def watching() -> int:
+        new = [thread for thread in threading.enumerate() if thread not in before]
+        return sum(thread.name == "lock-sessions" for thread in new)
+
+    def hold(number: int) -> None:
+        with backend.lock(f"many:{number}", timeout=WAIT_TIMEOUT):
+            gate.wait(WAIT_TIMEOUT)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(hold, range(8)))
+    assert watching() == 1
+    backend.close()
+    until(lambda: watching() == 0, "the thread ending")
+
+
 def test_lock_of_an_ended_thread_is_released(backend: MySQLSessionBackend) -> None:
     in_thread(backend.lock("dead").acquire)
     with backend.lock("dead", timeout=WAIT_TIMEOUT) as lease:

@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 
 from devservers import PostgreSql
-from locking.testing.contract_base import Another
-from locking.testing.process import OtherProcess
 from tests.locking.backends.contract import Contract
 from tests.locking.backends.database.database_tools import alias_for
 from tests.locking.backends.database.postgresql_tools import alias, pooled, root, server
@@ -30,25 +28,12 @@ class OnPostgreSQL(Contract):
 
     @pytest.fixture
     def other_conf(self, conf: dict[str, Any]) -> dict[str, Any]:
+        """In another process it is the default database."""
         return {**conf, "LOCATION": "default"}
 
     @pytest.fixture
     def env(self, server: PostgreSql) -> dict[str, str]:
         return {"DATABASE_URL": server.url}
-
-    @pytest.fixture
-    def another(self, conf: dict[str, Any], server: PostgreSql) -> Iterator[Another]:
-        """In the other process it is the default database."""
-        started: list[OtherProcess] = []
-
-        def start() -> OtherProcess:
-            other = {**conf, "LOCATION": "default"}
-            started.append(OtherProcess(other, {"DATABASE_URL": server.url}))
-            return started[-1]
-
-        yield start
-        for process in started:
-            process.kill()
 
 
 class TestDatabase(OnPostgreSQL):

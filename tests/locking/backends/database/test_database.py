@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from devservers.faults.waiting import until
 from locking import LockLost, LockMisuse, locks
 from locking.backends.base import Claim
 from locking.backends.database.backend import DatabaseBackend
+from locking.backends.database.sql import SECOND
 from locking.conf import backend_class
 from locking.jobs.tasks import sweep_dead_locks
 from locking.models import LockRow
@@ -74,6 +76,17 @@ def test_end_beyond_the_lease_is_corrected(backend: DatabaseBackend) -> None:
     LockRow.objects.update(expires_at=row.expires_at + HOUR)
     with backend.lock("future", timeout=5) as lease:
         assert lease.token > grant.token
+
+
+def test_row_expires_after_the_holders_deadline(backend: DatabaseBackend) -> None:
+    """SQLite's clock reads whole milliseconds, those of the others microseconds."""
+    for number in range(20):
+        asked = claim(f"deadline {number}", "holder")
+        ends = [backend.acquire(asked, 0).deadline, backend.extend(asked, 0, 30.0)]
+        ends.append(backend.acquire(asked, 0).deadline)  # the reply of the first was lost
+        epoch = time.time() - time.monotonic()
+        expires_at = LockRow.objects.get(name=asked.name).expires_at / SECOND
+        assert max(ends) + epoch < expires_at
 
 
 @pytest.mark.only("sqlite")

@@ -147,6 +147,18 @@ class TestLostReplies:
             proxy.resume()
             asked.result(WAIT_TIMEOUT)
 
+    def test_release_without_a_connection_is_repeated(
+        self, far: DatabaseBackend, backend: DatabaseBackend, proxy: InterceptingProxy
+    ) -> None:
+        lock = far.lock("unreachable", ttl=60)
+        assert lock.acquire(timeout=5)
+        proxy.cut(refuse=True)
+        with pytest.raises(LockUnavailable):
+            lock.release()
+        proxy.accept()
+        with within(30):
+            assert acquire_and_release(backend, "unreachable", WAIT_TIMEOUT)
+
     def test_stalled_server_fails_in_bounded_time(
         self, far: DatabaseBackend, proxy: InterceptingProxy, short_response_timeout: None
     ) -> None:
