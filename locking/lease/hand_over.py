@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Unpack
 
-from locking.backends.aio import helper
 from locking.backends.base import Backend, Claim, Grant
 from locking.lease.lease import Lease, Ticket
 from locking.lease.lock import Lock, LockOptions
@@ -29,7 +28,7 @@ class TakenOver(Lock):
         return Grant(token, self.backend.extend(claim, token, claim.ttl))
 
     async def _arequest(self, claim: Claim, wait: float) -> Grant:
-        return await helper.run(partial(self._request, claim, wait))
+        return await self.backend.helper.run(partial(self._request, claim, wait))
 
     def _hold(self, claim: Claim, grant: Grant | None, started: float) -> Lease | Claim:
         lease = super()._hold(claim, grant, started)

@@ -97,7 +97,10 @@ class Lease:
     @property
     def is_held(self) -> bool:
         """True until the holder releases it; False in a forked child."""
-        return self.backend.held.get((self.name, self.claim.caller)) is self
+        lease = self.backend.held.get((self.name, self.claim.caller))
+        while lease is not None and lease is not self:
+            lease = lease.previous
+        return lease is self
 
     def check(self) -> None:
         """Raise LockLost if the lease is lost.
@@ -127,13 +130,11 @@ class Lease:
             return False
         self.count += 1
         try:
-            await self.backend.aset_depth(self.claim, self.token, self.count)
-        except LockLost:
-            self.mark_lost()
+            await self._aset_count(self.count)
+        except BaseException as error:  # the recorded depth is for people, so it may be too high
             self.count -= 1
-            return False
-        except BaseException:  # the recorded depth is for people, so it may be too high
-            self.count -= 1
+            if isinstance(error, LockLost):
+                return False
             raise
         return True
 
@@ -173,7 +174,7 @@ class Lease:
         if self.count > 1:
             self.count -= 1
             if not self.lost:
-                await self.backend.aset_depth(self.claim, self.token, self.count)
+                await self._aset_count(self.count)
             return
         if self._confirmations and not self.lost:
             self._release_later()
@@ -310,6 +311,13 @@ class Lease:
             self.mark_lost()
             raise
 
+    async def _aset_count(self, count: int) -> None:
+        try:
+            await self.backend.aset_depth(self.claim, self.token, count)
+        except LockLost:
+            self.mark_lost()
+            raise
+
     def mark_lost(self) -> None:
         """Record the loss, and call `on_lost` the first time. An abandoned lease is discarded.
 
@@ -352,12 +360,17 @@ class Lease:
     def discard(self) -> None:
         """Remove the lease from the backend's list without freeing the lock in the store."""
         held, key = self.backend.held, (self.name, self.claim.caller)
-        if held.get(key) is not self:  # the watchdog and the holder may both discard it
+        newer = held.get(key)
+        if newer is self:
+            if self.previous is not None and not self.claim.is_abandoned:
+                held[key] = self.previous
+            else:
+                held.pop(key, None)
             return
-        if self.previous is not None and not self.claim.is_abandoned:
-            held[key] = self.previous
-        else:
-            held.pop(key, None)
+        while newer is not None:  # it has none if the watchdog and the holder both discard it
+            if newer.previous is self:
+                newer.previous = self.previous
+            newer = newer.previous
 
     def log(self, level: int, event: str, *, exc_info: bool = False) -> None:
         """Log `event` with the lease's name, owner, token and backend, as text and as fields."""

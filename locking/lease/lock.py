@@ -243,7 +243,7 @@ class BaseLock(ABC):
             scope = lease.scope
             if scope is not None and scope.depth == lease.count:
                 lease.scope = None
-                is_cancelled_by_loss = await scope.close(error)
+                is_cancelled_by_loss = scope.close(error)
             await lease.arelease()
         except LockError:
             if error is None or is_cancelled_by_loss:
@@ -325,6 +325,8 @@ class Lock(BaseLock):
     def _claim(self, caller: object) -> Claim:
         claim = Claim(name=self.name, ttl=self.ttl, owner=self.owner, caller=caller)
         tracing.begin(self.backend.alias, claim)
+        if self.owner:  # the store knows it without the context of this wait
+            claim.owner = self.owner
         return claim
 
     def _failed(self, claim: Claim, error: BaseException) -> None:

@@ -30,14 +30,10 @@ class CancelScope:
             self._has_cancelled = True
             self._task.cancel("The lock was lost.")
 
-    async def close(self, error: BaseException | None) -> bool:
+    def close(self, error: BaseException | None) -> bool:
         """End the scope; return True if `error` is its cancellation and no other one."""
         self._is_open = False
         if not self._has_cancelled:
             return False
-        if not isinstance(error, asyncio.CancelledError):
-            with suppress(asyncio.CancelledError):  # the block ended before it arrived
-                await asyncio.sleep(0)
-        return self._task.uncancel() <= self._cancelling and isinstance(
-            error, asyncio.CancelledError
-        )
+        is_only_one = self._task.uncancel() <= self._cancelling
+        return is_only_one and isinstance(error, asyncio.CancelledError)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from celery.signals import task_postrun, task_prerun
@@ -86,6 +87,24 @@ def test_block_is_cancelled_when_its_lease_is_lost(backend, is_waiting: bool) ->
 
     assert asyncio.run(main()) == 0, "the task stays cancelled"
     assert not reached
+
+
+def test_cancellation_from_outside_at_the_end_of_the_block_arrives(backend) -> None:
+    async def work() -> None:
+        async with backend.lock("a", cancel_on_loss=True) as lease:
+            backend.break_lock("a")
+            lease.mark_lost()
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(WAIT_TIMEOUT)
+            asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+        await asyncio.sleep(WAIT_TIMEOUT)
+
+    async def main() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(work())
+
+    asyncio.run(main())
+    assert not backend.held
 
 
 def test_cancellation_from_outside_is_not_taken_for_a_loss(backend) -> None:

@@ -77,7 +77,10 @@ def test_lost_lease_is_not_handed_over() -> None:
         one.lease.hand_over()
 
 
-@pytest.mark.parametrize("ticket", [None, "t", {}, {"backend": "redis", "name": "a"}])
+PART = {"backend": "redis", "token": 1, "policy": [1, ""]}
+
+
+@pytest.mark.parametrize("ticket", [None, "t", {}, {"backend": "redis", "name": "a"}, PART])
 def test_other_values_are_no_tickets(ticket) -> None:
     with pytest.raises(LockMisuse, match="Invalid ticket"):
         lock.take_over(ticket)

@@ -11,6 +11,7 @@ import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable, locks
+from locking.handler import create
 from locking.testing.calls import in_thread
 from tests.locking.calls import acquired
 from tests.locking.scripted import PATH, ScriptedBackend, scripted, unavailable
@@ -72,6 +73,33 @@ def test_acquire_after_a_loss_grants_anew_and_the_old_block_raises() -> None:
     assert lock.lease is None
     assert lock.acquire(blocking=False)
     lock.release()
+
+
+def test_leases_of_one_holder_may_be_released_in_any_order() -> None:
+    """Such as two slots of a semaphore; `none` grants a second lease without one."""
+    backend = create("none", {"BACKEND": "locking.backends.none.NoneBackend"})
+    slots = backend.lock("a", reentrant=False)
+    first, second, third = (acquired(slots) for _ in range(3))
+    assert first.is_held
+    for lease in (second, first, third):
+        lease.release()
+        assert not lease.is_held
+    assert slots.lease is None
+    assert not backend.held
+
+
+def test_loss_of_a_lease_that_a_later_one_hides_is_reported() -> None:
+    backend, lost = scripted(), []
+    first = acquired(backend.lock("a", on_lost=lost.append, reentrant=False))
+    backend.break_lock("a")
+    second = acquired(backend.lock("a", reentrant=False))
+    with pytest.raises(LockLost):
+        first.renew()
+    assert lost == [first]
+    with pytest.raises(LockLost):
+        first.release()
+    second.release()
+    assert not backend.held
 
 
 def test_lease_ends_after_max_hold_and_the_lock_is_free() -> None:

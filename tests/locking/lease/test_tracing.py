@@ -13,7 +13,8 @@ import pytest
 
 from devservers.faults.waiting import until
 from locking import LockLost, LockTimeout, locks
-from locking.lease import tracing
+from locking.lease import TakenOver, tracing
+from tests.locking.scripted import scripted
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -146,6 +147,24 @@ def test_wait_of_a_task_links_to_the_span_of_the_holder(finished):
     held = of(finished(), "lock hold", token=lease.token)
     (link,) = of(finished(), "lock wait", outcome="timeout").links
     assert link.context.trace_id == held.context.trace_id
+
+
+def test_lease_that_is_handed_over_keeps_its_owner(finished):
+    backend = scripted()
+    with backend.lock("a") as lease:
+        ticket = lease.hand_over()
+    with TakenOver(backend, ticket) as taken:
+        assert taken.owner == lease.owner
+    assert not backend.inspect()
+    assert len(finished()) == 4, "two waits and two holds"
+
+
+def test_message_is_the_owner_of_its_key(finished):
+    backend = scripted()
+    lock = backend.lock("a")
+    lock.owner = "message"  # as locking.jobs.unique does
+    with lock as lease:
+        assert lease.owner == "message"
 
 
 def test_tracing_is_off_by_default():
