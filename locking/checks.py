@@ -43,7 +43,11 @@ def check_locks(**kwargs: Any) -> list[CheckMessage]:
 
 
 def _check_policy(entries: Mapping[str, Any]) -> Iterator[CheckMessage]:
-    policy = policy_settings()
+    try:
+        policy = policy_settings()
+    except ImproperlyConfigured as error:
+        yield Error(str(error), id="locking.E005")
+        return
     if extra := sorted(set(policy) - POLICY_KEYS):
         yield Error(f"LOCK_POLICY has unknown keys: {', '.join(extra)}.", id="locking.E005")
     try:
@@ -106,6 +110,9 @@ def check_single_flight(**kwargs: Any) -> list[CheckMessage]:
         aliases = lock_settings()
     except ImproperlyConfigured:
         return []  # reported by `check_locks`
+    if not isinstance(given, Mapping):
+        text = f"LOCK_SINGLE_FLIGHT is {given!r:.60}: give a dict."
+        return [Error(text, id="locking.E008")]
     conf = {**single_flight.DEFAULTS, **given}
     wrong = [f"has an unknown key {name!r}" for name in given if name not in single_flight.DEFAULTS]
     for name, known in (("CACHE", settings.CACHES), ("LOCK", {None, *aliases})):

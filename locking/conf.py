@@ -61,9 +61,14 @@ def lock_settings() -> Mapping[str, Mapping[str, Any]]:
 
 
 def policy_settings() -> Mapping[str, Any]:
-    """Return LOCK_POLICY; by default, the first entry of LOCKS without modes."""
+    """Return LOCK_POLICY; by default, the first entry of LOCKS without modes.
+
+    Raise ImproperlyConfigured if it is not a dict.
+    """
     default = {"BACKEND": next(iter(lock_settings()))}
-    found: Mapping[str, Any] = getattr(settings, "LOCK_POLICY", default)
+    found = getattr(settings, "LOCK_POLICY", default)
+    if not isinstance(found, Mapping):
+        raise ImproperlyConfigured(f"LOCK_POLICY is {found!r:.60}: give a dict.")
     return found
 
 

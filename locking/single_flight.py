@@ -151,10 +151,11 @@ class SingleFlight:
         try:
             found = self._cache.get_many((entry_name, version_name))
             entry = Entry(*found[entry_name]) if entry_name in found else None
+            if (version := found.get(version_name)) is None:  # new, or evicted by the cache
+                version = self._cache.get_or_set(version_name, secrets.token_hex(8), timeout=None)
         except Exception as error:  # noqa: BLE001 - each cache has errors of its own
             self._pause_cache(error)
             return Lookup(None, is_up=False)
-        version = found.get(version_name)
         if entry and (entry.version != version or time.time() >= entry.fresh_until + stale):
             entry = None
         return Lookup(entry, version, is_slow=time.monotonic() - started > SLOW_CACHE)

@@ -28,6 +28,7 @@ from typing import Any, Self, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, router, transaction
+from django.db.models import QuerySet
 from django.db.transaction import TransactionManagementError
 from django.http import HttpResponse
 from django.utils import timezone
@@ -117,8 +118,7 @@ class Attempt:
 
     def load(self) -> bool:
         """Return True if a response is stored, and set `response` to it. Raise KeyReused."""
-        primary = router.db_for_write(IdempotencyKey)  # a replica may not have it yet
-        row = IdempotencyKey.objects.using(primary).filter(pk=self.digest).first()
+        row = _primary().filter(pk=self.digest).first()  # a replica may not have it yet
         if row is None:
             return False
         if row.fingerprint != self.fingerprint:
@@ -181,6 +181,11 @@ class Attempt:
                 self._lock.release()
 
 
+def _primary() -> QuerySet[IdempotencyKey]:
+    """Return the rows in the database that is written."""
+    return IdempotencyKey.objects.using(router.db_for_write(IdempotencyKey))
+
+
 def is_key(text: str) -> bool:
     """Return True for up to 255 characters that are not blank and contain no control character.
 
@@ -193,11 +198,12 @@ def is_key(text: str) -> bool:
 
 def prune() -> int:
     """Delete responses older than KEPT_FOR; return their number."""
-    old = IdempotencyKey.objects.filter(created_at__lt=timezone.now() - KEPT_FOR)
+    rows = _primary()  # a replica would name the deleted rows again
+    old = rows.filter(created_at__lt=timezone.now() - KEPT_FOR)
     deleted = 0
     # In batches: one long transaction would block the insertion of new keys.
     while batch := list(old.values_list("pk", flat=True)[:PRUNE_BATCH]):
-        deleted += IdempotencyKey.objects.filter(pk__in=batch).delete()[0]
+        deleted += rows.filter(pk__in=batch).delete()[0]
     return deleted
 
 

@@ -174,7 +174,8 @@ def resend_unfinished() -> int:
         if not to_send.filter(pk=row.pk).update(sent_at=now) or not task:
             continue  # another machine sends it, or none can
         options = row.options or {}
-        if "expires" in options and datetime.fromisoformat(options["expires"]) <= times.now():
+        expires = options.get("expires")
+        if expires and times.aware(datetime.fromisoformat(expires)) <= times.now():
             unfinished.filter(pk=row.pk).update(state=State.FAILED, ended_at=now)
             logger.warning("job %s: expired before it was finished", row)
             continue

@@ -9,8 +9,9 @@ from shutil import get_terminal_size
 from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
 
-from locking.exceptions import unknown
+from locking.exceptions import LockError, unknown
 
 Rows = Iterable[Sequence[str]]
 GAP = "  "
@@ -55,10 +56,16 @@ class HelpfulCommand(BaseCommand):
         return parser
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        """Run the command; https://no-color.org describes NO_COLOR."""
+        """Run the command; https://no-color.org describes NO_COLOR.
+
+        Raise CommandError for errors of a lock or of the database.
+        """
         if os.environ.get("NO_COLOR") and not options["force_color"]:
             options["no_color"] = True
-        return super().execute(*args, **options)
+        try:
+            return super().execute(*args, **options)
+        except (LockError, DatabaseError) as error:
+            raise CommandError(str(error)) from error
 
     def print_table(self, headings: Sequence[str], rows: Rows) -> None:
         """Print a table that fits the terminal; a file gets whole lines."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from django.db import DatabaseError, connections, router
+from django.db import Error, connections, router
 from django.db.models import QuerySet
 
 from locking.backends.aio import HelperThread
@@ -71,6 +74,14 @@ def current(max_age: float | None = None, *, timeout: float | None = None) -> Po
     )
 
 
+async def acurrent(max_age: float | None = None, *, timeout: float | None = None) -> Policy:
+    """Return the active policy to a task, whose event loop goes on meanwhile; see `current`."""
+    return await _reader.aget(
+        MAX_AGE if max_age is None else max_age,
+        READ_TIMEOUT if timeout is None else timeout,
+    )
+
+
 def _read() -> Policy:
     read_at = clock()
     row = stored_policy()
@@ -117,21 +128,35 @@ class _Reader:
 
     def get(self, max_age: float, timeout: float) -> Policy:
         """Return the policy; after FRESH seconds it is read in the background. See `current`."""
-        known = self._known
-        age = clock() - known.read_at if known else math.inf
-        if known and age < min(FRESH, max_age):
+        if known := self._younger(min(FRESH, max_age)):
             return known
         if _in_test_case():
             self._known = now = _read()
             return now
         reading = self._request()
-        if known and age < max_age:
+        if known := self._younger(max_age):
             return known
         try:
             return reading.result(timeout)
         except TimeoutError:
-            problem = f"The lock policy was not read within {timeout:g} s: the database is slow."
-            raise LockUnavailable(problem) from None
+            raise _slow(timeout) from None
+
+    async def aget(self, max_age: float, timeout: float) -> Policy:
+        """Return the policy to a task; see `get`."""
+        if known := self._younger(min(FRESH, max_age)):
+            return known
+        reading = self._request()
+        if known := self._younger(max_age):
+            return known
+        try:
+            async with asyncio.timeout(timeout):
+                return await asyncio.wrap_future(reading)  # cancelling it does not stop the read
+        except TimeoutError:
+            raise _slow(timeout) from None
+
+    def _younger(self, max_age: float) -> Policy | None:
+        known = self._known
+        return known if known and clock() - known.read_at < max_age else None
 
     def invalidate(self) -> None:
         """Make the next caller start a read, also while an earlier one is under way."""
@@ -169,12 +194,15 @@ class _Reader:
             return _read_in_autocommit(connection)  # the server had closed an idle connection
 
 
+def _slow(timeout: float) -> LockUnavailable:
+    problem = f"The lock policy was not read within {timeout:g} s: the database is slow."
+    return LockUnavailable(problem)
+
+
 def _read_in_autocommit(connection: Any) -> Policy:
-    try:
+    with database_errors("read"):
         if not connection.get_autocommit():  # DATABASES may say so
             connection.set_autocommit(True)
-    except DatabaseError as error:
-        raise LockUnavailable(f"The lock policy cannot be read: {error}") from error
     return _read()
 
 
@@ -190,6 +218,15 @@ def _in_test_case() -> bool:
 _reader = _Reader()
 
 
+@contextmanager
+def database_errors(done: str) -> Iterator[None]:
+    """Raise LockUnavailable for an error of the database; the policy cannot be `done` then."""
+    try:
+        yield
+    except Error as error:  # the base of DatabaseError and InterfaceError
+        raise LockUnavailable(f"The lock policy cannot be {done}: {error}") from error
+
+
 def policy_rows() -> QuerySet[LockPolicy]:
     """Return the policy row in the database that is written, never in a replica."""
     return LockPolicy.objects.using(database_alias())
@@ -202,11 +239,8 @@ def stored_policy() -> LockPolicy:
     """
     conf = policy_settings()
     start = {"backend": conf["BACKEND"], "mode": conf.get("MODE", "")}
-    try:
+    with database_errors("read"):
         return policy_rows().get_or_create(pk=1, defaults=start)[0]
-    except DatabaseError as error:
-        problem = "The lock policy cannot be read: the database is unavailable."
-        raise LockUnavailable(problem) from error
 
 
 def invalidate() -> None:

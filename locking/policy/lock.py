@@ -11,7 +11,6 @@ from functools import partial
 from typing import Unpack
 
 from locking import policy
-from locking.backends.aio import helper
 from locking.backends.base import Claim
 from locking.exceptions import LockError, LockMisuse
 from locking.handler import locks
@@ -23,6 +22,7 @@ from locking.refresh import clock
 
 DRAIN_PAUSE = 0.05
 """Seconds between two reads of a policy that is draining."""
+TICKET_KEYS = {"backend", "name", "owner", "token", "ttl", "policy"}
 LAST_READ = 0.05
 """Seconds that a caller whose time is over still waits for a read of the policy."""
 
@@ -42,7 +42,7 @@ class PolicyLock(BaseLock):
     @classmethod
     def take_over(cls, ticket: Ticket, **options: Unpack[LockOptions]) -> Lock:
         """Return a lock that continues a lease; its `with` raises LockLost if that has ended."""
-        if not isinstance(ticket, dict) or not ticket.keys() >= {"backend", "token", "policy"}:
+        if not isinstance(ticket, dict) or not ticket.keys() >= TICKET_KEYS:
             raise LockMisuse(f"Invalid ticket {ticket!r:.40}: give what hand_over() returned.")
         return TakenOver(locks[ticket["backend"]], ticket, **options)
 
@@ -81,11 +81,11 @@ class PolicyLock(BaseLock):
             seen = policy.current(DRAIN_PAUSE, timeout=_read_timeout(deadline, wait))
 
     async def _agrant(self, caller: object, wait: float) -> Lease | Claim:
-        """Return a new lease of a task. The policy is read in the helper thread."""
+        """Return a new lease of a task; see `_grant`."""
         deadline, max_age = time.monotonic() + wait, None
         while True:
             timeout = _read_timeout(deadline, wait)
-            seen = await helper.run(partial(policy.current, max_age, timeout=timeout))
+            seen = await active.acurrent(max_age, timeout=timeout)
             if seen.grants(self.name):
                 lock = self._lock(seen.backend)
                 lease = await lock._aenter(caller, max(0.0, deadline - time.monotonic()))
@@ -108,7 +108,9 @@ class PolicyLock(BaseLock):
         return locks[policy.current().backend].timeout if self.timeout is None else self.timeout
 
     async def _awith_timeout(self) -> float:
-        return await helper.run(self._with_timeout) if self.timeout is None else self.timeout
+        if self.timeout is not None:
+            return self.timeout
+        return locks[(await active.acurrent()).backend].timeout
 
 
 def _read_timeout(deadline: float, wait: float) -> float | None:
@@ -120,7 +122,7 @@ def _keep(lease: Lease, asked: policy.Policy, timeout: float | None) -> bool:
     """Return whether the policy still grants as it did when `asked`; release the lease if not."""
     is_kept = False
     try:
-        is_kept = _is_current(asked, lease, timeout)
+        is_kept = _is_current(policy.current(timeout=timeout), asked, lease)
     finally:
         if not is_kept:
             with suppress(LockError):
@@ -132,7 +134,7 @@ async def _akeep(lease: Lease, asked: policy.Policy, timeout: float | None) -> b
     """Return whether the policy still grants as it did when `asked`; see `_keep`."""
     is_kept = False
     try:
-        is_kept = await helper.run(partial(_is_current, asked, lease, timeout))
+        is_kept = _is_current(await active.acurrent(timeout=timeout), asked, lease)
     finally:
         if not is_kept:
             with suppress(LockError):
@@ -140,9 +142,8 @@ async def _akeep(lease: Lease, asked: policy.Policy, timeout: float | None) -> b
     return is_kept
 
 
-def _is_current(asked: policy.Policy, lease: Lease, timeout: float | None) -> bool:
+def _is_current(now: policy.Policy, asked: policy.Policy, lease: Lease) -> bool:
     """Return whether the policy still grants as when `asked`, and then mark the lease with it."""
-    now = policy.current(timeout=timeout)
     is_young = clock() - now.read_at < active.MAX_AGE  # the read may have been slow
     if not is_young or now.epoch != asked.epoch or not now.grants(lease.name):
         return False

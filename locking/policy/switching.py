@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from django.db import DatabaseError, connections, transaction
+from django.db import connections, transaction
 from django.db.models import F
 from django.db.models.functions import Greatest
 from django.utils import timezone
@@ -23,6 +24,7 @@ from locking.policy.active import (
     Policy,
     current,
     database_alias,
+    database_errors,
     first_seen,
     invalidate,
     policy_rows,
@@ -60,8 +62,9 @@ def switch(
     The new epoch will exceed `beyond`; a policy restored from a dump does not know later epochs.
 
     Raise LockUnavailable if a backend does not reply, and LockMisuse if an argument is wrong or
-    another switch is in progress; nothing is changed then. For the errors of the wait see
-    `finish_switch`.
+    another switch is in progress; nothing is changed then. LockUnavailable of the database leaves
+    open whether the switch has begun: other processes then finish it. For the errors of the wait
+    see `finish_switch`.
     """
     if backend not in locks:
         raise LockMisuse(unknown("lock backend", backend, locks))
@@ -78,8 +81,7 @@ def switch(
     if not force:
         _names_held(row.backend)
         startable = startable.filter(state=LockPolicy.State.STEADY, backend=row.backend)
-    # Durable: inside a caller's transaction no other process would see the draining state.
-    with transaction.atomic(using=database_alias(), durable=True):
+    with _writing():
         started = startable.update(
             state=LockPolicy.State.DRAINING,
             epoch=Greatest(F("epoch"), beyond),
@@ -100,9 +102,10 @@ def switch(
 def raise_epoch(epoch: int, *, reason: str) -> bool:
     """Increase the epoch if it is still `epoch`: its backend grants lower tokens than before.
 
-    Holders of the earlier epoch are refused by every fence of the new one.
+    Holders of the earlier epoch are refused by every fence of the new one. Raise LockUnavailable if
+    the database does not reply.
     """
-    with transaction.atomic(using=database_alias()):
+    with _writing(durable=False):
         row = stored_policy()
         steady = policy_rows().filter(pk=1, epoch=epoch, state=LockPolicy.State.STEADY)
         is_raised = bool(steady.update(epoch=epoch + 1))
@@ -119,6 +122,7 @@ def cancel_switch() -> bool:
     """Go back to the old backend; return False if no switch was in progress.
 
     If names have been handed over already, this begins a switch back and finishes it in a thread.
+    Raise LockUnavailable if the database does not reply.
     """
     while (row := stored_policy()).state == LockPolicy.State.DRAINING:
         if _cancel(row):
@@ -130,9 +134,9 @@ def cancel_switch() -> bool:
 
 
 def _cancel(row: LockPolicy) -> bool:
-    if row.still_held is None:  # nothing was granted by the next backend
-        return _update(row, state=LockPolicy.State.STEADY, next_backend="", next_mode="")
-    with transaction.atomic(using=database_alias(), durable=True):
+    with _writing(durable=row.still_held is not None):
+        if row.still_held is None:  # nothing was granted by the next backend
+            return _update(row, state=LockPolicy.State.STEADY, next_backend="", next_mode="")
         is_mine = _update(
             row,
             backend=row.next_backend,
@@ -153,7 +157,7 @@ def finish_switch(*, force: bool = False) -> LockPolicy:
     Any process may do this, not only the one that began the switch. Raise LockTimeout if a lock is
     still held long after the others: it goes on waiting, and every other name uses the new backend.
     Raise LockUnavailable if the old backend cannot list its holders; before the hand-over, the
-    switch is then cancelled.
+    switch is then cancelled. Raise it also if the database does not reply.
     """
     started, problem = clock(), ""
     row = stored_policy()
@@ -216,7 +220,7 @@ def _in_background(step: Callable[[], object]) -> None:
     def run() -> None:
         try:
             step()
-        except (LockError, DatabaseError) as error:
+        except LockError as error:
             logger.warning("Switch not finished by this process: %s", error)
         finally:
             connections.close_all()  # only the connections of this thread
@@ -227,7 +231,7 @@ def _in_background(step: Callable[[], object]) -> None:
 def _advance(row: LockPolicy, *, force: bool = False) -> None:
     """Take the next step of the switch of `row`, if it is time.
 
-    Raise LockUnavailable if the old backend does not reply.
+    Raise LockUnavailable if the old backend or the database does not reply.
     """
     known = row.still_held
     if force:
@@ -239,7 +243,8 @@ def _advance(row: LockPolicy, *, force: bool = False) -> None:
         if not held:
             _activate(row)
         elif known is None or len(held) < len(known):
-            _update(row, still_held=sorted(held), epoch=row.epoch + (known is None))
+            with _writing():
+                _update(row, still_held=sorted(held), epoch=row.epoch + (known is None))
             invalidate()
 
 
@@ -270,6 +275,19 @@ def _names_held(alias: str) -> set[str]:
         ) from error
 
 
+@contextmanager
+def _writing(*, durable: bool = True) -> Iterator[None]:
+    """Open a transaction on the policy; raise LockUnavailable if the database does not reply.
+
+    Durable: inside a caller's transaction no other process would see the change.
+    """
+    with (
+        database_errors("changed"),
+        transaction.atomic(using=database_alias(), durable=durable),
+    ):
+        yield
+
+
 def _update(row: LockPolicy, **values: Any) -> bool:
     """Change the switch of `row`; return False if it is no longer in this state."""
     same = policy_rows().filter(
@@ -284,7 +302,7 @@ def _update(row: LockPolicy, **values: Any) -> bool:
 
 def _activate(row: LockPolicy, *, forced: bool = False) -> None:
     epoch = row.epoch + (forced or row.still_held is None)
-    with transaction.atomic(using=database_alias(), durable=True):
+    with _writing():
         if _update(
             row,
             backend=row.next_backend,

@@ -141,6 +141,7 @@ def test_alias_of_the_active_policy_must_exist(settings, db) -> None:
     [
         ({**POLICY, "BACKEND": "b"}, "locking.E005"),
         ({}, "locking.E005"),
+        *((wrong, "locking.E005") for wrong in (None, "redis", ["a"])),
         ({**POLICY, "STRATEGY": "checked"}, "locking.E005"),
         ({**POLICY, "MODE": "checked"}, "locking.E006"),
         ({**POLICY, "MODES": PATH_OF_MODES}, "locking.E006"),
@@ -187,6 +188,8 @@ def test_check_command_fails_with_all_errors(settings) -> None:
     [
         ({}, None),
         ({"CACHE": "default", "LOCK": "redis", "LOCK_TTL": 0.5, "TIMEOUT": 3}, None),
+        (None, "give a dict"),
+        (["a"], "give a dict"),
         ({"TTL": 2.0}, "unknown key 'TTL'"),
         ({"CACHE": "absent"}, "CACHE 'absent' is not in CACHES"),
         ({"LOCK": "absent"}, "LOCK 'absent' is not in LOCKS"),

@@ -188,6 +188,20 @@ def test_prune_deletes_only_expired_keys(monkeypatch) -> None:
     assert prune() == 0
 
 
+class Replica:
+    """A router that sends reads to a replica, where no deletion ever arrives."""
+
+    def db_for_read(self, model: object, **hints: object) -> str:
+        raise AssertionError("a replica was asked")
+
+
+def test_prune_asks_no_replica(settings) -> None:
+    do("a")
+    IdempotencyKey.objects.update(created_at=timezone.now() - KEPT_FOR - timedelta(seconds=1))
+    settings.DATABASE_ROUTERS = [Replica()]
+    assert prune() == 1
+
+
 @pytest.fixture
 def user():
     return get_user_model().objects.create(username="u")

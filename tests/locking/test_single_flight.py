@@ -247,6 +247,13 @@ def test_build_from_before_invalidation_is_not_served(flight, other, held, threa
     assert other.get_or_build("shop:1", unexpected, **KEPT) == after
 
 
+def test_invalidated_value_stays_outdated_when_its_version_is_evicted(flight, options):
+    flight.get_or_build("evicted:1", lambda: "old", **KEPT)
+    flight.invalidate("evicted")
+    caches[options["CACHE"]].delete("version:evicted")
+    assert flight.get_or_build("evicted:1", lambda: "new", **KEPT) == "new"
+
+
 def test_later_caller_does_not_join_an_outdated_build(flight, options, held, threads):
     build = held("before")
     builder = threads.submit(flight.get_or_build, "join:1", build, **KEPT)

@@ -8,7 +8,6 @@ from django.utils import timezone
 
 from locking import policy
 from locking.conf import mode_warning, modes
-from locking.exceptions import LockError
 from locking.jobs.times import aware
 from locking.management.console import HelpfulCommand, add_subcommands
 from locking.models import LockPolicyChange
@@ -44,10 +43,7 @@ class Command(HelpfulCommand):
 
     def handle(self, *, action: str, **options: object) -> None:
         """Run the subcommand."""
-        try:
-            getattr(self, f"_{action}")(**options)
-        except LockError as error:
-            raise CommandError(str(error)) from error
+        getattr(self, f"_{action}")(**options)
 
     def _show(self, **options: object) -> None:
         row = policy.stored_policy()

@@ -6,7 +6,6 @@ from django.core.management.base import CommandError
 
 from locking import policy
 from locking.backends.base import Held
-from locking.exceptions import LockError
 from locking.handler import locks
 from locking.management.console import HelpfulCommand
 
@@ -29,14 +28,11 @@ class Command(HelpfulCommand):
         self, *, backend: str | None, name: str | None, again: str | None, **options: object
     ) -> None:
         """List the locks or break one."""
-        try:
-            alias = backend or policy.current().backend
-            if name is None and again is None:
-                self._list(alias)
-            else:
-                self._break(alias, name, again)
-        except LockError as error:
-            raise CommandError(str(error)) from error
+        alias = backend or policy.current().backend
+        if name is None and again is None:
+            self._list(alias)
+        else:
+            self._break(alias, name, again)
 
     def _list(self, alias: str) -> None:
         if held := sorted(locks[alias].inspect(), key=lambda each: each.name):

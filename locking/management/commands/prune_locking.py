@@ -1,9 +1,6 @@
 """`manage.py prune_locking`: delete the old rows of the library, for projects without Celery."""
 
-from django.core.management.base import CommandError
-
 from locking import idempotency, pruning
-from locking.exceptions import LockError
 from locking.management.console import HelpfulCommand
 
 
@@ -14,9 +11,6 @@ class Command(HelpfulCommand):
 
     def handle(self, **options: object) -> None:
         """Delete the rows and print their numbers."""
-        try:
-            rows = pruning.sweep_lock_rows()
-        except LockError as error:
-            raise CommandError(str(error)) from error
+        rows = pruning.sweep_lock_rows()
         responses, runs = idempotency.prune(), pruning.prune_runs()
         self.stdout.write(f"Deleted {rows} lock rows, {responses} responses, {runs} job runs.")

@@ -73,8 +73,10 @@ def test_unfinished_run_is_sent_again_and_runs_once(monkeypatch):
     assert JobRun.objects.count() == 1
 
 
-def test_expired_run_is_not_sent_again(monkeypatch):
-    runs.register("no_zones", [], {}, last_hour(), options={"expires": 0})
+@pytest.mark.parametrize("expires", [0, datetime(2026, 1, 1)])
+def test_expired_run_is_not_sent_again(expires):
+    """A time comes from the form of a periodic task, in the time zone of the project."""
+    runs.register("no_zones", [], {}, last_hour(), options={"expires": expires})
     JobRun.objects.update(sent_at=timezone.now() - timedelta(minutes=1))
     assert runs.resend_unfinished() == 0
     assert JobRun.objects.get().state == JobRun.State.FAILED

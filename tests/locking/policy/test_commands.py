@@ -6,6 +6,7 @@ from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import OperationalError, connection
 from django.utils import timezone
 
 from locking import LockLost, lock, locks, policy
@@ -51,6 +52,15 @@ def test_lock_policy_shows_no_mode_in_a_project_without_modes(settings) -> None:
     assert " old   new  forced" in manage("lock_policy", "history")
     with pytest.raises(CommandError, match="unrecognized arguments: --mode"):
         manage("lock_policy", "switch", "old", "--mode", "checked")
+
+
+@pytest.mark.parametrize("command", ["lock_policy history", "lock_policy show", "prune_locking"])
+def test_database_that_is_down_is_reported_without_a_traceback(command) -> None:
+    def refuse(*args: object) -> None:
+        raise OperationalError("the server has gone away")
+
+    with connection.execute_wrapper(refuse), pytest.raises(CommandError, match="has gone away"):
+        manage(*command.split())
 
 
 def test_lock_policy_cancels_a_switch() -> None:

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.db import connection, connections
@@ -33,7 +34,12 @@ def stores(settings, monkeypatch) -> dict[str, Any]:
     entry = {"TTL": TTL, "TIMEOUT": 5.0}
     redis = settings.LOCKS["redis"]
     settings.LOCKS = {
-        "redis": {**entry, "BACKEND": redis["BACKEND"], "LOCATION": redis["LOCATION"]},
+        "redis": {
+            **entry,
+            "BACKEND": redis["BACKEND"],
+            "LOCATION": redis["LOCATION"],
+            "OPTIONS": {"PREFIX": f"{uuid4().hex}:"},  # a switch waits for every lock it finds
+        },
         "database": {**entry, "BACKEND": settings.LOCKS["database"]["BACKEND"]},
     }
     settings.LOCK_POLICY = {"BACKEND": "redis"}

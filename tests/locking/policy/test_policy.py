@@ -1,17 +1,20 @@
 """Reading the active policy, and the effects of a switch."""
 
+import asyncio
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 
 import pytest
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, InterfaceError, OperationalError, connection, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockMisuse, LockUnavailable, lock, policy
 from locking.models import LockPolicy, LockPolicyChange
-from locking.policy import active, finish_switch, switch
+from locking.policy import active, cancel_switch, finish_switch, switch, switching
 from locking.refresh import clock
 from tests.locking.policy.two_backends import AGE, apart, new, row, two_backends
 from tests.locking.scripted import unavailable
@@ -56,6 +59,33 @@ def test_callers_use_the_previous_policy_during_a_read(apart, monkeypatch) -> No
     assert policy.current(60) is stale, "it waited for the read"
     answer.set()
     until(lambda: policy.current(60) is not stale, "the value of the read")
+
+
+def test_slow_read_for_one_task_does_not_delay_another(transactional_db, monkeypatch) -> None:
+    answer, read = threading.Event(), active.stored_policy
+
+    def slow() -> LockPolicy:
+        assert answer.wait(WAIT_TIMEOUT * 2)
+        return read()
+
+    async def ask() -> None:
+        patient = lock("a")
+        waiting = asyncio.create_task(patient.aacquire(timeout=WAIT_TIMEOUT * 2))
+        await asyncio.sleep(0)  # it asks first
+        with pytest.raises(LockUnavailable, match=r"not read within 0\.05"):
+            await asyncio.wait_for(lock("b").aacquire(timeout=0.01), WAIT_TIMEOUT)
+        assert not waiting.done()
+        answer.set()
+        assert await waiting
+        await patient.arelease()
+
+    policy.current()
+    policy.invalidate()
+    monkeypatch.setattr(active, "stored_policy", slow)
+    try:
+        asyncio.run(ask())
+    finally:
+        answer.set()
 
 
 def test_unavailable_database_raises_lock_unavailable(monkeypatch) -> None:
@@ -153,6 +183,39 @@ def test_failed_switch_changes_nothing(wanted, error, new) -> None:
         switch(**wanted)
     assert (row().backend, row().state, row().epoch) == ("old", "steady", 1)
     assert not LockPolicyChange.objects.exists()
+
+
+@pytest.fixture(params=[OperationalError, InterfaceError])
+def refused_writes(request) -> Iterator[None]:
+    """Let the database refuse each UPDATE and INSERT."""
+
+    def execute(run, sql, *args):
+        if sql.startswith(("UPDATE", "INSERT")):
+            raise request.param("the database went away")
+        return run(sql, *args)
+
+    policy.current()
+    with connection.execute_wrapper(execute):
+        yield
+
+
+def test_switch_without_the_database_is_unavailable(refused_writes, new) -> None:
+    with pytest.raises(LockUnavailable, match="went away"):
+        switch(backend="new")
+    with pytest.raises(LockUnavailable, match="went away"):
+        policy.raise_epoch(1, reason="tokens went back")
+
+
+@pytest.mark.parametrize("still_held", [None, ["a"]])
+@pytest.mark.parametrize("step", [cancel_switch, partial(finish_switch, force=True), finish_switch])
+def test_steps_without_the_database_are_unavailable(
+    step, still_held, refused_writes, monkeypatch
+) -> None:
+    started = LockPolicy(backend="old", state="draining", next_backend="new", still_held=still_held)
+    monkeypatch.setattr(switching, "stored_policy", lambda: started)
+    monkeypatch.setattr(switching, "SWITCH_GRACE", -60)
+    with pytest.raises(LockUnavailable, match="went away"):
+        step()
 
 
 @pytest.mark.django_db(transaction=True)
