@@ -17,8 +17,8 @@ from django.shortcuts import render
 from django.template import loader
 from django.utils.deprecation import MiddlewareMixin
 from django.utils.functional import Promise
+from django.utils.translation import get_language_from_request, override, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import pgettext_lazy
 from redis.exceptions import RedisError
 
 from locking import KeyInFlight, LockError, LockUnavailable
@@ -37,7 +37,7 @@ class ShopError(Exception):
     """Path of the page on which the customer can go on."""
 
     def __init__(
-        self, advice: str | None = None, *, retry_after: int | None = None, url: str | None = None
+        self, advice: str | Promise = "", *, retry_after: int | None = None, url: str | None = None
     ) -> None:
         self.url = url
         self.advice = advice or self.advice
@@ -206,9 +206,8 @@ STORE_ERRORS = (OperationalError, InterfaceError, RedisError, LockError)
 def wants_json(request: HttpRequest) -> bool:
     """Return True if the client accepts or sends JSON instead of pages."""
     accept = request.META.get("HTTP_ACCEPT", "")
-    if "application/json" in accept and "text/html" not in accept:
-        return True
-    return request.content_type == "application/json" and "text/html" not in accept
+    is_json = "application/json" in accept or request.content_type == "application/json"
+    return is_json and "text/html" not in accept
 
 
 def answer(
@@ -267,7 +266,8 @@ class DomainErrorMiddleware(MiddlewareMixin):
 
 
 def _explain(error: type[ShopError], request: HttpRequest, *_: Any, **__: Any) -> HttpResponse:
-    return answer(request, error())
+    with override(get_language_from_request(request)):  # LocaleMiddleware may not have run
+        return answer(request, error())
 
 
 bad_request = partial(_explain, BadInput)

@@ -292,7 +292,7 @@ class Payment(models.Model):
     order = models.ForeignKey(
         Order, on_delete=models.PROTECT, related_name="payments", verbose_name=_("order")
     )
-    amount = models.DecimalField(_("amount"), max_digits=10, decimal_places=2)
+    amount = models.DecimalField(_("amount"), max_digits=12, decimal_places=2)
     status = models.CharField(
         _("status"), max_length=10, choices=Status.choices, default=Status.STARTED
     )

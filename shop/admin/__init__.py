@@ -59,7 +59,7 @@ class RejectedReservationAdmin(ReadOnlyAdmin):
     """Reservations of queued sales that did not become orders, and why."""
 
     list_display = ("number", "sale", "customer_id", "quantity", "reason", "created_at")
-    list_filter = ("reason", "sale")
+    list_filter = ("reason", "sale__slug")
     list_select_related = ("sale__product",)
     search_fields = ("number", "customer_id", "detail")
     show_full_result_count = False

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from django import forms
@@ -18,6 +18,7 @@ from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from inventory.exceptions import OutcomeUnknown
 from inventory.queries import stocked
 from locking.admin import confirm
 from shop.administration.sale_management import close_now, open_now, restock_sale
@@ -29,6 +30,8 @@ from shop.templatetags.shop import zone
 FULFILMENTS = {"direct": _("direct"), "queued": _("queued")}
 MAX_UNITS = 1_000_000
 PARTS = (_("Date"), _("Time"))
+YEARS = range(2000, 2100)
+"""At the ends of the calendar, a conversion to UTC or an addition would fail."""
 
 
 def units_field(**options: Any) -> forms.IntegerField:
@@ -42,8 +45,8 @@ def free_slug(wanted: str) -> str:
     base = wanted[:45]
     slugs = Sale.objects.filter(slug__istartswith=base).values_list("slug", flat=True)
     taken = {slug.lower() for slug in slugs}
-    numbered = (f"{base}-{number}" for number in count(2))
-    return wanted if wanted.lower() not in taken else next(s for s in numbered if s not in taken)
+    names = chain([wanted], (f"{base}-{number}" for number in count(2)))
+    return next(name for name in names if name.lower() not in taken)
 
 
 class SaleForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -66,8 +69,11 @@ class SaleForm(forms.ModelForm):  # type: ignore[type-arg]
                     widget.attrs["aria-label"] = f"{self.fields[name].label} – {part}"
 
     def clean(self) -> dict[str, Any]:
-        """Refuse times in the wrong order, and an end that was set to the past."""
+        """Refuse other centuries, times in the wrong order, and an end that was set to the past."""
         super().clean()
+        for name in ("opens_at", "closes_at"):
+            if (when := self.cleaned_data.get(name)) and when.year not in YEARS:
+                self.add_error(name, _("Choose a time between 2000 and 2099."))
         opens_at, closes_at = map(self.cleaned_data.get, ("opens_at", "closes_at"))
         if opens_at and closes_at and closes_at <= opens_at:
             self.add_error("closes_at", _("The sale must close after it opens."))
@@ -184,7 +190,8 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         number = request.GET.get("clone", "")
         sale = self.get_object(request, number) if number else None
         if sale is None:
-            return {**times, **super().get_changeform_initial_data(request)}
+            # Django's form fails with 500 for a time as text, so the query sets no times.
+            return {**super().get_changeform_initial_data(request), **times}
         return {
             **forms.model_to_dict(sale),
             "slug": free_slug(sale.slug),
@@ -249,6 +256,8 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
                 problem = refusal % sale.slug if step(sale=sale) is False else ""
             except Overloaded as error:
                 problem = f"{sale.slug}: {error.title}"
+            except OutcomeUnknown:
+                problem = _("%s: no reply. Check the stock before you try again.") % sale.slug
             if problem:
                 self.message_user(request, problem, messages.ERROR)
             else:

@@ -13,18 +13,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from celery.signals import worker_process_init
 from django.core.handlers.wsgi import WSGIHandler
 from django.core.signals import request_started
 
-from locking.backends.redis.connection import Script
 from locking.metrics import OUTCOMES, WAIT
 from shop.errors import ServiceUnavailable
 from shop.platform.metrics import ORDERS, RESPONSES
-from shop.platform.redis import run
+from shop.platform.redis import run, scripts
 
 logger = logging.getLogger("shop")
 
@@ -47,10 +45,7 @@ WIDTH, HEIGHT = 240, 48
 Counts = dict[tuple[str, ...], int]
 """Counts by metric name and label values, the latter in the order of the labels' names."""
 
-_ADD, _READ = (
-    Script(str(Path(__file__).parent / "lua" / f"{name}.lua"))
-    for name in ("add_counts", "read_counts")
-)
+_ADD, _READ = scripts(__file__, "add_counts", "read_counts")
 _threads: dict[int, threading.Thread] = {}
 """By process id: a forked child has none of its parent's threads."""
 

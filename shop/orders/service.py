@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial
 
 from django.conf import settings
-from django.db import OperationalError
+from django.db import DatabaseError
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -104,7 +104,7 @@ def _expire(sale: Sale, due: QuerySet[Order]) -> int:
             _close(order, Status.EXPIRED)
         except InvalidTransition:
             continue  # paid or cancelled since the query
-        except (Overloaded, OperationalError) as error:
+        except (Overloaded, DatabaseError) as error:
             logger.warning("Expiring order %s failed, retrying later: %s", order.number, error)
             failed += 1
             if failed == settings.MAX_ATTEMPTS:

@@ -1,9 +1,13 @@
-"""Response headers that forbid all but own files, and the refusal of a malformed Content-Length."""
+"""Response headers that forbid all but own files, and the refusal of malformed request headers."""
 
+import codecs
 from collections.abc import Callable
+from typing import Any
 
 from django.core.exceptions import BadRequest
+from django.core.handlers.wsgi import WSGIRequest
 from django.http import HttpRequest, HttpResponse
+from django.utils.http import parse_header_parameters
 
 POLICY = "; ".join(
     [
@@ -39,14 +43,31 @@ def policy_middleware(get_response: Handler) -> Handler:
     return serve
 
 
-def content_length_middleware(get_response: Handler) -> Handler:
-    """Raise BadRequest if the Content-Length has more than MAX_DIGITS digits.
+class Utf8Request(WSGIRequest):
+    """A request whose text is UTF-8, even if its Content-Type declares another charset.
 
-    Django's multipart parser would fail with 500.
+    Django's constructor decodes the query in the declared charset, where each error is a 500.
+    """
+
+    def _set_content_type_params(self, meta: dict[str, Any]) -> None:
+        declared = parse_header_parameters(meta.get("CONTENT_TYPE", ""))
+        self.content_type, self.content_params = declared
+
+
+def content_headers_middleware(get_response: Handler) -> Handler:
+    """Raise BadRequest for a Content-Length beyond MAX_DIGITS digits or a charset but UTF-8.
+
+    Django's parser of multipart forms would fail with 500.
     """
 
     def serve(request: HttpRequest) -> HttpResponse:
         if len(request.META.get("CONTENT_LENGTH") or "") > MAX_DIGITS:
+            raise BadRequest
+        try:
+            declared = codecs.lookup((request.content_params or {}).get("charset", "utf-8"))
+        except (LookupError, ValueError):
+            raise BadRequest from None
+        if declared.name != "utf-8":
             raise BadRequest
         return get_response(request)
 

@@ -3,8 +3,9 @@
 All functions raise ServiceUnavailable, in bounded time, if the server is unavailable.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from django.conf import settings
@@ -39,6 +40,21 @@ def command(*command: object, at: Address | None = None) -> Any:
 def run(script: Script, keys: Sequence[str], *args: object, at: Address | None = None) -> Any:
     """Run a script that may be executed twice, by default on REDIS_URL; return its reply."""
     return _ask(at, Connection.run, script, keys, list(map(str, args)), None)
+
+
+def scan_hash(key: str, *, count: int, at: Address | None = None) -> Iterator[tuple[str, str]]:
+    """Yield fields and values of a hash; each command reads about `count` of them."""
+    cursor = "0"
+    while True:
+        cursor, flat = command("HSCAN", key, cursor, "COUNT", count, at=at)
+        yield from zip(flat[::2], flat[1::2], strict=True)
+        if cursor == "0":
+            return
+
+
+def scripts(module: str, *names: str) -> list[Script]:
+    """Return the scripts in the folder `lua` next to a module, given its `__file__`."""
+    return [Script(str(Path(module).parent / "lua" / f"{name}.lua")) for name in names]
 
 
 def _ask(at: Address | None, request: Callable[..., Any], *args: object) -> Any:

@@ -96,6 +96,10 @@ class SessionStore(cached_db.SessionStore):
     that they end. The removal of expired sessions revokes nothing.
     """
 
+    def __init__(self, session_key: str | None = None) -> None:
+        # A quoted cookie may hold NUL, which PostgreSQL refuses in a query.
+        super().__init__(session_key if session_key and session_key.isalnum() else None)
+
     def delete(self, session_key: str | None = None) -> None:
         """Revoke the tokens first: a session whose tokens cannot be revoked does not end."""
         key = session_key or self.session_key

@@ -91,6 +91,8 @@ def _decide(
             raise
     except (OutOfStock, LimitReached, DatabaseError, ValueError) as error:
         logger.info("Batch of sale %s refused, writing its orders one by one: %s", sale.slug, error)
+        # Staff may have raised the limit since the consumer read the sale.
+        sale.refresh_from_db(fields=["limit_per_customer"])
     failed = 0
     for entry in fresh:
         outcome = _write_alone(sale, shard, entry, lease)

@@ -11,6 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import NamedTuple
@@ -97,12 +98,14 @@ def _load(sale: Sale) -> None:
     A shard that is unavailable is left out; ServiceUnavailable is raised if all are.
     """
     deadline = current_deadline()
+    own = copy(sale)  # the threads of a process share a cached sale
     while True:
-        sale.refresh_from_db(fields=["generation", "stock"])
-        states = store.read_states(sale=sale)
+        own.refresh_from_db(fields=["generation", "stock"])
+        states = store.read_states(sale=own)
         if missing := [shard for shard, state in states.items() if state is None]:
-            _fill(sale, missing[0])
+            _fill(own, missing[0])
         elif all(state and state.stock is not None for state in states.values()):
+            sale.generation = own.generation
             return
         elif not deadline.left(settings.LOCK_TIMEOUT):
             raise Overloaded
@@ -173,7 +176,8 @@ def _mirror(sale: Sale, shard: Shard, decided: Decided, taken: dict[str, str]) -
 
 
 def _end_of(sale: Sale) -> float:
-    return (max(sale.closes_at, timezone.now()) + 2 * AFTER).timestamp()
+    # Added as numbers: a sale without an end may close on the last day of the calendar.
+    return max(sale.closes_at, timezone.now()).timestamp() + 2 * AFTER.total_seconds()
 
 
 def decided_in(*, sale: Sale, numbers: Sequence[str] | None = None) -> Decided:

@@ -26,15 +26,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from django.conf import settings
 
-from locking.backends.redis.connection import Script
 from shop.errors import ServiceUnavailable
 from shop.models import Order, Sale
-from shop.platform.redis import Address, command, run
+from shop.platform.redis import Address, command, run, scan_hash, scripts
 from shop.reservations.shards import Shard, home_of, shards_of
 
 FILL_TIMEOUT = 15
@@ -47,9 +45,8 @@ POLL = 0.03
 Item = TypeVar("Item")
 Server = TypeVar("Server")
 
-_RESERVE, _SETTLE, _RELEASE, _SET_STOCK, _TAKE = (
-    Script(str(Path(__file__).parent / "lua" / f"{name}.lua"))
-    for name in ("reserve", "settle", "release", "set_stock", "take")
+_RESERVE, _SETTLE, _RELEASE, _SET_STOCK, _TAKE = scripts(
+    __file__, "reserve", "settle", "release", "set_stock", "take"
 )
 
 
@@ -242,7 +239,7 @@ def mirror(shard: Shard, key: str, rows: dict[str, str]) -> int:
 
     In chunks, so that no command delays other clients; reservations do not change these hashes.
     """
-    found = dict(_scan(shard, key))
+    found = dict(scan_hash(key, count=CHUNK, at=shard.address))
     wrong = [pair for pair in rows.items() if found.get(pair[0]) != pair[1]]
     surplus = [field for field in found if field not in rows]
     for chunk in _in_chunks(wrong):
@@ -254,16 +251,8 @@ def mirror(shard: Shard, key: str, rows: dict[str, str]) -> int:
 
 def waiting_numbers(*, shard: Shard) -> set[str]:
     """Return the numbers of all reservations that were waiting throughout this call."""
-    return {field for field, _ in _scan(shard, keys_of(shard).waiting) if ":" not in field}
-
-
-def _scan(shard: Shard, key: str) -> Iterator[tuple[str, str]]:
-    cursor = "0"
-    while True:
-        cursor, flat = command("HSCAN", key, cursor, "COUNT", CHUNK, at=shard.address)
-        yield from zip(flat[::2], flat[1::2], strict=True)
-        if cursor == "0":
-            return
+    fields = scan_hash(keys_of(shard).waiting, count=CHUNK, at=shard.address)
+    return {field for field, _ in fields if ":" not in field}
 
 
 def _in_chunks(items: Iterable[Item]) -> Iterable[list[Item]]:

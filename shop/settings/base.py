@@ -61,7 +61,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "shop.platform.headers.policy_middleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "shop.platform.headers.content_length_middleware",
+    "shop.platform.headers.content_headers_middleware",
     "shop.web.purchase.PurchaseTokenMiddleware",  # before all that a token makes unnecessary
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.middleware.locale.LocaleMiddleware",
@@ -330,8 +330,8 @@ PURCHASES_PER_GRANT = env.int("PURCHASES_PER_GRANT", default=8)
 """Purchases of one process that are committed in one transaction under one grant of the sale's
 lock; 1 disables group commit."""
 WAITING_ROOM_INLET_PER_MINUTE = env.int("WAITING_ROOM_INLET_PER_MINUTE", default=40_000)
-"""People whom a new waiting room admits per minute: 75 % of the rate of direct purchases with 1,000
-buyers (910 a second, docs/measurements/purchases.md)."""
+"""People whom a new waiting room admits per minute: about 70 % of the rate of direct purchases with
+1,000 buyers (docs/measurements/purchases.md)."""
 WAITING_ROOM_POLLS_PER_SECOND = env.int("WAITING_ROOM_POLLS_PER_SECOND", default=10_000)
 """Polls of all who wait together; pages poll less often when more people wait."""
 PURCHASE_TOKEN_SECONDS = env.int("PURCHASE_TOKEN_SECONDS", default=600)

@@ -12,8 +12,9 @@ from django.contrib.admin.forms import AdminAuthenticationForm
 from django.contrib.auth.forms import AuthenticationForm, UserCreationForm
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponseRedirect
-from django.utils.translation import get_language, gettext_lazy
-from django.utils.translation import gettext as _
+from django.utils.text import format_lazy
+from django.utils.translation import get_language
+from django.utils.translation import gettext_lazy as _
 
 from locking import admin, locks
 from locking.idempotency import is_key
@@ -68,8 +69,8 @@ class ProfileForm(ModelForm):  # type: ignore[type-arg]
         model = User
         fields: ClassVar = ["first_name", "last_name", "email"]
         labels: ClassVar = {
-            "first_name": gettext_lazy("First name"),
-            "last_name": gettext_lazy("Last name"),
+            "first_name": _("First name"),
+            "last_name": _("Last name"),
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -82,7 +83,7 @@ class SwitchForm(admin.SwitchForm):
     """The form of the admin; here the step is a button."""
 
     backend = forms.ChoiceField(
-        label=gettext_lazy("Switch to"), choices=lambda: [(alias, alias) for alias in locks]
+        label=_("Switch to"), choices=lambda: [(alias, alias) for alias in locks]
     )
     step = None  # type: ignore[assignment]
 
@@ -115,7 +116,7 @@ def read_purchase(
     key = read_key(sent.get(FIELD, ""), request.META.get("HTTP_IDEMPOTENCY_KEY"))
     most = sale.limit_per_customer
     if not 1 <= quantity <= most:
-        raise BadInput(_("The quantity must be between 1 and %(most)d.") % {"most": most})
+        raise BadInput(format_lazy(_("The quantity must be between 1 and {most}."), most=most))
     return PurchaseRequest(customer_id, sale, quantity, key, is_first)
 
 
@@ -150,7 +151,7 @@ def _read_fields(request: HttpRequest) -> Mapping[str, object]:
 def _only(request: HttpRequest, name: str) -> str:
     values = request.POST.getlist(name)
     if len(values) > 1:
-        raise BadInput(_("“%(name)s” was sent more than once.") % {"name": name})
+        raise BadInput(format_lazy(_("“{name}” was sent more than once."), name=name))
     return str(values[0]) if values else ""
 
 

@@ -17,6 +17,7 @@ from django.test import RequestFactory
 from django.utils import timezone
 
 from inventory import stock
+from inventory.exceptions import OutcomeUnknown
 from inventory.models import Product, Stock, StockMovement, WriteStrategy
 from inventory.stock import commit
 from locking import lock, locks
@@ -152,6 +153,23 @@ def test_staff_create_and_restock_a_sale(amy):
     assert audit_sale(sale=sale).ok
 
 
+def test_restock_without_a_reply_asks_to_check_the_stock(amy, sale):
+    """A page "Please try again" would lead staff to add the units twice."""
+    other = a_sale()
+    sent = {"action": "restock", "_selected_action": [sale.pk, other.pk], "units": 5}
+
+    def without_reply(*, sale: Sale, quantity: int) -> None:
+        restock(sale=sale, quantity=quantity)
+        if sale == other:
+            raise OutcomeUnknown
+
+    restock = sale_management.restock_sale
+    with patch("shop.admin.sales.restock_sale", without_reply):
+        said = messages(amy.post("/admin/shop/sale/", sent))
+    assert f"{sale.slug}: stock added." in said
+    assert f"{other.slug}: no reply. Check the stock before you try again." in said
+
+
 def test_open_now_and_close_now(amy):
     sale = a_sale(opens_in=3600)
     assert "is not open" in messages(act(amy, "close_now", sale))
@@ -184,8 +202,8 @@ def test_clone_opens_a_form_with_the_values_of_the_sale(amy, sale):
     assert audit_sale(sale=fresh(sale)).ok
     again = amy.get(where).context["adminform"].form.initial
     assert again["slug"] == f"{sale.slug}-3"
-    for missing in ("0", "x", "9" * 30):
-        assert amy.get(f"/admin/shop/sale/add/?clone={missing}").status_code == 200
+    for query in ("clone=0", "clone=x", f"clone={'9' * 30}", "opens_at=%00", "closes_at=x"):
+        assert amy.get(f"/admin/shop/sale/add/?{query}").status_code == 200
 
 
 def test_only_changed_fields_are_saved(amy, sale):

@@ -7,11 +7,13 @@ from datetime import timedelta
 from html import unescape
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from inventory.models import Product
-from shop.models import Sale, User
+from shop.models import RejectedReservation, Sale, User
 from tests.shop.admin_pages import act, messages, times
 from tests.shop.making import a_sale, fresh, signed_in
 
@@ -46,6 +48,8 @@ def a_time(name: str, offset: timedelta) -> dict[str, str]:
 MISTAKES = {
     "over": ({**a_time("opens_at", -2 * HOUR), **a_time("closes_at", -HOUR)}, "closes_at"),
     "closes first": (a_time("closes_at", HOUR / 2), "closes_at"),
+    "first day": ({"opens_at_0": "0001-01-01", "opens_at_1": "00:00:00"}, "opens_at"),
+    "no end": ({"closes_at_0": "9999-12-31", "closes_at_1": "23:59:59"}, "closes_at"),
     "dear": ({"price": "3.01"}, "price"),
     "negative": ({"price": "-1"}, "price"),
     "no limit": ({"limit_per_customer": 0}, "limit_per_customer"),
@@ -98,6 +102,14 @@ def test_address_is_taken_from_the_product(amy, cup):
     assert amy.post(ADD, a_form(cup, slug="")).status_code == 302
     assert Sale.objects.order_by("pk").last().slug == "cup-4"
     assert list(errors(amy.post(ADD, a_form(cup, slug="cup")))) == ["slug"]
+
+
+def test_address_differs_from_all_others_by_more_than_case(amy, cup):
+    Product.objects.update(slug="Cup")
+    for expected in ("Cup", "Cup-2", "Cup-3"):
+        assert amy.post(ADD, a_form(cup, slug="")).status_code == 302
+        assert Sale.objects.order_by("pk").last().slug == expected
+        Sale.objects.filter(slug=expected).update(slug=expected.lower())
 
 
 def test_new_form_proposes_times_and_explains_its_fields(amy):
@@ -158,6 +170,20 @@ def test_several_sales_are_closed_by_their_number(amy):
     amy.post("/admin/shop/sale/", {**sent, "confirm": "2"})
     assert {fresh(sale).phase() for sale in sales} == {Sale.Phase.ENDED}
     assert fresh(upcoming).phase() == Sale.Phase.BEFORE
+
+
+def test_list_of_rejected_reservations_costs_the_same_for_many_sales(amy):
+    """Its filter lists the sales, as the page of each sale is called."""
+    costs = []
+    for _ in range(2):
+        for sale in (a_sale(), a_sale()):
+            RejectedReservation.objects.create(number=sale.slug[-8:], sale=sale, reason="limit")
+        with CaptureQueriesContext(connection) as queries:
+            page = amy.get("/admin/shop/rejectedreservation/")
+        assert f"sale__slug={sale.slug}" in page.text
+        # The policy of the banner is read once a second.
+        costs.append(sum("lockpolicy" not in query["sql"] for query in queries))
+    assert costs[0] == costs[1]
 
 
 # --- signing in -------------------------------------------------------------------------------

@@ -4,10 +4,8 @@ import getpass
 import time
 from argparse import ArgumentParser
 
-from django.core.management.base import CommandError
-
 from inventory import stock
-from locking import LockError, locks, policy
+from locking import locks, policy
 from locking.management.console import HelpfulCommand
 
 
@@ -28,17 +26,14 @@ class Command(HelpfulCommand):
         holders of the lost period. The dump lacks their epochs and fences. The Unix time exceeds
         every epoch that was counted, and that of an earlier restore.
         """
-        try:
-            beyond = max(policy.stored_policy().epoch, int(time.time()))
-            locks[backend].probe()  # before the rows refuse all writers
-            stock.fence_off(epoch=beyond + 1)
-            row = policy.switch(
-                backend=backend,
-                force=True,
-                beyond=beyond,
-                changed_by=getpass.getuser(),
-                reason="restore",
-            )
-        except LockError as error:
-            raise CommandError(str(error)) from error
+        beyond = max(policy.stored_policy().epoch, int(time.time()))
+        locks[backend].probe()  # before the rows refuse all writers
+        stock.fence_off(epoch=beyond + 1)
+        row = policy.switch(
+            backend=backend,
+            force=True,
+            beyond=beyond,
+            changed_by=getpass.getuser(),
+            reason="restore",
+        )
         self.stdout.write(self.style.SUCCESS(f"Active: {row}."))

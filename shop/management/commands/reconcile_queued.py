@@ -45,9 +45,10 @@ class Command(HelpfulCommand):
         self.print_table(("sale", "repairs"), rows)
 
     def _declare_lost(self, number: int) -> None:
-        for sale in sales_under_way():
-            if not 1 < len(shards_of(sale)) >= number >= 1:
-                continue
+        sales = [one for one in sales_under_way() if 1 < len(shards_of(one)) >= number >= 1]
+        if not sales:
+            raise CommandError(f"No current sale has reservations on a server {number}.")
+        for sale in sales:
             try:
                 units = give_away(sale=sale, number=number - 1)
             except BadInput:

@@ -31,6 +31,15 @@ def test_pages_show_the_price_of_the_order_before_it_is_paid() -> None:
     assert (order.unit_price, Payment.objects.get().amount) == (Decimal("12.30"), Decimal("12.30"))
 
 
+def test_largest_order_can_be_paid() -> None:
+    sale, client = a_sale(stock=100, limit=100), signed_in()
+    change_price("99999999.99")
+    page = buy(client, sale, quantity=100)["Location"]
+    assert client.post(f"{page}pay/", {"idempotency_key": "p"}).status_code == 303
+    assert Payment.objects.get().amount == Decimal("9999999999.00")
+    assert "Paid" in client.get(page).text
+
+
 @pytest.mark.parametrize("name", ["price", "unit_price", "total", "amount"])
 def test_price_of_a_client_is_ignored(name: str) -> None:
     sale, client = a_sale(), signed_in()

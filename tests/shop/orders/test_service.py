@@ -183,6 +183,17 @@ def test_unwritable_row_does_not_delay_other_sales(sale, monkeypatch, settings) 
     assert (count(sale), count(other)) == ((5, 0, 0), (10, 0, 0))
 
 
+def test_order_that_the_database_refuses_does_not_delay_other_sales(sale) -> None:
+    """As after a repair by hand: the ledger has its return already."""
+    refused, other = an_order(sale, overdue=True), a_sale()
+    an_order(other, overdue=True)
+    StockMovement.objects.create(
+        stock=sale.stock, delta=2, reason="returned", order_number=refused.number
+    )
+    assert expire_unpaid_orders() == 1
+    assert count(other) == (10, 0, 0)
+
+
 @pytest.mark.parametrize("fault", ["broken", "silent"])
 def test_committed_return_survives_the_loss_of_its_lock(fault, guard, sale, order) -> None:
     broken = partial(guard.break_lock, lock_name(sale.pk))

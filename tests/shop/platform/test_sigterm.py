@@ -66,7 +66,7 @@ def test_management_command_releases_its_lock(
         until(lambda: is_held(name), "the lock")
         process.send_signal(how)
         process.wait(PATIENCE)
-    assert is_held(name) is left
+    assert locks["redis"].break_lock(name) is left  # a switch in a later test would wait for it
 
 
 TASK = """
@@ -97,7 +97,7 @@ def test_celery_worker_releases_its_lock(
             with Redis.from_url(settings.REDIS_URL) as redis:
                 redis.rpush(f"{name}-go", 1)
         process.wait(PATIENCE)
-    assert is_held(name) is left
+    assert locks["redis"].break_lock(name) is left  # a switch in a later test would wait for it
 
 
 @pytest.fixture
@@ -154,7 +154,9 @@ def test_web_server_finishes_the_purchase(
                 assert is_held(name)
         thread.join(PATIENCE)
         until(lambda: not web.is_running, "the end of the web")
-    if not left:
+    if left:
+        locks["redis"].break_lock(name)
+    else:
         assert not is_held(name)
         assert outcomes == ["ok"]
         assert audit_sale(sale=sale).held == 1

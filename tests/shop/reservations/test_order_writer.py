@@ -84,6 +84,21 @@ def test_lowered_limit_is_enforced_when_written() -> None:
     assert_sound(sale, held=1, left=4)
 
 
+def test_reservation_under_a_raised_limit_is_written(monkeypatch) -> None:
+    """The consumer read the sale up to a second ago, the buyer a tenth of a second ago."""
+    monkeypatch.setattr(consumer, "REFRESH_INTERVAL", 60.0)
+    sale, running = a_queued_sale(limit=1), consumer.Consumer(threading.Event())
+    load(sale=sale)
+    first = ask(sale)
+    assert running.round() == 1
+    Sale.objects.update(limit_per_customer=3)
+    second = ask(sale, User.objects.get(pk=first.customer_id), quantity=2, key="more")
+    third = ask(sale, quantity=3)
+    assert running.round() == 2
+    assert [status(one) for one in (first, second, third)] == ["won"] * 3
+    assert_sound(sale, held=6, left=4)
+
+
 def test_excess_reservations_are_rejected_as_sold_out(shop) -> None:
     sale = a_queued_sale(stock=2)
     load(sale=sale)

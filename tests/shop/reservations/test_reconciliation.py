@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -20,7 +20,14 @@ from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order
 from shop.purchase.place_order import place_order
 from shop.reservations import order_writer, store
-from shop.reservations.reconciliation import Decided, Repair, decided_in, load, reconcile
+from shop.reservations.reconciliation import (
+    Decided,
+    Repair,
+    _load,
+    decided_in,
+    load,
+    reconcile,
+)
 from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, buy, fresh
 from tests.shop.purchases import armed_once
@@ -37,6 +44,14 @@ from tests.shop.queued import (
 )
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+
+
+def test_sale_that_closes_on_the_last_day_of_the_calendar() -> None:
+    sale = a_queued_sale(stock=2)
+    Sale.objects.filter(pk=sale.pk).update(closes_at=datetime.max.replace(tzinfo=UTC))
+    ask(sale)
+    consume()
+    assert_sound(sale, held=1, left=1)
 
 
 @pytest.mark.faults(row=5, backend="redis", fired="Redis emptied")
@@ -168,6 +183,25 @@ def test_load_keeps_the_entries_of_a_lost_state() -> None:
     consume()
     assert status(first) == "won"
     assert_sound(sale, held=2, left=0)
+
+
+def test_threads_that_share_a_sale_load_it_once() -> None:
+    """Two holders of the lock "none"; a web process gives its threads the same cached sale."""
+    sale = a_queued_sale(stock=3)
+    create, reserved = store.create, []
+
+    def load_first(**options: Any) -> None:
+        if not reserved:
+            reserved.append(None)
+            _load(sale)
+            reserved[0] = ask(sale)
+        create(**options)
+
+    with patch("shop.reservations.store.create", load_first):
+        _load(sale)
+    consume()
+    assert status(reserved[0]) == "won"
+    assert_sound(sale, held=1, left=2)
 
 
 def test_ended_sale_that_lost_its_state_is_written() -> None:

@@ -198,6 +198,8 @@ def test_share_of_a_lost_shard_is_sold(shards, sold, capsys) -> None:
     kept = [ask(sale, a_customer_of(sale, 1)) for _ in "ab"]
     with pytest.raises(CommandError, match="responds"):
         call_command("reconcile_queued", declare_lost=2)
+    with pytest.raises(CommandError, match="No current sale has reservations on a server 4"):
+        call_command("reconcile_queued", declare_lost=4)
     shards[1].kill()
     call_command("reconcile_queued", declare_lost=2)
     assert f"{sale.slug}: moved 3 units of server 2" in capsys.readouterr().err

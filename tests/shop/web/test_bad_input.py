@@ -6,11 +6,13 @@ Purchases are in `test_bad_purchases.py`.
 from __future__ import annotations
 
 import json
+from wsgiref.util import setup_testing_defaults
 
 import pytest
 
 from shop.models import Order
 from shop.orders.service import cancel_order
+from shop.wsgi import application
 from tests.shop.making import a_customer, a_sale
 from tests.shop.web.bad_input import (
     JSON,
@@ -24,6 +26,7 @@ from tests.shop.web.bad_input import (
 )
 
 __all__ = ["nothing_changes", "sale"]
+MULTIPART = b'--x\r\nContent-Disposition: form-data; name="username"\r\n\r\nli\r\n--x--\r\n'
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
 
 
@@ -62,6 +65,52 @@ def test_unknown_page_is_404(path, li):
         assert response["Content-Type"].startswith(accept)
 
 
+@pytest.mark.parametrize("charset", ["hex", "idna", "undefined", "utf-16"])
+@pytest.mark.parametrize("path", ["/accounts/sign-in/", "/i18n/setlang/", "/orders/none/pay/"])
+def test_form_in_another_charset_than_utf_8_is_refused(charset, path, li):
+    """Each of them is a codec of Python, but not each decodes a form."""
+    kind = f"multipart/form-data; boundary=x; charset={charset}"
+    assert client_of(li).generic("POST", path, MULTIPART, content_type=kind).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("charset", "query", "status"),
+    [
+        ("hex", "q=1", 400),
+        ("undefined", "q=1", 400),
+        ("unknown", "q=1", 400),
+        ('"a\\0b"', "q=1", 400),
+        ("utf-8", "&".join(["q=1"] * 1001), 400),
+    ],
+)
+def test_query_with_a_charset_is_answered_by_the_entry_point(charset, query, status, db):
+    """Django's request class raises before any middleware."""
+    kind = f"text/plain; charset={charset}"
+    environ = {"PATH_INFO": "/products/", "QUERY_STRING": query, "CONTENT_TYPE": kind}
+    setup_testing_defaults(environ)
+    seen = []
+    application(environ, lambda line, headers: seen.append(line))
+    assert seen[0].startswith(str(status))
+
+
+def test_session_cookie_with_nul_is_that_of_a_visitor(sale):
+    visitor, cookie = client_of(), r'sessionid="aaaaaaaaa\000"'
+    for path in ("/", f"/sales/{sale.slug}/", "/accounts/sign-in/"):
+        assert visitor.get(path, headers={"Cookie": cookie}).status_code == 200
+    assert visitor.get("/orders/", headers={"Cookie": cookie}).status_code == 302
+
+
+def test_early_refusal_is_in_the_language_of_its_request(li):
+    """LocaleMiddleware has not run; the thread still has the language of its last page."""
+    client = client_of(li)
+    for language, title in (("zh-hans", "请求无法识别"), ("en", "We couldn&#x27;t read")):
+        client.get("/", headers={"Accept-Language": "zh-hans" if language == "en" else "en"})
+        refused = client.get(
+            "/", headers={"Accept-Language": language}, CONTENT_TYPE="text/plain; charset=hex"
+        )
+        assert title in refused.text
+
+
 @pytest.mark.parametrize(
     "query", ["q=%00", "q=%ff", "q=%25_", "page=0", "page=x", "q=" + "x" * 999]
 )
@@ -69,6 +118,8 @@ def test_malformed_search_is_answered(query, li):
     a_sale()
     assert client_of(li).get(f"/products/?{query}").status_code == 200
     assert client_of(li).get(f"/products/?page={'9' * 5000}").status_code == 200
+    kind = "text/plain; charset=UTF8"
+    assert client_of(li).get(f"/products/?{query}", CONTENT_TYPE=kind).status_code == 200
 
 
 @pytest.mark.parametrize("accept", ["text/html", JSON])

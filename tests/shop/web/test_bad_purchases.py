@@ -83,6 +83,13 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "too large": (400, {"x": BIG}),
     "too many fields": (400, {"x": ["1"] * 1001}),
     "UTF-16 by declaration": (400, {"CONTENT_TYPE": f"{FORM}; charset=utf-16"}),
+    "charset of no text": (
+        400,
+        {
+            "CONTENT_TYPE": f"{MULTIPART}; boundary=x; charset=hex",
+            "body": b'--x\r\nContent-Disposition: form-data; name="quantity"\r\n\r\n1\r\n--x--\r\n',
+        },
+    ),
     "quantity not UTF-8": (400, {"quantity": b"\xff"}),
     "key not UTF-8": (400, {"idempotency_key": b"\xff"}),
     "no boundary": (400, {"CONTENT_TYPE": MULTIPART, "body": b"--x"}),

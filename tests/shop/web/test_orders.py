@@ -66,14 +66,14 @@ STATES = {
     "cancelled": (
         lambda order: cancel_order(order=order),
         "You cancelled this order",
-        ("Cancelled", True),
+        ("✕ Cancelled", True),
     ),
     "overdue": (
         lambda order: Order.objects.update(pay_by=timezone.now()),
         "Your reservation has expired",
-        ("Expired", True),
+        ("✕ Expired", True),
     ),
-    "expired": (expire, "Your reservation has expired", ("Expired", True)),
+    "expired": (expire, "Your reservation has expired", ("✕ Expired", True)),
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from django.utils.translation import override
 
 from locking import LockTimeout, LockUnavailable, locks
 from locking.policy import active
@@ -250,6 +251,17 @@ def test_cached_page_depends_on_language(li):
     assert chinese.headers["Content-Language"] == "zh-hans"
     assert 'class="banner"' not in chinese.text, "the banner is for staff"
     assert "Sold out" in li.send(sale).text
+
+
+@pytest.mark.parametrize("quantity", [6, "x", [1, 1]])
+def test_malformed_form_is_explained_in_one_language(quantity, li):
+    """Also with a token, for which LocaleMiddleware does not run."""
+    sale = a_sale(limit=5)
+    with override("zh-hans"):  # of the thread's last request
+        page = li.send(sale, {**li.form(sale), "quantity": quantity})
+    assert page.status == 400
+    assert '<html lang="en"' in page.text
+    assert not re.search("[\u4e00-\u9fff]", page.text.replace("中文", ""))
 
 
 def test_purchases_are_limited_per_customer(li, settings):
