@@ -9,7 +9,7 @@ from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
@@ -90,7 +90,16 @@ class RoomAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             obj.save(update_fields=["mode"])
         texts = {name: form.cleaned_data[name] for name in ("message", "message_zh")}
         if texts.keys() & set(form.changed_data):
-            self._try(request, obj, partial(service.broadcast, **texts))
+            service.broadcast(room=obj, staff=request.user, **texts)  # type: ignore[arg-type]
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Undo the whole change if the message was not broadcast, and report that."""
+        try:
+            return super().changeform_view(request, *args, **kwargs)
+        except ShopError as error:
+            slug = Room.objects.select_related("sale").get(pk=args[0]).sale.slug
+            self._report(request, slug, error)
+            return HttpResponseRedirect(request.get_full_path())
 
     @admin.display(description=_("state"))
     def state(self, room: Room) -> str:
@@ -153,8 +162,10 @@ class RoomAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         try:
             step(room=room, staff=request.user)
         except (ShopError, *STORE_ERRORS) as error:
-            text = _("%(sale)s: nothing was changed. %(problem)s")
-            problem = {"sale": room.sale.slug, "problem": error}
-            self.message_user(request, text % problem, messages.ERROR)
+            self._report(request, room.sale.slug, error)
             return False
         return True
+
+    def _report(self, request: HttpRequest, slug: str, error: Exception) -> None:
+        text = _("%(sale)s: nothing was changed. %(problem)s")
+        self.message_user(request, text % {"sale": slug, "problem": error}, messages.ERROR)

@@ -63,6 +63,8 @@ class RoomStatus(NamedTuple):
     """Unix time of that change; 0 if there was none."""
     opens_at: datetime
     poll_seconds: int
+    generation: str
+    """Changes with a reset by staff, which drops all places."""
 
 
 _rooms: RefreshingCache[str, dict[int, Room]] = RefreshingCache()
@@ -132,7 +134,7 @@ def _read_status(room: Room, sale: Sale) -> RoomStatus:
         # Closed: the numbers are unknown, and no one is admitted by this process.
         texts = room.message, room.message_zh, room.reason
         inlet, opens_at = room.inlet_per_minute, sale.opens_at
-        return RoomStatus("unavailable", 0, 0, 0, inlet, *texts, 0, opens_at, 2)
+        return RoomStatus("unavailable", 0, 0, 0, inlet, *texts, 0, opens_at, 2, room.generation)
     sale = cached_sale(slug=sale.slug)
     waiting = seen.joined - seen.serving
     return RoomStatus(
@@ -147,6 +149,7 @@ def _read_status(room: Room, sale: Sale) -> RoomStatus:
         changed=seen.changed,
         opens_at=sale.opens_at,
         poll_seconds=max(1, math.ceil(waiting / settings.WAITING_ROOM_POLLS_PER_SECOND)),
+        generation=_existing(sale).generation,
     )
 
 
@@ -200,6 +203,10 @@ def _visit(room: Room, sale: Sale, **what: Any) -> Snapshot:
         room = open_room(room=room)
     seen = store.visit(room=room, sale=cached_sale(slug=sale.slug), **what)
     if seen is None:
+        row = Room.objects.filter(pk=room.pk).first()
+        if row and row.generation != room.generation:
+            _rooms.clear()  # staff have reset the room since this process read it
+            return _visit(row, sale, **what)
         if room.generation not in _lost:
             _lost.add(room.generation)
             text = "Waiting room of sale %s is closed until staff reset it: Redis lost its places"

@@ -19,22 +19,17 @@ All functions raise ServiceUnavailable, in bounded time, if Redis is unavailable
 
 from collections.abc import Iterable
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple
 
-from locking.backends.redis.connection import Script
 from shop.errors import ServiceUnavailable
 from shop.models import Sale
-from shop.platform.redis import command, run
+from shop.platform.redis import command, run, scan_hash, scripts
 from waiting_room.models import Room
 
 CHUNK = 5000
 """Places read by one command, so that none delays other clients by more than a few ms."""
 
-_VISIT, _CREATE, _DRAW = (
-    Script(str(Path(__file__).parent / "lua" / f"{name}.lua"))
-    for name in ("visit", "create", "draw")
-)
+_VISIT, _CREATE, _DRAW = scripts(__file__, "visit", "create", "draw")
 
 
 class Snapshot(NamedTuple):
@@ -116,13 +111,8 @@ def arrivals(*, room: Room, until: int) -> list[int]:
 
     Raise ServiceUnavailable if some are missing, because Redis lost them.
     """
-    found: dict[int, int] = {}
-    cursor, places = "0", keys_of(room)[1]
-    while True:
-        cursor, flat = command("HSCAN", places, cursor, "COUNT", CHUNK)
-        found.update(zip(map(int, flat[1::2]), map(int, flat[::2]), strict=True))
-        if cursor == "0":
-            break
+    places = scan_hash(keys_of(room)[1], count=CHUNK)
+    found = {int(number): int(customer) for customer, number in places}
     try:
         return [found[number] for number in range(1, until + 1)]
     except KeyError:

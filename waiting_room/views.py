@@ -115,6 +115,7 @@ def _public(now: RoomStatus) -> dict[str, Any]:
         "reason": now.reason,
         "changed": now.changed,
         "poll": now.poll_seconds,
+        "generation": now.generation,
     }
 
 

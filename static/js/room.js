@@ -71,10 +71,11 @@
     text.textContent = words;
     few.hidden = status.state !== "open" || ahead < status.left;
     Object.assign(room.querySelector("progress"), { max: place.position, value: status.serving });
+    if (status.state !== "open") return; // no one knows when it goes on
     // Tenths of the way since this tab first knew the position; several at once are one announcement.
     if (memory.start === undefined) remember({ start: status.serving, tenth: 0 });
     const tenth = Math.floor(10 * (status.serving - memory.start) / (place.position - memory.start));
-    const isMinute = status.state === "open" && place.position - status.serving <= status.inlet;
+    const isMinute = place.position - status.serving <= status.inlet;
     if (isMinute && !memory.minute) announce("minute");
     else if (tenth > memory.tenth) announce("tenth", number(ahead), words);
     remember({ tenth, minute: memory.minute || isMinute });
@@ -94,16 +95,18 @@
     if (!response.ok && response.status !== 404) throw new Error(response.status);
     return response.ok ? response.json() : null;
   };
+  const dropPlace = () => {
+    place = null;
+    memory = {};
+    sessionStorage.removeItem(statusUrl);
+  };
   const askPlace = async () => {
     try {
       const drawn = isStale ? {} : await json(positionsUrl.replace("-00.", `-${place.ticket.slice(0, 2)}.`));
-      const position = drawn[place.ticket]; // a TypeError if the file does not exist yet
+      const position = place && drawn[place.ticket]; // a TypeError if the file does not exist yet
       place = position ? { ...place, position } : await json(placeUrl);
       isStale = false;
-      if (!place) {
-        memory = {};
-        sessionStorage.removeItem(statusUrl);
-      }
+      if (!place) dropPlace();
       show();
     } catch { /* the next poll asks again */ }
     asking = undefined;
@@ -114,7 +117,9 @@
     const before = status;
     const closed = { state: "unavailable" };
     status = { ...before, ...await json(statusUrl, { credentials: "omit", cache: "no-store" }).catch(() => closed) ?? closed };
-    isStale ||= before.state === "unavailable";
+    const isReset = status.generation !== before.generation; // the account may have joined again on another device
+    if (isReset) dropPlace();
+    isStale ||= isReset || before.state === "unavailable";
     show();
     const isDrawn = ["open", "paused", "sold_out"].includes(status.state);
     const isUnknown = isStale ? status.state !== "unavailable" : place && isDrawn && !place.position;

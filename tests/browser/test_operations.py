@@ -180,6 +180,17 @@ def test_a_switch_is_cancelled_or_forced_by_its_typed_name(people):
     assert newest.forced
 
 
+def test_refused_switch_leaves_the_form_as_wide_as_it_was(people):
+    page = people("amy", viewport={"width": 1280, "height": 900})
+    page.goto("/ops/")
+    reason = page.get_by_label("Reason")
+    wide = reason.bounding_box()["width"]
+    reason.fill("twice")
+    page.get_by_role("button", name="Switch safely").click()
+    expect(page.get_by_text("is already active")).to_be_visible()
+    assert reason.bounding_box()["width"] == wide
+
+
 def test_sentence_follows_the_policy(people):
     page = people("amy")
     page.goto("/ops/")

@@ -95,14 +95,19 @@ def test_room_works_without_script(people):
     expect(page.get_by_role("button", name="Buy now")).to_be_visible()
 
 
-def test_announcements_are_few(people):
-    """Ten minutes of a queue, faster: joining, nine tenths, the last minute and the turn."""
-    page = people("li")
-    heard: list[str] = []
+def waiting_and_hearing(people):
+    """Return the page of a customer who waits, its scripted status, and what it announces."""
+    page, heard = people("li"), []
     page.expose_function("hear", lambda text: heard.append(text))
     page.add_init_script(HEAR)
     status = scripted(page)
     open_room(page)
+    return page, status, heard
+
+
+def test_announcements_are_few(people):
+    """Ten minutes of a queue, faster: joining, nine tenths, the last minute and the turn."""
+    page, status, heard = waiting_and_hearing(people)
     ahead = page.locator("[data-view=waiting] b[data-n=ahead]")
     for serving in range(0, 1000, 25):
         status["serving"] = serving
@@ -115,6 +120,28 @@ def test_announcements_are_few(people):
     assert heard[-2:] == ["Your turn comes within a minute.", "It's your turn"]
     assert len(heard) == 11  # the last tenth is the last minute
     assert page.locator("[aria-live], [role=alert], [role=timer]").count() <= 1
+
+
+def test_no_estimate_is_announced_while_sold_out(people):
+    """The page hides the estimate then: how soon units return is unknown."""
+    page, status, heard = waiting_and_hearing(people)
+    expect(page.locator("section[data-view=waiting]")).to_be_visible()
+    status.update(state="sold_out", serving=500)
+    expect(page.locator("[data-view=waiting] b[data-n=ahead]")).to_have_text("499")
+    assert [text for text in heard if "Your turn in" in text] == []
+
+
+def test_reset_that_the_tab_missed_takes_the_place_from_the_page(people):
+    """A hidden tab does not poll, so it may never see the room unavailable."""
+    page = people("li")
+    status = scripted(page)
+    open_room(page)
+    expect(page.locator("section[data-view=waiting]")).to_be_visible()
+    page.route("**/room/place.json", lambda route: route.fulfill(status=404, json={}))
+    status.update(generation="another", serving=1000)
+    join = page.get_by_role("button", name="Join the waiting room")
+    expect(join).to_be_visible()
+    assert ROOM in page.url, "not sent to the sale"
 
 
 def test_estimate_is_that_of_python(people):

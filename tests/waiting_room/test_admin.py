@@ -9,7 +9,7 @@ from django.test import Client
 from shop.models import User
 from tests.shop.making import a_customer, a_sale, put_in_force, signed_in
 from tests.waiting_room.rooms import a_room
-from waiting_room import service
+from waiting_room import service, store
 from waiting_room.models import Room
 
 pytestmark = pytest.mark.django_db
@@ -85,6 +85,19 @@ def test_message_is_broadcast(amy: Client) -> None:
     amy.post(f"{LIST}{room.pk}/change/", form)
     status = service.status_of(sale=room.sale)
     assert (status.message, status.message_zh) == ("Back at noon", "中午恢复")
+
+
+def test_message_that_was_not_broadcast_is_not_reported_as_saved(amy: Client) -> None:
+    room = a_room(opens_in=-1)
+    service.status_of(sale=room.sale)  # creates its state
+    store.delete(room=room)
+    form = {"mode": room.mode, "message": "Back at noon", "message_zh": ""}
+    page = amy.post(f"{LIST}{room.pk}/change/", form, follow=True)
+    page_text = page.content.decode()
+    assert "nothing was changed" in page_text
+    assert "changed successfully" not in page_text
+    room.refresh_from_db()
+    assert room.message == ""
 
 
 def test_reset_is_confirmed(amy: Client) -> None:

@@ -14,7 +14,7 @@ from shop.models import User
 from shop.purchase import admission
 from tests.shop.making import a_customer, a_sale
 from tests.waiting_room.rooms import a_room
-from waiting_room import service
+from waiting_room import service, store
 from waiting_room.models import Room
 from waiting_room.service import broadcast, join, pause, place_of, reset, resume, set_inlet
 
@@ -169,6 +169,18 @@ def test_control_of_an_unavailable_store_changes_nothing(staff, settings) -> Non
     assert Room.objects.get().generation == room.generation
     assert not LogEntry.objects.exists()
     assert status(room).state == "unavailable"
+
+
+def test_reset_by_another_process_is_not_taken_for_a_loss(caplog) -> None:
+    room = a_room(opens_in=-1)
+    join(sale=room.sale, customer_id=a_customer().pk)
+    assert status(room).joined == 1  # now this process knows the generation
+    store.delete(room=room)
+    # As a reset does, but without the signal, which another process does not get.
+    Room.objects.filter(pk=room.pk).update(generation="another", opened_at=None)
+    seen = status(room)
+    assert (seen.state, seen.joined, seen.generation) == ("open", 0, "another")
+    assert "Redis lost its places" not in caplog.text
 
 
 def test_reset_starts_again_with_a_new_seed(staff) -> None:

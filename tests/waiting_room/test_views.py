@@ -16,7 +16,7 @@ from shop.models import Sale
 from shop.purchase import admission
 from tests.shop.making import a_customer, a_sale, put_in_force, signed_in
 from tests.waiting_room.rooms import a_room
-from waiting_room import service, views
+from waiting_room import service, store, views
 from waiting_room.estimate import estimate
 
 pytestmark = pytest.mark.django_db
@@ -107,6 +107,7 @@ def test_status_is_the_same_for_all_and_small() -> None:
         "reason": "",
         "changed": 0,
         "poll": 1,
+        "generation": room.generation,
     }
 
 
@@ -196,6 +197,25 @@ def test_room_is_closed_while_its_store_is_down(settings) -> None:
         finally:
             redis.resume()
         until(lambda: view_of(client, sale) == "waiting", "the room to open again", 20)
+
+
+def test_room_that_lost_its_places_does_not_promise_them() -> None:
+    room = a_room(opens_in=-1)
+    client = signed_in()
+    client.post(url(room.sale, "join/"))
+    store.delete(room=room)
+    service.clear()
+    page = client.get(url(room.sale)).content.decode()
+    assert view_of(client, room.sale) == "unavailable"
+    assert "Places are kept" not in page
+
+
+def test_visitor_of_a_sold_out_room_reads_so_before_joining() -> None:
+    sale = a_room(opens_in=-1, stock=0).sale
+    page = Client().get(url(sale)).content.decode()
+    shown = re.search(r'<section data-view="join" >(.*?)</section>', page, re.S)
+    assert shown
+    assert re.search(r'<p class="note" data-when="sold_out" >', shown[1])
 
 
 def test_room_is_closed_while_the_database_is_down(monkeypatch) -> None:
