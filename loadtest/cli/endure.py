@@ -26,6 +26,7 @@ LIMITS = {
     "stock": (10, 100_000),
     "seconds": (12, 86_400),
     "rounds": (1, 1000),
+    "seed": (0, 2**32),
 }
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 """With "everysec", a Redis that is killed may lose a release that it has confirmed."""
@@ -57,6 +58,7 @@ def add_arguments(parser: ArgumentParser) -> None:
             ("stock", 1000, "restarts: units on sale"),
             ("seconds", 1800, "soak: duration in seconds"),
             ("rounds", 3, "recovery: how many times each fault is injected"),
+            ("seed", 1, "soak: what each visit does"),
         ),
     )
     meaning = "also write the report between FILE's markers lab_endure_<experiment>"

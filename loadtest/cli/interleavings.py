@@ -37,10 +37,10 @@ def handle(terminal: Terminal, **options: Any) -> int:
         raise PlanError(f"--write needs all programs, and a limit of at least {LIMIT:,}.")
     parts = options["backend"] or PARTS
     names = [name for name in PROGRAMS if name.partition("/")[0] in parts]
-    found = []
-    with PrivateStores("sqlite", ["redis"]) as stores, terminal.bar() as bar:
+    found, servers = [], ["redis", *(["redlock"] if "redlock" in parts else [])]
+    with PrivateStores("sqlite", servers) as stores, terminal.bar() as bar:
         if stores.missing:
-            raise PlanError(stores.missing["redis"])
+            raise PlanError("; ".join(stores.missing.values()))
         asked = {"names": names, "limit": options["limit"]}
         for event in stores.run_experiment("interleavings", asked):
             found.append(event["program"])

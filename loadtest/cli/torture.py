@@ -13,6 +13,7 @@ from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from devservers import ServerError
@@ -21,8 +22,8 @@ from loadtest.charts.terminal import Terminal
 from loadtest.cli import add_file, add_numbers
 from loadtest.load.plan import PlanError, keep_within
 from loadtest.load.stores import ExperimentFailed
-from loadtest.torture.faults import counted
-from loadtest.torture.plan import CONTROLS, STORES, WORKLOADS, Plan, generate
+from loadtest.torture.catalogue import CONTROLS, STORES, WORKLOADS, workloads_of
+from loadtest.torture.plan import WORK_SECONDS, Plan, generate
 from loadtest.torture.reduce import reduce
 from loadtest.torture.runner import Run, Torture
 
@@ -33,6 +34,7 @@ LIMITS = {
     "runs": (0, 10**9),
     "tries": (1, 100),
     "jobs": (1, 16),
+    "seconds": (WORK_SECONDS, 600),
 }
 RUNS_PER_BACKEND = 5
 """Runs on the servers of one backend before those of the next are started."""
@@ -46,7 +48,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     runs = ("runs", 0, "runs after which none begins; 0: no limit")
     tries = ("tries", 3, "runs of each candidate while a failing plan is reduced")
     jobs = ("jobs", 1, "runs at the same time, each on servers of its own")
-    add_numbers(parser, (seed, minutes, runs, tries, jobs))
+    seconds = ("seconds", WORK_SECONDS, "seconds of work of each run that sells nothing")
+    add_numbers(parser, (seed, minutes, runs, tries, jobs, seconds))
     for name, known in (("backend", tuple(STORES)), ("workload", WORKLOADS)):
         text = f"several: {', '.join(known)}"
         parser.add_argument(f"--{name}", action="append", choices=known, metavar="NAME", help=text)
@@ -67,12 +70,14 @@ def handle(terminal: Terminal, **options: Any) -> int:
         with ThreadPoolExecutor(options["jobs"]) as pool:
             list(pool.map(session.lane, range(options["jobs"])))
     except ServerError as error:
-        raise ExperimentFailed(str(error)) from error
+        if not session.rows:
+            raise ExperimentFailed(str(error)) from error
+        session.problem = str(error)
     finally:
         signal.signal(signal.SIGINT, before)
     report = session.report()
     terminal.show(report, _describe)
-    return 1 if report["failures"] else 0
+    return 1 if report["failures"] or report["problem"] else 0
 
 
 def plans(options: dict[str, Any]) -> Iterator[Plan]:
@@ -85,9 +90,20 @@ def plans(options: dict[str, Any]) -> Iterator[Plan]:
             raise PlanError(f"--replay: {options['replay']} is no report: {error}.") from error
         yield from found
         return
-    backends, workloads = options["backend"] or BACKENDS, options["workload"] or ()
+    workloads = options["workload"] or tuple(WORKLOADS)
+    backends = [
+        one
+        for one in options["backend"] or BACKENDS
+        if {*workloads_of(one)}.intersection(workloads)
+    ]
+    if not backends:
+        raise PlanError("--workload: none of these backends can run it.")
+
+    def plan_of(seed: int, backend: str) -> Plan:
+        return replace(generate(seed, backend, workloads), work_seconds=options["seconds"])
+
     if options["only"] is not None:
-        plan = generate(options["seed"], backends[0], workloads)
+        plan = plan_of(options["seed"], backends[0])
         try:
             yield plan.only([int(one) for one in options["only"].split(",") if one])
         except (ValueError, IndexError):
@@ -96,7 +112,7 @@ def plans(options: dict[str, Any]) -> Iterator[Plan]:
     seed = options["seed"]
     for turn in itertools.count():
         backend = backends[turn // RUNS_PER_BACKEND % len(backends)]
-        yield generate(seed + turn, backend, workloads)
+        yield plan_of(seed + turn, backend)
 
 
 class Session:
@@ -106,10 +122,12 @@ class Session:
         self._plans = itertools.islice(plans, options["runs"] or None)
         self._options, self._terminal = options, terminal
         self._started = time.monotonic()
-        self._rows: dict[str, dict[str, Any]] = {}
+        self.rows: dict[str, dict[str, Any]] = {}
         self._failures: list[dict[str, Any]] = []
         self._guard = threading.Lock()
         self.stop = threading.Event()
+        self.problem = ""
+        """Why servers did not start, which ends the runs."""
 
     def lane(self, _number: int) -> None:
         """Take plans, those of one backend together, and run them."""
@@ -143,14 +161,33 @@ class Session:
                 self._failures.append(result.as_json())
                 failure = self._failures[-1]
         if result.violations and is_first:
-            failure |= _reduced(torture, plan, self._options["tries"])
+            failure |= self._reduced(torture, plan)
+
+    def _reduced(self, torture: Torture, plan: Plan) -> dict[str, Any]:
+        """Return the least faults with which the plan fails, and how often it does.
+
+        Return nothing if SIGINT ends the search.
+        """
+        tries = self._options["tries"]
+
+        def fails(numbers: Sequence[int]) -> int:
+            smaller = plan.only(numbers)
+            return sum(
+                bool(_run(torture, smaller).violations)
+                for _ in range(tries)
+                if not self.stop.is_set()
+            )
+
+        kept = reduce(len(plan.faults), fails)
+        reproduced = f"{fails(kept)} of {tries}"
+        return {} if self.stop.is_set() else {"only": kept, "reproduced": reproduced}
 
     def _add(self, result: Run) -> None:
         plan = result.plan
-        row = self._rows.setdefault(plan.backend, _row(plan.backend))
+        row = self.rows.setdefault(plan.backend, _row(plan.backend))
         row["runs"] += 1
         row["grants"] += result.counts.get("grants", 0)
-        row["faults"] += Counter(counted(result.proofs))
+        row["faults"] += Counter(fault.kind for fault, proof in result.proofs if proof)
         row["undecided"] += result.undecided
         row["violations"] += bool(result.violations)
         if self._options["each"]:
@@ -158,8 +195,8 @@ class Session:
 
     def report(self) -> dict[str, Any]:
         """Return the results of the runs that are complete."""
-        seconds, rows = round(time.monotonic() - self._started), list(self._rows.values())
-        head = {"seed": self._options["seed"], "seconds": seconds}
+        seconds, rows = round(time.monotonic() - self._started), list(self.rows.values())
+        head = {"seed": self._options["seed"], "seconds": seconds, "problem": self.problem}
         return head | {"backends": rows, "failures": self._failures}
 
 
@@ -174,26 +211,19 @@ def _run(torture: Torture, plan: Plan) -> Run:
         return Run(plan, [f"liveness: {error}"], 0, {})
 
 
-def _reduced(torture: Torture, plan: Plan, tries: int) -> dict[str, Any]:
-    """Return the least faults with which the plan fails, and how often it does."""
-
-    def fails(numbers: Sequence[int]) -> int:
-        smaller = plan.only(numbers)
-        return sum(bool(_run(torture, smaller).violations) for _ in range(tries))
-
-    kept = reduce(len(plan.faults), fails)
-    return {"only": kept, "reproduced": f"{fails(kept)} of {tries}"}
-
-
 def _line(result: Run) -> str:
     plan = result.plan
     faults = "; ".join(str(fault) for fault, _ in result.proofs)
     verdict = "; ".join(result.violations) or ("undecided" if result.undecided else "ok")
-    grants = result.counts.get("grants", 0)
-    return f"{plan.seed} {plan.backend} {plan.workload}: {grants} grants; {faults}: {verdict}"
+    counts = f"{result.counts.get('grants', 0)} grants"
+    if "switches" in result.counts:
+        counts += f" and {result.counts['switches']} switches"
+    return f"{plan.seed} {plan.backend} {plan.workload}: {counts}; {faults}: {verdict}"
 
 
 def _describe(terminal: Terminal, report: dict[str, Any]) -> None:
+    if report["problem"]:
+        terminal.print(terminal.verdict(f"Ended early: {report['problem']}", is_expected=False))
     rows = []
     for one in report["backends"]:
         faults = ", ".join(f"{kind} {count}" for kind, count in sorted(one["faults"].items()))
@@ -210,8 +240,10 @@ def _describe(terminal: Terminal, report: dict[str, Any]) -> None:
             terminal.print(f"  {fault['fault']}: {fault['proof'] or 'did not fire'}")
         if "only" in one:
             numbers = ",".join(map(str, one["only"]))
+            longer = plan["work_seconds"] > WORK_SECONDS
+            seconds = f" --seconds {plan['work_seconds']:g}" if longer else ""
             terminal.print(
                 f"  Reproduced in {one['reproduced']} runs: manage.py lab torture --seed "
                 f"{plan['seed']} --backend {plan['backend']} --workload {plan['workload']} "
-                f"--only {numbers or ','}"
+                f"--only {numbers or ','}{seconds}"
             )

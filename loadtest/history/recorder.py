@@ -51,7 +51,8 @@ from shop.models import Order, Sale
 Event = dict[str, Any]
 
 
-def _ns(deadline: float) -> int | None:
+def nanoseconds(deadline: float) -> int | None:
+    """Return the monotonic time of a deadline, None if there is none."""
     return None if math.isinf(deadline) else round(deadline * 1e9)
 
 
@@ -112,7 +113,7 @@ class Recorder:
                 if grant is None:
                     result["type"] = "fail"
                 else:
-                    result |= {"token": grant.token, "deadline": _ns(grant.deadline)}
+                    result |= {"token": grant.token, "deadline": nanoseconds(grant.deadline)}
             return grant
 
         def released(claim: Claim, token: int) -> None:
@@ -122,7 +123,7 @@ class Recorder:
         def extended(claim: Claim, token: int, ttl: float) -> float:
             with self.operation("renew", name=claim.name, owner=claim.owner) as result:
                 deadline = extend(claim, token, ttl)
-                result["deadline"] = _ns(deadline)
+                result["deadline"] = nanoseconds(deadline)
             return deadline
 
         def locked(

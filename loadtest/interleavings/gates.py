@@ -61,43 +61,42 @@ class Pause(LazyEvent):
 @contextmanager
 def gates(world: World) -> Iterator[None]:
     """Stop the clients before their operations."""
+    gated = partial(_gated, world)
     with ExitStack() as stack:
-        for owner, name, make in (
-            (Connection, "run", _gated(world, lambda script, *_: script.name)),
-            (Connection, "command", _gated(world, lambda *words: words[0])),
-            (redis.Redis, "execute_command", _gated(world, lambda *words: words[0])),
-            (SQLiteSession, "_change", _gated(world, lambda sql, *_: title(sql))),
-            (SQLiteSession, "_rows", _gated(world, lambda sql, *_: title(sql))),
+        for owner, method, wrap in (
+            (Connection, "run", partial(gated, lambda script, *_: script.name)),
+            (Connection, "command", partial(gated, lambda *words: words[0])),
+            (redis.Redis, "execute_command", partial(gated, lambda *words: words[0])),
+            (SQLiteSession, "_change", partial(gated, lambda sql, *_: title(sql))),
+            (SQLiteSession, "_rows", partial(gated, lambda sql, *_: title(sql))),
             (MasterConnection, "send", partial(_send_and_wait, world)),
             (Quorum, "send", _in_order),
             (Connection, "wait_for_push", partial(_wait_for_push, world)),
         ):
-            stack.enter_context(patch.object(owner, name, make(getattr(owner, name))))
+            stack.enter_context(patch.object(owner, method, wrap(getattr(owner, method))))
         # Real time must not end a reservation in the middle of a run.
         stack.enter_context(patch.object(waiting, "RESERVED_SECONDS", 3600.0))
         yield
 
 
-def _gated(world: World, name: Callable[..., str]) -> Callable[[Send], Send]:
-    def gated(send: Send) -> Send:
-        def stop_and_send(self: Any, *args: Any, **options: Any) -> Any:
-            client = current_client()
-            if client is not None:
-                if getattr(self, "hello_pending", False):
-                    world.note_change()
-                    world.sync()  # a new connection has subscribed before others go on
-                client.step(name(*args))
-                world.note_change()
-            reply = send(self, *args, **options)
-            if client is not None and client.memory.pop("loses reply", False):
-                self.close()
-                world.sync()
-                raise Disconnected("The reply is lost.")
-            return reply
+def _gated(world: World, name: Callable[..., str], send: Send) -> Send:
+    def stop_and_send(self: Any, *args: Any, **options: Any) -> Any:
+        client = current_client()
+        if client is None:
+            return send(self, *args, **options)
+        if getattr(self, "hello_pending", False):
+            world.note_change()
+            world.sync()  # a new connection has subscribed before others go on
+        client.step(name(*args))
+        world.note_change()
+        reply = send(self, *args, **options)
+        if client.memory.pop("loses reply", False):
+            self.close()
+            world.sync()
+            raise Disconnected("The reply is lost.")
+        return reply
 
-        return stop_and_send
-
-    return gated
+    return stop_and_send
 
 
 def _wait_for_push(world: World, receive: Send) -> Send:

@@ -1,7 +1,7 @@
 """Perform one run of a program with a schedule, and judge what happened."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,16 +12,9 @@ from inventory.exceptions import InventoryError
 from loadtest.history.linearizability import check
 from loadtest.history.lock_models import Lock
 from loadtest.history.recorder import Event, Recorder
+from loadtest.interleavings import programs
 from loadtest.interleavings.gates import WAITS, Pause, stop_at_sql
-from loadtest.interleavings.programs import (
-    LEASE,
-    LEDGER,
-    NEVER_FREE,
-    NOT_LINEARIZABLE,
-    OVERSOLD,
-    STUCK,
-    Program,
-)
+from loadtest.interleavings.programs import LEASE, Program
 from loadtest.interleavings.schedule import Choice, Client, Fault, Schedule, Stopped
 from loadtest.interleavings.worlds import NAME, TTL, World
 from locking.backends.base import Backend, Claim, Grant
@@ -37,25 +30,18 @@ class Memory(Recorder):
 
     def __init__(self, actor: str, events: list[Event]) -> None:
         self.actor, self.events, self._ids = actor, events, itertools.count(1)
-        self.called: Event | None = None
+        self._kept: list[Event] = []
 
     def note(self, do: str, type: str = "", **fields: Any) -> None:
         """Add an event, or keep a call for later."""
-        self.add_call()
-        event = {"actor": self.actor, "do": do, "type": type, **fields}
-        if type == "invoke":
-            self.called = event
-        else:
-            self._add(event)
+        self._kept.append({"actor": self.actor, "do": do, "type": type, **fields})
+        if type != "invoke":
+            self.add_kept()
 
-    def add_call(self) -> None:
+    def add_kept(self) -> None:
         """Add a call that was kept."""
-        if self.called is not None:
-            self._add(self.called)
-            self.called = None
-
-    def _add(self, event: Event) -> None:
-        self.events.append({"t": len(self.events), **event})
+        self.events += [{"t": t, **e} for t, e in enumerate(self._kept, len(self.events))]
+        self._kept.clear()
 
 
 class Runs:
@@ -70,23 +56,15 @@ class Runs:
             self.backends[client.label] = backend = world.make_backend()
             memory = Memory(client.label, self.events)
             memory.watch(backend)
-            client.on_resume = memory.add_call
+            client.on_resume = memory.add_kept
         self.observer = world.make_backend()
-        self.reads = "read" in " ".join(program.clients.values())
+        self.reads = "read" in program.script
         may_end = LEASE in program.faults
         self.models = [] if may_end else [Lock()]
         if self.observer.capabilities.fencing or may_end:
             self.models.append(Lock(fenced=True))
-        if self.reads:
-            self.models = []  # the stock is judged
-        self._warm_up()
-
-    def _warm_up(self) -> None:
-        """Open the connections, so that all runs find the same."""
         for backend in (*self.backends.values(), self.observer):
-            claim = Claim(name=NAME, ttl=TTL)
-            if grant := backend.acquire(claim, 0):
-                backend.release(claim, grant.token)
+            _is_free(backend)  # opens the connections, so that all runs find the same
 
     def close(self) -> None:
         """End the clients, and close their connections."""
@@ -105,19 +83,13 @@ class Runs:
             faults.append(Fault("the dead holder's lease ends", self._is_held_by_dead, end_lease))
         schedule = Schedule(self.clients, faults, prefix)
         schedule.run(self._play)
-        return schedule, STUCK if schedule.is_stuck else self._judge()
+        return schedule, programs.STUCK if schedule.is_stuck else self._judge()
 
     def _reset(self) -> None:
         self.world.reset()
         self.events.clear()
         if self.reads:
-            self._reset_stock()
-
-    def _reset_stock(self) -> None:
-        sql, row = self.world.sql.execute, (self.program.stock, self.stock_id)
-        values = "quantity = ?, fence_epoch = 0, fence_token = 0"
-        sql(f"UPDATE inventory_stock SET {values} WHERE id = ?", row)  # noqa: S608
-        sql("DELETE FROM inventory_stockmovement WHERE stock_id = ? AND delta < 0", row[1:])
+            self.world.reset_stock(self.stock_id, self.program.stock)
 
     def _judge(self) -> str:
         events = self.events
@@ -127,39 +99,33 @@ class Runs:
                 one | {"type": "ok"} if (one["do"], one["type"]) == ("release", "fail") else one
                 for one in events
             ]
-        for model in self.models:
-            if any(one.verdict != "legal" for one in check(events, model)):
-                return NOT_LINEARIZABLE
         if self.reads:
-            sql = "SELECT quantity, (SELECT -SUM(delta) FROM inventory_stockmovement"
-            sql += " WHERE stock_id = s.id AND delta < 0) FROM inventory_stock s WHERE id = ?"
-            left, sold = self.world.sql.execute(sql, (self.stock_id,)).fetchone()
-            if (sold or 0) > self.program.stock:
-                return OVERSOLD
-            if left + (sold or 0) != self.program.stock:
-                return LEDGER
+            left, sold = self.world.read_stock(self.stock_id)
+            if sold > self.program.stock:
+                return programs.OVERSOLD
+            if left + sold != self.program.stock:
+                return programs.LEDGER
+        elif any(one.verdict != "legal" for model in self.models for one in check(events, model)):
+            return programs.NOT_LINEARIZABLE
         if any(client.has_crashed for client in self.clients):
             self.world.end_lease()
-        claim = Claim(name=NAME, ttl=TTL)
-        grant = self.observer.acquire(claim, 0)
-        if grant is None:
-            return NEVER_FREE
-        self.observer.release(claim, grant.token)
-        return ""
+        return "" if _is_free(self.observer) else programs.NEVER_FREE
 
     def _fault(self, name: str) -> Fault:
-        if name.startswith("lease ends"):
-            place = int(name.removeprefix("lease ends").removeprefix(" on") or 1) - 1
+        if name.startswith(LEASE):
+            place = int(name.removeprefix(LEASE).removeprefix(" on") or 1) - 1
             return Fault(name, lambda: self._may_end(place), lambda: self._end_lease(place))
         who, _, what = name.partition(" ")
         client = next(one for one in self.clients if one.label == who)
-        if what == "crashes":
-            return Fault(name, lambda: not client.is_done, client.crash)
-        if what == "gives up":
-            return Fault(name, lambda: self._waits(client), lambda: self._give_up(client))
-        assert what == "loses a reply"
-        possible = lambda: not client.is_done and client.next != WAITS  # noqa: E731
-        return Fault(name, possible, lambda: client.memory.update({"loses reply": True}) or client)
+        faults: dict[str, tuple[Callable[[], bool], Callable[[], object]]] = {
+            "crashes": (lambda: not client.is_done, client.crash),
+            "gives up": (lambda: self._waits(client), lambda: self._give_up(client)),
+            "loses a reply": (
+                lambda: not client.is_done and client.next != WAITS,
+                lambda: client.memory.update({"loses reply": True}) or client,
+            ),
+        }
+        return Fault(name, *faults[what])
 
     def _waits(self, client: Client) -> bool:
         return not client.is_done and client.next == WAITS
@@ -208,7 +174,6 @@ class Runs:
     def _speak(self, client: Client, backend: Backend) -> None:
         grant: Grant | None = None
         reading: Any = None
-        is_refused = False
         for word in self.program.clients[client.label].split():
             client.memory["word"] = word
             if word in ("try", "wait"):
@@ -226,15 +191,23 @@ class Runs:
                 elif word == "release":
                     backend.release(claim, grant.token)
                     client.memory["holds"] = False
-                elif word == "read" and not is_refused:
+                elif word == "read":
                     fence = stock.Fence(epoch=1, token=grant.token)
+                    strategy = self.program.strategy
                     reading = stock.read_stock(
-                        stock_id=self.stock_id, strategy=self.program.strategy, fence=fence
+                        stock_id=self.stock_id, strategy=strategy, fence=fence
                     )
-                elif word == "write" and not is_refused:
-                    order = (f"{client.label}", 1)
-                    stock.commit(stock.reserve(reading=reading, orders=[order]))
+                elif reading:
+                    stock.commit(stock.reserve(reading=reading, orders=[(client.label, 1)]))
             except InventoryError:
-                is_refused = True
+                reading = None
             except LockLost:
                 client.memory["holds"] = False
+
+
+def _is_free(backend: Backend) -> bool:
+    """Acquire and release the lock."""
+    claim = Claim(name=NAME, ttl=TTL)
+    if grant := backend.acquire(claim, 0):
+        backend.release(claim, grant.token)
+    return grant is not None

@@ -10,7 +10,7 @@ from loadtest.interleavings.gates import WAITS
 from loadtest.interleavings.perform import Runs
 from loadtest.interleavings.programs import LEDGER, LOST, OVERSOLD, Program
 from loadtest.interleavings.schedule import Choice, Client, Schedule
-from loadtest.interleavings.worlds import REDIS, TTL, NoRepetition, RedisWorld
+from loadtest.interleavings.worlds import NO_REPETITION, REDIS, TTL, RedisWorld
 from loadtest.load.sale import open_sale
 from locking import LockError, locks, policy
 from locking.backends.base import Backend
@@ -36,7 +36,7 @@ class Reservations(Runs):
         row = {"backend": "redis", "mode": program.strategy, "state": LockPolicy.State.STEADY}
         LockPolicy.objects.update_or_create(pk=1, defaults=row)
         policy.invalidate()
-        vars(locks["redis"])["pending_releases"] = NoRepetition()
+        vars(locks["redis"])["pending_releases"] = NO_REPETITION
         slug = f"interleavings-{Sale.objects.count()}"
         queued = Sale.Fulfilment.QUEUED
         self.sale = open_sale(slug, program.stock, product="queued", fulfilment=queued)
@@ -77,7 +77,7 @@ class Reservations(Runs):
         for model in (Order, RejectedReservation, CustomerQuota):
             table = model._meta.db_table
             self.world.sql.execute(f"DELETE FROM {table} WHERE sale_id = ?", (self.sale.pk,))  # noqa: S608
-        self._reset_stock()
+        self.world.reset_stock(self.stock_id, self.program.stock)
 
     def _buy(self, name: str) -> str:
         customer = self.customers[name]

@@ -1,13 +1,12 @@
 """Search the interleavings of programs, {"names": [...], "limit": N}, in a process of its own."""
 
 import time
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Any
 
 from django.conf import settings
 from django.core.management import call_command
 
-from devservers import Redis, start_all, stop_all
 from devservers.faults.worker import emit
 from inventory.models import Product
 from inventory.stock import create_stock
@@ -19,22 +18,17 @@ from loadtest.interleavings.search import search
 from loadtest.interleavings.worlds import Stores
 
 MASTERS = 3
-Row = dict[str, Any]
 
 
-def run(name: str, limit: int, stores: Stores) -> Row:
+def run(name: str, limit: int, stores: Stores) -> dict[str, Any]:
     """Search the interleavings of one program; return what was found."""
     program, began = PROGRAMS[name], time.monotonic()
-    with ExitStack() as stack:
-        if program.store == "queue":
-            runs: Runs = Reservations(program, stores.redis)
-            stack.enter_context(gates(runs.world))
-        else:
-            world = stores.open(program.store)
-            stack.enter_context(gates(world))
-            runs = Runs(program, world, stores.stock_id)
-        with closing(runs):
-            found = search(runs.perform, limit)
+    if program.store == "queue":
+        runs: Runs = Reservations(program, stores.redis)
+    else:
+        runs = Runs(program, stores.open(program.store), stores.stock_id)
+    with closing(runs), gates(runs.world):
+        found = search(runs.perform, limit)
     return {
         "name": name,
         "clients": program.clients,
@@ -46,18 +40,12 @@ def run(name: str, limit: int, stores: Stores) -> Row:
     }
 
 
-def main(asked: Row) -> None:
+def main(asked: dict[str, Any]) -> None:
     """Run the programs one after the other, and emit a row for each."""
     call_command("migrate", verbosity=0, interactive=False)
     product = Product.objects.create(name="Interleavings", slug="interleavings", price=1)
-    with ExitStack() as stack:
-        masters = []
-        if any(PROGRAMS[name].store == "redlock" for name in asked["names"]):
-            # The gates ask the masters by URL, so that the first one of a fault is the first asked.
-            masters = sorted((Redis() for _ in range(MASTERS)), key=lambda one: one.url)
-            start_all(masters)
-            stack.callback(stop_all, masters)
-        stock_id = create_stock(product=product, quantity=1).pk
-        stores = Stores(settings.REDIS_URL, [master.url for master in masters], stock_id)
-        for name in asked["names"]:
-            emit("program", program=run(name, asked["limit"], stores))
+    stock_id = create_stock(product=product, quantity=1).pk
+    # The gates ask the masters by URL, so that the first one of a fault is the first asked.
+    stores = Stores(settings.REDIS_URL, sorted(settings.REDLOCK_URLS)[:MASTERS], stock_id)
+    for name in asked["names"]:
+        emit("program", program=run(name, asked["limit"], stores))

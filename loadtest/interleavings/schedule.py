@@ -4,25 +4,18 @@ Each client is a thread that calls `step` before an operation and then stops unt
 exactly one thread runs. The thread that stops chooses the next one. Faults are choices too.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import Semaphore, Thread, local
 from typing import Any, NamedTuple
 
-_local = threading.local()
+_local = local()
 
 
 def current_client() -> "Client | None":
     """Return the client that this thread is, or None outside of one."""
     client: Client | None = getattr(_local, "client", None)
     return client
-
-
-def _baton() -> threading.Lock:
-    """Return a lock that is taken: its `release` lets the thread that acquires it go on."""
-    baton = threading.Lock()
-    baton.acquire()
-    return baton
 
 
 class Stopped(BaseException):
@@ -51,13 +44,14 @@ class Choice(NamedTuple):
     of: int
 
 
-class Client(threading.Thread):
+class Client(Thread):
     """A client: one thread, which serves one run after the other."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=f"client-{name}", daemon=True)
         self.label = name
-        self.baton = _baton()
+        self.baton = Semaphore(0)
+        """Released by the thread that lets this one go on."""
         self.schedule: Schedule | None = None
         self.program: Callable[[Client], object] = lambda client: None
         self.next = ""
@@ -69,22 +63,15 @@ class Client(threading.Thread):
         """Called when it is chosen, before it goes on."""
         self.memory: dict[str, Any] = {}
         """Values that program and faults pass to each other; empty at the start of a run."""
-        self._clear()
         self.start()
-
-    def _clear(self) -> None:
-        self.is_done = self.has_crashed = False
-        self.own_steps = 0
-        self.attempt_at: int | None = None
-        """Steps of the others before its attempt to acquire the lock began."""
-        self.polled_at = -1
-        """Steps of the others that must be exceeded before another attempt can succeed."""
-        self.memory.clear()
 
     def begin(self, schedule: "Schedule", program: Callable[["Client"], object]) -> None:
         """Run the program until its first operation."""
         self.schedule, self.program = schedule, program
-        self._clear()
+        self.is_done = self.has_crashed = False
+        self.own_steps, self.polled_at = 0, -1  # of the others, before another attempt can succeed
+        self.attempt_at: int | None = None  # steps of the others when its attempt to acquire began
+        self.memory.clear()
         self.baton.release()
         schedule.main.acquire()
 
@@ -117,10 +104,7 @@ class Client(threading.Thread):
     def run(self) -> None:
         """Serve runs until `end`."""
         _local.client = self
-        while True:
-            self.baton.acquire()
-            if (schedule := self.schedule) is None:
-                return
+        while self.baton.acquire() and (schedule := self.schedule) is not None:
             try:
                 self.program(self)
             except Stopped:
@@ -138,24 +122,24 @@ class Schedule:
         self, clients: Sequence[Client], faults: Sequence[Fault], prefix: Sequence[Choice]
     ):
         self.clients, self.faults, self.prefix = clients, faults, prefix
-        self.main = _baton()
+        self.main = Semaphore(0)
         self.choices: list[Choice] = []
         self.steps: list[str] = []
         """The trace: who did what."""
         self.is_stuck = False
         """Some client waits, and nothing that could happen would wake it."""
         self.error: BaseException | None = None
-        self._has_begun = self._is_over = False
+        self._is_running = False
 
     def run(self, program: Callable[[Client], object]) -> None:
         """Run the program on all clients to its end. Raise the first error of a client."""
         for client in self.clients:
             client.begin(self, program)
-        self._has_begun = True
+        self._is_running = True
         if chosen := self._choose():
             chosen.baton.release()
             self.main.acquire()
-        self._is_over = True
+        self._is_running = False
         for client in self.clients:
             if not client.is_done:
                 client.crash().baton.release()
@@ -165,7 +149,7 @@ class Schedule:
 
     def hand_on(self, client: Client) -> None:
         """Let the chosen client run, or end the run; a client that is not done then waits."""
-        chosen = self._choose() if self._has_begun and not self._is_over else None
+        chosen = self._choose() if self._is_running else None
         if chosen is not client or client.is_done:
             (chosen.baton if chosen else self.main).release()
             if not client.is_done:
@@ -176,10 +160,12 @@ class Schedule:
             done = len(self.steps)
             # Faults first: the runs in which they happen early show most flaws.
             ready: list[Client | Fault] = [
-                one for one in self.faults if one.is_left and one.is_possible()
-            ]
-            ready += [
-                one for one in running if done - one.own_steps > one.polled_at and one.is_ready()
+                *(one for one in self.faults if one.is_left and one.is_possible()),
+                *(
+                    one
+                    for one in running
+                    if done - one.own_steps > one.polled_at and one.is_ready()
+                ),
             ]
             if not ready:
                 self.is_stuck = True
@@ -191,11 +177,13 @@ class Schedule:
                 break
             chosen = ready[choice.number]
             self.choices.append(choice)
-            if isinstance(chosen, Client):
-                return self._resume(chosen)
-            self.steps.append(chosen.name)
-            chosen.is_left = False
-            if isinstance(client := chosen.inject(), Client):
+            if isinstance(chosen, Fault):
+                self.steps.append(chosen.name)
+                chosen.is_left = False
+                client = chosen.inject()
+            else:
+                client = chosen
+            if isinstance(client, Client):
                 return self._resume(client)
         return None
 

@@ -1,9 +1,9 @@
 """The stores of a program: the clients' backends, and what resets them or ends a lease."""
 
 import sqlite3
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from django.db import connection as django_connection
 from django.utils.module_loading import import_string
@@ -11,19 +11,14 @@ from django.utils.module_loading import import_string
 from locking.backends.base import Backend
 from locking.backends.redis.connection import Connection, pack
 
-BACKENDS, RECIPES = "locking.backends", "loadtest.recipes.redis_textbook"
-REDIS = f"{BACKENDS}.redis.RedisBackend"
+REDIS = "locking.backends.redis.RedisBackend"
+RECIPES = "loadtest.recipes.redis_textbook"
 NAME = "item"
 """The name of the lock in all programs."""
 TTL = 60.0
 """Seconds of a lease: longer than any run, so that only a fault ends one."""
-
-
-class NoRepetition:
-    """Takes the releases that a backend wants to repeat: a crashed client repeats none."""
-
-    def add(self, release: object, ttl: float) -> None:
-        """Do nothing."""
+NO_REPETITION = SimpleNamespace(add=lambda release, ttl: None)
+"""The releases that a backend wants to repeat: a crashed client repeats none."""
 
 
 class World:
@@ -40,11 +35,26 @@ class World:
         sql.execute("PRAGMA synchronous = OFF")
         return sql
 
+    def reset_stock(self, stock_id: int, units: int) -> None:
+        """Return all units to a stock row, and forget its fence."""
+        values = "quantity = ?, fence_epoch = 0, fence_token = 0"
+        self.sql.execute(f"UPDATE inventory_stock SET {values} WHERE id = ?", (units, stock_id))  # noqa: S608
+        sold = "DELETE FROM inventory_stockmovement WHERE stock_id = ? AND delta < 0"
+        self.sql.execute(sold, (stock_id,))
+
+    def read_stock(self, stock_id: int) -> tuple[int, int]:
+        """Return the units that are left, and those that the ledger shows as sold."""
+        sold = "SELECT COALESCE(-SUM(delta), 0) FROM inventory_stockmovement"
+        sold += " WHERE stock_id = s.id AND delta < 0"
+        sql = f"SELECT quantity, ({sold}) FROM inventory_stock s WHERE id = ?"  # noqa: S608
+        found: tuple[int, int] = self.sql.execute(sql, (stock_id,)).fetchone()
+        return found
+
     def make_backend(self) -> Backend:
         """Return the backend of one client, as another machine has it."""
         cls: type[Backend] = import_string(self.backend)
         made = cls("lock", location=self.location, ttl=TTL)
-        vars(made)["pending_releases"] = NoRepetition()
+        vars(made)["pending_releases"] = NO_REPETITION
         return made
 
     def close(self) -> None:
@@ -80,7 +90,6 @@ class RedisWorld(World):
         """Which servers know a holder, since the last operation: each is asked once."""
 
     def close(self) -> None:
-        """Close the connections."""
         super().close()
         for control in self._controls:
             control.close()
@@ -90,27 +99,22 @@ class RedisWorld(World):
         return self._controls[place].request(pack(*words))
 
     def note_change(self) -> None:
-        """Ask again when the state is needed."""
         self._held.clear()
 
     def sync(self) -> None:
-        """Ask for the state: Redis writes to all clients before it reads the next command."""
-        self.is_held()
+        self.is_held()  # Redis writes to all clients before it reads the next command
 
     def reset(self) -> None:
-        """Delete all keys."""
         self.note_change()
         for place in range(len(self._controls)):
             self.ask(place, "FLUSHALL")
 
     def is_held(self, place: int = 0) -> bool:
-        """Return True if the key exists and has an end."""
         if place not in self._held:
             self._held[place] = int(self.ask(place, "PTTL", self._key)) > 0
         return self._held[place]
 
     def end_lease(self, place: int = 0) -> None:
-        """Delete the key if it has an end."""
         if self.is_held(place):
             self.ask(place, "DEL", self._key)
             self.note_change()
@@ -120,38 +124,40 @@ class DatabaseWorld(World):
     """A table in SQLite."""
 
     backend = "locking.backends.database.DatabaseBackend"
-    _table, _held = "locking_lockrow", "owner <> '' AND expires_at > 1"
 
     def reset(self) -> None:
-        """Delete all rows."""
-        self.sql.execute(f"DELETE FROM {self._table}")  # noqa: S608 - a constant
+        self.sql.execute("DELETE FROM locking_lockrow")
 
     def is_held(self, place: int = 0) -> bool:
-        """Return True if a row has an owner and has not ended."""
-        sql = f"SELECT 1 FROM {self._table} WHERE {self._held}"  # noqa: S608
+        sql = "SELECT 1 FROM locking_lockrow WHERE owner <> '' AND expires_at > 1"
         return self.sql.execute(sql).fetchone() is not None
 
     def end_lease(self, place: int = 0) -> None:
-        """Let the rows, and the waiters' turns, end in 1970."""
-        values = "expires_at = MIN(expires_at, 1), waiter_until = 0"
-        self.sql.execute(f"UPDATE {self._table} SET {values}")  # noqa: S608
+        ended = "expires_at = MIN(expires_at, 1), waiter_until = 0"  # waiters' turns end, too
+        self.sql.execute(f"UPDATE locking_lockrow SET {ended}")  # noqa: S608
 
 
-class RowRecipeWorld(DatabaseWorld):
+class RowRecipeWorld(World):
     """The textbook's table, whose rows never end."""
 
-    backend, _table = "loadtest.recipes.mysql_row.MySQLRowRecipe", "recipe_lock"
+    backend = "loadtest.recipes.mysql_row.MySQLRowRecipe"
 
-    def is_held(self, place: int = 0) -> bool:
-        """Return False: no row ends."""
-        return False
-
-    def end_lease(self, place: int = 0) -> None:
-        """Do nothing."""
+    def reset(self) -> None:
+        self.sql.execute("DELETE FROM recipe_lock")
 
 
-@dataclass(frozen=True)
-class Stores:
+LOCAL = {"none": World, "database": DatabaseWorld, "mysql_row": RowRecipeWorld}
+ON_REDIS = {
+    "redis": (REDIS, f"lock:{{{NAME}}}"),
+    "redlock": ("locking.backends.redlock.RedLockBackend", f"redlock:{NAME}"),
+    "setnx": (f"{RECIPES}.SetnxBackend", f"textbook:setnx:{NAME}"),
+    "setnx_expire": (f"{RECIPES}.SetnxExpireBackend", f"textbook:setnx-expire:{NAME}"),
+    "set_px": (f"{RECIPES}.SetExpireBackend", f"textbook:set-px:{NAME}"),
+}
+"""By store: the backend, and the key of the lock."""
+
+
+class Stores(NamedTuple):
     """The servers for all programs."""
 
     redis: str
@@ -160,19 +166,7 @@ class Stores:
 
     def open(self, name: str) -> World:
         """Return the stores of a program."""
-        match name:
-            case "none":
-                return World()
-            case "database":
-                return DatabaseWorld()
-            case "mysql_row":
-                return RowRecipeWorld()
-            case "redlock":
-                return RedisWorld(
-                    f"{BACKENDS}.redlock.RedLockBackend", self.masters, f"redlock:{NAME}"
-                )
-            case "redis":
-                return RedisWorld(REDIS, [self.redis], f"lock:{{{NAME}}}")
-        recipe = {"setnx": "Setnx", "setnx_expire": "SetnxExpire", "set_px": "SetExpire"}[name]
-        key = f"textbook:{name.replace('_', '-')}:{NAME}"
-        return RedisWorld(f"{RECIPES}.{recipe}Backend", [self.redis], key)
+        if name in LOCAL:
+            return LOCAL[name]()
+        backend, key = ON_REDIS[name]
+        return RedisWorld(backend, self.masters if name == "redlock" else [self.redis], key)

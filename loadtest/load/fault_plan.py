@@ -38,7 +38,7 @@ class Fault(NamedTuple):
 
 
 FAULTS: dict[str, Fault] = {
-    "none": Fault(_("nothing goes wrong")),
+    "none": Fault(_("no fault")),
     "pause-holder": Fault(
         _("the holder's process stops past its lease"), _("Pause the holder"), holder="stop"
     ),

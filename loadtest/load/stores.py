@@ -172,11 +172,7 @@ class PrivateStores:
         cut = CutReplication(self._stack.enter_context(replica))
         cut.inject()
         time.sleep(OUTAGE_SECONDS)
-        master.kill()
-        cut.promote()
-        replica.send(b"CONFIG SET port %d\r\n" % master.port)
-        replica.port, replica.replica_of = master.port, None
-        replica.wait_ready()
+        cut.replace(master)
         self.servers["redis"] = replica
         return f"replica cut off from process {master.pid}, promoted after its SIGKILL"
 

@@ -6,6 +6,7 @@ replace its workers meanwhile (max_requests): that would hide leaks.
 """
 
 import os
+import random
 import re
 import time
 from collections import Counter
@@ -60,8 +61,8 @@ def main(asked: dict[str, Any]) -> Report:
     zookeeper: int = asked["ports"]["zookeeper"]
     with Shop(stock=1_000_000, beats=2, buyers=max(100, asked["seconds"])) as shop:
         sales = [shop.sale, shop.open_sale("queued", 1_000_000, fulfilment=Sale.Fulfilment.QUEUED)]
-        visitors = Visitors(shop, sales)
-        visitors.queue()  # when this order exists, the consumer has started
+        visitors = Visitors(shop, sales, asked["seed"])
+        visitors.queue(random.Random())  # when this order exists, the consumer has started
         with visitors.running(VISITORS):
             rate = _capacity(visitors, min(20.0, seconds / 6))
         samples: list[list[Figures]] = [[] for _ in range(CYCLES)]
@@ -107,6 +108,7 @@ def main(asked: dict[str, Any]) -> Report:
             for name, values in grew.items()
             if values["from"] != values["to"]
         ],
+        seed=asked["seed"],
         visits_per_second={"most": round(rate, 1), "asked": round(rate / 2, 1)},
         visits=visitors.visits,
         answers=dict(sorted(visitors.answers.items())),

@@ -32,8 +32,8 @@ class Refused(Exception):
 class Visitors:
     """Visits to a shop, and their outcome."""
 
-    def __init__(self, shop: Shop, sales: Sequence[Sale]) -> None:
-        self.shop = shop
+    def __init__(self, shop: Shop, sales: Sequence[Sale], seed: int) -> None:
+        self.shop, self._seed = shop, seed
         self.direct, self.queued = sales
         self.visits = 0
         self.answers: Counter[str] = Counter()
@@ -45,7 +45,7 @@ class Visitors:
         self._guard = threading.Lock()
         self._password = uuid4().hex
         self._user = User.objects.create_user("signer", password=self._password)
-        self._weights: dict[Callable[[], None], int] = {
+        self._weights: dict[Callable[[random.Random], None], int] = {
             self.browse: 60,
             self.buy: 20,
             self.queue: 12,
@@ -61,7 +61,7 @@ class Visitors:
         """
 
         def repeat(over: threading.Event) -> None:
-            due = time.monotonic() + random.uniform(0, every)
+            due = time.monotonic() + random.uniform(0, every)  # when a visit starts is not repeated
             while not over.wait(max(0.0, due - time.monotonic())):
                 due = max(due + every, time.monotonic() - every)
                 self._visit()
@@ -70,11 +70,13 @@ class Visitors:
             yield
 
     def _visit(self) -> None:
-        (visit,) = random.choices(list(self._weights), list(self._weights.values()))
+        """Do the next visit; what it does depends only on the seed and its number."""
         with self._guard:
             self.visits += 1
+            rng = random.Random(f"{self._seed} {self.visits}")
+        (visit,) = rng.choices(list(self._weights), list(self._weights.values()))
         try:
-            visit()
+            visit(rng)
         except Refused:
             pass
         except Exception as error:  # noqa: BLE001 - the report names it, and the others continue
@@ -104,21 +106,21 @@ class Visitors:
 
     # --- visits ---------------------------------------------------------------------------
 
-    def browse(self) -> None:
+    def browse(self, rng: random.Random) -> None:
         """View a page; half of the visitors have signed in."""
-        buyer = random.choice(self.shop.buyers)
-        sale = random.choice([self.direct, self.queued])
+        buyer = rng.choice(self.shop.buyers)
+        sale = rng.choice([self.direct, self.queued])
         page = sale.get_absolute_url()
-        path = random.choice(["/", "/products/", f"/products/{sale.slug}/", page, f"{page}stock/"])
-        self._get("look", path, random.choice(["", buyer.cookies]))
+        path = rng.choice(["/", "/products/", f"/products/{sale.slug}/", page, f"{page}stock/"])
+        self._get("look", path, rng.choice(["", buyer.cookies]))
 
-    def buy(self) -> None:
+    def buy(self, rng: random.Random) -> None:
         """Buy, then pay, cancel or leave the order."""
         buyer, form = self.shop.form(self.direct)
         order = _json(self._send("buy", form, 201))
-        self._ordered(self.direct, buyer, order["url"])
+        self._ordered(self.direct, buyer, order["url"], rng)
 
-    def queue(self) -> None:
+    def queue(self, rng: random.Random) -> None:
         """Reserve a unit and wait for the order, then pay, cancel or leave it."""
         buyer, form = self.shop.form(self.queued)
         page = _json(self._send("queue", form, 202))["url"]
@@ -132,13 +134,13 @@ class Visitors:
             time.sleep(POLL_SECONDS)
         if found["status"] != "won":
             raise ValueError(found["status"])
-        self._ordered(self.queued, buyer, found["order"])
+        self._ordered(self.queued, buyer, found["order"], rng)
 
-    def _ordered(self, sale: Sale, buyer: Buyer, order: str) -> None:
+    def _ordered(self, sale: Sale, buyer: Buyer, order: str, rng: random.Random) -> None:
         with self._guard:
             self.ordered[sale.pk] += 1
         self._get("look", order, buyer.cookies)
-        step = random.choice(["pay", "payment", "cancel", "leave"])
+        step = rng.choice(["pay", "payment", "cancel", "leave"])
         if step == "payment":
             page = _json(self._post(step, f"{order}payment/", buyer))["url"]
             self._get("look", page, buyer.cookies)
@@ -146,7 +148,7 @@ class Visitors:
         elif step != "leave":  # an order that is left expires
             self._post(step, f"{order}{step}/", buyer, idempotency_key=uuid4().hex)
 
-    def sign_in(self) -> None:
+    def sign_in(self, _rng: random.Random) -> None:
         """Sign in with a password and sign out again."""
         page = "/accounts/sign-in/"
         jar = _cookies(self._get("sign in", page))
@@ -156,7 +158,7 @@ class Visitors:
             guest = Buyer(self._user, cookies, "", jar["csrftoken"])
             jar |= _cookies(self._post("sign in", path, guest, **fields))
 
-    def scrape(self) -> None:
+    def scrape(self, _rng: random.Random) -> None:
         """Request metrics and readiness, as Prometheus and a load balancer do."""
         for path in ("/metrics", "/readyz"):
             self._get("scrape", path)

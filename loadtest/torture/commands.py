@@ -1,25 +1,23 @@
 """A process of a torture run: what it does at the request of the runner."""
 
-import asyncio
 import os
-import random
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.management import call_command
-from django.db import DatabaseError, connections
+from django.db import connections
 
 from loadtest.history.recorder import Recorder
-from loadtest.torture.plan import SLOTS
-from loadtest.torture.workload import ALIAS, UNAVAILABLE_PAUSE, Work
+from loadtest.torture import stock
+from loadtest.torture.catalogue import ALIAS
+from loadtest.torture.plan import Terms
+from loadtest.torture.workload import SLOTS, UNAVAILABLE_PAUSE, Work
 from locking import LockError, LockLost, LockUnavailable, policy
 from locking import locks as handler
-from locking.backends.base import Backend
 from locking.lease.lock import BaseLock
 from locking.models import LockPolicy
 from locking.policy.lock import PolicyLock
@@ -28,7 +26,7 @@ from locking.policy.lock import PolicyLock
 class Commands:
     """The child's side: a method for each request."""
 
-    ERRORS = (LockError, DatabaseError)
+    ERRORS = (LockError,)
     """A switch may meet another one, or lose the connection of its own transaction."""
 
     def __init__(self) -> None:
@@ -49,47 +47,41 @@ class Commands:
         policy.invalidate()
         return {"ok": True, "resources": resources()}
 
-    def activate(self, *, alias: str) -> dict[str, Any]:
+    def activate(self, *, alias: str, mode: str) -> dict[str, Any]:
         """Set the policy without a drain: no process is working yet."""
         row, _ = LockPolicy.objects.get_or_create(pk=1, defaults={"backend": alias})
-        values = {"backend": alias, "mode": row.mode or "conditional", "still_held": None}
+        values = {"backend": alias, "mode": mode, "still_held": None}
         values |= {"state": LockPolicy.State.STEADY, "next_backend": "", "next_mode": ""}
         LockPolicy.objects.filter(pk=1).update(epoch=row.epoch + 1, **values)
         policy.invalidate()
         return {"ok": True}
 
-    def switch(self, *, alias: str) -> dict[str, Any]:
-        """Switch the policy as an operator does."""
-        row = policy.switch(backend=alias, reason="torture")
+    def switch(self, *, alias: str, mode: str) -> dict[str, Any]:
+        """Switch the policy as an operator does; without a mode, to the same."""
+        row = policy.switch(backend=alias, mode=mode, reason="torture")
         return {"ok": True, "epoch": row.epoch}
 
-    def work(self, *, kind: str, names: list[str], threads: int, end: float, seed: str) -> Any:
+    def open_sales(self, *, names: list[str], terms: list[Any]) -> dict[str, Any]:
+        """Set the policy, and open the sales of a shop."""
+        assert self.recorder is not None
+        asked = Terms(*terms)
+        self.activate(alias=asked.lock, mode=asked.strategy)
+        stock.open_sales(self.recorder.folder, names, asked)
+        return {"ok": True}
+
+    def work(self, *, workload: type[Work] = Work, **options: Any) -> dict[str, Any]:
         """Use the locks until the monotonic time `end`; return what happened, counted."""
         assert self.recorder is not None
-        work = self.workload(kind)(self.recorder, kind, names, end, random.Random(seed))
-        seeds = [random.Random(f"{seed} {number}") for number in range(threads)]
-        if kind == "asyncio":
-            asyncio.run(work.tasks(seeds))
-        else:
-            run: Callable[[random.Random], object] = getattr(work, kind.replace("-", "_"))
-            running = [threading.Thread(target=work.repeat, args=(run, rng)) for rng in seeds]
-            for thread in running:
-                thread.start()
-            for thread in running:
-                thread.join()
+        work = workload(self.recorder, **options)
+        work.run()
         return {"counts": dict(work.counts), "errors": work.errors[:3]}
-
-    def workload(self, kind: str) -> type[Work]:
-        """Return the class of a workload."""
-        return Work
 
     def probe(self, *, names: list[str], kind: str, timeout: float) -> dict[str, Any]:
         """Acquire and release each lock alone, within `timeout` seconds in all."""
-        started, missing = time.monotonic(), []
-        backend = handler[ALIAS]
+        end, missing = time.monotonic() + timeout, []
         for name in names:
-            lock = _exclusive(kind, backend, name)
-            while (left := started + timeout - time.monotonic()) > 0:
+            lock = _exclusive(kind, name)
+            while (left := end - time.monotonic()) > 0:
                 with suppress(LockUnavailable, LockLost):
                     if lock.acquire(timeout=left):
                         lock.release()
@@ -97,7 +89,17 @@ class Commands:
                 time.sleep(UNAVAILABLE_PAUSE)
             else:
                 missing.append(name)
-        return {"missing": missing, "seconds": time.monotonic() - started}
+        return {"missing": missing}
+
+    def sell(self, **options: Any) -> dict[str, Any]:
+        """Serve customers as `work` uses locks."""
+        return self.work(workload=stock.Shopping, **options)
+
+    def probe_sales(self, *, names: list[str], timeout: float) -> dict[str, Any]:
+        """Buy a unit of each sale that has one left, and return the sales as they are then."""
+        wrong = {name: stock.probe(name, time.monotonic() + timeout) for name in names}
+        missing = [f"{name}: {what}" for name, what in wrong.items() if what]
+        return {"missing": missing, "sales": {name: stock.facts(name) for name in names}}
 
     def leftovers(self, *, run: str, threads: int, timeout: float) -> dict[str, Any]:
         """Return the locks that this process or the store still has of a run, and its resources.
@@ -130,7 +132,8 @@ def resources() -> dict[str, int]:
     return {"descriptors": len(os.listdir("/proc/self/fd")), "threads": threading.active_count()}
 
 
-def _exclusive(kind: str, backend: Backend, name: str) -> BaseLock:
+def _exclusive(kind: str, name: str) -> BaseLock:
+    backend = handler[ALIAS]
     if kind == "semaphore":
         return backend.semaphore(name, SLOTS)
     if kind == "read-write":

@@ -1,124 +1,24 @@
 """Plans of torture runs, generated from a seed: the workload, and which fault begins when."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Self
 
-from django.utils.module_loading import import_string
+from loadtest.torture import catalogue
+from loadtest.torture.catalogue import ALIAS, OF_LINKS, OF_PROCESSES, ON_LINKS, STORES, TTL, Store
 
-from locking.backends.base import Capabilities
-
-TTL = 1.0
-"""Seconds of a lease, and of a ZooKeeper session, which cannot be shorter here."""
 LONG_TTL = 20.0
 """Seconds of a lease where a lock that is not released must not end by itself."""
-PROCESSES, THREADS, SLOTS = 3, 2, 2
-"""Working processes, their threads or tasks, and the holders of a semaphore."""
+PROCESSES = 3
+"""Working processes."""
 WORK_SECONDS = 5.0
-"""Seconds of a run."""
+"""Seconds of work in a run, unless it is longer; its faults begin in the first five."""
 SWITCH_AFTER, ANNOUNCED = 0.25, 1.4
 """Seconds after which the first switch begins, and has read the holders in the old backend."""
 MANY = 16
 """Locks of a run with switches in which all holds are short, so that many locks are free."""
 FAULTS_PER_RUN = (1, 5)
-NODE = "locking.backends"
-
-
-class Store(NamedTuple):
-    """A lock backend on its servers."""
-
-    backend: str
-    server: str
-    """The class of its servers in `devservers`; empty if it needs none."""
-    size: int = 1
-    options: dict[str, Any] = {}
-    shop: str = ""
-    """The database of the shop that uses it: a class in `devservers`, or SQLite; or no shop."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Return the capabilities of the backend."""
-        found: Capabilities = import_string(self.backend).capabilities
-        return found
-
-
-_FAST = {"SOCKET_TIMEOUT": 0.5, "CONNECT_TIMEOUT": 0.5}
-_MYSQL = f"{NODE}.mysql_session.MySQLSessionBackend"
-_POSTGRESQL = f"{NODE}.postgresql_session.PostgreSQLSessionBackend"
-_DATABASE = f"{NODE}.database.DatabaseBackend"
-STORES = {
-    "none": Store(f"{NODE}.none.NoneBackend", ""),
-    "process": Store(f"{NODE}.process.ProcessBackend", ""),
-    "redis": Store(f"{NODE}.redis.RedisBackend", "Redis", options=_FAST),
-    "redlock": Store(
-        f"{NODE}.redlock.RedLockBackend", "Redis", 3, {"NODE_TIMEOUT": 0.1, "RESTART_DELAY": TTL}
-    ),
-    "database": Store(_DATABASE, ""),
-    "database-mariadb": Store(_DATABASE, "MariaDb"),
-    "database-postgresql": Store(_DATABASE, "PostgreSql"),
-    "mysql_session": Store(_MYSQL, "MariaDb"),
-    "postgresql_session": Store(_POSTGRESQL, "PostgreSql"),
-    "zookeeper": Store(
-        f"{NODE}.zookeeper.ZooKeeperBackend",
-        "ZooKeeper",
-        options={"SESSION_TIMEOUT": TTL, "CONNECT_TIMEOUT": 1.0},
-    ),
-    **{
-        f"shop-{name}": Store(f"{NODE}.redis.RedisBackend", "Redis", options=_FAST, shop=database)
-        for name, database in (
-            ("mariadb", "MariaDb"),
-            ("postgresql", "PostgreSql"),
-            ("sqlite", "SQLite"),
-        )
-    },
-    "shop-none": Store(f"{NODE}.none.NoneBackend", "Redis", shop="SQLite"),
-}
-"""The database of "database" is a file of SQLite; `none` and `shop-none` are the controls."""
-CONTROLS = "none", "shop-none"
-DATABASES = ("MariaDb", "PostgreSql")
-WORKLOADS = (
-    "mutex",
-    "reentrant",
-    "fenced",
-    "asyncio",
-    "semaphore",
-    "read-write",
-    "hand-over",
-    "two-stores",
-    "switch",
-    "stock",
-)
-HOLDING = ("mutex", "fenced", "asyncio")
-"""Those that acquire and release one lock."""
-OF_PROCESSES, OF_LINKS = ("kill", "stop"), ("partition", "late", "delay", "cut")
-_OF_DATABASES = ("restart", "pause", "slow-commit", "late-commit", "exhausted", "full-disk")
-OF_SERVERS = {
-    "Redis": ("restart", "pause", "clock", "exhausted", "full-disk"),
-    "MariaDb": _OF_DATABASES,
-    "PostgreSql": (*_OF_DATABASES, "promote"),
-    "ZooKeeper": ("restart", "pause"),
-}
-ON_LINKS = (*OF_LINKS, "duplicate", "late-commit")
-"""The faults whose target is a process, although it does not notice them itself."""
-CUTTING_OFF = ("partition", "late", "cut")
-"""Faults in which a process gets no reply."""
-FORGETTING = {"restart", "promote", "clock"}
-"""Faults after which one Redis does not know its locks, so that two holders are expected."""
-SESSION_ENDING = {"partition", "late", "cut", "restart"}
-"""Faults that end a session on the server before its holder can know."""
-SHOP_SECONDS, LONGEST_OUTAGE = (4.0, 4.0, 4.0, 9.0), 3.5
-"""Seconds of a run of the shop, some so long that "sold out" becomes final; and of a fault: longer
-than a purchase waits for the database."""
-LATE_COMMIT = (2.1, LONGEST_OUTAGE)
-"""Seconds of a late COMMIT, longer than a purchase waits for it."""
-SHOP_FAULTS = {
-    "Redis": ("restart", "pause", "exhausted"),
-    "MariaDb": ("restart", "pause", "slow-commit", "late-commit"),
-    "PostgreSql": ("restart", "pause", "late-commit"),
-}
-DATABASE = 1
-"""The number of the shop's database among its servers; Redis comes first."""
 ALL, OPERATOR = 0, -1
 """Targets of a fault of links: all processes that work, and the one that switches the policy."""
 EVERY = -1
@@ -131,6 +31,11 @@ LATE_SPAN = (1.1, 2.6)
 """The same for the COMMIT of an announcement: longer than a process may act on a policy."""
 ATTACKED_SHARE = 2 / 3
 """Share of the switches that are hit while they are announced."""
+SHOP_SECONDS = (4.0, 4.0, 4.0, 9.0)
+"""Seconds of a run of the shop, some so long that "sold out" becomes final."""
+LONGEST_OUTAGE, LATE_COMMIT = 3.5, 2.1
+"""Most seconds of a fault of the shop, and least of a late COMMIT, for which a purchase does not
+wait."""
 
 
 class Fault(NamedTuple):
@@ -179,11 +84,12 @@ class Plan:
     ttl: float = TTL
     terms: Terms | None = None
     """Of a shop."""
+    work_seconds: float = WORK_SECONDS
 
     @property
     def seconds(self) -> float:
         """Return the seconds of work."""
-        return self.terms.seconds if self.terms else WORK_SECONDS
+        return self.terms.seconds if self.terms else self.work_seconds
 
     @property
     def switches(self) -> bool:
@@ -210,11 +116,11 @@ class Plan:
         if store.server == "Redis":
             # RedLock delays restarts. Under contention a claim wins with the least majority, so
             # one clock that jumps is enough to lose it.
-            return not kinds & ({"clock"} if store.size > 1 else FORGETTING)
+            return not kinds & ({"clock"} if store.size > 1 else catalogue.FORGETTING)
         if "promote" in kinds:  # the standby lacks the last grants
             return False
-        ends_early = store.server in DATABASES and store.capabilities.session_bound
-        return not (ends_early and kinds & SESSION_ENDING)
+        ends_early = store.server in catalogue.DATABASES and store.capabilities.session_bound
+        return not (ends_early and kinds & catalogue.SESSION_ENDING)
 
     def linked(self, number: int) -> bool:
         """Return whether a fault hits the links of a process, which else needs no proxy.
@@ -224,10 +130,6 @@ class Plan:
         targets = {fault.target for fault in self.faults if fault.kind in ON_LINKS}
         is_hit = bool(targets & ({ALL, number} if number else {OPERATOR}))
         return is_hit or any(fault.kind == "promote" for fault in self.faults)
-
-    def fences(self) -> bool:
-        """Return whether the backend promises that tokens grow."""
-        return self.store.capabilities.fencing
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan in values that JSON can represent."""
@@ -241,65 +143,24 @@ class Plan:
         return cls(**{**found, "faults": faults, "terms": terms})
 
 
-def workloads_of(backend: str) -> list[str]:
-    """Return the workloads that a backend can run."""
-    if STORES[backend].shop:
-        return ["stock"]
-    declared = STORES[backend].capabilities
-    missing = {
-        "fenced": not declared.fencing,
-        "semaphore": not declared.shared,
-        "read-write": not declared.shared,
-        "hand-over": not declared.hands_over,
-        "two-stores": not STORES[backend].server,
-        "switch": declared.exclusion != "machines" or not declared.lists_holders,
-        "stock": True,
-    }
-    return [workload for workload in WORKLOADS if not missing.get(workload)]
-
-
-def kinds_of(backend: str) -> list[str]:
-    """Return the faults that can hit a backend."""
-    store = STORES[backend]
-    if backend == "process":
-        return ["stop"]
-    if backend == "shop-none":
-        return list(OF_LINKS)
-    if store.shop:
-        of_both = {*SHOP_FAULTS["Redis"], *SHOP_FAULTS.get(store.shop, ())}
-        return [*OF_PROCESSES, *OF_LINKS, *sorted(of_both)]
-    if not store.server:
-        return list(OF_PROCESSES)
-    found = [*OF_PROCESSES, *OF_LINKS, *OF_SERVERS[store.server]]
-    if "switch" not in workloads_of(backend):  # the others have no transaction with a COMMIT
-        found = [kind for kind in found if kind != "late-commit"]
-    return [*found, *(["promote", "duplicate"] if backend == "redis" else [])]
-
-
 def generate(seed: int, backend: str, workloads: Sequence[str] = ()) -> Plan:
     """Return the plan of a seed."""
     if STORES[backend].shop:
         return _generate_shop(seed, backend)
     rng = random.Random(f"{seed} {backend}")
-    known = [one for one in workloads_of(backend) if not workloads or one in workloads]
-    workload, kinds = rng.choice(known), kinds_of(backend)
+    known = [one for one in catalogue.workloads_of(backend) if not workloads or one in workloads]
+    workload, kinds = rng.choice(known), catalogue.kinds_of(backend)
     names = rng.choice((1, 4, MANY, MANY) if workload == "switch" else (1, 2, 4, 8))
-    has_long_leases = backend == "redis" and workload in HOLDING and rng.random() < 0.5
+    has_long_leases = backend == "redis" and workload in catalogue.HOLDING and rng.random() < 0.5
     if has_long_leases:  # no fault may leave a lock without an owner that can release it
         kinds = [*OF_LINKS, "pause", "exhausted"]
     elif workload == "two-stores":  # a stopped process may lose the leases of both
         kinds = [kind for kind in kinds if kind not in ("stop", "late-commit")]
-    elif STORES[backend].server in DATABASES:  # a lost commit would undo a switch
+    elif STORES[backend].server in catalogue.DATABASES:  # a lost commit would undo a switch
         unfit = "promote" if workload == "switch" else "late-commit"
         kinds = [kind for kind in kinds if kind != unfit]
-    plan = Plan(
-        seed=seed,
-        backend=backend,
-        workload=workload,
-        names=names,
-        faults=(),
-        ttl=LONG_TTL if has_long_leases else TTL,
-    )
+    ttl = LONG_TTL if has_long_leases else TTL
+    plan = Plan(seed=seed, backend=backend, workload=workload, names=names, faults=(), ttl=ttl)
     count, faults = rng.randint(*FAULTS_PER_RUN), list[Fault]()
     if workload == "switch" and plan.store.server and rng.random() < ATTACKED_SHARE:
         faults += _against_a_switch(plan, rng)
@@ -311,16 +172,18 @@ def generate(seed: int, backend: str, workloads: Sequence[str] = ()) -> Plan:
         kind, at = rng.choice(kinds), round(rng.uniform(0.1, last), 2)
         seconds = 0.0 if kind == "kill" else _span(rng.choice(SPANS), rng)
         faults.append(Fault(kind, at, seconds, *_target(kind, plan, rng)))
-    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+    return replace(plan, faults=_in_order(faults))
 
 
 def _against_a_switch(plan: Plan, rng: random.Random) -> Iterator[Fault]:
     """Yield what cuts the switching process off while it announces, for longer than a lease."""
-    if plan.store.server in DATABASES and rng.random() < 0.5:  # the COMMIT of the announcement
+    if (
+        plan.store.server in catalogue.DATABASES and rng.random() < 0.5
+    ):  # the COMMIT of the announcement
         yield Fault("late-commit", 0.1, _span(LATE_SPAN, rng), OPERATOR)
         return
     # Where it is refused at once, it tries again soon, while the holders are still at work.
-    kind, at = rng.choice((*CUTTING_OFF, "cut")), round(rng.uniform(0.1, ANNOUNCED), 2)
+    kind, at = rng.choice((*catalogue.CUTTING_OFF, "cut")), round(rng.uniform(0.1, ANNOUNCED), 2)
     if plan.store.size == 1:
         yield Fault(kind, at, _span(OPERATOR_SPAN, rng), OPERATOR)
     else:  # it and the holders do without different servers
@@ -336,50 +199,57 @@ def _generate_shop(seed: int, backend: str) -> Plan:
     the database, and leases that outlast them.
     """
     rng, store = random.Random(f"{seed} {backend}"), STORES[backend]
-    has_server = store.shop in DATABASES
+    has_server = store.shop in catalogue.DATABASES
     is_naive = backend == "shop-none" or (has_server and rng.random() < 0.3)
     strategy = "naive" if is_naive else rng.choice(("conditional", "fenced"))
-    lock = "torture" if is_naive else rng.choice(("torture", "torture", "none", "process"))
+    lock = ALIAS if is_naive else rng.choice((ALIAS, ALIAS, "none", "process"))
     terms = Terms(
         lock=lock,
         strategy=strategy,
         is_queued=not is_naive and rng.random() < 0.4,
         units=rng.choice((3, 10, 100)),
         limit=rng.choice((2, 5)),
-        switches=lock == "torture" and not is_naive and rng.random() < 0.3,
+        switches=lock == ALIAS and not is_naive and rng.random() < 0.3,
         seconds=rng.choice(SHOP_SECONDS),
     )
-    known = kinds_of(backend)
+    known = catalogue.kinds_of(backend)
     if is_naive:
-        known = [one for one in known if one in (*OF_LINKS, *SHOP_FAULTS.get(store.shop, ()))]
+        known = [
+            one for one in known if one in (*OF_LINKS, *catalogue.SHOP_FAULTS.get(store.shop, ()))
+        ]
     faults = []
     for _ in range(rng.randint(*FAULTS_PER_RUN)):
         kind, at = rng.choice(known), round(rng.uniform(0.1, terms.seconds - 0.5), 2)
         servers = [n for n, name in enumerate(("Redis", store.shop)) if _can_hit(kind, name)]
         seconds = rng.choice((rng.uniform(0.1, 0.6), rng.uniform(0.8, LONGEST_OUTAGE)))
         seconds = 0.0 if kind == "kill" else round(seconds, 2)
-        server = DATABASE if is_naive and has_server else rng.choice(servers or [0])
-        target = server
-        if kind in (*OF_PROCESSES, *ON_LINKS):
-            target = rng.randint(1 if kind in OF_PROCESSES else ALL, PROCESSES)
-        faults.append(Fault(kind, at, seconds, target, server if kind in ON_LINKS else EVERY))
+        server = catalogue.DATABASE if is_naive and has_server else rng.choice(servers or [0])
+        if kind in OF_PROCESSES:
+            faults.append(Fault(kind, at, seconds, rng.randint(1, PROCESSES)))
+        elif kind in ON_LINKS:
+            faults.append(Fault(kind, at, seconds, rng.randint(ALL, PROCESSES), server))
+        else:
+            faults.append(Fault(kind, at, seconds, server))
     if is_naive and has_server:  # a COMMIT arrives after its purchase has given up
-        at, seconds = rng.uniform(0.1, terms.seconds - 1.5), rng.uniform(*LATE_COMMIT)
-        one = rng.randint(1, PROCESSES)
-        faults.append(Fault("late-commit", round(at, 2), round(seconds, 2), one, DATABASE))
-    return Plan(
-        seed=seed,
-        backend=backend,
-        workload="stock",
-        names=rng.choice((1, 2)),
-        faults=tuple(sorted(faults, key=lambda fault: fault.at)),
-        ttl=LONG_TTL if is_naive else TTL,
-        terms=terms,
-    )
+        at, seconds = (
+            rng.uniform(0.1, terms.seconds - 1.5),
+            rng.uniform(LATE_COMMIT, LONGEST_OUTAGE),
+        )
+        at, seconds, target = round(at, 2), round(seconds, 2), rng.randint(1, PROCESSES)
+        faults.append(Fault("late-commit", at, seconds, target, catalogue.DATABASE))
+    options: dict[str, Any] = {"ttl": LONG_TTL if is_naive else TTL, "terms": terms}
+    options |= {"names": rng.choice((1, 2)), "faults": _in_order(faults)}
+    return Plan(seed=seed, backend=backend, workload="stock", **options)
+
+
+def _in_order(faults: Iterable[Fault]) -> tuple[Fault, ...]:
+    return tuple(sorted(faults, key=lambda fault: fault.at))
 
 
 def _can_hit(kind: str, server: str) -> bool:
-    return server in SHOP_FAULTS and (kind in OF_LINKS or kind in SHOP_FAULTS[server])
+    return server in catalogue.SHOP_FAULTS and (
+        kind in OF_LINKS or kind in catalogue.SHOP_FAULTS[server]
+    )
 
 
 def _span(limits: tuple[float, float], rng: random.Random) -> float:

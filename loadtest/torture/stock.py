@@ -1,50 +1,36 @@
 """The workload "stock": a shop sells through its own middleware while its stores fail.
 
-Customers send forms with keys, repeat them, cut connections and send again, cancel and pay. The
-judges compare what they were told with the rows that are left, and share no code with the shop:
-
-- audit: the shop's own audit of each sale finds nothing;
-- promises: an acknowledged key has one order, its answers agree, and a final "sold out" none;
-- units: the answers are linearizable under the model of a stock;
-- liveness: after the last fault, the queue empties and a unit that is left can be bought.
+Customers send forms with keys, repeat them, cut connections and send again, cancel and pay.
 """
 
 import json
 import logging
-import math
 import random
 import threading
 import time
-import traceback
 import uuid
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from wsgiref.util import setup_testing_defaults
 
 from django.conf import settings
 from django.core.handlers.wsgi import WSGIHandler
 from django.db import DatabaseError, close_old_connections, connections
+from django.http import HttpResponse
 
-from devservers import HOST
-from loadtest.history.linearizability import Operation, check, operations_of
-from loadtest.history.lock_models import SOLD_OUT, Stock
-from loadtest.history.recorder import Event, Recorder, dump, history
+from loadtest.history.lock_models import SOLD_OUT
+from loadtest.history.recorder import Recorder, dump
 from loadtest.load.http.buyers import Buyer, sign_in
 from loadtest.load.sale import open_sale, remove_sale
-from loadtest.torture.commands import Commands
-from loadtest.torture.judge import BOUND, BUDGET, Judgement
-from loadtest.torture.plan import CONTROLS, Plan, Terms
-from loadtest.torture.workload import ALIAS, Work
-from locking import policy
-from locking.models import LockPolicy
+from loadtest.torture.plan import Terms
+from loadtest.torture.workload import THREADS, UNAVAILABLE_PAUSE, Work
 from shop.administration.audit import audit_sale
 from shop.errors import STORE_ERRORS, ShopError
 from shop.models import Order, RejectedReservation, Sale, User, digest
 from shop.orders.service import cancel_order, pay_order
-from shop.purchase.admission import MAX_AGE
 from shop.purchase.place_order import place_order
 from shop.reservations import store
 from shop.reservations.consumer import Consumer
@@ -55,95 +41,34 @@ CUSTOMERS = 40
 """Buyers of a run; one more asks for a unit at the end."""
 MOST_SENDS, CUT_SHARE = 5, 0.3
 """Sends of a form, and the share of those whose connection is cut."""
-SHOP_BOUND = BOUND + store.FILL_TIMEOUT
-"""Seconds after the last fault: a process that was killed may have been filling a queued sale."""
 FILE = "shop.json"
 REFUSED = (DatabaseError, ShopError, *STORE_ERRORS)
 UNDECIDED = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
-Key = tuple[int, str]
-"""A customer, and the idempotency key of a form."""
 
 
-class ShopCommands(Commands):
-    """The child's side, also of runs with a shop."""
+def open_sales(folder: Path, names: Sequence[str], terms: Terms) -> None:
+    """Open sales with their customers; those of the last run go."""
+    for sale in Sale.objects.all():
+        remove_sale(sale)
+    kind = Sale.Fulfilment.QUEUED if terms.is_queued else Sale.Fulfilment.DIRECT
+    options: dict[str, Any] = {"limit_per_customer": terms.limit, "fulfilment": kind}
+    sales = {name: open_sale(name, terms.units, product=name, **options).pk for name in names}
+    known = sign_in(CUSTOMERS + 1)[:CUSTOMERS]
+    buyers = [(one.user.pk, one.cookies, one.session, one.csrf) for one in known]
+    (folder / FILE).write_text(json.dumps({"sales": sales, "buyers": buyers}))
 
-    def open_sales(self, *, names: list[str], terms: list[Any]) -> dict[str, Any]:
-        """Set the policy, and open sales with their customers; those of the last run go."""
-        assert self.recorder is not None
-        asked = Terms(*terms)
-        for sale in Sale.objects.all():
-            remove_sale(sale)
-        self.activate(alias=asked.lock)
-        LockPolicy.objects.filter(pk=1).update(mode=asked.strategy)
-        policy.invalidate()
-        kind = Sale.Fulfilment.QUEUED if asked.is_queued else Sale.Fulfilment.DIRECT
-        options: dict[str, Any] = {"limit_per_customer": asked.limit, "fulfilment": kind}
-        sales = {name: open_sale(name, asked.units, product=name, **options).pk for name in names}
-        buyers = [
-            (one.user.pk, one.cookies, one.session, one.csrf) for one in sign_in(CUSTOMERS + 1)
-        ]
-        content = {"sales": sales, "buyers": buyers, "is_queued": asked.is_queued}
-        (self.recorder.folder / FILE).write_text(json.dumps(content))
-        return {"ok": True}
 
-    def switch(self, *, alias: str) -> dict[str, Any]:
-        """Switch the policy; in a shop also the write strategy, which is exact without a lock."""
-        if not Sale.objects.exists():
-            return super().switch(alias=alias)
-        mode = random.choice(("conditional", "fenced"))
-        row = policy.switch(backend=alias, mode=mode, reason="torture")
-        return {"ok": True, "epoch": row.epoch}
-
-    def workload(self, kind: str) -> type[Work]:
-        """Return the class of a workload."""
-        return Shopping if kind == "stock" else super().workload(kind)
-
-    def work(self, *, kind: str, threads: int, **options: Any) -> Any:
-        """Work as the other workloads do; in a shop, twice the threads, and a consumer."""
-        if kind != "stock":
-            return super().work(kind=kind, threads=threads, **options)
-        settings.BUY_LIMIT = "100000/second"
-        logging.disable()  # each 503 would be a line
-        stop, errors = threading.Event(), list[str]()
-
-        def consume() -> None:
-            try:
-                Consumer(stop).run()
-            except Exception:  # noqa: BLE001 - whichever it is, the consumer has ended
-                errors.append(traceback.format_exc(limit=-6))
-
-        consumer = threading.Thread(target=consume)
-        consumer.start()
+def probe(name: str, end: float) -> str:
+    """Buy a unit of a sale if one is left, until the monotonic time `end`; return what is wrong."""
+    wrong = "no reply"
+    while wrong and time.monotonic() < end:
         try:
-            reply = super().work(kind=kind, threads=2 * threads, **options)
-        finally:
-            stop.set()
-            consumer.join()
-        return {**reply, "errors": [*reply["errors"], *errors]}
-
-    def probe(self, *, names: list[str], kind: str, timeout: float) -> dict[str, Any]:
-        """Buy a unit of each sale that has one left, and return the sales as they are then."""
-        if kind != "stock":
-            return super().probe(names=names, kind=kind, timeout=timeout)
-        started, missing, sales = time.monotonic(), [], {}
-        for name in names:
-            end, wrong = time.monotonic() + timeout, "no reply"
-            while wrong and time.monotonic() < end:
-                try:
-                    wrong = _unsold(name)
-                except REFUSED as error:
-                    wrong = repr(error)
-                    connections.close_all()
-                    time.sleep(0.05)
-            missing += [f"{name}: {wrong}"] if wrong else []
-            sales[name] = _facts(name)
-        return {"missing": missing, "sales": sales, "seconds": time.monotonic() - started}
-
-    def leftovers(self, *, run: str, **options: Any) -> dict[str, Any]:
-        """Return what is left over; in a shop, the locks of all sales count."""
-        assert self.recorder is not None
-        is_shop = (self.recorder.folder / FILE).exists()
-        return super().leftovers(run="sale:" if is_shop else run, **options)
+            wrong = _unsold(name)
+        except REFUSED as error:
+            wrong = repr(error)
+            connections.close_all()
+            time.sleep(UNAVAILABLE_PAUSE)
+    return wrong
 
 
 def _unsold(name: str) -> str:
@@ -164,7 +89,7 @@ def _unsold(name: str) -> str:
     return ""
 
 
-def _facts(name: str) -> dict[str, Any]:
+def facts(name: str) -> dict[str, Any]:
     """Return the rows of a sale and the result of its audit."""
     sale = Sale.objects.select_related("stock").get(slug=name)
     audit, rows = audit_sale(sale=sale), dump(sale)
@@ -172,26 +97,41 @@ def _facts(name: str) -> dict[str, Any]:
     if audit.reserved or audit.drift:
         breaches.append(f"{audit.reserved} units are reserved in Redis, the drift is {audit.drift}")
     rejected = RejectedReservation.objects.filter(sale=sale).values_list("number", "reason")
-    return {
-        "id": sale.pk,
-        "breaches": breaches,
-        "stocked": rows.stocked,
-        "limit": rows.limit,
-        "orders": [list(one) for one in rows.orders],
-        "rejected": dict(rejected),
-    }
+    found = {"id": sale.pk, "breaches": breaches, "rejected": dict(rejected)}
+    return found | {"stocked": rows.stocked, "limit": rows.limit, "orders": rows.orders}
 
 
 class Shopping(Work):
-    """The customers of one process; each thread serves one after the other."""
+    """The customers and the consumer of one process; a thread serves one after the other."""
 
-    def __init__(self, recorder: Recorder, *options: Any) -> None:
-        super().__init__(recorder, *options)
+    threads = 2 * THREADS
+
+    def __init__(self, recorder: Recorder, **options: Any) -> None:
+        super().__init__(recorder, **options)
         found = json.loads((recorder.folder / FILE).read_text())
         self.sales = {name: Sale(pk=pk, slug=name) for name, pk in found["sales"].items()}
-        self.buyers = [Buyer(User(pk=pk), *rest) for pk, *rest in found["buyers"][:CUSTOMERS]]
+        self.buyers = [Buyer(User(pk=pk), *rest) for pk, *rest in found["buyers"]]
         self.shop = WSGIHandler()
         self.bought: list[dict[str, Any]] = []
+
+    def run(self) -> None:
+        """Sell until the end, while a consumer writes the orders of queued sales."""
+        settings.BUY_LIMIT = "100000/second"
+        logging.disable()  # each 503 would be a line
+        stop = threading.Event()
+        consumer = threading.Thread(target=self._consume, args=(stop,))
+        consumer.start()
+        try:
+            super().run()
+        finally:
+            stop.set()
+            consumer.join()
+
+    def _consume(self, stop: threading.Event) -> None:
+        try:
+            Consumer(stop).run()
+        except Exception:  # noqa: BLE001 - whichever it is, the consumer has ended
+            self.fail()
 
     def stock(self, rng: random.Random) -> None:
         """Buy, or change an order that was bought before."""
@@ -222,19 +162,19 @@ class Shopping(Work):
     def send_and_cut(self, buyer: Buyer, form: dict[str, Any]) -> None:
         """Send a form whose answer the customer does not get."""
         try:
-            self.send(buyer, form, is_cut=True)
-        except Exception:  # noqa: BLE001 - whichever it is, the shop does not promise it
-            self.errors.append(traceback.format_exc(limit=-6))
+            with self.expected_errors():
+                self.send(buyer, form, is_cut=True)
         finally:
             connections.close_all()
 
     def send(self, buyer: Buyer, form: dict[str, Any], *, is_cut: bool) -> bool:
         """Send a form; return True if the answer is final."""
         with self.recorder.operation("buy", is_cut=is_cut, **form) as result:
-            status, headers, body = self.post(buyer, form)
+            response = self.post(buyer, form)
+            status, body = response.status_code, json.loads(response.content)
             result |= {"type": "unknown", "status": status}
             error = body.get("error", "")
-            is_final = status not in UNDECIDED and "Retry-After" not in headers
+            is_final = status not in UNDECIDED and "Retry-After" not in response
             if status in (HTTPStatus.CREATED, HTTPStatus.ACCEPTED):
                 result |= {"type": "ok", "order": body["url"]}
             elif status == HTTPStatus.CONFLICT and error in ("sold_out", "limit"):
@@ -248,7 +188,7 @@ class Shopping(Work):
             self.bought.append(form)
         return is_final
 
-    def post(self, buyer: Buyer, form: dict[str, Any]) -> tuple[int, dict[str, str], Any]:
+    def post(self, buyer: Buyer, form: dict[str, Any]) -> HttpResponse:
         """Return the shop's response to a form with a purchase token."""
         sale = self.sales[form["sale"]]
         text = buyer.form(sale, key=form["key"], is_first=False)
@@ -256,26 +196,17 @@ class Shopping(Work):
         environ = {
             "REQUEST_METHOD": "POST",
             "PATH_INFO": f"/sales/{sale.slug}/buy/",
-            "SERVER_NAME": HOST,
-            "SERVER_PORT": "80",
-            "HTTP_HOST": HOST,
             "HTTP_ACCEPT": "application/json",
             "HTTP_COOKIE": buyer.cookies,
             "CONTENT_TYPE": "application/x-www-form-urlencoded",
             "CONTENT_LENGTH": str(len(body)),
-            "wsgi.url_scheme": "http",
             "wsgi.input": BytesIO(body),
         }
-        head: list[Any] = []
-
-        def start(status: str, headers: list[tuple[str, str]], *_: Any) -> Callable[[bytes], int]:
-            head.extend((status, headers))
-            return len
-
-        response = self.shop(environ, start)
-        content = b"".join(response)
+        setup_testing_defaults(environ)
+        response = self.shop(environ, lambda *_: len)
         response.close()
-        return int(head[0][:3]), dict(head[1]), json.loads(content)
+        assert isinstance(response, HttpResponse)
+        return response
 
     def change(self, form: dict[str, Any], do: str) -> None:
         """Cancel or pay an order that has been acknowledged."""
@@ -289,95 +220,3 @@ class Shopping(Work):
                 self.counts[do] += 1
         except REFUSED:
             self.counts[f"{do} refused"] += 1
-
-
-def judge_sales(plan: Plan, folder: Path, sales: dict[str, Any]) -> Judgement:
-    """Judge the answers of a run and the sales that it left."""
-    events, found = history(folder), Judgement()
-    sent: dict[str, dict[Key, list[Operation]]] = {name: defaultdict(list) for name in sales}
-    for one in operations_of(events):
-        if one.do in ("buy", "cancel"):
-            event = one.event
-            sent[event["sale"]][event["user"], event["key"]].append(one)
-    for name, sale in sales.items():
-        found.violations += [f"audit: {name}: {breach}" for breach in sale["breaches"]]
-        found.violations += [f"promises: {name}: {one}" for one in _broken(plan, sale, sent[name])]
-        units = list(_units(plan, sale, sent[name]))
-        for verdict in check(units, Stock(units=sale["stocked"]), budget=BUDGET):
-            found.undecided += verdict.verdict == "undecided"
-            if verdict.verdict == "illegal":
-                wrong = verdict.wrong
-                found.violations.append(f"units: {name}: no order of the answers explains {wrong}")
-    if found.violations:
-        found.violations.append(f"terms: {plan.terms}")
-    found.facts = {"events": len(events)}
-    return found
-
-
-def _broken(plan: Plan, sale: dict[str, Any], sent: dict[Key, list[Operation]]) -> Iterator[str]:
-    """Yield the promises to customers that the rows break."""
-    rows = _rows(sale)
-    if len(rows) < len(sale["orders"]):
-        yield "a key has two orders"
-    taken: Counter[int] = Counter()
-    for _, customer, _, quantity, status in sale["orders"]:
-        taken[customer] += quantity * (status in Order.LIVE)
-    yield from (f"customer {one} has {n} units" for one, n in taken.items() if n > sale["limit"])
-    terms = plan.terms
-    assert terms is not None
-    is_exclusive = terms.lock == ALIAS and plan.backend not in CONTROLS
-    for (user, key), tries in sent.items():
-        buys = [one for one in tries if one.do == "buy"]
-        answers = {one.event["order"] for one in buys if one.outcome == "ok"}
-        if len(answers) > 1:
-            yield f"key {key} got {len(answers)} different answers"
-        row = rows.get((user, digest(key)))
-        number = digest(f"{user}.{sale['id']}.{digest(key)}")[:16].upper()
-        reason = sale["rejected"].get(number)
-        if answers and not row and (reason is None or is_exclusive):
-            yield f"key {key} was acknowledged, but has no order ({reason})"
-        final = [one for one in buys if one.event.get("is_final") and not one.event["is_cut"]]
-        if row and any(one.event["error"] == SOLD_OUT[0] for one in final):
-            yield f'key {key} got a final "sold out", but has order {row[0]}'
-
-
-def _rows(sale: dict[str, Any]) -> dict[Key, Sequence[Any]]:
-    return {(row[1], row[2]): row for row in sale["orders"]}
-
-
-def _units(plan: Plan, sale: dict[str, Any], sent: dict[Key, list[Operation]]) -> list[Event]:
-    """Return the history for the model: each key once, with the outcome that its rows show.
-
-    A refusal may be as old as the sale that a process remembers. Those of queued sales are left
-    out: units that are returned are offered again later.
-    """
-    rows, events = _rows(sale), list[Event]()
-    assert plan.terms is not None
-
-    def add(do: str, called: float, returned: float, kind: str = "ok", **fields: Any) -> None:
-        call = {"actor": "key", "id": len(events), "do": do, "t": called, "type": "invoke"}
-        events.append({**call, **fields})
-        if returned < math.inf:
-            events.append({**call, **fields, "t": returned, "type": kind})
-
-    for (user, key), tries in sent.items():
-        form = {"user": user, "key": key, "quantity": tries[0].event["quantity"]}
-        row = rows.get((user, digest(key)))
-        buys = [one for one in tries if one.do == "buy" and one.outcome != "fail"]
-        if row and buys:
-            add("buy", *_span(buys), order=row[0], **form)
-            cancels = [one for one in tries if one.do == "cancel" and one.outcome != "fail"]
-            if cancels and row[4] == Order.Status.CANCELLED:
-                add("cancel", *_span(cancels), order=row[0])
-        for one in tries:
-            if one.event.get("error") == SOLD_OUT[0] and not plan.terms.is_queued:
-                called = one.called - round(MAX_AGE * 1e9)
-                add("buy", called, one.returned, "fail", error=SOLD_OUT[0], **form)
-    return sorted(events, key=lambda event: int(event["t"]))
-
-
-def _span(tries: Iterable[Operation]) -> tuple[int, float]:
-    """Return the first call and the first successful return."""
-    known = list(tries)
-    ends = [one.returned for one in known if one.outcome == "ok"]
-    return min(one.called for one in known), min(ends, default=math.inf)

@@ -9,26 +9,29 @@ import itertools
 import queue
 import random
 import sqlite3
+import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from django.conf import settings
 from django.db import connection, connections
 
-from loadtest.history.recorder import Recorder
-from loadtest.torture.plan import MANY, SLOTS
-from loadtest.torture.two_stores import hold_in_two_stores
-from locking import LockLost, LockUnavailable
+from loadtest.history.recorder import Recorder, nanoseconds
+from loadtest.torture.catalogue import ALIAS, OTHER
+from loadtest.torture.plan import MANY
+from locking import LockError, LockLost, LockUnavailable
 from locking import locks as handler
 from locking.lease import Lease, TakenOver
 from locking.lease.lock import BaseLock
 from locking.policy.lock import PolicyLock
 
-ALIAS = "torture"
+THREADS, SLOTS = 2, 2
+"""Threads of a process, and the holders of a semaphore."""
 TIMEOUTS = (0, 0.05, 0.5, 2.0)
 HOLDS = (*[0.0] * 27, 0.001, 0.005, 0.02)
 LONG_HOLD, LONG_HOLD_EVERY = 1.5, 15.0
@@ -44,31 +47,51 @@ UNAVAILABLE_PAUSE = 0.02
 SNAPSHOT_SECONDS = 1.2
 """Seconds between the start of a transaction and its acquire: more than a policy may be old."""
 TASKS = 4
+"""Tasks of an event loop for each thread of the other workloads."""
+NEIGHBOUR_HOLDS = (1.2, 2.2)
+"""Seconds of a hold in two stores, in which each lease must be renewed."""
+REPLY_SECONDS = 0.25
+"""Seconds in which the other store must have replied all along: else the machine was too slow, and
+the end of a lease proves nothing."""
 REGISTER = "register.sqlite3"
 EPOCH = 1 << 64
 """Factor of the epoch in the recorded token of a policy's lock: both grow together."""
+Hold = tuple[BaseLock, str, Lease]
+"""A lock, its owner in the history, and its lease."""
 
 
 class Work:
     """The threads of one process in one run."""
 
+    threads = THREADS
+
     def __init__(
-        self, recorder: Recorder, kind: str, names: list[str], end: float, rng: random.Random
+        self, recorder: Recorder, *, kind: str, names: list[str], end: float, seed: str
     ) -> None:
         self.recorder, self.kind, self.names, self.end = recorder, kind, names, end
-        self._long_hold_at = time.monotonic() + rng.uniform(0, LONG_HOLD_EVERY)
+        self._seeds = [random.Random(f"{seed} {number}") for number in range(self.threads)]
+        first_hold = random.Random(seed).uniform(0, LONG_HOLD_EVERY)
+        self._long_hold_at = time.monotonic() + first_hold
         self.backend = handler[ALIAS]
         self.counts: Counter[str] = Counter()
         self.errors: list[str] = []
         self._serial = itertools.count(1)
         self._tickets: queue.Queue[tuple[str, Any]] = queue.Queue()
 
-    def repeat(self, run: Callable[[random.Random], object], rng: random.Random) -> None:
-        """Run until the end."""
+    def run(self) -> None:
+        """Use the locks until the end."""
+        if self.kind == "asyncio":
+            asyncio.run(self._tasks())
+        else:
+            with ThreadPoolExecutor(self.threads) as pool:
+                list(pool.map(self._repeat, self._seeds))
+
+    def _repeat(self, rng: random.Random) -> None:
+        use: Callable[[random.Random], object] = getattr(self, self.kind.replace("-", "_"))
         try:
             while time.monotonic() < self.end:
                 with self.expected_errors():
-                    run(rng)
+                    use(rng)
         finally:
             connections.close_all()
 
@@ -83,8 +106,12 @@ class Work:
         except LockLost:
             self.counts["lost"] += 1
         except Exception:  # noqa: BLE001 - whichever it is, the library does not promise it
-            self.errors.append(traceback.format_exc(limit=-6))
-            self.end = 0.0
+            self.fail()
+
+    def fail(self) -> None:
+        """Keep the error that is being handled, and end the work."""
+        self.errors.append(traceback.format_exc(limit=-6))
+        self.end = 0.0
 
     # --- recording ---
 
@@ -104,16 +131,14 @@ class Work:
         """Complete the record of a grant."""
         assert lease is not None
         token = lease.epoch * EPOCH + lease.token
-        deadline = None if lease.deadline == float("inf") else round(lease.deadline * 1e9)
-        result |= {"type": "ok", "token": token, "deadline": deadline}
+        result |= {"type": "ok", "token": token, "deadline": nanoseconds(lease.deadline)}
         self.counts["grants"] += 1
         return lease
 
     @contextmanager
     def releasing(self, owner: str, lease: Lease) -> Iterator[None]:
         """Record the release, and before it the deadline that the watchdog has reached."""
-        if lease.deadline != float("inf"):
-            deadline = round(lease.deadline * 1e9)
+        if (deadline := nanoseconds(lease.deadline)) is not None:
             self.recorder.note("renew", "ok", name=lease.name, owner=owner, deadline=deadline)
         with self.recorder.operation("release", name=lease.name, owner=owner) as result:
             yield
@@ -121,11 +146,12 @@ class Work:
             if lease.is_held and lease.lost and not lease.handed_over:
                 result |= {"type": "fail", "error": "LockLost"}
 
-    def acquire(self, lock: BaseLock, owner: str, timeout: float, **fields: Any) -> Lease | None:
+    def acquire(self, lock: BaseLock, timeout: float, **fields: Any) -> Hold | None:
         """Acquire and record."""
+        owner = self.owner()
         with self.acquiring(owner, lock.name, **fields) as result:
             if lock.acquire(timeout=timeout):
-                return self.granted(result, lock.lease)
+                return lock, owner, self.granted(result, lock.lease)
         self.counts["timeouts"] += 1
         return None
 
@@ -136,10 +162,9 @@ class Work:
 
     def hold(self, lock: BaseLock, rng: random.Random, **fields: Any) -> None:
         """Acquire, work for a while, release."""
-        owner = self.owner()
-        if lease := self.acquire(lock, owner, rng.choice(TIMEOUTS), **fields):
+        if held := self.acquire(lock, rng.choice(TIMEOUTS), **fields):
             time.sleep(self.seconds(rng))
-            self.release(lock, owner, lease)
+            self.release(*held)
 
     def seconds(self, rng: random.Random) -> float:
         """Return the seconds of a hold."""
@@ -191,16 +216,15 @@ class Work:
 
     def fenced(self, rng: random.Random) -> None:
         """Add 1 to a number that refuses the writes of a stale holder."""
-        lock, owner = self.backend.lock(rng.choice(self.names)), self.owner()
-        lease = self.acquire(lock, owner, rng.choice(TIMEOUTS))
-        if lease is None:
+        held = self.acquire(self.backend.lock(rng.choice(self.names)), rng.choice(TIMEOUTS))
+        if held is None:
             return
         try:
             with closing(sqlite3.connect(self.recorder.folder / REGISTER, timeout=30)) as register:
                 register.execute("PRAGMA synchronous = OFF")  # a kill loses nothing all the same
-                self._add(register, lease, self.seconds(rng))
+                self._add(register, held[2], self.seconds(rng))
         finally:
-            self.release(lock, owner, lease)
+            self.release(*held)
 
     def _add(self, register: sqlite3.Connection, lease: Lease, seconds: float) -> None:
         fence = lease.token, lease.name
@@ -229,11 +253,11 @@ class Work:
                 lease = self.granted(result, lock.lease)
             time.sleep(self.seconds(rng))
             return self.release(lock, owner, lease)
-        mine, owner = self.backend.lock(rng.choice(self.names)), self.owner()
-        if lease_ := self.acquire(mine, owner, rng.choice(TIMEOUTS)):
+        mine = self.backend.lock(rng.choice(self.names))
+        if held := self.acquire(mine, rng.choice(TIMEOUTS)):
             try:
-                with self.releasing(owner, lease_):
-                    ticket = lease_.hand_over()
+                with self.releasing(*held[1:]):
+                    ticket = held[2].hand_over()
             finally:
                 with suppress(LockLost):
                     mine.release()
@@ -259,11 +283,33 @@ class Work:
                 cursor.execute("ROLLBACK")
         return None
 
-    two_stores = hold_in_two_stores
+    def two_stores(self, rng: random.Random) -> None:
+        """Hold locks of both stores; no lease of the other one may be lost, if that replies."""
+        mine = f"{self.recorder.actor}:{threading.get_ident()}".replace(" ", "")
+        other, held = handler[OTHER], []
+        for name in self.names:
+            with suppress(LockUnavailable):
+                held.append(self.acquire(self.backend.lock(f"{name}:{mine}"), 0.05))
+        neighbour = other.lock(f"{self.names[0]}:{mine}")
+        slowest = _seconds_to_acquire(neighbour)
+        end = time.monotonic() + rng.uniform(*NEIGHBOUR_HOLDS)
+        while time.monotonic() < end:
+            probed = other.lock(f"{self.names[0]}:{mine}:probe")
+            slowest = max(slowest, _seconds_to_acquire(probed))
+            probed.release()
+            time.sleep(UNAVAILABLE_PAUSE)
+        try:
+            neighbour.release()
+        except LockError as error:
+            if slowest < REPLY_SECONDS:
+                self.errors.append(f"{error!r}, but its store replied within {slowest:.2f} s")
+        self.counts["neighbours"] += 1
+        for one in filter(None, held):
+            with self.expected_errors():
+                self.release(*one)
 
-    async def tasks(self, seeds: list[random.Random]) -> None:
-        """Run the tasks of one event loop, four for each thread of the other workloads."""
-        each = [random.Random(rng.random()) for rng in seeds for _ in range(TASKS)]
+    async def _tasks(self) -> None:
+        each = [random.Random(rng.random()) for rng in self._seeds for _ in range(TASKS)]
         await asyncio.gather(*(self._task(rng) for rng in each))
 
     async def _task(self, rng: random.Random) -> None:
@@ -285,3 +331,9 @@ class Work:
         await asyncio.sleep(self.seconds(rng))
         with self.releasing(owner, lease):
             await lock.arelease()
+
+
+def _seconds_to_acquire(lock: BaseLock) -> float:
+    started = time.monotonic()
+    assert lock.acquire(timeout=10), "a lock without other users was not granted"
+    return time.monotonic() - started

@@ -58,7 +58,7 @@ class PlanForm(forms.Form):
     fault = forms.ChoiceField(
         label=_("Fault"), choices=[(name, fault.description) for name, fault in FAULTS.items()]
     )
-    at = _number("at", _("Share sold before the fault"), forms.FloatField)
+    at = _number("at", _("Share sold before it"), forms.FloatField)
 
     def clean(self) -> dict[str, Any]:
         """Build the plan; report combinations of fields that PlanError refuses."""

@@ -16,13 +16,14 @@ from typing import Any
 from django.utils import timezone
 
 from devservers.faults.waiting import FaultFailed
+from loadtest.torture.commands import Commands
 from loadtest.torture.plan import generate
 from loadtest.torture.runner import Torture
-from loadtest.torture.stock import ShopCommands
 from locking.backends.base import Held
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.connection import Connection
 from locking.backends.redis.scripts import RELEASE
+from locking.backends.redis.shared import SharedConnection
 from locking.backends.redlock import RedLockBackend
 from locking.exceptions import LockUnavailable
 from locking.handler import locks
@@ -37,7 +38,7 @@ VARIABLE = "TORTURE_MUTANT"
 COMMANDS = "tests.loadtest.torture.mutants:Mutated"
 
 
-class Mutated(ShopCommands):
+class Mutated(Commands):
     """A process with the mutant that its environment names."""
 
     def __init__(self) -> None:
@@ -125,7 +126,13 @@ def b5() -> None:
     def run(self: Connection, script: Any, keys: Any, args: Any = (), undo: Any = None) -> Any:
         return original(self, script, keys, args)
 
+    async def run_in_loop(
+        self: SharedConnection, script: Any, keys: Any, args: Any, undo: Any = None
+    ) -> Any:
+        return await original_in_loop(self, script, keys, args)
+
     original = swap(Connection, "run", run)
+    original_in_loop = swap(SharedConnection, "run", run_in_loop)
     swap(RedisBackend, "repeat_release", lambda self, claim, entry: None)
 
 

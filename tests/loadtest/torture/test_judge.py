@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from loadtest.torture.judge import judge, judge_ends
-from loadtest.torture.plan import Plan
+from loadtest.torture.judge import judge, judge_ends, judge_sales
+from loadtest.torture.plan import Plan, Terms
 from loadtest.torture.workload import REGISTER
+from shop.models import digest
 
 MS = 1_000_000
 Row = dict[str, Any]
@@ -115,3 +116,60 @@ def test_what_is_left_over_is_found() -> None:
     dirty = {**clean, "held": ["n"], "listed": ["m"], "resources": grown}
     found = judge_ends(plan, {"missing": ["n"]}, [dirty])
     assert [one.partition(":")[0] for one in found] == ["liveness", *["leaks"] * 4]
+
+
+def buy(key: str, begin: int, kind: str, user: int = 1, **fields: Any) -> list[Row]:
+    """Return the events of a form for one unit, in milliseconds."""
+    form = {"actor": "a", "do": "buy", "id": begin, "sale": "s", "user": user, "key": key}
+    form |= {"quantity": 1, "is_cut": False}
+    call = {**form, "t": begin * MS, "type": "invoke"}
+    return [call, {**form, "t": (begin + 1) * MS, "type": kind, **fields}]
+
+
+def order(number: str, key: str, user: int = 1) -> list[Any]:
+    return [number, user, digest(key), 1, "pending"]
+
+
+def sold(key: str, number: str, begin: int = 0) -> list[Row]:
+    return buy(key, begin, "ok", order=f"/orders/{number}/")
+
+
+SOLD_OUT = {"error": "SoldOut", "is_final": True}
+
+
+@pytest.mark.parametrize(
+    ("rows", "orders", "expected"),
+    [
+        (sold("k", "X"), [order("X", "k")], []),
+        (sold("k", "X"), [], ["promises"]),
+        (sold("k", "X"), [order("Y", "k")], ["promises"]),
+        ([*sold("k", "X"), *sold("k", "Y", 5)], [order("X", "k")], ["promises", "promises"]),
+        (sold("k", "X"), [order("X", "k"), order("Y", "k")], ["promises", "promises"]),
+        (buy("k", 0, "fail", **SOLD_OUT), [order("X", "k")], ["promises", "units"]),
+        (buy("k", 2000, "fail", **SOLD_OUT), [], ["units"]),
+        (
+            [*sold("k", "X"), *sold("l", "Y", 5), *buy("m", 9000, "fail", **SOLD_OUT)],
+            [order("X", "k"), order("Y", "l")],
+            [],
+        ),
+    ],
+    ids=[
+        "one order",
+        "lost",
+        "another order",
+        "two answers",
+        "two orders",
+        "after a final refusal",
+        "refused although units are left",
+        "sold out",
+    ],
+)
+def test_customers_get_what_they_were_told(
+    tmp_path: Path, rows: list[Row], orders: list[Any], expected: list[str]
+) -> None:
+    terms = Terms("torture", "conditional", False, 2, 2, False, 4.0)
+    plan = Plan(seed=1, backend="shop-sqlite", workload="stock", names=1, faults=(), terms=terms)
+    (tmp_path / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sale = {"id": 1, "breaches": [], "stocked": 2, "limit": 2, "orders": orders, "rejected": {}}
+    found = judge_sales(plan, tmp_path, {"s": sale}).violations
+    assert [one.partition(":")[0] for one in found] == [*expected, *(["terms"] if expected else [])]

@@ -6,24 +6,26 @@ import json
 
 import pytest
 
+from loadtest.torture.catalogue import (
+    CUTTING_OFF,
+    HOLDING,
+    OF_PROCESSES,
+    ON_LINKS,
+    STORES,
+    WORKLOADS,
+    kinds_of,
+    workloads_of,
+)
 from loadtest.torture.plan import (
     ALL,
     ANNOUNCED,
-    CUTTING_OFF,
     EVERY,
-    HOLDING,
     LONG_TTL,
-    OF_PROCESSES,
-    ON_LINKS,
     OPERATOR,
-    STORES,
     SWITCH_AFTER,
-    WORKLOADS,
     Fault,
     Plan,
     generate,
-    kinds_of,
-    workloads_of,
 )
 from locking.policy.active import MAX_AGE
 

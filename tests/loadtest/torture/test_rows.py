@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from loadtest.torture.plan import TTL, Fault, Plan
+from loadtest.torture.catalogue import TTL
+from loadtest.torture.plan import Fault, Plan
 from loadtest.torture.runner import Torture
 from tests.fault_rows import record_outcome
 from tests.loadtest.torture.test_torture import BACKENDS

@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.management import CommandError
 
+from devservers.faults.waiting import FaultFailed
 from loadtest.cli.torture import plans
-from loadtest.torture.plan import MANY, ON_LINKS, OPERATOR, Fault, Plan, generate, kinds_of
+from loadtest.torture.catalogue import ALIAS, ON_LINKS, STORES, kinds_of
+from loadtest.torture.commands import Commands
+from loadtest.torture.plan import MANY, OPERATOR, Fault, Plan, generate
 from loadtest.torture.runner import Torture
 from tests.loadtest.lab import lab
 
@@ -25,6 +29,15 @@ BACKENDS = {
     "database on PostgreSQL": "database-postgresql",
     **dict(zip(ALONE, ALONE, strict=True)),
 }
+
+
+class Ending(Commands):
+    """A process that ends while the judge is still at work, if its backend is the control."""
+
+    def leftovers(self, **options: Any) -> dict[str, Any]:
+        if settings.LOCKS[ALIAS]["BACKEND"] == STORES["none"].backend:
+            os._exit(1)
+        return super().leftovers(**options)
 
 
 def tortured(*options: str) -> tuple[dict[str, Any], dict[str, Any], int]:
@@ -41,6 +54,14 @@ def test_fixed_seeds_keep_the_promises(backend: str, seed: int) -> None:
     assert (report["failures"], code) == ([], 0)
     assert row["grants"] > 0
     assert sum(row["faults"].values()) > 0
+
+
+def test_switches_take_place() -> None:
+    """A shop has its own, which must not be used in other runs."""
+    with Torture() as torture:
+        found = torture.run(generate(1, "database", ("switch",)).only([]))
+    assert found.violations == []
+    assert found.counts["switches"] > 0
 
 
 def test_a_shop_without_a_lock_oversells() -> None:
@@ -61,17 +82,35 @@ def test_the_control_without_a_lock_fails_and_can_be_repeated(tmp_path: Path) ->
     file = tmp_path / "report.json"
     file.write_text(json.dumps(report))
     asked = {"replay": file, "backend": ["none"], "workload": ["mutex"], "seed": 2, "only": None}
+    asked["seconds"] = 5.0
     (repeated,) = plans(asked)
     assert repeated == generate(2, "none", ("mutex",))
     assert list(plans({**asked, "replay": None, "only": ","})) == [repeated.only([])]
 
 
+def test_a_process_that_ends_does_not_change_the_verdict_on_the_next_run() -> None:
+    """The next run would get the judge's reply to the first."""
+    first, second = (generate(2, name, ("mutex",)).only([]) for name in ("none", "database"))
+    with Torture(commands=f"{__name__}:Ending") as torture:
+        with pytest.raises(FaultFailed):
+            torture.run(first)
+        assert torture.run(second).violations == []
+
+
 @pytest.mark.parametrize(
-    "wrong", ["--only=9", "--only=x", "--replay=/nowhere", "--backend=mysql", "--minutes=-1"]
+    "wrong",
+    [
+        "--only=9",
+        "--only=x",
+        "--replay=/nowhere",
+        "--backend=mysql",
+        "--minutes=-1",
+        "--backend=process --workload=switch",
+    ],
 )
 def test_wrong_arguments_are_refused(wrong: str) -> None:
     with pytest.raises(CommandError):
-        lab("torture", wrong)
+        lab("torture", *wrong.split())
 
 
 @pytest.mark.long

@@ -1,0 +1,133 @@
+"""The backends on their servers, and the workloads and faults that they can run."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from django.utils.module_loading import import_string
+
+from locking.backends.base import Capabilities
+
+TTL = 1.0
+"""Seconds of a lease, and of a ZooKeeper session, which cannot be shorter here."""
+ALIAS, OTHER = "torture", "other"
+"""The backend of a run, and the one that a switch changes to: a table, or Redis if ALIAS is SQL."""
+NODE = "locking.backends"
+
+
+class Store(NamedTuple):
+    """A lock backend on its servers."""
+
+    backend: str
+    server: str = ""
+    """The class of its servers in `devservers`; empty if it needs none."""
+    size: int = 1
+    options: dict[str, Any] = {}
+    shop: str = ""
+    """The database of the shop that uses it: a class in `devservers`, or SQLite; or no shop."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return the capabilities of the backend."""
+        found: Capabilities = import_string(self.backend).capabilities
+        return found
+
+    @property
+    def servers(self) -> list[str]:
+        """Return the classes of all servers; that of a shop's database comes last."""
+        own = [self.server] * self.size if self.server else []
+        return [*own, self.shop] if self.shop in DATABASES else own
+
+
+DATABASES = ("MariaDb", "PostgreSql")
+DATABASE = 1
+"""The number of the shop's database among its servers; Redis comes first."""
+_FAST = {"SOCKET_TIMEOUT": 0.5, "CONNECT_TIMEOUT": 0.5}
+_SESSIONS = {"SESSION_TIMEOUT": TTL, "CONNECT_TIMEOUT": 1.0}
+_REDIS = Store(f"{NODE}.redis.RedisBackend", "Redis", 1, _FAST)
+_TABLE = Store(f"{NODE}.database.DatabaseBackend")
+_VOTES = {"NODE_TIMEOUT": 0.1, "RESTART_DELAY": TTL}
+STORES = {
+    "none": Store(f"{NODE}.none.NoneBackend"),
+    "process": Store(f"{NODE}.process.ProcessBackend"),
+    "redis": _REDIS,
+    "redlock": Store(f"{NODE}.redlock.RedLockBackend", "Redis", 3, _VOTES),
+    "database": _TABLE,
+    "database-mariadb": _TABLE._replace(server="MariaDb"),
+    "database-postgresql": _TABLE._replace(server="PostgreSql"),
+    "mysql_session": Store(f"{NODE}.mysql_session.MySQLSessionBackend", "MariaDb"),
+    "postgresql_session": Store(
+        f"{NODE}.postgresql_session.PostgreSQLSessionBackend", "PostgreSql"
+    ),
+    "zookeeper": Store(f"{NODE}.zookeeper.ZooKeeperBackend", "ZooKeeper", 1, _SESSIONS),
+    "shop-mariadb": _REDIS._replace(shop="MariaDb"),
+    "shop-postgresql": _REDIS._replace(shop="PostgreSql"),
+    "shop-sqlite": _REDIS._replace(shop="SQLite"),
+    "shop-none": Store(f"{NODE}.none.NoneBackend", "Redis", shop="SQLite"),
+}
+"""The database of "database" is a file of SQLite."""
+CONTROLS = "none", "shop-none"
+
+WORKLOADS: dict[str, Callable[[Store], bool]] = {
+    "mutex": lambda store: True,
+    "reentrant": lambda store: True,
+    "fenced": lambda store: store.capabilities.fencing,
+    "asyncio": lambda store: True,
+    "semaphore": lambda store: store.capabilities.shared,
+    "read-write": lambda store: store.capabilities.shared,
+    "hand-over": lambda store: store.capabilities.hands_over,
+    "two-stores": lambda store: bool(store.server),
+    "switch": lambda store: can_switch(store),
+    "stock": lambda store: False,
+}
+"""Each with the backends that can run it; shops run the last one, and no other."""
+HOLDING = ("mutex", "fenced", "asyncio")
+"""Those that acquire and release one lock."""
+
+OF_PROCESSES, OF_LINKS = ("kill", "stop"), ("partition", "late", "delay", "cut")
+_OF_DATABASES = ("restart", "pause", "slow-commit", "late-commit", "exhausted", "full-disk")
+OF_SERVERS = {
+    "Redis": ("restart", "pause", "clock", "exhausted", "full-disk"),
+    "MariaDb": _OF_DATABASES,
+    "PostgreSql": (*_OF_DATABASES, "promote"),
+    "ZooKeeper": ("restart", "pause"),
+}
+SHOP_FAULTS = {
+    "Redis": ("restart", "pause", "exhausted"),
+    "MariaDb": ("restart", "pause", "slow-commit", "late-commit"),
+    "PostgreSql": ("restart", "pause", "late-commit"),
+}
+ON_LINKS = (*OF_LINKS, "duplicate", "late-commit")
+"""The faults whose target is a process, although it does not notice them itself."""
+CUTTING_OFF = ("partition", "late", "cut")
+"""Faults in which a process gets no reply."""
+FORGETTING = {"restart", "promote", "clock"}
+"""Faults after which one Redis does not know its locks, so that two holders are expected."""
+SESSION_ENDING = {*CUTTING_OFF, "restart"}
+"""Faults that end a session on the server before its holder can know."""
+
+
+def can_switch(store: Store) -> bool:
+    """Return whether a policy with this backend can be switched."""
+    return store.capabilities.exclusion == "machines" and store.capabilities.lists_holders
+
+
+def workloads_of(backend: str) -> list[str]:
+    """Return the workloads that a backend can run."""
+    store = STORES[backend]
+    return ["stock"] if store.shop else [one for one, fits in WORKLOADS.items() if fits(store)]
+
+
+def kinds_of(backend: str) -> list[str]:
+    """Return the faults that can hit a backend."""
+    store = STORES[backend]
+    if backend == "shop-none":
+        return [*OF_LINKS]
+    if not store.server:
+        return ["stop"] if backend == "process" else [*OF_PROCESSES]
+    if store.shop:
+        servers = {*SHOP_FAULTS["Redis"], *SHOP_FAULTS.get(store.shop, ())}
+        return [*OF_PROCESSES, *OF_LINKS, *sorted(servers)]
+    found = [*OF_PROCESSES, *OF_LINKS, *OF_SERVERS[store.server]]
+    if not can_switch(store):  # the other workloads have no transaction with a COMMIT
+        found = [kind for kind in found if kind != "late-commit"]
+    return [*found, *(["promote", "duplicate"] if backend == "redis" else [])]
