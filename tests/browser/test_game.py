@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 from django.urls import resolve
@@ -15,26 +16,27 @@ from tests.loadtest.game.places import own_places  # noqa: F401 - a fixture
 
 
 @pytest.fixture
-def started() -> Iterator[list[str]]:
-    """The addresses of games, which end with the test."""
-    paths: list[str] = []
-    yield paths
-    for path in paths:
-        games.ask(resolve(path).kwargs["game"], "end")
+def started() -> Iterator[list[Page]]:
+    """The pages of games, which end with the test. The pages end first: they poll their games."""
+    pages: list[Page] = []
+    yield pages
+    for page in pages:
+        game = resolve(urlsplit(page.url).path).kwargs["game"]
+        page.close()
+        games.ask(game, "end")
 
 
-def start(page: Page, level: str, started: list[str]) -> str:
+def start(page: Page, level: str, started: list[Page]) -> str:
     page.goto(f"/learn/{level}/")
     page.get_by_role("button", name=re.compile("You are the scheduler|由您来调度", re.I)).click()
     page.wait_for_url("**/learn/games/**")
-    path = "/" + page.url.split("/", 3)[3]
-    started.append(path)
-    return path
+    started.append(page)
+    return urlsplit(page.url).path
 
 
 def test_keyboard_wins_the_race_and_keeps_its_focus(people, started):
     page = people()
-    start(page, "race", started)
+    path = start(page, "race", started)
     expect(page.locator("#latest")).to_have_text("")
     for turn, buyer in enumerate("AABBBA", 1):
         page.locator(f"#{buyer}-step").focus()
@@ -44,7 +46,7 @@ def test_keyboard_wins_the_race_and_keeps_its_focus(people, started):
             assert page.evaluate("document.activeElement.id") == "A-step"
             expect(page.locator("#latest")).to_contain_text("Buyer A is granted the lock")
     expect(page.get_by_role("alert")).to_contain_text("You did it.")
-    assert page.url.endswith(started[0])  # no page was loaded meanwhile
+    assert page.url.endswith(path)  # no page was loaded meanwhile
 
 
 def test_race_is_won_without_script(people, started):

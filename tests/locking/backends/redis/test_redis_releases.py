@@ -44,8 +44,15 @@ def backend(store: Deployment, connect: Connect) -> RedisBackend:
     """A backend behind the proxy, which has sent its scripts to the server."""
     options = {"SOCKET_TIMEOUT": TIMEOUT, "CONNECT_TIMEOUT": TIMEOUT}
     backend = connect(store.far, **options)
-    with backend.lock("n", ttl=TTL, renew=False):
-        pass
+
+    def is_ready() -> bool:
+        try:
+            with backend.lock("n", ttl=TTL, renew=False):
+                return True
+        except LockUnavailable:  # a busy machine may take longer than TIMEOUT
+            return False
+
+    until(is_ready, "a lock on the servers without a fault")
     return backend
 
 
