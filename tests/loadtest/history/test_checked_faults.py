@@ -130,7 +130,7 @@ def test_row_11_a_purchase_is_granted_its_lock_long_after_it_gave_up(
     """The release that follows the late acquire on the same connection frees the lock again."""
     server, proxy = far
     url = f"redis://{proxy.url}/0"
-    backend = in_force("redis", url, SOCKET_TIMEOUT=0.3)
+    backend = in_force("redis", url, SOCKET_TIMEOUT=1.0)
     clock = "lock:clock"
     with seen_from_near(server, shop) as is_held, redis.Redis.from_url(server.url) as direct:
         assert shop.buy() == "order"

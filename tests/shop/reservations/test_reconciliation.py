@@ -11,6 +11,7 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from devservers import Redis
+from devservers.faults.waiting import until
 from inventory import stock
 from inventory.exceptions import OutcomeUnknown
 from inventory.statements import Statement
@@ -115,7 +116,7 @@ def test_failover_to_an_old_replica_is_repaired(redis, settings) -> None:
     sale, customer = a_queued_sale(stock=10), a_customer()
     with Redis(replica_of=redis) as replica:
         early = ask(sale, customer)
-        redis_command("WAIT", 1, 5000)
+        until(lambda: redis_command("WAIT", 1, 100), "the replica's acknowledgement")
         settings.REDIS_URL = replica.url
         redis_command("REPLICAOF", "NO", "ONE")
         settings.REDIS_URL = redis.url

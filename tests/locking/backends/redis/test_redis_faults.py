@@ -187,7 +187,7 @@ def test_waiter_that_gives_up_during_a_stall_leaves_no_entry(
     server: Redis, connect: Connect
 ) -> None:
     """A remaining entry would be granted the lock for a ttl without a holder."""
-    backend, holder = connect(server.url, SOCKET_TIMEOUT=0.3), claim()
+    backend, holder = connect(server.url, SOCKET_TIMEOUT=1.0), claim()
     backend.acquire(holder, 0)
     with ThreadPoolExecutor(1) as pool:
         queued = pool.submit(backend.acquire, claim(), 2.0)
@@ -206,7 +206,7 @@ def test_waiter_that_gives_up_during_a_stall_leaves_no_entry(
 
 
 def test_stalled_redis_fails_in_bounded_time(server: Redis, connect: Connect) -> None:
-    backend = connect(server.url, SOCKET_TIMEOUT=0.3, CONNECT_TIMEOUT=0.3)
+    backend = connect(server.url, SOCKET_TIMEOUT=1.0, CONNECT_TIMEOUT=1.0)
     lease = take(backend)
     waiter = claim()
     with ThreadPoolExecutor(1) as pool:
