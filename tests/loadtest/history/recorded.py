@@ -93,6 +93,7 @@ class Shop:
 def shop(tmp_path: Path, settings: Any) -> Iterator[Shop]:
     settings.PURCHASES_PER_GRANT = 1  # these buyers are threads, and each asks for itself
     settings.LOCK_TIMEOUT = 0.2
+    settings.HARD_DEADLINE = WAIT_TIMEOUT  # a stopped buyer writes later, too
     locks.close()
     recorder = Recorder(tmp_path, "shop")
     recorder.watch_purchases()

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
+from devservers.faults.waiting import WAIT_TIMEOUT
 from inventory import stock
 from inventory.models import WriteStrategy
 from loadtest.history.recorder import Event, Recorder, history
@@ -127,8 +128,9 @@ def test_run_without_a_fence_is_rejected(
 
 @mutant
 def test_run_without_a_check_of_the_quantity_is_rejected(
-    shop: Shop, is_mutant: bool, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, is_mutant: bool, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
+    settings.LOCK_TIMEOUT = WAIT_TIMEOUT  # the first buyer's second attempt oversells
     put_in_force("redis", "conditional")
     if is_mutant:
         change = stock.CHANGE.replace("quantity >= %s", "0 < %s")
