@@ -23,6 +23,7 @@ from devservers import (
     start_all,
     stop_all,
 )
+from devservers.faults.waiting import WAIT_TIMEOUT
 from devservers.temporary import temporary_directory
 from tests.devservers.redis_groups import RedisCluster, SentinelRedis
 from tests.fault_rows import (  # noqa: F401 - hooks
@@ -137,17 +138,26 @@ def redis_server() -> Redis:
 
 
 @pytest.fixture(autouse=True)
-def _clear_caches() -> None:
-    """Clear the caches of the process: primary keys repeat in other tests."""
+def _clear_caches() -> Iterator[None]:
+    """Clear the caches of the process, and let no read of the policy outlast its test.
+
+    Primary keys repeat in other tests. A read creates the policy's row if it does not exist.
+    """
     from django.utils import translation
 
     from locking import metrics, policy
+    from locking.policy import active
 
     translation.deactivate()  # a test client leaves the language of its last page
     metrics.kinds.clear()
     policy.invalidate()
-    if not HAS_SHOP:
-        return
+    if HAS_SHOP:
+        _clear_caches_of_shop()
+    yield
+    active.reader.thread.submit(lambda: None).result(WAIT_TIMEOUT)
+
+
+def _clear_caches_of_shop() -> None:
     from shop.administration import alerts
     from shop.platform import rate_limits
     from shop.purchase import admission, tokens

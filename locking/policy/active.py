@@ -68,7 +68,7 @@ def current(max_age: float | None = None, *, timeout: float | None = None) -> Po
     Raise LockUnavailable if it has to be read, and the database does not respond within `timeout`
     (default READ_TIMEOUT) seconds or did not a moment ago.
     """
-    return _reader.get(
+    return reader.get(
         MAX_AGE if max_age is None else max_age,
         READ_TIMEOUT if timeout is None else timeout,
     )
@@ -76,7 +76,7 @@ def current(max_age: float | None = None, *, timeout: float | None = None) -> Po
 
 async def acurrent(max_age: float | None = None, *, timeout: float | None = None) -> Policy:
     """Return the active policy to a task, whose event loop goes on meanwhile; see `current`."""
-    return await _reader.aget(
+    return await reader.aget(
         MAX_AGE if max_age is None else max_age,
         READ_TIMEOUT if timeout is None else timeout,
     )
@@ -112,7 +112,8 @@ class _Reader:
     """
 
     def __init__(self) -> None:
-        self._thread = HelperThread("lock-policy")
+        self.thread = HelperThread("lock-policy")
+        """Runs the reads, one after the other."""
         self._connection: Any = None
         self._generation = 0
         """Grows when the policy is invalidated."""
@@ -168,7 +169,7 @@ class _Reader:
         """Return the read that is under way or has just failed, else a new one."""
         with self._guard:
             if self._last is None or (self._last.done() and clock() >= self._retry_at):
-                self._last = self._thread.submit(partial(self._refresh, self._generation))
+                self._last = self.thread.submit(partial(self._refresh, self._generation))
             return self._last
 
     def _refresh(self, generation: int) -> Policy:
@@ -215,7 +216,7 @@ def _in_test_case() -> bool:
     return bool(blocks) and bool(getattr(blocks[0], "_from_testcase", False))
 
 
-_reader = _Reader()
+reader = _Reader()
 
 
 @contextmanager
@@ -245,7 +246,7 @@ def stored_policy() -> LockPolicy:
 
 def invalidate() -> None:
     """Read the policy again at the next use."""
-    _reader.invalidate()
+    reader.invalidate()
 
 
 _seen: tuple[object, float] = (None, 0.0)

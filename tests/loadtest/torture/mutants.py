@@ -64,7 +64,7 @@ def a1() -> None:
 
 def a2() -> None:
     """Read the policy on the caller's connection, which may see an old snapshot."""
-    reader, read = getattr(active, "_reader"), getattr(active, "_read")  # noqa: B009
+    reader, read = active.reader, getattr(active, "_read")  # noqa: B009
     known: list[active.Policy] = []
 
     def get(max_age: float, timeout: float) -> active.Policy:
