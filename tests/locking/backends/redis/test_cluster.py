@@ -145,7 +145,7 @@ def test_calls_to_a_stopped_cluster_fail_at_once(
         node.pause()
     for number in range(2):  # the first time-outs of a node, and of the map of the slots
         fail(number)
-    with within(1.0), ThreadPoolExecutor(20) as pool:
+    with within(WAIT_TIMEOUT / 4), ThreadPoolExecutor(20) as pool:
         list(pool.map(fail, range(100)))
     for node in own_cluster.nodes:
         node.resume()
