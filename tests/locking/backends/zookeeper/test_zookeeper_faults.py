@@ -4,15 +4,15 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from kazoo.exceptions import ConnectionLoss
 
-from devservers import ZooKeeper, start_all
+from devservers import ZooKeeper
 from devservers.faults.clock import Clock
-from devservers.faults.ensemble import FailLeader, LeaderFailure, Partitioned, leader
+from devservers.faults.ensemble import FailLeader, LeaderFailure, Partitioned
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
@@ -348,31 +348,6 @@ class TestLeader:
             finally:
                 for backend in backends:
                     backend.close()
-
-
-class TestPartition:
-    @pytest.mark.parametrize("role", ["leader", "follower"])
-    def test_lease_at_the_smaller_part_ends_in_time(self, role: str, name: str) -> None:
-        """The server replies for some ticks, while the other part already ends the session.
-
-        This leader takes 40 ticks to notice: the others' successor is elected long before.
-        """
-        ensemble = Partitioned()
-        second, first, last = ensemble.nodes
-        last.settings[last.settings.index("syncLimit=5")] = "syncLimit=40"
-        with ExitStack() as stack:
-            stack.callback(ensemble.stop)
-            start_all([first, last])  # the higher number wins, and the third follows
-            start_all([second])
-            assert leader(ensemble.nodes) is last
-            cut, whole = (last, first) if role == "leader" else (first, last)
-            holder = stack.enter_context(closing(connected(cut.url, SESSION_TIMEOUT=1.0)))
-            other = stack.enter_context(closing(connected(whole.url)))
-            lease = acquired(holder.lock(name), timeout=WAIT_TIMEOUT)
-            ensemble.cut_off(cut)
-            with other.lock(name, timeout=WAIT_TIMEOUT):
-                granted = time.monotonic()
-                assert lease.deadline <= granted
 
 
 class TestClock:
