@@ -9,7 +9,7 @@ from shutil import get_terminal_size
 from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError
+from django.db import Error
 
 from locking.exceptions import LockError, unknown
 
@@ -64,7 +64,7 @@ class HelpfulCommand(BaseCommand):
             options["no_color"] = True
         try:
             return super().execute(*args, **options)
-        except (LockError, DatabaseError) as error:
+        except (LockError, Error) as error:  # DatabaseError, InterfaceError
             raise CommandError(str(error)) from error
 
     def print_table(self, headings: Sequence[str], rows: Rows) -> None:

@@ -6,7 +6,7 @@ from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import OperationalError, connection
+from django.db import InterfaceError, OperationalError, connection
 from django.utils import timezone
 
 from locking import LockLost, lock, locks, policy
@@ -55,9 +55,10 @@ def test_lock_policy_shows_no_mode_in_a_project_without_modes(settings) -> None:
 
 
 @pytest.mark.parametrize("command", ["lock_policy history", "lock_policy show", "prune_locking"])
-def test_database_that_is_down_is_reported_without_a_traceback(command) -> None:
+@pytest.mark.parametrize("kind", [OperationalError, InterfaceError])
+def test_database_that_is_down_is_reported_without_a_traceback(kind, command) -> None:
     def refuse(*args: object) -> None:
-        raise OperationalError("the server has gone away")
+        raise kind("the server has gone away")
 
     with connection.execute_wrapper(refuse), pytest.raises(CommandError, match="has gone away"):
         manage(*command.split())
