@@ -8,7 +8,7 @@ transaction; one that has to change a row is wrapped in a SELECT that fails if i
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from django.db import Error, connection
+from django.db import Error, IntegrityError, OperationalError, connection
 from django.db.backends.utils import CursorWrapper
 
 from inventory.exceptions import OutcomeUnknown
@@ -17,6 +17,9 @@ from inventory.statements import MakeError, Statement
 # DO would ignore the error, and SELECT would add a result set to be read.
 MYSQL_CHECKED = "{}; SET @changed = EXP(IF(ROW_COUNT() > 0, 0, 9999))"
 OUT_OF_RANGE = 1690
+MYSQL_CONSTRAINTS = (1048, 3819, 4025)
+"""Violated constraints, as in `codes_for_integrityerror` of Django's cursor, which sees only the
+reply to the first statement of a message."""
 POSTGRESQL_CHECKED = "WITH changed AS ({} RETURNING 1) SELECT 1 / COUNT(*) FROM changed"
 DIVISION_BY_ZERO = "22012"
 
@@ -61,6 +64,8 @@ def in_one_message(statements: Sequence[Statement]) -> list[int]:
             is_known = _roll_back(cursor)
             if not is_known and isinstance(error, Error):
                 raise OutcomeUnknown(str(error)) from error
+            if isinstance(error, OperationalError) and error.args[0] in MYSQL_CONSTRAINTS:
+                raise IntegrityError(*error.args) from error
             raise
 
 

@@ -213,11 +213,6 @@ def restock(*, stock_id: int, quantity: int) -> list[Statement]:
     return [update, _record_stocked(stock_id, quantity)]
 
 
-def check_writable(*, stock_id: int) -> None:
-    """Write a row without changing it; OperationalError if the database cannot write it."""
-    Stock.objects.filter(pk=stock_id).update(quantity=F("quantity"))
-
-
 def fence_off(*, epoch: int) -> None:
     """Make every stock row refuse holders of earlier epochs, before a holder of `epoch` writes."""
     Stock.objects.update(fence_epoch=epoch, fence_token=0)

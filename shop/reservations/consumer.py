@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 
-from django.db import DatabaseError, close_old_connections, connections
+from django.db import Error, close_old_connections, connections
 
 from locking import LockError
 from shop.errors import Overloaded, ShopError
@@ -42,7 +42,7 @@ class Consumer:
             metrics.beat()
             try:
                 self.round()
-            except (LockError, DatabaseError, ShopError) as error:
+            except (LockError, Error, ShopError) as error:
                 logger.warning("Writing orders failed, retrying: %r", error)
                 self._refresh_at = 0.0
                 connections.close_all()

@@ -1,8 +1,10 @@
 """Write the orders of reservations: a batch in one transaction under the sale's lock.
 
 An entry leaves the stream only after its order, or its rejection, is committed. It may therefore be
-read twice; its number identifies it. If the database refuses a batch, its entries are written one
-by one, so that one bad entry does not delay the others.
+read twice; its number identifies it. If the database refuses a batch, it is halved until the
+entries that cause it are found, so that they do not delay the others. An entry is rejected only for
+a known reason, or if it fails again after the database has accepted a later one: while the schema
+or the grants refuse all orders, all entries stay in the stream.
 """
 
 import logging
@@ -21,7 +23,7 @@ from inventory.statements import Statement, insert_all
 from locking import Lease, lock
 from locking.failpoints import reach
 from shop.errors import LimitReached
-from shop.models import CustomerQuota, Order, RejectedReservation, Sale
+from shop.models import CustomerQuota, Order, RejectedReservation, Sale, User
 from shop.platform.metrics import ORDERS
 from shop.reservations import store
 from shop.reservations.reconciliation import decided_in, reconcile
@@ -36,8 +38,8 @@ BATCH = 500
 """Entries in one transaction."""
 BATCH_LOCK_TIMEOUT = 5.0
 """Seconds for which a batch waits for the sale's lock."""
-MAX_FAILURES = 5
-"""Failures that an entry caused, after which it is rejected."""
+MAX_FAILURES = 30
+"""Transactions of a batch that the database may refuse before the rest waits for the next batch."""
 
 Reason = RejectedReservation.Reason
 Outcomes = list[tuple[Entry, str]]
@@ -87,57 +89,62 @@ def _decide(
         return outcomes + [(entry, "won") for entry in fresh]
     except (StaleFence, OperationalError, IntegrityError) as error:
         # The next attempt finds the entries that another consumer has written.
-        if not is_last or isinstance(error, OutcomeUnknown):
+        if not is_last or isinstance(error, OutcomeUnknown | StaleFence):
             raise
+        logger.warning("Batch of sale %s refused: %s", sale.slug, error)
     except (OutOfStock, LimitReached, DatabaseError, ValueError) as error:
-        logger.info("Batch of sale %s refused, writing its orders one by one: %s", sale.slug, error)
-        # Staff may have raised the limit since the consumer read the sale.
-        sale.refresh_from_db(fields=["limit_per_customer"])
-    failed = 0
-    for entry in fresh:
-        outcome = _write_alone(sale, shard, entry, lease)
-        if outcome is not None:
-            outcomes.append((entry, outcome))
-        failed = failed + 1 if outcome is None else 0
-        if failed == settings.MAX_ATTEMPTS:
-            break  # the entries are hardly the cause, and each attempt takes as long
+        logger.info("Batch of sale %s refused: %s", sale.slug, error)
+    # Staff may have raised the limit since the consumer read the sale.
+    sale.refresh_from_db(fields=["limit_per_customer"])
+    return outcomes + _write_apart(sale, fresh, lease)
+
+
+def _write_apart(sale: Sale, entries: Sequence[Entry], lease: Lease) -> Outcomes:
+    """Write or reject the entries of a refused batch; return the outcomes of those it decided."""
+    ids = [one.customer_id for one in entries if one.customer_id is not None]
+    known = set(User.objects.filter(pk__in=ids).values_list("pk", flat=True))
+    outcomes = [
+        _reject(sale, one, Reason.FAILED, "The entry is malformed or its customer is gone")
+        for one in entries
+        if one.customer_id not in known
+    ]
+    groups = [[one for one in entries if one.customer_id in known]]  # a stack: the oldest last
+    failed, suspects, failures, last = list[Entry](), set[Entry](), 0, None
+    while groups and failures < MAX_FAILURES:
+        group = groups.pop()
+        is_alone, reason = len(group) == 1, Reason.FAILED
+        try:
+            if group:
+                _commit(sale, group, lease)
+        except OutcomeUnknown:
+            raise  # the write may still come: under this lease no other may follow
+        except (OutOfStock, LimitReached) as error:
+            reason = Reason.SOLD_OUT if isinstance(error, OutOfStock) else Reason.LIMIT
+        except DatabaseError as error:
+            failures, last = failures + 1, error
+            _reconnect()
+            if is_alone and (group[0] not in suspects or isinstance(error, OperationalError)):
+                failed += group
+                continue
+        else:
+            # The database accepts orders: what failed before is tried once more.
+            outcomes += [(one, "won") for one in group]
+            groups += [[one] for one in failed if one not in suspects]
+            suspects.update(failed)
+            continue
+        if is_alone:
+            outcomes.append(_reject(sale, group[0], reason, repr(last)))
+        else:
+            groups += [group[len(group) // 2 :], group[: len(group) // 2]]
+    if kept := len(entries) - len(outcomes):
+        logger.error("%d reservations of sale %s cannot be written: %r", kept, sale.slug, last)
     return outcomes
 
 
-def _write_alone(sale: Sale, shard: Shard, entry: Entry, lease: Lease) -> str | None:
-    """Return the outcome of an entry, or None if the database failed."""
-    try:
-        _commit(sale, [entry], lease)
-    except OutOfStock:
-        return _reject(sale, entry, Reason.SOLD_OUT)
-    except LimitReached:
-        return _reject(sale, entry, Reason.LIMIT)
-    except OutcomeUnknown:
-        raise  # the write may still come: under this lease no other may follow
-    except OperationalError as error:
-        _reconnect()
-        is_hopeless = _count_failure(sale, shard, entry) >= MAX_FAILURES
-        return _reject(sale, entry, Reason.FAILED, repr(error)) if is_hopeless else None
-    except (DatabaseError, ValueError) as error:
-        sent = Order.objects.filter(customer_id=entry.customer_id, key=entry.key)
-        reason = Reason.KEY_REUSED if sent.exists() else Reason.FAILED
-        return _reject(sale, entry, reason, repr(error))
-    return "won"
-
-
-def _count_failure(sale: Sale, shard: Shard, entry: Entry) -> int:
-    """Return how often an entry failed although the database could write the stock row."""
-    try:
-        stock.check_writable(stock_id=sale.stock_id)
-    except OperationalError:
-        return 0
-    return store.count_failure(shard=shard, entry=entry)
-
-
-def _reject(sale: Sale, entry: Entry, reason: Reason, detail: str = "") -> str:
+def _reject(sale: Sale, entry: Entry, reason: Reason, detail: str) -> tuple[Entry, str]:
     """Reject an entry unless a COMMIT whose reply was lost decided it; return the outcome."""
     if decided := decided_in(sale=sale, numbers=[entry.number]):
-        return decided[entry.number].outcome
+        return entry, decided[entry.number].outcome
     if reason == Reason.FAILED:
         logger.error("Reservation rejected: %s (%s)", entry, detail)
     rejected, _ = RejectedReservation.objects.get_or_create(
@@ -150,7 +157,7 @@ def _reject(sale: Sale, entry: Entry, reason: Reason, detail: str = "") -> str:
             "detail": f"{detail} {entry.key if entry.customer_id is None else ''}".strip(),
         },
     )
-    return rejected.reason
+    return entry, rejected.reason
 
 
 def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:

@@ -6,8 +6,8 @@
     queue:{<sale>}:<generation>:taken      hash    customer -> units ordered
     queue:{<sale>}:<generation>:outcomes   hash    number of a decided reservation ->
                                                    "<quantity> <outcome>"
-    queue:{<sale>}:<generation>:waiting    hash    number of a reservation in the stream -> units,
-                                                   and failures to write it; customer -> units
+    queue:{<sale>}:<generation>:waiting    hash    number of a reservation in the stream -> units;
+                                                   customer -> units
     queue:{<sale>}:<generation>:orders     stream  reservations whose order is not written yet
 
 `stock`, `taken` and `outcomes` mirror the database; only a holder of the sale's lock changes them.
@@ -296,12 +296,6 @@ def wait_for_entries(shards: Sequence[Shard], seconds: float) -> list[Shard]:
         if filled or time.monotonic() >= until:
             return filled
         time.sleep(POLL)
-
-
-def count_failure(*, shard: Shard, entry: Entry) -> int:
-    """Count a failure that the entry caused; return how many there were."""
-    field = f"failures:{entry.number}"
-    return int(command("HINCRBY", keys_of(shard).waiting, field, 1, at=shard.address))
 
 
 def memory_ratio() -> float:

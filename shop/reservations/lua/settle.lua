@@ -19,7 +19,7 @@ for i = 1, #ARGV, 5 do
   if redis.call('XDEL', orders, id) == 1 then
     settled = settled + 1
     if customer ~= '' then
-      redis.call('HDEL', waiting, number, 'failures:' .. number)
+      redis.call('HDEL', waiting, number)
       if redis.call('HINCRBY', waiting, 'customer:' .. customer, -quantity) <= 0 then
         redis.call('HDEL', waiting, 'customer:' .. customer)
       end

@@ -1,0 +1,133 @@
+"""Reservations survive a database whose schema or grants do not fit the running code."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+from django.db import connection
+
+from shop.administration import alerts
+from shop.errors import Overloaded
+from shop.models import Order, RejectedReservation, User
+from shop.reservations import consumer
+from tests.shop.making import a_customer, a_sale
+from tests.shop.purchases import buy
+from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, status
+
+pytestmark = [
+    pytest.mark.only("mysql", "postgresql"),
+    pytest.mark.django_db(transaction=True),
+]
+ROUNDS = 8
+"""More than any number of attempts that the order writer makes."""
+
+
+def execute(*statements: str) -> None:
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+@contextmanager
+def while_in_force(broken: Sequence[str], repaired: Sequence[str]) -> Iterator[None]:
+    execute(*broken)
+    try:
+        yield
+    finally:
+        execute(*repaired)
+
+
+def new_column() -> AbstractContextManager[None]:
+    """What Django's AddField with a default leaves: a column without a default in the database."""
+    return while_in_force(
+        [
+            "ALTER TABLE shop_order ADD COLUMN gift integer NOT NULL DEFAULT 0",
+            "ALTER TABLE shop_order ALTER COLUMN gift DROP DEFAULT",
+        ],
+        ["ALTER TABLE shop_order DROP COLUMN gift"],
+    )
+
+
+def missing_table() -> AbstractContextManager[None]:
+    return while_in_force(
+        ["ALTER TABLE inventory_stockmovement RENAME TO elsewhere"],
+        ["ALTER TABLE elsewhere RENAME TO inventory_stockmovement"],
+    )
+
+
+@contextmanager
+def revoked_insert() -> Iterator[None]:
+    """The shop's user may do anything but add quotas."""
+    if connection.vendor == "postgresql":
+        with while_in_force(
+            [
+                "CREATE ROLE clerk",
+                "GRANT ALL ON ALL TABLES IN SCHEMA public TO clerk",
+                "GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO clerk",
+                "REVOKE INSERT ON shop_customerquota FROM clerk",
+                "SET ROLE clerk",
+            ],
+            ["RESET ROLE", "DROP OWNED BY clerk", "DROP ROLE clerk"],
+        ):
+            yield
+        return
+    tables = set(connection.introspection.table_names()) - {"shop_customerquota"}
+    grants = [f"GRANT INSERT ON {table} TO clerk@'%'" for table in tables]
+    allowed = "GRANT SELECT, UPDATE, DELETE ON *.* TO clerk@'%'"
+    own = {name: connection.settings_dict[name] for name in ("USER", "PASSWORD")}
+    with while_in_force(["CREATE USER clerk@'%'", allowed, *grants], ["DROP USER clerk@'%'"]):
+        connection.close()
+        connection.settings_dict |= {"USER": "clerk", "PASSWORD": ""}
+        try:
+            yield
+        finally:
+            connection.close()
+            connection.settings_dict |= own
+
+
+@pytest.mark.parametrize("fault", [new_column, missing_table, revoked_insert])
+def test_reservations_outlast_a_database_that_refuses_orders(fault: Callable, caplog) -> None:
+    sale, direct, running = a_queued_sale(stock=40), a_sale(), consumer.Consumer(threading.Event())
+    queued, buyer = [ask(sale) for _ in range(30)], a_customer()
+    with fault():
+        for _ in range(ROUNDS):
+            running.round()
+        assert {status(one) for one in queued} == {"waiting"}
+        assert "cannot be written" in caplog.text
+        alerts.clear()
+        alerts.update_metrics()
+        assert alerts.WAITING.collect()[0].samples[0].value > 0
+        with pytest.raises(Overloaded):
+            buy(direct, customer=buyer)
+    consume()
+    assert {status(one) for one in queued} == {"won"}
+    assert not RejectedReservation.objects.exists()
+    assert_sound(sale, held=30, left=10)
+    assert not buy(direct, customer=buyer).replayed
+
+
+def test_entry_that_fails_alone_is_rejected_and_delays_no_other() -> None:
+    """One order violates a constraint that this code does not know; the others fit it."""
+    sale = a_queued_sale(stock=200, limit=10)
+    queued = [ask(sale, quantity=9 if number == 37 else 1) for number in range(100)]
+    execute("ALTER TABLE shop_order ADD CONSTRAINT few CHECK (quantity < 9)")
+    try:
+        consume()
+    finally:
+        execute("ALTER TABLE shop_order DROP CONSTRAINT few")
+    assert [status(one) for one in queued].count("won") == 99
+    assert status(queued[37]) == "failed"
+    assert_sound(sale, held=99, left=101)
+
+
+def test_deleted_customer_is_found_without_other_orders() -> None:
+    sale, customer = a_queued_sale(), a_customer()
+    queued = ask(sale, customer)
+    User.objects.filter(pk=customer.pk).delete()
+    consume()
+    assert status(queued) == "failed"
+    assert not Order.objects.exists()
+    assert_sound(sale, held=0, left=10)
