@@ -198,7 +198,7 @@ class Order(models.Model):
         verbose_name = _("order")
         verbose_name_plural = _("orders")
         constraints = [
-            models.UniqueConstraint(fields=["customer", "key"], name="one_order_per_key"),
+            models.UniqueConstraint(fields=["customer", "sale", "key"], name="one_order_per_form"),
             models.CheckConstraint(
                 condition=models.Q(quantity__gte=1), name="order_quantity_positive"
             ),

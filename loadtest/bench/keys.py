@@ -92,7 +92,7 @@ def _counts(sale: Sale, sent: int, answers: int) -> Row:
 
 @contextmanager
 def _without_unique_index() -> Iterator[None]:
-    (unique,) = (one for one in Order._meta.constraints if one.name == "one_order_per_key")
+    (unique,) = (one for one in Order._meta.constraints if one.name == "one_order_per_form")
     with connection.schema_editor() as editor:
         editor.remove_constraint(Order, unique)
     try:

@@ -48,8 +48,7 @@ logger = logging.getLogger("shop")
 ORDER_COLUMNS = [field for field in Order._meta.concrete_fields if not field.primary_key]
 # Raw SQL, because the ORM's own work would cost more than the query.
 EARLIER = """
-    SELECT id, sale_id, quantity, status, {key} = %s FROM shop_order
-    WHERE customer_id = %s AND ({key} = %s OR sale_id = %s)
+    SELECT id, quantity, status, {key} = %s FROM shop_order WHERE customer_id = %s AND sale_id = %s
 """
 
 
@@ -168,7 +167,6 @@ class Earlier(NamedTuple):
     """The columns of a customer's earlier order that a purchase needs."""
 
     pk: int
-    sale_id: int
     quantity: int
     status: str
     is_same: bool
@@ -176,11 +174,10 @@ class Earlier(NamedTuple):
 
 
 def _earlier_orders(wanted: Wanted) -> list[Earlier]:
-    """Return the customer's orders in this sale, and the order with this key in any sale."""
+    """Return the customer's orders in this sale."""
     query = EARLIER.format(key=connection.ops.quote_name("key"))
-    hashed = wanted.hashed_key
     with connection.cursor() as cursor:
-        cursor.execute(query, [hashed, wanted.customer_id, hashed, wanted.sale.pk])
+        cursor.execute(query, [wanted.hashed_key, wanted.customer_id, wanted.sale.pk])
         return [Earlier(*row) for row in cursor.fetchall()]
 
 
@@ -188,7 +185,7 @@ def _replay(wanted: Wanted, earlier: Sequence[Earlier]) -> Placed | None:
     """Return the order that was placed with the same key. Raise KeyReused if it differs."""
     for sent in earlier:
         if sent.is_same:
-            if (sent.sale_id, sent.quantity) != (wanted.sale.pk, wanted.quantity):
+            if sent.quantity != wanted.quantity:
                 raise KeyReused
             order = Order.objects.select_related("sale").get(pk=sent.pk)
             return Placed(order=order, replayed=True)
@@ -208,11 +205,7 @@ def _check(wanted: Wanted, earlier: Sequence[Earlier]) -> None:
         raise BadInput
     if sale.phase() in (Sale.Phase.BEFORE, Sale.Phase.ENDED):
         raise NotOpen
-    live = sum(
-        order.quantity
-        for order in earlier
-        if order.sale_id == sale.pk and order.status in Order.LIVE
-    )
+    live = sum(order.quantity for order in earlier if order.status in Order.LIVE)
     if live + quantity > sale.limit_per_customer:
         raise LimitReached
     if sale.left < quantity:
