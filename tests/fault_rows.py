@@ -50,7 +50,7 @@ ROWS = {
     "23": ("8 and 64 contenders", "queues: no overtaking; others: Jain >= 0.9"),
     "24": ("re-entry, foreign, double and late release", "exact depth; an error; successor safe"),
     "25": ("backend switched under load", "drained: exact with naive; forced: with the fence"),
-    "26": ("a COMMIT arrives after its time limit", "naive keeps the lock until it cannot arrive"),
+    "26": ("a COMMIT arrives after its time limit", "all but naive refuse it"),
     "F6": ("work outlasts the lease", "the watchdog renews"),
     "F7": ("many waiters", "a queue wakes one, at a constant cost"),
     "F8": ("lock released before the commit", "released after it, nothing is oversold"),

@@ -17,7 +17,7 @@ from locking import exceptions
 PAGE = ROOT / "docs/library/reference.md"
 OPTIONS = "ttl timeout renew on_lost reentrant max_hold until cancel_on_loss"
 LOCK = "acquire extend release lease locked aacquire arelease all_of take_over"
-LEASE = "token fence owner deadline remaining lost check extend hand_over release_after"
+LEASE = "token fence owner deadline remaining lost check extend hand_over"
 NAMES = {
     "lock": ("policy.lock.PolicyLock", LOCK),
     "locks": ("backends.base.Backend", "lock all_of semaphore read_write inspect break_lock probe"),

@@ -6,7 +6,7 @@ EXTENDS Integers, Sequences
 CONSTANTS Buyers, Units, MaxTries, MaxFaults,
           Strategy,      \* "naive", "late_fence", "fenced" or "conditional"
           Faults,        \* subset of {"Pause", "Crash", "LoseReply", "Forget"}
-          KeepsLock, EndsEarly, HasUniqueKey
+          EndsEarly, HasUniqueKey
 
 VARIABLES buyer, holder, lastToken, tokens, quantity, fence, orders, messages, faults
 vars == <<buyer, holder, lastToken, tokens, quantity, fence, orders, messages, faults>>
@@ -57,9 +57,6 @@ Send(b) == /\ \/ buyer[b].at = "read"
            /\ UNCHANGED <<Lock, quantity, fence, orders, faults>>
 Tell(b) == /\ buyer[b].at = "sent" /\ EndsEarly
            /\ End(b, "told") /\ UNCHANGED <<lastToken, tokens, Store, faults>>
-Kill(b) == /\ buyer[b].at = "waiting"
-           /\ messages' = messages \ {Message(b)} /\ Again(b)
-           /\ UNCHANGED <<lastToken, tokens, quantity, fence, orders, faults>>
 
 IsValid(m) == /\ CASE Strategy = "naive"       -> TRUE
                    [] Strategy = "late_fence"  -> m.token >= fence
@@ -68,7 +65,7 @@ IsValid(m) == /\ CASE Strategy = "naive"       -> TRUE
               /\ IsNew(m.buyer)
 Reply(m, known) == LET b == m.buyer IN
     IF buyer[b].at = "sent" /\ buyer[b].token = m.token /\ b \in known THEN End(b, "told")
-    ELSE IF buyer[b].at \in {"sent", "waiting"} /\ buyer[b].token = m.token THEN Again(b)
+    ELSE IF buyer[b].at = "sent" /\ buyer[b].token = m.token THEN Again(b)
     ELSE UNCHANGED <<buyer, holder>>
 Commit(m) == /\ IsValid(m) /\ messages' = messages \ {m}
              /\ quantity' = (IF Strategy = "conditional" THEN quantity ELSE m.read) - 1
@@ -88,13 +85,12 @@ Crash(b) == /\ Fault("Crash") /\ Works(b) /\ Become(b, Next(b))
             /\ holder' = IF holder = b THEN Dead ELSE holder
             /\ UNCHANGED <<lastToken, tokens, Store>>
 LoseReply(b) == /\ Fault("LoseReply") /\ buyer[b].at = "sent"
-                /\ IF KeepsLock THEN At(b, "waiting") /\ UNCHANGED holder ELSE Again(b)
-                /\ UNCHANGED <<lastToken, tokens, Store>>
+                /\ Again(b) /\ UNCHANGED <<lastToken, tokens, Store>>
 Forget == /\ Fault("Forget") /\ holder' = Free /\ lastToken' = 0
           /\ UNCHANGED <<buyer, tokens, Store>>
 
 Steps == \/ \E b \in Buyers : \/ Acquire(b) \/ Refuse(b) \/ Claim(b) \/ Replay(b) \/ Read(b)
-                              \/ SoldOut(b) \/ Send(b) \/ Tell(b) \/ Kill(b)
+                              \/ SoldOut(b) \/ Send(b) \/ Tell(b)
                               \/ Pause(b) \/ Crash(b) \/ LoseReply(b)
          \/ \E m \in messages : Commit(m) \/ RollBack(m)
          \/ Expire \/ Forget
@@ -115,7 +111,6 @@ StockConserved == quantity + Len(orders) = Units
    release-before-commit  Strategy = "naive", Faults = {}, EndsEarly
    told-before-commit     Strategy = "fenced", EndsEarly
    lost-reply-released    Strategy = "naive", Faults = {"LoseReply"}
-   lost-reply-kept        Strategy = "naive", Faults = {"LoseReply"}, KeepsLock
    no-unique-key          Strategy = "conditional", ~HasUniqueKey
    tokens-forgotten       Strategy = "fenced", Faults with "Forget"                         *)
 =============================================================================

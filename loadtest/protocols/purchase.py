@@ -15,7 +15,7 @@ MAX_TRIES = 2
 
 
 class Buyer(NamedTuple):
-    """A buyer: idle, granted, claimed, read, sent, waiting (for a lost reply), told or refused."""
+    """A buyer: idle, granted, claimed, read, sent, told or refused."""
 
     at: str = "idle"
     token: int = 0
@@ -73,8 +73,6 @@ def _buy(rules: Any, s: State, i: int, buyer: Buyer) -> Moves:
         yield "Send", i, changed(s._replace(messages=s.messages | {message}), i, at="sent")
     elif buyer.at == "sent" and rules.ends_early:
         yield "Tell", i, _end(s, i, "told")
-    elif buyer.at == "waiting":
-        yield "Kill", i, _again(s._replace(messages=s.messages - {message}), i)
 
 
 def _deliver(rules: Any, s: State, message: tuple[int, int, int]) -> tuple[str, int, State]:
@@ -94,7 +92,7 @@ def _deliver(rules: Any, s: State, message: tuple[int, int, int]) -> tuple[str, 
     buyer = s.buyers[i]
     if buyer.at == "sent" and buyer.token == token and i in now.orders:
         now = _end(now, i, "told")
-    elif buyer.at in ("sent", "waiting") and buyer.token == token:
+    elif buyer.at == "sent" and buyer.token == token:
         now = _again(now, i)
     return action, i, now
 
@@ -105,7 +103,7 @@ def _fail(rules: Any, s: State, i: int, buyer: Buyer) -> Moves:
     if "Crash" in rules.faults:
         yield "Crash", i, _again(s._replace(holder=DEAD) if s.holder == i else s, i)
     if "LoseReply" in rules.faults and buyer.at == "sent":
-        yield "LoseReply", i, changed(s, i, at="waiting") if rules.keeps_lock else _again(s, i)
+        yield "LoseReply", i, _again(s, i)
 
 
 def _end(s: State, i: int, at: str, tries: int = 0) -> State:

@@ -33,9 +33,8 @@ ATTACKED_SHARE = 2 / 3
 """Share of the switches that are hit while they are announced."""
 SHOP_SECONDS = (4.0, 4.0, 4.0, 9.0)
 """Seconds of a run of the shop, some so long that "sold out" becomes final."""
-LONGEST_OUTAGE, LATE_COMMIT = 3.5, 2.1
-"""Most seconds of a fault of the shop, and least of a late COMMIT, for which a purchase does not
-wait."""
+LONGEST_OUTAGE = 3.5
+"""Most seconds of a fault of the shop."""
 
 
 class Fault(NamedTuple):
@@ -193,51 +192,34 @@ def _against_a_switch(plan: Plan, rng: random.Random) -> Iterator[Fault]:
 
 
 def _generate_shop(seed: int, backend: str) -> Plan:
-    """Return the plan of a shop.
-
-    The strategy "naive" is exact only as long as its lock does not end early: no fault but those of
-    the database, and leases that outlast them.
-    """
+    """Return the plan of a shop; only the control, which has no lock, writes with "naive"."""
     rng, store = random.Random(f"{seed} {backend}"), STORES[backend]
-    has_server = store.shop in catalogue.DATABASES
-    is_naive = backend == "shop-none" or (has_server and rng.random() < 0.3)
-    strategy = "naive" if is_naive else rng.choice(("conditional", "fenced"))
-    lock = ALIAS if is_naive else rng.choice((ALIAS, ALIAS, "none", "process"))
+    is_control = backend == "shop-none"
+    strategy = "naive" if is_control else rng.choice(("conditional", "fenced"))
+    lock = ALIAS if is_control else rng.choice((ALIAS, ALIAS, "none", "process"))
     terms = Terms(
         lock=lock,
         strategy=strategy,
-        is_queued=not is_naive and rng.random() < 0.4,
+        is_queued=not is_control and rng.random() < 0.4,
         units=rng.choice((3, 10, 100)),
         limit=rng.choice((2, 5)),
-        switches=lock == ALIAS and not is_naive and rng.random() < 0.3,
+        switches=lock == ALIAS and not is_control and rng.random() < 0.3,
         seconds=rng.choice(SHOP_SECONDS),
     )
-    known = catalogue.kinds_of(backend)
-    if is_naive:
-        known = [
-            one for one in known if one in (*OF_LINKS, *catalogue.SHOP_FAULTS.get(store.shop, ()))
-        ]
-    faults = []
+    known, faults = catalogue.kinds_of(backend), []
     for _ in range(rng.randint(*FAULTS_PER_RUN)):
         kind, at = rng.choice(known), round(rng.uniform(0.1, terms.seconds - 0.5), 2)
         servers = [n for n, name in enumerate(("Redis", store.shop)) if _can_hit(kind, name)]
         seconds = rng.choice((rng.uniform(0.1, 0.6), rng.uniform(0.8, LONGEST_OUTAGE)))
         seconds = 0.0 if kind == "kill" else round(seconds, 2)
-        server = catalogue.DATABASE if is_naive and has_server else rng.choice(servers or [0])
+        server = rng.choice(servers or [0])
         if kind in OF_PROCESSES:
             faults.append(Fault(kind, at, seconds, rng.randint(1, PROCESSES)))
         elif kind in ON_LINKS:
             faults.append(Fault(kind, at, seconds, rng.randint(ALL, PROCESSES), server))
         else:
             faults.append(Fault(kind, at, seconds, server))
-    if is_naive and has_server:  # a COMMIT arrives after its purchase has given up
-        at, seconds = (
-            rng.uniform(0.1, terms.seconds - 1.5),
-            rng.uniform(LATE_COMMIT, LONGEST_OUTAGE),
-        )
-        at, seconds, target = round(at, 2), round(seconds, 2), rng.randint(1, PROCESSES)
-        faults.append(Fault("late-commit", at, seconds, target, catalogue.DATABASE))
-    options: dict[str, Any] = {"ttl": LONG_TTL if is_naive else TTL, "terms": terms}
+    options: dict[str, Any] = {"ttl": TTL, "terms": terms}
     options |= {"names": rng.choice((1, 2)), "faults": _in_order(faults)}
     return Plan(seed=seed, backend=backend, workload="stock", **options)
 

@@ -7,8 +7,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from locking import metrics
@@ -24,9 +23,6 @@ logger = logging.getLogger("locking")
 OnLost: TypeAlias = "Callable[[Lease], object] | None"
 Ticket: TypeAlias = dict[str, Any]
 """A lease that was handed over, in values that JSON can represent."""
-
-LONGEST_CONFIRM_PAUSE = 1.0
-"""Seconds between two attempts to confirm that a kept lock may be released."""
 
 _marking = RenewedLock()
 
@@ -55,7 +51,6 @@ class Lease:
     """The block to cancel when the loss is noticed."""
     handed_over = False  # if True, the release leaves the grant alone
     _marked_lost = False
-    _confirmations: Sequence[Callable[[], bool]] = ()
 
     def __init__(self, backend: Backend, claim: Claim, grant: Grant, on_lost: OnLost) -> None:
         self.backend = backend
@@ -155,9 +150,6 @@ class Lease:
             if not self.lost:
                 self._set_count(self.count)
             return
-        if self._confirmations and not self.lost:
-            self._release_later()
-            return
         known_lost = self._end()
         try:
             self.backend.release(self.claim, self.token)
@@ -175,9 +167,6 @@ class Lease:
             self.count -= 1
             if not self.lost:
                 await self._aset_count(self.count)
-            return
-        if self._confirmations and not self.lost:
-            self._release_later()
             return
         known_lost = self._end()
         try:
@@ -237,45 +226,6 @@ class Lease:
         ticket: Ticket = {"backend": self.backend.alias, "name": self.name, "owner": self.owner}
         ticket |= {"token": self.token, "ttl": self.claim.ttl}
         return ticket | {"policy": [self.epoch, self.mode]}
-
-    def release_after(self, confirm: Callable[[], bool]) -> None:
-        """Let a thread keep the lock from its release on, until `confirm` returns True.
-
-        For a holder whose last write may still take effect. The caller's release returns at once,
-        and the caller may then wait for the lock like any other. `confirm` is called until it
-        returns True; an error counts as False. If the process ends, the lock ends as usual.
-        """
-        self._confirmations = *self._confirmations, confirm
-
-    def _release_later(self) -> None:
-        confirmations, self._confirmations = self._confirmations, ()
-        self.discard()
-        self.claim.caller = self  # which is never abandoned, unlike a thread or a task
-        self.backend.held[(self.name, self)] = self
-        self.log(logging.WARNING, "lock kept until its holder's last write is decided")
-        run = partial(self._release_confirmed, confirmations)
-        try:
-            threading.Thread(target=run, name="release-later", daemon=True).start()
-        except BaseException:  # no thread can be started: the lock ends with its ttl
-            self.forget()
-            raise
-
-    def _release_confirmed(self, confirmations: Sequence[Callable[[], bool]]) -> None:
-        pause, known = 0.01, ""
-        while not self.lost:
-            try:
-                if all(confirm() for confirm in confirmations):
-                    break
-            except Exception as error:  # noqa: BLE001 - the thread must go on until confirmed
-                if str(error) != known:
-                    known = str(error)
-                    self.log(logging.WARNING, f"lock still kept ({known})")
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_CONFIRM_PAUSE)
-        try:
-            self.release()
-        except LockError as error:
-            self.log(logging.WARNING, f"kept lock not released ({error})")
 
     def extend(self, ttl: float) -> None:
         """Move the deadline to `ttl` seconds from now, and renew for this ttl from now on."""

@@ -2,21 +2,18 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from django.conf import settings
 
 from inventory import stock
-from inventory.exceptions import OutcomeUnknown, StaleFence
-from inventory.models import WriteStrategy
+from inventory.exceptions import StaleFence
 from inventory.statements import Statement
 from locking import Lease, LockError, lock, locks, policy
 from locking.policy.lock import PolicyLock
 from shop.errors import Overloaded, ServiceUnavailable, refusing_lock_errors
 from shop.models import Sale
-from shop.platform.database.session import current_session, end_session
 from shop.platform.deadline import current_deadline
 from shop.platform.redis import command
 
@@ -51,33 +48,14 @@ def withdraw(
     """
     if current_deadline().is_over:
         raise ServiceUnavailable
-    with _keep_naive_lock(lease):
-        return stock.withdraw(
-            withdrawals, stock_id=stock_id, strategy=lease.mode, fence=fence_of(lease)
-        )
+    return stock.withdraw(
+        withdrawals, stock_id=stock_id, strategy=lease.mode, fence=fence_of(lease)
+    )
 
 
-def commit_under(lease: Lease, statements: Sequence[Statement]) -> list[int]:
+def commit_under(_: Lease, statements: Sequence[Statement]) -> list[int]:
     """Commit statements that write a stock row under its lock; see `stock.commit`."""
-    with _keep_naive_lock(lease):
-        return stock.commit(statements)
-
-
-@contextmanager
-def _keep_naive_lock(lease: Lease) -> Iterator[None]:
-    """Keep the lock beyond its release if the block commits a naive write with unknown outcome.
-
-    A naive write is refused by nothing, even if it reaches the database after the next holder has
-    written. So the lock is kept until the database has ended the session: see
-    `Lease.release_after`. The caller's release returns at once.
-    """
-    session = current_session() if lease.mode == WriteStrategy.NAIVE else None
-    try:
-        yield
-    except OutcomeUnknown:
-        if session is not None:
-            lease.release_after(partial(end_session, session))
-        raise
+    return stock.commit(statements)
 
 
 def learn_newer_fence(sale: Sale) -> None:
@@ -118,7 +96,7 @@ def return_stock(
         mark_stock_returning(slug=sale.slug)
         try:
             with sale_lock(sale) as lease:
-                commit_under(lease, statements(fence_of(lease)))
+                stock.commit(statements(fence_of(lease)))
                 is_done = True
                 then()
         except StaleFence:

@@ -27,7 +27,6 @@ from locking.backends.redis.shared import SharedConnection
 from locking.backends.redlock import RedLockBackend
 from locking.exceptions import LockUnavailable
 from locking.handler import locks
-from locking.lease import Lease
 from locking.lease.watchdog import Renewer
 from locking.policy import active, switching
 from locking.refresh import clock
@@ -145,11 +144,6 @@ def f2() -> None:
     swap(RedisBackend, "_release", release)
 
 
-def b4() -> None:
-    """Release the lock of a naive write while the outcome of its COMMIT is unknown."""
-    swap(Lease, "release_after", lambda self, confirm: None)
-
-
 def f5() -> None:
     """Replace a generation that another process is filling, without its reservations."""
     replace, mirror, read_ledger = (
@@ -184,7 +178,6 @@ MUTANTS: dict[str, Callable[[], object]] = {
     "A3": a3,
     "A5": a5,
     "B2": b2,
-    "B4": b4,
     "B5": b5,
     "F2": f2,
     "F5": f5,
@@ -196,7 +189,6 @@ FOUND_ON = {
     "A3": ("redlock", "switch"),
     "A5": ("redis", "switch"),
     "B2": ("database-mariadb", "two-stores"),
-    "B4": ("shop-mariadb", "stock"),
     "B5": ("redis", "mutex"),
     "F2": ("redis", "mutex"),
     "F5": ("shop-sqlite", "stock"),
@@ -209,7 +201,6 @@ SEEDS = {
     "A3": 2000,
     "A5": 3000,
     "B2": 3000,
-    "B4": 34,
     "B5": 1000,
     "F2": 1000,
     "F5": 6,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from unittest.mock import DEFAULT, Mock, patch
 
 import pytest
-from django.db import OperationalError, connection, connections
+from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from inventory import stock
@@ -21,10 +21,10 @@ from locking.policy import active
 from shop.administration.audit import audit_sale
 from shop.errors import Overloaded, QueueFull, ServiceUnavailable, SoldOut
 from shop.models import Order, Sale
-from shop.platform.database.session import END, current_session
 from shop.platform.deadline import Deadline, within_deadline
 from shop.purchase import place_order
 from shop.sales.stock_lock import learn_newer_fence, lock_name
+from tests.inventory.test_commit import END
 from tests.locking.scripted import ScriptedBackend, unavailable
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.purchases import (
@@ -246,11 +246,8 @@ def test_purchase_replaces_a_broken_connection(strategy, is_first) -> None:
     put_in_force("process", strategy)
     sale, customer = fresh(a_sale()), a_customer()
     policy.current()
-    session, other = current_session(), connections.create_connection("default")
-    assert session is not None
-    with other.cursor() as cursor:
-        cursor.execute(END[connection.vendor], [session.id])
-    other.close()
+    with pytest.raises(OperationalError), connection.cursor() as cursor:
+        cursor.execute(END[connection.vendor])
     try:
         wanted = {"customer_id": customer.pk, "sale": sale, "quantity": 1, "key": "k"}
         place_order.place_order(**wanted, is_first=is_first)
