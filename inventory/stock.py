@@ -1,14 +1,14 @@
 """The only module that writes stock, and the transaction that writes it together with orders.
 
-A purchase takes units in two steps, so that the effect of a lock can be observed: `read_stock` runs
-before the transaction, the statements of `reserve` run inside it. The write strategy decides what
-each of them does:
+A purchase takes units in two steps, so that the effect of a lock can be observed: `claim_stock`
+runs before the transaction, the statements of `reserve` run inside it. The write strategy decides
+what each of them does:
 
-    naive        read_stock reads the quantity; reserve writes back what it computed from it
-    fenced       read_stock claims the row with the fence and reads it; reserve writes only if the
-                 claim is still on the row (a fence without a token cannot claim: reserve then
-                 writes only if the row has not changed since read_stock)
-    conditional  read_stock does nothing; reserve is one UPDATE that checks quantity and fence
+    naive        claim_stock only reads; reserve writes back what it computed from the quantity
+    fenced       claim_stock writes the fence into the row and reads it; reserve writes only if that
+                 fence is still on the row (a fence without a token cannot claim: reserve then
+                 writes only if the row has not changed since claim_stock)
+    conditional  claim_stock does nothing; reserve is one UPDATE that checks quantity and fence
 
 `commit` executes the statements. MariaDB, MySQL and PostgreSQL receive them with the COMMIT in one
 message: the whole transaction takes one round trip, and no row lock is held during one. SQLite
@@ -89,7 +89,7 @@ def withdraw(
     Raise OutOfStock, StaleFence, or the errors of `commit`. The stock row, for which others wait,
     is written last but one.
     """
-    reading = read_stock(stock_id=stock_id, strategy=strategy, fence=fence)
+    reading = claim_stock(stock_id=stock_id, strategy=strategy, fence=fence)
     reach("stock.read", reading=reading)
     orders = [order for one in withdrawals for order in one.orders]
     statements = [statement for one in withdrawals for statement in one.statements]
@@ -104,8 +104,8 @@ def withdraw(
     return [ids[first] for first in firsts]
 
 
-def read_stock(*, stock_id: int, strategy: str, fence: Fence) -> StockReading:
-    """Return what `reserve` needs to know before the transaction. Raise StaleFence.
+def claim_stock(*, stock_id: int, strategy: str, fence: Fence) -> StockReading:
+    """Claim the row if the strategy does so; return what `reserve` needs. Raise StaleFence.
 
     The statements run in autocommit mode: inside the order's transaction the row lock would do the
     work of the distributed lock, and a paused holder would block every purchase.

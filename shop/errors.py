@@ -198,6 +198,7 @@ def refusing_lock_errors() -> Iterator[None]:
         raise (ServiceUnavailable if isinstance(error, LockUnavailable) else Overloaded) from error
 
 
+PROBLEM, PROBLEM_TYPE = "application/problem+json", "tag:flash-sale.example,2026:"
 VERBS = ("buy", "pay", "payment", "cancel", "answer", "join")
 """Last parts of URLs to which the form of the page above them is posted."""
 STORE_ERRORS = (OperationalError, InterfaceError, RedisError, LockError)
@@ -222,10 +223,12 @@ def answer(
     `page` and `context` may be those of the form, so that the input is kept.
     """
     if wants_json(request):
-        body = {"error": error.code, "title": str(error.title), "message": str(error.advice)}
+        # https://www.rfc-editor.org/rfc/rfc9457; `error` and `url` are members of our own.
+        body = {"type": PROBLEM_TYPE + error.code, "status": error.status, "error": error.code}
+        body |= {"title": str(error.title), "detail": str(error.advice)}
         if error.url:
             body["url"] = error.url
-        response: HttpResponse = JsonResponse(body, status=error.status)
+        response: HttpResponse = JsonResponse(body, status=error.status, content_type=PROBLEM)
     else:
         verb = request.path.rstrip("/").rpartition("/")[2]
         shown = {"error": error, "is_verb": verb in VERBS, **(context or {})}

@@ -28,6 +28,7 @@ from shop.purchase.place_order import place_order
 from shop.reservations import store
 from shop.reservations.consumer import Consumer
 from shop.reservations.reserve import reservation_status, reserve
+from shop.sales.purchase_request import PurchaseRequest
 from tests.shop.late_buyer import LateBuyer
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 
@@ -53,13 +54,15 @@ def mariadb(program: str, *options: str) -> list[str]:
 
 
 def buy(sale: Sale) -> Order:
-    return place_order(customer_id=a_customer().pk, sale=fresh(sale), quantity=1, key="k").order
+    return place_order(
+        PurchaseRequest(customer_id=a_customer().pk, sale=fresh(sale), quantity=1, key="k")
+    ).order
 
 
 def ask(sale: Sale, customer: User | None = None) -> tuple[int, str]:
     """Reserve a piece: the customer, and his ticket."""
     pk = (customer or a_customer()).pk
-    told = reserve(customer_id=pk, sale=fresh(sale), quantity=1, key="k")
+    told = reserve(PurchaseRequest(customer_id=pk, sale=fresh(sale), quantity=1, key="k"))
     return pk, told.url.rstrip("/").rpartition("/")[2]
 
 

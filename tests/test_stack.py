@@ -218,9 +218,11 @@ def test_half_requests_stop_nobody(stack: Stack) -> None:
 RESERVE = """
 from shop.models import Sale, User
 from shop.reservations.reserve import reserve
+from shop.sales.purchase_request import PurchaseRequest
 queued = Sale.objects.filter(fulfilment=Sale.Fulfilment.QUEUED).select_related("stock")
 sale = next(sale for sale in queued if sale.phase() == Sale.Phase.OPEN)
-reserve(customer_id=User.objects.get(username="zhang").pk, sale=sale, quantity=1, key="alert")
+zhang = User.objects.get(username="zhang")
+reserve(PurchaseRequest(customer_id=zhang.pk, sale=sale, quantity=1, key="alert"))
 """
 
 

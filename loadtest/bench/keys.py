@@ -28,6 +28,7 @@ from shop.administration.audit import audit_sale
 from shop.errors import Overloaded
 from shop.models import Order, Sale, User
 from shop.purchase.place_order import place_order
+from shop.sales.purchase_request import PurchaseRequest
 
 __all__ = ["bench", "is_sound", "main", "remarks", "table"]
 
@@ -53,11 +54,13 @@ def _send(sale: Sale, form: Form) -> str:
     while True:
         try:
             outcome = place_order(
-                customer_id=customer,
-                sale=sale,
-                quantity=1,
-                key=f"{sale.slug}:{key}",
-                is_first=True,  # as a purchase token states
+                PurchaseRequest(
+                    customer_id=customer,
+                    sale=sale,
+                    quantity=1,
+                    key=f"{sale.slug}:{key}",
+                    is_first=True,  # as a purchase token states
+                )
             )
         except Overloaded:
             continue

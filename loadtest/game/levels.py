@@ -11,7 +11,7 @@ from loadtest.scenarios.testbed import BACKENDS, REDIS
 
 STEPS = {step.name: step for step in COURSE}
 LOCKED = Excerpt("shop/purchase/group_commit.py", "with lock as lease")
-WITHDRAW = Excerpt(STOCK, "reading = read_stock(", "ids = commit(")
+WITHDRAW = Excerpt(STOCK, "reading = claim_stock(", "ids = commit(")
 WRITE = Excerpt(STOCK, "ids = commit(")
 EARLY = Excerpt("loadtest/load/shop_worker.py", "lease.backend.release(")
 STOPS = {"acquire": LOCKED, "read": WITHDRAW, "write": WRITE, "release": LOCKED}

@@ -194,7 +194,7 @@ class Runs:
                 elif word == "read":
                     fence = stock.Fence(epoch=1, token=grant.token)
                     strategy = self.program.strategy
-                    reading = stock.read_stock(
+                    reading = stock.claim_stock(
                         stock_id=self.stock_id, strategy=strategy, fence=fence
                     )
                 elif reading:

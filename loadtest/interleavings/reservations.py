@@ -20,6 +20,7 @@ from shop.models import CustomerQuota, Order, RejectedReservation, Sale, User
 from shop.reservations import order_writer, reconciliation, store
 from shop.reservations.reserve import reserve
 from shop.reservations.shards import shards_of
+from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.stock_lock import lock_name
 
 GATED = frozenset(
@@ -81,7 +82,9 @@ class Reservations(Runs):
 
     def _buy(self, name: str) -> str:
         customer = self.customers[name]
-        return reserve(customer_id=customer, sale=self.sale, quantity=1, key=f"key-{name}").number
+        return reserve(
+            PurchaseRequest(customer_id=customer, sale=self.sale, quantity=1, key=f"key-{name}")
+        ).number
 
     def _speak(self, client: Client, backend: Backend) -> None:
         for word in self.program.clients[client.label].split():

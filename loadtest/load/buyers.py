@@ -22,6 +22,7 @@ from locking import failpoints, locks, policy
 from shop.errors import STORE_ERRORS, Overloaded, ShopError
 from shop.models import User
 from shop.purchase.place_order import place_order
+from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.queries import get_sale
 
 logger = logging.getLogger(__name__)
@@ -153,7 +154,9 @@ def _buy(load: SaleLoad, customer: User, recorder: Recorder, pauses: random.Rand
         try:
             with recorder.operation("buy", user=customer.pk, key=key, quantity=1) as result:
                 sale = get_sale(slug=load.slug)
-                placed = place_order(customer_id=customer.pk, sale=sale, quantity=1, key=key)
+                placed = place_order(
+                    PurchaseRequest(customer_id=customer.pk, sale=sale, quantity=1, key=key)
+                )
                 result |= {"order": placed.order.number, "replayed": placed.replayed}
             kind = "order"
         except ShopError as error:

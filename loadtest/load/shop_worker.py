@@ -31,6 +31,7 @@ from locking.policy.lock import PolicyLock
 from shop.errors import Overloaded, ShopError
 from shop.models import Sale
 from shop.purchase.place_order import place_order
+from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.stock_lock import lock_name
 
 CHECK = "stock.read"
@@ -207,7 +208,9 @@ class ShopCommands:
                 form = {"user": user, "key": "k", "quantity": 1}
                 try:
                     with self.recorder.operation("buy", **form) as result:
-                        placed = place_order(customer_id=user, sale=row, quantity=1, key="k")
+                        placed = place_order(
+                            PurchaseRequest(customer_id=user, sale=row, quantity=1, key="k")
+                        )
                         result |= {"order": placed.order.number, "replayed": placed.replayed}
                 except ShopError as error:
                     seconds = time.monotonic() - began

@@ -36,6 +36,7 @@ from shop.reservations import store
 from shop.reservations.consumer import Consumer
 from shop.reservations.reconciliation import reconcile
 from shop.reservations.reserve import reserve
+from shop.sales.purchase_request import PurchaseRequest
 
 CUSTOMERS = 40
 """Buyers of a run; one more asks for a unit at the end."""
@@ -83,7 +84,7 @@ def _unsold(name: str) -> str:
     if sale.left:
         buyer = User.objects.get(username=f"buyer-{CUSTOMERS}")
         buy = reserve if sale.is_queued else place_order
-        buy(customer_id=buyer.pk, sale=sale, quantity=1, key=f"last of {name}")
+        buy(PurchaseRequest(buyer.pk, sale, quantity=1, key=f"last of {name}"))
         if sale.is_queued:
             Consumer(threading.Event()).round()
     return ""

@@ -23,7 +23,7 @@ from inventory.stock import commit
 from shop.errors import InvalidTransition, NotFound, Overloaded, ServiceUnavailable
 from shop.models import Order, Sale, User
 from shop.reservations import store
-from shop.sales.quota import return_quota
+from shop.sales.purchase_request import return_quota
 from shop.sales.stock_lock import return_stock
 
 logger = logging.getLogger("shop")

@@ -1,7 +1,7 @@
 """One direct purchase: replay or plan, then write under the lock of the sale.
 
     earlier order? -> replay
-    open? within the limit? units left? -> lock [ read stock | order, quota, stock, ledger ]
+    open? within the limit? units left? -> lock [ claim stock | order, quota, stock, ledger ]
 
 No check before the lock is the only guard of anything: the statements that write key, quota and
 stock check each of them again. RECOVERY lists what happens after each error.
@@ -10,8 +10,6 @@ stock check each of them again. RECOVERY lists what happens after each error.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,31 +19,31 @@ from django.db import IntegrityError, OperationalError, connection
 from django.utils import timezone
 
 from inventory.exceptions import OutOfStock, StaleFence
-from inventory.statements import Statement, insert
-from inventory.stock import Withdrawal
 from locking import LockLost, LockTimeout, LockUnavailable
 from shop.errors import (
-    BadInput,
     KeyReused,
-    LimitReached,
-    NotOpen,
     Overloaded,
     QueueFull,
     ServiceUnavailable,
     SignInFirst,
     SoldOut,
 )
-from shop.models import CustomerQuota, Order, Sale, User, digest
+from shop.models import Order, User, new_order_number
 from shop.platform.deadline import current_deadline, within_deadline
 from shop.platform.metrics import ORDERS
 from shop.purchase.group_commit import submit
-from shop.sales.quota import take_quota
-from shop.sales.stock_lock import learn_newer_fence, sale_lock, withdraw
+from shop.sales.purchase_request import (
+    NewOrder,
+    PurchaseRequest,
+    pay_by,
+    refusal_of,
+    withdrawal_of,
+)
+from shop.sales.stock_lock import learn_newer_fence
 from shop.sales.waiting_slots import waiting_slot
 
 logger = logging.getLogger("shop")
 
-ORDER_COLUMNS = [field for field in Order._meta.concrete_fields if not field.primary_key]
 # Raw SQL, because the ORM's own work would cost more than the query.
 EARLIER = """
     SELECT id, quantity, status, {key} = %s FROM shop_order WHERE customer_id = %s AND sale_id = %s
@@ -94,32 +92,21 @@ class Placed:
         return self.order.receipt
 
 
-class Wanted(NamedTuple):
-    """A purchase that is being placed."""
-
-    customer_id: int
-    sale: Sale
-    quantity: int
-    hashed_key: str
-
-
 @within_deadline()
-def place_order(
-    *, customer_id: int, sale: Sale, quantity: int, key: str, is_first: bool = False
-) -> Placed:
-    """Buy `quantity` units of `sale`, once for each key.
+def place_order(wanted: PurchaseRequest) -> Placed:
+    """Buy units of a direct sale, once for each key.
 
-    `sale` comes with its stock. `is_first` is a hint that the customer has no order in this sale:
-    if the sale is open, only the unique keys then look for one. Raises BadInput, NotOpen, SoldOut,
-    LimitReached, KeyReused, SignInFirst if the customer does not exist, and Overloaded or
-    ServiceUnavailable if nothing was decided: the same key may then be sent again.
+    If the sale is open, `is_first` leaves it to the unique keys to find an earlier order. Raises
+    BadInput, NotOpen, SoldOut, LimitReached, KeyReused, SignInFirst if the customer does not
+    exist, and Overloaded or ServiceUnavailable if nothing was decided: the same key may then be
+    sent again.
     """
-    wanted, last = Wanted(customer_id, sale, quantity, digest(key)), Recovery(True, Overloaded)
+    last = Recovery(tries_again=True, refusal=Overloaded)
     for _ in range(settings.MAX_ATTEMPTS):
         try:
-            return _attempt(wanted, is_first=is_first)
+            return _attempt(wanted)
         except tuple(RECOVERY) as error:
-            is_first, last = False, _recover(wanted, error, last)
+            wanted, last = wanted._replace(is_first=False), _recover(wanted, error, last)
             if not last.tries_again:
                 break
     if last.refusal is ServiceUnavailable:
@@ -131,19 +118,21 @@ def place_order(
     raise last.refusal
 
 
-def _attempt(wanted: Wanted, *, is_first: bool) -> Placed:
+def _attempt(wanted: PurchaseRequest) -> Placed:
     if current_deadline().is_over:
         raise ServiceUnavailable
-    if is_first and _is_sellable(wanted):
-        return _write(wanted, is_first=True)
+    if wanted.is_first and refusal_of(wanted) is None:
+        return _write(wanted, has_quota=False)
     earlier = _earlier_orders(wanted)
     if replayed := _replay(wanted, earlier):
         return replayed
-    _check(wanted, earlier)
-    return _write(wanted, is_first=not earlier)
+    live = sum(order.quantity for order in earlier if order.status in Order.LIVE)
+    if refusal := refusal_of(wanted, taken=live):
+        raise refusal
+    return _write(wanted, has_quota=bool(earlier))
 
 
-def _recover(wanted: Wanted, error: Exception, before: Recovery) -> Recovery:
+def _recover(wanted: PurchaseRequest, error: Exception, before: Recovery) -> Recovery:
     """Return the step that follows an error; `before` is that of the attempt before."""
     found = next(found for kind, found in RECOVERY.items() if isinstance(error, kind))
     if isinstance(error, StaleFence):
@@ -173,7 +162,7 @@ class Earlier(NamedTuple):
     """True if it was sent with the same key."""
 
 
-def _earlier_orders(wanted: Wanted) -> list[Earlier]:
+def _earlier_orders(wanted: PurchaseRequest) -> list[Earlier]:
     """Return the customer's orders in this sale."""
     query = EARLIER.format(key=connection.ops.quote_name("key"))
     with connection.cursor() as cursor:
@@ -181,7 +170,7 @@ def _earlier_orders(wanted: Wanted) -> list[Earlier]:
         return [Earlier(*row) for row in cursor.fetchall()]
 
 
-def _replay(wanted: Wanted, earlier: Sequence[Earlier]) -> Placed | None:
+def _replay(wanted: PurchaseRequest, earlier: Sequence[Earlier]) -> Placed | None:
     """Return the order that was placed with the same key. Raise KeyReused if it differs."""
     for sent in earlier:
         if sent.is_same:
@@ -192,54 +181,16 @@ def _replay(wanted: Wanted, earlier: Sequence[Earlier]) -> Placed | None:
     return None
 
 
-def _is_sellable(wanted: Wanted) -> bool:
-    sale = wanted.sale
-    most = min(sale.limit_per_customer, sale.left)
-    return sale.phase() == Sale.Phase.OPEN and 1 <= wanted.quantity <= most
-
-
-def _check(wanted: Wanted, earlier: Sequence[Earlier]) -> None:
-    """Refuse a purchase that cannot succeed, before it costs a lock."""
-    sale, quantity = wanted.sale, wanted.quantity
-    if quantity < 1:
-        raise BadInput
-    if sale.phase() in (Sale.Phase.BEFORE, Sale.Phase.ENDED):
-        raise NotOpen
-    live = sum(order.quantity for order in earlier if order.status in Order.LIVE)
-    if live + quantity > sale.limit_per_customer:
-        raise LimitReached
-    if sale.left < quantity:
-        raise SoldOut
-
-
-def _write(wanted: Wanted, *, is_first: bool) -> Placed:
-    """Write the order under the lock of its sale, together with others of this process.
-
-    The contended stock row comes last, so that its row lock is held for the shortest time.
-    """
-    customer_id, sale, quantity, hashed = wanted
-    now = timezone.now()
-    order = Order(
-        customer_id=customer_id,
-        sale=sale,
-        quantity=quantity,
-        unit_price=sale.price,
-        key=hashed,
-        created_at=now,
-        pay_by=now + timedelta(seconds=settings.PAY_WITHIN_SECONDS),
-    )
-    order._state.adding = False
-    columns = {field.attname: getattr(order, field.attname) for field in ORDER_COLUMNS}
-    statements = [insert(Order, **columns), *_quota(wanted, is_first=is_first)]
-    withdrawal = Withdrawal(orders=[(order.number, quantity)], statements=statements)
+def _write(wanted: PurchaseRequest, *, has_quota: bool) -> Placed:
+    """Write the order under the lock of its sale, together with others of this process."""
+    customer, sale, now = wanted.customer_id, wanted.sale, timezone.now()
+    new = NewOrder(new_order_number(), customer, wanted.quantity, wanted.hashed_key)
+    with_quota = {customer} if has_quota else ()
+    withdrawal = withdrawal_of([new], sale=sale, placed_at=now, with_quota=with_quota)
     with waiting_slot(sale_id=sale.pk):
-        order.pk = submit(sale_lock(sale), withdrawal, partial(withdraw, stock_id=sale.stock_id))
+        pk = submit(withdrawal, sale=sale)
     ORDERS.inc()
+    dates = {"created_at": now, "pay_by": pay_by(now)}
+    order = Order(pk=pk, sale=sale, unit_price=sale.price, **dates, **new._asdict())
+    order._state.adding = False
     return Placed(order=order, replayed=False)
-
-
-def _quota(wanted: Wanted, *, is_first: bool) -> list[Statement]:
-    customer_id, sale, quantity, _ = wanted
-    if is_first:
-        return [insert(CustomerQuota, customer_id=customer_id, sale_id=sale.pk, taken=quantity)]
-    return [take_quota(sale=sale, customer_id=customer_id, quantity=quantity)]

@@ -8,29 +8,25 @@ or the grants refuse all orders, all entries stay in the stream.
 """
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
-from datetime import timedelta
 from itertools import islice
 
 from django.conf import settings
 from django.db import DatabaseError, IntegrityError, OperationalError, connection
 from django.utils import timezone
 
-from inventory import stock
 from inventory.exceptions import OutcomeUnknown, OutOfStock, StaleFence
-from inventory.statements import Statement, insert_all
 from locking import Lease, lock
 from locking.failpoints import reach
 from shop.errors import LimitReached
-from shop.models import CustomerQuota, Order, RejectedReservation, Sale, User
+from shop.models import CustomerQuota, RejectedReservation, Sale, User
 from shop.platform.metrics import ORDERS
 from shop.reservations import store
 from shop.reservations.reconciliation import decided_in, reconcile
 from shop.reservations.shards import Shard
 from shop.reservations.store import Entry
-from shop.sales.quota import take_quota
-from shop.sales.stock_lock import commit_under, fence_of, learn_newer_fence, lock_name
+from shop.sales.purchase_request import NewOrder, withdrawal_of
+from shop.sales.stock_lock import learn_newer_fence, lock_name, withdraw
 
 logger = logging.getLogger("shop")
 
@@ -161,45 +157,18 @@ def _reject(sale: Sale, entry: Entry, reason: Reason, detail: str) -> tuple[Entr
 
 
 def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
-    """Write the entries in one transaction, with the contended stock row last but one."""
-    reading = stock.read_stock(stock_id=sale.stock_id, strategy=lease.mode, fence=fence_of(lease))
-    reach("queued.stock_read")
-    now = timezone.now()
-    commit_under(
-        lease,
-        [
-            insert_all(
-                Order,
-                ("number", "customer_id", "quantity", "key"),
-                [(one.number, one.customer_id, one.quantity, one.key) for one in entries],
-                sale_id=sale.pk,
-                unit_price=sale.price,
-                status=Order.Status.PENDING,
-                created_at=now,
-                pay_by=now + timedelta(seconds=settings.PAY_WITHIN_SECONDS),
-                closed_at=None,
-            ),
-            *_quotas(sale, entries),
-            *stock.reserve(reading=reading, orders=[(one.number, one.quantity) for one in entries]),
-        ],
-    )
-    ORDERS.inc(len(entries))
-
-
-def _quotas(sale: Sale, entries: Sequence[Entry]) -> list[Statement]:
-    wanted: Counter[int] = Counter()
-    for entry in entries:
-        if entry.customer_id is None:
-            raise ValueError("An entry cannot be read.")
-        wanted[entry.customer_id] += entry.quantity
-    known = CustomerQuota.objects.filter(sale=sale, customer_id__in=list(wanted))
-    statements = [
-        take_quota(sale=sale, customer_id=customer, quantity=wanted.pop(customer))
-        for customer in known.values_list("customer_id", flat=True)
+    """Write the orders of entries in one transaction. Raise ValueError for a malformed entry."""
+    orders = [
+        NewOrder(one.number, one.customer_id, one.quantity, one.key)
+        for one in entries
+        if one.customer_id is not None
     ]
-    if any(units > sale.limit_per_customer for units in wanted.values()):
-        raise LimitReached
-    if wanted:
-        new = ("customer_id", "taken"), list(wanted.items())
-        statements.append(insert_all(CustomerQuota, *new, sale_id=sale.pk))
-    return statements
+    if len(orders) < len(entries):
+        raise ValueError("An entry cannot be read.")
+    known = CustomerQuota.objects.filter(
+        sale=sale, customer_id__in=[one.customer_id for one in orders]
+    )
+    with_quota = set(known.values_list("customer_id", flat=True))
+    sold = withdrawal_of(orders, sale=sale, placed_at=timezone.now(), with_quota=with_quota)
+    withdraw(lease, [sold], stock_id=sale.stock_id)
+    ORDERS.inc(len(entries))

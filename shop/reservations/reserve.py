@@ -8,7 +8,6 @@ from http import HTTPStatus
 from typing import Any, ClassVar
 
 from django.core.signing import BadSignature, Signer
-from django.utils import timezone
 
 from shop.errors import (
     BadInput,
@@ -24,6 +23,7 @@ from shop.reservations import shares, store
 from shop.reservations.reconciliation import decided_in, load
 from shop.reservations.shards import home_of
 from shop.reservations.store import Entry
+from shop.sales.purchase_request import PurchaseRequest, refusal_of
 
 _REFUSALS = {"key_reused": KeyReused, "limit": LimitReached, "sold_out": SoldOut}
 
@@ -60,20 +60,20 @@ class Queued:
         return {"status": "queued", "url": self.url}
 
 
-def reserve(*, customer_id: int, sale: Sale, quantity: int, key: str) -> Queued:
-    """Reserve `quantity` units of a queued sale, once for each key.
+def reserve(wanted: PurchaseRequest) -> Queued:
+    """Reserve units of a queued sale, once for each key.
 
-    `sale` may be a moment old. Raises BadInput, NotOpen, SoldOut, LimitReached, KeyReused, and
-    Overloaded or ServiceUnavailable if nothing is known to be decided: the same key may then be
-    sent again.
+    Raises BadInput, NotOpen, SoldOut, LimitReached, KeyReused, and Overloaded or ServiceUnavailable
+    if nothing is known to be decided: the same key may then be sent again.
     """
-    if quantity < 1:
-        raise BadInput
+    refusal = refusal_of(wanted)
+    if refusal is BadInput:
+        raise refusal
+    customer_id, sale, quantity = wanted.customer_id, wanted.sale, wanted.quantity
     # Without a secret, so that a replay after a rotation of SECRET_KEY gets the same number.
-    hashed = digest(key)
-    number = digest(f"{customer_id}.{sale.pk}.{hashed}")[:16].upper()
-    entry = Entry("", number, customer_id, quantity, hashed)
-    is_open = sale.opens_at <= timezone.now() < sale.closes_at
+    number = digest(f"{customer_id}.{sale.pk}.{wanted.hashed_key}")[:16].upper()
+    entry = Entry("", number, customer_id, quantity, wanted.hashed_key)
+    is_open = refusal is not NotOpen
     limit = sale.limit_per_customer if is_open else 0
     home = home_of(sale, customer_id)
     outcome = store.reserve(shard=home, entry=entry, limit=limit)
@@ -92,7 +92,7 @@ def reserve(*, customer_id: int, sale: Sale, quantity: int, key: str) -> Queued:
         raise NotOpen
     if outcome not in ("queued", "replayed"):
         raise _REFUSALS.get(outcome, ServiceUnavailable)
-    return Queued(number, customer_id, sale.pk, quantity, key, outcome == "replayed")
+    return Queued(number, customer_id, sale.pk, quantity, wanted.key, outcome == "replayed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

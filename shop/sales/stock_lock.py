@@ -1,4 +1,4 @@
-"""The lock and the fence of a sale's stock, and the flag that its stock is returning."""
+"""The lock and the fence of a sale's stock."""
 
 import logging
 import math
@@ -15,12 +15,8 @@ from locking.policy.lock import PolicyLock
 from shop.errors import Overloaded, ServiceUnavailable, refusing_lock_errors
 from shop.models import Sale
 from shop.platform.deadline import current_deadline
-from shop.platform.redis import command
 
 logger = logging.getLogger("shop")
-
-RETURNING = 15
-"""Seconds for which the flag stands: longer than acquiring the lock and committing may take."""
 
 
 def lock_name(sale_id: int) -> str:
@@ -51,11 +47,6 @@ def withdraw(
     return stock.withdraw(
         withdrawals, stock_id=stock_id, strategy=lease.mode, fence=fence_of(lease)
     )
-
-
-def commit_under(_: Lease, statements: Sequence[Statement]) -> list[int]:
-    """Commit statements that write a stock row under its lock; see `stock.commit`."""
-    return stock.commit(statements)
 
 
 def learn_newer_fence(sale: Sale) -> None:
@@ -93,7 +84,6 @@ def return_stock(
     """
     is_done = False
     for _ in range(settings.MAX_ATTEMPTS):
-        mark_stock_returning(slug=sale.slug)
         try:
             with sale_lock(sale) as lease:
                 stock.commit(statements(fence_of(lease)))
@@ -108,21 +98,3 @@ def return_stock(
             logger.warning("Stock of sale %s is written; its lock was lost: %s", sale.slug, error)
         return
     raise Overloaded
-
-
-def mark_stock_returning(*, slug: str) -> None:
-    """Set the flag that units of a sale are about to be returned; call it before returning them.
-
-    Another process may still remember the sale as sold out. The flag keeps it from refusing, from
-    memory, a customer who has bought one of the returned units and sends the same form again.
-    """
-    with suppress(ServiceUnavailable):
-        command("SET", f"returning:{slug}", 1, "EX", RETURNING)
-
-
-def is_stock_returning(*, slug: str) -> bool:
-    """Return True if the flag is set, False also while Redis is unavailable."""
-    try:
-        return bool(command("EXISTS", f"returning:{slug}"))
-    except ServiceUnavailable:
-        return False

@@ -5,7 +5,7 @@ import re
 import unicodedata
 import uuid
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from django import forms
 from django.contrib.admin.forms import AdminAuthenticationForm
@@ -21,9 +21,11 @@ from locking.idempotency import is_key
 from locking.idempotency.views import FIELD, FORM_TYPES
 from shop.errors import BadInput, UnsupportedType
 from shop.models import Sale, User
+from shop.sales.purchase_request import PurchaseRequest
 
 TOKEN = "purchase_token"  # noqa: S105
 """The form field with the token of `shop.purchase.tokens`."""
+FIELDS = frozenset({"quantity", "attempt", FIELD})
 
 
 def fold_name(name: str) -> str:
@@ -88,17 +90,6 @@ class SwitchForm(admin.SwitchForm):
     step = None  # type: ignore[assignment]
 
 
-class PurchaseRequest(NamedTuple):
-    """A purchase that a customer asks for."""
-
-    customer_id: int
-    sale: Sale
-    quantity: int
-    key: str
-    is_first: bool
-    """Hint: the customer had no order in this sale when the page was rendered."""
-
-
 def read_purchase(
     request: HttpRequest, *, customer_id: int, sale: Sale, is_first: bool = False
 ) -> PurchaseRequest:
@@ -117,7 +108,8 @@ def read_purchase(
     most = sale.limit_per_customer
     if not 1 <= quantity <= most:
         raise BadInput(format_lazy(_("The quantity must be between 1 and {most}."), most=most))
-    return PurchaseRequest(customer_id, sale, quantity, key, is_first)
+    is_first_attempt = str(sent.get("attempt")) == "1"
+    return PurchaseRequest(customer_id, sale, quantity, key, is_first, is_first_attempt)
 
 
 def key_of(request: HttpRequest) -> str:
@@ -142,7 +134,7 @@ def key_in_form(request: HttpRequest) -> str:
 def _read_fields(request: HttpRequest) -> Mapping[str, object]:
     """Return the fields of a form or a JSON body. Raise BadInput or UnsupportedType."""
     if request.content_type in FORM_TYPES:
-        return {name: _only(request, name) for name in request.POST if name in ("quantity", FIELD)}
+        return {name: _only(request, name) for name in request.POST if name in FIELDS}
     if request.content_type == "application/json":
         return _read_json(request.body)
     raise UnsupportedType(_("Send a form or JSON."))

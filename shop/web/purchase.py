@@ -1,32 +1,41 @@
 """A purchase over HTTP: who is the customer, what do they want, and the response.
 
-A purchase token in the form identifies the customer without loading the web session and the user,
-and proves what the CSRF check would prove. Without a valid token, the view identifies the customer
-by the web session. Both then call `_serve`.
+A purchase token identifies the customer of a request for JSON, as the page's script sends it,
+without loading the web session and the user, and proves what the CSRF check would prove. Any other
+request continues to the view, which identifies the customer by the web session. Both then call
+`_serve`.
 """
 
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from urllib.parse import parse_qs
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.datastructures import MultiValueDict
-from django.utils.functional import SimpleLazyObject
-from django.utils.translation import get_language_from_request
+from django.utils.translation import get_language_from_request, override
+from django.utils.translation import gettext as _
 
-from shop.errors import STORE_ERRORS, ServiceUnavailable, ShopError, SoldOut, refusal_of, wants_json
-from shop.models import User
+from shop.catalogue.page_cache import read_sale
+from shop.errors import (
+    STORE_ERRORS,
+    LimitReached,
+    ServiceUnavailable,
+    ShopError,
+    answer,
+    refusal_of,
+    wants_json,
+)
 from shop.platform.deadline import current_deadline
 from shop.purchase import tokens
-from shop.purchase.admission import admit, cached_sale, is_settled
+from shop.purchase.admission import admit, cached_sale
 from shop.purchase.place_order import Placed, place_order
 from shop.reservations.reserve import Queued, reserve
+from shop.sales.purchase_request import PurchaseRequest
 from shop.web.decorators import CustomerRequest, customer_form
-from shop.web.forms import TOKEN, PurchaseRequest, SeeOther, key_in_form, read_purchase
-from shop.web.refusals import refuse
+from shop.web.forms import TOKEN, SeeOther, key_in_form, read_purchase
+from shop.web.pages import sale_context
 
 BUY = re.compile(r"/sales/([-\w]+)/buy/", re.ASCII)
 FORM = "application/x-www-form-urlencoded"
@@ -44,14 +53,16 @@ class PurchaseTokenMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         """Serve the request, or call the next middleware."""
-        if request.method == "POST" and (found := BUY.fullmatch(request.path_info)):
-            token = _read_token(request, found[1])
-            if token is not None:
-                request.user = SimpleLazyObject(  # type: ignore[assignment]
-                    partial(User, pk=token.customer_id)
-                )
-                return _serve(request, found[1], token.customer_id, is_first=token.is_first)
-        return self.get_response(request)
+        found = BUY.fullmatch(request.path_info) if request.method == "POST" else None
+        token = _read_token(request, found[1]) if found and wants_json(request) else None
+        if found is None or token is None:
+            return self.get_response(request)
+        language = get_language_from_request(request)
+        with override(language):  # as LocaleMiddleware, which has not run
+            response = _serve(request, found[1], token.customer_id, is_first=token.is_first)
+        response.headers["Content-Language"] = language
+        response.headers["Vary"] = "Accept-Language"
+        return response
 
 
 @customer_form
@@ -100,35 +111,18 @@ def _serve(
         wanted = read_purchase(request, customer_id=customer_id, sale=sale, is_first=is_first)
         response = _bought(request, _buy(wanted))
     except (ShopError, *STORE_ERRORS) as error:
-        refusal = refusal_of(error)
-        assert refusal is not None
-        # LocaleMiddleware has not run for a purchase with a token.
-        language = get_language_from_request(request)
-        response = refuse(request, wanted, refusal, language)
-        response.headers["Content-Language"] = language
-        response.headers["Vary"] = "Accept-Language"
+        response = _refused(request, wanted, error)
     response.headers["Cache-Control"] = NEVER_CACHE
     response.headers["Content-Length"] = str(len(response.content))
     return response
 
 
 def _buy(wanted: PurchaseRequest) -> Placed | Queued:
-    """Admit the purchase; then place the order, or reserve the units of a queued sale.
-
-    SoldOut gets a Retry-After while an earlier form with the same key may be in flight, because
-    that one can still get a unit that is returned.
-    """
-    sale, customer_id = wanted.sale, wanted.customer_id
+    """Admit the purchase; then place the order, or reserve the units of a queued sale."""
     if current_deadline().is_over:
         raise ServiceUnavailable
-    try:
-        admit(sale=sale, customer_id=customer_id)
-        buy = reserve if sale.is_queued else partial(place_order, is_first=wanted.is_first)
-        return buy(customer_id=customer_id, sale=sale, quantity=wanted.quantity, key=wanted.key)
-    except SoldOut as error:
-        if not is_settled(sale=sale):
-            error.retry_after = ServiceUnavailable.retry_after
-        raise
+    admit(wanted)
+    return reserve(wanted) if wanted.sale.is_queued else place_order(wanted)
 
 
 def _bought(request: HttpRequest, outcome: Placed | Queued) -> HttpResponse:
@@ -136,3 +130,22 @@ def _bought(request: HttpRequest, outcome: Placed | Queued) -> HttpResponse:
     if not wants_json(request):
         return SeeOther(receipt["url"])
     return JsonResponse(receipt, status=outcome.status, headers={"Location": receipt["url"]})
+
+
+def _refused(
+    request: HttpRequest, wanted: PurchaseRequest | None, error: Exception
+) -> HttpResponse:
+    """Return the reason as JSON, or on the sale page with the customer's form."""
+    refusal = refusal_of(error)
+    assert refusal is not None
+    if wanted and isinstance(refusal, LimitReached):
+        text = _("You can buy at most %(most)d in this sale.")
+        refusal = LimitReached(text % {"most": wanted.sale.limit_per_customer})
+    if wanted is None or wants_json(request) or isinstance(refusal, ServiceUnavailable):
+        return answer(request, refusal)
+    try:
+        seen = read_sale(slug=wanted.sale.slug)
+        context = sale_context(request, seen, key=wanted.key, quantity=wanted.quantity)
+    except STORE_ERRORS:
+        return answer(request, ServiceUnavailable())
+    return answer(request, refusal, page="shop/sale.html", context=context)

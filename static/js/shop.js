@@ -150,6 +150,7 @@ document.documentElement.classList.add("script");
   // A purchase is sent until the shop has answered, always with the same key, so that it counts once:
   // also when the connection is lost before the form, or the answer, has arrived.
   const ANSWERED = [201, 202, 409, 429, 503];
+  const IN_FLIGHT = 5000; // ms in which a request without an answer may still buy
   const post = (form, body) => fetch(form.action, {
     method: "POST",
     body,
@@ -162,25 +163,28 @@ document.documentElement.classList.add("script");
     setTimeout(done, seconds * 1000 * (0.75 + Math.random() / 2));
   });
   const buy = async (form, button) => {
-    const body = new URLSearchParams(new FormData(form)).toString();
+    const body = new URLSearchParams(new FormData(form));
     const status = form.querySelector("[role=status]");
+    const becomeUnsure = () => { form.dataset.unsureUntil = performance.now() + IN_FLIGHT; };
     isBuying = true;
     form.parentElement.querySelector(".note.error")?.remove();
     for (let wait = 1; ; wait = Math.min(2 * wait, 15)) {
       try {
-        const response = await post(form, body);
+        form.dataset.attempts = Number(form.dataset.attempts ?? 0) + 1;
+        body.set("attempt", form.dataset.attempts);
+        const response = await post(form, body.toString());
         if (response.status === 502 || response.status === 504) throw new Error("a proxy has answered");
         // Any other response needs its own page, such as signing in: send the form as without script.
         if (!ANSWERED.includes(response.status)) return form.submit();
         const answer = await response.json();
         if (answer.url) return location.assign(answer.url);
         // "Sold out" is not the last word while an earlier request of this form may still succeed.
-        const mayBuy = "unsure" in form.dataset && response.headers.has("Retry-After");
-        if (response.status === 503) form.dataset.unsure = "";
+        const mayBuy = performance.now() < Number(form.dataset.unsureUntil ?? 0);
+        if (response.status === 503) becomeUnsure();
         const isOpen = answer.error === "in_flight" || (answer.error === "sold_out" && mayBuy);
         if (!isOpen) return refuse(form, button, answer);
       } catch {
-        form.dataset.unsure = "";
+        becomeUnsure();
         status.textContent = navigator.onLine ? form.dataset.unreachable : form.dataset.offline;
       }
       await pause(wait);
@@ -192,7 +196,7 @@ document.documentElement.classList.add("script");
     note.className = "note error";
     note.setAttribute("role", "alert");
     title.textContent = answer.title;
-    note.append(title, " ", answer.message);
+    note.append(title, " ", answer.detail);
     form.before(note);
     const isFinal = ["sold_out", "limit"].includes(answer.error);
     button.disabled = isFinal;

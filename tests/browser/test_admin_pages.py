@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 
 from shop.models import Order, Sale, User
 from shop.purchase.place_order import place_order
+from shop.sales.purchase_request import PurchaseRequest
 from tests.browser.conftest import SHOTS, TOO_SMALL, TOO_WIDE
 
 POLICY = "/admin/locking/lockpolicy/1/change/"
@@ -64,7 +65,7 @@ def test_admin_pages_are_accessible(window):
 def test_orders_in_each_state_are_accessible(window):
     page, sale = window("li"), Sale.objects.select_related("stock", "product").get(slug="speaker")
     li = User.objects.get(username="li")
-    order = place_order(customer_id=li.pk, sale=sale, quantity=1, key="k").order
+    order = place_order(PurchaseRequest(customer_id=li.pk, sale=sale, quantity=1, key="k")).order
     found = []
     for status in Order.Status.values:
         Order.objects.update(status=status)

@@ -14,6 +14,7 @@ from loadtest.bench.purchase.web import WebServer
 from shop.models import Order, Sale, User
 from shop.payments.service import start_payment
 from shop.purchase.place_order import place_order
+from shop.sales.purchase_request import PurchaseRequest
 from tests.browser.conftest import SHOTS, TOO_SMALL, TOO_WIDE
 from tests.shop.making import put_in_force
 
@@ -86,7 +87,7 @@ def pages(people):
     """Paths by name for the user "li" or "amy"; the lock policy is unsafe."""
     sale = Sale.objects.select_related("stock", "product").get(slug="speaker")
     li = User.objects.get(username="li")
-    order = place_order(customer_id=li.pk, sale=sale, quantity=1, key="k").order
+    order = place_order(PurchaseRequest(customer_id=li.pk, sale=sale, quantity=1, key="k")).order
     names = {"order": order.number, "payment": start_payment(order=order).reference}
     put_in_force("none", "naive")
     yield lambda user: {name: path.format(**names) for name, path in GROUPS[user].items()}

@@ -20,6 +20,7 @@ from shop.models import Sale, User
 from shop.operations import rates
 from shop.operations.rates import start as start_rates  # which conftest.py replaces
 from shop.purchase.place_order import place_order
+from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.stock_lock import lock_name
 from tests.browser.conftest import SHOTS, TOO_WIDE
 from tests.browser.test_looks import TOO_SMALL, UNTRANSLATED
@@ -106,7 +107,11 @@ def test_charts_follow_requests_without_views(people, published):
     expect(page.locator(".chart polyline").first).to_be_attached()
     expect(page.locator("#stores")).to_contain_text("1 web")
     sale = Sale.objects.select_related("stock").get(slug="teapot")
-    place_order(customer_id=User.objects.get(username="li").pk, sale=sale, quantity=1, key="k")
+    place_order(
+        PurchaseRequest(
+            customer_id=User.objects.get(username="li").pk, sale=sale, quantity=1, key="k"
+        )
+    )
     orders = page.locator(".chart", has_text="Orders per second")
     expect(orders).to_contain_text("at most 1 in the last minute")
 

@@ -7,7 +7,7 @@ from django.utils import timezone
 from inventory.exceptions import OutcomeUnknown, OutOfStock
 from inventory.models import Product, Stock, StockMovement, WriteStrategy
 from inventory.statements import Statement, insert
-from inventory.stock import Fence, commit, create_stock, read_stock, reserve, restock
+from inventory.stock import Fence, claim_stock, commit, create_stock, reserve, restock
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
@@ -17,7 +17,7 @@ def test_failed_statement_rolls_back_its_transaction(strategy) -> None:
     """Runs outside of a test's transaction, where a server receives all statements at once."""
     product = Product.objects.create(slug="kettle", name="Kettle", price=20)
     stock = create_stock(product=product, quantity=5)
-    reading = read_stock(stock_id=stock.pk, strategy=strategy, fence=Fence(epoch=1, token=1))
+    reading = claim_stock(stock_id=stock.pk, strategy=strategy, fence=Fence(epoch=1, token=1))
     statements = reserve(reading=reading, orders=[("A", 1)])
     movement = insert(
         StockMovement,
@@ -91,7 +91,7 @@ def test_error_of_the_commit_has_a_known_outcome(row) -> None:
 def test_values_cannot_change_the_statements(row) -> None:
     """They are quoted by psycopg, also in one message with other statements."""
     number = "'; DELETE --%s\\"
-    reading = read_stock(stock_id=row.pk, strategy="conditional", fence=Fence(epoch=1, token=1))
+    reading = claim_stock(stock_id=row.pk, strategy="conditional", fence=Fence(epoch=1, token=1))
     commit(reserve(reading=reading, orders=[(number, 1)]))
     assert StockMovement.objects.get(reason="reserved").order_number == number
     assert Stock.objects.get().quantity == 4

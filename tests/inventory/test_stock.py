@@ -9,11 +9,11 @@ from inventory.models import Product, Stock, StockMovement, WriteStrategy
 from inventory.stock import (
     Fence,
     StockReading,
+    claim_stock,
     commit,
     count_stale_write,
     create_stock,
     execute,
-    read_stock,
     release,
     reserve,
     restock,
@@ -38,7 +38,7 @@ def fence(token: int | None, epoch: int = 1) -> Fence:
 
 
 def read(stock: Stock, strategy: str, by: Fence) -> StockReading:
-    return read_stock(stock_id=stock.pk, strategy=strategy, fence=by)
+    return claim_stock(stock_id=stock.pk, strategy=strategy, fence=by)
 
 
 def take(reading: StockReading, quantity: int = 1, order: str = "A") -> None:

@@ -16,6 +16,7 @@ from locking.failpoints import armed
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
 from shop.purchase.place_order import place_order
+from shop.sales.purchase_request import PurchaseRequest
 from tests.shop.making import a_customer, fresh
 
 LOST = OperationalError(2013, "Lost connection to server during query")
@@ -25,11 +26,13 @@ EVERY = pytest.mark.parametrize("strategy", WriteStrategy.values)
 def buy(sale: Sale, *, customer=None, quantity: int = 1, key: str = "k", **more):
     """Buy, by default as a new customer."""
     return place_order(
-        customer_id=(customer or a_customer()).pk,
-        sale=fresh(sale),
-        quantity=quantity,
-        key=key,
-        **more,
+        PurchaseRequest(
+            customer_id=(customer or a_customer()).pk,
+            sale=fresh(sale),
+            quantity=quantity,
+            key=key,
+            **more,
+        )
     )
 
 

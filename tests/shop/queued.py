@@ -13,6 +13,7 @@ from shop.reservations import consumer, store
 from shop.reservations.reconciliation import reconcile
 from shop.reservations.reserve import Queued, reservation_status, reserve
 from shop.reservations.shards import Shard, shards_of
+from shop.sales.purchase_request import PurchaseRequest
 from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, a_sale, fresh
 
@@ -40,7 +41,9 @@ def a_queued_sale(**what: float) -> Sale:
 def ask(sale: Sale, customer: User | None = None, quantity: int = 1, key: str = "k") -> Queued:
     """Reserve units, by default as a new customer."""
     customer = customer or a_customer()
-    return reserve(customer_id=customer.pk, sale=fresh(sale), quantity=quantity, key=key)
+    return reserve(
+        PurchaseRequest(customer_id=customer.pk, sale=fresh(sale), quantity=quantity, key=key)
+    )
 
 
 def told(sale: Sale, times: int, **what: object) -> Counter[str]:

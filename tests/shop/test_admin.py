@@ -225,7 +225,7 @@ def _restock_between_read_and_write(sale: Sale, restock) -> None:
     name = lock_name(sale.pk)
     staff = threading.Thread(target=lambda: (restock(), connection.close()))
     with lock(name) as lease:
-        reading = stock.read_stock(
+        reading = stock.claim_stock(
             stock_id=sale.stock_id, strategy=WriteStrategy.NAIVE, fence=fence_of(lease)
         )
         staff.start()

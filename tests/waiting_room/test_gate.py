@@ -16,6 +16,7 @@ from shop.models import Order, Sale
 from shop.platform import rate_limits
 from shop.purchase import admission
 from shop.purchase.admission import admit, gate_page
+from shop.sales.purchase_request import PurchaseRequest
 from tests.fault_rows import record_outcome
 from tests.shop.conftest import in_force
 from tests.shop.making import a_customer, a_sale, fresh
@@ -112,7 +113,7 @@ def test_customer_behind_the_served_position_is_refused() -> None:
     for customer in (first, second):
         join(sale=room.sale, customer_id=customer)
         with pytest.raises(NotAdmitted):
-            admit(sale=fresh(room.sale), customer_id=customer)
+            admit(PurchaseRequest(customer, fresh(room.sale), 1, "k"))
 
 
 def test_sale_without_a_room_costs_no_message(li, monkeypatch) -> None:

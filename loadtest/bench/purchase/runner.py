@@ -28,6 +28,7 @@ from locking import policy
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
 from shop.purchase.place_order import place_order
+from shop.sales.purchase_request import PurchaseRequest
 
 BUY = "/sales/{}/buy/"
 WARM_UP = 0.3
@@ -158,7 +159,9 @@ def sale_of(line: Line, number: int, buyers: Sequence[Buyer], units: int | None 
         fulfilment=line.fulfilment,
     )
     if not line.sells:
-        place_order(customer_id=buyers[-1].user.pk, sale=sale, quantity=1, key=sale.slug)
+        place_order(
+            PurchaseRequest(customer_id=buyers[-1].user.pk, sale=sale, quantity=1, key=sale.slug)
+        )
     return sale
 
 

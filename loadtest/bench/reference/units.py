@@ -22,7 +22,7 @@ from shop.errors import KeyReused, LimitReached, Overloaded, ShopError, SignInFi
 from shop.models import CustomerQuota, Order, Sale, digest, new_order_number
 from shop.purchase import tokens
 from shop.purchase.admission import admit, cached_sale
-from shop.sales.quota import take_quota
+from shop.sales.purchase_request import PurchaseRequest, take_quota
 
 PATH = "/units/{}/buy/"
 BUY = re.compile(PATH.format("([-\\w]+)"))
@@ -88,8 +88,9 @@ def place_order(*, customer_id: int, sale: Sale, quantity: int, key: str) -> str
         except OperationalError:  # a deadlock or a timeout
             break
         except IntegrityError:  # the key exists, or the customer has bought in this sale
-            if earlier := Order.objects.filter(customer_id=customer_id, key=hashed).first():
-                if (earlier.sale_id, earlier.quantity) != (sale.pk, quantity):
+            sent = Order.objects.filter(customer_id=customer_id, sale=sale, key=hashed)
+            if earlier := sent.first():
+                if earlier.quantity != quantity:
                     raise KeyReused from None
                 return earlier.number
         else:
@@ -137,5 +138,6 @@ def _buy(request: HttpRequest, slug: str) -> str:
     token = tokens.read(form["purchase_token"], key=key, session=session)
     if token is None or token.sale_id != sale.pk:
         raise SignInFirst
-    admit(sale=sale, customer_id=token.customer_id)
+    wanted = PurchaseRequest(token.customer_id, sale, quantity, key, is_first_attempt=True)
+    admit(wanted)
     return place_order(customer_id=token.customer_id, sale=sale, quantity=quantity, key=key)

@@ -51,6 +51,7 @@ class Buyer:
             "idempotency_key": key,
             "purchase_token": token,
             "quantity": 1,
+            "attempt": 1,
         }
         return urlencode(form)
 

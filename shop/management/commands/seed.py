@@ -150,7 +150,7 @@ def _sell(sale: Sale, guests: list[User]) -> None:
     Order.objects.bulk_create(orders)
     # Seeded orders were placed while the sale was open, not now.
     Order.objects.filter(sale=sale).update(created_at=sale.opens_at)
-    reading = stock.read_stock(
+    reading = stock.claim_stock(
         stock_id=sale.stock_id,
         strategy=WriteStrategy.CONDITIONAL,
         fence=stock.Fence(epoch=0, token=None),

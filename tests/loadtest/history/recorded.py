@@ -21,6 +21,7 @@ from locking.failpoints import armed
 from shop.errors import ShopError
 from shop.models import Sale
 from shop.purchase import place_order as checkout
+from shop.sales.purchase_request import PurchaseRequest
 from tests.fault_rows import check
 from tests.shop.making import a_customer, a_sale, fresh
 
@@ -40,7 +41,9 @@ class Shop:
         try:
             with self.recorder.operation("buy", **form) as said:
                 placed = checkout.place_order(
-                    customer_id=customer.pk, sale=fresh(self.sale), quantity=1, key="k"
+                    PurchaseRequest(
+                        customer_id=customer.pk, sale=fresh(self.sale), quantity=1, key="k"
+                    )
                 )
                 said |= {"order": placed.order.number, "replayed": placed.replayed}
         except ShopError as error:

@@ -112,13 +112,13 @@ def _pack_without_nx(*words: str) -> bytes:
 
 
 def _read_before_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    read_stock = stock.read_stock
+    claim_stock = stock.claim_stock
 
     def read_first(*, stock_id: int, **fence: Any) -> stock.StockReading:
         quantity = Stock.objects.values_list("quantity", flat=True).get(pk=stock_id)
-        return replace(read_stock(stock_id=stock_id, **fence), quantity=quantity)
+        return replace(claim_stock(stock_id=stock_id, **fence), quantity=quantity)
 
-    monkeypatch.setattr(stock, "read_stock", read_first)
+    monkeypatch.setattr(stock, "claim_stock", read_first)
 
 
 def _write_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from locking.failpoints import armed
 from shop.errors import ShopError
 from shop.models import Order, Sale
 from shop.purchase.place_order import place_order
+from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.stock_lock import lock_name
 from tests.loadtest.history.recorded import Shop, shop
 from tests.loadtest.protocols.conformance import accepts
@@ -50,7 +51,9 @@ def record(folder: Path, sale: Sale, *, break_at: int) -> list[Event]:
     def buy(customer: int) -> None:
         start.wait()
         try:
-            place_order(customer_id=customer, sale=fresh(sale), quantity=1, key="k")
+            place_order(
+                PurchaseRequest(customer_id=customer, sale=fresh(sale), quantity=1, key="k")
+            )
         except ShopError:
             pass  # sold out, or busy after a broken lock
         finally:

@@ -16,6 +16,7 @@ from shop.administration.audit import audit_all, audit_sale
 from shop.models import Order, Sale
 from shop.orders.service import cancel_order, pay_order
 from shop.purchase.place_order import place_order
+from shop.sales.purchase_request import PurchaseRequest
 from tests.shop.making import a_customer, a_sale, fresh
 from tests.shop.purchases import buy
 
@@ -47,7 +48,7 @@ def test_concurrent_purchase_is_audited_completely_or_not(monkeypatch) -> None:
     sale, customer = fresh(a_sale(stock=10)), a_customer()
 
     def buy_here() -> None:
-        place_order(customer_id=customer.pk, sale=sale, quantity=1, key="k")
+        place_order(PurchaseRequest(customer_id=customer.pk, sale=sale, quantity=1, key="k"))
         connection.close()
 
     with ThreadPoolExecutor(1) as pool:

@@ -25,6 +25,7 @@ from shop.operations import live
 from shop.operations.live import get_live_state
 from shop.operations.probes import probe_all
 from shop.purchase.place_order import place_order
+from shop.sales.purchase_request import PurchaseRequest
 from tests.shop.making import a_customer, a_sale, put_in_force, signed_in
 from tests.shop.staff import few_backends, holder, seen_by_threads
 
@@ -70,7 +71,9 @@ def test_lock_released_while_the_page_is_read_is_not_stale(holder, monkeypatch):
     def list_then_sell():
         held = list_holders()
         go.set()
-        if not place_order(customer_id=customer.pk, sale=sale, quantity=1, key="k").replayed:
+        if not place_order(
+            PurchaseRequest(customer_id=customer.pk, sale=sale, quantity=1, key="k")
+        ).replayed:
             sold.append(held)
         return held
 

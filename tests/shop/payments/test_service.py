@@ -24,6 +24,7 @@ from shop.payments import gateway
 from shop.payments import service as payments
 from shop.payments.service import receive, start_payment, time_out_payments
 from shop.purchase.place_order import place_order
+from shop.sales.purchase_request import PurchaseRequest
 from tests.shop.making import a_sale, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
@@ -33,7 +34,7 @@ LATER = timedelta(hours=1)
 
 @pytest.fixture
 def order(li: User) -> Order:
-    return place_order(customer_id=li.pk, sale=a_sale(), quantity=1, key="k").order
+    return place_order(PurchaseRequest(customer_id=li.pk, sale=a_sale(), quantity=1, key="k")).order
 
 
 def told(payment: Payment, approved: bool = True) -> str:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -45,7 +46,9 @@ class Group:
         self.writing, self.most_writing = 0, 0
         self.written: list[list[object]] = []
 
-    def write(self, lease: SimpleNamespace, items: Sequence[object]) -> Sequence[object]:
+    def write(
+        self, lease: SimpleNamespace, items: Sequence[object], *, stock_id: int
+    ) -> Sequence[object]:
         """Write all items or none; "first" blocks until `go_on`, "loses" loses the lock."""
         if "first" in items:
             self.is_writing.set()
@@ -65,7 +68,7 @@ class Group:
             self.writing -= 1
 
     def submit(self, item: object, timeout: float = 10.0) -> object:
-        return submit(CountedLock(self, timeout), item, self.write)
+        return submit(cast(Any, item), sale=cast(Any, SimpleNamespace(timeout=timeout, stock_id=1)))
 
     def lead(self) -> Future:
         leader = self.pool.submit(self.submit, "first")
@@ -88,7 +91,12 @@ def group(settings, monkeypatch) -> Iterator[Group]:
     monkeypatch.setattr(active, "MAX_AGE", 600)
     policy.current()
     with ThreadPoolExecutor(12) as pool:
-        yield Group(pool)
+        group = Group(pool)
+        monkeypatch.setattr(
+            group_commit, "sale_lock", lambda sale: CountedLock(group, sale.timeout)
+        )
+        monkeypatch.setattr(group_commit, "withdraw", group.write)
+        yield group
     assert not group_commit._queues, "a thread is still registered as leader"
 
 
@@ -173,7 +181,7 @@ def test_held_lock_times_out_for_every_thread(group) -> None:
 
 
 @pytest.mark.parametrize("backend", ["none", "process"])
-def test_backend_that_excludes_no_other_machine_is_not_shared(group, backend) -> None:
+def test_backend_that_excludes_no_other_machine_is_not_shared(group, backend, monkeypatch) -> None:
     """Otherwise the group would serialise a control without a lock, which must oversell."""
     put_in_force(backend)
     policy.current()
@@ -186,8 +194,7 @@ def test_backend_that_excludes_no_other_machine_is_not_shared(group, backend) ->
         def __exit__(self, *_: object) -> None:
             pass
 
-    threads = [
-        group.pool.submit(submit, NoLock(group), 0, lambda *_: [both.wait(10)]) for _ in range(2)
-    ]
-    for each in threads:
+    monkeypatch.setattr(group_commit, "sale_lock", lambda _: NoLock(group))
+    monkeypatch.setattr(group_commit, "withdraw", lambda *_, **__: [1 + both.wait(10)])
+    for each in [group.pool.submit(group.submit, 1) for _ in range(2)]:
         each.result(10)

@@ -20,6 +20,7 @@ from shop.errors import ShopError
 from shop.models import Order, Sale, User
 from shop.purchase import group_commit
 from shop.purchase.place_order import Placed, place_order
+from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.stock_lock import lock_name
 from tests.locking.scripted import ScriptedBackend
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
@@ -45,7 +46,9 @@ def together(sale: Sale, forms: Sequence[tuple[User, str]], shared: bool = True)
         customer, key = form
         try:
             return place_order(
-                customer_id=customer.pk, sale=sale, quantity=1, key=key, is_first=True
+                PurchaseRequest(
+                    customer_id=customer.pk, sale=sale, quantity=1, key=key, is_first=True
+                )
             )
         except ShopError as error:
             return error

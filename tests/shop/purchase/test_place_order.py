@@ -17,6 +17,7 @@ from shop.errors import BadInput, KeyReused, LimitReached, NotOpen, SoldOut
 from shop.models import CustomerQuota, Order, Sale
 from shop.orders.service import cancel_order
 from shop.purchase.place_order import place_order
+from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.stock_lock import lock_name
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.purchases import EVERY, buy, nothing_changed
@@ -74,7 +75,7 @@ def test_purchase_needs_at_most_eight_queries(strategy) -> None:
     policy.invalidate()  # the dearest case: the policy has to be read, too
     for key in ("first", "second"):
         with CaptureQueriesContext(connection) as queries:
-            place_order(customer_id=customer.pk, sale=sale, quantity=1, key=key)
+            place_order(PurchaseRequest(customer_id=customer.pk, sale=sale, quantity=1, key=key))
         told = [query["sql"] for query in queries if not is_bracket(query["sql"])]
         assert len(told) <= 8, "\n".join(told)
 
@@ -161,10 +162,16 @@ def test_replay_of_the_last_unit_with_a_wrong_hint(strategy) -> None:
     sale, customer = a_sale(stock=1), a_customer()
     seen = fresh(sale)
     order = buy(sale, customer=customer).order
-    again = place_order(customer_id=customer.pk, sale=seen, quantity=1, key="k", is_first=True)
+    again = place_order(
+        PurchaseRequest(customer_id=customer.pk, sale=seen, quantity=1, key="k", is_first=True)
+    )
     assert (again.order, again.replayed) == (order, True)
     with pytest.raises(SoldOut):
-        place_order(customer_id=a_customer().pk, sale=seen, quantity=1, key="k", is_first=True)
+        place_order(
+            PurchaseRequest(
+                customer_id=a_customer().pk, sale=seen, quantity=1, key="k", is_first=True
+            )
+        )
 
 
 @pytest.mark.parametrize("times", [{"opens_in": 60}, {"opens_in": -60, "lasts": 59}])

@@ -23,6 +23,7 @@ from shop.errors import Overloaded, QueueFull, ServiceUnavailable, SoldOut
 from shop.models import Order, Sale
 from shop.platform.deadline import Deadline, within_deadline
 from shop.purchase import place_order
+from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.stock_lock import learn_newer_fence, lock_name
 from tests.inventory.test_commit import END
 from tests.locking.scripted import ScriptedBackend, unavailable
@@ -250,7 +251,7 @@ def test_purchase_replaces_a_broken_connection(strategy, is_first) -> None:
         cursor.execute(END[connection.vendor])
     try:
         wanted = {"customer_id": customer.pk, "sale": sale, "quantity": 1, "key": "k"}
-        place_order.place_order(**wanted, is_first=is_first)
+        place_order.place_order(PurchaseRequest(**wanted, is_first=is_first))
     finally:
         connection.close()
     assert Order.objects.count() == 1

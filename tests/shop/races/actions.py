@@ -32,6 +32,7 @@ from shop.purchase.place_order import Placed, place_order
 from shop.reservations import consumer, reconciliation
 from shop.reservations.reserve import reserve as reserve_units
 from shop.reservations.shards import shards_of
+from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.stock_lock import lock_name
 from tests.shop.making import fresh
 
@@ -57,7 +58,7 @@ def buy(*, sale: int, customer: int, key: str) -> dict[str, Any]:
 
     def send_form() -> Placed:
         form = {"sale": fresh(Sale(pk=sale)), "quantity": 1, "key": key}
-        return place_order(customer_id=customer, **form)
+        return place_order(PurchaseRequest(customer_id=customer, **form))
 
     placed = retried(Overloaded, send_form)
     return {"order": placed.order.number, "replayed": placed.replayed}
@@ -135,7 +136,7 @@ def buy_releasing_early(*, sale: int, customer: int, key: str) -> dict[str, Any]
     guard = lock(lock_name(sale), timeout=5)
     guard.acquire()
     fence = Fence(epoch=1, token=0)
-    reading = stock.read_stock(stock_id=row.stock_id, strategy="naive", fence=fence)
+    reading = stock.claim_stock(stock_id=row.stock_id, strategy="naive", fence=fence)
     reach("early.looked")
     with transaction.atomic():
         of: dict[str, Any] = {"customer_id": customer, "sale": row}

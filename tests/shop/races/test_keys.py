@@ -14,6 +14,7 @@ from shop.administration.audit import audit_sale
 from shop.models import CustomerQuota, Order, Sale, User
 from shop.purchase import tokens
 from shop.purchase.place_order import place_order
+from shop.sales.purchase_request import PurchaseRequest
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
 from tests.shop.races.race_worker import RaceWorker, at_once
 
@@ -80,7 +81,9 @@ def test_row_alone_stops_a_second_effect(database_url) -> None:
 def test_fifty_parallel_sends_of_a_step(processes, verb, status, has_key) -> None:
     put_in_force("redis")
     sale, customer = a_sale(), a_customer()
-    order = place_order(customer_id=customer.pk, sale=fresh(sale), quantity=1, key="k").order
+    order = place_order(
+        PurchaseRequest(customer_id=customer.pk, sale=fresh(sale), quantity=1, key="k")
+    ).order
     call = {"do": "send", "path": f"{order.get_absolute_url()}{verb}/"}
     call["session"] = session_of(customer)
     keys = ["same" if has_key else str(number) for number in range(50)]
@@ -101,7 +104,9 @@ def test_fifty_parallel_sends_of_a_step(processes, verb, status, has_key) -> Non
 def test_step_in_flight_is_409_and_finished_after_a_kill(processes, verb, status) -> None:
     put_in_force("redis")
     sale, customer = a_sale(), a_customer()
-    order = place_order(customer_id=customer.pk, sale=fresh(sale), quantity=1, key="k").order
+    order = place_order(
+        PurchaseRequest(customer_id=customer.pk, sale=fresh(sale), quantity=1, key="k")
+    ).order
     call = {"do": "send", "path": f"{order.get_absolute_url()}{verb}/", "form": {}}
     call |= {"session": session_of(customer), "form": {"idempotency_key": "k"}}
     first, other = processes(2)

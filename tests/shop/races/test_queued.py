@@ -56,7 +56,7 @@ def test_consumer_without_a_lock_loses_naive_writes(processes) -> None:
     sale = a_queued_sale(stock=10)
     consumer, other = processes(2)
     ask(sale)
-    consumer.run_until("queued.stock_read", {"do": "consume"})
+    consumer.run_until("stock.read", {"do": "consume"})
     assert outcomes(*other.run({**a_form(sale), "do": "buy"})) == {"order": 1}
     consumer.proceed()
     until(lambda: Order.objects.filter(sale=sale).count() == 2, "both orders")

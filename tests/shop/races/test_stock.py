@@ -11,6 +11,7 @@ from shop.models import Sale
 from shop.orders.service import cancel_order
 from shop.purchase.admission import MAX_AGE
 from shop.purchase.place_order import place_order
+from shop.sales.purchase_request import PurchaseRequest
 from tests.fault_rows import SLACK, audit_sale
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.races.race_worker import TTL, at_once
@@ -132,7 +133,9 @@ def test_every_process_sees_stock_return_within_a_tenth_of_a_second(processes, r
     """A request 100 ms after the return sees it, however slow the machine is."""
     put_in_force("redis")
     sale = a_sale(stock=1)
-    order = place_order(customer_id=a_customer().pk, sale=fresh(sale), quantity=1, key="k").order
+    order = place_order(
+        PurchaseRequest(customer_id=a_customer().pk, sale=fresh(sale), quantity=1, key="k")
+    ).order
     doors = processes(3)
     for process in doors:
         watch = {"do": "watch_door", "slug": sale.slug, "remembers": remembers}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from unittest.mock import patch
@@ -13,8 +12,7 @@ from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
 from inventory.models import Stock
-from inventory.statements import Statement
-from locking import Lease, locks
+from locking import locks
 from shop.errors import ServiceUnavailable
 from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order, expire_unpaid_orders
@@ -70,7 +68,7 @@ def test_key_of_another_sale_is_a_key_of_its_own() -> None:
     customer, sale = a_customer(), a_queued_sale(stock=200)
     buy(a_sale(), customer=customer)
     queued = [ask(sale, customer), *(ask(sale) for _ in range(99))]
-    with patch.object(order_writer, "commit_under", wraps=order_writer.commit_under) as commit:
+    with patch.object(order_writer, "withdraw", wraps=order_writer.withdraw) as commit:
         consume()
     assert {status(one) for one in queued} == {"won"}
     assert commit.call_count == 1
@@ -115,7 +113,7 @@ def test_excess_reservations_are_rejected_as_sold_out(shop) -> None:
 def test_database_failure_leaves_the_entry() -> None:
     sale = a_queued_sale()
     queued = ask(sale)
-    with patch.object(order_writer, "commit_under", side_effect=OperationalError("gone")):
+    with patch.object(order_writer, "withdraw", side_effect=OperationalError("gone")):
         consumer.Consumer(threading.Event()).round()
         assert status(queued) == "waiting"
     assert not RejectedReservation.objects.exists()
@@ -129,14 +127,14 @@ def test_order_of_an_unanswered_commit_is_not_rejected(strategy, settings) -> No
     """C2: the last attempt commits the batch, and its reply is lost."""
     put_in_force("process", strategy)
     sale = a_queued_sale(stock=1)
-    queued, commit = ask(sale), order_writer.commit_under
+    queued, commit = ask(sale), order_writer.withdraw
 
-    def commit_without_reply(lease: Lease, statements: Sequence[Statement]) -> None:
+    def commit_without_reply(*args: object, **options: object) -> None:
         if unanswered.call_count >= settings.MAX_ATTEMPTS:
-            commit(lease, statements)
+            commit(*args, **options)
         raise LOST
 
-    with patch.object(order_writer, "commit_under", side_effect=commit_without_reply) as unanswered:
+    with patch.object(order_writer, "withdraw", side_effect=commit_without_reply) as unanswered:
         consumer.Consumer(threading.Event()).round()
     assert unanswered.call_count >= settings.MAX_ATTEMPTS
     consume()
@@ -177,7 +175,7 @@ def test_no_entry_is_rejected_while_the_row_is_blocked(settings) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET innodb_lock_wait_timeout = 0")
     try:
-        with patch.object(order_writer, "commit_under", wraps=order_writer.commit_under) as commit:
+        with patch.object(order_writer, "withdraw", wraps=order_writer.withdraw) as commit:
             one.round()
     finally:
         connection.close()

@@ -29,6 +29,7 @@ from shop.reservations.reconciliation import (
     load,
     reconcile,
 )
+from shop.sales.purchase_request import PurchaseRequest
 from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, buy, fresh
 from tests.shop.purchases import armed_once
@@ -256,7 +257,7 @@ def test_direct_purchase_of_a_queued_sale_is_repaired() -> None:
     """No code does this; the stock row and the reconciliation correct it."""
     sale = a_queued_sale(stock=2)
     load(sale=sale)
-    place_order(customer_id=a_customer().pk, sale=fresh(sale), quantity=2, key="k")
+    place_order(PurchaseRequest(customer_id=a_customer().pk, sale=fresh(sale), quantity=2, key="k"))
     queued = ask(sale)
     consume()
     assert status(queued) == "sold_out"

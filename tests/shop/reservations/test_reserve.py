@@ -21,6 +21,7 @@ from shop.platform.redis import TIMEOUT
 from shop.purchase import admission
 from shop.reservations import store
 from shop.reservations.reconciliation import load
+from shop.sales.purchase_request import PurchaseRequest
 from tests.shop.making import a_customer, buy, signed_in
 from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, redis_command, status, told
 
@@ -99,7 +100,7 @@ def test_sold_out_is_not_final_while_the_form_may_be_in_flight(li, shop, monkeyp
         answers.append(buy(signed_in(li), sale))
         consume()
         cancel_order(order=Order.objects.select_related("sale").get())
-        return reserve(**what)
+        return reserve(PurchaseRequest(**what))
 
     monkeypatch.setattr(store, "reserve", reserve_late)
     first = buy(shop, sale)

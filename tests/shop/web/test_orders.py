@@ -16,6 +16,7 @@ from shop.models import Order, Payment, User
 from shop.orders.service import cancel_order, expire_unpaid_orders
 from shop.payments.service import pay_at_once, start_payment
 from shop.purchase.place_order import place_order
+from shop.sales.purchase_request import PurchaseRequest
 from tests.shop.making import a_sale, buy, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
@@ -31,7 +32,7 @@ def _slow_machine(settings) -> None:
 
 @pytest.fixture
 def order(li: User) -> Order:
-    return place_order(customer_id=li.pk, sale=a_sale(), quantity=1, key="k").order
+    return place_order(PurchaseRequest(customer_id=li.pk, sale=a_sale(), quantity=1, key="k")).order
 
 
 def text(html: str) -> str:
@@ -132,7 +133,9 @@ def test_closed_order_never_promises_what_it_cannot_know(shop, order, payment, e
 
 
 def test_header_shows_the_minutes_of_the_earliest_unpaid_order(shop, li, order):
-    later = place_order(customer_id=li.pk, sale=a_sale(), quantity=1, key="k2").order
+    later = place_order(
+        PurchaseRequest(customer_id=li.pk, sale=a_sale(), quantity=1, key="k2")
+    ).order
     now = timezone.now()
     for one, minutes in ((order, 3), (later, 9)):
         Order.objects.filter(pk=one.pk).update(pay_by=now + timedelta(minutes=minutes))

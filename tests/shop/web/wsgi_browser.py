@@ -22,7 +22,6 @@ from django.test import override_settings
 
 from shop.models import Sale, User
 from shop.purchase import tokens
-from shop.web import refusals
 from tests.shop.making import a_customer, signed_in
 
 FORM = "application/x-www-form-urlencoded"
@@ -72,7 +71,8 @@ class Browser:
             session=self.session,
             is_first=is_first,
         )
-        return {"idempotency_key": key, "quantity": quantity, "purchase_token": token}
+        form = {"idempotency_key": key, "quantity": quantity, "purchase_token": token}
+        return form | self.secret
 
     def send(self, sale: Sale, form: Any = None, *, accept: str = "text/html", **environ: Any):
         form = self.form(sale) if form is None else form
@@ -103,13 +103,12 @@ class Browser:
 
     def send_without_token(self, sale: Sale, form: dict[str, Any], **options: Any):
         """Send the form without its token, so that the view responds."""
-        return self.send(sale, {**form, **self.secret, "purchase_token": ""}, **options)
+        return self.send(sale, {**form, "purchase_token": ""}, **options)
 
 
 @pytest.fixture(autouse=True)
 def alone(in_force: None) -> Iterator[None]:
     """Start without cached responses, and keep the test's database connection open."""
-    refusals.clear()
     CountingMiddleware.asked = 0
     for signal in SIGNALS:
         signal.disconnect(close_old_connections)
