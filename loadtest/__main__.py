@@ -20,7 +20,6 @@ EXPERIMENTS = {
     "interleavings": "loadtest.interleavings.runner",
     "commit": "loadtest.bench.commit",
     "keys": "loadtest.bench.keys",
-    "shards": "loadtest.bench.shards",
     "purchase": "loadtest.bench.purchase.runner",
     "room": "loadtest.bench.room.runner",
     "scenario": "loadtest.scenarios.runner",

@@ -78,10 +78,8 @@ class Sale(models.Model):
     )
     # False for the sales of load tests: only who has the address finds them.
     is_listed = models.BooleanField(default=True, editable=False)
-    # One number for each shard, separated by commas: see shop.reservations.shards.
-    generation = models.CharField(
-        max_length=200,
-        default="0",
+    generation = models.PositiveIntegerField(
+        default=0,
         editable=False,
         help_text=_("Identifies its state in Redis; every load changes it. 0 before the first."),
     )

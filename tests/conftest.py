@@ -64,7 +64,7 @@ os.environ.update(
     SHOP_VAR=str(_var),
     DATABASE_URL=_database.url if _database else f"sqlite:///{_var / 'db.sqlite3'}",
     REDIS_URL=_redis.url,
-    QUEUE_URLS="",
+    QUEUE_REDIS_URL="",
     LOCK_REDIS_URL="",
     CACHE_URL="",  # the same server, also in processes with another REDIS_URL
     CELERY_BROKER_URL=_redis.url,
@@ -161,7 +161,6 @@ def _clear_caches_of_shop() -> None:
     from shop.administration import alerts
     from shop.platform import rate_limits
     from shop.purchase import admission, tokens
-    from shop.reservations import shares
     from shop.sales import waiting_slots
     from waiting_room import gate, service
 
@@ -172,7 +171,6 @@ def _clear_caches_of_shop() -> None:
     alerts.clear()
     service.clear()
     gate.clear()
-    shares.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ from tools.supervisor import Events, Part, reaper, say, stop_parts, supervise  #
 STORE_VARIABLES = (
     "DATABASE_URL",
     "REDIS_URL",
-    "QUEUE_URLS",
+    "QUEUE_REDIS_URL",
     "CACHE_URL",
     "REDLOCK_URLS",
     "ZOOKEEPER_HOSTS",

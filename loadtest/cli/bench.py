@@ -1,4 +1,4 @@
-"""Benchmark locks, purchases, designs, a waiting room, cache rebuilds, keys or shards.
+"""Benchmark locks, purchases, designs, a waiting room, cache rebuilds or keys.
 
 Example: manage.py lab bench locks --backend redis --rounds 3
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from django.utils.text import get_text_list
 
-from loadtest.bench import caches, commit, keys, shards
+from loadtest.bench import caches, commit, keys
 from loadtest.bench.locks import report as locks
 from loadtest.bench.locks.systems import OURS
 from loadtest.bench.purchase import report as purchase
@@ -26,7 +26,6 @@ SUBJECTS = {
     "room": room,
     "cache": caches,
     "keys": keys,
-    "shards": shards,
 }
 LIMITS = {
     "rounds": (1, 50),
@@ -68,8 +67,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="locks",
         help="locks (default), purchase: over HTTP, compared with the reference implementation, "
         "commit: designs by the time between reservation and COMMIT, room: people in a waiting "
-        "room, cache: 200 readers of an expired value, keys: the cost of idempotency keys, "
-        "shards: the cost of a queued sale's reservations on several Redis servers",
+        "room, cache: 200 readers of an expired value, keys: the cost of idempotency keys",
     )
     rounds = "rounds; the median is reported (default: 3 for locks, else 5)"
     add_numbers(parser, [("rounds", None, rounds)])

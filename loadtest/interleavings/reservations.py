@@ -19,7 +19,6 @@ from shop.errors import SoldOut
 from shop.models import CustomerQuota, Order, RejectedReservation, Sale, User
 from shop.reservations import order_writer, reconciliation, store
 from shop.reservations.reserve import reserve
-from shop.reservations.shards import shards_of
 from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.stock_lock import lock_name
 
@@ -47,15 +46,14 @@ class Reservations(Runs):
         world = RedisWorld(REDIS, [url], f"lock:{{{lock_name(self.sale.pk)}}}")
         super().__init__(program, world, self.sale.stock_id)
         reconciliation.load(sale=self.sale)
-        (self.shard,) = shards_of(self.sale)
-        state = store.keys_of(self.shard).state
+        state = store.keys_of(self.sale).state
         world.ask(0, "COPY", state, f"saved:{state}")
         for client in self.clients:
             client.gated = GATED | {WAITS}
         for name in program.clients:  # open the connections, and load the scripts
             with suppress(SoldOut):
                 self._buy(name)
-        order_writer.write(sale=self.sale, shard=self.shard)
+        order_writer.write(sale=self.sale)
 
     def perform(self, prefix: Sequence[Choice]) -> tuple[Schedule, str]:
         """Run the program with the policy as it is: reading it is no part of the program."""
@@ -70,7 +68,7 @@ class Reservations(Runs):
         for lease in list(locks["redis"].held.values()):
             lease.forget()  # that of a client that crashed
         lock = f"lock:{{{lock_name(self.sale.pk)}}}"
-        keys = store.keys_of(self.shard)
+        keys = store.keys_of(self.sale)
         assert isinstance(self.world, RedisWorld)
         self.world.ask(0, "DEL", lock, f"{lock}:waiters", *keys)
         self.world.ask(0, "COPY", f"saved:{keys.state}", keys.state)
@@ -93,15 +91,15 @@ class Reservations(Runs):
                 if word == "reserve":
                     client.memory["accepted"] = self._buy(client.label)
                 else:
-                    order_writer.write(sale=self.sale, shard=self.shard)
+                    order_writer.write(sale=self.sale)
             except (SoldOut, LockError):
                 pass
 
     def _judge(self) -> str:
         self.world.end_lease()  # of a writer that crashed
-        order_writer.write(sale=self.sale, shard=self.shard)
+        order_writer.write(sale=self.sale)
         reconciliation.reconcile(sale=self.sale, thoroughly=True)
-        ledger, state = ledger_of(stock_id=self.stock_id), store.read_state(shard=self.shard)
+        ledger, state = ledger_of(stock_id=self.stock_id), store.read_state(sale=self.sale)
         if sum(ledger.per_order.values()) > self.program.stock:
             return OVERSOLD
         orders = set(Order.objects.filter(sale=self.sale).values_list("number", flat=True))

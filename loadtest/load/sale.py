@@ -10,7 +10,6 @@ from django.utils import timezone
 from inventory.models import Product, Stock, StockMovement
 from shop.models import CustomerQuota, Order, Payment, RejectedReservation, Sale
 from shop.reservations import store
-from shop.reservations.shards import shards_of
 from shop.sales.queries import create_sale
 
 OPEN_FOR = timedelta(days=1)
@@ -39,8 +38,7 @@ def remove_sale(sale: Sale) -> None:
     """Delete a sale with its orders, its ledger and its product, unless that has another sale."""
     if sale.is_queued:
         sale.refresh_from_db(fields=["generation"])
-        for shard in shards_of(sale):
-            store.delete(shard)
+        store.delete(sale=sale)
     with transaction.atomic():
         Payment.objects.filter(order__sale=sale).delete()
         for model in (Order, RejectedReservation, CustomerQuota):

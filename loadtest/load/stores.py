@@ -37,7 +37,7 @@ def private_environ(folder: Path) -> dict[str, str]:
         "SHOP_VAR": str(folder),
         "DATABASE_URL": f"sqlite:///{folder / 'lab.sqlite3'}",
         "REDIS_URL": NOWHERE,
-        "QUEUE_URLS": "",
+        "QUEUE_REDIS_URL": "",
         "LOCK_REDIS_URL": "",
         "CACHE_URL": "",  # the server of REDIS_URL
         "CELERY_BROKER_URL": NOWHERE,

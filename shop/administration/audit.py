@@ -14,7 +14,6 @@ from inventory.queries import Ledger, ledger_of
 from shop.errors import ServiceUnavailable
 from shop.models import Order, Sale
 from shop.reservations import store
-from shop.reservations.shards import shards_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +32,13 @@ class StockAudit:
     stale_writes_refused: int
     breaches: tuple[str, ...]
     reserved: int | None = None
-    """Units of a queued sale whose order is not written yet; None if Redis is unavailable, and
-    without those on unavailable shards."""
+    """Units of a queued sale whose order is not written yet; None if Redis is unavailable."""
     waiting: float | None = None
     """Seconds for which the oldest of these reservations has waited, by Redis's clock and ours."""
     drift: int | None = None
     """Units that Redis offers beyond those available and not reserved. Redis and database are read
     at different moments: only a lasting drift is real, and `manage.py reconcile_queued` ends it.
-    None if a shard is not loaded or unavailable."""
-    unavailable: int = 0
-    """Shards of a queued sale that did not respond."""
+    None if the sale is not loaded, or Redis is unavailable."""
 
     @property
     def ok(self) -> bool:
@@ -106,14 +102,12 @@ def _snapshot() -> Iterator[None]:
 def _in_redis(sale: Sale, available: int) -> dict[str, Any]:
     if sale.is_queued:
         with suppress(ServiceUnavailable):
-            states = store.read_states(sale=sale)
-            stocks = [state.stock for state in states.values() if state and state.stock is not None]
-            shards = len(shards_of(sale))
+            state = store.read_state(sale=sale)
+            stock = state.stock if state else None
             return {
-                "reserved": sum(state.queued for state in states.values() if state),
+                "reserved": state.queued if state else 0,
                 "waiting": store.oldest_age(sale=sale),
-                "drift": sum(stocks) - available if len(stocks) == shards else None,
-                "unavailable": shards - len(states),
+                "drift": None if stock is None else stock - available,
             }
     return {}
 

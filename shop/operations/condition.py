@@ -61,14 +61,6 @@ def _stores(state: LiveState) -> Iterator[Condition]:
     elif "cache" in down:
         text = _("The cache has not responded since %(time)s or earlier: pages are slower.")
         yield Condition("warn", text % _since("", down["cache"]))
-    if shard := next((name for name in down if name.startswith("queue ")), ""):
-        text = _(
-            "Queued sales: server %(store)s has not responded since %(time)s or earlier."
-            " Its customers are refused; the others can buy."
-        )
-        advice = _("Restart it with its data. If they are lost: manage.py reconcile_queued --help.")
-        level = "bad" if state.queued_sales else "warn"
-        yield Condition(level, text % _since(shard.partition(" ")[2], down[shard]), advice)
 
 
 def _since(store: str, time: datetime) -> dict[str, str]:

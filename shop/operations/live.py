@@ -24,7 +24,7 @@ from shop.administration import alerts
 from shop.administration.audit import StockAudit
 from shop.errors import ServiceUnavailable
 from shop.models import RejectedReservation, Sale
-from shop.operations.probes import SHARDS, STORES, Probe, ProbeResult, probe_all
+from shop.operations.probes import STORES, Probe, ProbeResult, probe_all
 from shop.operations.rates import LastMinute, read_last_minute
 from shop.reservations import store
 from shop.reservations.reconciliation import sales_under_way
@@ -130,7 +130,7 @@ def get_live_state() -> LiveState:
 
 def get_outage() -> LiveState:
     """Return only whether the shop's stores respond, as `/readyz` publishes it."""
-    return LiveState(as_of=timezone.now(), stores=_probe(STORES | SHARDS))
+    return LiveState(as_of=timezone.now(), stores=_probe(STORES))
 
 
 def invalidate() -> None:
@@ -144,7 +144,7 @@ _probe = partial(probe_all, seconds=PROBE_SECONDS)
 def _read_live() -> LiveState:
     as_of = timezone.now()
     probes: dict[str, Probe] = {f"lock {alias}": partial(_probe_backend, alias) for alias in locks}
-    found = _probe(STORES | SHARDS | probes)
+    found = _probe(STORES | probes)
     backends = {alias: found[f"lock {alias}"] for alias in locks}
     if not found["database"].ok:
         raise LockUnavailable  # rather than wait for each query
@@ -162,7 +162,7 @@ def _read_live() -> LiveState:
         as_of=as_of,
         policy=row,
         history=list(LockPolicyChange.objects.all()[:HISTORY]),
-        stores={name: found[name] for name in STORES | SHARDS},
+        stores={name: found[name] for name in STORES},
         locks={alias: one for alias, one in backends.items() if alias not in IN_MEMORY},
         rows=_confirmed(_rows(held, row, sales)),
         unknown=[

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -68,6 +67,11 @@ def _run(probe: Probe) -> ProbeResult:
         connection.close()  # the connection of this thread
 
 
+def _probe_redis() -> None:
+    for url in {settings.REDIS_URL, settings.QUEUE_REDIS_URL}:
+        command("PING", at=Address(url, ""))  # of a Cluster, one node
+
+
 def _probe_database() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
@@ -75,12 +79,6 @@ def _probe_database() -> None:
 
 STORES: dict[str, Probe] = {
     "database": _probe_database,
-    "redis": lambda: command("PING"),
+    "redis": _probe_redis,
     "cache": lambda: command("PING", at=Address(settings.CACHE_URL, "")),
 }
-SHARDS: dict[str, Probe] = {
-    f"queue {number}": partial(command, "PING", at=Address(url, ""))
-    for number, url in enumerate(settings.QUEUE_URLS, 1)
-    if url != settings.REDIS_URL
-}
-"""The other servers of queued sales: each serves a part of their customers."""

@@ -4,9 +4,7 @@
     order_writer    writes a batch of entries: orders, quotas, one UPDATE of the stock, the ledger
     consumer        waits for entries and calls the order writer
     reconciliation  loads Redis from the ledger, compares the two and repairs Redis
-    shares          divides the stock among the shards and moves units between them
     store           the only module that knows the keys in Redis
-    shards          the servers of a sale, and which of them is a customer's
 
 The database decides: it refuses what Redis promised in excess, and the reservation page says so.
 docs/explanation/queued-sales.md describes the states and the promises of each.

@@ -16,7 +16,6 @@ from shop.models import Sale
 from shop.platform import metrics
 from shop.reservations import order_writer, store
 from shop.reservations.reconciliation import sales_under_way
-from shop.reservations.shards import Shard, shards_of
 
 logger = logging.getLogger("shop")
 
@@ -33,7 +32,7 @@ class Consumer:
 
     def __init__(self, stop: threading.Event) -> None:
         self.stop = stop
-        self._sales: dict[Shard, Sale] = {}
+        self._sales: list[Sale] = []
         self._refresh_at = 0.0
 
     def run(self) -> None:
@@ -50,23 +49,23 @@ class Consumer:
         connections.close_all()
 
     def round(self) -> int:
-        """Wait for entries and write a batch of each shard; return the number of entries."""
+        """Wait for entries and write a batch of each sale; return the number of entries."""
         if time.monotonic() >= self._refresh_at:
             self._refresh_at = time.monotonic() + REFRESH_INTERVAL
             close_old_connections()
-            self._sales = {one: sale for sale in sales_under_way() for one in shards_of(sale)}
+            self._sales = list(sales_under_way())
         if not self._sales:
             self.stop.wait(BLOCK)
             return 0
-        filled = store.wait_for_entries(list(self._sales), BLOCK)
-        count = sum(self._write(self._sales[shard], shard) for shard in filled)
+        filled = store.wait_for_entries(self._sales, BLOCK)
+        count = sum(map(self._write, filled))
         if filled:
             self.stop.wait(BATCH_WINDOW if count else BLOCK)
         return count
 
-    def _write(self, sale: Sale, shard: Shard) -> int:
+    def _write(self, sale: Sale) -> int:
         try:
-            return order_writer.write(sale=sale, shard=shard)
+            return order_writer.write(sale=sale)
         except (LockError, Overloaded) as error:
             logger.warning("Entries of sale %s were not written, retrying: %r", sale.slug, error)
             return 0

@@ -23,7 +23,6 @@ from shop.models import CustomerQuota, RejectedReservation, Sale, User
 from shop.platform.metrics import ORDERS
 from shop.reservations import store
 from shop.reservations.reconciliation import decided_in, reconcile
-from shop.reservations.shards import Shard
 from shop.reservations.store import Entry
 from shop.sales.purchase_request import NewOrder, withdrawal_of
 from shop.sales.stock_lock import learn_newer_fence, lock_name, withdraw
@@ -41,18 +40,18 @@ Reason = RejectedReservation.Reason
 Outcomes = list[tuple[Entry, str]]
 
 
-def write(*, sale: Sale, shard: Shard) -> int:
-    """Decide the oldest entries of a shard and remove them from its stream; return their number.
+def write(*, sale: Sale) -> int:
+    """Decide the oldest entries of a sale and remove them from its stream; return their number.
 
     Undecided entries stay in the stream. Raises LockError, DatabaseError and ServiceUnavailable.
     """
     for attempt in reversed(range(settings.MAX_ATTEMPTS)):
         try:
             with lock(lock_name(sale.pk), timeout=BATCH_LOCK_TIMEOUT) as lease:
-                entries = list(islice(store.entries(shard=shard), BATCH))
-                outcomes = _decide(sale, shard, entries, lease, is_last=not attempt)
+                entries = list(islice(store.entries(sale=sale), BATCH))
+                outcomes = _decide(sale, entries, lease, is_last=not attempt)
                 reach("queued.committed")
-                settled = store.settle(shard=shard, outcomes=outcomes)
+                settled = store.settle(sale=sale, outcomes=outcomes)
                 reach("queued.settled")
         except StaleFence:
             learn_newer_fence(sale)
@@ -72,9 +71,7 @@ def _reconnect() -> None:
     connection.ensure_connection()
 
 
-def _decide(
-    sale: Sale, shard: Shard, entries: Sequence[Entry], lease: Lease, *, is_last: bool
-) -> Outcomes:
+def _decide(sale: Sale, entries: Sequence[Entry], lease: Lease, *, is_last: bool) -> Outcomes:
     decided = decided_in(sale=sale, numbers=[entry.number for entry in entries])
     outcomes = [(one, decided[one.number].outcome) for one in entries if one.number in decided]
     fresh = [entry for entry in entries if entry.number not in decided]

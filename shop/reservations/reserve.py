@@ -1,7 +1,4 @@
-"""Queued purchases: reserve units with one round trip to Redis, without a query or a lock.
-
-Only a customer whose shard has no units left causes a move between shards, under the sale's lock.
-"""
+"""Queued purchases: reserve units with one round trip to Redis, without a query or a lock."""
 
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -19,9 +16,8 @@ from shop.errors import (
     SoldOut,
 )
 from shop.models import Order, Sale, digest, path_of
-from shop.reservations import shares, store
+from shop.reservations import store
 from shop.reservations.reconciliation import decided_in, load
-from shop.reservations.shards import home_of
 from shop.reservations.store import Entry
 from shop.sales.purchase_request import PurchaseRequest, refusal_of
 
@@ -75,19 +71,15 @@ def reserve(wanted: PurchaseRequest) -> Queued:
     entry = Entry("", number, customer_id, quantity, wanted.hashed_key)
     is_open = refusal is not NotOpen
     limit = sale.limit_per_customer if is_open else 0
-    home = home_of(sale, customer_id)
-    outcome = store.reserve(shard=home, entry=entry, limit=limit)
+    outcome = store.reserve(sale=sale, entry=entry, limit=limit)
     if outcome == "not_loaded" and is_open:
         load(sale=sale)
-        home = home_of(sale, customer_id)
-        outcome = store.reserve(shard=home, entry=entry, limit=limit)
+        outcome = store.reserve(sale=sale, entry=entry, limit=limit)
     elif outcome == "not_loaded":
         # A closed sale is not loaded into Redis: the database knows its reservations.
         decision = decided_in(sale=sale, numbers=[number]).get(number)
         found = "replayed" if decision and decision.quantity == quantity else "key_reused"
         outcome = found if decision else "limit"
-    if outcome == "sold_out" and home.total > 1:
-        outcome = shares.reserve_from_others(sale=sale, entry=entry, limit=limit)
     if outcome == "limit" and not is_open:
         raise NotOpen
     if outcome not in ("queued", "replayed"):
@@ -119,7 +111,7 @@ def reservation_status(*, customer_id: int, token: str) -> ReservationStatus:
         raise NotFound
     status, order_url = "lost", None
     try:
-        is_waiting = store.is_waiting(sale=sale, customer_id=customer_id, number=wanted.number)
+        is_waiting = store.is_waiting(sale=sale, number=wanted.number)
     except ServiceUnavailable:
         status, is_waiting = "waiting", False
     if is_waiting:

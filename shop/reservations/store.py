@@ -1,6 +1,6 @@
 """The state of queued sales in Redis: the only module that knows its keys.
 
-    queue:{<sale>}:<generation>            hash    stock: the shard's units of the stock row
+    queue:{<sale>}:<generation>            hash    stock: units of the stock row
                                                    queued: units in the stream
                                                    run: id of the server last compared thoroughly
     queue:{<sale>}:<generation>:taken      hash    customer -> units ordered
@@ -13,17 +13,16 @@
 `stock`, `taken` and `outcomes` mirror the database; only a holder of the sale's lock changes them.
 `queued`, `waiting` and the stream change together, in one script each time.
 
-Each shard has a state of its own, with its customers and its share of the stock row; `shards` has
-the hash tags. The generation is a random number in the sale's row, changed by every load: data that
-an old server or the shop of another database left behind never mixes with the current state. A
-generation without `stock` is being filled.
+The hash tag `{<sale>}` keeps a sale in one slot of a Cluster, and spreads the sales over its nodes.
+The generation is a random number in the sale's row, changed by every load: data that an old server
+or the shop of another database left behind never mixes with the current state. A generation without
+`stock` is being filled.
 
 All functions raise ServiceUnavailable, in bounded time, if Redis is unavailable.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
@@ -33,25 +32,23 @@ from django.conf import settings
 from shop.errors import ServiceUnavailable
 from shop.models import Order, Sale
 from shop.platform.redis import Address, command, run, scan_hash, scripts
-from shop.reservations.shards import Shard, home_of, shards_of
 
 FILL_TIMEOUT = 15
 """Seconds within which a process fills a generation; then others take it for lost."""
 CHUNK = 500
 """Items in one command."""
-POLL = 0.03
-"""Seconds between two reads of the streams of several servers."""
+POLL = 0.05
+"""Seconds between two looks at the streams of a Cluster, which no command can read together."""
 
 Item = TypeVar("Item")
-Server = TypeVar("Server")
 
-_RESERVE, _SETTLE, _RELEASE, _SET_STOCK, _TAKE = scripts(
-    __file__, "reserve", "settle", "release", "set_stock", "take"
+_RESERVE, _SETTLE, _RELEASE, _SET_STOCK = scripts(
+    __file__, "reserve", "settle", "release", "set_stock"
 )
 
 
 class Keys(NamedTuple):
-    """The keys of one generation of a shard's state."""
+    """The keys of one generation of a sale's state."""
 
     state: str
     taken: str
@@ -61,7 +58,7 @@ class Keys(NamedTuple):
 
 
 class State(NamedTuple):
-    """The units of a shard as Redis knows them."""
+    """The units of a sale as Redis knows them."""
 
     stock: int | None
     """Units of the stock row; None while a process fills the generation."""
@@ -69,11 +66,6 @@ class State(NamedTuple):
     """Units in the stream."""
     run: str
     """Id of the server that was compared thoroughly."""
-
-    @property
-    def left(self) -> int:
-        """Return the units that may be reserved; negative if too many are."""
-        return (self.stock or 0) - self.queued
 
 
 class Entry(NamedTuple):
@@ -93,23 +85,31 @@ class Entry(NamedTuple):
         return int(self.id.partition("-")[0]) / 1000
 
 
+def keys_of(sale: Sale) -> Keys:
+    """Return the keys of the generation that `sale` names."""
+    return _keys(sale.pk, sale.generation)
+
+
 @lru_cache(maxsize=1000)
-def keys_of(shard: Shard) -> Keys:
-    """Return the keys of the generation that `shard` names."""
-    state = f"queue:{{{shard.tag}}}:{shard.generation}"
+def _keys(sale_id: int, generation: int) -> Keys:
+    state = f"queue:{{{sale_id}}}:{generation}"
     return Keys(state, *(f"{state}:{name}" for name in Keys._fields[1:]))
 
 
-def reserve(*, shard: Shard, entry: Entry, limit: int | None) -> str:
+def _at(sale: Sale) -> Address:
+    return Address(settings.QUEUE_REDIS_URL, str(sale.pk))
+
+
+def reserve(*, sale: Sale, entry: Entry, limit: int | None) -> str:
     """Reserve units; return queued, replayed, key_reused, limit, sold_out or not_loaded.
 
     Without a limit nothing is checked: this moves an entry of an older generation.
     """
     most = "" if limit is None else limit
-    return str(run(_RESERVE, keys_of(shard), *entry[1:], most, at=shard.address))
+    return str(run(_RESERVE, keys_of(sale), *entry[1:], most, at=_at(sale)))
 
 
-def settle(*, shard: Shard, outcomes: Iterable[tuple[Entry, str]]) -> int:
+def settle(*, sale: Sale, outcomes: Iterable[tuple[Entry, str]]) -> int:
     """Remove decided entries from the stream, release rejected units, return the number removed."""
     settled = 0
     for chunk in _in_chunks(outcomes):
@@ -117,141 +117,98 @@ def settle(*, shard: Shard, outcomes: Iterable[tuple[Entry, str]]) -> int:
         for entry, outcome in chunk:
             customer = "" if entry.customer_id is None else entry.customer_id
             args += (entry.id, entry.number, customer, entry.quantity, outcome)
-        settled += int(run(_SETTLE, keys_of(shard), *args, at=shard.address))
+        settled += int(run(_SETTLE, keys_of(sale), *args, at=_at(sale)))
     return settled
 
 
 def release(*, order: Order) -> None:
     """Release the units of a closed order; call it while holding the sale's lock."""
-    shard = home_of(order.sale, order.customer_id)
     args = order.customer_id, order.quantity, order.number
-    run(_RELEASE, keys_of(shard)[:3], *args, at=shard.address)
+    run(_RELEASE, keys_of(order.sale)[:3], *args, at=_at(order.sale))
 
 
-def is_waiting(*, sale: Sale, customer_id: int, number: str) -> bool:
-    """Return True if the reservation is in the stream, False also if its shard is lost."""
-    shard = home_of(sale, customer_id)
-    if shard.generation < 0:
-        return False
-    return bool(command("HEXISTS", keys_of(shard).waiting, number, at=shard.address))
+def is_waiting(*, sale: Sale, number: str) -> bool:
+    """Return True if the reservation is in the stream."""
+    return bool(command("HEXISTS", keys_of(sale).waiting, number, at=_at(sale)))
 
 
-def read_state(*, shard: Shard) -> State | None:
-    """Return the units of a shard; None if the generation is not in Redis."""
+def read_state(*, sale: Sale) -> State | None:
+    """Return the units of the sale; None if the generation is not in Redis."""
     fields = "stock", "queued", "run"
-    stock, queued, run = command("HMGET", keys_of(shard).state, *fields, at=shard.address)
+    stock, queued, run = command("HMGET", keys_of(sale).state, *fields, at=_at(sale))
     if stock is None and run is None:
         return None
     return State(None if stock is None else int(stock), int(queued or 0), run or "")
 
 
-def read_states(*, sale: Sale) -> dict[Shard, State | None]:
-    """Return the units of each shard that is available. Raise ServiceUnavailable if none is."""
-    return _of_available(shards_of(sale), lambda shard: read_state(shard=shard))
-
-
-def loaded(states: Mapping[Shard, State | None]) -> dict[Shard, State]:
-    """Return the units of the shards that are loaded and not being filled."""
-    return {shard: one for shard, one in states.items() if one and one.stock is not None}
-
-
-def _of_available(servers: Iterable[Server], ask: Callable[[Server], Item]) -> dict[Server, Item]:
-    """Return the reply of each server that is available. Raise ServiceUnavailable if none is."""
-    replies = {}
-    failure: ServiceUnavailable | None = None
-    for server in servers:
-        try:
-            replies[server] = ask(server)
-        except ServiceUnavailable as error:
-            failure = error
-    if failure and not replies:
-        raise failure
-    return replies
-
-
 def left(*, sale: Sale) -> int | None:
-    """Return the units that may be reserved; None unless all shards respond and are loaded."""
-    states = loaded(read_states(sale=sale))
-    is_all = len(states) == len(shards_of(sale))
-    return sum(state.left for state in states.values()) if is_all else None
+    """Return the units that may be reserved, negative if too many are; None if not loaded."""
+    state = read_state(sale=sale)
+    return None if state is None or state.stock is None else state.stock - state.queued
 
 
 def backlog(*, sale: Sale) -> int:
     """Return the number of reservations whose order is not written yet."""
-    shards = shards_of(sale)
-    return sum(int(command("XLEN", keys_of(one).orders, at=one.address)) for one in shards)
+    return int(command("XLEN", keys_of(sale).orders, at=_at(sale)))
 
 
 def oldest_age(*, sale: Sale) -> float:
-    """Return the seconds for which the oldest reservation has waited; 0 if there is none.
-
-    The shards that are unavailable are left out.
-    """
-    return max(_of_available(shards_of(sale), _oldest_age).values())
-
-
-def _oldest_age(shard: Shard) -> float:
-    raw = command("XRANGE", keys_of(shard).orders, "-", "+", "COUNT", 1, at=shard.address)
+    """Return the seconds for which the oldest reservation has waited; 0 if there is none."""
+    raw = command("XRANGE", keys_of(sale).orders, "-", "+", "COUNT", 1, at=_at(sale))
     return max(0.0, time.time() - _read(raw)[0].reserved_at) if raw else 0.0
 
 
-def create(*, shard: Shard) -> None:
-    """Create the generation that `shard` names, to be filled within FILL_TIMEOUT."""
-    state = keys_of(shard).state
-    command("HSET", state, "run", run_id(shard.address), at=shard.address)
-    command("EXPIRE", state, FILL_TIMEOUT, at=shard.address)
+def create(*, sale: Sale) -> None:
+    """Create the generation that `sale` names, to be filled within FILL_TIMEOUT."""
+    state = keys_of(sale).state
+    command("HSET", state, "run", run_id(sale=sale), at=_at(sale))
+    command("EXPIRE", state, FILL_TIMEOUT, at=_at(sale))
 
 
-def delete(shard: Shard, *keys: str) -> None:
-    """Delete keys, by default all of the shard; Redis frees their memory in the background."""
-    command("UNLINK", *(keys or keys_of(shard)), at=shard.address)
+def close(*, sale: Sale) -> None:
+    """Delete the units of the generation: it accepts no reservation any more."""
+    command("UNLINK", keys_of(sale).state, at=_at(sale))
 
 
-def expire_at(*, shard: Shard, until: float) -> None:
+def delete(*, sale: Sale) -> None:
+    """Delete the generation; Redis frees its memory in the background."""
+    command("UNLINK", *keys_of(sale), at=_at(sale))
+
+
+def expire_at(*, sale: Sale, until: float) -> None:
     """Set the Unix time at which Redis deletes the state."""
-    for key in keys_of(shard):
-        command("PEXPIREAT", key, int(until * 1000), at=shard.address)
+    for key in keys_of(sale):
+        command("PEXPIREAT", key, int(until * 1000), at=_at(sale))
 
 
-def take(*, shard: Shard, units: int) -> int:
-    """Take up to `units` that are not reserved out of a shard; return its stock after that.
-
-    Call it while holding the sale's lock. Raises ServiceUnavailable if Redis lost the generation.
-    """
-    after = run(_TAKE, keys_of(shard)[:1], units, at=shard.address)
-    if after is None:
-        raise ServiceUnavailable
-    return int(after)
-
-
-def set_stock(*, shard: Shard, quantity: int, is_compared: bool = True) -> None:
-    """Set the shard's units of the stock row; record the server as compared thoroughly, or not.
+def set_stock(*, sale: Sale, quantity: int) -> None:
+    """Set the units of the stock row, and record that this server was compared thoroughly.
 
     Reservations are accepted from then on. Raises ServiceUnavailable if Redis lost the generation.
     """
-    server = run_id(shard.address) if is_compared else ""
-    if run(_SET_STOCK, keys_of(shard)[:1], quantity, server, at=shard.address) is None:
+    server = run_id(sale=sale)
+    if run(_SET_STOCK, keys_of(sale)[:1], quantity, server, at=_at(sale)) is None:
         raise ServiceUnavailable
 
 
-def mirror(shard: Shard, key: str, rows: dict[str, str]) -> int:
+def mirror(*, sale: Sale, key: str, rows: dict[str, str]) -> int:
     """Make a hash equal to rows of the database; return how many fields were wrong.
 
     In chunks, so that no command delays other clients; reservations do not change these hashes.
     """
-    found = dict(scan_hash(key, count=CHUNK, at=shard.address))
+    found = dict(scan_hash(key, count=CHUNK, at=_at(sale)))
     wrong = [pair for pair in rows.items() if found.get(pair[0]) != pair[1]]
     surplus = [field for field in found if field not in rows]
     for chunk in _in_chunks(wrong):
-        command("HSET", key, *chain.from_iterable(chunk), at=shard.address)
+        command("HSET", key, *chain.from_iterable(chunk), at=_at(sale))
     for names in _in_chunks(surplus):
-        command("HDEL", key, *names, at=shard.address)
+        command("HDEL", key, *names, at=_at(sale))
     return len(wrong) + len(surplus)
 
 
-def waiting_numbers(*, shard: Shard) -> set[str]:
+def waiting_numbers(*, sale: Sale) -> set[str]:
     """Return the numbers of all reservations that were waiting throughout this call."""
-    fields = scan_hash(keys_of(shard).waiting, count=CHUNK, at=shard.address)
+    fields = scan_hash(keys_of(sale).waiting, count=CHUNK, at=_at(sale))
     return {field for field, _ in fields if ":" not in field}
 
 
@@ -260,39 +217,45 @@ def _in_chunks(items: Iterable[Item]) -> Iterable[list[Item]]:
     return iter(lambda: list(islice(rest, CHUNK)), [])
 
 
-def entries(*, shard: Shard, after: str = "") -> Iterator[Entry]:
+def entries(*, sale: Sale, after: str = "") -> Iterator[Entry]:
     """Yield the entries of the stream, oldest first; only those after an id if one is given."""
-    key = keys_of(shard).orders
+    key = keys_of(sale).orders
     while True:
         start = f"({after}" if after else "-"
-        raw = command("XRANGE", key, start, "+", "COUNT", CHUNK, at=shard.address)
+        raw = command("XRANGE", key, start, "+", "COUNT", CHUNK, at=_at(sale))
         if not raw:
             return
         yield from _read(raw)
         after = raw[-1][0]
 
 
-def wait_for_entries(shards: Sequence[Shard], seconds: float) -> list[Shard]:
-    """Return those of the shards that have entries; wait until one has, at most that long.
+def wait_for_entries(sales: Sequence[Sale], seconds: float) -> list[Sale]:
+    """Return those of the sales that have entries; wait until one has, at most that long.
 
-    The wait must be shorter than `shop.platform.redis.TIMEOUT`. Shards that are unavailable are
-    left out, unless all are.
+    The wait must be shorter than `shop.platform.redis.TIMEOUT`. Sales on a node of a Cluster that
+    is unavailable are left out if others have entries.
     """
-    servers: dict[tuple[str, ...], dict[str, Shard]] = {}
-    for shard in shards:
-        with suppress(ServiceUnavailable):  # QUEUE_URLS has lost its URL
-            servers.setdefault(shard.address.server, {})[keys_of(shard).orders] = shard
-    wait = ["BLOCK", round(seconds * 1000)] if len(servers) == 1 else []
+    if "+cluster:" in settings.QUEUE_REDIS_URL:
+        return _poll(sales, seconds)
+    streams = {keys_of(sale).orders: sale for sale in sales}
+    options = "COUNT", 1, "BLOCK", round(seconds * 1000), "STREAMS"
+    found = command("XREAD", *options, *streams, *["0"] * len(streams), at=_at(sales[0]))
+    return [streams[stream] for stream in found or ()]
 
-    def ask(server: tuple[str, ...]) -> list[Shard]:
-        streams = servers[server]
-        at = next(iter(streams.values())).address
-        read = "XREAD", "COUNT", 1, *wait, "STREAMS", *streams, *["0"] * len(streams)
-        return [streams[stream] for stream in command(*read, at=at) or ()]
 
+def _poll(sales: Sequence[Sale], seconds: float) -> list[Sale]:
     until = time.monotonic() + seconds
     while True:
-        filled = list(chain.from_iterable(_of_available(servers, ask).values()))
+        filled = []
+        failure: ServiceUnavailable | None = None
+        for sale in sales:
+            try:
+                if backlog(sale=sale):
+                    filled.append(sale)
+            except ServiceUnavailable as error:
+                failure = error
+        if failure and not filled:
+            raise failure
         if filled or time.monotonic() >= until:
             return filled
         time.sleep(POLL)
@@ -301,10 +264,11 @@ def wait_for_entries(shards: Sequence[Shard], seconds: float) -> list[Shard]:
 def memory_ratio() -> float:
     """Return the used part of a server's memory limit, or of the machine's memory without one.
 
-    Of REDIS_URL and the servers of all shards that respond: the greatest.
+    Of REDIS_URL and QUEUE_REDIS_URL, the greater one. Of a Cluster, one node is asked.
     """
-    every = [Address(settings.REDIS_URL, ""), *(one.address for one in shards_of(Sale(pk=0)))]
-    return max(_of_available({one.server: one for one in every}.values(), _memory_ratio).values())
+    return max(
+        _memory_ratio(Address(url, "")) for url in {settings.REDIS_URL, settings.QUEUE_REDIS_URL}
+    )
 
 
 def _memory_ratio(at: Address) -> float:
@@ -313,9 +277,9 @@ def _memory_ratio(at: Address) -> float:
     return int(info["used_memory"]) / limit
 
 
-def run_id(at: Address) -> str:
-    """Return the id of a Redis server, which changes when it starts."""
-    return _info("server", at)["run_id"]
+def run_id(*, sale: Sale) -> str:
+    """Return the id of the sale's Redis server, which changes when it starts."""
+    return _info("server", _at(sale))["run_id"]
 
 
 def _info(section: str, at: Address) -> dict[str, str]:

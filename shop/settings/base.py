@@ -4,7 +4,6 @@ The variables in STORES choose the stores. When none of them is set, `var/embedd
 which the demo writes for its servers.
 """
 
-import re
 from pathlib import Path
 
 import environ
@@ -19,7 +18,7 @@ VAR = Path(env.str("SHOP_VAR", default=str(BASE_DIR / "var")))
 STORES = (
     "DATABASE_URL",
     "REDIS_URL",
-    "QUEUE_URLS",
+    "QUEUE_REDIS_URL",
     "CACHE_URL",
     "REDLOCK_URLS",
     "ZOOKEEPER_HOSTS",
@@ -158,12 +157,11 @@ elif _database["ENGINE"].endswith("postgresql"):
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 REDIS_URL = env.str("REDIS_URL", default="redis://127.0.0.1:6379/0")
-"""Locks, queued sales, the broker and flags: a server that neither evicts nor loses data."""
-_queues = re.split(r",\s*(?=[a-z+]+://)", env.str("QUEUE_URLS", default=""))
-QUEUE_URLS = [url for url in _queues if url]
-"""The servers that share the reservations of each queued sale; by default REDIS_URL alone."""
+"""The broker, flags and waiting rooms: a server that neither evicts nor loses data."""
 LOCK_REDIS_URL = env.str("LOCK_REDIS_URL", default="") or REDIS_URL
 """The locks: also a Cluster (docs/how-to/redis-deployments.md)."""
+QUEUE_REDIS_URL = env.str("QUEUE_REDIS_URL", default="") or REDIS_URL
+"""Queued sales: also a Cluster, whose nodes share the sales. It neither evicts nor loses data."""
 CACHE_URL = env.str("CACHE_URL", default="") or REDIS_URL
 """Pages, copies of web sessions and rate limits: a server that may evict. Another database number
 of the same server does not protect the locks: both share its memory limit."""

@@ -16,8 +16,6 @@ from locking.backends.redis.server_check import server_problem
 from shop.settings.base import DEMO_PASSWORD, DEMO_SECRET
 
 MIN_SECRET = 32
-MAX_SHARDS = 16
-"""As many generations as `Sale.generation` can hold."""
 
 
 def _is_weak(secret: str) -> bool:
@@ -47,14 +45,14 @@ def check_production(**kwargs: Any) -> list[CheckMessage]:
 @register(Tags.caches, deploy=True)
 def check_stores(**kwargs: Any) -> list[CheckMessage]:
     """Warn if the cache can fill the server that keeps locks, queued sales and messages."""
-    urls = settings.REDIS_URL, settings.CELERY_BROKER_URL, *settings.QUEUE_URLS
+    urls = settings.REDIS_URL, settings.CELERY_BROKER_URL, settings.QUEUE_REDIS_URL
     kept = {_server(url) for url in urls if "+" not in url.partition("://")[0]}
     if _server(settings.CACHE_URL) not in kept:
         return []
     return [
         Warning(
-            "CACHE_URL names the server of REDIS_URL, CELERY_BROKER_URL or QUEUE_URLS: a full "
-            "cache stops the locks, the queued sales and the scheduled tasks.",
+            "CACHE_URL names the server of REDIS_URL, CELERY_BROKER_URL or QUEUE_REDIS_URL: a "
+            "full cache stops the locks, the queued sales and the scheduled tasks.",
             hint="Give the cache a server of its own; another database number is not enough.",
             id="shop.W001",
         )
@@ -62,16 +60,11 @@ def check_stores(**kwargs: Any) -> list[CheckMessage]:
 
 
 @register(Tags.caches, deploy=True)
-def check_queue_urls(**kwargs: Any) -> list[CheckMessage]:
-    """Report addresses in QUEUE_URLS that cannot keep reservations."""
-    wrong = []
-    if len(settings.QUEUE_URLS) > MAX_SHARDS:
-        wrong.append(f"at most {MAX_SHARDS} addresses.")
-    for number, url in enumerate(settings.QUEUE_URLS, 1):
-        problem = url_problem(url) or (server_problem(url) or ("", ""))[1]
-        if problem:
-            wrong.append(f"address {number} {problem}")
-    return [Error(f"QUEUE_URLS: {why}", id="shop.E007") for why in wrong]
+def check_queue_url(**kwargs: Any) -> list[CheckMessage]:
+    """Report that QUEUE_REDIS_URL cannot keep reservations."""
+    url = settings.QUEUE_REDIS_URL
+    problem = url_problem(url) or (server_problem(url) or ("", ""))[1]
+    return [Error(f"QUEUE_REDIS_URL {problem}", id="shop.E007")] if problem else []
 
 
 def _server(url: str) -> object:

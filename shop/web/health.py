@@ -6,7 +6,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from locking import locks, policy
 from locking.metrics import registry
 from shop.administration import alerts
-from shop.operations.probes import SHARDS, STORES, probe_all
+from shop.operations.probes import STORES, probe_all
 from shop.web.decorators import live_page
 
 PROBE_SECONDS = 3.0
@@ -23,16 +23,14 @@ def livez(request: HttpRequest) -> HttpResponse:
 def readyz(request: HttpRequest) -> HttpResponse:
     """Respond with 200 if every store that a purchase needs is up, else with 503.
 
-    It also reports the cache, without which the shop sells all the same, and the servers that only
-    a part of the customers of queued sales needs.
+    It also reports the cache, without which the shop sells all the same.
     """
-    probes = {**STORES, **SHARDS, "lock": lambda: locks[policy.current().backend].probe()}
+    probes = {**STORES, "lock": lambda: locks[policy.current().backend].probe()}
     stores = {
         name: {"ok": True, "ms": probed.ms} if probed.ok else {"ok": False, "error": probed.error}
         for name, probed in probe_all(probes, seconds=PROBE_SECONDS).items()
     }
-    optional = {"cache", *SHARDS}
-    ok = all(store["ok"] for name, store in stores.items() if name not in optional)
+    ok = all(store["ok"] for name, store in stores.items() if name != "cache")
     return JsonResponse({"ok": ok, "stores": stores}, status=200 if ok else 503)
 
 

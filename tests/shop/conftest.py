@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from django.core.cache import cache
 from django.test import Client
 
-from devservers import Redis, start_all, stop_all
 from locking import locks
 from shop.models import User
 from tests.locking.scripted import PATH, ScriptedBackend
@@ -46,14 +43,3 @@ def shop(li: User) -> Client:
 def amy(db: None) -> Client:
     """The browser of a superuser."""
     return signed_in(User.objects.create_superuser("amy"))
-
-
-@pytest.fixture
-def shards(settings) -> Iterator[list[Redis]]:
-    """Three servers of queued sales, with append-only files: a restart loses nothing."""
-    kept = "--appendonly", "yes", "--appendfsync", "always"
-    servers = [Redis(config=kept) for _ in range(3)]
-    start_all(servers)
-    settings.QUEUE_URLS = [server.url for server in servers]
-    yield servers
-    stop_all(servers)

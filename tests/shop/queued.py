@@ -6,13 +6,14 @@ import threading
 from collections import Counter
 from typing import Any
 
+from django.conf import settings
+
 from shop.errors import ShopError
 from shop.models import Sale, User
 from shop.platform import redis
 from shop.reservations import consumer, store
 from shop.reservations.reconciliation import reconcile
 from shop.reservations.reserve import Queued, reservation_status, reserve
-from shop.reservations.shards import Shard, shards_of
 from shop.sales.purchase_request import PurchaseRequest
 from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, a_sale, fresh
@@ -20,17 +21,12 @@ from tests.shop.making import a_customer, a_sale, fresh
 
 def redis_command(*command: object) -> Any:
     """Send a command on the connection of the reservation store."""
-    return redis.command(*command)
-
-
-def first_shard(sale: Sale) -> Shard:
-    """Return the shard of the sale that has all of it unless the test sets QUEUE_URLS."""
-    return shards_of(fresh(sale))[0]
+    return redis.command(*command, at=redis.Address(settings.QUEUE_REDIS_URL, ""))
 
 
 def keys_of(sale: Sale) -> store.Keys:
-    """Return the current keys of that shard."""
-    return store.keys_of(first_shard(sale))
+    """Return the sale's current keys."""
+    return store.keys_of(fresh(sale))
 
 
 def a_queued_sale(**what: float) -> Sale:

@@ -87,7 +87,7 @@ topologySpreadConstraints:
   valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: REDIS_PASSWORD, optional: true}}
 - {name: DATABASE_URL, value: {{ $stores.databaseUrl | default (printf "mysql://shop:$(MYSQL_PASSWORD)@%s-mariadb:3306/shop" $name) | quote }}}
 - {name: REDIS_URL, value: {{ $stores.redisUrl | default (printf "redis://%s-redis:6379/0" $name) | quote }}}
-- {name: QUEUE_URLS, value: {{ $stores.queueUrls | quote }}}
+- {name: QUEUE_REDIS_URL, value: {{ $stores.queueRedisUrl | quote }}}
 - {name: CACHE_URL, value: {{ $stores.cacheUrl | default (printf "redis://%s-cache:6379/0" $name) | quote }}}
 {{- if or $stores.full $stores.redlockUrls }}
 - name: REDLOCK_URLS

@@ -38,6 +38,4 @@ class Command(HelpfulCommand):
             verdict += f", the oldest {audit.waiting:.0f} s ago"
         if audit.drift:
             verdict += f", drift {audit.drift:+d}"
-        if audit.unavailable:
-            verdict += f"; {audit.unavailable} shards unavailable"
         return (audit.sale, *map(str, numbers), verdict)

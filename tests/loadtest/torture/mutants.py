@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 from django.utils import timezone
@@ -30,7 +31,7 @@ from locking.handler import locks
 from locking.lease.watchdog import Renewer
 from locking.policy import active, switching
 from locking.refresh import clock
-from shop.reservations import reconciliation, shares, store
+from shop.reservations import reconciliation, store
 from shop.web import purchase
 
 VARIABLE = "TORTURE_MUTANT"
@@ -146,23 +147,23 @@ def f2() -> None:
 
 def f5() -> None:
     """Replace a generation that another process is filling, without its reservations."""
-    replace, mirror, read_ledger = (
-        getattr(reconciliation, name) for name in ("_replace", "_mirror", "_read_ledger")
-    )
+    mirror, read_ledger = (getattr(reconciliation, name) for name in ("_mirror", "_read_ledger"))
 
     def load(sale: Any) -> None:
         sale.refresh_from_db(fields=["generation", "stock"])
-        for shard, state in store.read_states(sale=sale).items():
-            if state is None or state.stock is None:
-                fill(sale, shard)
+        state = store.read_state(sale=sale)
+        if state is None or state.stock is None:
+            fill(sale)
 
-    def fill(sale: Any, lost: Any) -> None:
-        shard = lost._replace(generation=1 + secrets.randbelow(2**31 - 1))
-        store.create(shard=shard)
-        if replace(sale, shard):
-            mirror(sale, shard, *read_ledger(sale))
-            store.set_stock(shard=shard, quantity=shares.first_share(sale=sale, shard=shard))
-            store.delete(lost)
+    def fill(sale: Any) -> None:
+        old = copy(sale)
+        sale.generation = 1 + secrets.randbelow(2**31 - 1)
+        store.create(sale=sale)
+        current = type(sale).objects.filter(pk=sale.pk, generation=old.generation)
+        if current.update(generation=sale.generation):
+            mirror(sale, *read_ledger(sale))
+            store.set_stock(sale=sale, quantity=sale.stock.quantity)
+            store.delete(sale=old)
 
     swap(reconciliation, "_load", load)
 

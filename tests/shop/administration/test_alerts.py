@@ -16,8 +16,8 @@ from devservers import Redis
 from devservers.faults.waiting import until
 from shop.administration import alerts
 from shop.reservations import store
-from tests.shop.making import a_sale
-from tests.shop.queued import a_queued_sale, ask, consume, first_shard
+from tests.shop.making import a_sale, fresh
+from tests.shop.queued import a_queued_sale, ask, consume
 
 pytestmark = [pytest.mark.django_db]
 
@@ -27,7 +27,7 @@ def redis(settings) -> Iterator[Redis]:
     """A Redis with a small memory limit."""
     limit = ("--maxmemory", "8mb", "--maxmemory-policy", "noeviction")
     with Redis(config=limit) as server:
-        settings.REDIS_URL = server.url
+        settings.REDIS_URL = settings.QUEUE_REDIS_URL = server.url
         yield server
 
 
@@ -54,7 +54,7 @@ def test_unwritten_reservation_is_measured_without_a_worker(in_force, scrape) ->
     ask(sale)
     ask(empty)
     ask(sale)
-    first = next(store.entries(shard=first_shard(sale)))
+    first = next(store.entries(sale=fresh(sale)))
     until(lambda: scrape(waiting) > 1, "the gauge to rise")
     assert scrape(waiting) == pytest.approx(time.time() - first.reserved_at, abs=5)
     while consume():

@@ -96,12 +96,6 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "warn",
         "The cache has not responded since 12:06:36 or earlier: pages are slower.",
     ),
-    "server of queued sales": (
-        {"stores": {**stores()["stores"], "queue 2": FAILED}, "queued_sales": 1},
-        "bad",
-        "Queued sales: server 2 has not responded since 12:06:36 or earlier."
-        " Its customers are refused; the others can buy.",
-    ),
     "lock that is not active": ({**stores("lock zookeeper")}, "good", "Selling normally"),
     "transient": (
         {"policy": None, "audit": None},

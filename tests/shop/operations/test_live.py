@@ -150,7 +150,8 @@ def _all_on(server: Redis) -> override_settings:
         name: {**conf, **own, "OPTIONS": {**conf["OPTIONS"], "retry": RetryOnce(server.url)}}
         for name, conf in django_settings.CACHES.items()
     }
-    return override_settings(REDIS_URL=server.url, CACHE_URL=server.url, CACHES=caches)
+    urls = dict.fromkeys(("REDIS_URL", "QUEUE_REDIS_URL", "CACHE_URL"), server.url)
+    return override_settings(CACHES=caches, **urls)
 
 
 def test_failed_probe_reports_the_exception_class():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -24,14 +24,13 @@ from inventory.stock import Fence, execute
 from locking import Attempt, KeyInFlight, LockError, StoredResponse, lock, policy
 from locking.failpoints import reach
 from shop.administration.sale_management import restock_sale
-from shop.errors import Overloaded, ShopError
+from shop.errors import LimitReached, Overloaded
 from shop.models import CustomerQuota, Order, Sale, User, digest
 from shop.orders import service as orders
 from shop.purchase import admission
 from shop.purchase.place_order import Placed, place_order
 from shop.reservations import consumer, reconciliation
 from shop.reservations.reserve import reserve as reserve_units
-from shop.reservations.shards import shards_of
 from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.stock_lock import lock_name
 from tests.shop.making import fresh
@@ -71,27 +70,23 @@ def reserve(*, sale: int, customer: int, key: str) -> dict[str, Any]:
     return {"ticket": queued.url, "replayed": queued.replayed}
 
 
-def reserve_all(*, slug: str, forms: list[tuple[int, str]]) -> dict[str, Any]:
-    """Send forms until each is decided; return the numbers won and how many were put off."""
-    waiting, answers, numbers = deque(forms), Counter[str](), set[str]()
-    put_off = 0
-    while waiting:
-        customer, key = waiting.popleft()
+def reserve_all(*, sale: int, forms: list[tuple[int, str]]) -> dict[str, Any]:
+    """Send all forms until each is decided, and once more until stopped."""
+    row, numbers, refused = fresh(Sale(pk=sale)), set[str](), 0
+    waiting = deque(forms)
+    while waiting or not proceed.is_set():
+        waiting = waiting or deque(forms)
+        customer, key = form = waiting.popleft()
         try:
-            sale = admission.cached_sale(slug=slug)
-            queued = reserve_units(customer_id=customer, sale=sale, quantity=1, key=key)
-        except Overloaded as error:
-            answers[type(error).__name__] += 1
-            waiting.append((customer, key))
-            put_off += 1
-            if put_off > len(waiting):  # all that are left depend on what is unavailable
-                time.sleep(0.05)
-        except ShopError as error:
-            answers[type(error).__name__] += 1
-        else:
-            put_off = 0
+            queued = reserve_units(customer_id=customer, sale=row, quantity=1, key=key)
             numbers.add(queued.number)
-    return {"answers": answers, "numbers": sorted(numbers)}
+        except LimitReached:
+            pass
+        except Overloaded:
+            refused += 1
+            waiting.append(form)
+            time.sleep(0.01)
+    return {"numbers": sorted(numbers), "refused": refused}
 
 
 def reserve_filling_at_once(*, sale: int, customer: int, key: str) -> dict[str, Any]:
@@ -99,7 +94,7 @@ def reserve_filling_at_once(*, sale: int, customer: int, key: str) -> dict[str, 
 
     def fill(sale: Sale) -> None:
         sale.refresh_from_db(fields=["generation", "stock"])
-        reconciliation._fill(sale, *shards_of(sale))
+        reconciliation._fill(sale)
 
     with patch.object(reconciliation, "_load", fill):
         return reserve(sale=sale, customer=customer, key=key)

@@ -27,11 +27,8 @@ TTL = 1.5
 class RaceWorker(WorkerProcess):
     """The parent's side."""
 
-    def __init__(
-        self, database_url: str, redis_url: str | None = None, queue_urls: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, database_url: str, redis_url: str | None = None) -> None:
         urls = {"DATABASE_URL": database_url, "REDIS_URL": redis_url or os.environ["REDIS_URL"]}
-        urls["QUEUE_URLS"] = ",".join(queue_urls)
         super().__init__("tests.shop.races.race_worker:RaceCommands", urls)
         self.is_done = True
         """True once the results of all calls have arrived."""

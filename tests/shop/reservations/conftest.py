@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from devservers import Redis
-from shop.reservations import consumer, order_writer, shares
+from shop.reservations import consumer, order_writer
 
 
 @pytest.fixture(autouse=True)
@@ -15,9 +15,6 @@ def hasty(in_force: None, monkeypatch) -> None:
     """Remove the waits of consumers."""
     for wait in ("BLOCK", "BATCH_WINDOW", "REFRESH_INTERVAL"):
         monkeypatch.setattr(consumer, wait, 0.01 if wait == "BLOCK" else 0.0)
-    # What a test changes counts at once.
-    monkeypatch.setattr(shares, "FRESH", 0.0)
-    monkeypatch.setattr(shares, "MAX_AGE", 0.0)
     # A test's transaction has to last.
     monkeypatch.setattr(consumer, "close_old_connections", lambda: None)
     monkeypatch.setattr(order_writer, "_reconnect", lambda: None)
@@ -27,5 +24,5 @@ def hasty(in_force: None, monkeypatch) -> None:
 def redis(settings) -> Iterator[Redis]:
     """A private Redis that the test may destroy."""
     with Redis() as server:
-        settings.REDIS_URL = server.url
+        settings.REDIS_URL = settings.QUEUE_REDIS_URL = server.url
         yield server

@@ -14,7 +14,7 @@ from shop.reservations import store
 from shop.reservations.reconciliation import load, reconcile
 from shop.reservations.store import Entry
 from tests.shop.making import a_customer
-from tests.shop.queued import a_queued_sale, first_shard, keys_of, redis_command
+from tests.shop.queued import a_queued_sale, keys_of, redis_command
 
 pytestmark = [pytest.mark.django_db, pytest.mark.only("sqlite")]  # its SQL fills the tables
 
@@ -87,8 +87,7 @@ def test_no_command_takes_half_as_long_as_the_whole_hash(large_sale) -> None:
         lambda: load(sale=sale), limit=limit, prepare=lambda: redis_command("FLUSHALL")
     )
     customer = a_customer()
-    shard = first_shard(sale)
     for number in range(BACKLOG):
-        store.reserve(shard=shard, entry=Entry("", f"N{number}", customer.pk, 1, ""), limit=BACKLOG)
+        store.reserve(sale=sale, entry=Entry("", f"N{number}", customer.pk, 1, ""), limit=BACKLOG)
     assert not slow_commands(lambda: reconcile(sale=sale), limit=limit)
     assert not slow_commands(lambda: reconcile(sale=sale, thoroughly=True), limit=limit)

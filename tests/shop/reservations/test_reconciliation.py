@@ -38,7 +38,6 @@ from tests.shop.queued import (
     ask,
     assert_sound,
     consume,
-    first_shard,
     keys_of,
     redis_command,
     status,
@@ -118,15 +117,15 @@ def test_failover_to_an_old_replica_is_repaired(redis, settings) -> None:
     with Redis(replica_of=redis) as replica:
         early = ask(sale, customer)
         until(lambda: redis_command("WAIT", 1, 100), "the replica's acknowledgement")
-        settings.REDIS_URL = replica.url
+        settings.QUEUE_REDIS_URL = replica.url
         redis_command("REPLICAOF", "NO", "ONE")
-        settings.REDIS_URL = redis.url
+        settings.QUEUE_REDIS_URL = redis.url
         written = ask(sale)
         consume()
         cancel_order(order=Order.objects.select_related("sale").get(customer=customer))
         lost = ask(sale)
         redis.kill()
-        settings.REDIS_URL = replica.url
+        settings.QUEUE_REDIS_URL = replica.url
         assert store.left(sale=fresh(sale)) == 9
         repair = reconcile(sale=fresh(sale))
         # The replica still has the first entry, which was written; one order it never heard of.
@@ -165,7 +164,7 @@ def test_reservation_without_entry_can_be_sent_again() -> None:
     sale, customer = a_queued_sale(stock=2), a_customer()
     lost, kept = ask(sale, customer), ask(sale)
     orders = keys_of(sale).orders
-    redis_command("XDEL", orders, next(store.entries(shard=first_shard(sale))).id)
+    redis_command("XDEL", orders, next(store.entries(sale=fresh(sale))).id)
     assert reconcile(sale=fresh(sale), thoroughly=True) == Repair(sale=sale.slug, forgotten=1)
     assert [status(lost), status(kept)] == ["lost", "waiting"]
     assert not ask(sale, customer).replayed
@@ -275,7 +274,7 @@ def test_late_commit_during_a_comparison_offers_no_unit_twice(when: str) -> None
         raise OutcomeUnknown
 
     with patch("shop.reservations.order_writer.commit_under", lose_reply):
-        assert order_writer.write(sale=fresh(sale), shard=first_shard(sale)) == 0
+        assert order_writer.write(sale=fresh(sale)) == 0
 
     def deliver() -> None:
         if late:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from django.test import Client
 from django.utils import timezone
 
 from devservers.faults.waiting import until
+from locking.backends.redis.cluster import SLOTS, slot_of
 from locking.backends.redis.connection import Connection, Disconnected
 from locking.backends.redis.pool import redis_breaker
 from shop.errors import BadInput, KeyReused, LimitReached, NotOpen, ServiceUnavailable
@@ -20,8 +22,10 @@ from shop.orders.service import cancel_order
 from shop.platform.redis import TIMEOUT
 from shop.purchase import admission
 from shop.reservations import store
-from shop.reservations.reconciliation import load
+from shop.reservations.consumer import Consumer
+from shop.reservations.reconciliation import load, reconcile_all
 from shop.sales.purchase_request import PurchaseRequest
+from tests.devservers.redis_groups import RedisCluster
 from tests.shop.making import a_customer, buy, signed_in
 from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, redis_command, status, told
 
@@ -189,6 +193,49 @@ def test_unresponsive_redis_is_refused_in_bounded_time(redis) -> None:
         redis.resume()
     until(lambda: not redis_breaker(redis.url).is_open)
     assert ask(sale, customer).receipt == first.receipt
+
+
+def a_sale_on(node: int) -> Sale:
+    """Return a sale of three units in the slots of that master of a `RedisCluster`."""
+    while True:
+        sale = a_queued_sale(stock=3)
+        if slot_of(str(sale.pk)) * 3 // SLOTS == node:
+            return sale
+
+
+def test_nodes_of_a_cluster_share_the_sales(settings, redis_cluster) -> None:
+    settings.QUEUE_REDIS_URL = redis_cluster.url
+    sales = [a_sale_on(node) for node in range(3)]
+    queued = [ask(sale) for sale in sales]
+    for sale, node in zip(sales, redis_cluster.masters, strict=True):
+        assert f"queue:{{{sale.pk}}}:" in node.ask("KEYS *")
+        assert told(sale, 3) == {"queued": 2, "SoldOut": 1}
+    assert [status(one) for one in queued] == ["waiting"] * 3
+    assert consume() == 9
+    for sale in sales:
+        assert_sound(sale, held=3, left=0)
+
+
+@pytest.mark.faults(row=4, backend="redis")
+def test_lost_node_of_a_cluster_stops_only_its_sales(settings) -> None:
+    """Until its replica replaces it, which has the acknowledged reservation."""
+    with RedisCluster() as cluster:
+        settings.QUEUE_REDIS_URL = cluster.url
+        there, elsewhere = a_sale_on(1), a_sale_on(0)
+        first, lost = ask(there), cluster.masters[1]
+        until(lambda: ":1" in lost.ask("WAIT 1 100"), "the replica's acknowledgement")
+        lost.kill()
+        with pytest.raises(ServiceUnavailable):
+            ask(there)
+        other = ask(elsewhere)
+        assert Consumer(threading.Event()).round() == 1
+        assert [status(first), status(other)] == ["waiting", "won"]
+        compared = {one.sale for one in reconcile_all()}
+        assert (elsewhere.slug in compared, there.slug in compared) == (True, False)
+        until(lambda: told(there, 1) == {"queued": 1}, "the promoted replica", seconds=20)
+        consume()
+        assert status(first) == "won"
+        assert_sound(there, held=2, left=1)
 
 
 def test_reservation_over_http(shop) -> None:

@@ -13,7 +13,7 @@ from django.urls import resolve
 
 from devservers import Redis
 from shop.settings.base import DEMO_PASSWORD, DEMO_SECRET
-from shop.settings.checks import check_production, check_queue_urls, check_stores
+from shop.settings.checks import check_production, check_queue_url, check_stores
 
 ROOT = Path(__file__).resolve().parents[3]
 GOOD = {
@@ -148,41 +148,21 @@ def test_cache_on_the_server_of_the_locks_is_reported(cache: str, is_shared: boo
     stores = {
         "REDIS_URL": "redis://keep:6379/0",
         "CELERY_BROKER_URL": "redis://broker:7000/0",
-        "QUEUE_URLS": ["redis://queue:6379/0", "redis+sentinel://one:1,two:1/shop"],
+        "QUEUE_REDIS_URL": "redis://queue:6379/0",
     }
     with patch("shop.settings.checks.settings", SimpleNamespace(CACHE_URL=cache, **stores)):
         assert [message.id for message in check_stores()] == ["shop.W001"] * is_shared
 
 
-@pytest.mark.parametrize(
-    ("urls", "wrong"),
-    [
-        ([], ""),
-        (["redis+cluster://one:1"] * 17, "at most 16"),
-        (["redis://127.0.0.1:1/0", "redis:///0"], "address 2"),
-    ],
-)
-def test_unusable_queue_urls_are_refused(urls: list[str], wrong: str, settings) -> None:
-    settings.QUEUE_URLS = urls
-    found = check_queue_urls()
-    assert [message.id for message in found] == ["shop.E007"] * bool(wrong)
-    assert all(wrong in message.msg for message in found)
-
-
-@pytest.mark.stores
-def test_queue_url_of_an_evicting_server_is_refused(settings) -> None:
-    small = ("--maxmemory", "8mb", "--maxmemory-policy")
-    with Redis(config=(*small, "noeviction")) as keep, Redis(config=(*small, "allkeys-lru")) as one:
-        settings.QUEUE_URLS = [keep.url, one.url]
-        (found,) = check_queue_urls()
-    assert "address 2 evicts" in found.msg
-
-
-def test_queue_urls_are_split_between_addresses() -> None:
-    code = "from django.conf import settings; print(settings.QUEUE_URLS)"
-    urls = ["redis://one:1/0", "redis+sentinel://two:2,three:3/shop/0"]
-    assert str(urls) in manage("shell", "-c", code, QUEUE_URLS=",".join(urls)).stdout
-    assert "[]" in manage("shell", "-c", code, QUEUE_URLS="").stdout
+def test_unusable_redis_of_queued_sales_is_reported(settings) -> None:
+    """Control: the one of the tests, a single server without a memory limit, is accepted."""
+    assert check_queue_url() == []
+    settings.QUEUE_REDIS_URL = "redis+cluster://one:1/7"
+    assert [message.id for message in check_queue_url()] == ["shop.E007"]
+    with Redis(config=("--maxmemory", "8mb", "--maxmemory-policy", "allkeys-lru")) as server:
+        settings.QUEUE_REDIS_URL = server.url
+        (found,) = check_queue_url()
+    assert "evicts" in found.msg
 
 
 def test_fallbacks_come_from_the_environment() -> None:

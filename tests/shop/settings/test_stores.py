@@ -21,17 +21,15 @@ from locking.lease import Lock
 from shop.models import Sale
 from shop.platform import rate_limits
 from shop.reservations import store
-from shop.reservations.shards import shards_of
 from shop.sales.stock_lock import is_stock_returning, mark_stock_returning
 
 single_flight.get_or_build("home:en", lambda: "page", ttl=60)
 SessionStore()._cache.set(SessionStore.cache_key_prefix + "x", {})
 rate_limits.count("10/minute", "li")
 mark_stock_returning(slug="demo")
-sale = Sale(pk=1, generation="7")
-(shard,) = shards_of(sale)
-store.create(shard=shard)
-store.set_stock(shard=shard, quantity=5)
+sale = Sale(pk=1, generation=7)
+store.create(sale=sale)
+store.set_stock(sale=sale, quantity=5)
 held = Lock(locks["redis"], "sale:1", ttl=60)
 assert held.acquire()
 for turn, size in enumerate(3 * (100_000, 10_000, 1_000, 100, 1)):  # until not even a lock fits

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from functools import partial
 from io import StringIO
 from unittest.mock import patch
 
@@ -21,9 +20,7 @@ from locking import LockTimeout, LockUnavailable, locks, policy
 from shop.administration.audit import audit_sale
 from shop.catalogue import page_cache
 from shop.models import Order, Sale, User
-from shop.platform.redis import Address, command
 from shop.purchase.admission import gate_page
-from shop.web import health
 from tests.shop.making import a_sale, buy, fresh, put_in_force, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -309,12 +306,11 @@ def test_readyz_reports_the_cache_and_does_not_need_it(client, settings):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_readyz_reports_servers_of_queued_sales_and_does_not_need_them(client):
-    closed = Address("redis://127.0.0.1:1/0", "")
-    with patch.dict(health.SHARDS, {"queue 2": partial(command, "PING", at=closed)}):
-        ready = client.get("/readyz")
-    assert ready.status_code == 200
-    assert ready.json()["stores"]["queue 2"] == {"ok": False, "error": "ServiceUnavailable"}
+def test_readyz_needs_the_redis_of_queued_sales(client, settings):
+    settings.QUEUE_REDIS_URL = "redis://127.0.0.1:1/0"
+    ready = client.get("/readyz")
+    assert ready.status_code == 503
+    assert ready.json()["stores"]["redis"] == {"ok": False, "error": "ServiceUnavailable"}
 
 
 def test_metrics_count_the_locks(shop):
@@ -327,7 +323,7 @@ def test_metrics_count_the_locks(shop):
 def no_redis(settings) -> None:
     """Point cache, sessions and rate limits to a closed port."""
     closed_port = "redis://127.0.0.1:1/0"
-    settings.REDIS_URL = settings.CACHE_URL = closed_port
+    settings.REDIS_URL = settings.QUEUE_REDIS_URL = settings.CACHE_URL = closed_port
     settings.CACHES = {
         name: {**conf, "LOCATION": closed_port} for name, conf in settings.CACHES.items()
     }
