@@ -15,7 +15,7 @@ An event is a dict: `t` (monotonic nanoseconds, one clock for all processes of a
 `invoke` and then, with the same `id`, an `ok`, `fail` (nothing was changed) or `unknown`; the last
 two have an `error`:
 
-    acquire      operation   name, owner, backend; token, deadline (ns, None: no end)
+    acquire      operation   name, owner, backend; token, deadline (ns, None: no end), epoch
     renew        operation   name, owner; deadline
     release      operation   name, owner
     lost         instant     name, owner
@@ -41,8 +41,9 @@ from typing import Any, NamedTuple
 from inventory.exceptions import OutOfStock, StaleFence
 from inventory.models import StockMovement
 from inventory.queries import ledger_of
+from locking import policy
 from locking.backends.base import Backend, Claim, Grant
-from locking.exceptions import LockLost
+from locking.exceptions import LockError, LockLost
 from locking.failpoints import add_observer, remove_observer
 from locking.lease import Lease, Lock
 from shop.errors import Overloaded, ShopError
@@ -68,6 +69,9 @@ class Recorder:
 
     Each line is one write, so that a crash loses nothing. An event costs 10 microseconds.
     """
+
+    _follows_policy = False
+    """True if the grants of this process have an epoch, that of the policy which asked for them."""
 
     def __init__(self, folder: Path, actor: str = "") -> None:
         self.actor = actor or f"process {os.getpid()}"
@@ -108,12 +112,14 @@ class Recorder:
 
         def acquired(claim: Claim, timeout: float) -> Grant | None:
             asked = {"name": claim.name, "owner": claim.owner, "backend": backend.alias}
+            epoch = self._epoch()
             with self.operation("acquire", **asked) as result:
                 grant = acquire(claim, timeout)
                 if grant is None:
                     result["type"] = "fail"
                 else:
                     result |= {"token": grant.token, "deadline": nanoseconds(grant.deadline)}
+                    result |= epoch
             return grant
 
         def released(claim: Claim, token: int) -> None:
@@ -139,8 +145,19 @@ class Recorder:
         vars(backend).update(acquire=acquired, release=released, extend=extended, lock=locked)
 
     def watch_purchases(self) -> None:
-        """Record what this process's purchases read from the stock row and write to it."""
+        """Record what this process's purchases read from the stock row and write to it.
+
+        Its grants then have the epoch of the lock policy, which orders them before they read.
+        """
+        self._follows_policy = True
         add_observer(self._observe)
+
+    def _epoch(self) -> dict[str, int]:
+        """Return the epoch with which this process asks for a lock now; nothing if unknown."""
+        if self._follows_policy:
+            with suppress(LockError):
+                return {"epoch": policy.current(math.inf).epoch}
+        return {}
 
     def _observe(self, name: str, facts: Mapping[str, Any]) -> None:
         thread = threading.get_ident()

@@ -28,6 +28,24 @@ def misplaced(svg: str) -> list[str]:
     return found
 
 
+def misnumbered(events: list[dict[str, Any]]) -> list[str]:
+    """Return the grants that, after any of the events, are shown with a number that does not grow.
+
+    After a forced switch, a late grant of the old lock is older than those of the new one.
+    """
+    found = []
+    for count in range(1, len(events) + 1):
+        latest, stores = 0, list[str]()
+        for lease in timeline.read({"events": events[:count]}).leases:
+            if lease.store not in stores:
+                stores.append(lease.store)
+            number = int(lease.token.removeprefix("#") or latest + 1)
+            if lease.store == stores[-1] and number <= latest:
+                found.append(f"event {count}: {lease.holder} has {lease.token} after #{latest}")
+            latest = max(latest, number)
+    return found
+
+
 def event(at: float, actor: str, do: str, type: str = "", **fields: Any) -> dict[str, Any]:
     said = {"t": round(at * SECOND), "actor": actor, "do": do, "type": type, "id": 1, **fields}
     if do in ("acquire", "release"):

@@ -16,7 +16,16 @@ from loadtest.charts.axis import LEFT, RIGHT, WIDTH, Axis, width
 from loadtest.charts.timeline_data import SECOND
 from loadtest.charts.timeline_signs import BAD, LEASE
 from loadtest.scenarios import SCENARIOS, export
-from tests.loadtest.charts.drawn import SVG, event, misplaced, parse, paused, texts, told
+from tests.loadtest.charts.drawn import (
+    SVG,
+    event,
+    misnumbered,
+    misplaced,
+    parse,
+    paused,
+    texts,
+    told,
+)
 
 IMAGES = Path(settings.BASE_DIR) / "docs/reference/img"
 
@@ -120,6 +129,7 @@ def test_recorded_events_are_drawn_at_their_linear_time(name: str) -> None:
     for variant in variants:
         svg = timeline.draw(variant, length=length)
         assert misplaced(svg) == []
+        assert misnumbered(variant["events"]) == []
         data = timeline.read(variant)
         panel = next(parse(svg).iter(f"{SVG}g"))
         assert panel.get("data-length") == str(length)

@@ -10,7 +10,7 @@ from devservers import ServerMissing
 from loadtest.charts import timeline, timeline_data
 from loadtest.scenarios import SCENARIOS, run
 from tests.fault_rows import record_fault, record_outcome
-from tests.loadtest.charts.drawn import misplaced
+from tests.loadtest.charts.drawn import misnumbered, misplaced
 
 Variants = tuple[dict[str, Any], dict[str, Any]]
 
@@ -45,6 +45,7 @@ def facts(result: dict[str, Any]) -> Variants:
     length = timeline.length_of((broken, repaired))
     for variant in (broken, repaired):
         assert timeline_data.read(variant).contradictions() == []
+        assert misnumbered(variant["events"]) == []
         assert misplaced(timeline.draw(variant, length=length)) == []
     assert not any("%" in sentence for sentence in sentences)
     return broken["facts"], repaired["facts"]
