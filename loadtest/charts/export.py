@@ -76,12 +76,8 @@ def table(rows: Iterable[Iterable[object]]) -> bytes:
 
 def _why(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the first lost update of each oversold guard: in words, as a chart and as code."""
-    guards: dict[tuple[str, str], dict[str, Any]] = {}
-    for run in runs:
-        if run.get("lost_updates"):
-            guards.setdefault((run["backend"], run["discipline"]), run)
     found = []
-    for run in guards.values():
+    for run in report.with_lost_updates(runs):
         variant = {"events": run["lost_updates"]["events"], "guard": run["discipline"]}
         title = _("The first lost update: %(backend)s + %(discipline)s") % run
         story, chart = timeline.story(variant), timeline.draw(variant, title=title)

@@ -90,6 +90,8 @@ def handle(terminal: Terminal, **options: Any) -> int:
 
 def _describe(terminal: Terminal, result: Report) -> None:
     terminal.print(report.sentence(result["runs"]))
+    for one in report.with_lost_updates(result["runs"]):
+        terminal.print(f"{one['backend']} + {one['discipline']}: {report.explain(one)}")
     terminal.print()
     terminal.table(COLUMNS, [_cells(run, terminal) for run in result["runs"]])
     for line in report.surprises(result["runs"]):

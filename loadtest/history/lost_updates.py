@@ -11,17 +11,16 @@ class _Update(NamedTuple):
     read: Event
     write: Event
 
-    @property
-    def units(self) -> int:
-        return int(self.read["quantity"] - self.write["quantity"])
 
+def lost_updates(events: Iterable[Event], *, units: int, counted: int) -> dict[str, Any] | None:
+    """Return the first lost update, and how many there were; None if there is none.
 
-def lost_updates(events: Iterable[Event]) -> dict[str, Any] | None:
-    """Return the units sold and counted, and the first lost update; None if there is none.
-
-    {"units": 200, "counted": 50, "times": 150, "events": [...]}: the reads and writes of "buyer A"
-    and "buyer B". Both read the same number before either wrote, so that the row counted one of the
-    two writes. `times` counts the writes that overwrote a quantity which their buyer had not read.
+    {"units": 200, "counted": 50, "times": 140, "events": [...]}: the reads and writes of "buyer A"
+    and "buyer B". Both read the same number before either wrote; then A wrote, and B overwrote it.
+    `times` counts the writes that overwrote a quantity which their buyer had not read: fewer than
+    the sales that the row misses, because such a write may undo several. The rows show how many
+    `units` were sold and how many of them the stock row `counted`: the last event of a killed
+    process may be missing, and those of two may be recorded in another order than committed.
     """
     first: list[Event] = []
     times = 0
@@ -46,8 +45,6 @@ def lost_updates(events: Iterable[Event]) -> dict[str, Any] | None:
         written.append(event["t"])
     if not first:
         return None
-    counted = max(one.read["quantity"] for one in updates) - updates[-1].write["quantity"]
-    units = sum(one.units for one in updates)
     return {"units": units, "counted": counted, "times": times, "events": first}
 
 

@@ -56,15 +56,33 @@ def words(run: Run) -> str:
     return verdict if met(run) else _("%(verdict)s: unexpected") % {"verdict": verdict}
 
 
+def with_lost_updates(runs: Sequence[Run]) -> list[Run]:
+    """Return the first run of each guard that lost updates."""
+    guards: dict[tuple[str, str], Run] = {}
+    for run in runs:
+        if run.get("lost_updates"):
+            guards.setdefault((run["backend"], run["discipline"]), run)
+    return list(guards.values())
+
+
 def explain(run: Run) -> str:
-    """Return two sentences: the first lost update of a run, and how many there were in all."""
+    """Return three sentences: the first lost update of a run, and the sum of all of them."""
     lost = run["lost_updates"]
-    quantities = {event["do"]: event["quantity"] for event in lost["events"]}
+    left = {(one["do"], one["actor"]): one["quantity"] for one in lost["events"]}
+    read, first, second = (
+        left[key] for key in (("read", "buyer A"), ("write", "buyer A"), ("write", "buyer B"))
+    )
     return _(
-        "Two buyers both read a stock of %(read)s before either wrote %(write)s back, so two sales "
-        "reduced the stock by one. In all, %(times)s writes overwrote another sale: %(units)s "
-        "units were sold, and the stock had been reduced by %(counted)s."
-    ) % {"times": lost["units"] - lost["counted"], **quantities, **lost}
+        "Buyers A and B both read a stock of %(read)s before either wrote. A sold %(a)s and wrote "
+        "%(a_left)s, then B sold %(b)s and wrote %(b_left)s: %(both)s sold, and the stock went "
+        "down by %(b)s. In all, %(units)s units were sold and the stock went down by %(counted)s: "
+        "%(missing)s were not counted."
+    ) % {
+        **lost,
+        **{"read": read, "a_left": first, "b_left": second},
+        **{"a": read - first, "b": read - second, "both": 2 * read - first - second},
+        "missing": lost["units"] - lost["counted"],
+    }
 
 
 def by_guard(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:

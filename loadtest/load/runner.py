@@ -151,9 +151,10 @@ def _run(
     kept = Promise.of(capabilities)
     if any(FAULTS[name].server for name in faults):
         kept = replace(kept, exclusive=False)  # a lock whose server forgets may be granted twice
-    events = history(folder)
+    events, audit = history(folder), audit_sale(sale=sale)
+    sold = {"units": audit.held + audit.sold, "counted": audit.initial - audit.available}
     return {
-        **judge(plan, audit_sale(sale=sale), result.outcomes, result.started, promise),
+        **judge(plan, audit, result.outcomes, result.started, promise),
         "sold_at": curve(result.outcomes, result.started),
         "marks": marks(result.injections, result.started),
         "faults": [
@@ -161,7 +162,7 @@ def _run(
             for one in result.injections
         ],
         "checked": asdict(check(events, dump(sale), kept)),
-        "lost_updates": lost_updates(events),
+        "lost_updates": lost_updates(events, **sold),
     }
 
 

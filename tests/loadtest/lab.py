@@ -6,10 +6,14 @@ import contextlib
 import io
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from django.core.management import call_command
+from django.utils import translation
+
+from loadtest.load import report
 
 
 def lab(what: str, *options: str) -> tuple[Any, int]:
@@ -25,6 +29,21 @@ def lab(what: str, *options: str) -> tuple[Any, int]:
 def guards(*names: str) -> list[str]:
     """The options that name these backends."""
     return [f"--backend={name}" for name in names]
+
+
+def check_sum(run: dict[str, Any]) -> str:
+    """Assert that the numbers that explain an oversold run add up; return the sentences."""
+    with translation.override("en"):
+        text = report.explain(run)
+    pair, total = text.split("In all, ")
+    read, first, first_left, second, second_left, both, down = map(int, re.findall(r"\d+", pair))
+    assert first == read - first_left
+    assert second == down == read - second_left
+    assert both == first + second
+    sold, counted, missing = map(int, re.findall(r"\d+", total))
+    assert sold == run["sold"]
+    assert missing == sold - counted > 0
+    return text
 
 
 def family(folder: Path) -> set[int]:

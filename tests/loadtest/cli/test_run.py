@@ -10,7 +10,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from devservers.faults.waiting import until
-from tests.loadtest.lab import family, guards, lab
+from tests.loadtest.lab import check_sum, family, guards, lab
 
 MANAGE = Path(__file__).parents[3] / "manage.py"
 PATIENCE = 120.0
@@ -31,6 +31,10 @@ def test_controls_oversell_and_locks_sell_exactly_the_stock(store):
     }, report["runs"]
     assert [run["sold"] for run in report["runs"]][2:] == [50, 50]
     assert code == 0
+    for run in report["runs"][:2]:
+        check_sum(run)
+        available = run["stock"] - run["lost_updates"]["counted"]
+        assert f"50 initial != {available} available" in run["why"]
 
 
 def test_keys_of_the_report():

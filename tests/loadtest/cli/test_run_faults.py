@@ -1,6 +1,6 @@
 """`lab run --fault`: the fault hits the holder; a run that it missed does not count."""
 
-from tests.loadtest.lab import guards, lab
+from tests.loadtest.lab import check_sum, guards, lab
 
 
 def by_guard(report):
@@ -25,6 +25,7 @@ def test_paused_holder_oversells_unless_the_row_refuses_its_write():
     runs = by_guard(report)
     assert code == 0, verdicts(report)
     assert runs["redis", "naive"]["verdict"] == "oversold"
+    check_sum(runs["redis", "naive"])
     assert runs["redis", "naive"]["checked"]["facts"]["faults"] == 1
     assert runs["redis", "conditional"]["sold"] == 50
     (at, word), (back, resumed) = runs["redis", "naive"]["marks"]

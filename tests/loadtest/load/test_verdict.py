@@ -3,11 +3,13 @@
 import pytest
 from django.utils import translation
 
+from loadtest.history.lost_updates import lost_updates
 from loadtest.load.buyers import Outcome
 from loadtest.load.plan import Plan, PlanError
 from loadtest.load.report import met, sentence, words
 from loadtest.load.verdict import expected, judge, percentile, with_controls
 from shop.administration.audit import StockAudit
+from tests.loadtest.lab import check_sum
 
 GUARD = {"backends": ("none",), "disciplines": ("naive",)}
 PLAN = Plan(**GUARD, buyers=3, stock=2)
@@ -150,6 +152,19 @@ def test_a_history_that_breaks_a_promise_is_a_surprise():
 def test_percentiles():
     assert [percentile(range(1, 101), share) for share in (0.5, 0.95, 0.99)] == [50, 95, 99]
     assert percentile([], 0.5) == 0
+
+
+@pytest.mark.parametrize(("first", "second"), [(36, 36), (36, 34), (30, 36)])
+def test_sum_of_an_oversold_run_adds_up(first, second):
+    """Also if a buyer wrote for several, as the leader of a group does."""
+    steps = [("a", "read", 37), ("b", "read", 37), ("a", "write", first), ("b", "write", second)]
+    events = [
+        {"t": at, "actor": actor, "thread": 1, "do": do, "type": "ok", "quantity": quantity}
+        for at, (actor, do, quantity) in enumerate(steps)
+    ]
+    sold = 74 - first - second
+    found = lost_updates(events, units=sold, counted=37 - second)
+    assert "In all" in check_sum({"sold": sold, "lost_updates": found})
 
 
 def test_what_did_not_run_for_one_reason_is_told_in_one_sentence():

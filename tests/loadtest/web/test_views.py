@@ -13,6 +13,7 @@ from loadtest.load.plan import Plan
 from loadtest.models import LabRun
 from loadtest.web import runs, tasks
 from shop.models import User
+from tests.loadtest.lab import check_sum
 
 SMALL = Plan(backends=("none", "redis"), disciplines=("naive",), buyers=60, stock=5)
 FORM = {
@@ -225,11 +226,10 @@ def test_oversold_run_explains_its_first_lost_update(client, finished):
     """The control reads one number twice before it is written."""
     control, locked = finished.report["runs"]
     lost = control["lost_updates"]
+    page = client.get(finished.get_absolute_url()).text
+    assert check_sum(control) in page
     assert lost["units"] == control["sold"] > lost["counted"]
     assert locked["lost_updates"] is None
-    page = client.get(finished.get_absolute_url()).text
-    assert "Two buyers both read a stock of" in page
-    assert f"{lost['times']} writes overwrote another sale: {lost['units']} units were" in page
     assert page.count('class="source"') == 2
     assert "WRITE = &quot;UPDATE inventory_stock SET quantity = %s" in page
     assert "data-player" in page
@@ -254,7 +254,7 @@ def test_each_oversold_guard_explains_itself_once(client, finished):
     page = client.get(finished.get_absolute_url()).text
     assert page.count("Why it was oversold") == 2
     assert page.count("The first lost update: process + naive</text>") == 1
-    assert f"{lost['units'] - lost['counted']} writes overwrote another sale" in page
+    assert check_sum(other) in page
 
 
 def test_report_of_an_earlier_version_is_shown(client, finished):
