@@ -307,10 +307,6 @@ class Payment(models.Model):
     def __str__(self) -> str:
         return self.reference
 
-    def get_absolute_url(self) -> str:
-        """Return the path of the payment provider's page, where the customer decides."""
-        return reverse("gateway", args=[self.reference])
-
     @property
     def is_open(self) -> bool:
         """True if the payment provider may still decide."""

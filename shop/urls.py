@@ -4,7 +4,7 @@ from django.apps import apps
 from django.contrib import admin
 from django.urls import include, path
 
-from shop.web import accounts, health, operations, orders, pages, purchase, reservations
+from shop.web import accounts, gateway, health, operations, orders, pages, purchase, reservations
 
 urlpatterns = [
     path("", pages.home, name="home"),
@@ -17,12 +17,8 @@ urlpatterns = [
     path("reservations/<str:token>/", reservations.reservation, name="reservation"),
     path("orders/", orders.orders, name="orders"),
     path("orders/<slug:number>/", orders.order, name="order"),
-    path("orders/<slug:number>/pay/", orders.pay, name="pay"),
     path("orders/<slug:number>/cancel/", orders.cancel, name="cancel"),
-    path("orders/<slug:number>/payment/", orders.payment, name="payment"),
-    path("gateway/<slug:reference>/", orders.gateway_page, name="gateway"),
-    path("gateway/<slug:reference>/answer/", orders.gateway_decision, name="gateway-answer"),
-    path("payments/callback/", orders.payment_callback, name="payment-callback"),
+    *gateway.urlpatterns,
     path("accounts/sign-up/", accounts.SignUp.as_view(), name="sign-up"),
     path("accounts/sign-in/", accounts.SignIn.as_view(), name="login"),
     path("accounts/sign-out/", accounts.sign_out, name="sign-out"),

@@ -83,7 +83,7 @@ def test_references_lead_somewhere(
 def test_urls_name_services(services: dict[str, dict[str, Any]]) -> None:
     full = {"COMPOSE_PROFILES": "full", "MYSQL_PASSWORD": "x"}
     environment = {
-        name: interpolate(str(value), {**full, "SECRET_KEY": "x", "GATEWAY_SECRET": "x"})
+        name: interpolate(str(value), {**full, "SECRET_KEY": "x"})
         for name, value in services["web"]["environment"].items()
     }
     for variable in ("DATABASE_URL", "REDIS_URL", "CACHE_URL", "REDLOCK_URLS", "ZOOKEEPER_HOSTS"):
@@ -112,7 +112,7 @@ def test_settings_read_what_the_stack_sets(services: dict[str, dict[str, Any]]) 
 def test_secrets_come_from_the_environment(services: dict[str, dict[str, Any]]) -> None:
     for name, service in services.items():
         for variable, value in service.get("environment", {}).items():
-            if variable in {"SECRET_KEY", "GATEWAY_SECRET", "MARIADB_PASSWORD"}:
+            if variable in {"SECRET_KEY", "MARIADB_PASSWORD"}:
                 source = variable.replace("MARIADB", "MYSQL")
                 assert value.startswith(f"${{{source}:?"), name
     assert "${MYSQL_PASSWORD:?" in services["web"]["environment"]["DATABASE_URL"]

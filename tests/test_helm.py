@@ -119,7 +119,7 @@ def test_commands_are_those_of_compose(name: str) -> None:
 
 
 def test_environment_is_that_of_compose() -> None:
-    variables = dict.fromkeys(("SECRET_KEY", "GATEWAY_SECRET", "MYSQL_PASSWORD"), "x")
+    variables = dict.fromkeys(("SECRET_KEY", "MYSQL_PASSWORD"), "x")
     for component in ("web", "worker", "consumer", "beat", "migrate"):
         mine = {
             one["name"]: one.get("value") for one in container(render("full"), component)["env"]
@@ -160,7 +160,7 @@ def test_secrets_are_in_no_object() -> None:
         assert not [kind for kind, _ in objects if kind == "Secret"]
         for component in ("web", "worker", "consumer", "beat", "migrate"):
             for one in container(objects, component)["env"]:
-                if one["name"] in ("SECRET_KEY", "GATEWAY_SECRET", "MYSQL_PASSWORD"):
+                if one["name"] in ("SECRET_KEY", "MYSQL_PASSWORD"):
                     assert one["valueFrom"]["secretKeyRef"]["name"] == "seckill"
 
 

@@ -100,7 +100,6 @@ class Stack:
         self._last_bytes = count(2)
         self.variables = {
             "SECRET_KEY": secrets.token_hex(32),
-            "GATEWAY_SECRET": secrets.token_hex(32),
             "MYSQL_PASSWORD": secrets.token_hex(16),
             "SEED_PASSWORD": secrets.token_hex(4),
             "HTTPS": "0",

@@ -1,1 +1,1 @@
-"""Payments and the simulated gateway."""
+"""Payments: the shop's side, and the simulated payment provider of the lab."""

@@ -1,10 +1,9 @@
 """Pay orders through a payment provider.
 
-The payment provider reports the outcome in a signed callback, which may arrive late, twice or
-never. In each case a payment ends in one state, and at most one payment pays an order.
+The payment provider reports the outcome, which may arrive late, twice or never. In each case a
+payment ends in one state, and at most one payment pays an order.
 """
 
-import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -14,10 +13,9 @@ from django.utils.translation import gettext as _
 
 from inventory.statements import Statement, as_stored
 from locking.failpoints import reach
-from shop.errors import BadInput, Forgery, InvalidTransition, NotFound
+from shop.errors import BadInput, InvalidTransition, NotFound
 from shop.models import Order, Payment, User
 from shop.orders.service import pay_order
-from shop.payments import gateway
 
 Status = Payment.Status
 
@@ -36,15 +34,6 @@ def start_payment(*, order: Order) -> Payment:
     return payment
 
 
-def pay_at_once(*, order: Order, also: Sequence[Statement] = ()) -> None:
-    """Pay an order without asking the customer, and write `also` in the same transaction.
-
-    Raises InvalidTransition unless the order is payable.
-    """
-    if not _approve(start_payment(order=order), also):
-        raise InvalidTransition
-
-
 def get_payment(*, customer: User, reference: str) -> Payment:
     """Return one of the customer's payments; NotFound also for the payments of others."""
     mine = Payment.objects.filter(reference=reference, order__customer=customer)
@@ -54,25 +43,20 @@ def get_payment(*, customer: User, reference: str) -> Payment:
     return payment
 
 
-def receive(body: bytes, signature: str) -> Payment:
-    """Apply a callback of the payment provider; a repeated one changes nothing.
+def report_outcome(*, reference: str, amount: object, approved: object) -> Payment:
+    """Apply what the payment provider reports; a repeated report changes nothing.
 
-    Raises Forgery for a wrong signature, BadInput for a malformed body or a wrong amount, and
-    NotFound for an unknown payment.
+    Raises NotFound for an unknown payment and BadInput for a wrong amount.
     """
-    if not gateway.is_genuine(body=body, signature=signature):
-        raise Forgery
-    try:
-        fields = json.loads(body)
-        reference, amount, approved = (fields[name] for name in ("reference", "amount", "approved"))
-    except (ValueError, LookupError, TypeError):
-        raise BadInput(_("The body is not JSON.")) from None
-    payment = Payment.objects.filter(reference=str(reference)).first()
+    payment = Payment.objects.filter(reference=reference).first()
     if payment is None:
         raise NotFound
     if type(approved) is not bool or amount != str(payment.amount):
         raise BadInput(_("The amount is not that of the payment."))
-    (_approve if approved else _decline)(payment)
+    if approved:
+        approve(payment)
+    else:
+        _decline(payment)
     payment.refresh_from_db(fields=["status", "closed_at"])
     return payment
 
@@ -84,7 +68,7 @@ def time_out_payments(*, now: datetime | None = None) -> int:
     return late.update(status=Status.TIMED_OUT, closed_at=now)
 
 
-def _approve(payment: Payment, also: Sequence[Statement] = ()) -> bool:
+def approve(payment: Payment, also: Sequence[Statement] = ()) -> bool:
     """Pay the order, or refund the payment if the order is closed or the approval is late.
 
     Return True if this call paid the order; otherwise `also` was not written, even if an earlier

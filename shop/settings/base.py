@@ -343,8 +343,8 @@ PAY_WITHIN_SECONDS = env.int("PAY_WITHIN_SECONDS", default=900)
 """Seconds for which a pending order keeps its units."""
 PAYMENT_TIMEOUT_SECONDS = env.int("PAYMENT_TIMEOUT_SECONDS", default=120)
 """Seconds that the payment provider may take to approve or decline."""
-GATEWAY_SECRET = env.str("GATEWAY_SECRET", default=SECRET_KEY)
-"""Secret shared with the payment provider, which signs its callbacks with it."""
+PAYMENT_PROVIDER = env.str("PAYMENT_PROVIDER", default="")
+""""none": orders cannot be paid online; so without a value, which `check --deploy` reports."""
 
 LOGGING = {
     "version": 1,

@@ -16,6 +16,8 @@ from locking.backends.redis.server_check import server_problem
 from shop.settings.base import DEMO_PASSWORD, DEMO_SECRET
 
 MIN_SECRET = 32
+PROVIDERS = ("", "none")
+"""Values of PAYMENT_PROVIDER that production accepts."""
 
 
 def _is_weak(secret: str) -> bool:
@@ -30,16 +32,30 @@ def check_production(**kwargs: Any) -> list[CheckMessage]:
     wrong = {
         "E001": any(map(_is_weak, keys))
         and f"SECRET_KEY or a key in SECRET_KEY_FALLBACKS is not {random}.",
-        "E002": (_is_weak(settings.GATEWAY_SECRET) or settings.GATEWAY_SECRET in keys)
-        and f"GATEWAY_SECRET is not {random} different from SECRET_KEY and its fallbacks.",
         "E003": settings.DEBUG and "DEBUG is on: error pages show settings and source code.",
         "E004": settings.DATABASES["default"]["ENGINE"].endswith("sqlite3")
         and "DATABASE_URL names SQLite, which only one machine can use.",
         "E005": "*" in settings.ALLOWED_HOSTS and "ALLOWED_HOSTS allows any host name.",
         "E006": settings.SEED_PASSWORD == DEMO_PASSWORD
         and "SEED_PASSWORD is the demo's published password.",
+        "E008": settings.PAYMENT_PROVIDER not in PROVIDERS
+        and "PAYMENT_PROVIDER is not 'none': customers could mark their orders as paid.",
     }
     return [Error(why, id=f"shop.{number}") for number, why in wrong.items() if why]
+
+
+@register(Tags.security, deploy=True)
+def check_payments(**kwargs: Any) -> list[CheckMessage]:
+    """Warn about a missing payment provider unless PAYMENT_PROVIDER says that it is intended."""
+    if settings.PAYMENT_PROVIDER:
+        return []
+    return [
+        Warning(
+            "No payment provider is configured: customers can order, but not pay.",
+            hint="Set PAYMENT_PROVIDER=none if the shop is to run without online payment.",
+            id="shop.W002",
+        )
+    ]
 
 
 @register(Tags.caches, deploy=True)

@@ -18,5 +18,7 @@ CELERY_BEAT_SCHEDULE = {
     **CELERY_BEAT_SCHEDULE,
     "prune-load-tests": {"task": "loadtest.web.tasks.prune_runs", "schedule": 3600.0},
 }
+PAYMENT_PROVIDER = env.str("PAYMENT_PROVIDER", default="simulated")
+"""The customer chooses the outcome, so production refuses it."""
 LAB_GUEST_LIMIT = env.str("LAB_GUEST_LIMIT", default="10/minute")
 """Runs of the lab's preset per address, for visitors who may not run load tests."""

@@ -9,12 +9,14 @@ from locking import LockError, policy
 from locking.policy import Policy
 from shop.administration import alerts
 from shop.orders.service import next_deadline
+from shop.payments import gateway
 from shop.platform.deadline import current_deadline
 
 
 def banners(request: HttpRequest) -> dict[str, object]:
     """Return functions that the banners of staff and the header read on demand."""
     return {
+        "can_pay": gateway.is_enabled(),
         "policy": _policy,
         "stock_alert": alerts.inconsistent_sales,
         "time_to_pay": partial(_time_to_pay, request),
@@ -35,6 +37,8 @@ def _time_to_pay(request: HttpRequest) -> dict[str, int] | None:
     A form's response shows none, so that a refused purchase does not cost a query.
     """
     if request.method != "GET" or current_deadline().is_over or not request.user.is_authenticated:
+        return None
+    if not gateway.is_enabled():
         return None
     pay_by = next_deadline(customer=request.user)
     seconds = int((pay_by - timezone.now()).total_seconds()) if pay_by else 0

@@ -76,8 +76,6 @@ topologySpreadConstraints:
   valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: SECRET_KEY}}
 - name: SECRET_KEY_FALLBACKS
   valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: SECRET_KEY_FALLBACKS, optional: true}}
-- name: GATEWAY_SECRET
-  valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: GATEWAY_SECRET}}
 - {name: ALLOWED_HOSTS, value: {{ printf "%s,$(POD_IP)" .Values.host | quote }}}
 - {name: CSRF_TRUSTED_ORIGINS, value: {{ printf "%s://%s" (ternary "https" "http" .Values.https) .Values.host | quote }}}
 {{- /* URLs may contain $(MYSQL_PASSWORD) and $(REDIS_PASSWORD). */}}

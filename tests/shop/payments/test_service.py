@@ -22,7 +22,8 @@ from shop.models import Order, Payment, User
 from shop.orders.service import cancel_order, expire_unpaid_orders
 from shop.payments import gateway
 from shop.payments import service as payments
-from shop.payments.service import receive, start_payment, time_out_payments
+from shop.payments.gateway import receive
+from shop.payments.service import start_payment, time_out_payments
 from shop.purchase.place_order import place_order
 from shop.sales.purchase_request import PurchaseRequest
 from tests.shop.making import a_sale, signed_in
@@ -35,6 +36,10 @@ LATER = timedelta(hours=1)
 @pytest.fixture
 def order(li: User) -> Order:
     return place_order(PurchaseRequest(customer_id=li.pk, sale=a_sale(), quantity=1, key="k")).order
+
+
+def page_of(payment: Payment) -> str:
+    return f"/gateway/{payment.reference}/"
 
 
 def told(payment: Payment, approved: bool = True) -> str:
@@ -79,7 +84,7 @@ def test_payment_without_callback_times_out_and_can_be_retried(shop, order):
     page = shop.get(order.get_absolute_url()).text
     assert "respond in time" in page
     assert "Pay ¥" in page
-    assert shop.get(first.get_absolute_url())["Location"] == order.get_absolute_url()
+    assert shop.get(page_of(first))["Location"] == order.get_absolute_url()
     assert time_out_payments() == 1
     assert time_out_payments() == 0
     assert Payment.objects.get().status == "timed_out"
@@ -228,12 +233,12 @@ def test_payment_of_another_customer_is_not_found(order):
         assert other.get(f"/gateway/{reference}/").status_code == 404
         choice = {"choice": "approve"}
         assert other.post(f"/gateway/{reference}/answer/", choice).status_code == 404
-    assert Client().get(payment.get_absolute_url()).status_code == 302
+    assert Client().get(page_of(payment)).status_code == 302
     assert Payment.objects.get().status == "started"
 
 
 def test_unknown_choice_is_refused(shop, order):
-    there = start_payment(order=order).get_absolute_url()
+    there = page_of(start_payment(order=order))
     for form in ({}, {"choice": "steal"}):
         assert shop.post(f"{there}answer/", form).status_code == 400
     assert Payment.objects.get().status == "started"

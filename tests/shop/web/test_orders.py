@@ -14,7 +14,8 @@ from django.utils import timezone
 
 from shop.models import Order, Payment, User
 from shop.orders.service import cancel_order, expire_unpaid_orders
-from shop.payments.service import pay_at_once, start_payment
+from shop.payments.gateway import pay_at_once
+from shop.payments.service import start_payment
 from shop.purchase.place_order import place_order
 from shop.sales.purchase_request import PurchaseRequest
 from tests.shop.making import a_sale, buy, signed_in
@@ -103,6 +104,15 @@ def test_deadline_names_its_time_zone(shop, order):
     page = text(shop.get(order.get_absolute_url()).text)
     assert re.search(r"Pay by \d\d:\d\d \(UTC\+8\)", page)
     assert re.search(r"Pay by \d\d:\d\d \(UTC\+8\)", text(shop.get("/orders/").text))
+
+
+def test_order_page_without_a_payment_provider_says_so(shop, order, settings):
+    settings.PAYMENT_PROVIDER = "none"
+    page = shop.get(order.get_absolute_url()).text
+    assert "isn't set up in this shop yet" in text(page)
+    assert ("/payment/" in page, "/cancel/" in page) == (False, True)
+    assert not BADGE.search(page)
+    assert "Pay now" not in shop.get(order.sale.get_absolute_url()).text
 
 
 @pytest.mark.parametrize(
