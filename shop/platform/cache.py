@@ -25,12 +25,10 @@ def _or_none(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class OptionalRedisCache(RedisCache):
-    """Treats an unavailable Redis as a miss: sessions, for example, are also in the database."""
+    """Treats an unavailable Redis as a miss, and keeps nothing in it."""
 
     get = _or_none(RedisCache.get)
     set = _or_none(RedisCache.set)
-    delete = _or_none(RedisCache.delete)
-    has_key = _or_none(RedisCache.has_key)
 
 
 class RefreshingCache(Generic[K, V]):

@@ -17,9 +17,11 @@ import time
 from typing import Any, NamedTuple
 
 from django.conf import settings
-from django.contrib.sessions.backends import cached_db
+from django.contrib.sessions.backends import db
 from django.core.signing import BadSignature, Signer
+from django.db import connection
 from django.db.models.signals import post_delete, post_save
+from django.utils import timezone
 
 from shop.errors import STORE_ERRORS
 from shop.models import TokenRevocation, User
@@ -32,6 +34,7 @@ MAX_AGE = 0.9
 MARGIN = 60
 """Seconds by which the clocks of web processes may differ, or a page may be late: a token issued
 up to this long after a change of its account counts as issued before it."""
+READ_SESSION = "SELECT session_data FROM django_session WHERE session_key = %s AND expire_date > %s"
 ENDS_TOKENS = frozenset({"password", "is_active"})
 """Fields of a user; saving one of them revokes the user's tokens."""
 
@@ -89,16 +92,28 @@ _revocations: RefreshingCache[None, Revocations] = RefreshingCache()
 clear = _revocations.clear
 
 
-class SessionStore(cached_db.SessionStore):
-    """Web sessions in the database and the cache; SESSION_ENGINE names this module.
+class SessionStore(db.SessionStore):
+    """Web sessions in the database alone; SESSION_ENGINE names this module.
 
-    Signing out, signing in as another customer and a change of the password all delete the session
-    that they end. The removal of expired sessions revokes nothing.
+    A copy in a cache would outlive its session if the cache missed the deletion. Signing out,
+    signing in as another customer and a change of the password all delete the session that they
+    end. The removal of expired sessions revokes nothing.
     """
 
     def __init__(self, session_key: str | None = None) -> None:
         # A quoted cookie may hold NUL, which PostgreSQL refuses in a query.
         super().__init__(session_key if session_key and session_key.isalnum() else None)
+
+    def load(self) -> dict[str, Any]:
+        """Return the data; in SQL, which costs as much as a cache and a third of Django's query."""
+        now = connection.ops.adapt_datetimefield_value(timezone.now())
+        with connection.cursor() as cursor:
+            cursor.execute(READ_SESSION, [self.session_key, now])
+            row = cursor.fetchone()
+        if row:
+            return dict(self.decode(row[0]))
+        self._session_key = None
+        return {}
 
     def delete(self, session_key: str | None = None) -> None:
         """Revoke the tokens first: a session whose tokens cannot be revoked does not end."""

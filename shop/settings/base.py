@@ -163,8 +163,8 @@ LOCK_REDIS_URL = env.str("LOCK_REDIS_URL", default="") or REDIS_URL
 QUEUE_REDIS_URL = env.str("QUEUE_REDIS_URL", default="") or REDIS_URL
 """Queued sales: also a Cluster, whose nodes share the sales. It neither evicts nor loses data."""
 CACHE_URL = env.str("CACHE_URL", default="") or REDIS_URL
-"""Pages, copies of web sessions and rate limits: a server that may evict. Another database number
-of the same server does not protect the locks: both share its memory limit."""
+"""Pages and rate limits: a server that may evict. Another database number of the same server does
+not protect the locks: both share its memory limit."""
 REDLOCK_URLS = env.list("REDLOCK_URLS", default=[])
 ZOOKEEPER_HOSTS = env.str("ZOOKEEPER_HOSTS", default="")
 
@@ -179,7 +179,6 @@ CACHES = {
     "optional": {"BACKEND": "shop.platform.cache.OptionalRedisCache", **_cache},
 }
 SESSION_ENGINE = "shop.purchase.tokens"
-SESSION_CACHE_ALIAS = "optional"
 
 # --- Locks -------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 from django.views.generic import FormView
 
-from shop.errors import Overloaded
+from shop.errors import STORE_ERRORS, Overloaded, ServiceUnavailable
 from shop.models import User
 from shop.platform import rate_limits
 from shop.web.decorators import CustomerRequest, View
@@ -158,4 +158,11 @@ def _account_form(
     return render(request, page, {"form": form}, status=400 if form.is_bound else 200)
 
 
-sign_out = require_POST(LogoutView.as_view())
+@require_POST
+def sign_out(request: HttpRequest) -> HttpResponseBase:
+    """End the session, or say that it may not have ended."""
+    try:
+        return LogoutView.as_view()(request)
+    except STORE_ERRORS as error:
+        advice = _("You may still be signed in. Please sign out again in a moment.")
+        raise ServiceUnavailable(advice) from error

@@ -4,13 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
-from typing import Any
 from urllib.parse import urlencode
 
 from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.models import Session
-from django.core.cache import caches
 from django.db import transaction
 from django.http import HttpRequest
 from django.middleware.csrf import get_token
@@ -84,7 +82,7 @@ def batches(count: int, name: str, size: int = BATCH) -> Iterator[list[Buyer]]:
 
 def signed_in(users: Iterable[User]) -> list[Buyer]:
     """Return a signed-in buyer for each user; they share one CSRF secret."""
-    store, cache = _store(), caches[settings.SESSION_CACHE_ALIAS]
+    store = import_module(settings.SESSION_ENGINE).SessionStore()
     page = HttpRequest()
     csrf = get_token(page)
     secret = f"{settings.CSRF_COOKIE_NAME}={page.META['CSRF_COOKIE']}"
@@ -97,22 +95,15 @@ def signed_in(users: Iterable[User]) -> list[Buyer]:
         cookies = f"{settings.SESSION_COOKIE_NAME}={key}; {secret}"
         buyers.append(Buyer(user, cookies, key, csrf))
         sessions.append(Session(session_key=key, session_data=store.encode(data), expire_date=ends))
-        cache.set(store.cache_key_prefix + key, data, SESSION_AGE.total_seconds())
     Session.objects.bulk_create(sessions, batch_size=BATCH)
     return buyers
 
 
 def sign_out(buyers: Sequence[Buyer]) -> None:
-    """End the sessions of buyers, also those that are cached."""
-    store, cache = _store(), caches[settings.SESSION_CACHE_ALIAS]
+    """End the sessions of buyers."""
     for start in range(0, len(buyers), BATCH):
         keys = [buyer.session for buyer in buyers[start : start + BATCH]]
         Session.objects.filter(session_key__in=keys).delete()
-        cache.delete_many(store.cache_key_prefix + key for key in keys)
-
-
-def _store() -> Any:
-    return import_module(settings.SESSION_ENGINE).SessionStore()
 
 
 def requests(buyers: Sequence[Buyer], path: str, sale: Sale) -> Iterator[bytes]:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from django.contrib.auth import authenticate
+from django.core.cache import cache
 from django.db import OperationalError, close_old_connections, connection
 from django.test import Client
+from redis.exceptions import RedisError
 
+from devservers import Redis
 from shop.models import Order, Sale, TokenRevocation, User
+from shop.platform.cache import OptionalRedisCache
 from shop.purchase import tokens
 from shop.tasks import prune_sessions
-from tests.shop.making import a_sale
+from tests.shop.making import a_sale, buy
 from tests.shop.web.wsgi_browser import SIGNALS, Browser, alone, li
 
 __all__ = ["alone", "li"]
@@ -202,9 +207,70 @@ def test_session_that_cannot_be_revoked_does_not_end(li):
 
     client = client_of(li)
     with connection.execute_wrapper(fail_to_write):
-        assert client.post("/accounts/sign-out/").status_code == 503
+        failed = client.post("/accounts/sign-out/")
+    assert failed.status_code == 503
+    assert "You may still be signed in." in failed.text
     assert client.get("/accounts/profile/").status_code == 200
     sign_out(li)
+
+
+class SkippedDeletion(OptionalRedisCache):
+    """Loses a deletion that fails."""
+
+    def delete(self, key: str, version: int | None = None) -> bool:
+        with suppress(RedisError):
+            return super().delete(key, version)
+        return False
+
+
+ENGINES = pytest.mark.parametrize(
+    ("engine", "is_signed_in"),
+    [("shop.purchase.tokens", False), ("django.contrib.sessions.backends.cached_db", True)],
+    ids=["shop", "control"],
+)
+"""The control keeps a copy of the session in the cache; the copy may outlive the session."""
+
+
+@ENGINES
+@pytest.mark.parametrize("fault", ["read-only", "unreachable"])
+def test_sign_out_ends_the_session_whatever_the_cache_does(fault, engine, is_signed_in, settings):
+    def use(url: str) -> None:
+        backend = f"{__name__}.{SkippedDeletion.__name__}"
+        conf = {**settings.CACHES["optional"], "LOCATION": url, "BACKEND": backend}
+        settings.CACHES = dict.fromkeys(settings.CACHES, conf)
+
+    settings.SESSION_ENGINE, settings.SESSION_CACHE_ALIAS = engine, "optional"
+    with Redis() as server:
+        use(server.url)
+        sale, li = a_sale(), Browser()
+        assert client_of(li).get("/orders/").status_code == 200
+        if fault == "read-only":
+            server.execute("REPLICAOF 127.0.0.1 1")
+        else:
+            use("redis://127.0.0.1:1/0")
+        sign_out(li)
+        use(server.url)  # which another process could reach
+        assert client_of(li).get("/orders/").status_code == (200 if is_signed_in else 302)
+        bought = buy(client_of(li), sale)["Location"]
+    assert bought.startswith("/orders/") == is_signed_in
+
+
+@ENGINES
+def test_page_that_reads_a_session_while_it_ends_does_not_keep_it(engine, is_signed_in, settings):
+    settings.SESSION_ENGINE, settings.SESSION_CACHE_ALIAS = engine, "optional"
+    li, left = Browser(), [sign_out]
+
+    def end_after_the_read(execute, sql, *rest):
+        result = execute(sql, *rest)
+        if "session_data" in sql and left:
+            left.pop()(li)
+        return result
+
+    cache.clear()
+    with connection.execute_wrapper(end_after_the_read):
+        assert client_of(li).get("/orders/").status_code == 200
+    assert not left
+    assert client_of(li).get("/orders/").status_code == (200 if is_signed_in else 302)
 
 
 def test_forged_session_cookies_leave_no_row():

@@ -14,7 +14,6 @@ from devservers import Redis, start_all, stop_all
 ROOT = Path(__file__).resolve().parents[3]
 WRITE_EVERYTHING = """
 from django.conf import settings
-from django.contrib.sessions.backends.cached_db import SessionStore
 from django.core.cache import caches
 from locking import locks, single_flight
 from locking.lease import Lock
@@ -24,7 +23,6 @@ from shop.reservations import store
 from shop.sales.stock_lock import is_stock_returning, mark_stock_returning
 
 single_flight.get_or_build("home:en", lambda: "page", ttl=60)
-SessionStore()._cache.set(SessionStore.cache_key_prefix + "x", {})
 rate_limits.count("10/minute", "li")
 mark_stock_returning(slug="demo")
 sale = Sale(pk=1, generation=7)
