@@ -1,8 +1,8 @@
 """Execution of statements: the whole transaction in one message, or one by one.
 
-MySQL gets START TRANSACTION, the statements and COMMIT; after a statement that has to change a row
+MySQL gets START TRANSACTION, the statements and COMMIT; after a statement that has to change rows
 comes one that fails if it did not. PostgreSQL gets the statements alone, which it runs as one
-transaction; one that has to change a row is wrapped in a SELECT that fails if it did not.
+transaction; one that has to change rows is wrapped in a SELECT that fails if it did not.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,17 +15,17 @@ from inventory.exceptions import OutcomeUnknown
 from inventory.statements import MakeError, Statement
 
 # DO would ignore the error, and SELECT would add a result set to be read.
-MYSQL_CHECKED = "{}; SET @changed = EXP(IF(ROW_COUNT() > 0, 0, 9999))"
+MYSQL_CHECKED = "{}; SET @changed = EXP(IF(ROW_COUNT() >= {}, 0, 9999))"
 OUT_OF_RANGE = 1690
 MYSQL_CONSTRAINTS = (1048, 3819, 4025)
 """Violated constraints, as in `codes_for_integrityerror` of Django's cursor, which sees only the
 reply to the first statement of a message."""
-POSTGRESQL_CHECKED = "WITH changed AS ({} RETURNING 1) SELECT 1 / COUNT(*) FROM changed"
+POSTGRESQL_CHECKED = "WITH changed AS ({} RETURNING 1) SELECT 1 / (COUNT(*) / {}) FROM changed"
 DIVISION_BY_ZERO = "22012"
 
 
 class Unchanged(Exception):
-    """A statement that has to change a row changed none; the transaction is rolled back."""
+    """A statement changed fewer rows than it has to; the transaction is rolled back."""
 
     def __init__(self, make_error: MakeError) -> None:
         self.make_error = make_error
@@ -37,7 +37,7 @@ def one_by_one(statements: Sequence[Statement]) -> list[int]:
     with connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement.sql, statement.params)
-            if statement.if_unchanged is not None and not cursor.rowcount:
+            if statement.if_unchanged is not None and cursor.rowcount < statement.rows:
                 raise Unchanged(statement.if_unchanged)
             if cursor.description:  # of RETURNING
                 (inserted,) = cursor.fetchone()
@@ -54,7 +54,9 @@ def in_one_message(statements: Sequence[Statement]) -> list[int]:
     """
     # Django's atomic() would send SET autocommit or BEGIN, and COMMIT: more round trips.
     checked, send = DIALECTS[connection.vendor]
-    parts = [checked.format(one.sql) if one.if_unchanged else one.sql for one in statements]
+    parts = [
+        checked.format(one.sql, one.rows) if one.if_unchanged else one.sql for one in statements
+    ]
     params = [value for statement in statements for value in statement.params]
     with connection.cursor() as cursor:
         try:
@@ -124,4 +126,4 @@ DIALECTS: dict[str, tuple[str, Send]] = {
     "mysql": (MYSQL_CHECKED, _send_to_mysql),
     "postgresql": (POSTGRESQL_CHECKED, _send_to_postgresql),
 }
-"""How a statement that has to change a row is wrapped, and how the message is sent."""
+"""How a statement that has to change rows is wrapped, and how the message is sent."""

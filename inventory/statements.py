@@ -16,11 +16,12 @@ MakeError = Callable[[], Exception]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """An SQL statement; if it changes no row, the error of `if_unchanged` is raised."""
+    """An SQL statement; if it changes fewer than `rows`, the error of `if_unchanged` is raised."""
 
     sql: str
     params: Sequence[Any]
     if_unchanged: MakeError | None = None
+    rows: int = 1
 
 
 def insert(model: type[Model], **values: object) -> Statement:

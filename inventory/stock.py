@@ -12,8 +12,8 @@ what each of them does:
 
 `commit` executes the statements. MariaDB, MySQL and PostgreSQL receive them with the COMMIT in one
 message: the whole transaction takes one round trip, and no row lock is held during one. SQLite
-receives them one by one. A statement that has to change a row but changes none rolls the
-transaction back.
+receives them one by one. A statement that changes fewer rows than it has to rolls the transaction
+back.
 """
 
 from collections.abc import Sequence
@@ -167,14 +167,16 @@ def _why_refused(reading: StockReading) -> InventoryError:
     return OutOfStock() if rows.exists() else StaleFence()
 
 
-def release(*, stock_id: int, quantity: int, order_number: str, fence: Fence) -> list[Statement]:
-    """Return the statements that put an order's units back; the commit raises StaleFence.
+def release(*, stock_id: int, orders: Sequence[tuple[str, int]], fence: Fence) -> list[Statement]:
+    """Return the statements that put units of orders back, given as (number, quantity).
 
-    Commit them together with the end of the order. They write the fence as `reserve` does, because
-    a holder that read the quantity before must not overwrite it.
+    Commit them together with the end of the orders; the commit raises StaleFence. They write the
+    fence as `reserve` does, because a holder that read the quantity before must not overwrite it.
     """
-    update = _change(stock_id, quantity, fence, if_unchanged=StaleFence)
-    return [update, _record(stock_id, [(quantity, order_number, None)], Reason.RETURNED, fence)]
+    total = sum(quantity for _, quantity in orders)
+    update = _change(stock_id, total, fence, if_unchanged=StaleFence)
+    lines = [(quantity, number, None) for number, quantity in orders]
+    return [update, _record(stock_id, lines, Reason.RETURNED, fence)]
 
 
 def commit(statements: Sequence[Statement]) -> list[int]:

@@ -13,7 +13,7 @@ from shop.administration.audit import audit_sale
 from shop.catalogue.page_cache import get_cached_home, get_cached_sale, invalidate
 from shop.models import Sale
 from shop.reservations.reconciliation import reconcile_all
-from shop.sales.stock_lock import return_stock
+from shop.sales.stock_lock import returning_stock
 
 logger = logging.getLogger("shop")
 
@@ -24,8 +24,9 @@ still serves while the first of many customers reads it again."""
 
 def restock_sale(*, sale: Sale, quantity: int) -> None:
     """Add units through the ledger. Raise Overloaded or ServiceUnavailable if nothing was done."""
-    added = stock.restock(stock_id=sale.stock_id, quantity=quantity)
-    return_stock(sale, lambda fence: added, then=invalidate)
+    with returning_stock(sale):
+        stock.commit(stock.restock(stock_id=sale.stock_id, quantity=quantity))
+    invalidate()
     if sale.is_queued:
         reconcile_all([sale])
 

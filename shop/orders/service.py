@@ -8,27 +8,29 @@ every other one raises InvalidTransition.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from functools import partial
 
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import Error, IntegrityError
 from django.db.models import QuerySet
 from django.utils import timezone
 
 from inventory import stock
+from inventory.exceptions import StaleFence
 from inventory.statements import Statement, as_stored
 from inventory.stock import commit
 from shop.errors import InvalidTransition, NotFound, Overloaded, ServiceUnavailable
 from shop.models import Order, Sale, User
 from shop.reservations import store
-from shop.sales.purchase_request import return_quota
-from shop.sales.stock_lock import return_stock
+from shop.sales.purchase_request import return_quotas
+from shop.sales.stock_lock import fence_of, learn_newer_fence, returning_stock
 
 logger = logging.getLogger("shop")
 
 Status = Order.Status
+BATCH = 100
+"""Orders that one transaction expires, while purchases wait."""
 
 
 def orders_of(*, customer: User) -> QuerySet[Order]:
@@ -82,10 +84,11 @@ def cancel_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
     Raises InvalidTransition if the order is no longer pending, and Overloaded or
     ServiceUnavailable if nothing was decided.
     """
-    _close(order, Status.CANCELLED, also)
+    _close(order.sale, [order], Status.CANCELLED, also)
+    order.refresh_from_db(fields=["status", "closed_at"])
 
 
-def expire_unpaid_orders(*, now: datetime | None = None, limit: int = 500) -> int:
+def expire_unpaid_orders(*, now: datetime | None = None, limit: int = 5000) -> int:
     """Expire pending orders whose time to pay is over, and return how many.
 
     At most `limit` orders of each sale, so that a sale whose stock cannot be written does not delay
@@ -97,54 +100,74 @@ def expire_unpaid_orders(*, now: datetime | None = None, limit: int = 500) -> in
 
 
 def _expire(sale: Sale, due: QuerySet[Order]) -> int:
+    """Expire the orders in batches; those of a batch that fails are then tried one by one."""
+    waiting = list(due.values_list("pk", flat=True))
+    batches = [waiting[at : at + BATCH] for at in range(0, len(waiting), BATCH)]
     closed = failed = 0
-    for order in due:
-        order.sale = sale
+    while batches and failed < settings.MAX_ATTEMPTS:
+        batch = batches.pop(0)
+        # Read under the lock: from then on, only a payment can still change one of them.
+        orders = Order.objects.filter(pk__in=batch, status=Status.PENDING)
         try:
-            _close(order, Status.EXPIRED)
-        except InvalidTransition:
-            continue  # paid or cancelled since the query
-        except (Overloaded, DatabaseError) as error:
-            logger.warning("Expiring order %s failed, retrying later: %s", order.number, error)
-            failed += 1
-            if failed == settings.MAX_ATTEMPTS:
-                break
-            continue
-        closed += 1
+            closed += _close(sale, orders, Status.EXPIRED)
+            failed = 0
+        except (InvalidTransition, Overloaded, Error) as error:
+            logger.warning("Expiring %d orders of sale %s failed: %r", len(batch), sale.slug, error)
+            if len(batch) > 1:
+                batches[:0] = [[pk] for pk in batch]
+            elif not isinstance(error, InvalidTransition | IntegrityError):  # they take no time
+                failed += 1
     return closed
 
 
-def _close(order: Order, status: Status, also: Sequence[Statement] = ()) -> None:
-    statements = partial(_end, order, status, also)
-    return_stock(order.sale, statements, then=partial(_release_in_redis, order))
-    order.refresh_from_db(fields=["status", "closed_at"])
+def _close(
+    sale: Sale, which: Iterable[Order], status: Status, also: Sequence[Statement] = ()
+) -> int:
+    """Close pending orders and return their units, in one transaction; return their number.
 
-
-def _release_in_redis(order: Order) -> None:
-    """Release the units of a queued sale in Redis; if that fails, reconciliation does it later."""
-    if order.sale.is_queued:
+    Raise InvalidTransition if one of them is no longer pending.
+    """
+    for _ in range(settings.MAX_ATTEMPTS):
         try:
-            store.release(order=order)
-        except ServiceUnavailable as error:
-            logger.warning("Returning units of order %s to Redis failed: %s", order.number, error)
+            with returning_stock(sale) as lease:
+                if orders := list(which):
+                    commit(_end(sale, orders, status, also, fence_of(lease)))
+                    if sale.is_queued:
+                        _release_in_redis(sale, orders)
+                return len(orders)
+        except StaleFence:
+            learn_newer_fence(sale)
+    raise Overloaded
 
 
 def _end(
-    order: Order, status: Status, also: Sequence[Statement], fence: stock.Fence
+    sale: Sale,
+    orders: Sequence[Order],
+    status: Status,
+    also: Sequence[Statement],
+    fence: stock.Fence,
 ) -> list[Statement]:
-    """Return the statements of one transaction: close a pending order and return its units."""
+    now, ids = as_stored(Order, "closed_at", timezone.now()), [order.pk for order in orders]
+    update = "UPDATE shop_order SET status = %s, closed_at = %s WHERE status = %s AND id IN "
+    units = [(order.number, order.quantity) for order in orders]
     return [
         Statement(
-            "UPDATE shop_order SET status = %s, closed_at = %s WHERE id = %s AND status = %s",
-            [status, as_stored(Order, "closed_at", timezone.now()), order.pk, Status.PENDING],
+            f"{update}({', '.join(['%s'] * len(ids))})",
+            [status, now, Status.PENDING, *ids],
             if_unchanged=InvalidTransition,
+            rows=len(ids),
         ),
         *also,
-        return_quota(sale_id=order.sale_id, customer_id=order.customer_id, quantity=order.quantity),
-        *stock.release(
-            stock_id=order.sale.stock_id,
-            quantity=order.quantity,
-            order_number=order.number,
-            fence=fence,
-        ),
+        *return_quotas(sale_id=sale.pk, orders=orders),
+        *stock.release(stock_id=sale.stock_id, orders=units, fence=fence),
     ]
+
+
+def _release_in_redis(sale: Sale, orders: Sequence[Order]) -> None:
+    """Release the units of a queued sale in Redis; if that fails, reconciliation does it later."""
+    try:
+        for order in orders:
+            order.sale = sale
+            store.release(order=order)
+    except ServiceUnavailable as error:
+        logger.warning("Returning units of sale %s to Redis failed: %s", sale.slug, error)

@@ -3,7 +3,7 @@
 Direct and queued sales share them.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -118,9 +118,19 @@ def take_quota(*, sale: Sale, customer_id: int, quantity: int) -> Statement:
     )
 
 
-def return_quota(*, sale_id: int, customer_id: int, quantity: int) -> Statement:
-    """Return the UPDATE that subtracts the units of a closed order."""
-    return Statement(
-        "UPDATE shop_customerquota SET taken = taken - %s WHERE customer_id = %s AND sale_id = %s",
-        [quantity, customer_id, sale_id],
-    )
+def return_quotas(*, sale_id: int, orders: Sequence[Order]) -> list[Statement]:
+    """Return the UPDATEs that subtract the units of closed orders, one for each number of units."""
+    units: Counter[int] = Counter()
+    for order in orders:
+        units[order.customer_id] += order.quantity
+    customers: defaultdict[int, list[int]] = defaultdict(list)
+    for customer_id, number in units.items():
+        customers[number].append(customer_id)
+    update = "UPDATE shop_customerquota SET taken = taken - %s WHERE sale_id = %s"
+    return [
+        Statement(
+            f"{update} AND customer_id IN ({', '.join(['%s'] * len(them))})",
+            [number, sale_id, *them],
+        )
+        for number, them in customers.items()
+    ]

@@ -2,17 +2,15 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from django.conf import settings
 
 from inventory import stock
-from inventory.exceptions import StaleFence
-from inventory.statements import Statement
 from locking import Lease, LockError, lock, locks, policy
 from locking.policy.lock import PolicyLock
-from shop.errors import Overloaded, ServiceUnavailable, refusing_lock_errors
+from shop.errors import ServiceUnavailable, refusing_lock_errors
 from shop.models import Sale
 from shop.platform.deadline import current_deadline
 
@@ -69,32 +67,21 @@ def learn_newer_fence(sale: Sale) -> None:
             policy.raise_epoch(newest.epoch, reason="tokens went back")
 
 
-@refusing_lock_errors()
-def return_stock(
-    sale: Sale,
-    statements: Callable[[stock.Fence], Sequence[Statement]],
-    *,
-    then: Callable[[], object],
-) -> None:
-    """Commit statements that add units to a sale; call `then` before its lock is released.
+@contextmanager
+def returning_stock(sale: Sale) -> Iterator[Lease]:
+    """Hold the lock of a sale while the block commits a change of its stock.
 
-    The lock is held because a naive purchase would overwrite units that are added between its read
-    and its write. Raises the errors of the statements, and Overloaded or ServiceUnavailable if
-    nothing was decided.
+    Without the lock, a naive purchase would overwrite units that are added between its read and its
+    write. Raise Overloaded or ServiceUnavailable if the lock is not obtained. A lock that is lost
+    after the block is only logged: the stock is written.
     """
     is_done = False
-    for _ in range(settings.MAX_ATTEMPTS):
+    with refusing_lock_errors():
         try:
             with sale_lock(sale) as lease:
-                stock.commit(statements(fence_of(lease)))
+                yield lease
                 is_done = True
-                then()
-        except StaleFence:
-            learn_newer_fence(sale)
-            continue
         except LockError as error:
             if not is_done:
                 raise
             logger.warning("Stock of sale %s is written; its lock was lost: %s", sale.slug, error)
-        return
-    raise Overloaded

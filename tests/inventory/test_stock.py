@@ -50,7 +50,7 @@ def buy(stock: Stock, strategy: str, by: Fence, *, quantity: int = 1, order: str
 
 
 def put_back(stock: Stock, by: Fence, *, quantity: int = 1) -> None:
-    commit(release(stock_id=stock.pk, quantity=quantity, order_number="A", fence=by))
+    commit(release(stock_id=stock.pk, orders=[("A", quantity)], fence=by))
 
 
 def row(stock: Stock) -> Stock:

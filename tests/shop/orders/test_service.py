@@ -162,35 +162,84 @@ def test_expiry_skips_a_sale_whose_lock_is_held(guard, sale, settings) -> None:
             cancel_order(order=Order.objects.get(sale=sale))
 
 
+def expect_expired(sale: Sale, number: int) -> None:
+    expired = Order.objects.filter(sale=sale, status="expired")
+    assert [returns(order) for order in expired] == [1] * number
+
+
+def test_orders_of_a_sale_expire_in_batches(guard, monkeypatch) -> None:
+    """With one grant and one transaction each; a customer may have several orders in it."""
+    monkeypatch.setattr(orders, "BATCH", 3, raising=False)
+    sale, customers = a_sale(stock=20, limit=5), [a_customer() for _ in range(4)]
+    for number in range(7):
+        of = {"customer": customers[number % 4], "quantity": 1 + number % 2, "key": str(number)}
+        buy(sale, **of)
+    before = guard.tokens
+    assert expire_unpaid_orders(now=timezone.now() + LATER) == 7
+    assert guard.tokens - before == 3
+    expect_expired(sale, 7)
+    assert count(sale) == (20, 0, 0)
+    assert set(CustomerQuota.objects.values_list("taken", flat=True)) == {0}
+
+
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_order_paid_while_its_batch_is_written_stays_paid(sale, monkeypatch, is_guarded) -> None:
+    """Its payment does not wait for the lock; by its own clock, the order is not overdue yet."""
+    paid = an_order(sale, quantity=1, overdue=True)
+    for _ in range(2):
+        an_order(sale, quantity=1, overdue=True)
+
+    def commit_late(statements: list[Statement]) -> list[int]:
+        Order.objects.filter(pk=paid.pk).update(status="paid")
+        return commit(statements)
+
+    commit = orders.commit
+    monkeypatch.setattr(orders, "commit", commit_late)
+    if not is_guarded:  # the control: the units of the paid order are sold again
+        monkeypatch.setattr(orders, "Statement", lambda *of, rows=1, **more: Statement(*of, **more))
+        expire_unpaid_orders()
+        assert not audit_sale(sale=sale).ok
+        return
+    assert expire_unpaid_orders() == 2
+    assert returns(paid) == 0
+    expect_expired(sale, 2)
+    assert count(sale) == (4, 0, 1)
+
+
 def test_unwritable_row_does_not_delay_other_sales(sale, monkeypatch, settings) -> None:
     """As after a client stopped in its transaction: each attempt waits for its timeout."""
-    stuck, other = [an_order(sale, quantity=1, overdue=True) for _ in range(5)], a_sale()
+    for _ in range(5):
+        an_order(sale, quantity=1, overdue=True)
+    other, tried = a_sale(), []
     an_order(other, overdue=True)
-    tried = []
 
-    def end(order: Order, *step: Any) -> list[Statement]:
-        if order in stuck:
-            tried.append(order)
+    def end_or_fail(of: Sale, *args: Any) -> list[Statement]:
+        if of == sale:
+            tried.append(of)
             raise OperationalError(1205, "Lock wait timeout exceeded")
-        return _end(order, *step)
+        return end(of, *args)
 
-    _end = orders._end
-    monkeypatch.setattr(orders, "_end", end)
+    end = orders._end
+    monkeypatch.setattr(orders, "_end", end_or_fail)
     assert expire_unpaid_orders() == 1
-    assert len(tried) == settings.MAX_ATTEMPTS
+    assert len(tried) == 1 + settings.MAX_ATTEMPTS
     monkeypatch.undo()
     assert expire_unpaid_orders() == 5
     assert (count(sale), count(other)) == ((5, 0, 0), (10, 0, 0))
 
 
-def test_order_that_the_database_refuses_does_not_delay_other_sales(sale) -> None:
+def test_order_that_the_database_refuses_delays_no_other(sale) -> None:
     """As after a repair by hand: the ledger has its return already."""
-    refused, other = an_order(sale, overdue=True), a_sale()
+    refused = [an_order(sale, quantity=1, overdue=True) for _ in range(4)]
+    an_order(sale, quantity=1, overdue=True)
+    other = a_sale()
     an_order(other, overdue=True)
-    StockMovement.objects.create(
-        stock=sale.stock, delta=2, reason="returned", order_number=refused.number
-    )
-    assert expire_unpaid_orders() == 1
+    for order in refused:
+        StockMovement.objects.create(
+            stock=sale.stock, delta=1, reason="returned", order_number=order.number
+        )
+    assert expire_unpaid_orders() == 2
+    expect_expired(sale, 1)
     assert count(other) == (10, 0, 0)
 
 

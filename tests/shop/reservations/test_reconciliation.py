@@ -15,7 +15,6 @@ from devservers.faults.waiting import until
 from inventory import stock
 from inventory.exceptions import OutcomeUnknown
 from inventory.statements import Statement
-from locking import Lease
 from shop.errors import LimitReached, ServiceUnavailable
 from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order
@@ -269,11 +268,11 @@ def test_late_commit_during_a_comparison_offers_no_unit_twice(when: str) -> None
     sale, late = a_queued_sale(stock=2), list[list[Statement]]()
     queued = ask(sale)
 
-    def lose_reply(lease: Lease, statements: list[Statement]) -> None:
+    def lose_reply(statements: list[Statement]) -> None:
         late.append(statements)
         raise OutcomeUnknown
 
-    with patch("shop.reservations.order_writer.commit_under", lose_reply):
+    with patch("inventory.stock.commit", lose_reply):
         assert order_writer.write(sale=fresh(sale)) == 0
 
     def deliver() -> None:
