@@ -6,8 +6,8 @@ from typing import Any
 from celery import shared_task
 from django.contrib.sessions.backends.db import SessionStore
 
-from locking import current_run, run_once
-from shop.administration import alerts, sale_management
+from locking import run_once
+from shop.administration import alerts
 from shop.orders import service as orders
 from shop.payments import service as payments
 from shop.purchase import tokens
@@ -30,13 +30,6 @@ time_out_payments = _scheduled(payments.time_out_payments)
 def reconcile_queued_sales() -> int:
     """Repair Redis where it differs from the ledger, and return the number of repaired sales."""
     return sum(map(bool, reconcile_all()))
-
-
-@_scheduled
-def open_and_close_sales() -> str:
-    """Cache the pages of sales that are about to open; log those that opened or ended."""
-    run = current_run()
-    return sale_management.open_and_close_sales(since=run.previous(), until=run.scheduled_for)
 
 
 @_scheduled

@@ -242,7 +242,6 @@ CELERY_BEAT_SCHEDULER = "locking.jobs.beat:Scheduler"
 CELERY_BEAT_SCHEDULE = {
     "expire-unpaid-orders": {"task": "shop.tasks.expire_unpaid_orders", "schedule": 5.0},
     "reconcile-queued-sales": {"task": "shop.tasks.reconcile_queued_sales", "schedule": 10.0},
-    "open-and-close-sales": {"task": "shop.tasks.open_and_close_sales", "schedule": 5.0},
     "audit-stock": {"task": "shop.tasks.audit_stock", "schedule": 60.0},
     "time-out-payments": {"task": "shop.tasks.time_out_payments", "schedule": 5.0},
     "sweep-dead-locks": {"task": "locking.jobs.tasks.sweep_dead_locks", "schedule": 600.0},
