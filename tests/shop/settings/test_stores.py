@@ -61,7 +61,7 @@ def _write(**urls: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_full_cache_leaves_locks_flags_and_queued_sales_alone(servers: list[Redis]) -> None:
+def test_full_cache_leaves_locks_and_queued_sales_alone(servers: list[Redis]) -> None:
     keep, evict = servers
     done = _write(REDIS_URL=keep.url, CACHE_URL=evict.url)
     assert done.stdout == "bought\n", done.stderr
@@ -69,7 +69,7 @@ def test_full_cache_leaves_locks_flags_and_queued_sales_alone(servers: list[Redi
         assert cache.info("stats")["evicted_keys"] > 0, "the cache was never full"
     with Client.from_url(keep.url, decode_responses=True) as client:
         kinds = {name.partition(":")[0] for name in client.scan_iter()}
-        assert kinds == {"lock", "queue", "returning"}
+        assert kinds == {"lock", "queue"}
 
 
 def test_full_cache_stops_the_locks_of_a_shared_server(servers: list[Redis]) -> None:
