@@ -83,6 +83,8 @@ class Sale(models.Model):
         editable=False,
         help_text=_("Identifies its state in Redis; every load changes it. 0 before the first."),
     )
+    unreserved: int | None = None
+    """Units of a queued sale that can be reserved, if `shop.reservations.store` has read them."""
 
     class Meta:
         ordering = ["opens_at", "pk"]
@@ -117,8 +119,8 @@ class Sale(models.Model):
     @property
     @admin.display(description=_("left"), ordering="stock__quantity")
     def left(self) -> int:
-        """Units that were available when the stock row was read."""
-        return self.stock.quantity
+        """Units that could be bought when the sale was read."""
+        return self.stock.quantity if self.unreserved is None else self.unreserved
 
     @property
     def is_queued(self) -> bool:

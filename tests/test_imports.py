@@ -34,8 +34,8 @@ LAYERS = {
         settings errors
         platform models
         sales
-        catalogue
         reservations
+        catalogue
         orders
         payments
         purchase

@@ -21,6 +21,7 @@ from inventory.models import Product
 from locking import single_flight
 from shop.errors import NotFound
 from shop.models import Sale
+from shop.reservations.store import with_left
 from shop.sales.queries import (
     catalogue,
     current_sales,
@@ -68,7 +69,7 @@ def get_cached_sale(*, slug: str) -> SaleSnapshot:
 def read_sale(*, slug: str) -> SaleSnapshot:
     """Return a sale as it is now. Raise NotFound."""
     as_of = timezone.now()
-    sale = get_sale(slug=slug)
+    sale = with_left(get_sale(slug=slug))
     count = partial(inventory.stocked, stock_id=sale.stock_id)
     stocked = single_flight.get_or_build(
         f"stocked:{sale.stock_id}", count, ttl=STOCKED_TTL, stale=STALE
@@ -90,7 +91,7 @@ def get_cached_home() -> dict[str, list[Sale]]:
 
 def _read_home() -> list[Sale]:
     now = timezone.now()
-    return [*current_sales(now=now), *past_sales(now=now)[:PAST]]
+    return [*map(with_left, current_sales(now=now)), *past_sales(now=now)[:PAST]]
 
 
 def get_cached_product(*, slug: str) -> Product:

@@ -23,6 +23,7 @@ All functions raise ServiceUnavailable, in bounded time, if Redis is unavailable
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
@@ -145,6 +146,19 @@ def left(*, sale: Sale) -> int | None:
     """Return the units that may be reserved, negative if too many are; None if not loaded."""
     state = read_state(sale=sale)
     return None if state is None or state.stock is None else state.stock - state.queued
+
+
+def with_left(sale: Sale) -> Sale:
+    """Return the sale, if open and queued with the units that may be reserved as `Sale.left`.
+
+    The stock row still has those whose order is not written. While Redis is unavailable, or before
+    it has loaded the sale, they are all that is known.
+    """
+    if sale.is_queued and sale.phase() == Sale.Phase.OPEN:
+        with suppress(ServiceUnavailable):
+            units = left(sale=sale)
+            sale.unreserved = None if units is None else max(0, units)
+    return sale
 
 
 def backlog(*, sale: Sale) -> int:

@@ -26,7 +26,7 @@ from shop.reservations.consumer import Consumer
 from shop.reservations.reconciliation import load, reconcile_all
 from shop.sales.purchase_request import PurchaseRequest
 from tests.devservers.redis_groups import RedisCluster
-from tests.shop.making import a_customer, buy, signed_in
+from tests.shop.making import a_customer, buy, fresh, signed_in
 from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, redis_command, status, told
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -126,6 +126,24 @@ def test_sold_out_is_final_once_no_form_can_be_in_flight(li, monkeypatch) -> Non
     consume()
     until(lambda: "Retry-After" not in buy(client, sale), seconds=20)
     assert buy(client, sale).status_code == 409
+
+
+def test_pages_show_what_can_be_reserved(client) -> None:
+    """The consumer is stopped: the stock row has all units, and none of them can be bought."""
+    sale = a_queued_sale(stock=3)
+
+    def shows(*texts: str) -> bool:
+        bar = client.get(f"/sales/{sale.slug}/stock/").text
+        both = client.get(f"/sales/{sale.slug}/").text, client.get("/").text
+        return f"{texts[0]} of 3 left" in bar and all(texts[1] in page for page in both)
+
+    assert shows("3", "● Live")
+    last = [ask(sale) for _ in "abc"][-1]
+    until(lambda: shows("0", "✕ Sold out"), "pages as old as the cache allows")
+    assert fresh(sale).left == 3, "the control: the stock row"
+    consume()
+    cancel_order(order=Order.objects.select_related("sale").get(number=last.number))
+    until(lambda: shows("1", "● Live"), "the unit that was returned")
 
 
 @pytest.mark.parametrize(("opens_in", "lasts"), [(60, 60), (-60, 30)])
