@@ -109,18 +109,34 @@ def reservation_status(*, customer_id: int, token: str) -> ReservationStatus:
     sale = Sale.objects.only("slug", "generation", "product").filter(pk=wanted.sale_id).first()
     if sale is None:
         raise NotFound
-    status, order_url = "lost", None
-    try:
-        is_waiting = store.is_waiting(sale=sale, number=wanted.number)
-    except ServiceUnavailable:
-        status, is_waiting = "waiting", False
-    if is_waiting:
-        status = "waiting"
-    elif decided := decided_in(sale=sale, numbers=[wanted.number]):
-        status = decided[wanted.number].outcome
+    status, order_url = _status_of(sale, wanted.number), None
     if status in ("won", "returned"):
         status, order_url = "won", Order(number=wanted.number).get_absolute_url()
     return ReservationStatus(status=status, reservation=wanted, sale=sale, order_url=order_url)
+
+
+def _status_of(sale: Sale, number: str) -> str:
+    """Return waiting, lost, or what the database decided.
+
+    A load may move the reservation to a new generation meanwhile: it is lost only if it was missing
+    in one that was current and filled all the time.
+    """
+    filled = None
+    try:
+        while not store.is_waiting(sale=sale, number=number):
+            if decided := decided_in(sale=sale, numbers=[number]):
+                return decided[number].outcome
+            sale.refresh_from_db(fields=["generation"])
+            if sale.generation == filled:
+                return "lost"
+            state = store.read_state(sale=sale)
+            if state and state.stock is None:
+                return "waiting"  # the load may still move it
+            filled = sale.generation
+    except ServiceUnavailable:
+        if decided := decided_in(sale=sale, numbers=[number]):
+            return decided[number].outcome
+    return "waiting"
 
 
 def _read_token(customer_id: int, token: str) -> Queued:

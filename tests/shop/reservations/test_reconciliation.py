@@ -185,6 +185,35 @@ def test_load_keeps_the_entries_of_a_lost_state() -> None:
     assert_sound(sale, held=2, left=0)
 
 
+def test_reservation_is_not_lost_while_its_generation_is_replaced() -> None:
+    """A page reads the sale's row, and then a load deletes the generation that the row named."""
+    sale, is_waiting = a_queued_sale(), store.is_waiting
+    queued = ask(sale)
+
+    def replace_first(**reservation: Any) -> bool:
+        if redis_command("DEL", keys_of(sale).state):
+            read.undo()
+            load(sale=fresh(sale))
+        return is_waiting(**reservation)
+
+    with pytest.MonkeyPatch.context() as read:
+        read.setattr(store, "is_waiting", replace_first)
+        assert status(queued) == "waiting"
+    assert fresh(sale).generation != sale.generation
+    redis_command("DEL", *keys_of(sale))
+    assert status(queued) == "lost", "the control"
+
+
+def test_reservation_is_not_lost_while_a_generation_is_filled() -> None:
+    """The row names the new generation before the entry is in it."""
+    sale, found = a_queued_sale(), list[str]()
+    queued = ask(sale)
+    redis_command("DEL", keys_of(sale).state)
+    with armed_once("queued.filling", lambda: found.append(status(queued))):
+        load(sale=fresh(sale))
+    assert [*found, status(queued)] == ["waiting", "waiting"]
+
+
 def test_threads_that_share_a_sale_load_it_once() -> None:
     """Two holders of the lock "none"; a web process gives its threads the same cached sale."""
     sale = a_queued_sale(stock=3)
