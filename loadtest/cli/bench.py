@@ -32,6 +32,7 @@ LIMITS = {
     "seconds": (0.1, 25),
     "burst": (0.1, 40),
     "buyers": (1, 50_000),
+    "offered": (1, 25_000),
     "attempts": (1, 200_000),
     "people": (100, 1_000_000),
 }
@@ -39,6 +40,7 @@ PURCHASE: dict[str, tuple[float, str]] = {
     "seconds": (4.0, "duration of a round, in seconds"),
     "burst": (30.0, "duration of a round of a queued sale, in seconds"),
     "buyers": (6000, "number of buyers per round, one purchase each"),
+    "offered": (2500, "buyers prepared for each second of a burst"),
     "attempts": (100_000, "attempts per write strategy, for 1 %% as many units"),
 }
 """The default and the meaning of the options of the purchase benchmark."""

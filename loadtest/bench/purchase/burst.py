@@ -6,6 +6,7 @@ CPU is that of purchases. One consumer runs beside them on the same machine.
 """
 
 import json
+import multiprocessing
 import subprocess
 import sys
 import threading
@@ -28,8 +29,6 @@ from shop.reservations import reconciliation
 from shop.web.reservations import FIRST_MS
 
 CONNECTIONS = 50
-BUYERS_PER_SECOND = 2500
-"""Buyers that are prepared for each second of a burst."""
 POLLERS = 6
 POLL_SECONDS = FIRST_MS / 1000
 """As the page of a reservation polls at first."""
@@ -97,10 +96,19 @@ def _json(connection: HTTPConnection) -> dict[str, Any]:
 def measure(
     web: WebServer, sale: Sale, path: str, buyers: Sequence[Buyer], seconds: float
 ) -> tuple[Figures, Figures]:
-    """Return the figures of the accepted reservations, and of the orders and their polls."""
+    """Return the figures of the accepted reservations, and of the orders and their polls.
+
+    Both are those of the time under load. It ends early if every buyer has sent the form.
+    """
     polling = max(100, len(buyers) // 20)
     forms = requests(buyers[polling:], path, sale)
-    durable = 0
+    all_sent = multiprocessing.Event()
+    durable, lasted = 0, seconds
+
+    def offered() -> Iterator[bytes]:
+        yield from forms
+        all_sent.set()
+
     with WebServer(1) as polled:
         pollers = Pollers(web.port, polled, path, sale, iter(buyers[:polling]))
         pollers.buy()  # when this order exists, the consumer has started
@@ -108,17 +116,18 @@ def measure(
         threads = [threading.Thread(target=pollers.repeat) for _ in range(POLLERS)]
 
         def poll() -> None:
-            nonlocal durable
+            nonlocal durable, lasted
             began = time.monotonic()
             for thread in threads:
                 thread.start()
-            time.sleep(max(0.0, began + seconds - time.monotonic()))
+            all_sent.wait(seconds)
             durable = Order.objects.filter(sale=sale).count()
+            lasted = time.monotonic() - began
             pollers.over.set()
 
         redis_cpu, polls_cpu = redis_cpu_us(), polled.cpu()
         heard, cpu = run_load(
-            web, forms, connections_open=CONNECTIONS, seconds=seconds, during=poll
+            web, offered(), connections_open=CONNECTIONS, seconds=seconds, during=poll
         )
         for thread in threads:
             thread.join()
@@ -131,7 +140,8 @@ def measure(
         accepted
         | {"redis_cpu_us": round(redis_cpu / max(1, len(heard.replies)), 2), "breaches": found},
         {
-            "per_second": round((durable - 1) / seconds, 1),
+            "per_second": round((durable - 1) / lasted, 1),
+            "load_seconds": round(lasted, 2),
             **percentiles(pollers.waits[1:]),
             "worker_cpu_ms": round(polls_cpu * 1000, 3),
             "answers": {"seen": len(pollers.waits) - 1},

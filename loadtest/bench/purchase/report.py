@@ -40,11 +40,11 @@ RATIOS = (
         "direct: x conditional without a lock",
         *("direct", "conditional, no lock", "per_second", ">=", 0.65),
     ),
-    ("direct: 1,000 buyers, x 50", "direct, 1,000 buyers", "direct", "per_second", ">=", 0.9),
+    ("direct: 1,000 buyers, x 50", "direct, 1,000 buyers", "direct", "per_second", ">=", 0.95),
     ("direct: PostgreSQL, x MariaDB", "direct, PostgreSQL", "direct", "per_second", ">=", 0.8),
-    ("sold out: x empty view", "sold out", "empty view", "per_second", ">=", 0.8),
+    ("sold out: x empty view", "sold out", "empty view", "per_second", ">=", 0.9),
     ("queued: accepted, x reference", "queued", "reference", "per_second", ">=", 9),
-    ("queued: durable, x reference", SEEN, "reference", "per_second", ">=", 9),
+    ("queued: durable, x reference", SEEN, "reference", "per_second", ">=", 8),
     ("direct: worker CPU, x empty view", "direct", "empty view", "worker_cpu_ms", "<=", 2.3),
     ("queued: worker CPU, x empty view", "queued", "empty view", "worker_cpu_ms", "<=", 1.3),
 )
@@ -154,7 +154,20 @@ def markdown(report: dict[str, Any]) -> str:
     headings = ["purchase", *(heading for heading, _shape in columns.values())]
     measured = page(headings, rows, report["settings"]["rounds"], report["versions"]["mariadb"])
     machines = ["a second", *(f"{count:,} web machines" for count in MACHINES), "one Redis"]
-    return f"{measured}\n{marked.table(machines, _capacity(report['lines']))}"
+    notes = "".join(f"{line}\n\n" for line in _short_loads(report))
+    return f"{measured}\n{notes}{marked.table(machines, _capacity(report['lines']))}"
+
+
+def _short_loads(report: dict[str, Any]) -> Iterator[str]:
+    """Yield a remark if the shop was faster than the load that was prepared for it."""
+    for row in report["lines"]:
+        loads = [one["load_seconds"] for one in row["rounds"]] if row["line"] == SEEN else ()
+        if loads and (shortest := min(loads)) < (asked := report["settings"])["burst"]:
+            yield (
+                f"{SEEN}: after {shortest:g} of {asked['burst']:g} s, all buyers had sent their "
+                "form. Rates are those of the time under load. To make it longer, offer more than "
+                f"--offered={asked['offered']:g} a second."
+            )
 
 
 def _capacity(lines: list[Row]) -> Iterator[list[str]]:
@@ -167,9 +180,10 @@ def _capacity(lines: list[Row]) -> Iterator[list[str]]:
 
 
 def remarks(report: dict[str, Any]) -> list[str]:
-    """Return the breaches, the versions of the stores, and the reasons for missing stores."""
+    """Return breaches, versions of the stores, loads that ended early, and missing stores."""
     lines = [f"{row['line']}: {breach}" for row in report["lines"] for breach in row["breaches"]]
     for store, versions in report["versions"].items():
         found = ", ".join(f"{name} {value}" for name, value in versions.items())
         lines.append(f"{store}: {found}")
+    lines += _short_loads(report)
     return lines + [f"{store}: {why}" for store, why in report["missing"].items()]

@@ -1,7 +1,7 @@
 """Run the benchmark of a purchase: interleaved rounds of every line, each followed by an audit.
 
-The arguments are {"rounds": N, "seconds": S, "burst": S, "buyers": N, "attempts": N}; the events
-are the versions, progress, and the rounds of each line.
+The arguments are {"rounds": N, "seconds": S, "burst": S, "buyers": N, "offered": N, "attempts": N};
+the events are the versions, progress, and the rounds of each line.
 """
 
 import time
@@ -87,7 +87,7 @@ def main(asked: dict[str, Any]) -> None:
     is_main = connection.vendor == "mysql"
     many: list[Buyer] = []
     if is_main:
-        wanted = max(round(asked["burst"] * burst.BUYERS_PER_SECOND), asked["attempts"] + 1)
+        wanted = max(round(asked["burst"] * asked["offered"]), asked["attempts"] + 1)
         many = sign_in(wanted, "burst")
     steps = asked["rounds"] + 1 + is_main
 

@@ -51,7 +51,8 @@ def test_order_without_ledger_entry_is_a_breach(line):
 
 def test_short_benchmark():
     out = io.StringIO()
-    options = ["--rounds=1", "--seconds=0.5", "--burst=0.5", "--buyers=60", "--attempts=400"]
+    options = ["--rounds=1", "--seconds=0.5", "--buyers=60", "--attempts=400"]
+    options += ["--burst=20", "--offered=25"]
     call_command("lab", "bench", "purchase", *options, "--json", stdout=out)
     found = json.loads(out.getvalue())
     lines = {line["line"]: line for line in found["lines"]}
@@ -66,20 +67,27 @@ def test_short_benchmark():
     for how in ("naive", "fenced", "conditional", "queued"):
         (done,) = lines[f"attempts, {how}"]["rounds"]
         assert (done["orders"], done["pieces"], sum(done["answers"].values())) == (4, 4, 400)
-    assert lines["queued, orders written and seen"]["answers"]["seen"] > 0
+    written = lines["queued, orders written and seen"]
+    assert written["answers"]["seen"] > 0
+    assert written["per_second"] > 25, "the buyers who were prepared do not bound the rate"
+    assert "s, all buyers had sent their form." in report.remarks(found)[-1]
     assert lines["SQLite"]["store"] == "sqlite"
     assert lines["direct, PostgreSQL"]["answers"]["ok"] > 0
     assert all(target["met"] is not None for target in found["targets"])
 
 
-def test_markdown_has_the_capacity_of_more_machines():
+def test_markdown_has_the_capacity_of_more_machines_and_tells_of_short_loads():
     line = {"to_reference": 1.0, "p99_ms": 1.0, "per_second": 7.0, "redis_cpu_us": 50.0}
     lines = [
         {**line, "line": name, "worker_cpu_ms": cpu}
         for name, cpu in (("direct", 1.0), ("queued", 0.8), ("sold out", 0.5))
     ]
-    found = {"lines": lines, "settings": {"rounds": 3}, "versions": {"mariadb": {"cores": 2}}}
+    rounds = [{"load_seconds": seconds} for seconds in (30.01, 12.5)]
+    lines.append({**line, "line": report.SEEN, "worker_cpu_ms": 1.0, "rounds": rounds})
+    asked = {"rounds": 3, "burst": 30.0, "offered": 2500}
+    found = {"lines": lines, "settings": asked, "versions": {"mariadb": {"cores": 2}}}
     written = report.markdown(found)
+    assert "seen: after 12.5 of 30 s, all buyers had sent their form." in written
     assert "| direct | 7 | 1.00 | 1.0 | 1.00 | 50 |" in written
     assert "| queued | 25,000 | 250,000 | 2,500,000 | 20,000 |" in written
     assert "| sold out | 40,000 | 400,000 | 4,000,000 | 20,000 |" in written
