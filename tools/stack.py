@@ -101,7 +101,7 @@ class Stack:
         self.variables = {
             "SECRET_KEY": secrets.token_hex(32),
             "MYSQL_PASSWORD": secrets.token_hex(16),
-            "SEED_PASSWORD": secrets.token_hex(4),
+            "SEED_PASSWORD": secrets.token_urlsafe(9),
             "HTTPS": "0",
             "PORT": str(self.port),
             "COMPOSE_PROFILES": "full",

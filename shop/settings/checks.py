@@ -8,8 +8,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
+from django.contrib.auth.password_validation import validate_password
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
-from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import ImproperlyConfigured, ValidationError
 
 from locking.backends.redis.addresses import url_problem
 from locking.backends.redis.server_check import server_problem
@@ -24,6 +25,14 @@ def _is_weak(secret: str) -> bool:
     return secret == DEMO_SECRET or len(secret) < MIN_SECRET or len(set(secret)) < 8
 
 
+def _is_guessable(password: str) -> bool:
+    try:
+        validate_password(password)
+    except ValidationError:
+        return True
+    return password == DEMO_PASSWORD
+
+
 @register(Tags.security, deploy=True)
 def check_production(**kwargs: Any) -> list[CheckMessage]:
     """Report the demo's secrets, debug mode, a wildcard host, and a database file."""
@@ -36,8 +45,9 @@ def check_production(**kwargs: Any) -> list[CheckMessage]:
         "E004": settings.DATABASES["default"]["ENGINE"].endswith("sqlite3")
         and "DATABASE_URL names SQLite, which only one machine can use.",
         "E005": "*" in settings.ALLOWED_HOSTS and "ALLOWED_HOSTS allows any host name.",
-        "E006": settings.SEED_PASSWORD == DEMO_PASSWORD
-        and "SEED_PASSWORD is the demo's published password.",
+        "E006": settings.SEED_PASSWORD
+        and _is_guessable(settings.SEED_PASSWORD)
+        and "SEED_PASSWORD is the demo's published password, short, common or a number.",
         "E008": settings.PAYMENT_PROVIDER not in PROVIDERS
         and "PAYMENT_PROVIDER is not 'none': customers could mark their orders as paid.",
     }

@@ -1,4 +1,4 @@
-"""`manage.py seed [--reset]`: the accounts, products and sales of the demonstration.
+"""`manage.py seed [--reset [--yes]]`: the accounts, products and sales of the demonstration.
 
 The products are in shop/catalogue.csv, their sales in shop/sales.csv: `opens` and `closes` are ISO
 8601 durations from now, `sold` is the number of units already bought, one by each guest, `room` the
@@ -14,6 +14,7 @@ from django.apps import apps
 from django.conf import settings
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import Permission
+from django.core.management import CommandError
 from django.db import models, transaction
 from django.utils import timezone
 
@@ -43,7 +44,7 @@ TABLES = (RejectedReservation, Payment, Order, StockMovement, CustomerQuota, Sal
 """Deleted in this order, which the foreign keys prescribe."""
 READABLE_APPS = ("shop", "inventory", "locking", "waiting_room")
 """The apps whose rows the read-only staff may read."""
-GUESTS = 60
+GUESTS = [f"guest-{number:02}" for number in range(1, 61)]
 """Customers without a password, who own the orders of the seeded sales."""
 
 
@@ -54,15 +55,21 @@ class Command(HelpfulCommand):
     example = "--reset"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add --reset."""
+        """Add --reset and --yes."""
         parser.add_argument(
             "--reset",
             action="store_true",
             help="delete all orders, sales, stock and products first; accounts are kept",
         )
+        parser.add_argument("--yes", action="store_true", help="also delete orders of customers")
 
-    def handle(self, *, reset: bool, **options: object) -> None:
+    def handle(self, *, reset: bool, yes: bool, **options: object) -> None:
         """Seed in one transaction."""
+        if reset and settings.PRODUCTION:
+            raise CommandError("--reset deletes all orders, so production settings refuse it.")
+        others = Order.objects.exclude(customer__username__in=GUESTS)
+        if reset and not yes and (count := others.count()):
+            raise CommandError(f"--reset deletes {count} orders of customers: confirm with --yes.")
         with transaction.atomic():
             for model in TABLES if reset else ():
                 model.objects.all().delete()
@@ -97,14 +104,13 @@ def _people() -> list[User]:
         )
         for name, role in DEMO_ACCOUNTS.items()
     ]
-    names = [f"guest-{number:02}" for number in range(1, GUESTS + 1)]
-    guests = [User(username=name, password=make_password(None)) for name in names]
+    guests = [User(username=name, password=make_password(None)) for name in GUESTS]
     User.objects.bulk_create([*accounts, *guests], ignore_conflicts=True)
     permissions = User.objects.get(username=READ_ONLY_STAFF).user_permissions
     if not permissions.exists():
         readable = Permission.objects.filter(codename__startswith="view_")
         permissions.set(readable.filter(content_type__app_label__in=READABLE_APPS))
-    return list(User.objects.filter(username__in=names).order_by("username"))
+    return list(User.objects.filter(username__in=GUESTS).order_by("username"))
 
 
 def _offer(row: dict[str, str], now: datetime, guests: list[User]) -> None:

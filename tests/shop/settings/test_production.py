@@ -126,6 +126,8 @@ def test_demo_secrets_prevent_the_start() -> None:
         ("DATABASES", {"default": {"ENGINE": "django.db.backends.sqlite3"}}, "E004"),
         ("ALLOWED_HOSTS", ["shop.example", "*"], "E005"),
         ("SEED_PASSWORD", DEMO_PASSWORD, "E006"),
+        ("SEED_PASSWORD", "demo", "E006"),
+        ("SEED_PASSWORD", "password1", "E006"),
         ("PAYMENT_PROVIDER", "simulated", "E008"),
     ],
 )
