@@ -38,6 +38,8 @@ def policy_middleware(get_response: Handler) -> Handler:
         response = get_response(request)
         response.headers.setdefault("Content-Security-Policy", POLICY)
         response.headers.setdefault("Permissions-Policy", PERMISSIONS)
+        # Every page contains the name of its customer.
+        response.headers.setdefault("Cache-Control", "private, no-cache")
         return response
 
     return serve

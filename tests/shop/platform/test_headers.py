@@ -10,10 +10,14 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/accounts/sign-in/", "/admin/login/", "/nowhere", "/livez", "/%ff"]
+    "path",
+    ["/", "/products/", "/accounts/sign-in/", "/admin/login/", "/nowhere", "/livez", "/%ff"],
 )
-def test_every_response_has_the_policy(client, path):
-    assert client.get(path).headers["Content-Security-Policy"] == POLICY
+def test_every_response_has_the_policies(client, path):
+    """The pages contain the customer's name: before, a cache could keep some of them."""
+    headers = client.get(path).headers
+    assert headers["Content-Security-Policy"] == POLICY
+    assert {"private", "no-cache"} <= set(headers["Cache-Control"].split(", "))
 
 
 def test_policy_allows_no_inline_and_no_foreign_content():

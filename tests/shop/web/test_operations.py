@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 from django.contrib.auth.models import Permission
+from django.utils import timezone
 
 from devservers.faults.waiting import until
 from locking import policy
-from locking.models import LockPolicy, LockPolicyChange
+from locking.models import IdempotencyKey, LockPolicy, LockPolicyChange
 from shop.administration import alerts
-from shop.models import User
+from shop.models import RejectedReservation, User
 from shop.operations import live
-from tests.shop.making import a_customer, signed_in
+from tests.shop.making import a_customer, a_sale, signed_in
 from tests.shop.staff import (
     CLOSED_PORT,
     SWITCH,
@@ -60,6 +61,27 @@ def test_audit_requires_the_permission_to_change_sales(ben):
     assert 'id="audit"' in ben.get("/ops/").text
     assert ben.post("/ops/audit/").status_code == 302
     assert alerts.last_audit() is not None
+
+
+@seen_by_threads
+def test_customers_are_shown_with_the_view_permission_only(ben, holder):
+    """Before, every member of staff saw them."""
+    holder("cart:4711")
+    done = {"status": 201, "headers": {}, "body": b"", "created_at": timezone.now()}
+    IdempotencyKey.objects.create(digest="d", user="4711", **done)
+    RejectedReservation.objects.create(number="N4711", sale=a_sale(), reason="failed")
+    seen = {
+        "view_heldlock": "cart:4711",
+        "view_idempotencykey": "of user 4711",
+        "view_rejectedreservation": "N4711",
+    }
+    page = ben.get("/ops/").text
+    assert not [text for text in seen.values() if text in page]
+    for codename, text in seen.items():
+        ben_user = User.objects.get(username="ben")
+        ben_user.user_permissions.set(Permission.objects.filter(codename=codename))
+        page = ben.get("/ops/").text
+        assert [one for one in seen.values() if one in page] == [text]
 
 
 def test_permission_without_staff_status_is_403():
