@@ -233,7 +233,7 @@ ENGINES = pytest.mark.parametrize(
 
 @ENGINES
 @pytest.mark.parametrize("fault", ["read-only", "unreachable"])
-def test_sign_out_ends_the_session_whatever_the_cache_does(fault, engine, is_signed_in, settings):
+def test_sign_out_ends_the_session_while_the_cache_fails(fault, engine, is_signed_in, settings):
     def use(url: str) -> None:
         backend = f"{__name__}.{SkippedDeletion.__name__}"
         conf = {**settings.CACHES["optional"], "LOCATION": url, "BACKEND": backend}
