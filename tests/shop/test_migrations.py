@@ -1,4 +1,4 @@
-"""A migration keeps the state in Redis of the sales that have one."""
+"""Migrations keep the state in Redis, and old code works beside their columns."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from django.db import connection
+from django.db.migrations import AddField
 from django.db.migrations.executor import MigrationExecutor
 
 from shop.models import Sale
@@ -36,3 +37,19 @@ def test_generation_of_one_server_survives_as_a_number(migrated) -> None:
         assert cursor.fetchone() == (str(2**31 - 1),), "the column of the version before"
     MigrationExecutor(connection).migrate([AFTER])
     assert [fresh(one).generation for one in (kept, new, sharded)] == [2**31 - 1, 0, 0]
+
+
+def test_new_columns_do_not_stop_the_version_before() -> None:
+    """Old code does not name them: without a default in the database its INSERTs fail."""
+    earlier = {("shop", "sale", "is_listed"), ("loadtest", "labrun", "requested_fault")}
+    migrations = MigrationExecutor(connection).loader.disk_migrations
+    added = {
+        (app, one.model_name_lower, one.name): one.field
+        for (app, _), migration in migrations.items()
+        for one in migration.operations
+        if isinstance(one, AddField)
+        and app in ("inventory", "loadtest", "locking", "shop", "waiting_room")
+    }
+    assert earlier <= added.keys()
+    needed = [name for name, field in added.items() if not (field.null or field.has_db_default())]
+    assert set(needed) == earlier
