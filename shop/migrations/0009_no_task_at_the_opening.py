@@ -10,7 +10,7 @@ def remove_from_schedule(apps, schema_editor):
 class Migration(migrations.Migration):
 
     dependencies = [
-        ("shop", "0006_payment_amount"),
+        ("shop", "0008_integer_generation"),
         ("django_celery_beat", "0018_improve_crontab_helptext"),
     ]
 
