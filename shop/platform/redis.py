@@ -26,11 +26,6 @@ class Address(NamedTuple):
     url: str
     tag: str
 
-    @property
-    def server(self) -> tuple[str, ...]:
-        """Return what two addresses have in common if one command may read keys of both."""
-        return tuple(self) if "+cluster:" in self.url else (self.url,)
-
 
 def command(*command: object, at: Address | None = None) -> Any:
     """Send a command that may be executed twice, by default to REDIS_URL; return its reply."""
