@@ -5,11 +5,11 @@ expiry. Its signature also covers the form's idempotency key, so that a used tok
 twice, and the session cookie, so that it is worthless in another browser and no other site can send
 one. A form without a valid token is not refused: the view then checks session, user and CSRF token.
 
-The end of a session revokes that session's tokens. A saved password or `is_active` and the deletion
-of an account revoke all tokens of the customer. The rows are in the database, where sessions and
-accounts are: a change that cannot record its revocation fails itself. A process that cannot read
-the rows accepts no token. Without a signal there is no revocation: call `revoke_customer` after
-`QuerySet.update` or SQL.
+The end of a session revokes that session's tokens. A change of the password or of `is_active` and
+the deletion of an account revoke all tokens of the customer. The rows are in the database, where
+sessions and accounts are: a change that cannot record its revocation fails itself. A process that
+cannot read the rows accepts no token. Without a signal there is no revocation: call
+`revoke_customer` after `QuerySet.update` or SQL.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from django.conf import settings
 from django.contrib.sessions.backends import db
 from django.core.signing import BadSignature, Signer
 from django.db import connection
-from django.db.models.signals import post_delete, post_save
+from django.db.models.signals import post_delete, pre_save
 from django.utils import timezone
 
 from shop.errors import STORE_ERRORS
@@ -36,7 +36,7 @@ MARGIN = 60
 up to this long after a change of its account counts as issued before it."""
 READ_SESSION = "SELECT session_data FROM django_session WHERE session_key = %s AND expire_date > %s"
 ENDS_TOKENS = frozenset({"password", "is_active"})
-"""Fields of a user; saving one of them revokes the user's tokens."""
+"""Fields of a user; a change of one of them revokes the user's tokens."""
 
 
 class PurchaseToken(NamedTuple):
@@ -159,14 +159,15 @@ def delete_expired() -> int:
 
 def connect_revocation() -> None:
     """Revoke the tokens of a customer whose account is changed or deleted."""
-    post_save.connect(_on_save, sender=User, dispatch_uid="shop.purchase.tokens")
+    pre_save.connect(_on_save, sender=User, dispatch_uid="shop.purchase.tokens")
     post_delete.connect(_on_delete, sender=User, dispatch_uid="shop.purchase.tokens")
 
 
-def _on_save(
-    *, instance: User, created: bool, update_fields: frozenset[str] | None, **signal: Any
-) -> None:
-    if not created and (update_fields is None or update_fields & ENDS_TOKENS):
+def _on_save(*, instance: User, update_fields: frozenset[str] | None, **signal: Any) -> None:
+    if update_fields is not None and not update_fields & ENDS_TOKENS:
+        return
+    stored = User.objects.filter(pk=instance.pk).values(*ENDS_TOKENS).first() or {}
+    if any(getattr(instance, name) != value for name, value in stored.items()):
         revoke_customer(instance.pk)
 
 

@@ -291,9 +291,9 @@ BUY_LIMIT = env.str("BUY_LIMIT", default="60/10 seconds")
 SIGN_IN_LIMIT = env.str("SIGN_IN_LIMIT", default="300/minute")
 """Sign-ins and sign-ups per address."""
 SIGN_IN_FAILURE_LIMIT = env.str("SIGN_IN_FAILURE_LIMIT", default="10/minute")
-"""Wrong passwords per name and address."""
+"""Wrong passwords per name and address; also changes per account."""
 SIGN_IN_NAME_LIMIT = env.str("SIGN_IN_NAME_LIMIT", default="100/hour")
-"""Wrong passwords per name, from all addresses together."""
+"""Wrong passwords per name, from all addresses and unknown devices together."""
 SIGN_UP_TAKEN_LIMIT = env.str("SIGN_UP_TAKEN_LIMIT", default="10/hour")
 """Sign-ups per address with a name that is taken; then all sign-ups from there get 429."""
 SEED_PASSWORD = env.str("SEED_PASSWORD", default=DEMO_PASSWORD)

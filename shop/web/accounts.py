@@ -1,5 +1,6 @@
 """Sign-up, sign-in, sign-out and the profile."""
 
+import secrets
 from typing import Any
 
 from django.apps import apps
@@ -28,10 +29,29 @@ from shop.web.decorators import CustomerRequest, View
 from shop.web.forms import ProfileForm, SignInForm, SignUpForm, StaffSignInForm, fold_name
 
 METHODS = ["get", "head", "post"]
+DEVICE = "device"
+"""The cookie of a browser in which an account has signed in; signed together with its name."""
+DEVICE_SECONDS = 365 * 24 * 3600
+
+
+def _remember_device(response: HttpResponse, name: str) -> HttpResponse:
+    response.set_signed_cookie(
+        DEVICE,
+        secrets.token_hex(8),
+        salt=fold_name(name)[:150],
+        max_age=DEVICE_SECONDS,
+        secure=settings.SESSION_COOKIE_SECURE,
+        httponly=True,
+        samesite="Lax",
+    )
+    return response
 
 
 class SignIn(LoginView):
-    """Limited per address; for wrong passwords also per name, with and without the address."""
+    """Limited per address; for wrong passwords also per name, with and without the address.
+
+    A known device has a limit of its own for its name: strangers cannot lock its customer out.
+    """
 
     template_name = "shop/sign_in.html"
     authentication_form = SignInForm
@@ -58,7 +78,7 @@ class SignIn(LoginView):
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         """Sign in, and take back the count of wrong passwords."""
         self._count_failure(cost=-1)
-        return super().form_valid(form)
+        return _remember_device(super().form_valid(form), form.get_user().get_username())
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
         """Show the form again with its errors."""
@@ -68,7 +88,9 @@ class SignIn(LoginView):
         name = fold_name(self.request.POST.get("username", ""))[:150]
         address = rate_limits.address_of(self.request)
         rate_limits.count(settings.SIGN_IN_FAILURE_LIMIT, "wrong", address, name, cost=cost)
-        rate_limits.count(settings.SIGN_IN_NAME_LIMIT, "wrong-anywhere", name, cost=cost)
+        cookie = self.request.get_signed_cookie(DEVICE, "", salt=name, max_age=DEVICE_SECONDS)
+        counted = "wrong-anywhere", name, str(cookie)
+        rate_limits.count(settings.SIGN_IN_NAME_LIMIT, *counted, cost=cost)
 
 
 @never_cache
@@ -114,7 +136,8 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
             form.add_error("username", taken)
             return self.form_invalid(form)
         login(self.request, user)
-        return HttpResponseRedirect(self.get_success_url())
+        response = HttpResponseRedirect(self.get_success_url())
+        return _remember_device(response, user.get_username())
 
     def form_invalid(self, form: SignUpForm) -> HttpResponse:
         """Show the form again with its errors."""
@@ -150,9 +173,16 @@ def _account_form(
     request: CustomerRequest, form: ProfileForm | PasswordChangeForm, page: str
 ) -> HttpResponse:
     if form.is_bound:
-        rate_limits.count(settings.SIGN_IN_LIMIT, "account-form", str(request.user.pk))
-        if form.is_valid():
-            update_session_auth_hash(request, form.save())
+        limit = settings.SIGN_IN_FAILURE_LIMIT, "account-form", str(request.user.pk)
+        rate_limits.count(*limit)
+        try:
+            user = form.save() if form.is_valid() else None
+        except Overloaded:
+            rate_limits.count(*limit, cost=-1)
+            raise
+        if user:
+            if isinstance(form, PasswordChangeForm):
+                update_session_auth_hash(request, user)
             messages.success(request, _("Saved."))
             return redirect("profile")
     return render(request, page, {"form": form}, status=400 if form.is_bound else 200)

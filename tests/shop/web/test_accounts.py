@@ -19,6 +19,11 @@ def wang() -> User:
     return User.objects.create_user("wang", password=PASSWORD)
 
 
+@pytest.fixture
+def amy() -> User:
+    return User.objects.create_superuser("amy", password=PASSWORD)
+
+
 def sign_in(client: Client, name: str = "wang", password: str = PASSWORD, **fields: str):
     form = {"username": name, "password": password, **fields}
     return client.post("/accounts/sign-in/", form, headers={"X-Forwarded-For": fields.get("via")})
@@ -71,6 +76,54 @@ def test_wrong_passwords_are_limited_per_name_and_address(wang, settings):
     assert response.status_code == 429
     assert 0 < int(response["Retry-After"]) <= 60
     assert sign_in(client, "zhang", "wrong").status_code == 400, "others are not locked out"
+
+
+@pytest.mark.parametrize("path", ["/accounts/profile/", "/accounts/password/"])
+def test_changes_of_an_account_are_limited(path, li, settings):
+    settings.SIGN_IN_FAILURE_LIMIT = "2/minute"
+    client = client_of(li)
+    statuses = [client.post(path, {"email": "x"}).status_code for _ in range(3)]
+    assert statuses == [400, 400, 429]
+
+
+@pytest.mark.parametrize("path", ["/accounts/sign-in/", "/admin/login/"])
+def test_known_device_signs_in_while_its_name_is_locked(path, amy, settings):
+    """Before, 100 wrong passwords from anywhere locked an account out of the sale."""
+    settings.SIGN_IN_NAME_LIMIT = "3/minute"
+    device, other, stranger = client_of(), client_of(), client_of(REMOTE_ADDR="203.0.113.7")
+    form = {"username": "\uff41my", "password": PASSWORD}
+    assert device.post(path, form).status_code == 302
+    User.objects.create_user("wang", password=PASSWORD)
+    assert sign_in(other).status_code == 302, "a device of another account"
+    device.post("/accounts/sign-out/")
+    other.post("/accounts/sign-out/")
+    for status in (400, 400, 400, 429):
+        assert sign_in(stranger, "amy", "wrong").status_code == status
+    assert stranger.post(path, form).status_code == other.post(path, form).status_code == 429
+    assert device.post(path, {**form, "username": "amy"}).status_code == 302
+
+
+def test_known_device_has_a_limit_of_its_own(wang, settings):
+    settings.SIGN_IN_NAME_LIMIT = "3/minute"
+    device = client_of()
+    sign_in(device)
+    assert [sign_in(device, "wang", "wrong").status_code for _ in range(4)] == [400] * 3 + [429]
+    assert sign_in(client_of()).status_code == 302, "it locks out no other device"
+    settings.SIGN_IN_NAME_LIMIT, settings.SIGN_IN_FAILURE_LIMIT = "100/minute", "1/minute"
+    statuses = [sign_in(device, "wang", "wrong").status_code for _ in range(2)]
+    assert statuses == [400, 429], "the limit of its address applies"
+
+
+def test_forged_device_is_unknown(wang, settings):
+    settings.SIGN_IN_NAME_LIMIT = "1/minute"
+    device = client_of()
+    sign_in(device)
+    cookie = device.cookies["device"]
+    assert cookie["httponly"]
+    assert cookie["samesite"]
+    device.cookies["device"] = cookie.value.replace(":", "0:", 1)
+    assert [sign_in(device, "wang", "wrong").status_code for _ in range(2)] == [400, 429]
+    assert sign_in(client_of()).status_code == 429
 
 
 def test_sign_ins_are_limited_per_address(wang, settings):
