@@ -14,7 +14,7 @@ class Ledger:
     """The quantity of a stock row and the sums of its movements, in units."""
 
     stocked: int
-    """All units ever added."""
+    """All units ever added, less those that staff have removed."""
     available: int
     """The quantity on the row."""
     per_order: dict[str, int]
@@ -42,6 +42,6 @@ def ledger_of(*, stock_id: int) -> Ledger:
 
 
 def stocked(*, stock_id: int) -> int:
-    """Return the number of units ever added to a stock row."""
+    """Return the units ever added to a stock row, less those that staff have removed."""
     movements = StockMovement.objects.filter(IS_STOCKED, stock_id=stock_id)
     return int(movements.aggregate(sum=Sum("delta", default=0))["sum"])

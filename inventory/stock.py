@@ -40,7 +40,8 @@ CHANGE = """
     AND (fence_epoch < %s OR fence_epoch = %s AND fence_token <= COALESCE(%s, fence_token))
 """
 RESTOCK = """
-    UPDATE inventory_stock SET quantity = quantity + %s, fence_token = fence_token + 1 WHERE id = %s
+    UPDATE inventory_stock SET quantity = quantity + %s, fence_token = fence_token + 1
+    WHERE id = %s AND quantity >= %s
 """
 WRITE = "UPDATE inventory_stock SET quantity = %s WHERE id = %s"
 WRITE_CLAIMED = """
@@ -210,8 +211,11 @@ def create_stock(*, product: Product, quantity: int) -> Stock:
 
 
 def restock(*, stock_id: int, quantity: int) -> list[Statement]:
-    """Return the statements that add units to a sale that may be open."""
-    update = Statement(RESTOCK, [quantity, stock_id])
+    """Return the statements that add units to a sale that may be open.
+
+    A negative quantity removes units; the commit raises OutOfStock if fewer are unsold.
+    """
+    update = Statement(RESTOCK, [quantity, stock_id, -quantity], if_unchanged=OutOfStock)
     return [update, _record_stocked(stock_id, quantity)]
 
 

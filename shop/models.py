@@ -76,7 +76,7 @@ class Sale(models.Model):
     fulfilment = models.CharField(
         _("fulfilment"), max_length=10, choices=Fulfilment.choices, default=Fulfilment.DIRECT
     )
-    # False for the sales of load tests: only who has the address finds them.
+    # False for sales of load tests, cancelled and hidden ones: only who has the address finds them.
     is_listed = models.BooleanField(default=True, editable=False)
     generation = models.PositiveIntegerField(
         default=0,

@@ -1,6 +1,6 @@
-"""Sales in the admin: created with their stock, restocked, opened, closed and duplicated."""
+"""Sales in the admin: created with their stock, corrected, opened, closed and duplicated."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import chain, count
@@ -21,13 +21,19 @@ from django.utils.translation import gettext_lazy as _
 from inventory.exceptions import OutcomeUnknown
 from inventory.queries import stocked
 from locking.admin import confirm
-from shop.administration.sale_management import close_now, open_now, restock_sale
+from shop.administration.sale_management import (
+    FIXED,
+    close_now,
+    fixed_fields,
+    open_now,
+    restock_sale,
+    unlist,
+)
 from shop.errors import Overloaded
 from shop.models import Sale
 from shop.sales.queries import create_sale
 from shop.templatetags.shop import zone
 
-FULFILMENTS = {"direct": _("direct"), "queued": _("queued")}
 MAX_UNITS = 1_000_000
 PARTS = (_("Date"), _("Time"))
 YEARS = range(2000, 2100)
@@ -35,18 +41,15 @@ YEARS = range(2000, 2100)
 
 
 def units_field(**options: Any) -> forms.IntegerField:
-    """Return a field for a number of units to add to a stock."""
+    """Return a field for a number of units to add to a stock or to remove."""
     limits = [MinValueValidator(1), MaxValueValidator(MAX_UNITS)]
     return forms.IntegerField(validators=limits, **{"label": _("Units"), **options})
 
 
 def free_slug(wanted: str) -> str:
     """Return `wanted`, or with the first number that no sale's address has; case is ignored."""
-    base = wanted[:45]
-    slugs = Sale.objects.filter(slug__istartswith=base).values_list("slug", flat=True)
-    taken = {slug.lower() for slug in slugs}
-    names = chain([wanted], (f"{base}-{number}" for number in count(2)))
-    return next(name for name in names if name.lower() not in taken)
+    names = chain([wanted], (f"{wanted[:45]}-{number}" for number in count(2)))
+    return next(name for name in names if not Sale.objects.filter(slug__iexact=name).exists())
 
 
 class SaleForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -56,6 +59,7 @@ class SaleForm(forms.ModelForm):  # type: ignore[type-arg]
         model = Sale
         fields: tuple[str, ...] = ()  # chosen by the admin
         help_texts = {
+            "price": _("At most the regular price. It is fixed a minute before the sale opens."),
             "limit_per_customer": _("The most units that one customer can buy in this sale."),
             "opens_at": _("Customers can see the page earlier, and buy from this time on."),
             "closes_at": _("Orders placed before this time keep their full time to pay."),
@@ -67,9 +71,14 @@ class SaleForm(forms.ModelForm):  # type: ignore[type-arg]
             if name in self.fields:  # Django labels neither of the two inputs
                 for widget, part in zip(self.fields[name].widget.widgets, PARTS, strict=True):
                     widget.attrs["aria-label"] = f"{self.fields[name].label} – {part}"
+        for name in FIXED.keys() & self.fields.keys() if self.instance.pk else ():
+            if self.instance.opens_at <= timezone.now() + FIXED[name]:
+                widget = self.fields[name].widget
+                for one in (widget, *getattr(widget, "widgets", ())):
+                    one.attrs["readonly"] = True  # `clean` decides
 
     def clean(self) -> dict[str, Any]:
-        """Refuse other centuries, times in the wrong order, and an end that was set to the past."""
+        """Refuse wrong times, a price above the regular one, and what is fixed by now."""
         super().clean()
         for name in ("opens_at", "closes_at"):
             if (when := self.cleaned_data.get(name)) and when.year not in YEARS:
@@ -79,6 +88,14 @@ class SaleForm(forms.ModelForm):  # type: ignore[type-arg]
             self.add_error("closes_at", _("The sale must close after it opens."))
         elif closes_at and "closes_at" in self.changed_data and closes_at <= timezone.now():
             self.add_error("closes_at", self.in_the_past)
+        price, product = self.cleaned_data.get("price"), self.cleaned_data.get("product")
+        product = product or getattr(self.instance, "product", None)
+        if product and price and "price" in self.changed_data and price > product.price:
+            problem = _("The sale price is above the regular price of ¥%s.") % product.price
+            self.add_error("price", problem)
+        if self.instance.pk:
+            for name in fixed_fields(sale=self.instance) & set(self.changed_data):
+                self.add_error(name, _("It is too late to change this."))
         return self.cleaned_data
 
     in_the_past = _("This time has passed. To end the sale, use “Close now” in the list of sales.")
@@ -87,9 +104,7 @@ class SaleForm(forms.ModelForm):  # type: ignore[type-arg]
 class NewSaleForm(SaleForm):
     """A new sale and the units of its stock."""
 
-    quantity = units_field(
-        label=_("Units in stock"), help_text=_("You can add more later, but not remove any.")
-    )
+    quantity = units_field(label=_("Units in stock"), help_text=_("You can change it later."))
     in_the_past = _("The sale would already be over. Choose a time in the future.")
 
     class Meta(SaleForm.Meta):
@@ -97,7 +112,6 @@ class NewSaleForm(SaleForm):
             **SaleForm.Meta.help_texts,
             "product": _("Customers can see neither an unlisted product nor its sale."),
             "slug": _("Last part of the page's address. If empty, the product's slug is used."),
-            "price": _("The price during the sale, at most the regular price."),
             "fulfilment": _(
                 "Direct suits most sales. Queued serves more buyers per second; each order is"
                 " created within seconds of its reservation."
@@ -109,25 +123,21 @@ class NewSaleForm(SaleForm):
         self.fields["slug"].required = False
 
     def clean(self) -> dict[str, Any]:
-        """Fill in the address, and refuse a price above the regular price."""
+        """Fill in the address."""
         sent = super().clean()
-        product, price = sent.get("product"), sent.get("price")
-        if product and "slug" in sent and not sent["slug"]:
-            sent["slug"] = free_slug(product.slug)
-        if product and price is not None and price > product.price:
-            problem = _("The sale price is above the regular price of ¥%s.") % product.price
-            self.add_error("price", problem)
+        if "product" in sent and "slug" in sent and not sent["slug"]:
+            sent["slug"] = free_slug(sent["product"].slug)
         return sent
 
 
 class StockForm(ActionForm):
-    """The actions on sales, with the number of units to add."""
+    """The actions on sales, with the number of units to add or to remove."""
 
     units = units_field(required=False, initial=10)
 
 
 class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Sales, created with their stock; later only the times and the limit can change."""
+    """Sales, created with their stock, and corrected until they open."""
 
     list_display = (
         "slug",
@@ -138,14 +148,18 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         "phase",
         "opens_at",
         "closes_at",
-        "fulfilment_name",
+        "fulfilment",
     )
     list_select_related = ("product", "stock")
     search_fields = ("slug", "product__name", "product__name_zh")
     form = SaleForm
     action_form = StockForm
-    actions = ("restock", "open_now", "close_now", "clone")
+    actions = ("restock", "reduce", "open_now", "close_now", "unlist", "clone")
     list_filter = ("fulfilment", "opens_at", "closes_at")
+
+    def has_change_permission(self, request: HttpRequest, obj: Sale | None = None) -> bool:
+        """Leave an unlisted sale as it is."""
+        return super().has_change_permission(request, obj) and (obj is None or obj.is_listed)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Forbid deletion: orders and the ledger refer to the sale."""
@@ -171,7 +185,7 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Sale | None = None) -> Any:
         """Make what orders and the ledger refer to read-only."""
-        fixed = ("product", "slug", "price", "stock", "fulfilment")
+        fixed = ("product", "slug", "stock", "fulfilment")
         return () if obj is None else fixed
 
     def save_model(self, request: HttpRequest, obj: Sale, form: Any, change: bool) -> None:
@@ -204,26 +218,35 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         """Return the path of the sale page; a product that is not listed has none."""
         return obj.get_absolute_url() if obj.product.is_listed else None
 
-    @admin.display(description=_("fulfilment"), ordering="fulfilment")
-    def fulfilment_name(self, sale: Sale) -> str:
-        """Return the fulfilment in one word; the list's filter explains it."""
-        return str(FULFILMENTS[sale.fulfilment])
-
     @admin.display(description=_("phase"))
     def phase(self, sale: Sale) -> str:
-        """Return the current phase."""
-        return str(sale.phase().label)
+        """Return the current phase, or that customers no longer find the sale."""
+        return str(sale.phase().label if sale.is_listed else _("Unlisted"))
 
     @admin.action(description=_("Add stock"), permissions=["change"])
     def restock(self, request: HttpRequest, sales: QuerySet[Sale]) -> None:
         """Add units to the stock of each selected sale, even while it is open."""
+        if units := self._units(request):
+            step = partial(restock_sale, quantity=units)
+            self._each(request, sales, step, f"Added {units} units.", _("%s: stock added."))
+
+    @admin.action(description=_("Reduce stock"), permissions=["change"])
+    def reduce(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
+        """Remove unsold units from each selected sale, once its name has been typed."""
+        if not (units := self._units(request)):
+            return None
+        text = _("%d unsold units are removed from each of these sales.") % units
+        step, refusal = partial(restock_sale, quantity=-units), _("%s: fewer units are unsold.")
+        done = f"Removed {units} units.", _("%s: stock reduced."), refusal
+        return self._ask(request, list(sales), _("Reduce stock"), text, step, *done)
+
+    def _units(self, request: HttpRequest) -> int:
+        """Return the units of an action; 0, after a message, if they are no valid number."""
         try:
-            units = units_field().clean(request.POST.get("units"))
+            return int(units_field().clean(request.POST.get("units")))
         except forms.ValidationError as error:
             self.message_user(request, "; ".join(error.messages), messages.ERROR)
-            return
-        step = partial(restock_sale, quantity=units)
-        self._each(request, sales, step, f"Restocked by {units}.", _("%s: stock added."))
+            return 0
 
     @admin.action(description=_("Open now"), permissions=["change"])
     def open_now(self, request: HttpRequest, sales: QuerySet[Sale]) -> None:
@@ -235,25 +258,53 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def close_now(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
         """Close the selected sales that are open, once their name or number has been typed."""
         running = [sale for sale in sales if sale.phase() in (Sale.Phase.OPEN, Sale.Phase.SOLD_OUT)]
-        name = running[0].slug if len(running) == 1 else str(len(running))
-        template = "admin/shop/sale/close.html"
-        if running and (asked := confirm(request, self, template, name=name, running=running)):
-            return asked
-        self._each(request, sales, close_now, "Closed.", _("%s has ended."), _("%s is not open."))
-        return None
+        step = close_now, "Closed.", _("%s has ended."), _("%s is not open.")
+        if not running:
+            return self._each(request, sales, *step)
+        text = _(
+            "The sale ends at once for everyone."
+            " Orders already placed stay valid and can still be paid."
+        )
+        return self._ask(request, running, _("Close now"), text, *step)
+
+    @admin.action(description=_("Cancel or hide"), permissions=["change"])
+    def unlist(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
+        """Cancel the selected sales that have not opened, and hide those that have ended."""
+        text = _(
+            "Customers no longer find these sales. One that has not opened never opens."
+            " Orders stay valid."
+        )
+        done = "Unlisted: {0.opens_at:%F %T%z} to {0.closes_at:%F %T%z}.", _("%s is unlisted.")
+        refusal = _("%s is open, or about to open. Close it first.")
+        title = _("Cancel or hide")
+        return self._ask(request, list(sales), title, text, unlist, *done, refusal)
+
+    def _ask(
+        self,
+        request: HttpRequest,
+        sales: Sequence[Sale],
+        title: Promise,
+        text: str | Promise,
+        *step: Any,
+    ) -> HttpResponse | None:
+        """Take a step with each sale once its name, or the number of sales, has been typed."""
+        shown = {"sales": sales, "title": title, "text": text}
+        name = sales[0].slug if len(sales) == 1 else str(len(sales))
+        asked = confirm(request, self, "admin/shop/sale/confirm.html", name=name, **shown)
+        return asked or self._each(request, sales, *step)
 
     def _each(
         self,
         request: HttpRequest,
-        sales: QuerySet[Sale],
-        step: Callable[..., bool | None],
+        sales: Iterable[Sale],
+        step: Callable[..., bool],
         log_entry: str,
         done: str | Promise,
         refusal: str | Promise = "",
-    ) -> None:
+    ) -> HttpResponse | None:
         for sale in sales:
             try:
-                problem = refusal % sale.slug if step(sale=sale) is False else ""
+                problem = "" if step(sale=sale) else refusal % sale.slug
             except Overloaded as error:
                 problem = f"{sale.slug}: {error.title}"
             except OutcomeUnknown:
@@ -261,8 +312,9 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             if problem:
                 self.message_user(request, problem, messages.ERROR)
             else:
-                self.log_change(request, sale, log_entry)
+                self.log_change(request, sale, log_entry.format(sale))
                 self.message_user(request, done % sale.slug, messages.SUCCESS)
+        return None
 
     @admin.action(description=_("Duplicate sale"), permissions=["add"])
     def clone(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:

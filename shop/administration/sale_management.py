@@ -1,24 +1,55 @@
-"""Restock, open and close a sale, also while customers buy.
+"""Correct, open, close and unlist a sale, and change its stock, also while customers buy.
 
 A sale opens and ends by the clock alone.
 """
 
+from contextlib import suppress
+from datetime import timedelta
+
 from django.utils import timezone
 
 from inventory import stock
+from inventory.exceptions import OutOfStock
 from shop.catalogue.page_cache import invalidate
-from shop.models import Sale
+from shop.models import Order, Sale
+from shop.reservations import store
 from shop.reservations.reconciliation import reconcile_all
 from shop.sales.stock_lock import returning_stock
 
+FIXED = {"price": timedelta(minutes=1), "opens_at": timedelta()}
+"""How long before the opening a field is fixed; an open page shows a new price within a minute."""
+CANCELLED = timedelta(seconds=1)
+"""Time within which all processes know that a sale is cancelled; their clocks may differ, too."""
 
-def restock_sale(*, sale: Sale, quantity: int) -> None:
-    """Add units through the ledger. Raise Overloaded or ServiceUnavailable if nothing was done."""
-    with returning_stock(sale):
+
+def restock_sale(*, sale: Sale, quantity: int) -> bool:
+    """Add units through the ledger; a negative quantity removes unsold ones.
+
+    Return False if fewer are unsold. Raise Overloaded or ServiceUnavailable if nothing was done.
+    """
+    is_done = False
+    with suppress(OutOfStock), returning_stock(sale):
+        if quantity < 0 and sale.is_queued:
+            # Before anyone can reserve them; if the commit fails, the comparison gives them back.
+            sale.refresh_from_db(fields=["generation"])
+            store.take(sale=sale, units=-quantity)
         stock.commit(stock.restock(stock_id=sale.stock_id, quantity=quantity))
+        is_done = True
     invalidate()
     if sale.is_queued:
         reconcile_all([sale])
+    return is_done
+
+
+def fixed_fields(*, sale: Sale) -> set[str]:
+    """Return the fields of a sale that can no longer change; its row is locked until the COMMIT.
+
+    Call it in the transaction that changes them: the sale cannot open in between.
+    """
+    opens_at = Sale.objects.select_for_update().values_list("opens_at", flat=True).get(pk=sale.pk)
+    has_orders = Order.objects.filter(sale=sale).exists()
+    now = timezone.now()
+    return {name for name, ahead in FIXED.items() if has_orders or opens_at <= now + ahead}
 
 
 def open_now(*, sale: Sale) -> bool:
@@ -33,6 +64,19 @@ def close_now(*, sale: Sale) -> bool:
     now = timezone.now()
     running = Sale.objects.filter(pk=sale.pk, opens_at__lt=now, closes_at__gt=now)
     return _changed(running.update(closes_at=now))
+
+
+def unlist(*, sale: Sale) -> bool:
+    """Cancel an upcoming sale or hide an ended one; return False if it is open, or about to open.
+
+    A cancelled sale has ended and never opens. Only who has the address finds its page.
+    """
+    now, rows = timezone.now(), Sale.objects.filter(pk=sale.pk)
+    over = {"opens_at": now - CANCELLED, "closes_at": now}
+    return _changed(
+        rows.filter(opens_at__gt=now + CANCELLED).update(is_listed=False, **over)
+        or rows.filter(closes_at__lte=now).update(is_listed=False)
+    )
 
 
 def _changed(rows: int) -> bool:

@@ -158,7 +158,7 @@ def _end(
             rows=len(ids),
         ),
         *also,
-        *return_quotas(sale_id=sale.pk, orders=orders),
+        return_quotas(sale_id=sale.pk, orders=orders),
         *stock.release(stock_id=sale.stock_id, orders=units, fence=fence),
     ]
 

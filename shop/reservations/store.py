@@ -30,6 +30,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from django.conf import settings
 
+from inventory.exceptions import OutOfStock
 from shop.errors import ServiceUnavailable
 from shop.models import Order, Sale
 from shop.platform.redis import Address, command, run, scan_hash, scripts
@@ -43,8 +44,8 @@ POLL = 0.05
 
 Item = TypeVar("Item")
 
-_RESERVE, _SETTLE, _RELEASE, _SET_STOCK = scripts(
-    __file__, "reserve", "settle", "release", "set_stock"
+_RESERVE, _SETTLE, _RELEASE, _SET_STOCK, _TAKE = scripts(
+    __file__, "reserve", "settle", "release", "set_stock", "take"
 )
 
 
@@ -126,6 +127,16 @@ def release(*, order: Order) -> None:
     """Release the units of a closed order; call it while holding the sale's lock."""
     args = order.customer_id, order.quantity, order.number
     run(_RELEASE, keys_of(order.sale)[:3], *args, at=_at(order.sale))
+
+
+def take(*, sale: Sale, units: int) -> None:
+    """Take units out of the stock; call it while holding the sale's lock.
+
+    Raise OutOfStock if fewer can be reserved. A reply that is lost may take the units twice: the
+    comparison gives them back.
+    """
+    if not int(run(_TAKE, keys_of(sale)[:1], units, at=_at(sale))):
+        raise OutOfStock
 
 
 def is_waiting(*, sale: Sale, number: str) -> bool:

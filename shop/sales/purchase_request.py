@@ -3,7 +3,7 @@
 Direct and queued sales share them.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -118,19 +118,14 @@ def take_quota(*, sale: Sale, customer_id: int, quantity: int) -> Statement:
     )
 
 
-def return_quotas(*, sale_id: int, orders: Sequence[Order]) -> list[Statement]:
-    """Return the UPDATEs that subtract the units of closed orders, one for each number of units."""
-    units: Counter[int] = Counter()
-    for order in orders:
-        units[order.customer_id] += order.quantity
-    customers: defaultdict[int, list[int]] = defaultdict(list)
-    for customer_id, number in units.items():
-        customers[number].append(customer_id)
-    update = "UPDATE shop_customerquota SET taken = taken - %s WHERE sale_id = %s"
-    return [
-        Statement(
-            f"{update} AND customer_id IN ({', '.join(['%s'] * len(them))})",
-            [number, sale_id, *them],
-        )
-        for number, them in customers.items()
-    ]
+def return_quotas(*, sale_id: int, orders: Sequence[Order]) -> Statement:
+    """Return the UPDATE that subtracts the units of closed orders."""
+    ids, marks = [order.pk for order in orders], ", ".join(["%s"] * len(orders))
+    closed = (
+        f"FROM shop_order WHERE customer_id = shop_customerquota.customer_id AND id IN ({marks})"
+    )
+    return Statement(
+        f"UPDATE shop_customerquota SET taken = taken - (SELECT SUM(quantity) {closed})"  # noqa: S608
+        f" WHERE sale_id = %s AND customer_id IN ({marks})",
+        [*ids, sale_id, *(order.customer_id for order in orders)],
+    )

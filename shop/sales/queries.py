@@ -63,7 +63,8 @@ def catalogue(
     now = timezone.now()
     current = current_sales(now=now)
     its_sales = current.filter(product=OuterRef("pk"))
-    listed = Product.objects.filter(is_listed=True).exclude(sales__is_listed=False)
+    loads = Sale.objects.filter(product=OuterRef("pk"), is_listed=False, closes_at__gt=now)
+    listed = Product.objects.filter(~Exists(loads), is_listed=True)  # not that of a load test
     products = listed.prefetch_related(Prefetch("sales", queryset=current, to_attr="current_sales"))
     live, soon = Q(opens_at__lte=now, stock__quantity__gt=0), Q(opens_at__gt=now)
     if show in ("live", "soon"):

@@ -80,7 +80,7 @@ def sale(request: HttpRequest, slug: str) -> HttpResponse:
 
 @live_page
 def sale_stock(request: HttpRequest, slug: str) -> HttpResponse:
-    """Render the stock bar, which the page polls; reload the page when the phase has changed.
+    """Render the stock bar, which the page polls; reload a page of another phase or price.
 
     At the opening the page is not reloaded, which would load the server: shop.js enables the form.
     """
@@ -88,7 +88,8 @@ def sale_stock(request: HttpRequest, slug: str) -> HttpResponse:
     context = {**stock_context(seen), **_renewed_token(request, seen.sale)}
     response = render(request, "shop/_stock.html", context)
     change = request.GET.get("phase"), context["phase"]
-    if change[0] != change[1] and change != (Sale.Phase.BEFORE, Sale.Phase.OPEN):
+    is_repriced = request.GET.get("price", str(seen.sale.price)) != str(seen.sale.price)
+    if is_repriced or (change[0] != change[1] and change != (Sale.Phase.BEFORE, Sale.Phase.OPEN)):
         response["HX-Refresh"] = "true"
     return response
 

@@ -25,13 +25,15 @@ from locking.models import JobRun, LockPolicy
 from locking.testing.calls import in_thread
 from shop.administration import sale_management
 from shop.administration.audit import audit_sale
+from shop.administration.sale_management import restock_sale
 from shop.errors import Overloaded
-from shop.models import Order, Sale, User
+from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order
 from shop.sales.stock_lock import fence_of, lock_name
 from tests.shop.admin_pages import act, messages, times
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
 from tests.shop.purchases import buy
+from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, told
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 seen_by_threads = pytest.mark.django_db(transaction=True)
@@ -44,7 +46,7 @@ RIGHTS = {"is_staff", "is_superuser", "groups", "user_permissions"}
 WRITABLE = {
     "product": PRODUCT | {"is_listed"},
     "room": {"mode", "message", "message_zh"},  # of its own table; no stock
-    "sale": {"limit_per_customer", "opens_at", "closes_at"},
+    "sale": {"price", "limit_per_customer", "opens_at", "closes_at"},
     "user": PERSON | RIGHTS,
     "lockpolicy": {"backend", "mode", "reason", "step"},  # through locking.policy alone
 }
@@ -52,7 +54,7 @@ WRITABLE = {
 ACTIONS = {
     "product": {"delete_selected"},
     "room": {"set_inlet", "pause", "resume", "reset"},
-    "sale": {"restock", "open_now", "close_now", "clone"},
+    "sale": {"restock", "reduce", "open_now", "close_now", "unlist", "clone"},
     "user": {"delete_selected"},
 }
 
@@ -97,7 +99,7 @@ def test_writable_fields_and_actions_are_listed_here(amy):
 def test_ledger_stays_consistent_after_any_change(amy, sale, strategy):
     put_in_force("redis", strategy)
     now, page = timezone.now(), f"/admin/shop/sale/{sale.pk}/change/"
-    usual = {"limit_per_customer": 5, **times(sale.opens_at, sale.closes_at)}
+    usual = {"price": sale.price, "limit_per_customer": 5, **times(sale.opens_at, sale.closes_at)}
     hours = timedelta(hours=1)
     tried = [
         {"limit_per_customer": 1},
@@ -112,7 +114,7 @@ def test_ledger_stays_consistent_after_any_change(amy, sale, strategy):
         assert amy.post(page, {**usual, **changed}).status_code in (200, 302)
         assert audit_sale(sale=fresh(sale)).ok, changed
     assert (fresh(sale).price, fresh(sale).is_queued) == (sale.price, False)
-    for action in ("open_now", "close_now", "clone", "restock", "delete_selected"):
+    for action in ("open_now", "close_now", "clone", "restock", "reduce", "delete_selected"):
         act(amy, action, sale, units=3, post="yes", confirm=sale.slug)
         assert audit_sale(sale=fresh(sale)).ok, action
     for path in (
@@ -130,7 +132,7 @@ def test_ledger_stays_consistent_after_any_change(amy, sale, strategy):
     amy.post("/admin/inventory/product/", {**listed, "_save": "Save"})
     assert not Product.objects.get().is_listed
     audit = audit_sale(sale=fresh(sale))
-    assert (audit.ok, audit.initial, audit.held, audit.sold) == (True, 13, 2, 2)
+    assert (audit.ok, audit.initial, audit.held, audit.sold) == (True, 10, 2, 2)
     assert Order.objects.count() == 3
 
 
@@ -158,12 +160,12 @@ def test_restock_without_a_reply_asks_to_check_the_stock(amy, sale):
     other = a_sale()
     sent = {"action": "restock", "_selected_action": [sale.pk, other.pk], "units": 5}
 
-    def without_reply(*, sale: Sale, quantity: int) -> None:
-        restock(sale=sale, quantity=quantity)
+    def without_reply(*, sale: Sale, quantity: int) -> bool:
+        is_done = restock_sale(sale=sale, quantity=quantity)
         if sale == other:
             raise OutcomeUnknown
+        return is_done
 
-    restock = sale_management.restock_sale
     with patch("shop.admin.sales.restock_sale", without_reply):
         said = messages(amy.post("/admin/shop/sale/", sent))
     assert f"{sale.slug}: stock added." in said
@@ -214,7 +216,7 @@ def test_only_changed_fields_are_saved(amy, sale):
         Sale.objects.filter(pk=self.pk).update(generation="77")
         save(self, *args, **kwargs)
 
-    form = {"limit_per_customer": 3, **times(sale.opens_at, sale.closes_at)}
+    form = {"price": sale.price, "limit_per_customer": 3, **times(sale.opens_at, sale.closes_at)}
     with patch.object(Sale, "save", meanwhile):
         amy.post(f"/admin/shop/sale/{sale.pk}/change/", form)
     assert (fresh(sale).limit_per_customer, fresh(sale).generation) == (3, "77")
@@ -237,20 +239,58 @@ def _restock_between_read_and_write(sale: Sale, restock) -> None:
 
 
 @seen_by_threads
-def test_restock_waits_for_the_purchase(sale):
+@pytest.mark.parametrize("units", [5, -5])
+def test_restock_waits_for_the_purchase(sale, units):
     before = audit_sale(sale=sale).available
-    restock = partial(sale_management.restock_sale, sale=sale, quantity=5)
+    restock = partial(restock_sale, sale=sale, quantity=units)
     _restock_between_read_and_write(sale, restock)
-    assert Stock.objects.get().quantity == before - 1 + 5
+    assert Stock.objects.get().quantity == before - 1 + units
 
 
 @seen_by_threads
-def test_restock_without_the_lock_loses_units(sale):
+@pytest.mark.parametrize("units", [5, -5])
+def test_restock_without_the_lock_is_overwritten(sale, units):
     """The control."""
     before = audit_sale(sale=sale).available
-    restock = stock.restock(stock_id=sale.stock_id, quantity=5)
+    restock = stock.restock(stock_id=sale.stock_id, quantity=units)
     _restock_between_read_and_write(sale, lambda: commit(restock))
     assert Stock.objects.get().quantity == before - 1
+
+
+@seen_by_threads
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_units_that_are_removed_cannot_be_reserved(monkeypatch, is_guarded):
+    """Customers reserve all that Redis offers while the database commits the removal."""
+    queued = a_queued_sale(stock=10)
+    ask(queued)
+
+    def commit_late(*args):
+        assert told(queued, 12)["queued"] == (5 if is_guarded else 9)
+        return commit_under(*args)
+
+    commit_under = sale_management.commit_under
+    monkeypatch.setattr(sale_management, "commit_under", commit_late)
+    if not is_guarded:  # the control: reservations are rejected that the customers were told of
+        monkeypatch.setattr(sale_management, "_take_from_redis", lambda *_: None)
+    assert restock_sale(sale=fresh(queued), quantity=-4)
+    consume()
+    assert RejectedReservation.objects.count() == (0 if is_guarded else 4)
+    assert_sound(queued, held=6, left=0)
+
+
+@seen_by_threads
+def test_reserved_units_are_not_removed():
+    queued = a_queued_sale(stock=5)
+    for _ in range(3):
+        ask(queued)
+    assert not restock_sale(sale=fresh(queued), quantity=-3)
+    assert restock_sale(sale=fresh(queued), quantity=-2)
+    assert told(queued, 1) == {"SoldOut": 1}
+    consume()
+    assert_sound(queued, held=3, left=0)
+    upcoming = a_queued_sale(stock=5, opens_in=3600)
+    assert restock_sale(sale=upcoming, quantity=-2)
+    assert audit_sale(sale=fresh(upcoming)).initial == 3
 
 
 @seen_by_threads
@@ -259,7 +299,7 @@ def test_restock_without_a_lock_grant_changes_nothing(amy, sale, settings):
 
     def restock() -> None:
         with pytest.raises(Overloaded), closing(connection):
-            sale_management.restock_sale(sale=sale, quantity=5)
+            restock_sale(sale=sale, quantity=5)
 
     with locks["redis"].lock(lock_name(sale.pk)):
         in_thread(restock)
@@ -286,8 +326,8 @@ def test_staff_with_view_permissions_change_nothing(ben, sale):
             assert client.get(f"{path}?q=x" if of.search_fields else path).status_code == 200, path
             assert client.get(f"{path}add/").status_code == 403, path
     before = (Sale.objects.values().get(), Stock.objects.values().get())
-    for action in ("restock", "open_now", "close_now", "clone"):
-        act(client, action, sale, units=3)
+    for action in ACTIONS["sale"]:
+        act(client, action, sale, units=3, confirm=sale.slug)
     assert (Sale.objects.values().get(), Stock.objects.values().get()) == before
     form = {"limit_per_customer": 3, **times(sale.opens_at, sale.closes_at)}
     assert client.post(f"/admin/shop/sale/{sale.pk}/change/", form).status_code == 403

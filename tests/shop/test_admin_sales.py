@@ -13,9 +13,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from inventory.models import Product
-from shop.models import RejectedReservation, Sale, User
+from shop.administration.audit import audit_sale
+from shop.models import Order, RejectedReservation, Sale, User
 from tests.shop.admin_pages import act, messages, times
-from tests.shop.making import a_sale, fresh, signed_in
+from tests.shop.making import a_sale, buy, fresh, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
 
@@ -84,14 +85,114 @@ def test_sale_that_has_begun_may_be_created_but_not_one_that_is_over(amy, cup):
 def test_end_of_an_existing_sale_is_not_moved_to_the_past(amy):
     sale = a_sale(opens_in=-7200, lasts=7200 + 600)
     page = f"/admin/shop/sale/{sale.pk}/change/"
-    form = {"limit_per_customer": 3, **times(sale.opens_at, sale.closes_at)}
+    form = {"price": "9.90", "limit_per_customer": 3, **times(sale.opens_at, sale.closes_at)}
     response = amy.post(page, {**form, **a_time("closes_at", -HOUR)})
     assert "“Close now”" in errors(response)["closes_at"][0]
     assert fresh(sale).closes_at == sale.closes_at
     Sale.objects.update(closes_at=timezone.now() - HOUR)
-    form = {"limit_per_customer": 4, **times(sale.opens_at, fresh(sale).closes_at)}
+    form |= {"limit_per_customer": 4, **times(sale.opens_at, fresh(sale).closes_at)}
     assert amy.post(page, form).status_code == 302, "the end of an ended sale is unchanged"
     assert fresh(sale).limit_per_customer == 4
+
+
+# --- corrections ------------------------------------------------------------------------------
+
+
+def correct(amy: Client, sale: Sale, **changed: object):
+    form = {"price": sale.price, "limit_per_customer": sale.limit_per_customer}
+    form |= times(sale.opens_at, sale.closes_at)
+    return amy.post(f"/admin/shop/sale/{sale.pk}/change/", {**form, **changed})
+
+
+def test_upcoming_sale_is_corrected(amy):
+    sale = a_sale(opens_in=3600)
+    later = sale.opens_at + HOUR
+    new = {"price": "8.80", "limit_per_customer": 2, **times(later, later + HOUR)}
+    assert correct(amy, sale, **new).status_code == 302
+    found = fresh(sale)
+    assert (str(found.price), found.limit_per_customer) == ("8.80", 2)
+    assert found.opens_at == later.replace(microsecond=0)
+    assert "8.80" in Client().get(sale.get_absolute_url()).text
+    assert "above the regular price" in errors(correct(amy, found, price="20.01"))["price"][0]
+
+
+@pytest.mark.parametrize(
+    ("opens_in", "ordered", "late"),
+    [
+        (90, False, set()),
+        (30, False, {"price"}),
+        (-30, False, {"price", "opens_at"}),
+        (90, True, {"price", "opens_at"}),
+    ],
+)
+def test_correction_comes_too_late(amy, cup, opens_in, ordered, late):
+    """The page of the form may be older: what counts is the moment at which it is sent."""
+    sale = a_sale(opens_in=opens_in)
+    if ordered:  # the sale was open before, and its opening was changed in SQL
+        Sale.objects.update(opens_at=timezone.now() - HOUR)
+        buy(signed_in(), sale)
+        Sale.objects.update(opens_at=sale.opens_at)
+    moved = times(sale.opens_at + HOUR, sale.closes_at + HOUR)
+    for name, changed in {"price": {"price": "8.80"}, "opens_at": moved, "": {}}.items():
+        response = correct(amy, sale, limit_per_customer=3, **changed)
+        if name in late:
+            assert errors(response) == {name: ["It is too late to change this."]}
+            assert fresh(sale).limit_per_customer == 5
+        else:
+            assert response.status_code == 302
+            Sale.objects.update(price=sale.price, opens_at=sale.opens_at, limit_per_customer=5)
+    page = amy.get(f"/admin/shop/sale/{sale.pk}/change/").text
+    assert bool(re.search(r'name="price"[^>]* readonly', page)) == (opens_in <= 60)
+    assert fresh(sale).price == sale.price
+
+
+def test_upcoming_sale_is_cancelled_for_good(amy):
+    sale, product = a_sale(opens_in=3600), "/products/{}/"
+    asked = act(amy, "unlist", sale)
+    assert f"Type “{sale.slug}” to confirm" in asked.text
+    assert fresh(sale).phase() == Sale.Phase.BEFORE
+    assert "is unlisted" in messages(act(amy, "unlist", sale, confirm=sale.slug))
+    for path in ("/", product.format(sale.product.slug), "/products/?show=soon"):
+        assert f"/sales/{sale.slug}/" not in Client().get(path).text
+    assert product.format(sale.product.slug) in Client().get("/products/").text
+    page = Client().get(sale.get_absolute_url())
+    assert (page.status_code, "The shop has withdrawn this sale." in page.text) == (200, True)
+    assert buy(signed_in(), sale).status_code == 409
+    assert "Unlisted" in amy.get("/admin/shop/sale/").text
+    assert correct(amy, sale, closes_at_0="2030-01-01").status_code == 403
+    act(amy, "open_now", sale)
+    assert fresh(sale).phase() == Sale.Phase.ENDED
+
+
+def test_ended_sale_is_hidden_and_an_open_one_is_not(amy):
+    ended, running, opening = a_sale(lasts=30), a_sale(), a_sale(opens_in=0.5)
+    order_page = buy(signed_in(), running)["Location"]
+    for sale in (running, opening):
+        assert "is open, or about to open" in messages(act(amy, "unlist", sale, confirm=sale.slug))
+        assert fresh(sale).is_listed
+    Sale.objects.filter(pk=running.pk).update(closes_at=timezone.now())
+    for sale in (ended, running):
+        act(amy, "unlist", sale, confirm=sale.slug)
+    home = Client().get("/").text
+    assert [f"/sales/{sale.slug}/" in home for sale in (ended, running, opening)] == [0, 0, 1]
+    order = Order.objects.get()
+    assert order_page == order.get_absolute_url()
+    assert signed_in(order.customer).get(order_page).status_code == 200
+
+
+def test_unsold_units_are_removed_once_the_name_was_typed(amy):
+    sale = a_sale(stock=10)
+    buy(signed_in(), sale, quantity=4)
+    assert "6 unsold units are removed" in act(amy, "reduce", sale, units=6).text
+    assert fresh(sale).left == 6
+    for units, left in ((7, 6), (6, 0), (1, 0), (0, 0), ("x", 0)):
+        said = messages(act(amy, "reduce", sale, units=units, confirm=sale.slug))
+        assert ("fewer units are unsold" in said) == (units in (7, 1))
+        amy.get("/admin/")  # shows the message, so that it is not shown again
+        assert fresh(sale).left == left
+    audit = audit_sale(sale=fresh(sale))
+    assert (audit.ok, audit.initial, audit.held) == (True, 4, 4)
+    assert "0 of 4 left" in Client().get(sale.get_absolute_url()).text
 
 
 def test_address_is_taken_from_the_product(amy, cup):
