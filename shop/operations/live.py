@@ -23,11 +23,10 @@ from locking.types import RESERVED
 from shop.administration import alerts
 from shop.administration.audit import StockAudit
 from shop.errors import ServiceUnavailable
-from shop.models import RejectedReservation, Sale
+from shop.models import Sale
 from shop.operations.probes import STORES, Probe, ProbeResult, probe_all
 from shop.operations.rates import LastMinute, read_last_minute
 from shop.reservations import store
-from shop.reservations.reconciliation import sales_under_way
 from shop.sales.stock_lock import lock_name
 
 TTL = 0.9
@@ -261,22 +260,11 @@ def _read_statistics() -> dict[str, Any]:
     )
     totals = metrics.totals()
     requests = totals.get("locking_idempotency_total", {})
-    sales = sales_under_way().annotate(refused=Count("rejected"))
     return {
         "as_of": now,
-        "queues": [_queue(sale) for sale in sales],
-        "rejected": list(RejectedReservation.objects.select_related("sale")[:NEWEST]),
         "tasks": list(tasks),
         "runs": list(runs[:NEWEST]),
         "lookups": metrics.lookups(totals),
         "keys": {outcome: int(count) for (outcome,), count in sorted(requests.items())},
         "newest_keys": list(IdempotencyKey.objects.defer("headers", "body")[:NEWEST]),
     }
-
-
-def _queue(sale: Sale) -> dict[str, Any]:
-    """Return a queued sale with its backlog and remaining units; the audit has its drift."""
-    backlog = left = None  # unknown while Redis is unavailable
-    with suppress(ServiceUnavailable):
-        backlog, left = store.backlog(sale=sale), store.left(sale=sale)
-    return {"sale": sale, "backlog": backlog, "left": left}

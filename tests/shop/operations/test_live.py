@@ -19,7 +19,6 @@ from locking import locks
 from locking.backends.redis.pool import RetryOnce
 from locking.models import JobRun
 from locking.types import ReservedName
-from shop.administration.alerts import audit_stock
 from shop.models import User
 from shop.operations import live
 from shop.operations.live import get_live_state
@@ -186,13 +185,6 @@ def test_audit_and_jobs_are_shown(amy):
         "web-7",
     ):
         assert text in page
-
-
-def test_queued_sales_are_shown(amy):
-    sale = a_sale(fulfilment="queued", stock=12)
-    audit_stock()
-    page = amy.get("/ops/statistics/").text
-    assert sale.slug in page
 
 
 # --- What it costs ---------------------------------------------------------------------------
