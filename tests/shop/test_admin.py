@@ -23,12 +23,12 @@ from inventory.stock import commit
 from locking import lock, locks
 from locking.models import JobRun, LockPolicy
 from locking.testing.calls import in_thread
-from shop.administration import sale_management
 from shop.administration.audit import audit_sale
 from shop.administration.sale_management import restock_sale
 from shop.errors import Overloaded
 from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order
+from shop.reservations import store
 from shop.sales.stock_lock import fence_of, lock_name
 from tests.shop.admin_pages import act, messages, times
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
@@ -213,13 +213,13 @@ def test_only_changed_fields_are_saved(amy, sale):
     save = Sale.save
 
     def meanwhile(self, *args, **kwargs):
-        Sale.objects.filter(pk=self.pk).update(generation="77")
+        Sale.objects.filter(pk=self.pk).update(generation=77)
         save(self, *args, **kwargs)
 
     form = {"price": sale.price, "limit_per_customer": 3, **times(sale.opens_at, sale.closes_at)}
     with patch.object(Sale, "save", meanwhile):
         amy.post(f"/admin/shop/sale/{sale.pk}/change/", form)
-    assert (fresh(sale).limit_per_customer, fresh(sale).generation) == (3, "77")
+    assert (fresh(sale).limit_per_customer, fresh(sale).generation) == (3, 77)
 
 
 def _restock_between_read_and_write(sale: Sale, restock) -> None:
@@ -264,15 +264,14 @@ def test_units_that_are_removed_cannot_be_reserved(monkeypatch, is_guarded):
     queued = a_queued_sale(stock=10)
     ask(queued)
 
-    def commit_late(*args):
+    def commit_late(statements):
         assert told(queued, 12)["queued"] == (5 if is_guarded else 9)
-        return commit_under(*args)
+        return commit(statements)
 
-    commit_under = sale_management.commit_under
-    monkeypatch.setattr(sale_management, "commit_under", commit_late)
     if not is_guarded:  # the control: reservations are rejected that the customers were told of
-        monkeypatch.setattr(sale_management, "_take_from_redis", lambda *_: None)
-    assert restock_sale(sale=fresh(queued), quantity=-4)
+        monkeypatch.setattr(store, "take", lambda **_: None)
+    with patch("shop.administration.sale_management.stock.commit", commit_late):
+        assert restock_sale(sale=fresh(queued), quantity=-4)
     consume()
     assert RejectedReservation.objects.count() == (0 if is_guarded else 4)
     assert_sound(queued, held=6, left=0)
