@@ -47,6 +47,10 @@ RATIOS = (
     ("queued: durable, x reference", SEEN, "reference", "per_second", ">=", 8),
     ("direct: worker CPU, x empty view", "direct", "empty view", "worker_cpu_ms", "<=", 2.3),
     ("queued: worker CPU, x empty view", "queued", "empty view", "worker_cpu_ms", "<=", 1.3),
+    ("direct: token, rate x none", "direct", "direct, no token", "per_second", ">=", 1.2),
+    ("direct: token, CPU x none", "direct", "direct, no token", "worker_cpu_ms", "<=", 0.8),
+    ("queued: token, rate x none", "queued", "queued, no token", "per_second", ">=", 1.2),
+    ("queued: token, CPU x none", "queued", "queued, no token", "worker_cpu_ms", "<=", 0.8),
 )
 """Target, line, other line, figure, sign, limit of the ratio."""
 FIGURES = (

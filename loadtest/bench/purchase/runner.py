@@ -50,20 +50,24 @@ class Line:
     keeps_ledger: bool = True
     fulfilment: str = Sale.Fulfilment.DIRECT
     strategy: str = WriteStrategy.CONDITIONAL
+    has_token: bool = True
+    """See Buyer."""
 
 
 REFERENCE = Line(name="reference", path="/reference/{}/buy/", keeps_ledger=False)
 DIRECT = Line(name="direct")
+DIRECT_NO_TOKEN = replace(DIRECT, name="direct, no token", has_token=False)
 CROWDED = Line(name="direct, 1,000 buyers", connections=1000)
 SOLD_OUT = Line(name="sold out", wanted="sold_out", sells=False)
 EMPTY = Line(name="empty view", path="/empty/", sells=False)
 CONDITIONAL = Line(name="conditional, no lock", backend="none")
 EMBEDDED = Line(name="SQLite")
 QUEUED = Line(name="queued", fulfilment=Sale.Fulfilment.QUEUED)
+QUEUED_NO_TOKEN = replace(QUEUED, name="queued, no token", has_token=False)
 SEEN = Line(name="queued, orders written and seen")
 # Lines with the same backend are adjacent: workers may use the old one for a second.
 LINES = {
-    "mysql": (REFERENCE, DIRECT, CROWDED, SOLD_OUT, EMPTY, CONDITIONAL),
+    "mysql": (REFERENCE, DIRECT, DIRECT_NO_TOKEN, CROWDED, SOLD_OUT, EMPTY, CONDITIONAL),
     "postgresql": (replace(DIRECT, name="direct, PostgreSQL"),),
     "sqlite": (EMBEDDED,),
 }
@@ -104,14 +108,16 @@ def main(asked: dict[str, Any]) -> None:
                 measured = _measure(web, line, sale, buyers, seconds)
                 if number:
                     found.setdefault(line, []).append(measured)
-            if number and is_main:
-                start(QUEUED, number + 1)
-                sale = sale_of(QUEUED, number, many)
+            for line in (QUEUED, QUEUED_NO_TOKEN) if number and is_main else ():
+                start(line, number + 1)
+                sale = sale_of(line, number, many)
+                senders = _senders(line, many)
                 with burst.consumer(sale):
                     path = BUY.format(sale.slug)
-                    both = burst.measure(web, sale, path, many, asked["burst"])
-                for line, measured in zip((QUEUED, SEEN), both, strict=True):
-                    found.setdefault(line, []).append(measured)
+                    accepted, seen = burst.measure(web, sale, path, senders, asked["burst"])
+                found.setdefault(line, []).append(accepted)
+                if line.has_token:
+                    found.setdefault(SEEN, []).append(seen)
         for line in ATTEMPT_LINES if is_main else ():
             start(line, steps)
             attempting = many[: asked["attempts"] + 1]
@@ -165,10 +171,14 @@ def sale_of(line: Line, number: int, buyers: Sequence[Buyer], units: int | None 
     return sale
 
 
+def _senders(line: Line, buyers: Sequence[Buyer]) -> list[Buyer]:
+    return [replace(buyer, has_token=line.has_token) for buyer in buyers]
+
+
 def _measure(
     web: WebServer, line: Line, sale: Sale, buyers: Sequence[Buyer], seconds: float
 ) -> Figures:
-    forms = requests(buyers[:-1], line.path.format(sale.slug), sale)
+    forms = requests(_senders(line, buyers[:-1]), line.path.format(sale.slug), sale)
     sent = forms if line.sells else cycle(forms)
     before = _store_costs()
     heard, cpu = run_load(web, sent, connections_open=line.connections, seconds=seconds)

@@ -33,6 +33,8 @@ class Buyer:
     cookies: str
     session: str
     csrf: str
+    has_token: bool = True
+    """False: the forms have no purchase token; session and CSRF token identify the buyer."""
 
     def form(self, sale: Sale, *, key: str = "", is_first: bool = True) -> str:
         """Return the encoded form of the sale page for one unit."""
@@ -47,10 +49,11 @@ class Buyer:
         form = {
             "csrfmiddlewaretoken": self.csrf,
             "idempotency_key": key,
-            "purchase_token": token,
             "quantity": 1,
             "attempt": 1,
         }
+        if self.has_token:
+            form["purchase_token"] = token
         return urlencode(form)
 
     def post(self, path: str, body: str, *, host: str = HOST) -> bytes:
