@@ -64,11 +64,13 @@ class Root:
         self._connection = MySQLdb.connect(
             host=HOST, port=server.port, user="root", database="shop", autocommit=True
         )
+        self._sent = 0
 
     def __call__(self, sql: str) -> Any:
         """Run a statement and return all rows; count the statements that are faults."""
         if sql.startswith(("KILL", "SET GLOBAL", "CREATE TRIGGER")):
             injected_faults[" ".join(sql.split()[: 1 if sql.startswith("KILL") else 3])] += 1
+        self._sent += 1
         with self._connection.cursor() as cursor:
             cursor.execute(sql)
             return cursor.fetchall()
@@ -78,9 +80,12 @@ class Root:
         sql = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'"
         return int(self(sql)[0][0])
 
+    def status(self, name: str) -> int:
+        return int(self(f"SHOW GLOBAL STATUS LIKE '{name}'")[0][1])
+
     def questions(self) -> int:
-        """How many statements clients have sent."""
-        return int(self("SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
+        """How many statements the other clients have sent, apart from a constant."""
+        return self.status("Questions") - self._sent
 
     def close(self) -> None:
         self._connection.close()

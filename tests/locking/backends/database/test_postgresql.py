@@ -83,7 +83,8 @@ def test_row_of_a_terminated_session_stays_held(backend: DatabaseBackend, root: 
         until(lambda: root.waits() == 1, "the waiter")
         root("SELECT pg_terminate_backend(%s)", backend.pinned[lease.owner].id)
         until(lambda: root.waits() == 0, "the holder lock being released")
-        time.sleep(0.3)  # time for a waiter that relies on the holder lock alone
+        before = root.requests()
+        until(lambda: root.requests() > before + 4, "further attempts of the waiter")
         assert not waiter.done()
         lock.release()
         assert waiter.result(WAIT_TIMEOUT)
@@ -122,7 +123,9 @@ def test_locked_row_is_waited_for(backend: DatabaseBackend, root: Superuser) -> 
         backend.lock("row").acquire(timeout=0.5)
     with ThreadPoolExecutor(1) as pool:
         waiter = pool.submit(acquire_and_release, backend, "row")
-        time.sleep(1.5)  # longer than one statement waits for the row
+        sessions = set[tuple[int, ...]]()  # each attempt has its own
+        waits = "SELECT pid FROM pg_locks WHERE NOT granted"
+        until(lambda: sessions.update(root(waits)) or len(sessions) > 1, "a second attempt")
         assert not waiter.done()
         root("ROLLBACK")
         assert waiter.result(WAIT_TIMEOUT)

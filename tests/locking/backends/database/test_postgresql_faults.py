@@ -3,7 +3,6 @@
 Rows 4, 8 and the full disk are in test_postgresql_servers.py.
 """
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -189,9 +188,10 @@ def test_rolled_back_statement_is_retried(
     store: str, app: Backend, root: Superuser, state: str
 ) -> None:
     assert in_thread(acquire_and_release, app, "dead", 5)
+    root("CREATE SEQUENCE refusals")  # it keeps its value in a rollback
     root(
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
-        f"$$ BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '{state}'; END $$"
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN "
+        f"PERFORM nextval('refusals'); RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END $$"
     )
     root(
         "CREATE TRIGGER refuse BEFORE UPDATE ON locking_lockrow "
@@ -200,9 +200,10 @@ def test_rolled_back_statement_is_retried(
     try:
         with ThreadPoolExecutor(1) as pool:
             waiter = pool.submit(acquire_and_release, app, "dead")
-            time.sleep(0.3)  # some of them
+            until(lambda: root("SELECT last_value FROM refusals")[0][0] > 2, "further attempts")
             assert not waiter.done()
             root("DROP FUNCTION refuse CASCADE")
             assert waiter.result(WAIT_TIMEOUT)
     finally:
         root("DROP FUNCTION IF EXISTS refuse CASCADE")
+        root("DROP SEQUENCE refusals")
