@@ -131,7 +131,12 @@ def _close(
         try:
             with returning_stock(sale) as lease:
                 if orders := list(which):
-                    commit(_end(sale, orders, status, also, fence_of(lease)))
+                    units = [(order.number, order.quantity) for order in orders]
+                    returned = stock.release(
+                        stock_id=sale.stock_id, orders=units, fence=fence_of(lease)
+                    )
+                    quotas = return_quotas(sale_id=sale.pk, orders=orders)
+                    commit([_end(orders, status), *also, quotas, *returned])
                     if sale.is_queued:
                         _release_in_redis(sale, orders)
                 return len(orders)
@@ -140,27 +145,16 @@ def _close(
     raise Overloaded
 
 
-def _end(
-    sale: Sale,
-    orders: Sequence[Order],
-    status: Status,
-    also: Sequence[Statement],
-    fence: stock.Fence,
-) -> list[Statement]:
+def _end(orders: Sequence[Order], status: Status) -> Statement:
+    """Return the UPDATE that has to change every one of the orders from pending."""
     now, ids = as_stored(Order, "closed_at", timezone.now()), [order.pk for order in orders]
     update = "UPDATE shop_order SET status = %s, closed_at = %s WHERE status = %s AND id IN "
-    units = [(order.number, order.quantity) for order in orders]
-    return [
-        Statement(
-            f"{update}({', '.join(['%s'] * len(ids))})",
-            [status, now, Status.PENDING, *ids],
-            if_unchanged=InvalidTransition,
-            rows=len(ids),
-        ),
-        *also,
-        return_quotas(sale_id=sale.pk, orders=orders),
-        *stock.release(stock_id=sale.stock_id, orders=units, fence=fence),
-    ]
+    return Statement(
+        f"{update}({', '.join(['%s'] * len(ids))})",
+        [status, now, Status.PENDING, *ids],
+        if_unchanged=InvalidTransition,
+        rows=len(ids),
+    )
 
 
 def _release_in_redis(sale: Sale, orders: Sequence[Order]) -> None:
