@@ -4,7 +4,6 @@ One process at a time reads them. While it waits for a store, the other viewers 
 state and its age.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,6 +36,8 @@ PROBE_SECONDS = 1.5
 HISTORY = 10
 NEWEST = 8
 JOB_HISTORY = timedelta(hours=1)
+RECENT = timedelta(days=1)
+"""Time after its end for which the lock of a sale is shown with the sale."""
 IN_MEMORY = ("none", "process")
 """Backends without a store."""
 OWN_LOCKS = "build:ops:"
@@ -103,16 +104,6 @@ class LiveState:
         return next(others, "")
 
     @property
-    def holders(self) -> int:
-        """Return the number of locks that the switch in progress waits for."""
-        if self.policy is None:
-            return 0
-        if self.policy.still_held is not None:
-            return len(self.policy.still_held)
-        active = [row for row in self.rows if row.backend == self.policy.backend]
-        return sum(not row.held.name.startswith(RESERVED) for row in active)
-
-    @property
     def was_cancelled(self) -> bool:
         """Return True if the last requested switch was cancelled."""
         if (row := self.policy) is None or row.next_backend:
@@ -141,15 +132,16 @@ _probe = partial(probe_all, seconds=PROBE_SECONDS)
 
 
 def _read_live() -> LiveState:
-    as_of = timezone.now()
+    as_of = now = timezone.now()
+    policy.finish_overdue_switch()
+    # Read before the holders: a holder that is older than these fences is stale.
+    recent = Sale.objects.filter(closes_at__gt=now - RECENT)
+    row, sales = policy.stored_policy(), list(recent.select_related("stock"))
     probes: dict[str, Probe] = {f"lock {alias}": partial(_probe_backend, alias) for alias in locks}
     found = _probe(STORES | probes)
     backends = {alias: found[f"lock {alias}"] for alias in locks}
     if not found["database"].ok:
         raise LockUnavailable  # rather than wait for each query
-    held, now = _held(backends), timezone.now()
-    policy.finish_overdue_switch()
-    row, sales = policy.stored_policy(), _sales(held, now)
     selling = [sale for sale in sales if sale.opens_at <= now < sale.closes_at]
     queued = [sale for sale in selling if sale.is_queued]
     done = JobRun.objects.filter(state=JobRun.State.DONE, scheduled_for__gt=now - JOB_HISTORY)
@@ -163,7 +155,7 @@ def _read_live() -> LiveState:
         history=list(LockPolicyChange.objects.all()[:HISTORY]),
         stores={name: found[name] for name in STORES},
         locks={alias: one for alias, one in backends.items() if alias not in IN_MEMORY},
-        rows=_confirmed(_rows(held, row, sales)),
+        rows=_rows(_held(backends), row, sales),
         unknown=[
             alias
             for alias, probed in backends.items()
@@ -178,14 +170,6 @@ def _read_live() -> LiveState:
     )
 
 
-def _sales(held: Sequence[tuple[str, Held]], now: datetime) -> list[Sale]:
-    """Return the open sales and those whose lock is held."""
-    names = (one.name for _, one in held)
-    ids = [name.removeprefix("sale:") for name in names if re.fullmatch("sale:[0-9]{1,18}", name)]
-    shown = Q(pk__in=ids) | Q(opens_at__lte=now, closes_at__gt=now)
-    return list(Sale.objects.filter(shown).select_related("stock"))
-
-
 def _held(backends: Mapping[str, ProbeResult]) -> list[tuple[str, Held]]:
     """Return backend and lock of every held lock that the probes found."""
     return [
@@ -194,22 +178,6 @@ def _held(backends: Mapping[str, ProbeResult]) -> list[tuple[str, Held]]:
         if probed.ok
         for one in probed.value
         if not one.name.startswith(OWN_LOCKS)
-    ]
-
-
-def _confirmed(rows: list[LockRow]) -> list[LockRow]:
-    """Drop stale locks that are no longer held.
-
-    The fences and the policy were read after the holders: a lock that was released in between, and
-    whose next holder raised the fence, looks stale.
-    """
-    suspects = {row.backend for row in rows if row.is_stale}
-    again = _probe({alias: partial(_probe_backend, alias) for alias in suspects})
-    still = {(alias, one.name, one.owner) for alias, one in _held(again)}
-    return [
-        row
-        for row in rows
-        if not row.is_stale or (row.backend, row.held.name, row.held.owner) in still
     ]
 
 

@@ -61,7 +61,7 @@ def test_holder_older_than_the_fence_is_stale(holder):
 
 @seen_by_threads
 def test_lock_released_while_the_page_is_read_is_not_stale(holder, monkeypatch):
-    """The next purchase raises the fence between the reads of the holders and of the fence."""
+    """The next purchase raises the fence right after the holders were read."""
     sale = a_sale()
     go = holder(f"sale:{sale.pk}")
     backend, customer = locks["redis"], a_customer()
