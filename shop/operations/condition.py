@@ -132,8 +132,6 @@ def _normal(state: LiveState) -> Condition:
         )
         text %= state.open_sales
     facts = [_("Active lock: %s") % state.policy.backend] if state.policy else []
-    if state.minute and state.minute.attempts is not None:
-        facts.append(_("%.0f lock attempts/s") % state.minute.attempts)
     if state.audit:
         age = (state.as_of - state.audit[0]).total_seconds()
         facts.append(_("ledger consistent %.0f s ago") % age)

@@ -19,14 +19,14 @@ from celery.signals import worker_process_init
 from django.core.handlers.wsgi import WSGIHandler
 from django.core.signals import request_started
 
-from locking.metrics import OUTCOMES, WAIT
+from locking.metrics import WAIT
 from shop.errors import ServiceUnavailable
 from shop.platform.metrics import ORDERS, RESPONSES
 from shop.platform.redis import run, scripts
 
 logger = logging.getLogger("shop")
 
-METRICS = (ORDERS, RESPONSES, OUTCOMES, WAIT)
+METRICS = (ORDERS, RESPONSES, WAIT)
 PROCESS = "process"
 """Name of the count of processes; its label is the role."""
 LIFETIME = 90
@@ -90,8 +90,6 @@ class LastMinute:
     wait_ms: Series
     """95th percentile of the waits for the locks of sales."""
     refusals: Series
-    attempts: float | None
-    """Current attempts per second to acquire the lock of a sale."""
     processes: Counter[str]
     """The number of processes by role: web, worker or consumer."""
 
@@ -181,23 +179,16 @@ def read_last_minute() -> LastMinute:
         orders=series(lambda counts: counts.get(("shop_orders_total",), 0)),
         wait_ms=series(_wait_ms),
         refusals=series(lambda counts: sum(counts.get(name, 0) for name in REFUSALS)),
-        attempts=series(lambda counts: _of_sales(counts, "locking_attempts_total").total()).now,
         processes=running,
     )
 
 
-def _of_sales(counts: Counts, name: str) -> Counter[str]:
-    """Return a metric of the locks of sales by its last label, summed over the backends."""
-    found: Counter[str] = Counter()
-    for of, count in counts.items():
-        if of[0] == name and of[2] == "sale":
-            found[of[3]] += count
-    return found
-
-
 def _wait_ms(counts: Counts) -> float | None:
     """Return the milliseconds below which 95 % of the waits lie, interpolated in their bucket."""
-    waits = _of_sales(counts, "locking_wait_seconds_bucket")
+    waits: Counter[str] = Counter()
+    for (name, *labels), number in counts.items():
+        if name == "locking_wait_seconds_bucket" and labels[1] == "sale":
+            waits[labels[2]] += number
     wanted, bound, count = 0.95 * waits.pop("+Inf", 0), 0.0, 0
     if not wanted:
         return None

@@ -36,7 +36,6 @@ def minute(**processes: int) -> LastMinute:
         orders=QUIET,
         wait_ms=QUIET,
         refusals=QUIET,
-        attempts=2720.4,
         processes=Counter(processes),
     )
 
@@ -152,7 +151,7 @@ def test_first_sentence_names_the_state(changes, level, sentence):
 
 def test_normal_state_has_facts():
     (only,) = assess(state())
-    assert only.advice == "Active lock: redis · 2720 lock attempts/s · ledger consistent 12 s ago"
+    assert only.advice == "Active lock: redis · ledger consistent 12 s ago"
 
 
 def test_worst_comes_first_and_causes_before_consequences():
