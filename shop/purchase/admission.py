@@ -12,6 +12,7 @@ from shop.errors import NotAdmitted, QueueFull, ServiceUnavailable
 from shop.models import Order, Sale
 from shop.platform import rate_limits
 from shop.platform.cache import RefreshingCache
+from shop.reservations.store import with_left
 from shop.sales.purchase_request import PurchaseRequest, refusal_of
 from shop.sales.queries import sale_for_purchase
 from shop.sales.waiting_slots import is_queue_full
@@ -42,10 +43,15 @@ clear = _sales.clear
 def cached_sale(*, slug: str) -> Sale:
     """Return a sale with its stock as they were at most MAX_AGE ago. Raise NotFound.
 
-    For admission only. Each process reads the row at most twenty times a second.
+    For admission only. Each process reads the row at most twenty times a second, and the units of a
+    queued sale as often.
     """
-    read = partial(sale_for_purchase, slug=slug)
-    return _sales.get(slug, read, fresh=FRESH, max_age=MAX_AGE)
+    return _sales.get(slug, partial(_read_sale, slug), fresh=FRESH, max_age=MAX_AGE)
+
+
+def _read_sale(slug: str) -> Sale:
+    sale = sale_for_purchase(slug=slug)
+    return with_left(sale) if sale.is_queued else sale
 
 
 def admit(wanted: PurchaseRequest) -> None:
