@@ -5,7 +5,7 @@ import os
 from django.core.wsgi import get_wsgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
-os.environ.setdefault("DATABASE_TIMEOUT", "2")  # customers leave a page that takes longer
+os.environ.setdefault("DATABASE_TIMEOUT", "1")  # customers leave a page that takes longer
 
 application = get_wsgi_application()
 

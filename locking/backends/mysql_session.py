@@ -134,6 +134,8 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
         if session is None:
             raise claim.lost()
         try:
+            if self.pool.breaker.is_open:
+                raise ConnectionLost
             with session.asking:
                 row = session.row(*self.statement(session, claim, sql))
         except ConnectionLost:

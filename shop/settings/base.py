@@ -110,7 +110,7 @@ TEMPLATES = [
 DATABASES = {"default": env.db("DATABASE_URL", default=f"sqlite:///{VAR / 'shop.sqlite3'}")}
 _database = DATABASES["default"]
 _database.setdefault("CONN_MAX_AGE", 60)
-_seconds = env.int("DATABASE_TIMEOUT", default=10)  # shop/wsgi.py sets 2
+_seconds = env.int("DATABASE_TIMEOUT", default=10)  # shop/wsgi.py sets 1
 if _database["ENGINE"].endswith("sqlite3"):
     # IMMEDIATE: a transaction waits for the write lock at its start, instead of failing when it
     # upgrades from a read lock.
@@ -120,7 +120,6 @@ if _database["ENGINE"].endswith("sqlite3"):
         init_command="PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA cache_size=-8000;",
     )
 elif _database["ENGINE"].endswith("mysql"):
-    _database["ENGINE"] = "shop.platform.mysql"
     _database.setdefault("OPTIONS", {}).update(
         charset="utf8mb4",
         autocommit=True,
@@ -128,26 +127,27 @@ elif _database["ENGINE"].endswith("mysql"):
         connect_timeout=1,
         read_timeout=_seconds,
         write_timeout=_seconds,
-        # A statement waits for a row lock for less time than its client waits for the statement.
-        # Strict mode refuses values that do not fit, instead of truncating them.
+        # The server ends a statement before its client gives up, so that the outcome is known; only
+        # MariaDB can end one that waits for less than a second. Strict mode refuses values that do
+        # not fit, instead of truncating them.
         init_command=(
-            f"SET innodb_lock_wait_timeout={min(3, _seconds // 2)}, sql_mode='STRICT_TRANS_TABLES';"
+            f"SET innodb_lock_wait_timeout={min(3, max(1, _seconds // 2))}"
+            f" /*M!100101 , max_statement_time={0.9 * _seconds:g} */,"
+            " sql_mode='STRICT_TRANS_TABLES';"
             " SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
         ),
     )
 elif _database["ENGINE"].endswith("postgresql"):
-    _database["ENGINE"] = "shop.platform.postgresql"
     _session = {
         # The server ends a statement before its client gives up, so that the outcome is known.
         "statement_timeout": 900 * _seconds,
-        "lock_timeout": 1000 * min(3, _seconds // 2),
+        "lock_timeout": min(3000, 500 * _seconds),
         "default_transaction_isolation": r"read\ committed",
         "TimeZone": "UTC",  # Django would set it in a message of its own
     }
     _database.setdefault("OPTIONS", {}).update(
         connect_timeout=2,  # the least that libpq accepts
-        response_timeout=_seconds,
-        tcp_user_timeout=1000 * _seconds,
+        tcp_user_timeout=1000 * _seconds,  # and for a reply, see shop/platform/database.py
         keepalives_idle=30,
         keepalives_interval=10,
         keepalives_count=3,
@@ -315,7 +315,7 @@ MAX_WAITING = env.int("MAX_WAITING", default=6)
 below the number of the web server's threads, so that the others can serve pages."""
 LOCK_TIMEOUT = env.float("LOCK_TIMEOUT", default=1.0)
 """Seconds after the request arrived for which a purchase waits for the lock of its sale. Together
-with the time it takes to detect an unavailable store (0.9 s) this stays below two seconds."""
+with the time it takes to detect an unavailable store (1 s) these are two seconds."""
 HARD_DEADLINE = env.float("HARD_DEADLINE", default=1.3)
 """Seconds since the request arrived; no store operation starts after it. Longer than LOCK_TIMEOUT:
 with a store that takes 0.4 s per reply, it leaves time to write the order and release the lock."""

@@ -6,17 +6,20 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
 
+from locking.backends.circuit_breaker import CircuitBreaker
+from locking.backends.database.breaker import NOT_RESPONDING, breaker_of, guarded
 from locking.backends.database.postgresql import connected
 from locking.backends.database.session import (
     RESPONSE_TIMEOUT,
     ConnectionLost,
     MySQLSession,
+    NoReply,
     RolledBack,
     Session,
     SQLiteSession,
@@ -28,6 +31,8 @@ T = TypeVar("T")
 
 ROW_LOCK_TIMEOUT = 1
 """Seconds that a statement waits for a row or a file that another transaction has locked."""
+LEAST_RESPONSE_TIMEOUT = ROW_LOCK_TIMEOUT + 0.2
+"""Seconds: the server must have time to say that a row stays locked."""
 CONNECT_TIMEOUT = 2
 IDLE_TIMEOUT = 31_536_000
 """Seconds after which the server closes an idle session; its holder works and sends nothing."""
@@ -46,13 +51,22 @@ class SessionPool(IdlePool[Session]):
         """Return mysql (MariaDB too), postgresql or sqlite."""
         return str(connections[self.alias].vendor)
 
+    @cached_property
+    def breaker(self) -> CircuitBreaker:
+        """Return the circuit breaker of the server."""
+        return breaker_of(connections.create_connection(self.alias))
+
     @property
     def database(self) -> str:
         """Return the NAME in DATABASES, which changes while Django's tests run."""
         return str(connections.settings[self.alias]["NAME"])
 
     def open(self) -> Session:
-        """Return a new session; raise LockUnavailable after about CONNECT_TIMEOUT seconds."""
+        """Return a new session; raise LockUnavailable after about CONNECT_TIMEOUT seconds.
+
+        The server must reply within RESPONSE_TIMEOUT, or sooner if the database's OPTIONS say so:
+        `read_timeout` of MySQL, `tcp_user_timeout` of PostgreSQL.
+        """
         vendor = self.vendor
         wrapper: Any = connections.create_connection(self.alias)
         errors = wrapper.Database.Error
@@ -64,7 +78,7 @@ class SessionPool(IdlePool[Session]):
         try:
             params = wrapper.get_connection_params()
             # Not `get_new_connection`, which refuses to work in a thread with an event loop.
-            connect = wrapper.Database.connect
+            connect = partial(guarded, self.breaker, wrapper.Database.connect)
             if vendor == "sqlite":
                 params["timeout"] = ROW_LOCK_TIMEOUT
                 raw = connect(**params)
@@ -75,16 +89,18 @@ class SessionPool(IdlePool[Session]):
                 raw.execute("PRAGMA synchronous = NORMAL")
                 return self.add(SQLiteSession(raw, errors))
             params.setdefault("connect_timeout", CONNECT_TIMEOUT)
+            own = params.get("read_timeout") or params.get("tcp_user_timeout", math.inf) / 1000
+            limit = max(LEAST_RESPONSE_TIMEOUT, min(own, RESPONSE_TIMEOUT))
             if vendor == "postgresql":
-                return self.add(connected(connect, params, errors))
-            params["read_timeout"] = params["write_timeout"] = RESPONSE_TIMEOUT
+                return self.add(connected(connect, params, errors, limit))
+            params["read_timeout"] = params["write_timeout"] = math.ceil(limit)
             params["autocommit"] = True
             params["init_command"] = (
                 f"SET SESSION innodb_lock_wait_timeout={ROW_LOCK_TIMEOUT}, "
                 f"wait_timeout={IDLE_TIMEOUT}"
             )
-            return self.add(MySQLSession(connect(**params), errors))
-        except (errors, OSError, ConnectionLost, RolledBack) as error:
+            return self.add(MySQLSession(connect(**params), errors, limit))
+        except (errors, OperationalError, OSError, ConnectionLost, RolledBack) as error:
             raise LockUnavailable(
                 f"The database {self.alias!r} cannot be reached: {error}"
             ) from error
@@ -110,6 +126,8 @@ class SessionPool(IdlePool[Session]):
             session = first or self.take() or self.open()
             first = None
             try:
+                if self.breaker.is_open:
+                    raise LockUnavailable(NOT_RESPONDING)
                 result = work(session)
             except RolledBack as error:
                 session.close()  # with the user-level locks that it may have
@@ -122,6 +140,8 @@ class SessionPool(IdlePool[Session]):
             except ConnectionLost as error:
                 session.close()
                 self.close()  # the other connections are probably lost too
+                if isinstance(error, NoReply):
+                    self.breaker.open()
                 lost += 1
                 if lost == 2:
                     raise LockUnavailable(f"The database connection broke: {error}") from error

@@ -14,7 +14,6 @@ from hashlib import blake2b
 from typing import Any, cast
 
 from locking.backends.base import Claim
-from locking.backends.database import session as base
 from locking.backends.database.session import (
     ConnectionLost,
     RolledBack,
@@ -83,8 +82,8 @@ class PostgreSQLSession(UserLockSession):
     slot = 0
     """Key of the semaphore's slot that the session has."""
 
-    def __init__(self, raw: Any, errors: type[Exception]) -> None:
-        super().__init__(raw, errors)
+    def __init__(self, raw: Any, errors: type[Exception], response_timeout: float) -> None:
+        super().__init__(raw, errors, response_timeout)
         self._pg = raw.pgconn
         self.id = int(self._pg.backend_pid)
         self._uses: dict[str, int] = {}
@@ -111,9 +110,9 @@ class PostgreSQLSession(UserLockSession):
         ]
 
     def run(self, sql: str, args: tuple[object, ...], seconds: float = 0, waker: Any = None) -> Any:
-        """Return the result of one statement; raise ConnectionLost without a reply in time."""
+        """Return the result of one statement; raise NoReply without one in time."""
         pg = self._pg
-        deadline = time.monotonic() + seconds + base.RESPONSE_TIMEOUT
+        deadline = time.monotonic() + seconds + self.response_timeout
         values = [str(arg).encode() for arg in args]
         name, text = _parsed(sql)
         uses = 0 if self.is_pooled or waker else self._uses.get(sql, 0)
@@ -188,16 +187,19 @@ class PostgreSQLSession(UserLockSession):
 
 
 def connected(
-    connect: Callable[..., Any], params: dict[str, Any], errors: type[Exception]
+    connect: Callable[..., Any],
+    params: dict[str, Any],
+    errors: type[Exception],
+    response_timeout: float,
 ) -> PostgreSQLSession:
     """Connect; `params` are Django's."""
-    params.setdefault("tcp_user_timeout", base.RESPONSE_TIMEOUT * 1000)
+    params.setdefault("tcp_user_timeout", int(response_timeout * 1000))
     raw = connect(**params, autocommit=True)
     try:
         if not hasattr(raw, "pgconn"):
             raise LockMisuse("Locks on PostgreSQL need psycopg 3: pip install 'psycopg[binary]'.")
         keep_alive(raw.fileno())
-        return PostgreSQLSession(raw, errors)
+        return PostgreSQLSession(raw, errors, response_timeout)
     except BaseException:
         raw.close()
         raise

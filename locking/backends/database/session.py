@@ -24,7 +24,8 @@ from locking.backends.database.sql import Statements, statements
 from locking.exceptions import LockUnavailable
 
 RESPONSE_TIMEOUT = 5
-"""Seconds in which a server must answer a statement that does not wait for a lock."""
+"""Seconds in which a server must answer a statement that does not wait for a lock, unless the
+database's OPTIONS give it less: see `SessionPool.open`."""
 
 MYSQL_ROLLED_BACK = {1205, 1213, 3058}
 """Lock wait timeout, deadlock, user-level lock deadlock."""
@@ -45,6 +46,10 @@ class RolledBack(Exception):
 
 class ConnectionLost(Exception):
     """The connection broke before the reply: the statement may have been executed."""
+
+
+class NoReply(ConnectionLost):
+    """The server did not reply in time."""
 
 
 class Cancelled(Exception):
@@ -153,8 +158,10 @@ class UserLockSession(Session):
     holder: ClassVar[str]
     kill_session: ClassVar[str]
 
-    def __init__(self, raw: Any, errors: type[Exception]) -> None:
+    def __init__(self, raw: Any, errors: type[Exception], response_timeout: float) -> None:
         super().__init__(raw, errors)
+        self.response_timeout = response_timeout
+        """Seconds in which the server must answer a statement that does not wait for a lock."""
         self.asking = threading.Lock()
         """Held during a statement on the lock of a holder, and while another thread looks for the
         end of the session."""
@@ -177,7 +184,7 @@ class UserLockSession(Session):
         """Wait up to `seconds` for a user-level lock; return the expression `value`, else None.
 
         Raises Cancelled, and leaves the session unusable, when `claim` is cancelled meanwhile;
-        ConnectionLost when the server does not reply within `seconds` and RESPONSE_TIMEOUT.
+        NoReply when the server does not reply within `seconds` and the response timeout.
         """
 
     def release_locks(self) -> None:
@@ -226,7 +233,7 @@ class UserLockSession(Session):
             poll.register(waker, select.POLLIN)
         ready = poll.poll(max(0, seconds) * 1000)
         if not ready:
-            raise ConnectionLost(f"no reply in {seconds:g} s")
+            raise NoReply(f"no reply in {seconds:g} s")
         if waker is not None and self._file not in dict(ready):
             raise Cancelled
 
@@ -259,8 +266,8 @@ class MySQLSession(UserLockSession):
     holder = "SELECT IS_USED_LOCK(%s)"
     kill_session = "KILL %s"
 
-    def __init__(self, raw: Any, errors: type[Exception]) -> None:
-        super().__init__(raw, errors)
+    def __init__(self, raw: Any, errors: type[Exception], response_timeout: float) -> None:
+        super().__init__(raw, errors, response_timeout)
         self.id = int(raw.thread_id())
         self._fractions = "MariaDB" in raw.get_server_info()
         keep_alive(raw.fileno())
@@ -271,12 +278,20 @@ class MySQLSession(UserLockSession):
 
     def _change(self, sql: str, args: tuple[object, ...]) -> int:
         # Django connects with FOUND_ROWS: this counts rows matched, even if none changed.
-        self.raw.query(self._text(sql, args))
+        self._query(sql, args)
         return int(self.raw.affected_rows())
 
     def _rows(self, sql: str, args: tuple[object, ...]) -> list[tuple[Any, ...]]:
-        self.raw.query(self._text(sql, args))
+        self._query(sql, args)
         return self._result()
+
+    def _query(
+        self, sql: str, args: tuple[object, ...], seconds: float = 0, waker: Any = None
+    ) -> None:
+        # Not `query`: its limit is the connection's, whole seconds, and a wait may be longer.
+        self.raw.send_query(self._text(sql, args))
+        self.await_input(seconds + self.response_timeout, waker)
+        self.raw.read_query_result()
 
     def get_lock(self, claim: Claim, name: str, seconds: float, value: str = "1") -> Any:
         """Wait in GET_LOCK."""
@@ -293,11 +308,8 @@ class MySQLSession(UserLockSession):
     def _get_lock(self, claim: Claim, name: str, seconds: float, value: str) -> Any:
         with interruptible(claim) as waker:
             try:
-                # Not `query`: its read timeout is the connection's, and a wait may be longer.
                 sql = f"SELECT IF(GET_LOCK(%s, %s) = 1, {value}, NULL)"
-                self.raw.send_query(self._text(sql, (name, seconds)))
-                self.await_input(seconds + RESPONSE_TIMEOUT, waker)
-                self.raw.read_query_result()
+                self._query(sql, (name, seconds), seconds, waker)
                 return self._result()[0][0]
             except self._errors as error:
                 raise self.translate(error) from error

@@ -53,8 +53,7 @@ def session(alias: str, **settings: Any) -> MySQLSessionBackend:
 @pytest.fixture
 def short_response_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Expect an answer to a statement that does not wait within one second."""
-    for module in ("pool", "session"):
-        monkeypatch.setattr(f"locking.backends.database.{module}.RESPONSE_TIMEOUT", 1)
+    monkeypatch.setattr("locking.backends.database.pool.RESPONSE_TIMEOUT", 1)
 
 
 class Root:

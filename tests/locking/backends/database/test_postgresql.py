@@ -141,6 +141,7 @@ def test_paused_server_fails_in_bounded_time(
             backend.lock("paused").acquire(timeout=0.5)
     finally:
         server.resume()
+    until(lambda: not backend.pool.breaker.is_open, "the reply to a probe")
     assert acquire_and_release(backend, "paused")
 
 

@@ -1,1 +1,0 @@
-"""The database engine of MySQL and MariaDB, named in `shop.settings.base`; see base.py."""

@@ -1,0 +1,277 @@
+"""A database that does not reply costs one limit per process; then requests fail at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import OperationalError, connection, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from devservers.faults.waiting import until
+from inventory.exceptions import OutcomeUnknown
+from inventory.messages import in_one_message
+from inventory.models import Stock
+from inventory.stock import restock
+from locking import LockUnavailable, locks
+from locking.backends.database.breaker import breaker_of
+from locking.handler import create
+from shop.models import Sale
+from tests.devservers.faults.interception import InterceptingProxy
+from tests.shop.making import a_sale, buy, put_in_force, signed_in
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.only("mysql", "postgresql"),
+]
+IS_MYSQL = connection.vendor == "mysql"
+REPLY = 1.2
+"""Seconds in which the database must reply to a web process, also to a statement of a lock."""
+SLACK = 1.5
+"""Seconds that a loaded machine may take longer; less than a second limit and a time-out."""
+AT_ONCE = 0.8
+SESSION_LOCK = "mysql_session" if IS_MYSQL else "postgresql_session"
+
+Connect = Callable[[], BaseDatabaseWrapper]
+
+
+@pytest.fixture
+def proxy() -> Iterator[InterceptingProxy]:
+    with InterceptingProxy(int(connection.settings_dict["PORT"])) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def far(proxy: InterceptingProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An alias of the database through the proxy, with the limits of a web process."""
+    limits = {"read_timeout": 1} if IS_MYSQL else {"tcp_user_timeout": 1000}
+    options = {**connection.settings_dict["OPTIONS"], **limits}
+    entry = {**connection.settings_dict, "PORT": str(proxy.port), "OPTIONS": options}
+    monkeypatch.setitem(connections.settings, "far", entry)
+    yield "far"
+    proxy.cut()
+    proxy.resume()
+
+
+@pytest.fixture
+def connect(far: str) -> Iterator[Connect]:
+    made = []
+
+    def make() -> BaseDatabaseWrapper:
+        made.append(type(connections["default"])(connections.settings[far], "default"))
+        made[-1].inc_thread_sharing()
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def ask(on: BaseDatabaseWrapper, sql: str = "SELECT 1") -> Any:
+    with on.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.fetchone()[0]
+
+
+def seconds_until_error(call: Callable[[], object], error: Any = OperationalError) -> float:
+    began = time.monotonic()
+    with pytest.raises(error):
+        call()
+    return time.monotonic() - began
+
+
+@contextmanager
+def by_default(on: BaseDatabaseWrapper) -> Iterator[None]:
+    """Let this thread use the connection by default."""
+    before, connections["default"] = connections["default"], on
+    try:
+        yield
+    finally:
+        connections["default"] = before
+
+
+def write(on: BaseDatabaseWrapper, sale: Sale) -> None:
+    """Send a transaction in one message, as a purchase does."""
+    with by_default(on):
+        in_one_message(restock(stock_id=sale.stock_id, quantity=1))
+
+
+def test_first_late_reply_stops_all_connections(proxy, connect) -> None:
+    first, second = connect(), connect()
+    assert ask(first) == ask(second) == 1
+    proxy.hold()
+    assert 0.9 < seconds_until_error(partial(ask, first)) < REPLY + SLACK
+    assert seconds_until_error(partial(ask, second)) < AT_ONCE, "it waited for the server again"
+    assert seconds_until_error(partial(ask, connect())) < AT_ONCE, "it connected to it again"
+    proxy.cut()
+    proxy.resume()
+    until(lambda: not breaker_of(first).is_open, "the probe")
+    for each in (first, second):
+        each.close_if_unusable_or_obsolete()
+        assert ask(each) == 1
+
+
+def test_process_that_starts_during_the_fault_opens_the_breaker(proxy, connect) -> None:
+    """Its first wait is for the connection; psycopg grants it two seconds at least."""
+    proxy.hold()
+    assert seconds_until_error(partial(ask, connect())) < 2 + SLACK
+    assert seconds_until_error(partial(ask, connect())) < AT_ONCE
+
+
+def test_all_waits_end(proxy, connect) -> None:
+    """That for a COMMIT too, and for the message of a purchase, whose outcome is unknown."""
+    sale, asks, commits, writes = a_sale(), connect(), connect(), connect()
+    for each in (asks, writes):
+        ask(each)
+    commits.set_autocommit(False)
+    ask(commits)  # psycopg commits nothing without a transaction
+    proxy.hold()
+    with ThreadPoolExecutor(3) as pool:
+        waits = [
+            pool.submit(seconds_until_error, *call)
+            for call in (
+                (partial(ask, asks),),
+                (commits.commit,),
+                (partial(write, writes, sale), OutcomeUnknown),
+            )
+        ]
+        assert all(0.9 < wait.result() < REPLY + SLACK for wait in waits)
+    assert breaker_of(asks).is_open
+
+
+@pytest.mark.parametrize("wait", [write, ask], ids=["message", "statement"])
+def test_every_kind_of_wait_opens_the_breaker(proxy, connect, wait) -> None:
+    sale, on = a_sale(), connect()
+    ask(on)
+    proxy.hold()
+    with pytest.raises(OperationalError):
+        wait(on, *([sale] if wait is write else []))
+    assert breaker_of(on).is_open
+
+
+def test_failed_query_raises_an_error_of_django(proxy, connect) -> None:
+    """Django closes its cursor outside its translation of errors; the driver's would be a 500."""
+    first, second = connect(), connect()
+    assert ask(first) == ask(second) == 1
+    proxy.hold()
+    for each in (first, second, connect()):  # waits in vain, is refused, cannot connect
+        with by_default(each), pytest.raises(OperationalError):
+            Sale.objects.get()
+
+
+@pytest.mark.parametrize("backend", ["redis", "database", SESSION_LOCK])
+def test_purchase_costs_the_hard_deadline_and_one_reply(
+    proxy, connect, monkeypatch, backend
+) -> None:
+    sale, client = a_sale(), signed_in(raise_request_exception=False)
+    if backend != "redis":
+        monkeypatch.setitem(settings.LOCKS[backend], "LOCATION", "far")
+        locks.close()
+    put_in_force(backend)
+    with by_default(connect()):
+        assert buy(client, sale, key="before").status_code == 303
+        proxy.hold()
+        for limit in (settings.HARD_DEADLINE + REPLY + SLACK, AT_ONCE):
+            began = time.monotonic()
+            assert buy(client, sale).status_code == 503
+            assert time.monotonic() - began < limit
+    locks.close()
+
+
+@pytest.mark.parametrize("alias", ["database", SESSION_LOCK])
+def test_wait_for_a_lock_ends(alias, proxy, far) -> None:
+    """The server sends nothing for as long as the lock is held."""
+    near, behind = (
+        create(alias, {"BACKEND": settings.LOCKS[alias]["BACKEND"], "LOCATION": location})
+        for location in ("default", far)
+    )
+    with near.lock("it"), ThreadPoolExecutor(1) as pool:
+        acquire = partial(behind.lock("it").acquire, timeout=1.0)
+        assert not acquire(timeout=0.1)
+        sent = proxy.request_count
+        waiting = pool.submit(seconds_until_error, acquire, LockUnavailable)
+        until(lambda: proxy.request_count > sent + 1, "the wait, which follows an attempt")
+        proxy.hold()
+        assert waiting.result() < 1.0 + REPLY + SLACK
+        assert seconds_until_error(acquire, LockUnavailable) < AT_ONCE
+    for each in (near, behind):
+        each.close()
+
+
+def test_wait_for_a_row_has_a_known_end(connect) -> None:
+    """The server ends it before the client gives up, and the breaker stays closed."""
+    sale, holder, waiter = a_sale(), connect(), connect()
+    limit = "max_statement_time = 0.9" if IS_MYSQL else "lock_timeout = 900"
+    waiter.cursor().execute(f"SET {limit}")
+    with by_default(holder), transaction.atomic():
+        list(Stock.objects.select_for_update())
+        with pytest.raises(OperationalError) as caught:
+            write(waiter, sale)
+    assert not isinstance(caught.value, OutcomeUnknown)
+    assert not breaker_of(waiter).is_open
+    assert ask(waiter) == 1
+
+
+def test_slow_network_does_not_open_the_breaker(proxy, connect) -> None:
+    on = connect()
+    ask(on)
+    proxy.delay = 0.2
+    assert ask(on) == ask(on) == 1
+
+
+@pytest.mark.only("mysql")
+def test_new_connection_sends_three_messages(proxy, connect) -> None:
+    """The login, the settings and the character set; the fourth reads the version, once."""
+    first, second = connect(), connect()
+    ask(first)
+    sent = proxy.request_count
+    ask(second)
+    assert proxy.request_count - sent == 4 + 1
+    names = ("character_set_client", "autocommit", "sql_mode", "innodb_lock_wait_timeout")
+    level = "tx_isolation" if second.mysql_is_mariadb else "transaction_isolation"
+    for each in (first, second):
+        with each.cursor() as cursor:
+            cursor.execute("SELECT " + ", ".join(f"@@{name}" for name in (*names, level)))
+            assert cursor.fetchone() == ("utf8mb4", 1, "STRICT_TRANS_TABLES", 3, "READ-COMMITTED")
+            cursor.execute("SELECT '\N{SNOWMAN}\N{KEY}', %s", ["\N{KEY}"])
+            assert cursor.fetchone() == ("\N{SNOWMAN}\N{KEY}", "\N{KEY}")
+
+
+@pytest.mark.only("postgresql")
+def test_session_of_postgresql_has_bounded_waits(connect) -> None:
+    wanted = {
+        "statement_timeout": "9s",
+        "lock_timeout": "3s",
+        "transaction_isolation": "read committed",
+        "TimeZone": "UTC",
+    }
+    assert {name: ask(connect(), f"SHOW {name}") for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("postgresql://shop@127.0.0.1:1/shop?sslmode=disable", "statement_timeout=900"),
+        ("postgresql://shop@127.0.0.1:1/shop?sslmode=disable", "lock_timeout=500"),
+        ("mysql://shop@127.0.0.1:1/shop", "innodb_lock_wait_timeout=1 "),
+        ("mysql://shop@127.0.0.1:1/shop", "/*M!100101 , max_statement_time=0.9 */"),
+    ],
+)
+def test_limits_follow_the_timeout_of_the_database(url: str, expected: str) -> None:
+    code = "import json; from django.conf import settings; print(json.dumps(settings.DATABASES))"
+    environ = {**os.environ, "DATABASE_URL": url, "DATABASE_TIMEOUT": "1"}
+    told = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, check=True, text=True
+    )
+    options = json.loads(told.stdout)["default"]["OPTIONS"]
+    assert expected in options["init_command" if "mysql" in url else "options"]
