@@ -60,7 +60,6 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "shop.platform.headers.policy_middleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "shop.platform.headers.content_headers_middleware",
     "shop.web.purchase.PurchaseTokenMiddleware",  # before all that a token makes unnecessary
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.middleware.locale.LocaleMiddleware",

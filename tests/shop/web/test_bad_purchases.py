@@ -75,17 +75,17 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "no type": (415, {"CONTENT_TYPE": ""}),
     "no length": (400, {"CONTENT_LENGTH": ""}),
     "a false length": (400, {"CONTENT_LENGTH": "10"}),
-    "a length of 20 digits": (400, {"CONTENT_LENGTH": "1" * 20}),
+    "a length of 20 digits": (415, {"CONTENT_LENGTH": "1" * 20}),
     "multipart of 20 digits": (
-        400,
+        415,
         {"CONTENT_TYPE": f"{MULTIPART}; boundary=x", "CONTENT_LENGTH": "1" * 20, "body": b"{}"},
     ),
     "in the URL": (400, {"body": b"", "QUERY_STRING": "quantity=1&idempotency_key=k"}),
     "too large": (400, {"x": BIG}),
     "too many fields": (400, {"x": ["1"] * 1001}),
-    "UTF-16 by declaration": (400, {"CONTENT_TYPE": f"{FORM}; charset=utf-16"}),
+    "UTF-16 by declaration": (415, {"CONTENT_TYPE": f"{FORM}; charset=utf-16"}),
     "charset of no text": (
-        400,
+        415,
         {
             "CONTENT_TYPE": f"{MULTIPART}; boundary=x; charset=hex",
             "body": b'--x\r\nContent-Disposition: form-data; name="quantity"\r\n\r\n1\r\n--x--\r\n',

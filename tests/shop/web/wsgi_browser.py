@@ -22,6 +22,7 @@ from django.test import override_settings
 
 from shop.models import Sale, User
 from shop.purchase import tokens
+from shop.wsgi import Application, only_utf8
 from tests.shop.making import a_customer, signed_in
 
 FORM = "application/x-www-form-urlencoded"
@@ -42,13 +43,13 @@ class CountingMiddleware:
 
 
 @cache
-def django() -> WSGIHandler:
+def django() -> Application:
     """Return one handler for all tests: creating it takes longer than a test."""
     middleware = list(settings.MIDDLEWARE)
     after = middleware.index("shop.web.purchase.PurchaseTokenMiddleware") + 1
     middleware.insert(after, f"{__name__}.CountingMiddleware")
     with override_settings(MIDDLEWARE=middleware):
-        return WSGIHandler()
+        return only_utf8(WSGIHandler())
 
 
 class Browser:
