@@ -11,10 +11,11 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 
-from django.core.cache import caches
+from django.core.cache import cache
 from django.db import DatabaseError, connection
 from django.utils import timezone
 from prometheus_client import Gauge
+from redis.exceptions import RedisError
 
 from shop.administration.audit import StockAudit, audit_sale
 from shop.errors import ServiceUnavailable
@@ -64,7 +65,8 @@ def audit_stock() -> str:
     broken = _broken(audits)
     for slug, breaches in broken.items():
         logger.error("Stock of sale %s is inconsistent: %s", slug, "; ".join(breaches))
-    caches["optional"].set(KEY, (now, audits), timeout=None)
+    with suppress(RedisError):
+        cache.set(KEY, (now, audits), timeout=None)
     return f"{len(audits)} audited, {len(broken)} inconsistent: {', '.join(broken) or '-'}"
 
 
@@ -112,8 +114,10 @@ def inconsistent_sales() -> Mapping[str, Sequence[str]]:
 
 def last_audit() -> tuple[datetime, list[StockAudit]] | None:
     """Return time and result of the last audit; None without one or without the cache."""
-    found: tuple[datetime, list[StockAudit]] | None = caches["optional"].get(KEY)
-    return found
+    with suppress(RedisError):
+        found: tuple[datetime, list[StockAudit]] | None = cache.get(KEY)
+        return found
+    return None
 
 
 def _broken(audits: Sequence[StockAudit]) -> dict[str, tuple[str, ...]]:

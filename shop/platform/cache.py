@@ -1,34 +1,10 @@
-"""Caches: values in the memory of one process, and a Redis cache whose failures are misses."""
+"""Values in the memory of one process."""
 
-import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic
-
-from django.core.cache.backends.redis import RedisCache
-from redis.exceptions import RedisError
+from typing import Generic
 
 from locking.refresh import K, SharedCalls, V, clock
-
-logger = logging.getLogger("shop")
-
-
-def _or_none(call: Callable[..., Any]) -> Callable[..., Any]:
-    def optional(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return call(*args, **kwargs)
-        except RedisError as error:
-            logger.warning("Cache skipped: Redis is unavailable (%s)", error)
-            return None
-
-    return optional
-
-
-class OptionalRedisCache(RedisCache):
-    """Treats an unavailable Redis as a miss, and keeps nothing in it."""
-
-    get = _or_none(RedisCache.get)
-    set = _or_none(RedisCache.set)
 
 
 class RefreshingCache(Generic[K, V]):

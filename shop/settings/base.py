@@ -168,14 +168,13 @@ REDLOCK_URLS = env.list("REDLOCK_URLS", default=[])
 ZOOKEEPER_HOSTS = env.str("ZOOKEEPER_HOSTS", default="")
 
 _options = {"socket_timeout": 0.5, "socket_connect_timeout": 1, "retry": RetryOnce(CACHE_URL)}
-_cache = {
-    "LOCATION": CACHE_URL,
-    "KEY_PREFIX": "shop",
-    "OPTIONS": {**_options, **MINIMAL_HANDSHAKE},
-}
 CACHES = {
-    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", **_cache},
-    "optional": {"BACKEND": "shop.platform.cache.OptionalRedisCache", **_cache},
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": CACHE_URL,
+        "KEY_PREFIX": "shop",
+        "OPTIONS": {**_options, **MINIMAL_HANDSHAKE},
+    }
 }
 SESSION_ENGINE = "shop.purchase.tokens"
 

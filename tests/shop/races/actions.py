@@ -66,7 +66,7 @@ def buy(*, sale: int, customer: int, key: str) -> dict[str, Any]:
 def reserve(*, sale: int, customer: int, key: str) -> dict[str, Any]:
     """Send one form for a queued sale."""
     row = Sale.objects.get(pk=sale)
-    queued = reserve_units(customer_id=customer, sale=row, quantity=1, key=key)
+    queued = reserve_units(PurchaseRequest(customer, row, 1, key))
     return {"ticket": queued.url, "replayed": queued.replayed}
 
 
@@ -78,7 +78,7 @@ def reserve_all(*, sale: int, forms: list[tuple[int, str]]) -> dict[str, Any]:
         waiting = waiting or deque(forms)
         customer, key = form = waiting.popleft()
         try:
-            queued = reserve_units(customer_id=customer, sale=row, quantity=1, key=key)
+            queued = reserve_units(PurchaseRequest(customer, row, 1, key))
             numbers.add(queued.number)
         except LimitReached:
             pass

@@ -14,7 +14,7 @@ from devservers import Redis, start_all, stop_all
 ROOT = Path(__file__).resolve().parents[3]
 WRITE_EVERYTHING = """
 from django.conf import settings
-from django.core.cache import caches
+from django.core.cache import cache
 from locking import locks, single_flight
 from locking.lease import Lock
 from shop.models import Sale
@@ -31,7 +31,7 @@ held = Lock(locks["redis"], "sale:1", ttl=60)
 assert held.acquire()
 for turn, size in enumerate(3 * (100_000, 10_000, 1_000, 100, 1)):  # until not even a lock fits
     for number in range(200):
-        caches["optional"].set(f"page:{turn}:{number}", "x" * size)
+        cache.set(f"page:{turn}:{number}", "x" * size)
 assert store.left(sale=sale) == 5
 held.lease.check()
 # More than fits into what the server frees by itself once large requests are over.
