@@ -1,6 +1,7 @@
 """Import of products from a CSV file: all rows or none."""
 
 import csv
+from collections import Counter
 from collections.abc import Iterable
 
 from django.core.exceptions import ValidationError
@@ -13,11 +14,7 @@ OPTIONAL = ("name_zh", "description", "description_zh", "picture", "is_listed")
 
 
 class ImportRefused(Exception):
-    """The file is invalid; `problems` holds one line of text for each fault."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
+    """The file is invalid; its arguments are lines of text, one for each fault."""
 
 
 def import_products(lines: Iterable[str]) -> int:
@@ -28,29 +25,24 @@ def import_products(lines: Iterable[str]) -> int:
     """
     products = _read(lines)
     with transaction.atomic():
-        for slug, values in products.items():
-            Product.objects.update_or_create(slug=slug, defaults=values)
+        for row in products.values():
+            Product.objects.update_or_create(slug=row["slug"], defaults=row)
     return len(products)
 
 
 def _read(lines: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the rows by slug, in small letters: MariaDB ignores their case."""
     products: dict[str, dict[str, str]] = {}
-    first_seen: dict[str, int] = {}
-    problems: list[str] = []
     rows = csv.DictReader(lines, strict=True)
+    problems: list[str] = []
     try:
         problems += _problems_of_header(list(rows.fieldnames or ()))
-        if problems:
-            raise ImportRefused(problems)
-        for row in rows:
-            line, slug = rows.line_num, row.get("slug") or ""
-            found = _problems_of_row(row)
-            name = slug.casefold()  # MariaDB treats spellings that differ in case as one slug
-            if name in first_seen:
-                found.append(f"slug: {slug!r} was used in line {first_seen[name]} already")
-            problems += [f"line {line}: {problem}" for problem in found]
-            first_seen.setdefault(name, line)
-            products[slug] = {name: value for name, value in row.items() if name != "slug"}
+        for row in () if problems else rows:
+            name, found = (row.get("slug") or "").casefold(), _problems_of_row(row)
+            if name in products:
+                found.append(f"slug: {row['slug']!r} was used before")
+            problems += [f"line {rows.line_num}: {problem}" for problem in found]
+            products[name] = row
     except csv.Error as error:
         problems.append(f"line {rows.reader.line_num}: {error}")
     except UnicodeDecodeError:
@@ -58,18 +50,16 @@ def _read(lines: Iterable[str]) -> dict[str, dict[str, str]]:
     if not products and not problems:
         problems.append("line 2: no product found")
     if problems:
-        raise ImportRefused(problems)
+        raise ImportRefused(*problems)
     return products
 
 
 def _problems_of_header(names: list[str]) -> list[str]:
-    problems = [f"line 1: column {name!r} is missing" for name in REQUIRED if name not in names]
-    for name in dict.fromkeys(names):
-        if name not in REQUIRED + OPTIONAL:
-            problems.append(f"line 1: column {name!r} is unknown")
-        if names.count(name) > 1:
-            problems.append(f"line 1: column {name!r} comes twice")
-    return problems
+    missing = [f"line 1: column {name!r} is missing" for name in REQUIRED if name not in names]
+    known, counts = REQUIRED + OPTIONAL, Counter(names)
+    unknown = [f"line 1: column {name!r} is unknown" for name in counts if name not in known]
+    twice = [f"line 1: column {name!r} comes twice" for name in counts if counts[name] > 1]
+    return missing + unknown + twice
 
 
 def _problems_of_row(row: dict[str, str]) -> list[str]:
@@ -83,9 +73,5 @@ def _problems_of_row(row: dict[str, str]) -> list[str]:
     try:
         Product(**row).full_clean(validate_unique=False, validate_constraints=False)
     except ValidationError as error:
-        return [
-            f"{name}: {message}"
-            for name, messages in error.message_dict.items()
-            for message in messages
-        ]
+        return [f"{name}: {one}" for name, texts in error.message_dict.items() for one in texts]
     return []

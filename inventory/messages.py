@@ -17,9 +17,8 @@ from inventory.statements import MakeError, Statement
 # DO would ignore the error, and SELECT would add a result set to be read.
 MYSQL_CHECKED = "{}; SET @changed = EXP(IF(ROW_COUNT() >= {}, 0, 9999))"
 OUT_OF_RANGE = 1690
+# Django's cursor translates their errors only in the reply to the first statement of a message.
 MYSQL_CONSTRAINTS = (1048, 3819, 4025)
-"""Violated constraints, as in `codes_for_integrityerror` of Django's cursor, which sees only the
-reply to the first statement of a message."""
 POSTGRESQL_CHECKED = "WITH changed AS ({} RETURNING 1) SELECT 1 / (COUNT(*) / {}) FROM changed"
 DIVISION_BY_ZERO = "22012"
 

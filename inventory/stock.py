@@ -195,18 +195,10 @@ def commit(statements: Sequence[Statement]) -> list[int]:
         raise error.make_error() from None
 
 
-def execute(statements: Sequence[Statement]) -> None:
-    """Execute the statements inside the caller's transaction, which an error must roll back."""
-    try:
-        one_by_one(statements)
-    except Unchanged as error:
-        raise error.make_error() from None
-
-
 def create_stock(*, product: Product, quantity: int) -> Stock:
     """Create the stock row of a sale with its first movement; call it inside a transaction."""
     stock = Stock.objects.create(product=product, quantity=quantity)
-    execute([_record_stocked(stock.pk, quantity)])
+    one_by_one([_record_stocked(stock.pk, quantity)])
     return stock
 
 

@@ -31,6 +31,6 @@ class Command(HelpfulCommand):
         except OSError as error:
             raise CommandError(f"{file} cannot be read: {error.strerror}") from error
         except ImportRefused as refused:
-            faults = "\n  ".join(refused.problems)
+            faults = "\n  ".join(refused.args)
             raise CommandError(f"{file}: nothing was imported.\n  {faults}") from None
         self.stdout.write(self.style.SUCCESS(f"Imported {count} products."))

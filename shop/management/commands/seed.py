@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from inventory import stock
 from inventory.import_csv import import_products
+from inventory.messages import one_by_one
 from inventory.models import Product, Stock, StockMovement, WriteStrategy
 from locking.management.console import HelpfulCommand
 from shop.models import CustomerQuota, Order, Payment, RejectedReservation, Sale, User, digest
@@ -161,4 +162,4 @@ def _sell(sale: Sale, guests: list[User]) -> None:
         strategy=WriteStrategy.CONDITIONAL,
         fence=stock.Fence(epoch=0, token=None),
     )
-    stock.execute(stock.reserve(reading=reading, orders=[(order.number, 1) for order in orders]))
+    one_by_one(stock.reserve(reading=reading, orders=[(order.number, 1) for order in orders]))

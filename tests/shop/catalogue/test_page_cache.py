@@ -183,4 +183,4 @@ def test_purchase_uses_the_current_price():
     form = {"quantity": 1, "idempotency_key": "k"}
     placed = customer.post(f"/sales/{sale.slug}/buy/", form, headers={"accept": "application/json"})
     assert placed.json()["unit_price"] == "12.34"
-    stock.execute(stock.restock(stock_id=sale.stock_id, quantity=1))
+    stock.commit(stock.restock(stock_id=sale.stock_id, quantity=1))

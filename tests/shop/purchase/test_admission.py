@@ -21,7 +21,7 @@ def test_cached_sale_is_read_once_in_a_moment(django_assert_num_queries) -> None
 def test_sale_reopens_when_stock_returns(monkeypatch) -> None:
     sale = a_sale(stock=0)
     assert cached_sale(slug=sale.slug).phase() == sale.Phase.SOLD_OUT
-    stock.execute(stock.restock(stock_id=sale.stock_id, quantity=1))
+    stock.commit(stock.restock(stock_id=sale.stock_id, quantity=1))
     monkeypatch.setattr(admission, "MAX_AGE", 0)
     assert cached_sale(slug=sale.slug).phase() == sale.Phase.OPEN
 

@@ -19,8 +19,9 @@ from django.test import Client
 from django.utils import timezone
 
 from inventory import stock
+from inventory.messages import one_by_one
 from inventory.models import Stock
-from inventory.stock import Fence, execute
+from inventory.stock import Fence
 from locking import Attempt, KeyInFlight, LockError, StoredResponse, lock, policy
 from locking.failpoints import reach
 from shop.administration.sale_management import restock_sale
@@ -138,7 +139,7 @@ def buy_releasing_early(*, sale: int, customer: int, key: str) -> dict[str, Any]
         form = {"quantity": 1, "unit_price": row.price, "key": digest(key)}
         order = Order.objects.create(**of, **form, pay_by=timezone.now())
         CustomerQuota.objects.create(**of, taken=1)
-        execute(stock.reserve(reading=reading, orders=[(order.number, 1)]))
+        one_by_one(stock.reserve(reading=reading, orders=[(order.number, 1)]))
         guard.release()
         reach("early.released")
     return {"order": order.number}

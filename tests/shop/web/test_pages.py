@@ -94,7 +94,7 @@ def test_stock_bar_is_polled_until_the_end(shop):
     assert re.search(r'hx-trigger="load delay:\d+ms, every 10s"', bar.text)
     buy(shop, sale, quantity=5)
     assert 'value="2" max="7"' in shop.get(f"{page}?phase=open").text
-    stock.execute(stock.restock(stock_id=sale.stock_id, quantity=10))
+    stock.commit(stock.restock(stock_id=sale.stock_id, quantity=10))
     assert 'value="12" max="17"' in shop.get(f"{page}?phase=open").text
     Sale.objects.update(closes_at=timezone.now())
     ended = shop.get(f"{page}?phase=open")
