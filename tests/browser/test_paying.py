@@ -10,7 +10,7 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from shop.administration.audit import audit_all
-from shop.models import Order, Payment
+from shop.models import Order
 from shop.orders.service import expire_unpaid_orders
 from tests.browser.conftest import SHOTS
 
@@ -25,29 +25,18 @@ def order_of(page: Page, slug: str = "speaker") -> Order:
     return Order.objects.get(customer__username="li")
 
 
-WAYS = [
-    ("Approve", "Paid", "paid", "approved"),
-    ("Approve and send the callback twice", "Paid", "paid", "approved"),
-    ("Decline", "Payment declined", "pending", "declined"),
-    ("Don't respond (time-out)", "Waiting for the payment provider", "pending", "started"),
-]
-
-
-@pytest.mark.parametrize(
-    ("button", "expected", "status", "payment"), WAYS, ids=[w[0] for w in WAYS]
-)
-def test_four_payment_outcomes(people, button, expected, status, payment):
-    """Without script, which could only help."""
+def test_declined_payment_can_be_repeated_without_script(people):
     page = people("li", **PHONE, java_script_enabled=False)
     order = order_of(page)
-    page.get_by_role("button", name="Pay ¥149 now").click()
-    expect(page.get_by_text("Test mode: no real payment")).to_be_visible()
-    page.get_by_role("button", name=button, exact=True).click()
-    expect(page).to_have_url(re.compile("/orders/"))
-    expect(page.get_by_role("status").filter(has_text=expected)).to_be_visible()
-    page.screenshot(path=SHOTS / f"payment-{payment}.png", full_page=True)
+    for choice, expected in (("Decline", "Payment declined"), ("Approve", "Paid")):
+        page.get_by_role("button", name="Pay ¥149 now").click()
+        expect(page.get_by_text("Test mode: no real payment")).to_be_visible()
+        page.get_by_role("button", name=choice, exact=True).click()
+        expect(page).to_have_url(re.compile("/orders/"))
+        expect(page.get_by_role("status").filter(has_text=expected)).to_be_visible()
+        page.screenshot(path=SHOTS / f"payment-{choice}.png", full_page=True)
     order.refresh_from_db()
-    assert (order.status, Payment.objects.get().status) == (status, payment)
+    assert order.status == "paid"
 
 
 def test_payment_succeeds_after_a_gateway_timeout(people, settings):
