@@ -4,7 +4,7 @@ from django.apps import apps
 from django.contrib import admin
 from django.urls import include, path
 
-from shop.web import accounts, gateway, health, operations, orders, pages, purchase, reservations
+from shop.web import accounts, health, operations, orders, pages, purchase, reservations
 
 urlpatterns = [
     path("", pages.home, name="home"),
@@ -18,7 +18,6 @@ urlpatterns = [
     path("orders/", orders.orders, name="orders"),
     path("orders/<slug:number>/", orders.order, name="order"),
     path("orders/<slug:number>/cancel/", orders.cancel, name="cancel"),
-    *gateway.urlpatterns,
     path("accounts/sign-up/", accounts.SignUp.as_view(), name="sign-up"),
     path("accounts/sign-in/", accounts.SignIn.as_view(), name="login"),
     path("accounts/sign-out/", accounts.sign_out, name="sign-out"),

@@ -12,7 +12,7 @@ Of locks:
 Of a shop, without its code:
 
 - audit: the shop's own audit of each sale finds nothing;
-- promises: an acknowledged key has one order, its answers agree, and a final "sold out" none;
+- promises: an acknowledged key has one order, and its answers agree;
 - units: the answers are linearizable under the model of a stock;
 - liveness: after the last fault, the queue empties and a unit that is left can be bought.
 """
@@ -243,9 +243,12 @@ def _broken(plan: Plan, sale: dict[str, Any], sent: dict[Key, list[Operation]]) 
         reason = sale["rejected"].get(number)
         if answers and not row and (reason is None or is_exclusive):
             yield f"key {key} was acknowledged, but has no order ({reason})"
-        final = [one for one in buys if one.event.get("is_final") and not one.event["is_cut"]]
-        if row and any(one.event["error"] == SOLD_OUT[0] for one in final):
-            yield f'key {key} got a final "sold out", but has order {row[0]}'
+        # Unknown ones return at infinity; without any, nothing can have bought after a refusal.
+        others = (one.returned for one in buys if one.outcome != "fail")
+        bought = min(others, default=-math.inf)
+        late = [one for one in buys if one.outcome == "fail" and one.called > bought]
+        if row and any(one.event["error"] == SOLD_OUT[0] for one in late):
+            yield f'key {key} was told "sold out", but has order {row[0]}'
 
 
 def _rows(sale: dict[str, Any]) -> dict[Key, Sequence[Any]]:

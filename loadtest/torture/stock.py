@@ -149,9 +149,10 @@ class Shopping(Work):
         form = {"sale": name, "user": buyer.user.pk, "key": uuid.uuid4().hex}
         form["quantity"] = rng.choice((1, 1, 2))
         cut: list[threading.Thread] = []
-        for _ in range(MOST_SENDS):
+        for attempt in range(1, MOST_SENDS + 1):
+            form["attempt"] = attempt
             if rng.random() < CUT_SHARE:
-                cut.append(threading.Thread(target=self.send_and_cut, args=(buyer, form)))
+                cut.append(threading.Thread(target=self.send_and_cut, args=(buyer, dict(form))))
                 cut[-1].start()
                 cut[-1].join(rng.choice((0.0, 0.01, 0.1)))
             elif self.send(buyer, form, is_cut=False):
@@ -175,12 +176,12 @@ class Shopping(Work):
             status, body = response.status_code, json.loads(response.content)
             result |= {"type": "unknown", "status": status}
             error = body.get("error", "")
-            is_final = status not in UNDECIDED and "Retry-After" not in response
+            is_final = status not in UNDECIDED
             if status in (HTTPStatus.CREATED, HTTPStatus.ACCEPTED):
                 result |= {"type": "ok", "order": body["url"]}
             elif status == HTTPStatus.CONFLICT and error in ("sold_out", "limit"):
                 name = SOLD_OUT[0] if error == "sold_out" else error
-                result |= {"type": "fail", "error": name, "is_final": is_final}
+                result |= {"type": "fail", "error": name}
             elif status not in UNDECIDED:
                 raise AssertionError(f"the answer to {form} is {status} {body}")
         self.counts[f"answers {status}"] += 1
@@ -192,7 +193,7 @@ class Shopping(Work):
     def post(self, buyer: Buyer, form: dict[str, Any]) -> HttpResponse:
         """Return the shop's response to a form with a purchase token."""
         sale = self.sales[form["sale"]]
-        text = buyer.form(sale, key=form["key"], is_first=False)
+        text = buyer.form(sale, key=form["key"], is_first=False, attempt=form["attempt"])
         body = text.replace("quantity=1", f"quantity={form['quantity']}").encode()
         environ = {
             "REQUEST_METHOD": "POST",

@@ -1,10 +1,12 @@
-"""The URLs of the lab, under /lab/ and /learn/."""
+"""The URLs of the lab, under /lab/ and /learn/, and of its payment provider."""
 
+from django.conf import settings
 from django.urls import path
 
-from loadtest.web import game, learn, views
+from loadtest.web import game, gateway, learn, views
 
 urlpatterns = [
+    *(gateway.urlpatterns if settings.PAYMENT_PROVIDER == "simulated" else ()),
     path("learn/", learn.course, name="learn"),
     path("learn/grid/", learn.grid, name="learn-grid"),
     path("learn/<slug:name>.<slug:language>.png", views.preview, name="learn-preview"),

@@ -20,6 +20,11 @@ from shop.orders.service import pay_order
 Status = Payment.Status
 
 
+def can_pay() -> bool:
+    """Return True if the shop has a payment provider."""
+    return settings.PAYMENT_PROVIDER not in ("", "none")
+
+
 def start_payment(*, order: Order) -> Payment:
     """Return the open payment of an order, or a new one.
 

@@ -9,14 +9,14 @@ from locking import LockError, policy
 from locking.policy import Policy
 from shop.administration import alerts
 from shop.orders.service import next_deadline
-from shop.payments import gateway
+from shop.payments.service import can_pay
 from shop.platform.deadline import current_deadline
 
 
 def banners(request: HttpRequest) -> dict[str, object]:
     """Return functions that the banners of staff and the header read on demand."""
     return {
-        "can_pay": gateway.is_enabled(),
+        "can_pay": can_pay(),
         "policy": _policy,
         "stock_alert": alerts.inconsistent_sales,
         "time_to_pay": partial(_time_to_pay, request),
@@ -38,7 +38,7 @@ def _time_to_pay(request: HttpRequest) -> dict[str, int] | None:
     """
     if request.method != "GET" or current_deadline().is_over or not request.user.is_authenticated:
         return None
-    if not gateway.is_enabled():
+    if not can_pay():
         return None
     pay_by = next_deadline(customer=request.user)
     seconds = int((pay_by - timezone.now()).total_seconds()) if pay_by else 0

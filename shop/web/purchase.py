@@ -141,7 +141,7 @@ def _refused(
     if wanted and isinstance(refusal, LimitReached):
         text = _("You can buy at most %(most)d in this sale.")
         refusal = LimitReached(text % {"most": wanted.sale.limit_per_customer})
-    if wanted is None or wants_json(request) or isinstance(refusal, ServiceUnavailable):
+    if wanted is None or wants_json(request) or current_deadline().is_over:
         return answer(request, refusal)
     try:
         seen = read_sale(slug=wanted.sale.slug)

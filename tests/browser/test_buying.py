@@ -241,6 +241,26 @@ def test_purchase_whose_response_is_lost_counts_once(people):
     assert all(audit.ok for audit in audit_all())
 
 
+def test_sold_out_is_not_final_while_an_earlier_attempt_may_succeed(people):
+    page = people("li")
+    attempts = []
+
+    def serve(route: Route) -> None:
+        attempts.append(re.search("attempt=([0-9]+)", route.request.post_data)[1])
+        if len(attempts) == 1:
+            route.abort("connectionreset")
+        elif len(attempts) == 2:
+            route.fulfill(status=409, json={"error": "sold_out", "title": "-", "detail": "-"})
+        else:
+            route.continue_()
+
+    page.route("**/buy/", serve)
+    page.goto("/sales/teapot/")
+    page.get_by_role("button", name="Buy now").click()
+    expect(page).to_have_url(re.compile("/orders/"))
+    assert attempts == ["1", "2", "3"]
+
+
 def test_expired_session_leads_to_sign_in(people):
     """Script leaves every answer that needs a page of its own to the browser."""
     page = people("li")

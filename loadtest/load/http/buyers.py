@@ -36,8 +36,13 @@ class Buyer:
     has_token: bool = True
     """False: the forms have no purchase token; session and CSRF token identify the buyer."""
 
-    def form(self, sale: Sale, *, key: str = "", is_first: bool = True) -> str:
-        """Return the encoded form of the sale page for one unit."""
+    def form(
+        self, sale: Sale, *, key: str = "", is_first: bool = True, attempt: int | None = None
+    ) -> str:
+        """Return the encoded form of the sale page for one unit.
+
+        `attempt` 1 tells the shop that the buyer has not sent it before.
+        """
         key = key or f"{sale.slug}-{self.user.pk}"
         token, _ = tokens.issue(
             customer_id=self.user.pk,
@@ -50,8 +55,9 @@ class Buyer:
             "csrfmiddlewaretoken": self.csrf,
             "idempotency_key": key,
             "quantity": 1,
-            "attempt": 1,
         }
+        if attempt:
+            form["attempt"] = attempt
         if self.has_token:
             form["purchase_token"] = token
         return urlencode(form)
@@ -110,5 +116,5 @@ def sign_out(buyers: Sequence[Buyer]) -> None:
 
 
 def requests(buyers: Sequence[Buyer], path: str, sale: Sale) -> Iterator[bytes]:
-    """Return one request of each buyer, built in advance to save time under load."""
-    return iter([buyer.post(path, buyer.form(sale)) for buyer in buyers])
+    """Return the first attempt of each buyer, built in advance to save time under load."""
+    return iter([buyer.post(path, buyer.form(sale, attempt=1)) for buyer in buyers])

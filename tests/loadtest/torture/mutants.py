@@ -169,8 +169,9 @@ def f5() -> None:
 
 
 def f9() -> None:
-    """Refuse a key that may be in flight for good."""
-    swap(purchase, "is_settled", lambda sale: True)
+    """Refuse every form from memory, also one that is sent again."""
+    admit = purchase.admit
+    swap(purchase, "admit", lambda wanted: admit(wanted._replace(is_first_attempt=True)))
 
 
 MUTANTS: dict[str, Callable[[], object]] = {

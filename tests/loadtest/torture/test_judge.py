@@ -134,7 +134,7 @@ def sold(key: str, number: str, begin: int = 0) -> list[Row]:
     return buy(key, begin, "ok", order=f"/orders/{number}/")
 
 
-SOLD_OUT = {"error": "SoldOut", "is_final": True}
+SOLD_OUT = {"error": "SoldOut"}
 
 
 @pytest.mark.parametrize(
@@ -152,6 +152,11 @@ SOLD_OUT = {"error": "SoldOut", "is_final": True}
             [order("X", "k"), order("Y", "l")],
             [],
         ),
+        (
+            [*sold("k", "X"), *sold("l", "Y", 5), *buy("k", 9000, "fail", **SOLD_OUT)],
+            [order("X", "k"), order("Y", "l")],
+            ["promises"],
+        ),
     ],
     ids=[
         "one order",
@@ -159,9 +164,10 @@ SOLD_OUT = {"error": "SoldOut", "is_final": True}
         "another order",
         "two answers",
         "two orders",
-        "after a final refusal",
+        "after a refusal",
         "refused although units are left",
         "sold out",
+        "refused after its order",
     ],
 )
 def test_customers_get_what_they_were_told(

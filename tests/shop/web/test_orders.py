@@ -12,9 +12,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from loadtest.web.gateway import pay_at_once
 from shop.models import Order, Payment, User
 from shop.orders.service import cancel_order, expire_unpaid_orders
-from shop.payments.gateway import pay_at_once
 from shop.payments.service import start_payment
 from shop.purchase.place_order import place_order
 from shop.sales.purchase_request import PurchaseRequest
