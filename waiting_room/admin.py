@@ -25,6 +25,7 @@ STATES = {
     "shuffling": pgettext_lazy("waiting room", "drawing"),
     "open": pgettext_lazy("waiting room", "open"),
     "paused": pgettext_lazy("waiting room", "paused"),
+    "offered": pgettext_lazy("waiting room", "all units offered"),
     "sold_out": pgettext_lazy("waiting room", "sold out"),
     "ended": pgettext_lazy("waiting room", "ended"),
     "unavailable": pgettext_lazy("waiting room", "closed: its store is unavailable"),

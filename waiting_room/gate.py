@@ -1,45 +1,54 @@
 """The gate between a waiting room and the purchase: `shop.purchase.admission` asks it."""
 
+import time
+
 from shop.errors import NotAdmitted, ServiceUnavailable
 from shop.models import Sale
 from waiting_room import service
 
 MAX_REMEMBERED = 100_000
-"""Customers of one sale; then the process asks Redis for them again."""
+"""Turns; then the process asks Redis for them again."""
 
-_admitted: dict[int, set[int]] = {}
-"""By sale: customers whom this process has seen admitted. An admission is never revoked."""
+_turns: dict[tuple[int, int], tuple[float, bool]] = {}
+"""By sale and customer: until when (monotonic) the turn lasts in any case, and whether this process
+has told Redis that the customer tries to buy."""
 
 
 class RoomGate:
-    """Lets those customers through who are admitted, or whose sale has no room."""
+    """Lets those customers through who have their turn, or whose sale has no room."""
 
     def check(self, *, sale: Sale, customer_id: int) -> None:
         """Raise NotAdmitted, or ServiceUnavailable if the place cannot be read."""
-        if service.room_of(sale=sale) is None or self._is_admitted(sale, customer_id):
-            return
-        raise NotAdmitted(url=url_of(sale))
+        if service.room_of(sale=sale) and not self._has_turn(sale, customer_id, is_buying=True):
+            raise NotAdmitted(url=url_of(sale))
 
     def page(self, *, sale: Sale, customer_id: int | None) -> str | None:
         """Return the URL of the room if the customer has to pass it first, else None."""
         if service.room_of(sale=sale) is None:
             return None
         try:
-            is_admitted = customer_id is not None and self._is_admitted(sale, customer_id)
+            has_turn = customer_id is not None and self._has_turn(sale, customer_id)
         except ServiceUnavailable:
-            is_admitted = False
-        return None if is_admitted else url_of(sale)
+            has_turn = False
+        return None if has_turn else url_of(sale)
 
-    def _is_admitted(self, sale: Sale, customer_id: int) -> bool:
-        known = _admitted.setdefault(sale.pk, set())
-        if customer_id in known:
+    def _has_turn(self, sale: Sale, customer_id: int, *, is_buying: bool = False) -> bool:
+        until, is_told = _turns.get((sale.pk, customer_id), (0.0, False))
+        is_known = time.monotonic() < until
+        if is_known and (is_told or not is_buying):
             return True
-        place = service.place_of(sale=sale, customer_id=customer_id)
+        try:
+            place = service.place_of(sale=sale, customer_id=customer_id, is_buying=is_buying)
+        except ServiceUnavailable:
+            if is_known:
+                return True
+            raise
         if place is None or not place.admitted:
             return False
-        if len(known) >= MAX_REMEMBERED:
-            known.clear()
-        known.add(customer_id)
+        if len(_turns) >= MAX_REMEMBERED:
+            _turns.clear()
+        is_told = is_buying and sale.left > 0
+        _turns[sale.pk, customer_id] = time.monotonic() + place.lasts, is_told
         return True
 
 
@@ -49,5 +58,5 @@ def url_of(sale: Sale) -> str:
 
 
 def clear() -> None:
-    """Drop the admissions that this process remembers."""
-    _admitted.clear()
+    """Drop the turns that this process remembers."""
+    _turns.clear()

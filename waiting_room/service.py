@@ -42,16 +42,22 @@ class Place(NamedTuple):
     position: int | None
     """From 1; None until the lottery is drawn."""
     admitted: bool
-    """Once True, it stays True."""
+    """True during the customer's turn."""
+    is_over: bool
+    """True after it: joining again gives a position at the end."""
+    lasts: float
+    """Seconds for which the turn lasts in any case, and then until someone waits for its unit."""
 
 
 class RoomStatus(NamedTuple):
     """The state of a room, the same for all who wait."""
 
     state: str
-    """before, shuffling, open, paused, sold_out, ended or unavailable."""
+    """before, shuffling, open, paused, offered, sold_out, ended or unavailable."""
     serving: int
-    """Highest position that is admitted."""
+    """Highest position that is or was admitted."""
+    lapsed: int
+    """Highest position whose turn is over."""
     joined: int
     left: int
     inlet_per_minute: int
@@ -89,30 +95,34 @@ def _read_rooms() -> dict[int, Room]:
 
 
 def join(*, sale: Sale, customer_id: int) -> Place:
-    """Return the customer's place, a new one at the end if there is none yet.
+    """Return the customer's place, a new one at the end if there is none, or its turn is over.
 
     Raise NotFound if the sale has no room, NotOpen after the end of the sale, and
     ServiceUnavailable if nothing is known of the place: joining again is safe.
     """
-    place = _place(sale, customer_id, join=True)
+    place = _place(sale, customer_id, "join")
     if place is None:
         raise NotOpen
     return place
 
 
-def place_of(*, sale: Sale, customer_id: int) -> Place | None:
-    """Return the customer's place, None without one. Raise NotFound or ServiceUnavailable."""
-    return _place(sale, customer_id, join=False)
+def place_of(*, sale: Sale, customer_id: int, is_buying: bool = False) -> Place | None:
+    """Return the customer's place, None without one. Raise NotFound or ServiceUnavailable.
+
+    The unit of a customer who `is_buying` is offered to no one else.
+    """
+    return _place(sale, customer_id, "buy" if is_buying else "")
 
 
-def _place(sale: Sale, customer_id: int, *, join: bool) -> Place | None:
+def _place(sale: Sale, customer_id: int, verb: str) -> Place | None:
     room = _existing(sale)
-    seen = _visit(room, sale, customer_id=customer_id, join=join)
+    seen = _visit(room, sale, customer_id=customer_id, verb=verb)
     if seen.number is None:
         return None
     ticket = ticket_of(key=room.ticket_key, customer_id=customer_id)
-    admitted = seen.position is not None and seen.position <= seen.serving
-    return Place(ticket, seen.position, admitted)
+    is_over = seen.position is not None and seen.position <= seen.lapsed
+    lasts = (seen.lasts or 0) / 1000
+    return Place(ticket, seen.position, seen.lasts is not None, is_over, lasts)
 
 
 def status_of(*, sale: Sale) -> RoomStatus:
@@ -134,12 +144,13 @@ def _read_status(room: Room, sale: Sale) -> RoomStatus:
         # Closed: the numbers are unknown, and no one is admitted by this process.
         texts = room.message, room.message_zh, room.reason
         inlet, opens_at = room.inlet_per_minute, sale.opens_at
-        return RoomStatus("unavailable", 0, 0, 0, inlet, *texts, 0, opens_at, 2, room.generation)
+        return RoomStatus("unavailable", 0, 0, 0, 0, inlet, *texts, 0, opens_at, 2, room.generation)
     sale = cached_sale(slug=sale.slug)
     waiting = seen.joined - seen.serving
     return RoomStatus(
         state=_state(seen, sale),
         serving=seen.serving,
+        lapsed=seen.lapsed,
         joined=seen.joined,
         left=sale.left,
         inlet_per_minute=seen.inlet,
@@ -163,7 +174,9 @@ def _state(seen: Snapshot, sale: Sale) -> str:
         return "shuffling"
     if sale.left <= 0:
         return "sold_out"
-    return "paused" if seen.is_paused else "open"
+    if seen.is_paused:
+        return "paused"
+    return "offered" if seen.is_full else "open"
 
 
 def record_of(*, room: Room) -> dict[str, Any]:
@@ -241,7 +254,7 @@ def set_inlet(*, room: Room, per_minute: int, staff: User) -> Room:
 
 
 def pause(*, room: Room, staff: User) -> Room:
-    """Admit no one until `resume`; admitted customers stay admitted."""
+    """Admit no one until `resume`; the turns of those who are admitted do not end."""
     return _change(room, staff, "paused", is_paused=True)
 
 

@@ -2,14 +2,21 @@
 
     room:{<sale>}:<generation>         hash    mode, inlet, paused, message, message_zh, reason,
                                                changed: as staff have set them
-                                               joined: people with a place
+                                               joined: numbers given
                                                serving: highest position admitted
+                                               lapsed: highest position whose turn is over
+                                               due: highest position whose time is over
                                                credit, last: what serving is computed from
+                                               second, tries, before: tries to buy that may not
+                                               be in the stock yet
                                                cutoff: people on the list at the opening
                                                drawn: when the lottery was drawn (Unix time, ms)
                                                sold_out: set once the sale has been sold out
-    room:{<sale>}:<generation>:places  hash    customer -> number in the order of arrival
+    room:{<sale>}:<generation>:places  hash    customer -> numbers in the order of arrival: one,
+                                               and another for each time of joining again
     room:{<sale>}:<generation>:order   string  of a drawn lottery: position of each number
+    room:{<sale>}:<generation>:turns   list    second -> serving, while the time of turns runs
+    room:{<sale>}:<generation>:tried   bitmap  of positions: 1 after a try to buy in their turn
 
 The generation is in the room's row. A generation that was created and is not in Redis is lost: its
 room stays closed until staff reset it, so that no position is given twice.
@@ -20,6 +27,8 @@ All functions raise ServiceUnavailable, in bounded time, if Redis is unavailable
 from collections.abc import Iterable
 from itertools import chain
 from typing import NamedTuple
+
+from django.conf import settings
 
 from shop.errors import ServiceUnavailable
 from shop.models import Sale
@@ -40,6 +49,9 @@ class Snapshot(NamedTuple):
     mode: str
     joined: int
     serving: int
+    lapsed: int
+    is_full: int
+    """1 if all units that are left are the turns of people who have not bought yet."""
     inlet: int
     is_paused: int
     cutoff: int | None
@@ -53,6 +65,8 @@ class Snapshot(NamedTuple):
     """Number of the customer in the order of arrival; None without a place."""
     position: int | None
     """None also until the lottery is drawn."""
+    lasts: int | None
+    """During the customer's turn: milliseconds for which no one else can get it."""
 
     @property
     def is_drawing(self) -> bool:
@@ -61,9 +75,9 @@ class Snapshot(NamedTuple):
 
 
 def keys_of(room: Room) -> list[str]:
-    """Return the keys of the room's generation: state, places and order."""
+    """Return the keys of the room's generation: state, places, order, turns and tried."""
     state = f"room:{{{room.sale_id}}}:{room.generation}"
-    return [state, f"{state}:places", f"{state}:order"]
+    return [state, *(f"{state}:{name}" for name in ("places", "order", "turns", "tried"))]
 
 
 def create(*, room: Room) -> None:
@@ -94,15 +108,17 @@ def delete(*, room: Room) -> None:
 
 
 def visit(
-    *, room: Room, sale: Sale, customer_id: int | None = None, join: bool = False
+    *, room: Room, sale: Sale, customer_id: int | None = None, verb: str = ""
 ) -> Snapshot | None:
     """Move admission forward and return the state; None if the generation is lost.
 
-    With `join`, the customer gets a place, once, unless the sale has ended.
+    With "join", the customer gets a place unless the sale has ended: once, and again after a turn.
+    With "buy", a customer who has the turn is taken to buy a unit.
     """
     times = [round(time.timestamp() * 1000) for time in (sale.opens_at, sale.closes_at)]
     customer = "" if customer_id is None else customer_id
-    reply = run(_VISIT, keys_of(room), *times, sale.left, customer, int(join))
+    turn = settings.WAITING_ROOM_TURN_SECONDS
+    reply = run(_VISIT, keys_of(room), *times, sale.left, turn, customer, verb)
     return reply and Snapshot(*reply)
 
 
@@ -112,7 +128,7 @@ def arrivals(*, room: Room, until: int) -> list[int]:
     Raise ServiceUnavailable if some are missing, because Redis lost them.
     """
     places = scan_hash(keys_of(room)[1], count=CHUNK)
-    found = {int(number): int(customer) for customer, number in places}
+    found = {int(one): int(customer) for customer, numbers in places for one in numbers.split()}
     try:
         return [found[number] for number in range(1, until + 1)]
     except KeyError:
@@ -121,4 +137,4 @@ def arrivals(*, room: Room, until: int) -> list[int]:
 
 def draw(*, room: Room, positions: Iterable[int]) -> bool:
     """Put the positions of the numbers 1, 2, ... in force; return False if some already are."""
-    return bool(run(_DRAW, keys_of(room)[::2], "".join(f"{one:08x}" for one in positions)))
+    return bool(run(_DRAW, keys_of(room)[:3:2], "".join(f"{one:08x}" for one in positions)))

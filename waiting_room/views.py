@@ -62,6 +62,7 @@ def room(request: HttpRequest, slug: str) -> HttpResponse:
         "place": place,
         "view": _view(now, place),
         "reasons": REASONS.items(),
+        "minutes": settings.WAITING_ROOM_TURN_SECONDS / 60,
         "status_json": json.dumps(_public(now)),
         "place_json": json.dumps(place and place._asdict()),
         "refresh": max(REFRESH, now.poll_seconds),
@@ -83,8 +84,8 @@ def _view(now: RoomStatus, place: Place | None) -> str:
         return now.state
     if place is None:
         return "join"
-    if place.admitted:
-        return "turn"
+    if place.admitted or place.is_over:
+        return "turn" if place.admitted else "over"
     if now.state == "before":
         return "before"
     return "waiting" if place.position else "shuffling"
@@ -107,6 +108,7 @@ def _public(now: RoomStatus) -> dict[str, Any]:
     return {
         "state": now.state,
         "serving": now.serving,
+        "lapsed": now.lapsed,
         "joined": now.joined,
         "left": now.left,
         "inlet": now.inlet_per_minute,

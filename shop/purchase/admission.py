@@ -65,17 +65,21 @@ def admit(wanted: PurchaseRequest) -> None:
         raise refusal
     rate_limits.count_repeated(settings.BUY_LIMIT, "buy", str(wanted.customer_id))
     for gate in gates:
-        _pass(gate, sale, wanted.customer_id)
+        _pass(gate, wanted)
     if refusal is None and is_queue_full(sale.pk):
         raise QueueFull
 
 
-def _pass(gate: Gate, sale: Sale, customer_id: int) -> None:
+def _pass(gate: Gate, wanted: PurchaseRequest) -> None:
+    sale, customer_id = wanted.sale, wanted.customer_id
     try:
         gate.check(sale=sale, customer_id=customer_id)
     except (NotAdmitted, ServiceUnavailable):
-        # The form may be the one of an order.
-        if not Order.objects.filter(sale=sale, customer_id=customer_id).exists():
+        if wanted.is_first_attempt:
+            raise
+        # The form may be the one of an order, which it then gets again.
+        sent = Order.objects.filter(sale=sale, customer_id=customer_id, key=wanted.hashed_key)
+        if not sent.exists():
             raise
 
 

@@ -328,6 +328,8 @@ WAITING_ROOM_INLET_PER_MINUTE = env.int("WAITING_ROOM_INLET_PER_MINUTE", default
 1,000 buyers (docs/measurements/purchases.md)."""
 WAITING_ROOM_POLLS_PER_SECOND = env.int("WAITING_ROOM_POLLS_PER_SECOND", default=10_000)
 """Polls of all who wait together; pages poll less often when more people wait."""
+WAITING_ROOM_TURN_SECONDS = env.int("WAITING_ROOM_TURN_SECONDS", default=120)
+"""Time for which an admitted customer can buy before the unit is offered to the next."""
 PURCHASE_TOKEN_SECONDS = env.int("PURCHASE_TOKEN_SECONDS", default=600)
 """Seconds for which the token of a sale page replaces the check of session, user and CSRF token."""
 METRICS_PORT = env.int("METRICS_PORT", default=0)

@@ -24,10 +24,12 @@
   const number = (value) => value.toLocaleString(language);
   const announce = (name, ...values) => { live.textContent = fill(live.dataset[name], ...values); };
 
+  const isOver = () => place.is_over || (place.position && place.position <= status.lapsed);
   const isAdmitted = () => place.admitted || (place.position && place.position <= status.serving);
   const viewOf = () => {
     if (status.state === "ended" || status.state === "unavailable") return status.state;
     if (!place) return "join";
+    if (isOver()) return "over";
     if (isAdmitted()) return "turn";
     if (status.state === "before") return "before";
     return place.position ? "waiting" : "shuffling";
@@ -60,6 +62,10 @@
     for (const one of document.querySelectorAll("[data-n]")) one.textContent = number(values[one.dataset.n]);
     document.title = view === "waiting" ? `${number(ahead)} · ${title}` : title;
     isWaiting ||= place && view !== "turn";
+    if (view === "over") {
+      if (memory.joined) announce("over");
+      forget();
+    }
     if (view === "waiting") wait(ahead);
     if (view === "turn") turn();
   };
@@ -83,7 +89,6 @@
 
   const turn = () => {
     document.title = `${live.dataset.turn} · ${title}`;
-    place.admitted = true;
     if (memory.turn || status.state === "sold_out") return;
     remember({ turn: true });
     announce("turn");
@@ -95,10 +100,13 @@
     if (!response.ok && response.status !== 404) throw new Error(response.status);
     return response.ok ? response.json() : null;
   };
-  const dropPlace = () => {
-    place = null;
+  const forget = () => {
     memory = {};
     sessionStorage.removeItem(statusUrl);
+  };
+  const dropPlace = () => {
+    place = null;
+    forget();
   };
   const askPlace = async () => {
     try {
@@ -121,7 +129,7 @@
     if (isReset) dropPlace();
     isStale ||= isReset || before.state === "unavailable";
     show();
-    const isDrawn = ["open", "paused", "sold_out"].includes(status.state);
+    const isDrawn = ["open", "paused", "offered", "sold_out"].includes(status.state);
     const isUnknown = isStale ? status.state !== "unavailable" : place && isDrawn && !place.position;
     if (placeUrl && isUnknown && !asking) {
       asking = setTimeout(askPlace, 1000 * Math.random() * status.joined / (isStale ? PLACES_PER_SECOND : POSITIONS_PER_SECOND));
@@ -134,8 +142,10 @@
   // The server has rendered the page; a screen reader has to know the region before it gets a text.
   setTimeout(() => {
     show();
-    if (place && !memory.joined && !memory.turn) announce("joined");
-    if (place) remember({ joined: true });
+    if (place && !isOver()) {
+      if (!memory.joined && !memory.turn) announce("joined");
+      remember({ joined: true });
+    }
     document.addEventListener("visibilitychange", poll);
     poll();
   }, 500);

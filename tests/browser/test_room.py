@@ -21,6 +21,7 @@ ROOM = "/sales/backpack/room/"
 STATUS: dict[str, Any] = {
     "state": "open",
     "serving": 0,
+    "lapsed": 0,
     "joined": 1000,
     "left": 500,
     "inlet": 100,
@@ -144,6 +145,20 @@ def test_reset_that_the_tab_missed_takes_the_place_from_the_page(people):
     assert ROOM in page.url, "not sent to the sale"
 
 
+def test_turn_that_is_over_leads_to_the_end_of_the_line(people):
+    """The turn passed while the tab was hidden; the tab then forgets it, and so the estimate."""
+    page, status, heard = waiting_and_hearing(people)
+    expect(page.locator("[data-estimate]")).to_have_text("8 to 12 minutes")
+    status.update(serving=2000, lapsed=1000, joined=2000)
+    again = page.get_by_role("button", name="Join again")
+    expect(again).to_be_visible()
+    assert ROOM in page.url, "not sent to the sale"
+    assert heard[-1] == "Your turn is over"
+    assert page.evaluate(f"sessionStorage.getItem('{ROOM}status.json')") is None
+    again.click()
+    expect(page).to_have_url(re.compile(f"{ROOM}$"))
+
+
 def test_estimate_is_that_of_python(people):
     """The script repeats the formula that `lab fairness` tests."""
     page = people("li")
@@ -199,9 +214,10 @@ def test_each_state_fits_and_is_accessible(people, width, scheme, locale):
     page.locator("details.draw summary").click()
     check("join")
     page.locator("[data-view=join] button").click()
-    for state in ("before", "open", "paused", "sold_out", "down", "ended"):
-        status["state"] = state
-        view = {"before": "before", "down": "unavailable", "ended": "ended"}.get(state, "waiting")
+    for state in ("before", "open", "paused", "offered", "sold_out", "down", "over", "ended"):
+        status |= {"state": state, "lapsed": 1000 * (state == "over")}
+        view = {"down": "unavailable"}.get(state, "waiting")
+        view = state if state in ("before", "over", "ended") else view
         expect(page.locator(f"section[data-view={view}]")).to_be_visible()
         expect(
             page.locator(f"[data-when={state}]:visible, section[data-view={view}]").first

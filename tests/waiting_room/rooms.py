@@ -35,13 +35,13 @@ class StoredRoom:
         self.room = Room(sale=self.sale, **{"mode": "arrival", "inlet_per_minute": 60, **fields})
         store.create(room=self.room)
 
-    def visit(self, customer: int | None = None, **what: bool) -> Snapshot:
-        seen = store.visit(room=self.room, sale=self.sale, customer_id=customer, **what)
+    def visit(self, customer: int | None = None, verb: str = "") -> Snapshot:
+        seen = store.visit(room=self.room, sale=self.sale, customer_id=customer, verb=verb)
         assert seen is not None
         return seen
 
     def join(self, customer: int) -> Snapshot:
-        return self.visit(customer, join=True)
+        return self.visit(customer, "join")
 
     def fill(self, people: int) -> None:
         for customer in range(1, people + 1):

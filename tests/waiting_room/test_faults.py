@@ -8,15 +8,12 @@ import pytest
 
 from devservers import Redis
 from devservers.faults.waiting import until
-from inventory.models import Stock
-from shop.errors import NotAdmitted, ServiceUnavailable
+from shop.errors import ServiceUnavailable
 from shop.models import User
 from shop.platform.redis import command
-from shop.purchase import admission
 from tests.fault_rows import record_outcome
 from tests.waiting_room.rooms import a_room
 from waiting_room import service, store
-from waiting_room.gate import RoomGate
 from waiting_room.service import join, place_of, record_of, reset, status_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
@@ -121,19 +118,3 @@ def test_process_with_a_stale_row_does_not_create_a_lost_room_again() -> None:
     service.open_room(room=room)  # as a process does that read the row before the first place
     with pytest.raises(ServiceUnavailable):
         join(sale=room.sale, customer_id=2)
-
-
-def test_sold_out_room_serves_its_waiting_list_in_order() -> None:
-    room = a_room(stock=0, inlet=600)
-    for customer in range(1, 4):
-        join(sale=room.sale, customer_id=customer)
-    assert status_of(sale=room.sale).serving == 0
-    with pytest.raises(NotAdmitted):
-        RoomGate().check(sale=room.sale, customer_id=1)
-    Stock.objects.update(quantity=1)
-    admission.clear()
-    served = []
-    until(lambda: served.append(status_of(sale=room.sale).serving) or served[-1] == 3, "the list")
-    assert served == sorted(served)
-    assert set(served) <= set(range(4))
-    RoomGate().check(sale=room.sale, customer_id=1)

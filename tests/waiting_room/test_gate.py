@@ -13,6 +13,7 @@ from devservers.faults.waiting import until
 from locking.testing.calls import within
 from shop.errors import NotAdmitted
 from shop.models import Order, Sale
+from shop.orders.service import cancel_order
 from shop.platform import rate_limits
 from shop.purchase import admission
 from shop.purchase.admission import admit, gate_page
@@ -91,6 +92,33 @@ def test_customer_with_an_order_gets_the_same_response(li, entry) -> None:
     again = send(li, sale, entry)
     assert (again.status, again.body) == (201, bought.body)
     assert send(Browser(), sale, entry).status == 409
+
+
+@pytest.mark.parametrize("is_limited", [True, False])
+def test_returned_unit_goes_to_the_next_in_line(li, settings, is_limited) -> None:
+    """Not to someone who was admitted before it was sold out, nor to whom it was returned by."""
+    settings.WAITING_ROOM_TURN_SECONDS = 10**6
+    room = a_room(stock=1, inlet=60_000)
+    loser, third, fourth = others = [Browser() for _ in range(3)]
+    for browser in (li, *others):
+        join(sale=room.sale, customer_id=browser.user.pk)
+    for browser in (li, loser):
+        until(lambda one=browser: place_of(sale=room.sale, customer_id=one.user.pk).admitted, "two")
+    assert send(li, room.sale, "token").status == 201
+    until(lambda: send(loser, room.sale, "token").body["error"] == "sold_out", "sold out")
+    service.status_of(sale=room.sale)
+    cancel_order(order=Order.objects.select_related("sale").get())
+    if not is_limited:  # the control: the fastest of all who were ever admitted
+        until(lambda: send(loser, room.sale, "token").status == 201, "the returned unit")
+        return
+    settings.WAITING_ROOM_TURN_SECONDS = 0  # the time of the first two is over
+    gate.clear()
+    until(lambda: place_of(sale=room.sale, customer_id=third.user.pk).admitted, "the third's turn")
+    settings.WAITING_ROOM_TURN_SECONDS = 10**6  # however slow this machine is
+    for browser in (li, loser, fourth):
+        assert send(browser, room.sale, "token", key="again").body["error"] == "not_admitted"
+    assert send(third, room.sale, "token").status == 201
+    assert Order.objects.filter(status="pending").get().customer_id == third.user.pk
 
 
 def test_refusal_costs_one_query_and_one_message(li, monkeypatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,26 +127,141 @@ def test_paused_room_admits_no_one_and_makes_up_for_nothing(clock) -> None:
     assert room.visit().serving >= before.serving + 4
 
 
-def test_waiting_list_gets_returned_units_in_order(clock) -> None:
-    """Sold out: admission stands. One unit returns: one more person a second is admitted."""
-    room = a_full_room(500, inlet_per_minute=6000)
-    room.sale.stock.quantity = 0
-    room.visit()
-    clock.shift(9)
-    sold_out = room.visit()
-    assert sold_out.serving == 0
-    room.sale.stock.quantity = 1
-    clock.shift(14)
-    returned = room.visit()
-    elapsed = min(returned.now - sold_out.now, 10_000)
-    assert elapsed >= 4000
-    assert abs(returned.serving - elapsed / 1000) <= 1
-    room.sale.stock.quantity = 100
-    clock.shift(15)
+def test_turns_are_limited_by_the_units_that_are_left(clock, settings) -> None:
+    """Two for each unit; more only when units are bought or turns are over."""
+    room = a_full_room(100, inlet_per_minute=60_000)
+    room.sale.stock.quantity = 5
+    clock.shift(1)
     seen = room.visit()
-    elapsed = min(seen.now - returned.now, 10_000)
-    assert seen.serving == 500 or abs(seen.serving - returned.serving - elapsed / 10) <= 1
-    assert seen.serving >= 90
+    assert (seen.serving, seen.lapsed, seen.is_full) == (10, 0, 1)
+    assert 0.8 < room.visit(10).lasts / 1000 / settings.WAITING_ROOM_TURN_SECONDS < 1.01
+    assert room.visit(11).lasts is None
+    for buyer in (1, 2, 3, 1):
+        room.visit(buyer, "buy")
+    room.sale.stock.quantity = 4
+    assert room.visit().serving == 10, "the purchases are not all in the stock yet"
+    clock.shift(4)
+    assert room.visit().serving == 8 + 3
+    clock.shift(settings.WAITING_ROOM_TURN_SECONDS)
+    assert (room.visit().lapsed, room.visit().serving) == (0, 11)
+    clock.shift(settings.WAITING_ROOM_TURN_SECONDS + 3)
+    assert (room.visit().lapsed, room.visit().serving) == (10, 10 + 8)
+    assert (room.visit(1).lasts, room.visit(1, "buy").lasts) == (None, None)
+
+
+def test_turn_lasts_while_no_one_waits_for_its_unit(clock, settings) -> None:
+    room = a_full_room(3, inlet_per_minute=60_000)
+    room.sale.stock.quantity = 1
+    clock.shift(1)
+    assert room.visit().serving == 2
+    room.sale.stock.quantity = 2
+    assert room.visit().serving == 3
+    clock.shift(2 * settings.WAITING_ROOM_TURN_SECONDS)
+    assert (room.visit(2).lasts, room.visit().lapsed) == (0, 0)
+    assert room.join(4).serving == 4, "one more turn is free"
+    assert room.join(5).lapsed == 3
+    assert room.visit(5).lasts > 0
+
+
+@pytest.mark.parametrize("is_limited", [True, False])
+def test_returned_units_are_offered_in_order(clock, settings, is_limited) -> None:
+    """Two were admitted for one unit; one of them has bought it."""
+    turn = settings.WAITING_ROOM_TURN_SECONDS
+    if not is_limited:
+        settings.WAITING_ROOM_TURN_SECONDS = 10**9
+    room, passed = a_full_room(6, inlet_per_minute=60_000), 1
+
+    def wait(seconds: int) -> None:
+        nonlocal passed
+        passed += seconds
+        clock.shift(passed)
+
+    def with_turn() -> list[int]:
+        room.visit()
+        return [one for one in range(1, 7) if room.visit(one).lasts is not None]
+
+    room.sale.stock.quantity = 1
+    wait(0)
+    assert with_turn() == [1, 2]
+    room.visit(1, "buy")
+    room.sale.stock.quantity = 0
+    assert with_turn() == [1, 2]
+    wait(10)
+    room.sale.stock.quantity = 1
+    assert with_turn() == [1, 2], "the second has not had its time yet"
+    wait(turn)
+    if not is_limited:  # the control: of all who were ever admitted, the fastest buys
+        assert with_turn() == [1, 2]
+        return
+    assert with_turn() == [3]
+    wait(turn + 1)
+    assert with_turn() == [4]
+    assert (room.join(3).number, room.join(4).number) == (7, 4), "after a turn, at the end"
+    assert room.visit(4, "buy").lasts > 0
+    room.sale.stock.quantity = 0
+    wait(2)
+    room.sale.stock.quantity = 1
+    assert with_turn() == [4, 5], "the unit of the fourth is gone from the stock"
+    wait(turn + 1)
+    assert with_turn() == [6]
+    wait(turn + 1)
+    assert with_turn() == [3]
+    assert store.arrivals(room=room.room, until=7) == [1, 2, 3, 4, 5, 6, 3]
+
+
+def test_turns_do_not_end_while_the_room_is_paused(clock, settings) -> None:
+    room = a_full_room(10, inlet_per_minute=60_000)
+    room.sale.stock.quantity = 1
+    clock.shift(1)
+    room.visit()
+    for is_paused, lapsed in ((True, 0), (False, 2)):
+        room.room.is_paused = is_paused
+        store.configure(room=room.room)
+        clock.shift(2 * settings.WAITING_ROOM_TURN_SECONDS)
+        assert room.visit().lapsed == lapsed
+
+
+@pytest.mark.parametrize("lost", ["turns", "clock", "older version"])
+def test_time_of_turns_begins_again_if_it_is_lost(clock, settings, lost) -> None:
+    """No one loses a turn by it, and no turn lasts for ever."""
+    turn = settings.WAITING_ROOM_TURN_SECONDS
+    room = a_full_room(10, inlet_per_minute=60_000, lasts=100_000)
+    room.sale.stock.quantity = 1
+    clock.shift(7200)
+    room.visit()
+    state, turns = store.keys_of(room.room)[0], store.keys_of(room.room)[3]
+    if lost != "clock":
+        command("UNLINK", turns)
+    if lost == "older version":
+        command("HDEL", state, "lapsed", "due", "second", "tries", "before")
+    began = 3600 if lost == "clock" else 7200 + turn // 2
+    clock.shift(began)
+    assert (room.visit().lapsed, room.visit(2).lasts > 1000 * (turn - 5)) == (0, True)
+    clock.shift(began + turn + 2)
+    assert (room.visit().lapsed, room.visit().serving) == (2, 4)
+
+
+def test_visit_costs_as_much_with_100_000_people() -> None:
+    """Microseconds of Redis for a visit, of a room in which half of the people had their turn."""
+
+    def cost(people: int) -> float:
+        room = StoredRoom(inlet_per_minute=60_000)
+        state, places, _, turns, tried = store.keys_of(room.room)
+        for start in range(1, people + 1, 1000):
+            pairs = [part for one in range(start, start + 1000) for part in (one, one)]
+            command("HSET", places, *pairs)
+        command("HSET", state, "joined", people, "serving", people // 2)
+        command("SETBIT", tried, people // 2, 1)
+        for second in range(120):
+            command("RPUSH", turns, f"{int(time.time()) - 120 + second} {people // 2}")
+        command("CONFIG", "RESETSTAT")
+        for customer in range(1, 501):
+            room.visit(people // 2 - customer)
+        stats = command("INFO", "commandstats")
+        return float(re.search(r"cmdstat_evalsha:.*?usec_per_call=([\d.]+)", stats)[1])
+
+    few, many = cost(1000), cost(100_000)
+    assert many < 3 * few + 100
 
 
 def test_order_of_a_lottery_is_drawn_once() -> None:
@@ -190,16 +307,17 @@ def test_people_need_less_than_300_bytes_each() -> None:
     room.visit()
     assert store.draw(room=room.room, positions=range(3000, 0, -1))
     used = sum(
-        int(command("MEMORY", "USAGE", key, "SAMPLES", 0)) for key in store.keys_of(room.room)
+        int(command("MEMORY", "USAGE", key, "SAMPLES", 0) or 0) for key in store.keys_of(room.room)
     )
     assert used / 3000 < 300
 
 
 def test_state_expires_after_the_sale() -> None:
-    room = StoredRoom(opens_in=60, lasts=600, mode="lottery")
+    room = StoredRoom(opens_in=60, lasts=600, mode="lottery", inlet_per_minute=60_000)
     room.fill(2)
     room.open_now()
     room.visit()
     store.draw(room=room.room, positions=[2, 1])
+    until(lambda: room.visit(2, "buy").lasts, "the turn")
     times = {int(command("PEXPIRETIME", key)) for key in store.keys_of(room.room)}
     assert times == {round(room.sale.closes_at.timestamp() * 1000) + 7 * 24 * 3600 * 1000}

@@ -68,6 +68,27 @@ def test_page_follows_the_visitor_to_the_sale(mode: str) -> None:
     assert client.post(url(sale, "join/")).url == sale.get_absolute_url()
 
 
+def test_customer_whose_turn_is_over_joins_again(settings, monkeypatch) -> None:
+    monkeypatch.setattr(admission, "MAX_AGE", 0)
+    settings.WAITING_ROOM_TURN_SECONDS = 10**6
+    sale = a_room(opens_in=-1, stock=1, inlet=60_000).sale
+    first, second, third = clients = [signed_in() for _ in range(3)]
+    for client in clients:
+        client.post(url(sale, "join/"))
+    until(lambda: view_of(second, sale) == "turn", "the turns of the first two")
+    assert (view_of(first, sale), view_of(third, sale)) == ("turn", "waiting")
+    settings.WAITING_ROOM_TURN_SECONDS = 0  # the time of the first two is over
+    until(lambda: view_of(third, sale) == "turn", "the turn of the third")
+    settings.WAITING_ROOM_TURN_SECONDS = 10**6
+    assert view_of(first, sale) == view_of(second, sale) == "over"
+    assert f'action="{url(sale, "join/")}"' in first.get(sale.get_absolute_url()).text
+    place = second.post(url(sale, "join/"), headers=JSON).json()
+    assert (place["position"], place["admitted"], place["is_over"]) == (4, True, False)
+    assert second.post(url(sale, "join/"), headers=JSON).json()["position"] == 4
+    assert first.post(url(sale, "join/"), headers=JSON).json()["position"] == 5
+    assert view_of(first, sale) == "waiting"
+
+
 def test_sale_page_leads_to_the_room() -> None:
     """Instead of the form; without a purchase token."""
     sale = a_room(opens_in=-1, inlet=1).sale
@@ -99,6 +120,7 @@ def test_status_is_the_same_for_all_and_small() -> None:
     assert other.json() == {
         "state": "open",
         "serving": other.json()["serving"],
+        "lapsed": 0,
         "joined": 1,
         "left": 10,
         "inlet": 600,

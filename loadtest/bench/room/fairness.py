@@ -40,7 +40,8 @@ def verify(room: Room) -> Report:
     drawn = command("GET", store.keys_of(room)[2]) or ""
     positions[: len(drawn) // 8] = [int(drawn[at : at + 8], 16) for at in range(0, len(drawn), 8)]
     found = _wrong_positions(room, seen, tickets, positions)
-    by_customer = dict(zip(customers, positions, strict=False))
+    # The first position of a customer who has joined again.
+    by_customer = dict(reversed([*zip(customers, positions, strict=False)]))
     early = [one for one in buyers if by_customer.get(one, math.inf) > seen.serving]
     if early:
         found.append(f"{len(early)} customers bought and were not admitted.")
