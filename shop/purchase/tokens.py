@@ -34,7 +34,10 @@ MAX_AGE = 0.9
 MARGIN = 60
 """Seconds by which the clocks of web processes may differ, or a page may be late: a token issued
 up to this long after a change of its account counts as issued before it."""
-READ_SESSION = "SELECT session_data FROM django_session WHERE session_key = %s AND expire_date > %s"
+READ_SESSION = (
+    "SELECT session_key, session_data FROM django_session"
+    " WHERE session_key = %s AND expire_date > %s"
+)
 ENDS_TOKENS = frozenset({"password", "is_active"})
 """Fields of a user; a change of one of them revokes the user's tokens."""
 
@@ -110,8 +113,8 @@ class SessionStore(db.SessionStore):
         with connection.cursor() as cursor:
             cursor.execute(READ_SESSION, [self.session_key, now])
             row = cursor.fetchone()
-        if row:
-            return dict(self.decode(row[0]))
+        if row and row[0] == self.session_key:  # MariaDB finds other spellings
+            return dict(self.decode(row[1]))
         self._session_key = None
         return {}
 

@@ -308,6 +308,13 @@ def test_page_that_reads_a_session_while_it_ends_does_not_keep_it(engine, is_sig
     assert client_of(li).get("/orders/").status_code == (200 if is_signed_in else 302)
 
 
+def test_session_has_one_cookie(li):
+    """MariaDB finds the row for other spellings, too, whose tokens a sign-out would not revoke."""
+    assert client_of(li).get("/orders/").status_code == 200
+    li.session = li.session.upper()
+    assert client_of(li).get("/orders/").status_code == 302
+
+
 def test_forged_session_cookies_leave_no_row():
     client = Client()
     client.cookies["sessionid"] = "x" * 32
