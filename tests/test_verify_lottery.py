@@ -14,7 +14,7 @@ from waiting_room.models import Room
 from waiting_room.tickets import root_of, shuffle, ticket_of
 
 SCRIPT = Path(__file__).resolve().parent.parent / "tools" / "verify_lottery.py"
-MAX_LINES = 60
+MAX_LINES = 65
 Verify = Callable[..., tuple[int, str]]
 
 
@@ -31,6 +31,15 @@ def record() -> dict[str, Any]:
         "seed": room.seed,
         "list": tickets,
         "late": 3,
+        "earlier": [
+            {
+                "commitment": Room(seed="ab" * 32).commitment,
+                "seed": "ab" * 32,
+                "root": None,
+                "reset_at": "2026-11-24T10:00:00+00:00",
+                "reason": "Redis was lost",
+            }
+        ],
     }
 
 
@@ -51,6 +60,14 @@ def test_script_is_short_and_needs_python_alone(tmp_path: Path, record: dict[str
     assert len(SCRIPT.read_text().splitlines()) <= MAX_LINES
     (tmp_path / "record.json").write_text(json.dumps(record))
     command = [sys.executable, "-I", "-S", str(SCRIPT), "record.json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stdout) == (
+        0,
+        "The room was reset at 2026-11-24T10:00:00+00:00: Redis was lost\n"
+        "The lottery of 200 tickets is correct.\n",
+    )
+    del record["earlier"]  # as records were before resets were part of them
+    (tmp_path / "record.json").write_text(json.dumps(record))
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
     assert (done.returncode, done.stdout) == (0, "The lottery of 200 tickets is correct.\n")
 
@@ -84,6 +101,14 @@ def test_one_changed_byte_is_detected(verify: Verify, record: dict[str, Any], fi
     for place in places[:: max(1, len(places) // 100)]:
         code, said = verify(changed(text, place))
         assert code == 1, (field, place, said)
+
+
+def test_earlier_seed_has_to_be_that_of_its_commitment(
+    verify: Verify, record: dict[str, Any]
+) -> None:
+    record["earlier"][0]["seed"] = "ac" * 32
+    code, said = verify(json.dumps(record))
+    assert (code, "earlier" in said) == (1, True)
 
 
 def test_changed_name_of_a_field_is_detected(verify: Verify, record: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ def draw(record: dict[str, Any]) -> list[str]:
 
 def differences(record: dict[str, Any], commitment: str | None = None) -> list[str]:
     """Return a sentence for each claim of the record that does not hold."""
-    if set(record) != FIELDS or record["mode"] != "lottery":
+    if set(record) - {"earlier"} != FIELDS or record["mode"] != "lottery":
         return ["This is not the record of a lottery."]
     if not record["seed"]:
         return ["The positions are not drawn yet."]
@@ -33,6 +33,9 @@ def differences(record: dict[str, Any], commitment: str | None = None) -> list[s
         "The commitment is not the one you noted.": commitment in (None, record["commitment"]),
         "The root is not that of the list.": sha256("\n".join(sorted(tickets))) == record["root"],
         "A ticket is on the list twice.": len(set(tickets)) == len(tickets),
+        "The commitment of an earlier seed is not that of the seed.": all(
+            sha256(one["seed"]) == one["commitment"] for one in record.get("earlier", ())
+        ),
     }
     return [sentence for sentence, holds in claims.items() if not holds]
 
@@ -47,6 +50,8 @@ def main(arguments: list[str]) -> int:
     with urlopen(asked.record) if is_url else open(asked.record, "rb") as file:  # noqa: S310
         record = json.load(file)
     wrong = differences(record, asked.commitment)
+    for one in record.get("earlier", ()):
+        print(f"The room was reset at {one['reset_at']}: {one['reason']}")
     if asked.ticket and not wrong:
         positions = {ticket: position for position, ticket in enumerate(draw(record), 1)}
         print(f"{asked.ticket}: {positions.get(asked.ticket, 'not on the list at the opening')}")

@@ -140,7 +140,8 @@ class RoomAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def reset(self, request: HttpRequest, rooms: QuerySet[Room]) -> HttpResponse | None:
         """Drop all places, once the sale's name or the number of rooms has been typed."""
         asked = self._confirm(request, rooms, "reset")
-        return asked or self._each(request, rooms, service.reset)
+        reason = request.POST.get("reason", "")
+        return asked or self._each(request, rooms, partial(service.reset, reason=reason))
 
     def _confirm(
         self, request: HttpRequest, rooms: QuerySet[Room], step: str, **shown: Any

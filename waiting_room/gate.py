@@ -10,8 +10,7 @@ MAX_REMEMBERED = 100_000
 """Turns; then the process asks Redis for them again."""
 
 _turns: dict[tuple[int, int], tuple[float, bool]] = {}
-"""By sale and customer: until when (monotonic) the turn lasts in any case, and whether this process
-has told Redis that the customer tries to buy."""
+"""By sale and customer: the earliest end (monotonic), and whether Redis knows of a try to buy."""
 
 
 class RoomGate:

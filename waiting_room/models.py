@@ -70,6 +70,8 @@ class Room(models.Model):
         max_length=10, choices=Reason.choices, blank=True, default="", editable=False
     )
     root = models.CharField(max_length=64, blank=True, default="", editable=False)
+    # Public: seed, commitment, root, time and reason of each reset, oldest first.
+    earlier = models.JSONField(null=True, blank=True, default=list, editable=False)
     # When the generation was created in Redis: from then on, a missing state is a lost one.
     opened_at = models.DateTimeField(null=True, editable=False)
 

@@ -16,6 +16,7 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from shop.errors import BadInput, NotFound, NotOpen, ServiceUnavailable
 from shop.models import Sale, User
@@ -200,6 +201,7 @@ def record_of(*, room: Room) -> dict[str, Any]:
         "seed": room.seed if seen.drawn else None,
         "list": tickets,
         "late": 0 if seen.cutoff is None else seen.joined - seen.cutoff,
+        "earlier": room.earlier or [],
     }
 
 
@@ -269,16 +271,22 @@ def broadcast(*, room: Room, message: str, message_zh: str = "", staff: User) ->
     return _change(room, staff, text, message=message.strip(), message_zh=message_zh.strip())
 
 
-def reset(*, room: Room, staff: User) -> Room:
+def reset(*, room: Room, reason: str, staff: User) -> Room:
     """Drop all places and the lottery: everyone joins again, under a new seed.
 
-    The only way to open a room whose places Redis has lost.
+    The only way to open a room whose places Redis has lost. The public record keeps the reason and
+    what was dropped: who could repeat a draw unseen could choose its result. Raise BadInput.
     """
+    if not reason.strip():
+        raise BadInput(_("Give a reason. Everyone can read it in the record of the draw."))
     store.delete(room=room)  # first: no process gives a place that the reset would drop
     fresh = {"seed": new_seed(), "generation": new_generation(), "root": "", "opened_at": None}
     with transaction.atomic():
         row = Room.objects.select_for_update().get(pk=room.pk)
-        _save(row, staff, "reset", reason="", **fresh)
+        over = {"commitment": row.commitment, "seed": row.seed, "root": row.root or None}
+        over |= {"reset_at": timezone.now().isoformat(timespec="seconds"), "reason": reason.strip()}
+        earlier = [*(row.earlier or ()), over]
+        _save(row, staff, f"reset: {reason}", reason="", earlier=earlier, **fresh)
     return row
 
 

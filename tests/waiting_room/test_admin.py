@@ -105,8 +105,18 @@ def test_reset_is_confirmed(amy: Client) -> None:
     service.join(sale=room.sale, customer_id=customer)
     assert act(amy, "reset", room).status_code == 200
     assert service.place_of(sale=room.sale, customer_id=customer) is not None
-    act(amy, "reset", room, confirm=room.sale.slug)
+    told = act(amy, "reset", room, confirm=room.sale.slug).text
+    assert "nothing was changed. Give a reason." in told
+    assert service.place_of(sale=room.sale, customer_id=customer) is not None
+    act(amy, "reset", room, confirm=room.sale.slug, reason="Redis was lost")
     assert service.place_of(sale=room.sale, customer_id=customer) is None
+    assert [one["reason"] for one in Room.objects.get().earlier] == ["Redis was lost"]
+    assert (
+        "has reset this room 1 time." not in signed_in().get(f"/sales/{room.sale.slug}/room/").text
+    )
+    Room.objects.update(mode="lottery")
+    service.clear()
+    assert "has reset this room 1 time." in signed_in().get(f"/sales/{room.sale.slug}/room/").text
 
 
 def test_customers_and_readers_change_nothing() -> None:

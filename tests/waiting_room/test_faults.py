@@ -92,7 +92,7 @@ def test_room_without_its_data_stays_closed_until_the_reset(settings, mode) -> N
         with pytest.raises(ServiceUnavailable):
             record_of(room=service.room_of(sale=room.sale))
         record_outcome("closed")
-        reset(room=room, staff=staff)
+        reset(room=room, reason="Redis was lost", staff=staff)
         again = join(sale=room.sale, customer_id=2)
         assert again.position == first.position == (1 if mode == "arrival" else None)
 

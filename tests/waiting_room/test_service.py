@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.core.exceptions import ValidationError
@@ -155,7 +157,7 @@ def test_mode_cannot_change_while_customers_have_places(staff) -> None:
     room.mode = Room.Mode.LOTTERY
     with pytest.raises(ValidationError):
         room.full_clean()
-    reset(room=room, staff=staff)
+    reset(room=room, reason="another order", staff=staff)
     room.refresh_from_db()
     room.mode = Room.Mode.LOTTERY
     room.full_clean()
@@ -166,7 +168,7 @@ def test_control_of_an_unavailable_store_changes_nothing(staff, settings) -> Non
     with Redis() as redis:
         settings.REDIS_URL = redis.url
         status(room)
-    for change in (pause, reset):
+    for change in (pause, partial(reset, reason="lost")):
         with pytest.raises(ServiceUnavailable):
             change(room=room, staff=staff)
     assert not Room.objects.get().is_paused
@@ -187,11 +189,22 @@ def test_reset_by_another_process_is_not_taken_for_a_loss(caplog) -> None:
     assert "Redis lost its places" not in caplog.text
 
 
-def test_reset_starts_again_with_a_new_seed(staff) -> None:
+def test_reset_starts_again_with_a_new_seed_and_is_public(staff) -> None:
     room = a_room(opens_in=60)
     join(sale=room.sale, customer_id=1)
     join(sale=room.sale, customer_id=2)
-    fresh = reset(room=room, staff=staff)
-    assert fresh.commitment != room.commitment
+    with pytest.raises(BadInput):
+        reset(room=room, reason=" ", staff=staff)
+    assert place_of(sale=room.sale, customer_id=2).position == 2
+    first = reset(room=room, reason="Redis was lost", staff=staff)
+    assert first.commitment != room.commitment
     assert place_of(sale=room.sale, customer_id=2) is None
     assert join(sale=room.sale, customer_id=2).position == 1
+    second = reset(room=room, reason="once more", staff=staff)
+    record = service.record_of(room=second)
+    assert (record["seed"], record["commitment"]) == (None, second.commitment)
+    dropped = [(one["commitment"], one["seed"], one["reason"]) for one in record["earlier"]]
+    assert dropped == [
+        (room.commitment, room.seed, "Redis was lost"),
+        (first.commitment, first.seed, "once more"),
+    ]

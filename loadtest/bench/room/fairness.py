@@ -64,6 +64,7 @@ def _wrong_positions(
         "commitment": room.commitment,
         "list": None if seen.cutoff is None else sorted(present),
         "late": len(tickets) - len(present),
+        "earlier": room.earlier or [],
     }
     expected = tickets
     if room.mode == Room.Mode.LOTTERY:

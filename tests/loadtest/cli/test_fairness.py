@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from django.conf import settings
@@ -90,7 +91,7 @@ def test_one_changed_byte_of_the_record_is_found(
     drawn: Room, field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = service.record_of(room=drawn)
-    assert set(record) == set(FIELDS)
+    assert set(record) == {*FIELDS, "earlier"}
 
     def changed(value: Any) -> Any:
         if isinstance(value, list):
@@ -102,6 +103,13 @@ def test_one_changed_byte_of_the_record_is_found(
     monkeypatch.setattr(service, "record_of", lambda room: record | {field: changed(record[field])})
     report, code = lab("fairness", drawn.sale.slug)
     assert (code, bool(report["differences"])) == (1, True)
+
+
+def test_reset_that_the_record_hides_is_found(drawn: Room) -> None:
+    Room.objects.filter(pk=drawn.pk).update(earlier=[{"seed": drawn.seed}])
+    with patch.object(service, "record_of", return_value=service.record_of(room=drawn)):
+        report, code = lab("fairness", drawn.sale.slug)
+    assert (code, report["differences"]) == (1, ["The record's earlier is not that of the shop."])
 
 
 def test_swapped_positions_are_found(drawn: Room) -> None:
