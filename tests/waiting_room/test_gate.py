@@ -106,7 +106,7 @@ def test_returned_unit_goes_to_the_next_in_line(li, settings, is_limited) -> Non
         until(lambda one=browser: place_of(sale=room.sale, customer_id=one.user.pk).admitted, "two")
     assert send(li, room.sale, "token").status == 201
     until(lambda: send(loser, room.sale, "token").body["error"] == "sold_out", "sold out")
-    service.status_of(sale=room.sale)
+    until(lambda: service.status_of(sale=room.sale).state == "sold_out", "the room to know it")
     cancel_order(order=Order.objects.select_related("sale").get())
     if not is_limited:  # the control: the fastest of all who were ever admitted
         until(lambda: send(loser, room.sale, "token").status == 201, "the returned unit")
