@@ -29,8 +29,8 @@ def _guard_replies(connection: Any, **_: Any) -> None:
     if _execute not in connection.execute_wrappers:
         connection.execute_wrappers.insert(0, _execute)
     if connection.vendor == "postgresql":
-        # psycopg has no limit of its own. Whatever it sends, it waits here for the reply: also to a
-        # COMMIT, and to a message of `inventory.messages`.
+        # psycopg has no limit of its own. It waits here for each reply: also for that to a COMMIT,
+        # and to a message of `inventory.messages`.
         raw, breaker = connection.connection, breaker_of(connection)
         ms = connection.settings_dict["OPTIONS"].get("tcp_user_timeout")
         raw.wait = partial(guarded, breaker, partial(raw.wait, timeout=ms and ms / 1000))

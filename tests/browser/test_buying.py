@@ -123,7 +123,7 @@ def test_purchase_of_a_sold_out_sale_is_refused(people, script):
     page = people("li", **PHONE, java_script_enabled=script)
     page.goto("/sales/kettle/")
     empty("kettle")
-    with patch.object(purchase, "_refused", side_effect=purchase._refused) as refusal:
+    with patch.object(purchase, "answer", side_effect=purchase.answer) as refusal:
         page.get_by_role("button", name="Buy now").click()
         expect(page.get_by_role("button", name="Sold out")).to_be_disabled()
     assert refusal.called
