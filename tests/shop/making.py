@@ -1,10 +1,10 @@
 """Sales, customers and policies for tests."""
 
-from __future__ import annotations
-
+import re
 import secrets
 from datetime import timedelta
 from decimal import Decimal
+from html import unescape
 from typing import Any
 
 from django.test import Client
@@ -55,6 +55,12 @@ def buy(client: Client, sale: Sale, quantity: object = 1, key: str = "k") -> Any
     """Send the form of a purchase and return the response."""
     form = {"quantity": quantity, "idempotency_key": key}
     return client.post(f"/sales/{sale.slug}/buy/", form)
+
+
+def hidden_fields(page: str) -> dict[str, str]:
+    """Return the hidden fields of a page's forms."""
+    found = re.findall(r'<input type="hidden" name="(\w+)"[^>]*? value="([^"]*)"', page)
+    return {name: unescape(value) for name, value in found}
 
 
 def fresh(sale: Sale) -> Sale:

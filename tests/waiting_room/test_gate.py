@@ -21,8 +21,7 @@ from shop.sales.purchase_request import PurchaseRequest
 from tests.fault_rows import record_outcome
 from tests.shop.conftest import in_force
 from tests.shop.making import a_customer, a_sale, fresh
-from tests.shop.web.test_refusal_costs import counted_messages
-from tests.shop.web.wsgi_browser import Browser, alone, li
+from tests.shop.web.wsgi_browser import Browser, alone, counted_messages, li
 from tests.waiting_room.rooms import a_room
 from waiting_room import gate, service
 from waiting_room.models import Room

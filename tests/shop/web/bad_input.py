@@ -1,7 +1,5 @@
 """Malformed values, clients that send them, and a check that nothing changes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

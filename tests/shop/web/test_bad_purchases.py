@@ -4,8 +4,6 @@ A session identifies its customer by the session cookie and requires a CSRF toke
 replaces both. The form of the sale page carries the two tokens.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -17,10 +15,13 @@ from unittest.mock import patch
 import pytest
 import redis
 from django.conf import settings as django_settings
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from locking import locks
+from locking import LockUnavailable, locks
 from shop.models import Order, Sale
+from shop.platform import rate_limits
 from shop.purchase import admission
 from shop.sales import waiting_slots
 from shop.sales.stock_lock import lock_name
@@ -28,7 +29,7 @@ from shop.web.purchase import MAX_BODY
 from tests.shop.making import a_sale, put_in_force
 from tests.shop.purchases import held_by_another
 from tests.shop.web.bad_input import JSON, KEYS, LIMIT, QUANTITIES, everything
-from tests.shop.web.wsgi_browser import FORM, Browser, alone, li
+from tests.shop.web.wsgi_browser import FORM, Browser, alone, counted_messages, keep_caches, li
 
 __all__ = ["alone", "li"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -133,9 +134,9 @@ BODIES = {
         for key in KEYS
     },
 }
-FORGED = ["none", "two", "cut", "longer", "customer", "hint", "signature", "NUL", "5,000 digits"]
-FORGED += ["wide digits", "not UTF-8", "another customer's", "another sale's", "another form's"]
-FORGED += ["expired", "long form"]
+FORGED = ["none", "two", "cut", "longer", "customer", "sale", "hint", "expiry", "signature", "NUL"]
+FORGED += ["5,000 digits", "wide digits", "not UTF-8", "another customer's", "another session's"]
+FORGED += ["another sale's", "another form's", "expired", "long form"]
 CASES |= {
     f"JSON: {name}": (400, {"CONTENT_TYPE": JSON, "body": body}) for name, body in BODIES.items()
 }
@@ -246,19 +247,26 @@ def forge(change: str, li: Browser, sale: Sale) -> dict[str, Any]:
         "two": [token, token],
         "cut": token[:-1],
         "longer": f"{token}A",
-        "customer": ".".join([f"{int(parts[0]) + 1}", *parts[1:]]),
-        "hint": ".".join([*parts[:2], str(1 - int(parts[2])), *parts[3:]]),
+        "customer": changed(parts, 0, lambda number: number + 1),
+        "sale": changed(parts, 1, lambda number: number + 1),
+        "hint": changed(parts, 2, lambda number: 1 - number),
+        "expiry": changed(parts, 3, lambda number: number + 1),
         "signature": f"{token[:-43]}{'A' * 43}",
         "NUL": f"{token}\0",
-        "5,000 digits": ".".join(["9" * 5000, *parts[1:]]),
+        "5,000 digits": changed(parts, 0, lambda _: "9" * 5000),
         "wide digits": token.replace("1", "１"),
         "not UTF-8": token.encode() + b"\xff",
         "another customer's": Browser().form(sale)["purchase_token"],
+        "another session's": Browser(li.user).form(sale)["purchase_token"],
         "another sale's": li.form(a_sale())["purchase_token"],
         "another form's": li.form(sale, "l")["purchase_token"],
         "expired": expired(li, sale),
     }
     return {"purchase_token": tokens[change]}
+
+
+def changed(parts: list[str], place: int, change: Callable[[int], object]) -> str:
+    return ".".join([*parts[:place], str(change(int(parts[place]))), *parts[place + 1 :]])
 
 
 def expired(li: Browser, sale: Sale) -> str:
@@ -332,8 +340,21 @@ def test_rule_of_the_sale_refuses(case, is_first, attempt, li, sale):
     assert state(LOCKS) == before
 
 
+@pytest.mark.parametrize("case", ["not open yet", "ended", "too few"])
+def test_replay_succeeds_when_the_sale_cannot_be_bought(case, li, sale):
+    first = {accept: send(li, sale, "session", accept, {}) for accept in (PAGE, JSON)}
+    _, code, prepare = REFUSALS[case]
+    prepare(li, sale)
+    assert Browser().json(sale).body["error"] == code
+    for accept, told in first.items():
+        again = [send(li, sale, entry, accept, {}) for entry in ENTRIES[accept]]
+        assert [compared(each) for each in again] == [compared(told)] * len(again)
+
+
 OVERLOADS = {
     "lock held": (503, "busy"),
+    "lock store down": (503, "store_down"),
+    "database down": (503, "store_down"),
     "past the deadline": (503, "store_down"),
     "queue full": (429, "crowded"),
     "rate limit": (429, "too_many"),
@@ -346,6 +367,13 @@ def overload(case: str, li: Browser, sale: Sale, settings: Any) -> Iterator[None
         if case == "lock held":
             settings.LOCK_TIMEOUT = 0.01
             stack.enter_context(held_by_another(locks["redis"], lock_name(sale.pk)))
+        elif case == "lock store down":
+            lock = "locking.policy.lock.PolicyLock.__enter__"
+            stack.enter_context(patch(lock, side_effect=LockUnavailable))
+        elif case == "database down":
+            service = "reserve" if sale.is_queued else "place_order"
+            gone = OperationalError(2006, "Server has gone away")
+            stack.enter_context(patch(f"shop.web.purchase.{service}", side_effect=gone))
         elif case == "past the deadline":
             settings.HARD_DEADLINE = -1.0
         elif case == "queue full":
@@ -363,7 +391,7 @@ def overload(case: str, li: Browser, sale: Sale, settings: Any) -> Iterator[None
 def test_overload_refuses(case, li, sale, settings):
     """Control of each case: the same form buys afterwards."""
     with overload(case, li, sale, settings):
-        if sale.is_queued and case == "lock held":
+        if sale.is_queued and case.startswith("lock"):
             assert send(li, sale, "token", JSON, {}).status == 202, "a reservation needs no lock"
             return
         before = state(LOCKS)
@@ -398,3 +426,46 @@ def test_valid_purchase_is_replayed_over_every_entry(entry, accept, li, sale):
         order = Order.objects.latest("pk")
         assert (order.unit_price, order.customer, order.status) == (sale.price, li.user, "pending")
     assert send(Browser(), sale, entry, accept, {}).headers["Location"] != first.headers["Location"]
+
+
+COSTS = {
+    "not open yet": (0, 0),
+    "ended": (0, 0),
+    "sold out": (0, 0),
+    "queue full": (0, 0),
+    "too few": (0, 0),
+    "limit": (1, 1),
+    "other contents": (1, 1),
+    "ended after an order": (1, 1),
+    "sold out after an order": (1, 1),
+    "rate limit": (0, 3),
+}
+"""Queries, and messages to Redis: the requests of a customer are counted from the second one on."""
+REPEATED = {"other contents", "ended after an order", "sold out after an order"}
+"""Forms that the client does not send for the first time."""
+
+
+@pytest.mark.parametrize("entry", ["token", "session"])
+@pytest.mark.parametrize("case", COSTS)
+def test_refusal_costs(case, entry, li, settings, monkeypatch):
+    """As docs/explanation/purchase.md says; the session entry also reads session and user."""
+    settings.LOCK_TIMEOUT, settings.HARD_DEADLINE = 10.0, 13.0
+    put_in_force("redis")
+    sale, quantity = a_sale(limit=LIMIT), 1 if case in OVERLOADS else 2
+    sell(li, sale, 1)
+    rate_limits.count("1/second", "anyone")  # loads the limiter's script
+    with ExitStack() as stack:
+        if case in OVERLOADS:
+            stack.enter_context(overload(case, li, sale, settings))
+        else:
+            REFUSALS[case][2](li, sale)
+        keep_caches(monkeypatch)
+        other = Browser()
+        send(other, sale, entry, JSON, other.form(sale, quantity=quantity))  # fills the caches
+        form = li.form(sale, quantity=quantity, is_first=False)
+        if not REPEATED & {case}:
+            form["attempt"] = 1
+        with CaptureQueriesContext(connection) as queries, counted_messages() as messages:
+            assert send(li, sale, entry, JSON, form).status in (409, 422, 429)
+    more = 2 if entry == "session" else 0
+    assert (len(queries) - more, len(messages)) == COSTS[case]

@@ -1,15 +1,16 @@
 """A browser that calls the WSGI application, and a count of the requests that reach a view."""
 
-from __future__ import annotations
-
 import json
 import secrets
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from http.cookies import SimpleCookie
 from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import urlencode
 
 import pytest
@@ -19,9 +20,12 @@ from django.core.signals import request_finished, request_started
 from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse
 from django.test import override_settings
+from redis.connection import Connection as RedisConnection
 
+from locking.backends.redis.connection import Connection as LockConnection
+from locking.policy import active
 from shop.models import Sale, User
-from shop.purchase import tokens
+from shop.purchase import admission, tokens
 from shop.wsgi import Application, only_utf8
 from tests.shop.making import a_customer, signed_in
 
@@ -105,6 +109,30 @@ class Browser:
     def send_without_token(self, sale: Sale, form: dict[str, Any], **options: Any):
         """Send the form without its token, so that the view responds."""
         return self.send(sale, {**form, "purchase_token": ""}, **options)
+
+
+def keep_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what a purchase reads into memory outlast the test."""
+    for module in (active, admission, tokens):
+        for name in ("FRESH", "MAX_AGE"):
+            monkeypatch.setattr(module, name, 600)
+
+
+@contextmanager
+def counted_messages() -> Iterator[list[object]]:
+    """Count this thread's messages to Redis, those of cache and limits and those of locks."""
+    sent: list[object] = []
+    thread = threading.get_ident()
+    with ExitStack() as stack:
+        for owner, name in ((RedisConnection, "send_packed_command"), (LockConnection, "request")):
+            real = getattr(owner, name)
+
+            def send(self: Any, *args: Any, _real: Any = real, **options: Any) -> Any:
+                sent.extend(args[:1] if threading.get_ident() == thread else [])
+                return _real(self, *args, **options)
+
+            stack.enter_context(patch.object(owner, name, send))
+        yield sent
 
 
 @pytest.fixture(autouse=True)
