@@ -1,7 +1,5 @@
 """Purchases through the service."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -25,15 +23,8 @@ EVERY = pytest.mark.parametrize("strategy", WriteStrategy.values)
 
 def buy(sale: Sale, *, customer=None, quantity: int = 1, key: str = "k", **more):
     """Buy, by default as a new customer."""
-    return place_order(
-        PurchaseRequest(
-            customer_id=(customer or a_customer()).pk,
-            sale=fresh(sale),
-            quantity=quantity,
-            key=key,
-            **more,
-        )
-    )
+    customer_id = (customer or a_customer()).pk
+    return place_order(PurchaseRequest(customer_id, fresh(sale), quantity, key, **more))
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """Queued sales for tests: reservations, and a short-lived consumer."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from typing import Any
@@ -36,10 +34,8 @@ def a_queued_sale(**what: float) -> Sale:
 
 def ask(sale: Sale, customer: User | None = None, quantity: int = 1, key: str = "k") -> Queued:
     """Reserve units, by default as a new customer."""
-    customer = customer or a_customer()
-    return reserve(
-        PurchaseRequest(customer_id=customer.pk, sale=fresh(sale), quantity=quantity, key=key)
-    )
+    customer_id = (customer or a_customer()).pk
+    return reserve(PurchaseRequest(customer_id, fresh(sale), quantity, key))
 
 
 def told(sale: Sale, times: int, **what: object) -> Counter[str]:

@@ -1,7 +1,5 @@
 """A direct purchase runs through five files in eight steps, through both entry points."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Purchases of one process that wait for the lock and are written in one transaction."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +10,7 @@ import pytest
 from django.db import connections
 
 from devservers.faults.waiting import until
-from inventory.models import Stock, StockMovement
+from inventory.models import Stock, StockMovement, WriteStrategy
 from locking import locks
 from locking.failpoints import armed
 from shop.administration.audit import audit_sale
@@ -42,14 +40,10 @@ def together(sale: Sale, forms: Sequence[tuple[User, str]], shared: bool = True)
     """Count the outcomes of purchases that all wait for the lock when it is released."""
     sale, name = fresh(sale), lock_name(sale.pk)
 
-    def buy(form: tuple[User, str]) -> Placed | ShopError:
+    def send(form: tuple[User, str]) -> Placed | ShopError:
         customer, key = form
         try:
-            return place_order(
-                PurchaseRequest(
-                    customer_id=customer.pk, sale=sale, quantity=1, key=key, is_first=True
-                )
-            )
+            return place_order(PurchaseRequest(customer.pk, sale, 1, key, is_first=True))
         except ShopError as error:
             return error
         finally:
@@ -64,7 +58,7 @@ def together(sale: Sale, forms: Sequence[tuple[User, str]], shared: bool = True)
     held = locks["scripted"].lock(name)
     with ThreadPoolExecutor(len(forms)) as pool:
         with held:
-            told = [pool.submit(buy, form) for form in forms]
+            told = [pool.submit(send, form) for form in forms]
             if shared:
                 until(lambda: len(group_commit._queues.get(name, ())) == len(forms) - 1)
         return Counter(code_of(each.result(10)) for each in told)
@@ -80,8 +74,9 @@ def grants(sale: Sale) -> list[int]:
     return sorted(Counter(rows.values_list("fence_token", flat=True)).values())
 
 
-@EVERY
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    ("strategy", "shared"), [*((each, True) for each in WriteStrategy.values), ("naive", False)]
+)
 def test_waiting_purchases_share_a_transaction(strategy, shared, settings) -> None:
     """In the control each purchase acquires the lock: as many grants as orders."""
     settings.PURCHASES_PER_GRANT = 8 if shared else 1
@@ -92,11 +87,11 @@ def test_waiting_purchases_share_a_transaction(strategy, shared, settings) -> No
         armed("stock.committed", lambda: points.update(["committed"])),
     ):
         assert together(sale, new_customers(6), shared) == {"ok": 6}
-    assert grants(sale) == ([6] if shared else [1] * 6)
     writes = 1 if shared else 6
     assert points == {"check": writes, "committed": writes}, "once for each transaction"
-    assert audit_sale(sale=sale).ok
-    assert fresh(sale).stock.quantity == 1
+    assert grants(sale) == ([6] if shared else [1] * 6)
+    audit = audit_sale(sale=sale)
+    assert (audit.ok, audit.available) == (True, 1)
 
 
 @EVERY
@@ -145,13 +140,3 @@ def test_group_with_a_stale_fence_is_retried(guard) -> None:
     audit = audit_sale(sale=sale)
     assert audit.ok
     assert 1 <= audit.stale_writes_refused <= 4
-
-
-def test_killed_leader_loses_no_order() -> None:
-    """SystemExit ends only the leader's thread."""
-    sale, forms = a_sale(), new_customers(4)
-    with failing_once(SystemExit()), pytest.raises(SystemExit):
-        together(sale, forms)
-    assert Order.objects.filter(sale=sale).count() == 4
-    assert together(sale, forms) == {"replayed": 4}
-    assert audit_sale(sale=sale).ok

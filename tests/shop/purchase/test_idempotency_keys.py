@@ -1,6 +1,4 @@
-"""Pay and cancel count once for each key, with equal responses (REQUIREMENTS U2)."""
-
-from __future__ import annotations
+"""Pay and cancel count once for each key, with equal responses."""
 
 from unittest.mock import patch
 
@@ -11,12 +9,10 @@ from django.test import Client
 
 from locking import locks
 from locking.failpoints import armed, disarm
-from locking.idempotency import Attempt
 from locking.models import IdempotencyKey
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
 from shop.orders import service as orders
-from tests.locking.lock_worker import LockWorker
 from tests.locking.scripted import unavailable
 from tests.shop.making import a_sale, signed_in
 from tests.shop.purchases import buy
@@ -83,23 +79,6 @@ def test_key_belongs_to_one_step_order_and_customer(sale) -> None:
         assert 'role="alert"' in send(browser(mine), order, verb).text
     second.refresh_from_db()
     assert second.status == "pending"
-
-
-def test_key_in_flight_is_409_and_can_be_retried(settings, order) -> None:
-    client = browser(order)
-    attempt = Attempt(user=order.customer_id, key="k", request=b"")
-    conf = settings.LOCKS["redis"]
-    with LockWorker(conf) as other, patch("locking.idempotency.WAIT", 0.01):
-        assert other.acquire(attempt.lock_name, timeout=0)["ok"]
-        for headers in ({}, JSON):
-            told = send(client, order, "pay", **headers)
-            assert (told.status_code, told["Retry-After"]) == (409, "1")
-        assert told.json()["error"] == "in_flight"
-        page = send(client, order, "cancel")
-        assert 'name="idempotency_key" value="k"' in page.text
-        other.release(attempt.lock_name)
-        assert send(client, order, "pay").status_code == 303
-    assert Order.objects.get().status == "paid"
 
 
 def test_undecided_response_is_not_stored(guard, order) -> None:

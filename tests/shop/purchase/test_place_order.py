@@ -1,26 +1,46 @@
-"""Direct purchases: outcomes, writes and refusals."""
+"""Direct purchases: what one writes, what its customer may buy, and what it does after a fault.
 
-from __future__ import annotations
+Refusals are in tests/shop/web/test_bad_purchases.py.
+"""
 
+import time
 from datetime import timedelta
-from unittest.mock import patch
+from functools import partial
+from unittest.mock import DEFAULT, Mock
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from inventory.models import Stock, StockMovement
-from locking import policy
+from inventory import stock
+from inventory.exceptions import OutOfStock
+from inventory.models import Stock
+from locking import LockTimeout, LockUnavailable, policy
+from locking.failpoints import armed
+from locking.models import LockPolicyChange
+from locking.policy import active
 from shop.administration.audit import audit_sale
-from shop.errors import BadInput, KeyReused, LimitReached, NotOpen, SoldOut
-from shop.models import CustomerQuota, Order, Sale
+from shop.errors import (
+    BadInput,
+    LimitReached,
+    Overloaded,
+    QueueFull,
+    ServiceUnavailable,
+    SignInFirst,
+    SoldOut,
+)
+from shop.models import CustomerQuota, Order, User
 from shop.orders.service import cancel_order
-from shop.purchase.place_order import place_order
+from shop.platform.deadline import Deadline, within_deadline
+from shop.purchase import place_order
 from shop.sales.purchase_request import PurchaseRequest
-from shop.sales.stock_lock import lock_name
+from shop.sales.stock_lock import learn_newer_fence, lock_name
+from tests.inventory.test_commit import END
+from tests.locking.scripted import unavailable
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
-from tests.shop.purchases import EVERY, buy, nothing_changed
+from tests.shop.purchases import EVERY, LOST, buy, failing_once, held_by_another, nothing_changed
+from tests.shop.queued import a_queued_sale, ask
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("guard")]
 
@@ -36,36 +56,9 @@ def test_purchase_writes_order_stock_and_ledger(backend, strategy) -> None:
     assert (order.quantity, order.unit_price, order.status) == (2, sale.price, "pending")
     left = order.pay_by - timezone.now()
     assert timedelta(seconds=800) < left < timedelta(seconds=901)
-    assert fresh(sale).stock.quantity == 3
     assert CustomerQuota.objects.get(customer=customer, sale=sale).taken == 2
     audit = audit_sale(sale=sale)
     assert (audit.ok, audit.initial, audit.available, audit.held, audit.sold) == (True, 5, 3, 2, 0)
-
-
-def test_ledger_and_stock_row_carry_the_fence() -> None:
-    put_in_force("scripted", epoch=4)
-    sale = a_sale()
-    buy(sale)
-    line = StockMovement.objects.get(reason="reserved")
-    token = line.fence_token
-    assert (line.fence_epoch, token > 0) == (4, True)
-    row = Stock.objects.get(pk=sale.stock_id)
-    assert (row.fence_epoch, row.fence_token) == (4, token)
-
-
-def test_order_is_committed_before_the_lock_is_released(guard) -> None:
-    """F8 from inside; the race with an early release is in races/."""
-    sale, seen = a_sale(), []
-
-    def at_release() -> None:
-        seen.append((Order.objects.count(), len(connection.savepoint_ids), guard.inspect()))
-
-    before = len(connection.savepoint_ids)
-    guard.then("release", at_release)
-    buy(sale)
-    orders, depth, held = seen[0]
-    assert (orders, depth) == (1, before)
-    assert [lock.name for lock in held] == [lock_name(sale.pk)]
 
 
 @EVERY
@@ -75,47 +68,10 @@ def test_purchase_needs_at_most_eight_queries(strategy) -> None:
     policy.invalidate()  # the dearest case: the policy has to be read, too
     for key in ("first", "second"):
         with CaptureQueriesContext(connection) as queries:
-            place_order(PurchaseRequest(customer_id=customer.pk, sale=sale, quantity=1, key=key))
-        told = [query["sql"] for query in queries if not is_bracket(query["sql"])]
+            place_order.place_order(PurchaseRequest(customer.pk, sale, 1, key))
+        framing = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE SAVEPOINT")
+        told = [query["sql"] for query in queries if not query["sql"].startswith(framing)]
         assert len(told) <= 8, "\n".join(told)
-
-
-def is_bracket(sql: str) -> bool:
-    return sql.startswith(("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE SAVEPOINT"))
-
-
-def test_replay_returns_the_order_and_takes_no_unit() -> None:
-    sale, customer = a_sale(limit=5), a_customer()
-    first = buy(sale, customer=customer, quantity=2)
-    sale = fresh(sale)
-    again = buy(sale, customer=customer, quantity=2)
-    assert again.replayed
-    assert again.order == first.order
-    assert nothing_changed(sale, orders=1)
-
-
-def test_replay_succeeds_after_the_sale_is_over() -> None:
-    sale, customer = a_sale(stock=1, limit=1), a_customer()
-    order = buy(sale, customer=customer).order
-    Sale.objects.update(closes_at=timezone.now() - timedelta(seconds=1))
-    assert buy(sale, customer=customer).order == order
-    cancel_order(order=order)
-    assert buy(sale, customer=customer).order.status == Order.Status.CANCELLED
-
-
-def test_replay_needs_no_lock(guard) -> None:
-    sale, customer = a_sale(), a_customer()
-    buy(sale, customer=customer)
-    asked = len(guard.calls)
-    buy(sale, customer=customer)
-    assert len(guard.calls) == asked
-
-
-def test_key_with_another_quantity_is_refused() -> None:
-    sale, customer = a_sale(), a_customer()
-    buy(sale, customer=customer, quantity=2)
-    with pytest.raises(KeyReused):
-        buy(sale, customer=customer)
 
 
 def test_keys_are_compared_exactly() -> None:
@@ -126,31 +82,12 @@ def test_keys_are_compared_exactly() -> None:
     assert len(orders) == len(keys)
 
 
-@EVERY
-def test_first_purchase_reads_no_earlier_orders(strategy) -> None:
-    put_in_force("scripted", strategy)
-    sale = a_sale()
-    with patch("shop.purchase.place_order._earlier_orders", side_effect=AssertionError):
-        assert not buy(sale, is_first=True).replayed
-    assert audit_sale(sale=sale).ok
-
-
-@EVERY
-def test_wrong_hint_is_first_is_corrected(strategy) -> None:
+def test_wrong_hint_is_first_is_corrected() -> None:
     """The hint saves a query; the unique keys detect that it is wrong."""
-    put_in_force("scripted", strategy)
-    sale, customer = a_sale(stock=5, limit=2), a_customer()
+    sale, customer = a_sale(limit=2), a_customer()
     first = buy(sale, customer=customer).order
     assert buy(sale, customer=customer, is_first=True).order == first
-    with pytest.raises(KeyReused):
-        buy(sale, customer=customer, quantity=2, is_first=True)
-    with pytest.raises(LimitReached):
-        buy(sale, customer=customer, key="l", quantity=2, is_first=True)
-    buy(sale, customer=customer, key="l", is_first=True)
-    with pytest.raises(LimitReached):
-        buy(sale, customer=customer, key="m", is_first=True)
-    with pytest.raises(LimitReached):
-        buy(sale, quantity=3, is_first=True)
+    assert not buy(sale, customer=customer, key="l", is_first=True).replayed
     assert CustomerQuota.objects.get(customer=customer, sale=sale).taken == 2
     assert audit_sale(sale=sale).ok
 
@@ -160,38 +97,17 @@ def test_replay_of_the_last_unit_with_a_wrong_hint(strategy) -> None:
     """The cached sale has one unit left; the first request has bought it since."""
     put_in_force("scripted", strategy)
     sale, customer = a_sale(stock=1), a_customer()
-    seen = fresh(sale)
+    again = PurchaseRequest(customer.pk, fresh(sale), 1, "k", is_first=True)
     order = buy(sale, customer=customer).order
-    again = place_order(
-        PurchaseRequest(customer_id=customer.pk, sale=seen, quantity=1, key="k", is_first=True)
-    )
-    assert (again.order, again.replayed) == (order, True)
+    assert place_order.place_order(again).order == order
     with pytest.raises(SoldOut):
-        place_order(
-            PurchaseRequest(
-                customer_id=a_customer().pk, sale=seen, quantity=1, key="k", is_first=True
-            )
-        )
-
-
-@pytest.mark.parametrize("times", [{"opens_in": 60}, {"opens_in": -60, "lasts": 59}])
-def test_nothing_is_sold_before_or_after_the_sale(times, guard) -> None:
-    sale = a_sale(**times)
-    with pytest.raises(NotOpen):
-        buy(sale)
-    assert nothing_changed(sale)
-    assert not guard.calls, "it was refused before it cost a lock"
+        place_order.place_order(again._replace(customer_id=a_customer().pk))
 
 
 def test_limit_counts_live_orders_only() -> None:
     sale, customer = a_sale(limit=3), a_customer()
     first = buy(sale, customer=customer, quantity=2, key="1").order
-    for quantity in (2, 3, 4):
-        with pytest.raises(LimitReached):
-            buy(sale, customer=customer, quantity=quantity, key="2")
-    buy(sale, customer=customer, quantity=1, key="2")
-    with pytest.raises(LimitReached):
-        buy(sale, customer=customer, key="3")
+    buy(sale, customer=customer, key="2")
     cancel_order(order=first)
     buy(sale, customer=customer, quantity=2, key="3")
     with pytest.raises(LimitReached):
@@ -201,21 +117,12 @@ def test_limit_counts_live_orders_only() -> None:
 
 
 def test_two_concurrent_first_purchases_succeed(guard) -> None:
-    """Both have the hint that they are the first; both insert the quota row."""
+    """Both insert the quota row."""
     sale, customer = a_sale(limit=3), a_customer()
     guard.then("acquire", lambda: buy(sale, customer=customer, quantity=2, key="1"))
     buy(sale, customer=customer, quantity=1, key="2")
     assert CustomerQuota.objects.get().taken == 3
     assert audit_sale(sale=sale).ok
-
-
-def test_sold_out_is_refused_before_the_lock(guard) -> None:
-    sale = a_sale(stock=1)
-    buy(sale)
-    asked = len(guard.calls)
-    with pytest.raises(SoldOut):
-        buy(sale)
-    assert len(guard.calls) == asked
 
 
 @EVERY
@@ -231,7 +138,216 @@ def test_sold_out_while_waiting_for_the_lock(strategy, guard) -> None:
 
 @pytest.mark.parametrize("quantity", [0, -1])
 def test_quantity_below_one_is_refused(quantity) -> None:
+    for sale, service in ((a_sale(), buy), (a_queued_sale(), ask)):
+        with pytest.raises(BadInput):
+            service(sale, quantity=quantity)
+        assert nothing_changed(sale)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_replay_needs_no_lock(is_first, guard, settings) -> None:
+    """The first form got no reply; its page may say that the customer has no order yet."""
+    sale, customer = a_sale(), a_customer()
+    order = buy(sale, customer=customer, is_first=True).order
+    settings.LOCK_TIMEOUT = 0.01
+    with held_by_another(guard, lock_name(sale.pk)):
+        assert buy(sale, customer=customer, is_first=is_first).order == order
+
+
+def test_lock_timeout_counts_from_the_request(guard, settings) -> None:
+    """Otherwise this would take a minute."""
     sale = a_sale()
-    with pytest.raises(BadInput):
-        buy(sale, quantity=quantity)
+    settings.LOCK_TIMEOUT, settings.HARD_DEADLINE = 60.0, 90.0
+    with held_by_another(guard, lock_name(sale.pk)):
+        began = time.monotonic()
+        with pytest.raises(Overloaded), within_deadline(Deadline(began - 60)):
+            buy(sale)
+        assert time.monotonic() < began + 30
     assert nothing_changed(sale)
+
+
+@pytest.mark.parametrize("at", ["the start", "the lock"])
+def test_nothing_is_written_after_the_hard_deadline(at, guard, settings) -> None:
+    sale = a_sale()
+    late = partial(setattr, settings, "HARD_DEADLINE", -1.0)
+    if at == "the start":
+        late()
+    else:
+        guard.then("acquire", late)
+    with pytest.raises(ServiceUnavailable):
+        buy(sale)
+    assert nothing_changed(sale)
+    assert bool(guard.times("acquire")) == (at == "the lock")
+    settings.HARD_DEADLINE = 60.0
+    buy(sale)  # it was given back
+
+
+def test_no_query_starts_after_the_hard_deadline(guard, settings) -> None:
+    """A last look for an order with the key made a refusal wait for a slow database again."""
+    sale, customer = a_sale(), a_customer()
+    settings.LOCK_TIMEOUT = 0.01
+    with held_by_another(guard, lock_name(sale.pk)):
+        guard.then("acquire", partial(setattr, settings, "HARD_DEADLINE", -1.0))
+        with CaptureQueriesContext(connection) as queries, pytest.raises(Overloaded) as caught:
+            buy(sale, customer=customer)
+    assert caught.value.code == "busy"
+    assert sum("shop_order" in query["sql"] for query in queries) == 1, "before the lock"
+
+
+@pytest.mark.parametrize("fault", ["broken", "silent"])
+def test_committed_order_survives_the_loss_of_its_lock(fault, guard, caplog) -> None:
+    sale = a_sale()
+
+    def inject() -> None:
+        if fault == "broken":
+            assert guard.break_lock(lock_name(sale.pk))
+        else:
+            guard.then("release", unavailable)
+
+    with armed("stock.committed", inject):
+        order = buy(sale).order
+    assert order.status == Order.Status.PENDING
+    assert "is committed, but its lock was" in caplog.text
+    assert audit_sale(sale=sale).ok
+
+
+@pytest.mark.parametrize("strategy", ["fenced", "conditional"])
+def test_refused_fence_raises_the_token_floor(strategy, guard, monkeypatch) -> None:
+    """A store that restarted empty grants old tokens until its token floor is raised."""
+    put_in_force("scripted", strategy)
+    sale = a_sale()
+    Stock.objects.update(fence_epoch=1, fence_token=1000)
+
+    def observe(name: str, token: int) -> None:
+        assert name == lock_name(sale.pk)
+        guard.tokens = token
+
+    monkeypatch.setattr(guard, "raise_token_floor", observe)
+    buy(sale)
+    row = Stock.objects.get()
+    assert (row.fence_epoch, row.fence_token > 1000, row.stale_writes_refused) == (1, True, 1)
+    assert audit_sale(sale=sale).ok
+
+
+def test_lower_tokens_raise_the_epoch(guard) -> None:
+    """A10: a new ensemble counts from one. Every write was refused until staff switched."""
+    sale = a_sale()
+    Stock.objects.update(fence_epoch=1, fence_token=1000)
+    buy(sale)
+    stock_row = Stock.objects.get()
+    assert (stock_row.fence_epoch, stock_row.stale_writes_refused) == (2, 1)
+    assert 0 < stock_row.fence_token < 1000
+    change = LockPolicyChange.objects.get()
+    assert (change.epoch, change.reason) == (2, "tokens went back")
+    assert change.from_backend == change.to_backend
+
+
+def test_late_writer_does_not_raise_the_epoch(guard) -> None:
+    """The control: the next grant of a sound store is newer than what the row carries."""
+    sale = a_sale()
+    guard.tokens = 1000
+    Stock.objects.update(fence_epoch=1, fence_token=1000)
+    learn_newer_fence(sale)
+    assert policy.current(0).epoch == 1
+    guard.tokens = 999
+    learn_newer_fence(sale)
+    assert policy.current(0).epoch == 2
+
+
+def test_repeated_refusals_of_the_fence_are_overloaded(guard, settings) -> None:
+    sale = a_sale()
+    Stock.objects.update(fence_epoch=9)
+    with pytest.raises(Overloaded):
+        buy(sale)
+    assert Stock.objects.get().stale_writes_refused == settings.MAX_ATTEMPTS
+    assert nothing_changed(sale)
+
+
+def test_unreadable_policy_is_service_unavailable(monkeypatch) -> None:
+    sale = a_sale()
+    policy.invalidate()
+    monkeypatch.setattr(active, "stored_policy", Mock(side_effect=LockUnavailable))
+    with pytest.raises(ServiceUnavailable):
+        buy(sale)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_customer_whose_account_is_gone_has_to_sign_in() -> None:
+    sale, customer = a_sale(), a_customer()
+    User.objects.all().delete()
+    with pytest.raises(SignInFirst):
+        buy(sale, customer=customer)
+    assert nothing_changed(sale)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_deadlock_is_retried(monkeypatch) -> None:
+    sale, deadlock = a_sale(), OperationalError(1213, "Deadlock found")
+    reserve = Mock(wraps=stock.reserve, side_effect=[deadlock, DEFAULT])
+    monkeypatch.setattr(stock, "reserve", reserve)
+    buy(sale)
+    assert reserve.call_count == 2
+    assert Order.objects.count() == 1
+    assert audit_sale(sale=sale).ok
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.only("mysql", "postgresql")
+@pytest.mark.django_db(transaction=True)
+def test_purchase_replaces_a_broken_connection(is_first) -> None:
+    """The database closed it while it was idle; the first statement of a purchase finds out."""
+    put_in_force("process")
+    wanted = PurchaseRequest(a_customer().pk, fresh(a_sale()), 1, "k", is_first)
+    policy.current()
+    with pytest.raises(OperationalError), connection.cursor() as cursor:
+        cursor.execute(END[connection.vendor])
+    try:
+        place_order.place_order(wanted)
+    finally:
+        connection.close()
+    assert Order.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_order_is_found_after_a_lost_commit_reply() -> None:
+    """The order is committed, the reply is lost: no second order, no error."""
+    sale = a_sale()
+    with failing_once(LOST):
+        assert buy(sale).replayed
+    assert Order.objects.count() == 1
+    assert audit_sale(sale=sale).ok
+
+
+@pytest.mark.parametrize("timeout", [0.0, 60.0])
+@pytest.mark.django_db(transaction=True)
+def test_lost_commit_reply_is_not_reported_as_refusal(timeout, monkeypatch, settings) -> None:
+    """The reply to the COMMIT is lost, and then the database."""
+    sale, customer = a_sale(), a_customer()
+
+    def inject() -> None:
+        monkeypatch.setattr(place_order, "_earlier_orders", Mock(side_effect=LOST))
+        raise LOST
+
+    settings.LOCK_TIMEOUT = timeout
+    with armed("stock.committed", inject), pytest.raises(ServiceUnavailable) as refused:
+        buy(sale, customer=customer, is_first=True)
+    assert Order.objects.count() == 1
+    assert "othing was bought" not in str(refused.value.advice)
+    monkeypatch.undo()
+    assert buy(sale, customer=customer).replayed
+
+
+@pytest.mark.parametrize("then", [QueueFull(), OutOfStock(), LockTimeout()], ids=repr)
+@pytest.mark.django_db(transaction=True)
+def test_unknown_outcome_stays_unknown(then, monkeypatch) -> None:
+    """The connection is lost, no order is found, and the second attempt is refused."""
+    sale = a_sale()
+
+    def inject() -> None:
+        monkeypatch.setattr(place_order, "submit", Mock(side_effect=then))
+        raise LOST
+
+    with armed("stock.read", inject), pytest.raises(ServiceUnavailable):
+        buy(sale)
+    monkeypatch.undo()
+    assert not buy(sale).replayed

@@ -1,7 +1,5 @@
 """A failover during a sale whose lock is on a Redis behind Sentinels (LOCK_REDIS_URL)."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,4 +1,4 @@
-"""Purchase tokens: validity, and their renewal by the sale page."""
+"""Purchase tokens: what they are bound to, and their renewal by the sale page."""
 
 import re
 import time
@@ -8,36 +8,17 @@ import pytest
 from django.test import Client
 
 from shop.purchase import tokens
-from tests.shop.making import a_sale, signed_in
+from tests.shop.making import a_sale, hidden_fields, signed_in
 
 pytestmark = pytest.mark.django_db
 SOLD_TO = {"customer_id": 7, "sale_id": 3, "key": "k", "session": "cookie", "is_first": True}
 
 
-def test_token_contains_what_it_was_issued_for() -> None:
+def test_token_contains_what_it_was_issued_for(settings) -> None:
     text, expires = tokens.issue(**SOLD_TO)
-    token = tokens.read(text, key="k", session="cookie")
-    assert token is not None
-    assert (token.customer_id, token.sale_id, token.is_first) == (7, 3, True)
+    assert tokens.read(text, key="k", session="cookie") == (7, 3, True)
     assert text.split(".")[3] == str(expires)
-
-
-@pytest.mark.parametrize("other", [{"key": "l"}, {"session": "other"}, {"session": ""}])
-def test_token_is_valid_for_its_key_and_session_only(other) -> None:
-    text, _ = tokens.issue(**SOLD_TO)
-    assert tokens.read(text, **{"key": "k", "session": "cookie", **other}) is None
-
-
-@pytest.mark.parametrize("place", range(4))
-def test_changed_token_is_invalid(place) -> None:
-    parts = tokens.issue(**SOLD_TO)[0].split(".")
-    parts[place] = str(1 - int(parts[place])) if place == 2 else str(int(parts[place]) + 1)
-    assert tokens.read(".".join(parts), key="k", session="cookie") is None
-
-
-@pytest.mark.parametrize("text", ["", "1.2.3", "1.2.1.9999999999." + "x" * 43, "٣.2.1.9.x", "\0"])
-def test_malformed_token_is_invalid(text) -> None:
-    assert tokens.read(text, key="k", session="cookie") is None
+    assert expires == pytest.approx(time.time() + settings.PURCHASE_TOKEN_SECONDS, abs=5)
 
 
 def test_cookie_and_key_cannot_be_exchanged() -> None:
@@ -52,18 +33,6 @@ def test_token_of_another_secret_key_is_invalid(settings) -> None:
     assert tokens.read(text, key="k", session="cookie") is None
 
 
-def test_token_expires(monkeypatch, settings) -> None:
-    text, expires = tokens.issue(**SOLD_TO)
-    assert expires == pytest.approx(time.time() + settings.PURCHASE_TOKEN_SECONDS, abs=5)
-    monkeypatch.setattr(tokens.time, "time", lambda: expires + 0.5)
-    assert tokens.read(text, key="k", session="cookie") is None
-
-
-def fields(page: str) -> dict[str, str]:
-    found = re.findall(r'<input type="hidden" name="(\w+)"[^>]*? value="([^"]*)"', page)
-    return {name: unescape(value) for name, value in found}
-
-
 def poll_of(page: str) -> str:
     return unescape(re.search(r'hx-get="([^"]+)"', page)[1])
 
@@ -74,33 +43,30 @@ def buyer(db) -> Client:
 
 
 def is_good(client: Client, form: dict[str, str]) -> bool:
-    session = client.cookies["sessionid"].value
-    return (
-        tokens.read(form["purchase_token"], key=form["idempotency_key"], session=session)
-        is not None
-    )
+    session, key = client.cookies["sessionid"].value, form["idempotency_key"]
+    return tokens.read(form["purchase_token"], key=key, session=session) is not None
 
 
 @pytest.mark.parametrize("opens_in", [600, -60], ids=["before", "open"])
 def test_sale_page_has_a_token_for_customers_only(buyer, client, opens_in) -> None:
     sale = a_sale(opens_in=opens_in)
-    assert is_good(buyer, fields(buyer.get(f"/sales/{sale.slug}/").text))
+    assert is_good(buyer, hidden_fields(buyer.get(f"/sales/{sale.slug}/").text))
     assert "purchase_token" not in client.get(f"/sales/{sale.slug}/").text
 
 
 def test_polling_page_gets_a_new_token_for_its_key(buyer, settings) -> None:
     """A customer who waits an hour for the opening still has a valid token."""
     page = buyer.get(f"/sales/{a_sale(opens_in=3600).slug}/").text
-    form, poll = fields(page), poll_of(page)
+    form, poll = hidden_fields(page), poll_of(page)
     bar = buyer.get(poll).text
-    assert "purchase_token" not in fields(bar), "the current one is valid for long"
+    assert "purchase_token" not in hidden_fields(bar), "the current one is valid for long"
     assert poll_of(bar) == poll
     settings.PURCHASE_TOKEN_SECONDS *= 3  # as if time had passed
     bar = buyer.get(poll).text
-    assert is_good(buyer, {**form, "purchase_token": fields(bar)["purchase_token"]})
+    assert is_good(buyer, {**form, "purchase_token": hidden_fields(bar)["purchase_token"]})
     assert 'hx-swap-oob="true"' in bar
     assert poll_of(bar) != poll
-    assert "purchase_token" not in fields(buyer.get(poll_of(bar)).text)
+    assert "purchase_token" not in hidden_fields(buyer.get(poll_of(bar)).text)
 
 
 @pytest.mark.parametrize("query", ["expires=1&key=k", "expires=x&key=k", "expires=1", "key=k"])

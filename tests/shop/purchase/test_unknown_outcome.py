@@ -1,7 +1,5 @@
 """A COMMIT without a reply: the message reaches the database after the customer got a 503."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
