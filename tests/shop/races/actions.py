@@ -1,18 +1,16 @@
 """The calls that a process of a race can make; each returns its outcome."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, TypeVar
 from unittest.mock import patch
 from urllib.parse import urlencode
 
 from django.conf import settings
-from django.contrib.auth.models import Group
 from django.db import transaction
 from django.db.models import F
 from django.test import Client
@@ -22,14 +20,15 @@ from inventory import stock
 from inventory.messages import one_by_one
 from inventory.models import Stock
 from inventory.stock import Fence
-from locking import Attempt, KeyInFlight, LockError, StoredResponse, lock, policy
+from locking import lock, policy
 from locking.failpoints import reach
+from locking.policy import active
 from shop.administration.sale_management import restock_sale
 from shop.errors import LimitReached, Overloaded
 from shop.models import CustomerQuota, Order, Sale, User, digest
 from shop.orders import service as orders
-from shop.purchase import admission
-from shop.purchase.place_order import Placed, place_order
+from shop.purchase import admission, tokens
+from shop.purchase.place_order import place_order
 from shop.reservations import consumer, reconciliation
 from shop.reservations.reserve import reserve as reserve_units
 from shop.sales.purchase_request import PurchaseRequest
@@ -42,32 +41,27 @@ proceed = threading.Event()
 """Set by the parent; the worker replaces it by the event of its batch."""
 
 
-def retried(refusal: type[Exception], call: Callable[[], T]) -> T:
-    """Call again after each refusal, for some seconds."""
+def retried(call: Callable[[], T]) -> T:
+    """Call again while the shop is overloaded, for some seconds."""
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
         try:
             return call()
-        except refusal:
+        except Overloaded:
             if time.monotonic() > deadline:
                 raise
 
 
 def buy(*, sale: int, customer: int, key: str) -> dict[str, Any]:
     """Send one form, again while the shop is overloaded."""
-
-    def send_form() -> Placed:
-        form = {"sale": fresh(Sale(pk=sale)), "quantity": 1, "key": key}
-        return place_order(PurchaseRequest(customer_id=customer, **form))
-
-    placed = retried(Overloaded, send_form)
+    row = Sale(pk=sale)
+    placed = retried(lambda: place_order(PurchaseRequest(customer, fresh(row), 1, key)))
     return {"order": placed.order.number, "replayed": placed.replayed}
 
 
 def reserve(*, sale: int, customer: int, key: str) -> dict[str, Any]:
     """Send one form for a queued sale."""
-    row = Sale.objects.get(pk=sale)
-    queued = reserve_units(PurchaseRequest(customer, row, 1, key))
+    queued = reserve_units(PurchaseRequest(customer, Sale.objects.get(pk=sale), 1, key))
     return {"ticket": queued.url, "replayed": queued.replayed}
 
 
@@ -79,8 +73,7 @@ def reserve_all(*, sale: int, forms: list[tuple[int, str]]) -> dict[str, Any]:
         waiting = waiting or deque(forms)
         customer, key = form = waiting.popleft()
         try:
-            queued = reserve_units(PurchaseRequest(customer, row, 1, key))
-            numbers.add(queued.number)
+            numbers.add(reserve_units(PurchaseRequest(customer, row, 1, key)).number)
         except LimitReached:
             pass
         except Overloaded:
@@ -118,14 +111,6 @@ def buy_until_told(*, sale: int) -> dict[str, Any]:
     return {"bought": bought}
 
 
-def buy_on_an_old_policy(*, sale: int, customer: int, key: str) -> dict[str, Any]:
-    """Act as a process whose policy is outdated."""
-    with patch("locking.policy.active.FRESH", 60), patch("locking.policy.active.MAX_AGE", 60):
-        policy.current()
-        reach("looked")
-        return buy(sale=sale, customer=customer, key=key)
-
-
 def buy_releasing_early(*, sale: int, customer: int, key: str) -> dict[str, Any]:
     """Release the lock before the commit (F8)."""
     row = fresh(Sale(pk=sale))
@@ -153,7 +138,7 @@ def pay(*, order: str) -> dict[str, Any]:
 
 def cancel(*, order: str) -> dict[str, Any]:
     """Cancel like the cancel button, again while the shop is overloaded."""
-    retried(Overloaded, lambda: orders.cancel_order(order=Order.objects.get(number=order)))
+    retried(lambda: orders.cancel_order(order=Order.objects.get(number=order)))
     return {"ok": "cancelled"}
 
 
@@ -178,31 +163,6 @@ def pay_checking_first(*, order: str) -> dict[str, Any]:
     return {"ok": "paid"}
 
 
-def act(*, key: str, is_guarded: bool = True) -> dict[str, Any]:
-    """Create a group and return its id: an effect that only the idempotency key guards."""
-
-    def once(attempt: Attempt | None) -> StoredResponse:
-        with transaction.atomic():
-            group = Group.objects.create(name=secrets.token_hex(8))
-            response = StoredResponse(body=b"%d" % group.pk)
-            reach("act.acted")
-            if attempt:
-                attempt.store(response)
-        reach("act.committed")
-        return response
-
-    if not is_guarded:
-        return {"answer": once(None).body.decode(), "is_replay": False}
-
-    def guarded() -> dict[str, Any]:
-        with Attempt(user=1, key=key, request=b"act", wait=0.05) as attempt:
-            response = attempt.response or once(attempt)
-        response = attempt.response or response
-        return {"answer": response.body.decode(), "is_replay": attempt.is_replay}
-
-    return retried(KeyInFlight, guarded)
-
-
 def send(*, path: str, session: str, form: dict[str, Any], patient: bool = True) -> dict[str, Any]:
     """Send a form of a signed-in browser; a patient one retries."""
     client = Client(headers={"host": "127.0.0.1", "accept": "application/json"})
@@ -217,44 +177,33 @@ def send(*, path: str, session: str, form: dict[str, Any], patient: bool = True)
             return {"status": told.status_code, "headers": headers, "body": told.content.decode()}
 
 
-def hold(*, name: str) -> dict[str, Any]:
-    """Hold a lock of the policy until the test continues."""
-    with lock(name, timeout=30.0) as lease:
-        reach("holding")
-        return {"backend": lease.backend.alias, "epoch": lease.fence[0], "lost": lease.lost}
+WATCHED: dict[str, tuple[ModuleType, Callable[[str], bool]]] = {
+    "stock": (admission, lambda of: admission.cached_sale(slug=of).phase() == Sale.Phase.OPEN),
+    "token": (tokens, lambda of: tokens.is_revoked(customer_id=0, session=of, issued_at=0)),
+    "policy": (active, lambda of: policy.current().backend == of),
+}
+"""The caches of a process: their modules, and whether they have learned of a change."""
 
 
-def look_at_policy(*, until: int) -> dict[str, Any]:
-    """Read the policy until its epoch is `until`; return when this process saw it."""
-    deadline = time.monotonic() + 10
-    policy.current()
-    reach("looked")
-    while policy.current().epoch < until:
-        if time.monotonic() > deadline:
-            raise LockError("The policy did not change.")
-        time.sleep(0.005)
-    return {"at": time.monotonic()}
-
-
-def watch_door(*, slug: str, remembers: float = admission.MAX_AGE) -> dict[str, Any]:
-    """Read a sold-out sale until it is open; return when it was last sold out."""
-    deadline = time.monotonic() + RETRY_SECONDS
-    last = 0.0
-    with patch.multiple(admission, MAX_AGE=remembers, FRESH=remembers / 2):
+def watch(*, what: str, of: str, remembers: float | None = None) -> dict[str, Any]:
+    """Ask a cache until it has learned of a change; return the start of the last request before."""
+    module, has_learned = WATCHED[what]
+    seconds = remembers or module.MAX_AGE
+    deadline, last = time.monotonic() + RETRY_SECONDS, 0.0
+    with patch.multiple(module, MAX_AGE=seconds, FRESH=seconds / 2 if remembers else module.FRESH):
         while True:
             asked = time.monotonic()
-            if admission.cached_sale(slug=slug).phase() == Sale.Phase.OPEN:
+            if has_learned(of):
                 return {"last": last}
             last = asked
-            reach("door.sold_out")
-            assert asked < deadline, "it never opened"
+            reach("watched")
+            assert asked < deadline, "it never learned"
             time.sleep(0.001)
 
 
 def sit_on_the_row(*, sale: int) -> dict[str, Any]:
     """Stop inside a transaction that has locked the stock row."""
     with transaction.atomic():
-        Sale.objects.get(pk=sale)
         Stock.objects.filter(sale=sale).update(quantity=F("quantity"))
         reach("row.held")
     return {"ok": "gone"}

@@ -1,7 +1,5 @@
 """Worker processes that the races of one session share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -6,8 +6,6 @@ worker.proceed()
 worker.results()                # what each call returned
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time
@@ -109,9 +107,11 @@ class RaceCommands:
         self, calls: list[dict[str, Any]], pause_at: str | None, without: list[str]
     ) -> dict[str, Any]:
         from locking import failpoints, policy
+        from shop.purchase import admission, tokens
         from tests.shop.races import actions
 
-        policy.invalidate()
+        for forget in (policy.invalidate, admission.clear, tokens.clear):
+            forget()
         self._go, self._proceed = threading.Event(), threading.Event()
         self._pause_at, self._first = pause_at, threading.Lock()
         self._results: list[dict[str, Any]] = [{}] * len(calls)

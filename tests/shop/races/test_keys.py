@@ -1,91 +1,39 @@
-"""One idempotency key, sent by several processes at once, or again after the first was killed."""
-
-from __future__ import annotations
+"""One customer's forms and one order's steps, sent at once or again after a process was killed."""
 
 import secrets
+from collections import Counter
+from datetime import timedelta
 
 import pytest
 from django.conf import settings
-from django.contrib.auth.models import Group
+from django.utils import timezone
 
 from inventory.models import StockMovement
 from locking.models import IdempotencyKey
 from shop.administration.audit import audit_sale
 from shop.models import CustomerQuota, Order, Sale, User
+from shop.orders.service import cancel_order
 from shop.purchase import tokens
-from shop.purchase.place_order import place_order
-from shop.sales.purchase_request import PurchaseRequest
-from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
-from tests.shop.races.race_worker import RaceWorker, at_once
+from tests.shop.making import a_customer, a_sale, put_in_force, signed_in
+from tests.shop.purchases import buy
+from tests.shop.races.race_worker import RaceWorker, at_once, together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 MYSQL = pytest.param("mysql_session", marks=pytest.mark.only("mysql"))
 
 
-def session_of(customer: User) -> str:
-    return signed_in(customer).cookies[settings.SESSION_COOKIE_NAME].value
-
-
-@pytest.mark.parametrize("is_guarded", [True, False], ids=["one key", "control: no key"])
-def test_fifty_parallel_sends_to_a_service(processes, is_guarded) -> None:
-    answers = at_once(processes(4), [{"do": "act", "key": "k", "is_guarded": is_guarded}] * 50)
-    assert not [answer for answer in answers if "error" in answer]
-    assert len({answer["answer"] for answer in answers}) == (1 if is_guarded else 50)
-    assert Group.objects.count() == (1 if is_guarded else 50)
-    assert sum(not answer["is_replay"] for answer in answers) == Group.objects.count()
-
-
-@pytest.mark.parametrize("place", ["idempotency.loaded", "act.acted", "act.committed"])
-def test_next_request_finishes_the_key_of_a_killed_process(processes, place) -> None:
-    first, other = processes(2)
-    first.run_until(place, {"do": "act", "key": "k"})
-    has_committed = place == "act.committed"
-    other.start({"do": "act", "key": "k"})
-    assert other.is_silent(0.3), "the first is still at work"
-    assert Group.objects.count() == has_committed
-    first.kill()
-    (answer,) = other.results()
-    written = str(Group.objects.get().pk)
-    assert (answer["answer"], answer["is_replay"]) == (written, has_committed)
-    assert other.run({"do": "act", "key": "k"})[0]["answer"] == answer["answer"]
-    assert IdempotencyKey.objects.count() == Group.objects.count() == 1
-
-
-def test_retry_after_a_kill_without_key_has_two_effects(processes) -> None:
-    """The control of the test above."""
-    first, other = processes(2)
-    call = {"do": "act", "key": "k", "is_guarded": False}
-    first.run_until("act.committed", call)
-    first.kill()
-    other.run(call)
-    assert Group.objects.count() == 2
-
-
-def test_row_alone_stops_a_second_effect(database_url) -> None:
-    """Without a lock store: both have passed the check of the key before either writes."""
-    closed_port = "redis://127.0.0.1:1/0"
-    both = [RaceWorker(database_url, closed_port), RaceWorker(database_url, closed_port)]
-    try:
-        for process in both:
-            process.run_until("idempotency.loaded", {"do": "act", "key": "k"})
-        answers = [answer for process in both for answer in process.finish()]
-    finally:
-        for process in both:
-            process.close()
-    assert [answer["is_replay"] for answer in answers] == [False, True]
-    assert answers[0]["answer"] == answers[1]["answer"] == str(Group.objects.get().pk)
+def step_of(order: Order, verb: str) -> dict:
+    session = signed_in(order.customer).cookies[settings.SESSION_COOKIE_NAME].value
+    path = f"{order.get_absolute_url()}{verb}/"
+    return {"do": "send", "path": path, "session": session, "form": {"idempotency_key": "k"}}
 
 
 @pytest.mark.parametrize("has_key", [True, False], ids=["one key", "control: a key each"])
 @pytest.mark.parametrize(("verb", "status"), [("pay", "paid"), ("cancel", "cancelled")])
 def test_fifty_parallel_sends_of_a_step(processes, verb, status, has_key) -> None:
     put_in_force("redis")
-    sale, customer = a_sale(), a_customer()
-    order = place_order(
-        PurchaseRequest(customer_id=customer.pk, sale=fresh(sale), quantity=1, key="k")
-    ).order
-    call = {"do": "send", "path": f"{order.get_absolute_url()}{verb}/"}
-    call["session"] = session_of(customer)
+    sale = a_sale()
+    call = step_of(buy(sale).order, verb)
     keys = ["same" if has_key else str(number) for number in range(50)]
     answers = at_once(processes(4), [{**call, "form": {"idempotency_key": key}} for key in keys])
     said = [(answer["status"], answer["headers"], answer["body"]) for answer in answers]
@@ -103,12 +51,8 @@ def test_fifty_parallel_sends_of_a_step(processes, verb, status, has_key) -> Non
 @pytest.mark.parametrize(("verb", "status"), [("pay", "paid"), ("cancel", "cancelled")])
 def test_step_in_flight_is_409_and_finished_after_a_kill(processes, verb, status) -> None:
     put_in_force("redis")
-    sale, customer = a_sale(), a_customer()
-    order = place_order(
-        PurchaseRequest(customer_id=customer.pk, sale=fresh(sale), quantity=1, key="k")
-    ).order
-    call = {"do": "send", "path": f"{order.get_absolute_url()}{verb}/", "form": {}}
-    call |= {"session": session_of(customer), "form": {"idempotency_key": "k"}}
+    sale = a_sale()
+    call = step_of(buy(sale).order, verb)
     first, other = processes(2)
     first.run_until("idempotency.loaded", call)
     (told,) = other.run({**call, "patient": False})
@@ -116,36 +60,28 @@ def test_step_in_flight_is_409_and_finished_after_a_kill(processes, verb, status
     assert '"in_flight"' in told["body"]
     first.kill()
     assert other.run(call)[0]["status"] == 200
-    order.refresh_from_db()
-    assert order.status == status
+    assert Order.objects.get().status == status
     assert audit_sale(sale=sale).ok
 
 
-ENTRIES = ["session", "token"]
-
-
-def form_of(sale: Sale, customer: User, key: str = "k", entry: str = "session", **hint) -> dict:
-    """Return a purchase. The session of one with a token is unknown, so only the token counts."""
-    form = {"idempotency_key": key, "quantity": 1}
-    session = session_of(customer) if entry == "session" else secrets.token_hex(16)
-    if entry == "token":
-        to = {"customer_id": customer.pk, "sale_id": sale.pk, "is_first": True, **hint}
-        form["purchase_token"], _ = tokens.issue(key=key, session=session, **to)
+def form_of(sale: Sale, customer: User, key: str = "k", *, is_first: bool = True) -> dict:
+    """Return a purchase of an unknown session, so that only its token counts."""
+    session = secrets.token_hex(16)
+    to = {"customer_id": customer.pk, "sale_id": sale.pk, "is_first": is_first}
+    token, _ = tokens.issue(key=key, session=session, **to)
+    form = {"idempotency_key": key, "quantity": 1, "purchase_token": token}
     path = f"{sale.get_absolute_url()}buy/"
     return {"do": "send", "path": path, "session": session, "form": form}
 
 
 @pytest.mark.parametrize("has_key", [True, False], ids=["one key", "control: a key each"])
-@pytest.mark.parametrize("backend", ["redis", "none"])
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_fifty_parallel_sends_of_a_purchase(processes, has_key, entry, backend) -> None:
-    put_in_force(backend)
+def test_fifty_parallel_sends_of_a_purchase(processes, has_key) -> None:
+    put_in_force("redis")
     sale, customer = a_sale(stock=60, limit=60), a_customer()
     keys = ["same" if has_key else str(number) for number in range(50)]
-    calls = [form_of(sale, customer, key, entry) for key in keys]
     answers = {
         (answer["status"], answer["headers"]["Location"], answer["body"])
-        for answer in at_once(processes(4), calls)
+        for answer in at_once(processes(4), [form_of(sale, customer, key) for key in keys])
     }
     assert len(answers) == Order.objects.count() == (1 if has_key else 50)
     assert CustomerQuota.objects.get().taken == len(answers)
@@ -160,11 +96,10 @@ def assert_told_the_order(process: RaceWorker, call: dict) -> None:
 
 
 @pytest.mark.parametrize("backend", ["redis", "database", MYSQL])
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_purchase_in_flight_is_503_and_is_finished_after_a_kill(processes, entry, backend) -> None:
+def test_purchase_in_flight_is_503_and_is_finished_after_a_kill(processes, backend) -> None:
     put_in_force(backend)
     sale = a_sale()
-    call = form_of(sale, a_customer(), entry=entry)
+    call = form_of(sale, a_customer())
     first, other = processes(2)
     first.run_until("stock.read", call)
     (told,) = other.run({**call, "patient": False})
@@ -175,12 +110,9 @@ def test_purchase_in_flight_is_503_and_is_finished_after_a_kill(processes, entry
     assert audit_sale(sale=sale).ok
 
 
-@pytest.mark.parametrize("backend", ["redis", "none"])
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_purchase_killed_after_commit_is_replayed(processes, entry, backend) -> None:
-    put_in_force(backend)
-    sale = a_sale()
-    call = form_of(sale, a_customer(), entry=entry, is_first=False)
+def test_purchase_killed_after_commit_is_replayed(processes) -> None:
+    put_in_force("redis")
+    call = form_of(a_sale(), a_customer(), is_first=False)
     first, other = processes(2)
     first.run_until("stock.committed", call)
     assert_told_the_order(other, call)  # waits for no lock: the order is there
@@ -188,15 +120,70 @@ def test_purchase_killed_after_commit_is_replayed(processes, entry, backend) -> 
     assert_told_the_order(other, call)
 
 
-@pytest.mark.parametrize("others", ["same customer", "another customer"])
-def test_key_counts_once_without_a_lock(processes, others) -> None:
+def test_key_counts_once_without_a_lock(processes) -> None:
     put_in_force("none")
-    sale, customer = a_sale(), a_customer()
-    is_same = others == "same customer"
+    call = form_of(a_sale(), a_customer())
     first, other = processes(2)
-    first.run_until("stock.read", form_of(sale, customer))
-    (told,) = other.run(form_of(sale, customer if is_same else a_customer()))
-    (late,) = first.finish()
-    assert told["status"] == late["status"] == 201
-    assert (told["body"] == late["body"]) is is_same
-    assert Order.objects.count() == (1 if is_same else 2)
+    first.run_until("stock.read", call)
+    assert_told_the_order(other, call)
+    assert first.finish()[0]["status"] == 201
+    assert Order.objects.count() == 1
+
+
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "control: no quota"])
+@pytest.mark.parametrize("has_bought", [False, True])
+def test_two_forms_past_the_limit_check(processes, is_guarded, has_bought) -> None:
+    put_in_force("none")
+    sale, customer = a_sale(limit=1 + has_bought), a_customer()
+    if has_bought:
+        buy(sale, customer=customer, key="before")
+    both, without = processes(2), [] if is_guarded else ["shop.sales.purchase_request._quotas"]
+    for process, key in zip(both, "ab", strict=True):
+        form = {"do": "buy", "sale": sale.pk, "customer": customer.pk, "key": key}
+        process.run_until("stock.read", form, without=without)
+    answers = [answer for process in both for answer in process.finish()]
+    refused = "LimitReached" if is_guarded else None
+    assert [answer.get("error") for answer in answers] == [None, refused]
+    assert (Order.objects.count() > sale.limit_per_customer) is not is_guarded
+    assert audit_sale(sale=sale).ok
+
+
+@pytest.mark.parametrize("backend", ["redis", "none"])
+def test_concurrent_pay_cancel_and_expiry_end_in_one_state(processes, backend) -> None:
+    put_in_force(backend)
+    sale, customer = a_sale(stock=20, limit=20), a_customer()
+    numbers = [buy(sale, customer=customer, key=str(n)).order.number for n in range(12)]
+    # Due in a moment: some are paid in time, the others not.
+    Order.objects.update(pay_by=timezone.now() + timedelta(milliseconds=200))
+    payer, canceller, sweeper = all_three = processes(3)
+    payer.prepare(*({"do": "pay", "order": number} for number in numbers))
+    canceller.prepare(*({"do": "cancel", "order": number} for number in numbers))
+    sweeper.prepare(*({"do": "expire"} for _ in range(4)))
+    together(*all_three)
+    told = {process: process.results() for process in all_three}
+    swept = sum(answer["ok"] for answer in told[sweeper] + sweeper.run({"do": "expire"}))
+    states = dict(Order.objects.values_list("number", "status"))
+    for place, number in enumerate(numbers):
+        yes = [told[process][place].get("ok") for process in (payer, canceller)]
+        assert [word for word in yes if word] == [
+            states[number] for _ in range(states[number] in ("paid", "cancelled"))
+        ]
+    assert Counter(states.values())["expired"] == swept
+    assert "pending" not in states.values()
+    returned = StockMovement.objects.filter(reason="returned")
+    assert {line.order_number for line in returned} == {
+        number for number, state in states.items() if state != "paid"
+    }
+    assert audit_sale(sale=sale).ok
+
+
+def test_check_then_act_pays_a_cancelled_order(processes) -> None:
+    """Control for the conditional UPDATE in shop.orders: the unit is sold and returned."""
+    put_in_force("redis")
+    sale = a_sale()
+    order = buy(sale).order
+    (payer,) = processes(1)
+    payer.run_until("pay.checked", {"do": "pay_checking_first", "order": order.number})
+    cancel_order(order=order)
+    assert payer.finish()[0]["ok"] == "paid"
+    assert not audit_sale(sale=sale).ok
