@@ -1,7 +1,5 @@
 """Consumers that do not wait, and a Redis of the test's own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

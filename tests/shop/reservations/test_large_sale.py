@@ -1,7 +1,5 @@
 """A queued sale with 100,000 customers: no command delays the other clients of Redis for long."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

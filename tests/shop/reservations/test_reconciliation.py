@@ -1,7 +1,5 @@
 """Redis loses data of a queued sale, and every status stays true."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
@@ -18,7 +16,6 @@ from inventory.statements import Statement
 from shop.errors import LimitReached, ServiceUnavailable
 from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order
-from shop.purchase.place_order import place_order
 from shop.reservations import order_writer, store
 from shop.reservations.reconciliation import (
     Decided,
@@ -28,7 +25,6 @@ from shop.reservations.reconciliation import (
     load,
     reconcile,
 )
-from shop.sales.purchase_request import PurchaseRequest
 from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, buy, fresh
 from tests.shop.purchases import armed_once
@@ -172,7 +168,7 @@ def test_reservation_without_entry_can_be_sent_again() -> None:
 
 
 def test_load_keeps_the_entries_of_a_lost_state() -> None:
-    """F5: the entries that are left of the generation that a load replaces."""
+    """The entries that are left of the generation that a load replaces."""
     sale, customer = a_queued_sale(stock=2, limit=1), a_customer()
     first = ask(sale, customer)
     redis_command("DEL", keys_of(sale).state)
@@ -278,17 +274,6 @@ def test_extended_sale_keeps_its_state() -> None:
     reconcile(sale=fresh(sale))
     for key in keys_of(sale):
         assert redis_command("PEXPIRETIME", key) / 1000 > ends.timestamp()
-
-
-def test_direct_purchase_of_a_queued_sale_is_repaired() -> None:
-    """No code does this; the stock row and the reconciliation correct it."""
-    sale = a_queued_sale(stock=2)
-    load(sale=sale)
-    place_order(PurchaseRequest(customer_id=a_customer().pk, sale=fresh(sale), quantity=2, key="k"))
-    queued = ask(sale)
-    consume()
-    assert status(queued) == "sold_out"
-    assert_sound(sale, held=2, left=0)
 
 
 @pytest.mark.parametrize("when", ["before the outcomes", "after the outcomes"])

@@ -1,11 +1,8 @@
 """Reservations of queued sales, by the service and over HTTP."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 import time
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,43 +13,20 @@ from devservers.faults.waiting import until
 from locking.backends.redis.cluster import SLOTS, slot_of
 from locking.backends.redis.connection import Connection, Disconnected
 from locking.backends.redis.pool import redis_breaker
-from shop.errors import BadInput, KeyReused, LimitReached, NotOpen, ServiceUnavailable, SoldOut
+from shop.errors import KeyReused, NotOpen, ServiceUnavailable, SoldOut
 from shop.models import Order, Sale, User
 from shop.orders.service import cancel_order
 from shop.platform.redis import TIMEOUT
 from shop.purchase.admission import admit, cached_sale
 from shop.reservations import store
 from shop.reservations.consumer import Consumer
-from shop.reservations.reconciliation import load, reconcile_all
+from shop.reservations.reconciliation import reconcile_all
 from shop.sales.purchase_request import PurchaseRequest
 from tests.devservers.redis_groups import RedisCluster
 from tests.shop.making import a_customer, buy, fresh, signed_in
 from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, redis_command, status, told
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
-
-
-def test_reservation_becomes_an_order() -> None:
-    sale = a_queued_sale(stock=5)
-    queued = ask(sale, quantity=2)
-    assert status(queued) == "waiting"
-    assert consume() == 1
-    assert status(queued) == "won"
-    order = Order.objects.get(number=queued.number)
-    assert (order.quantity, order.unit_price, order.status) == (2, sale.price, "pending")
-    assert timedelta(minutes=14) < order.pay_by - timezone.now() < timedelta(minutes=15)
-    assert_sound(sale, held=2, left=3)
-
-
-def test_replay_is_equal_before_and_after_the_order() -> None:
-    sale, customer = a_queued_sale(stock=1), a_customer()
-    first = ask(sale, customer)
-    again = ask(sale, customer)
-    consume()
-    later = ask(sale, customer)  # sold out and over the limit meanwhile
-    assert first.receipt == again.receipt == later.receipt
-    assert [first.replayed, again.replayed, later.replayed] == [False, True, True]
-    assert_sound(sale, held=1, left=0)
 
 
 def test_replay_and_page_survive_a_rotated_secret_key(redis, settings) -> None:
@@ -68,29 +42,6 @@ def test_replay_and_page_survive_a_rotated_secret_key(redis, settings) -> None:
     again = ask(sale, customer)
     assert (again.replayed, status(again), status(first)) == (True, "won", "won")
     assert_sound(sale, held=1, left=1)
-
-
-@pytest.mark.parametrize(
-    ("asked", "error"),
-    [
-        ({"key": "other", "quantity": 2}, LimitReached),
-        ({"quantity": 2}, KeyReused),
-        ({"quantity": 0}, BadInput),
-    ],
-)
-def test_invalid_reservation_is_refused(asked, error) -> None:
-    sale, customer = a_queued_sale(stock=5, limit=2), a_customer()
-    ask(sale, customer)
-    with pytest.raises(error):
-        ask(sale, customer, **asked)
-    consume()
-    assert_sound(sale, held=1, left=4)
-
-
-def test_sold_out_after_the_last_unit() -> None:
-    sale = a_queued_sale(stock=3)
-    assert told(sale, 2, quantity=2) == {"queued": 1, "SoldOut": 1}
-    assert told(sale, 2) == {"queued": 1, "SoldOut": 1}
 
 
 def test_form_that_was_overtaken_gets_a_returned_unit(li, shop, monkeypatch) -> None:
@@ -152,26 +103,20 @@ def test_pages_show_what_can_be_reserved(client) -> None:
     until(lambda: shows("1", "● Live"), "the unit that was returned")
 
 
-@pytest.mark.parametrize(("opens_in", "lasts"), [(60, 60), (-60, 30)])
 @pytest.mark.parametrize("is_loaded", [True, False])
-def test_closed_sale_is_refused(opens_in, lasts, is_loaded) -> None:
-    sale = a_queued_sale(opens_in=opens_in, lasts=lasts)
-    if is_loaded:
-        load(sale=sale)
-    with pytest.raises(NotOpen):
-        ask(sale)
-
-
-@pytest.mark.parametrize("is_loaded", [True, False])
-def test_replay_after_the_end_leads_to_the_order(is_loaded) -> None:
+def test_after_the_end_only_the_form_of_an_order_is_answered(is_loaded) -> None:
     sale, customer = a_queued_sale(), a_customer()
     first = ask(sale, customer)
     consume()
-    Sale.objects.filter(pk=sale.pk).update(closes_at=timezone.now())
+    Sale.objects.update(closes_at=timezone.now())
     if not is_loaded:
-        Sale.objects.filter(pk=sale.pk).update(generation=1)
+        Sale.objects.update(generation=1)
     again = ask(sale, customer)
     assert (again.receipt, again.replayed, status(again)) == (first.receipt, True, "won")
+    with pytest.raises(KeyReused):
+        ask(sale, customer, quantity=2)
+    with pytest.raises(NotOpen):
+        ask(sale)
 
 
 def test_units_are_released_once_after_a_lost_reply(monkeypatch) -> None:

@@ -1,7 +1,5 @@
 """Reservations survive a database whose schema or grants do not fit the running code."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -11,7 +9,7 @@ from django.db import connection
 
 from shop.administration import alerts
 from shop.errors import Overloaded
-from shop.models import Order, RejectedReservation, User
+from shop.models import RejectedReservation
 from shop.reservations import consumer
 from tests.shop.making import a_customer, a_sale
 from tests.shop.purchases import buy
@@ -121,13 +119,3 @@ def test_entry_that_fails_alone_is_rejected_and_delays_no_other() -> None:
     assert [status(one) for one in queued].count("won") == 99
     assert status(queued[37]) == "failed"
     assert_sound(sale, held=99, left=101)
-
-
-def test_deleted_customer_is_found_without_other_orders() -> None:
-    sale, customer = a_queued_sale(), a_customer()
-    queued = ask(sale, customer)
-    User.objects.filter(pk=customer.pk).delete()
-    consume()
-    assert status(queued) == "failed"
-    assert not Order.objects.exists()
-    assert_sound(sale, held=0, left=10)
