@@ -1,25 +1,28 @@
 """One Chromium and one server for the session; windows on the seeded shop for each test."""
 
-from __future__ import annotations
-
+import re
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from io import StringIO
 from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from django.conf import settings as django_settings
 from django.contrib.staticfiles.handlers import StaticFilesHandler
 from django.core.cache import cache
 from django.core.management import call_command
 from django.test import Client
+from django.utils import timezone
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
 from devservers.programs import required
 from shop.management.commands.seed import PASSWORD
-from shop.models import User
+from shop.models import Order, Sale, User
 from shop.wsgi import application
 from tests.shop.making import put_in_force
+from tests.shop.purchases import buy
 
 expect.set_options(timeout=20_000)  # as many processes as there are may be at work
 SHOTS = Path(django_settings.BASE_DIR) / "var" / "screenshots"
@@ -27,6 +30,34 @@ TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clie
 TOO_SMALL = """[...document.querySelectorAll("a, button, select, input:not([type=hidden])")]
   .filter(one => !one.closest(".skip") && one.offsetWidth && one.offsetHeight < 44)
   .map(one => one.outerHTML)"""
+UNTRANSLATED = """(() => {
+  const words = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
+  while (words.nextNode())
+    if (/[A-Za-z]{2,} [A-Za-z]{2,}/.test(words.currentNode.data)
+        && !words.currentNode.parentElement.closest("[translate=no]")
+        && words.currentNode.parentElement.checkVisibility()) found.push(words.currentNode.data);
+  return found;
+})()"""
+KEPT = re.compile("manage.py|Linux|SET NX")
+"""Names and commands that are the same in every language."""
+PHONE = {"viewport": {"width": 360, "height": 780}}
+LOOKS = [
+    {"viewport": {"width": width, "height": 780}, "color_scheme": scheme, "locale": locale}
+    for width, scheme, locale in (
+        (360, "light", "zh-CN"),
+        (360, "dark", "en-GB"),
+        (1280, "light", "en-GB"),
+        (1280, "dark", "zh-CN"),
+    )
+]
+every_look = pytest.mark.parametrize(
+    "look", LOOKS, ids=lambda look: f"{look['viewport']['width']}-{look['color_scheme']}"
+)
+with_and_without_script = pytest.mark.parametrize(
+    "script", [True, False], ids=["script", "no script"]
+)
+complaints: list[str] = []
+"""Of the scripts on all pages of a test."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -67,7 +98,8 @@ def people(chromium: Browser, live_server, settings, transactional_db) -> Iterat
     cache.clear()
     call_command("seed", stdout=StringIO())
     SHOTS.mkdir(parents=True, exist_ok=True)
-    contexts, complaints = [], []
+    contexts = []
+    complaints.clear()
 
     def window(name: str = "", **options: object) -> Page:
         context = chromium.new_context(base_url=live_server.url, **options)
@@ -87,7 +119,6 @@ def people(chromium: Browser, live_server, settings, transactional_db) -> Iterat
         )
         return page
 
-    window.complaints = complaints
     yield window
     for context in contexts:
         context.close()
@@ -100,3 +131,40 @@ def sign_in(page: Page, name: str = "li") -> None:
     page.get_by_label("Username").fill(name)
     page.get_by_label("Password").fill(PASSWORD)
     page.locator("main form button").first.click()
+
+
+def problems(page: Page, name: str, *, of_shop: bool = True, small: str = TOO_SMALL) -> list:
+    """Return what is wrong with the looks of a page, and keep a picture; a staff page may differ.
+
+    Every page fits its screen and is accessible; one of the shop is in one language, and easy to
+    touch.
+    """
+    language, width = page.locator("html").get_attribute("lang"), page.viewport_size["width"]
+    page.screenshot(path=SHOTS / f"{name}-{width}-{language}.png", full_page=True)
+    known = len(complaints)
+    violations = Axe().run(page).response["violations"]
+    del complaints[known:]  # axe adds inline styles, which the policy blocks
+    found = [
+        (one["id"], one["nodes"][0]["html"])
+        for one in violations
+        if one["impact"] in ("serious", "critical")
+    ]
+    found += ["wider than the screen"] if page.evaluate(TOO_WIDE) > 0 else []
+    if of_shop:
+        found += page.evaluate(small)
+    if of_shop and language == "zh-hans":
+        found += [text for text in page.evaluate(UNTRANSLATED) if not KEPT.search(text)]
+    return [(name, one) for one in found]
+
+
+def bought(slug: str) -> Order:
+    """Buy a unit of a sale as li."""
+    return buy(Sale.objects.get(slug=slug), customer=User.objects.get(username="li")).order
+
+
+def opens_in(slug: str, seconds: float) -> datetime:
+    """Change the opening of a sale, and return it."""
+    sale = Sale.objects.get(slug=slug)
+    sale.opens_at = timezone.now() + timedelta(seconds=seconds)
+    sale.save()
+    return sale.opens_at

@@ -1,11 +1,7 @@
-"""People buy, with and without script."""
-
-from __future__ import annotations
+"""People find a sale and buy, with and without script."""
 
 import re
 import threading
-from datetime import timedelta
-from unittest.mock import patch
 
 import pytest
 from django.utils import timezone
@@ -16,12 +12,15 @@ from locking import policy
 from shop.administration.audit import audit_all
 from shop.models import Order, Sale, digest
 from shop.reservations.consumer import Consumer
-from shop.web import purchase
-from tests.browser.conftest import PASSWORD, SHOTS, TOO_WIDE, sign_in
-
-PHONE = {"viewport": {"width": 360, "height": 780}}
-with_and_without_script = pytest.mark.parametrize(
-    "script", [True, False], ids=["script", "no script"]
+from tests.browser.conftest import (
+    PASSWORD,
+    PHONE,
+    SHOTS,
+    TOO_WIDE,
+    complaints,
+    opens_in,
+    sign_in,
+    with_and_without_script,
 )
 
 
@@ -55,37 +54,17 @@ def test_sign_in_buy_pay(people, script):
     assert all(audit.ok for audit in audit_all())
 
 
-def test_signing_up_leads_back_to_the_sale(people):
-    page = people(**PHONE, java_script_enabled=False)
-    page.goto("/sales/phone-x/")
-    expect(page.locator(".count")).to_contain_text(re.compile("Ends at 2.* UTC"))
-    assert page.evaluate(TOO_WIDE) == 0
-    page.get_by_role("button", name="Sign in to buy").click()
-    page.locator("main").get_by_role("link", name="Sign up").click()
-    page.locator("[name=username]").fill("chen")
-    page.locator("[name=password1]").fill("a-blue-teapot-7")
-    page.locator("[name=password2]").fill("another")
-    page.locator("main form button").click()
-    expect(page.locator(".field-error")).to_be_visible()
-    expect(page.locator("[name=username]")).to_have_value("chen")
-    for name in ("password1", "password2"):
-        page.locator(f"[name={name}]").fill("a-blue-teapot-7")
-    page.locator("main form button").click()
-    expect(page).to_have_url(re.compile("/sales/phone-x/$"))
-    expect(page.get_by_role("button", name="Buy now")).to_be_enabled()
-
-
 def test_button_opens_by_the_server_clock(people):
     """With a computer whose clock is an hour fast, and without loading the page again."""
     page = people("li")
     page.add_init_script("const now = Date.now; Date.now = () => now() + 3600e3")
-    opens_at = timezone.now() + timedelta(seconds=8)
-    Sale.objects.get(slug="camera")
-    sale = Sale.objects.get(slug="camera")
-    sale.opens_at = opens_at
-    sale.save()
+    opens_in("camera", 3600)
+    page.goto("/sales/camera/")
+    expect(page.get_by_role("timer")).to_have_attribute("aria-live", "off")
+    opens_at = opens_in("camera", 8)
     page.goto("/sales/camera/")
     expect(page.get_by_role("timer")).to_have_text(re.compile(r"^00:00:0[0-8]$"))
+    expect(page.get_by_role("timer")).to_have_attribute("aria-live", "polite")
     expect(page.get_by_role("button", name="Opens ")).to_be_disabled()
     loads = []
     page.on("request", lambda request: request.is_navigation_request() and loads.append(request))
@@ -100,33 +79,14 @@ def test_button_opens_by_the_server_clock(people):
     assert Order.objects.filter(sale__slug="camera").count() == 1
 
 
-def test_countdown_is_announced_only_near_the_end(people):
-    page = people("li")
-    for seconds, expected in ((3600, "off"), (9, "polite")):
-        sale = Sale.objects.get(slug="camera")
-        sale.opens_at = timezone.now() + timedelta(seconds=seconds)
-        sale.save()
-        page.goto("/sales/camera/")
-        expect(page.get_by_role("timer")).to_have_attribute("aria-live", expected)
-
-
-def test_page_updates_when_the_sale_is_sold_out(people):
-    page = people("li")
-    page.goto("/sales/kettle/")
-    expect(page.get_by_role("button", name="Buy now")).to_be_enabled()
-    empty("kettle")
-    expect(page.get_by_role("button", name="Sold out")).to_be_disabled()
-
-
 @with_and_without_script
 def test_purchase_of_a_sold_out_sale_is_refused(people, script):
     page = people("li", **PHONE, java_script_enabled=script)
     page.goto("/sales/kettle/")
     empty("kettle")
-    with patch.object(purchase, "answer", side_effect=purchase.answer) as refusal:
+    with page.expect_response("**/buy/") as refusal:
         page.get_by_role("button", name="Buy now").click()
-        expect(page.get_by_role("button", name="Sold out")).to_be_disabled()
-    assert refusal.called
+    assert refusal.value.status == 409
     expect(page.get_by_role("alert")).to_contain_text("Sold out")
     expect(page.get_by_role("button", name="Sold out")).to_be_disabled()
     page.screenshot(path=SHOTS / f"refused-{'script' if script else 'plain'}.png", full_page=True)
@@ -196,14 +156,6 @@ def test_times_are_shown_in_the_reader_zone(people):
     expect(plain.locator("footer [data-with-script]")).to_be_hidden()
 
 
-def test_keyboard_reaches_the_content_first(people):
-    page = people()
-    page.goto("/")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    expect(page).to_have_url(re.compile("#content$"))
-
-
 def test_purchase_is_sent_when_the_connection_is_back(people):
     page = people("li")
     page.goto("/sales/phone-x/")
@@ -217,7 +169,7 @@ def test_purchase_is_sent_when_the_connection_is_back(people):
     expect(page).to_have_url(re.compile("/orders/"))
     order = Order.objects.get(customer__username="li")
     assert order.key == digest(key)
-    people.complaints[:] = [text for text in people.complaints if "htmx" not in text]
+    complaints[:] = [text for text in complaints if "htmx" not in text]
 
 
 def test_purchase_whose_response_is_lost_counts_once(people):
@@ -282,6 +234,9 @@ def tab_to(page, name: str) -> None:
 def test_whole_purchase_by_keyboard(people):
     page = people()
     page.goto("/")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("#content$"))
     tab_to(page, "Phone X")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("/sales/phone-x/$"))
@@ -313,9 +268,54 @@ def test_account_menu_works_by_keyboard(people):
     expect(page.locator(".menu summary")).to_be_focused()
 
 
-def test_demo_account_signs_in_with_one_click(people):
+def test_cards_follow_stock_and_phase_without_a_reload(people):
+    opens_in("camera", 25)
     page = people()
-    page.goto("/sales/phone-x/")
-    page.get_by_role("button", name="Sign in to buy").click()
-    page.get_by_role("button", name="Sign in as li").click()
-    expect(page.get_by_role("button", name="Buy now")).to_be_enabled()
+    page.goto("/")
+    loads, polls = [], []
+    page.on("request", lambda request: request.is_navigation_request() and loads.append(request))
+    page.on("response", lambda one: "/live/" in one.url and polls.append(len(one.body())))
+    camera = page.get_by_role("listitem").filter(has_text="Pocket Film Camera")
+    expect(camera).to_contain_text("○ Upcoming")
+    expect(camera.locator("time:visible")).to_have_text(re.compile(r"^Opens in \d+ s$"))
+    camera.get_by_role("link").focus()
+    Stock.objects.filter(sale__slug="phone-x").update(quantity=5)
+    phone = page.get_by_role("listitem").filter(has_text="Phone X")
+    expect(phone).to_contain_text("5 left")
+    expect(camera).to_contain_text("● Live", timeout=40_000)
+    expect(camera.locator("time:visible")).to_have_text(re.compile("^Ends in "))
+    expect(camera.get_by_role("link")).to_be_focused()
+    assert loads == []
+    assert min(polls) < 6000, "states only"
+
+
+def test_poll_is_small_slow_and_pauses_in_a_hidden_tab(people):
+    page = people()
+    page.clock.install()
+    page.goto("/")
+    polls = []
+    page.on("request", lambda request: "/live/" in request.url and polls.append(request.url))
+    with page.expect_response("**/live/**"):
+        page.clock.run_for(6_000)
+    assert len(polls) == 1
+    page.evaluate("Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
+    page.clock.run_for(60_000)
+    assert len(polls) == 1
+    page.evaluate("Object.defineProperty(document, 'hidden', {value: false})")
+    with page.expect_response("**/live/**"):
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    assert len(polls) == 2
+
+
+def test_hero_starts_the_demo_without_an_account(people):
+    """The test of the lab runs it; here no worker takes it."""
+    page = people()
+    page.goto("/")
+    page.get_by_role("button", name="Run the demo").click()
+    expect(page).to_have_url(re.compile("/lab/runs/"))
+    other = people(java_script_enabled=False)
+    other.goto("/")
+    other.get_by_role("button", name="Run the demo").click()
+    expect(other.get_by_role("heading", level=1)).to_have_text("A load test is already running")
+    other.get_by_role("button", name="Go to the running test").click()
+    expect(other).to_have_url(page.url)

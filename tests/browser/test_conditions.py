@@ -1,7 +1,5 @@
 """The first sentence of /ops/ in each state of a whole shop, whose servers are really stopped."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,14 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 90_000
 """Milliseconds within which the page names a new state; jobs count as stopped after 30 s."""
 NORMAL = "Selling normally"
-HOLD = """
-import django
-django.setup()
-from locking import lock
-with lock("sale:1", timeout=60):
-    print("held", flush=True)
-    input()
-"""
 
 
 def manage(*words: str) -> None:
@@ -92,34 +82,12 @@ def normal_before_and_after(page: Page) -> Iterator[None]:
     expect_state(page, "good", NORMAL)
 
 
-def switch(page: Page, backend: str, strategy: str = "conditional") -> None:
-    page.goto("/ops/")
-    page.get_by_label("Switch to").select_option(backend)
-    page.get_by_label("Write strategy").select_option(strategy)
-    page.get_by_label("Reason").fill("test")
-    page.get_by_role("button", name="Switch safely").click()
-
-
 def test_normal_has_charts_and_processes(ops):
     with normal_before_and_after(ops):
         expect(ops.locator("#condition .advice")).to_contain_text("Active lock: redis")
         expect(ops.locator(".chart polyline").first).to_be_attached()
         ops.get_by_text("Stores and processes").click()
         expect(ops.locator("#stores")).to_contain_text("2 web, 1 worker, 1 consumer")
-
-
-def test_draining(ops):
-    with normal_before_and_after(ops):
-        holder = subprocess.Popen(
-            [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert holder.stdout.readline() == b"held\n"
-        switch(ops, "database")
-        expect_state(ops, "warn", "Switching from redis + conditional to database + conditional")
-        expect(ops.locator("#condition")).to_contain_text("Started by amy")
-        holder.communicate(b"\n")
-    switch(ops, "redis")
-    expect(ops.locator("#lock-policy")).to_contain_text("epoch 3", timeout=SECONDS)
 
 
 def test_redis_unavailable(ops, shop):
@@ -155,14 +123,3 @@ def test_consumer_stopped(ops, shop):
         shop.consumer.stop()
         expect_state(ops, "bad", "No consumer is running: orders of queued sales are not written")
         shop.consumer.launch()
-
-
-def test_overselling_possible(ops):
-    with normal_before_and_after(ops):
-        switch(ops, "none", "naive")
-        ops.get_by_label("Type “none” to confirm").fill("none")
-        ops.get_by_role("button", name="Switch safely").click()
-        expect_state(ops, "bad", "Overselling is possible: no lock between processes (none)")
-        ops.locator("#remedy").click()
-        ops.get_by_label("Reason").fill("safe again")
-        ops.get_by_role("button", name="Switch safely").click()

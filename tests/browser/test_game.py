@@ -1,7 +1,5 @@
 """The game in a real Chromium: with htmx by keyboard, without script, readable in every look."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -11,7 +9,8 @@ from django.urls import resolve
 from playwright.sync_api import Page, expect
 
 from loadtest.game import client as games
-from tests.browser.test_lab import LOOKS, look
+from tests.browser.conftest import every_look
+from tests.browser.test_lab import check
 from tests.loadtest.game.places import own_places  # noqa: F401 - a fixture
 
 
@@ -71,13 +70,11 @@ def test_waiting_buyer_is_shown_when_it_gets_the_lock(people, started):
     expect(page.locator(".buyers li").last).to_contain_text("is about to read")
 
 
-@pytest.mark.parametrize(
-    "looks", LOOKS, ids=lambda look: f"{look['viewport']['width']}-{look['color_scheme']}"
-)
-def test_game_fits_and_is_readable(people, started, looks):
-    page = people(**looks)
+@every_look
+def test_game_fits_and_is_readable(people, started, look):
+    page = people(**look)
     path = start(page, "fence", started)
     for button in ("A-step", "B-step", "A-step"):
         page.locator(f"#{button}").click()
         page.wait_for_load_state("networkidle")
-    look(page, "game", path, looks)
+    check(page, "game", path)

@@ -7,42 +7,20 @@ import sys
 import time
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from django.conf import settings
 from playwright.sync_api import expect
 
 from loadtest.models import LabRun
-from tests.browser.conftest import SHOTS, TOO_SMALL, TOO_WIDE
-from tests.browser.test_looks import UNTRANSLATED
+from tests.browser.conftest import LOOKS, PHONE, TOO_SMALL, every_look, problems
 
-LOOKS = [
-    {"viewport": {"width": width, "height": 800}, "color_scheme": scheme, "locale": locale}
-    for width, scheme, locale in (
-        (360, "light", "zh-CN"),
-        (360, "dark", "en-GB"),
-        (1280, "light", "en-GB"),
-        (1280, "dark", "zh-CN"),
-    )
-]
-KEPT = re.compile("manage.py|Linux|SET NX")
-"""Names and commands are the same in every language."""
 SMALL_BUTTONS = TOO_SMALL.replace("input:not([type=hidden])", "input[type=text]")
 
 
-def look(page, name, path, looks):
+def check(page, name, path):
     """It fits, can be read by everybody, and speaks the language it was asked for."""
     page.goto(path)
     expect(page.get_by_role("heading", level=1)).to_be_visible()
-    size, scheme = looks["viewport"]["width"], looks["color_scheme"]
-    page.screenshot(path=SHOTS / f"{name}-{size}-{scheme}.png", full_page=True)
-    assert page.evaluate(TOO_WIDE) <= 0
-    assert page.evaluate(SMALL_BUTTONS) == []
-    found = Axe().run(page).response["violations"]
-    grave = [one for one in found if one["impact"] in ("serious", "critical")]
-    assert [(one["id"], one["nodes"][0]["html"]) for one in grave] == []
-    if looks["locale"] == "zh-CN":
-        words = page.evaluate(UNTRANSLATED)
-        assert [one for one in words if not KEPT.search(one)] == []
+    assert problems(page, name, small=SMALL_BUTTONS) == []
 
 
 @pytest.fixture
@@ -76,16 +54,16 @@ def test_the_preset_oversells_and_the_link_shows_it_to_anybody(people, worker):
     link = page.get_by_label("Anyone with this link").input_value()
     page.get_by_role("button", name="Copy link").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
-    stranger = people(viewport={"width": 360, "height": 780}, java_script_enabled=False)
+    stranger = people(**PHONE, java_script_enabled=False)
     stranger.goto(link)
     expect(stranger.get_by_role("heading", level=1)).to_contain_text("With Redis: exactly 50.")
     assert stranger.get_by_role("button", name="Run again").count() == 0
     assert LabRun.objects.get().state == LabRun.State.DONE
-    for looks in LOOKS:
-        look(people(**looks), "lab-run", link, looks)
-        look(people("amy", **looks), "lab", "/lab/", looks)
+    for look in LOOKS:
+        check(people(**look), "lab-run", link)
+        check(people("amy", **look), "lab", "/lab/")
         run = LabRun.objects.get().pk
-        look(people(**looks), "lab-compare", f"/lab/compare/?a={run}&b={run}", looks)
+        check(people(**look), "lab-compare", f"/lab/compare/?a={run}&b={run}")
 
 
 def test_visitor_runs_a_step_of_the_course(people, worker):
@@ -102,19 +80,19 @@ def test_visitor_runs_a_step_of_the_course(people, worker):
     with page.expect_download() as download:
         page.get_by_role("button", name="PNG: repaired").click()
     assert download.value.path().read_bytes().startswith(b"\x89PNG")
-    for looks in LOOKS:
-        look(people(**looks), "lab-scenario", link, looks)
-        look(people(**looks), "learn", "/learn/", looks)
+    for look in LOOKS:
+        check(people(**look), "lab-scenario", link)
+        check(people(**look), "learn", "/learn/")
     page.get_by_role("link", name="Back to the step").click()
     page.get_by_role("button", name="Next: SETNX, then EXPIRE").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("SETNX, then EXPIRE")
 
 
-@pytest.mark.parametrize("looks", LOOKS, ids=lambda looks: f"{looks['viewport']['width']}")
-def test_grid_of_guards_and_faults(people, looks):
+@every_look
+def test_grid_of_guards_and_faults(people, look):
     """A picture opens its timeline; on a telephone the table scrolls in its own box."""
-    page = people(**looks)
-    look(page, "learn-grid", "/learn/grid/", looks)
+    page = people(**look)
+    check(page, "learn-grid", "/learn/grid/")
     link = page.locator("table.fault-grid a").first
     link.focus()
     page.keyboard.press("Enter")
@@ -161,27 +139,14 @@ def test_fault_is_injected_by_button_while_units_are_sold(people, worker):
     assert LabRun.objects.get().state == LabRun.State.RUNNING
     expect(pause).to_be_focused()
     run = LabRun.objects.get().get_absolute_url()
-    for looks in LOOKS:
-        look(people("amy", **looks), "lab-live", run, looks)
+    for look in LOOKS:
+        check(people("amy", **look), "lab-live", run)
     expect(page.locator("#share")).to_be_visible(timeout=60_000)
     expect(page.locator("main")).to_contain_text("stopped (state T)")
     expect(page.locator("#announce")).to_contain_text("With Redis: ")
     gaps = sorted(after - before for before, after in itertools.pairwise(polls))
     print(f"median of {len(gaps)} gaps: {gaps[len(gaps) // 2]:.2f} s")  # noqa: T201 - as above
     assert gaps[len(gaps) // 2] < 0.5, "0.24 to 0.35 s were measured"
-
-
-def test_running_page_ends_with_the_result(people):
-    """The last answer replaces the figures and Stop by the result, without a reload."""
-    page = people("amy")
-    page.goto("/lab/")
-    page.get_by_role("button", name="Run the demo").click()
-    expect(page.get_by_role("button", name="Stop")).to_be_visible()
-    page.evaluate("document.body.dataset.same = 'page'")
-    LabRun.objects.update(state=LabRun.State.FAILED, error="The worker crashed.", slot=None)
-    expect(page.get_by_role("heading", level=1)).to_have_text("Load test: failed")
-    expect(page.get_by_role("button", name="Stop")).to_have_count(0)
-    assert page.evaluate("document.body.dataset.same") == "page"
 
 
 def test_the_form_tells_its_command_line(people):

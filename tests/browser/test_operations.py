@@ -1,29 +1,29 @@
 """Staff watch an open sale: the lock table updates, a switch drains, force asks first."""
 
-from __future__ import annotations
-
-import re
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from django.db import connection
 from playwright.sync_api import expect
 
 from locking import lock
 from locking.models import LockPolicy, LockPolicyChange
 from shop.administration.alerts import audit_stock
-from shop.models import Sale, User
+from shop.models import Sale
 from shop.operations import rates
 from shop.operations.rates import start as start_rates  # which conftest.py replaces
-from shop.purchase.place_order import place_order
-from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.stock_lock import lock_name
-from tests.browser.conftest import SHOTS, TOO_WIDE
-from tests.browser.test_looks import TOO_SMALL, UNTRANSLATED
+from tests.browser.conftest import (
+    LOOKS,
+    SHOTS,
+    TOO_SMALL,
+    bought,
+    problems,
+    with_and_without_script,
+)
 from tests.shop.making import put_in_force
 
 
@@ -73,19 +73,6 @@ def test_lock_table_updates(people):
     expect(table).to_contain_text("No lock is held")
 
 
-def test_time_left_and_waiters_are_in_view_on_a_phone(people):
-    """An owner has up to 57 characters; it pushed both out of view."""
-    page = people("amy", viewport={"width": 360, "height": 780})
-    with held(lock_name(Sale.objects.get(slug="teapot").pk), waiters=1):
-        page.goto("/ops/")
-        row = page.locator("#table tr", has_text="teapot")
-        expect(row.locator("td").last).to_have_text("1")
-        for cell in row.locator("td").all():
-            box = cell.bounding_box()
-            assert box["x"] + box["width"] <= 360
-        assert len(row.locator("[title]").get_attribute("title")) > 30
-
-
 @pytest.fixture
 def published(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Publish the rates of this process during the test, as a web process does."""
@@ -106,12 +93,7 @@ def test_charts_follow_requests_without_views(people, published):
     page.goto("/ops/")
     expect(page.locator(".chart polyline").first).to_be_attached()
     expect(page.locator("#stores")).to_contain_text("1 web")
-    sale = Sale.objects.select_related("stock").get(slug="teapot")
-    place_order(
-        PurchaseRequest(
-            customer_id=User.objects.get(username="li").pk, sale=sale, quantity=1, key="k"
-        )
-    )
+    bought("teapot")
     orders = page.locator(".chart", has_text="Orders per second")
     expect(orders).to_contain_text("at most 1 in the last minute")
 
@@ -134,7 +116,7 @@ def test_open_details_survive_updates(people):
     expect(page.locator(".history")).to_be_visible()
 
 
-@pytest.mark.parametrize("script", [True, False], ids=["script", "no script"])
+@with_and_without_script
 def test_a_switch_drains_while_the_sale_goes_on(people, script):
     page = people("amy", java_script_enabled=script)
     page.goto("/ops/")
@@ -156,67 +138,6 @@ def test_a_switch_drains_while_the_sale_goes_on(people, script):
     assert LockPolicy.objects.get(pk=1).epoch == 3
 
 
-def test_a_switch_is_cancelled_or_forced_by_its_typed_name(people):
-    page = people("amy")
-    page.goto("/ops/")
-    with held("sale:1"):
-        page.get_by_label("Switch to").select_option("database")
-        page.get_by_label("Reason").fill("redis is gone")
-        page.get_by_role("button", name="Switch safely").click()
-        page.get_by_role("button", name="Cancel switch").click()
-        # Other locks may be in the new backend already; then the cancellation is a switch back.
-        expect(page.locator("#drain")).to_have_count(0)
-        expect(page.locator("#lock-policy")).to_contain_text("redis + conditional")
-        page.get_by_label("Switch to").select_option("database")
-        page.get_by_label("Reason").fill("redis is gone")
-        page.get_by_role("button", name="Switch safely").click()
-        page.locator("#drain").get_by_role("button", name="Switch now").click()
-        typed = page.get_by_label("Type “database” to confirm")
-        typed.fill("redis")
-        page.get_by_role("button", name="Switch now").click()
-        expect(page.locator(".field-error")).to_contain_text("doesn't match")
-        page.screenshot(path=SHOTS / "ops-confirm.png", full_page=True)
-        typed.fill("database")
-        page.get_by_role("button", name="Switch now").click()
-        expect(page.locator("#lock-policy")).to_contain_text("database + conditional")
-        expect(page.locator("#table")).to_contain_text("STALE")
-    newest = LockPolicyChange.objects.first()
-    assert newest is not None
-    assert newest.forced
-
-
-def test_refused_switch_leaves_the_form_as_wide_as_it_was(people):
-    page = people("amy", viewport={"width": 1280, "height": 900})
-    page.goto("/ops/")
-    reason = page.get_by_label("Reason")
-    wide = reason.bounding_box()["width"]
-    reason.fill("twice")
-    page.get_by_role("button", name="Switch safely").click()
-    expect(page.get_by_text("is already active")).to_be_visible()
-    assert reason.bounding_box()["width"] == wide
-
-
-def test_sentence_follows_the_policy(people):
-    page = people("amy")
-    page.goto("/ops/")
-    put_in_force("none", "naive")
-    expect(page.locator("#condition.bad")).to_contain_text("Overselling is possible: no lock")
-    expect(page).to_have_title(re.compile("^Overselling is possible"))
-    put_in_force("redis", "conditional")
-    expect(page.locator("#condition")).not_to_contain_text("Overselling")
-
-
-def test_staff_without_permission_see_no_forms(people):
-    page = people("ben")
-    page.goto("/ops/")
-    expect(page.locator("h1")).to_contain_text("read-only")
-    for name in ("Switch safely", "Test connection", "Switch now…", "Back", "Cancel switch"):
-        expect(page.get_by_role("button", name=name, exact=True)).to_have_count(0)
-    page.goto("/admin/locking/lockpolicy/1/change/")
-    expect(page.locator("#content")).to_contain_text("active", ignore_case=True)
-    expect(page.locator("[name=backend]")).to_have_count(0)
-
-
 def test_page_fits_and_is_accessible(people):
     people("amy")
     audit_stock()
@@ -230,24 +151,12 @@ def test_page_fits_and_is_accessible(people):
         reason="7",
         drained_ms=40,
     )
+    cells = TOO_SMALL.replace('"a, ', '"a:not(td a, th a), ')
     with held(lock_name(Sale.objects.get(slug="teapot").pk), waiters=1):
-        for width, scheme, locale in (
-            (360, "light", "zh-CN"),
-            (360, "dark", "en-GB"),
-            (1280, "light", "en-GB"),
-            (1280, "dark", "zh-CN"),
-        ):
-            viewport = {"width": width, "height": 780}
-            page = people("amy", viewport=viewport, color_scheme=scheme, locale=locale)
+        for look in LOOKS:
+            page = people("amy", **look)
             page.goto("/ops/?rate=0")
             expect(page.locator("#table")).to_contain_text("teapot")
             for one in page.locator("summary").all():
                 one.click()
-            page.screenshot(path=SHOTS / f"ops-{width}-{scheme}-{locale}.png", full_page=True)
-            assert page.evaluate(TOO_WIDE) <= 0
-            assert page.evaluate(TOO_SMALL.replace('"a, ', '"a:not(td a, th a), ')) == []
-            if locale == "zh-CN":
-                assert page.evaluate(UNTRANSLATED) == []
-            found = Axe().run(page).response["violations"]
-            grave = [one for one in found if one["impact"] in ("serious", "critical")]
-            assert [(one["id"], one["nodes"][0]["html"]) for one in grave] == []
+            assert problems(page, "ops", small=cells) == []

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, Route, expect
 
 from shop.administration.sale_management import open_now
 from shop.models import Sale
 from shop.purchase import admission
-from tests.browser.conftest import SHOTS, TOO_SMALL, TOO_WIDE
-from tests.browser.test_looks import UNTRANSLATED
+from tests.browser.conftest import every_look, problems
 from waiting_room import service
 from waiting_room.estimate import estimate
 
@@ -188,27 +185,13 @@ def test_estimate_rises_only_with_a_reason(people):
     expect(page.get_by_text("Fewer people are let in per minute than before.")).to_be_visible()
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme", "locale"),
-    [(360, "light", "zh-CN"), (390, "dark", "en-GB"), (1280, "light", "en-GB")],
-)
-def test_each_state_fits_and_is_accessible(people, width, scheme, locale):
-    viewport = {"width": width, "height": 780}
-    page = people("li", viewport=viewport, color_scheme=scheme, locale=locale)
-    found = {}
+@every_look
+def test_each_state_fits_and_is_accessible(people, look):
+    page, found = people("li", **look), []
     status = scripted(page, message="Units return at noon.", message_zh="中午补货。")
 
     def check(name: str) -> None:
-        page.screenshot(path=SHOTS / f"room-{name}-{width}-{scheme}.png", full_page=True)
-        complaints = len(people.complaints)
-        violations = Axe().run(page).response["violations"]
-        problems = [one["id"] for one in violations if one["impact"] in ("serious", "critical")]
-        del people.complaints[complaints:]  # those of axe's own styles
-        problems += ["wide"] if page.evaluate(TOO_WIDE) > 0 else []
-        problems += page.evaluate(TOO_SMALL)
-        problems += page.evaluate(UNTRANSLATED) if locale == "zh-CN" else []
-        if problems:
-            found[name] = problems
+        found.extend(problems(page, f"room-{name}"))
 
     page.goto(ROOM)
     page.locator("details.draw summary").click()
@@ -223,4 +206,4 @@ def test_each_state_fits_and_is_accessible(people, width, scheme, locale):
             page.locator(f"[data-when={state}]:visible, section[data-view={view}]").first
         ).to_be_visible()
         check(state)
-    assert found == {}
+    assert found == []

@@ -11,7 +11,8 @@ from playwright.sync_api import Page, expect
 from loadtest.charts import timeline
 from loadtest.charts.axis import LEFT, RIGHT
 from loadtest.scenarios import SCENARIOS, export
-from tests.browser.test_lab import LOOKS, look
+from tests.browser.conftest import every_look
+from tests.browser.test_lab import check
 
 FENCE = "/learn/fence/"
 """Two recordings, each with a player."""
@@ -130,15 +131,6 @@ def test_playback_runs_and_pauses_by_button_and_space(people):
     )
 
 
-def test_slider_goes_to_any_moment(people):
-    page = people()
-    page.goto(FENCE)
-    player = page.locator("[data-player]").first
-    player.locator("input").fill("1500000000")
-    expect(player.locator(".now")).to_contain_text("Buyer B has an order.")
-    assert player.locator("[aria-current=step]").count() == 2
-
-
 @pytest.mark.parametrize("language", ["en", "zh-hans"])
 def test_exported_file_plays_without_a_server(people, tmp_path, language):
     name = next(iter(SCENARIOS))
@@ -164,6 +156,6 @@ def test_story_is_readable_without_script(people):
     expect(page.locator(".story li").first).to_have_text(f"{story[0].time} {story[0].text}")
 
 
-@pytest.mark.parametrize("looks", LOOKS, ids=lambda looks: f"{looks['locale']}-{looks['viewport']}")
-def test_step_with_playback_fits_and_is_accessible(people, looks):
-    look(people(**looks), "learn-fence", FENCE, looks)
+@every_look
+def test_step_with_playback_fits_and_is_accessible(people, look):
+    check(people(**look), "learn-fence", FENCE)
